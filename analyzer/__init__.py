@@ -1,0 +1,1 @@
+"""Pure arithmetic over samples: utilisation, waste, bottlenecks and cost."""

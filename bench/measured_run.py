@@ -1,0 +1,84 @@
+"""Runs one command of gputide as a process and measures it from outside: wall time, CPU time, peak memory.
+
+Shared by the bars; the operating system's own accounting of the finished process is what is quoted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+GPUTIDE = ROOT / ".venv" / "bin" / "gputide"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRun:
+    """What one process took.
+
+    Attributes:
+        wall_seconds: from start to exit.
+        cpu_seconds: user and system time.
+        rss_bytes_max: largest resident set.
+        status: exit status.
+        output: what it wrote to standard output.
+    """
+
+    wall_seconds: float
+    cpu_seconds: float
+    rss_bytes_max: int
+    status: int
+    output: str
+
+
+def run_measured(command: list[str], *, cwd: Path | None = None, environ: dict[str, str] | None = None) -> MeasuredRun:
+    """Run a command to its end; standard error passes through.
+
+    Args:
+        command: program and arguments.
+        cwd: working folder.
+        environ: environment; this process's own unless given.
+    """
+    started = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=cwd, env=environ) as process:
+        output = process.stdout.read() if process.stdout is not None else ""
+        _, wait_status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(wait_status)
+    return MeasuredRun(
+        wall_seconds=time.perf_counter() - started,
+        cpu_seconds=usage.ru_utime + usage.ru_stime,
+        rss_bytes_max=usage.ru_maxrss * 1024,
+        status=process.returncode,
+        output=output,
+    )
+
+
+def gputide(data_dir: Path, *arguments: str) -> MeasuredRun:
+    """Run one verb on a data folder; a status other than 0 ends the bar with what the verb said."""
+    run = run_measured([str(GPUTIDE), "--data-dir", str(data_dir), "--quiet", *arguments])
+    if run.status != 0:
+        sys.exit(f"gputide {' '.join(arguments)} ended with status {run.status}")
+    return run
+
+
+def traces() -> Path | None:
+    """The folder of real traces beside the checkout, None where it is absent."""
+    named = os.environ.get("GPUTIDE_TRACES")
+    folder = Path(named) if named else ROOT.parent / "shared" / "traces"
+    return folder if folder.is_dir() else None
+
+
+def print_bar(name: str, value: float | str, bar: str, *, holds: bool | None, **more: object) -> None:
+    """Print one line of a bar."""
+    line = {"name": name, "value": value, "bar": bar, "baseline": None, "ratio": None, "holds": holds, **more}
+    print(json.dumps(line, ensure_ascii=False), flush=True)
+
+
+def print_unmeasured(name: str, bar: str, why: str) -> None:
+    """Print the line of a bar that this machine can't measure."""
+    print_bar(name, "", bar, holds=None, why=why)

@@ -1,0 +1,1 @@
+"""The pages on which people see the fleet, its waste and what to do about it."""

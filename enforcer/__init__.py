@@ -1,0 +1,1 @@
+"""Applies accepted recommendations to a cluster, within guards, and can undo them."""

@@ -1,0 +1,1 @@
+"""Reads GPU counters, by node, and publishes them as metrics and recorded traces."""

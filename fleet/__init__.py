@@ -1,0 +1,1 @@
+"""What every room speaks of: GPUs, samples, workloads, money and the errors they share."""

@@ -1,0 +1,167 @@
+"""Profiles, plans and outcomes as the JSON documents of the contracts, and back.
+
+A plan is sealed: its id is a hash of its content, so a plan that was edited is found out when it is read. Keys are
+the records' field names; absent is null; times are ISO 8601 in UTC; money is a number in the document's currency.
+Called by the plan store, the command line and the faces.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from fleet.decisions import Outcome, Plan, Profiles
+from fleet.errors import Corrupt, Refused
+
+Record = TypeVar("Record")
+
+PLAN_SCHEMA = "gputide.plan/v1"
+PROFILES_SCHEMA = "gputide.profiles/v1"
+OUTCOME_SCHEMA = "gputide.outcome/v1"
+
+PLAN_ID_DIGITS = 12
+"""Hex digits of the content's SHA-256 that make a plan's id."""
+
+_PAIRS = frozenset({"settings", "numbers"})
+"""Fields that hold name-value pairs and are objects in JSON."""
+_RENAMED = {"start": "from", "end": "until"}
+"""Field names of a schedule that are reserved words or clash in Python."""
+
+
+def document(record: object) -> Any:
+    """A record as plain JSON values.
+
+    Args:
+        record: a dataclass, enum, time, number, text, None, or a tuple of them.
+
+    Returns:
+        dict, list, str, int, float, bool or None.
+    """
+    if is_dataclass(record) and not isinstance(record, type):
+        names = _RENAMED if type(record).__name__ == "ScheduledReplicas" else {}
+        return {
+            names.get(field.name, field.name): _pairs(getattr(record, field.name))
+            if field.name in _PAIRS
+            else document(getattr(record, field.name))
+            for field in fields(record)
+        }
+    if isinstance(record, Enum):
+        return record.value
+    if isinstance(record, datetime):
+        return iso(record)
+    if isinstance(record, Decimal):
+        return float(record)
+    if isinstance(record, tuple | list):
+        return [document(item) for item in record]
+    if isinstance(record, Mapping):
+        return {str(key): document(value) for key, value in record.items()}
+    return record
+
+
+def iso(moment: datetime) -> str:
+    """A moment in UTC, ISO 8601 with `Z`, seconds unless it has a fraction."""
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def profiles_document(profiles: Profiles) -> dict[str, Any]:
+    """The document of `analyze` (`gputide.profiles/v1`)."""
+    return {"schema": PROFILES_SCHEMA, **document(profiles)}
+
+
+def outcome_document(outcome: Outcome) -> dict[str, Any]:
+    """The document of `verify` (`gputide.outcome/v1`)."""
+    return {"schema": OUTCOME_SCHEMA, **document(outcome)}
+
+
+def outcome_of(content: Mapping[str, Any], *, name: str) -> Outcome:
+    """Read an outcome back.
+
+    Raises:
+        Corrupt: the document is not one, with the first place that does not fit.
+    """
+    return _record(TypeAdapter(Outcome), content, OUTCOME_SCHEMA, name)
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """The document of `recommend` (`gputide.plan/v1`)."""
+    return {"schema": PLAN_SCHEMA, **document(plan)}
+
+
+def seal_plan(plan: Plan) -> Plan:
+    """The plan with its id, made from its content."""
+    return replace(plan, plan_id=_content_id(plan_document(plan)))
+
+
+def plan_to_json(plan: Plan) -> bytes:
+    """A sealed plan as indented JSON, the same bytes for the same plan."""
+    return (json.dumps(plan_document(plan), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def plan_from_json(content: bytes, *, name: str = "plan") -> Plan:
+    """Read a plan and check that nobody edited it.
+
+    Args:
+        content: what `plan_to_json` wrote.
+        name: where it came from, for messages.
+
+    Raises:
+        Corrupt: not JSON, another schema, a missing or wrong field.
+        Refused: the content does not fit the plan's id.
+    """
+    try:
+        raw = json.loads(content)
+    except (ValueError, RecursionError) as exc:
+        raise Corrupt(f"cannot read {name}: not JSON: {exc}") from exc
+    if not isinstance(raw, dict):
+        raise Corrupt(f"cannot read {name}: expected an object with schema={PLAN_SCHEMA!r}")
+    plan = _record(TypeAdapter(Plan), raw, PLAN_SCHEMA, name)
+    expected = _content_id(raw)
+    if plan.plan_id != expected:
+        raise Refused(
+            f"cannot use {name}: it was edited after it was made: plan_id={plan.plan_id!r} but its content is "
+            f"{expected!r}; make a new plan with `gputide recommend`"
+        )
+    return plan
+
+
+def _content_id(raw: Mapping[str, Any]) -> str:
+    content = {key: value for key, value in raw.items() if key != "plan_id"}
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:PLAN_ID_DIGITS]
+
+
+def _record(adapter: TypeAdapter[Record], raw: Mapping[str, Any], schema: str, name: str) -> Record:
+    if raw.get("schema") != schema:
+        raise Corrupt(f"cannot read {name}: schema is {raw.get('schema')!r}, expected {schema!r}")
+    try:
+        return adapter.validate_python(_restored(raw))
+    except ValidationError as exc:
+        first = exc.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise Corrupt(f"cannot read {name}: {place}: {first['msg']} ({exc.error_count()} problems)") from exc
+
+
+def _pairs(pairs: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
+    return {key: document(value) for key, value in pairs}
+
+
+def _restored(value: Any, key: str = "") -> Any:
+    """Undo `_PAIRS` and `_RENAMED` on the way in."""
+    if isinstance(value, dict):
+        if key in _PAIRS:
+            return tuple((str(name), item) for name, item in value.items())
+        if key == "schedule":
+            back = {new: old for old, new in _RENAMED.items()}
+            return {back.get(name, name): item for name, item in value.items()}
+        return {name: _restored(item, name) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_restored(item, key) for item in value]
+    return value

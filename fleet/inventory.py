@@ -1,0 +1,178 @@
+"""What stands in a cluster: nodes, cards, and who was granted which slice of which card, from when to when.
+
+Every room speaks in these records. The exporter reads them from a node or a trace, the warehouse keeps them as the
+`inventory` and `allocations` tables, the analyzer and the recommender take one `Inventory` as input. Only the
+standard library is imported here: the node exporter's process loads this module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import NewType
+
+CardId = NewType("CardId", str)
+"""UUID of one physical card, as the driver prints it (`GPU-…`)."""
+
+WorkloadId = NewType("WorkloadId", str)
+"""`namespace/Kind/name` of the object that owns a pod, for example `team-0/Deployment/svc-m-large-0`."""
+
+CardModelName = NewType("CardModelName", str)
+"""Name of a card model as the driver prints it, for example `NVIDIA A10`."""
+
+
+class Priority(StrEnum):
+    """Priority of a pod's GPU work; `NORMAL` means that nobody set one."""
+
+    HIGH = "high"
+    NORMAL = "normal"
+    LOW = "low"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One physical card.
+
+    Attributes:
+        card: UUID.
+        card_model: model as the driver prints it.
+        framebuffer_bytes: whole framebuffer of the card, bytes.
+        node: node that the card sits in.
+        cluster: cluster of that node.
+        mig_mode: True where MIG is switched on, None where unknown.
+        is_owned: True for bought, False for rented cards, None where unknown.
+    """
+
+    card: CardId
+    card_model: CardModelName
+    framebuffer_bytes: int
+    node: str
+    cluster: str
+    mig_mode: bool | None = None
+    is_owned: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One machine with cards.
+
+    Attributes:
+        node: name.
+        cluster: cluster.
+        cpu_cores: allocatable cores, None where unknown.
+        memory_bytes: allocatable host memory, bytes, None where unknown.
+        taints: `key=value:effect` strings.
+        labels: label pairs, sorted by key.
+    """
+
+    node: str
+    cluster: str
+    cpu_cores: float | None = None
+    memory_bytes: int | None = None
+    taints: tuple[str, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """What one container of one pod was granted on one card during one period.
+
+    A pod with several cards has one grant per card; a grant that changed has one per period.
+
+    Attributes:
+        cluster: cluster.
+        namespace: namespace of the pod.
+        pod: pod name, as the source writes it.
+        container: container name.
+        workload: name of the owner (without namespace and kind).
+        workload_kind: Kubernetes kind of the owner (`Deployment`, `Job`, `Notebook` …).
+        node: node the pod runs on.
+        card: card it was granted.
+        card_model: model of that card.
+        framebuffer_bytes: framebuffer of the whole card, bytes.
+        framebuffer_granted_bytes: framebuffer granted, bytes.
+        compute_granted_ratio: share of the card's compute granted, 0-1.
+        priority: priority of the pod.
+        server: inference server or framework (`triton`, `vllm`, `pytorch` …), None where unknown.
+        kv_cache_pool_bytes: size of the pre-allocated KV cache, bytes, None where the server does not pre-allocate.
+        mig_profile: profile of the MIG instance granted, None where it is none.
+        cpu_request_cores: CPU requested, cores.
+        memory_request_bytes: host memory requested, bytes.
+        labels: labels and `gputide.io/` annotations of the pod, sorted by key.
+        replicas_min: fewest replicas the owner wants to keep.
+        started_at: start of the period, UTC.
+        ended_at: end of the period, UTC; None while it lasts (the future is never known).
+    """
+
+    cluster: str
+    namespace: str
+    pod: str
+    container: str
+    workload: str
+    workload_kind: str
+    node: str
+    card: CardId
+    card_model: CardModelName
+    framebuffer_bytes: int
+    framebuffer_granted_bytes: int
+    compute_granted_ratio: float
+    priority: Priority
+    server: str | None = None
+    kv_cache_pool_bytes: int | None = None
+    mig_profile: str | None = None
+    cpu_request_cores: float | None = None
+    memory_request_bytes: int | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+    replicas_min: int | None = None
+    started_at: datetime
+    ended_at: datetime | None = None
+
+    @property
+    def workload_id(self) -> WorkloadId:
+        """`namespace/Kind/name` of the owner."""
+        return WorkloadId(f"{self.namespace}/{self.workload_kind}/{self.workload}")
+
+    @property
+    def pod_id(self) -> str:
+        """`namespace/pod`, unique in a cluster."""
+        return f"{self.namespace}/{self.pod}"
+
+    def label(self, key: str) -> str | None:
+        """Value of one label or annotation, None where it is not set."""
+        return next((value for name, value in self.labels if name == key), None)
+
+    def lives_at(self, moment: datetime) -> bool:
+        """True when the period holds `moment` (start included, end excluded)."""
+        return self.started_at <= moment and (self.ended_at is None or moment < self.ended_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """All that was known of one cluster at one moment.
+
+    Attributes:
+        cluster: name of the cluster.
+        as_of: the moment, UTC; nothing later is in the record.
+        time_zone: IANA name in which the cluster's people live; hours of the week are counted in it.
+        cards: every card, also those granted to nobody, sorted by id.
+        nodes: every node, sorted by name.
+        grants: every period of every grant that is known, also ended ones, sorted by pod, card, start.
+    """
+
+    cluster: str
+    as_of: datetime
+    time_zone: str = "UTC"
+    cards: tuple[Card, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    grants: tuple[Grant, ...] = ()
+
+    def live_grants(self) -> tuple[Grant, ...]:
+        """Grants that last at `as_of`."""
+        return tuple(grant for grant in self.grants if grant.lives_at(self.as_of))
+
+
+OPT_OUT_LABEL = "gputide.io/opt-out"
+LATENCY_CRITICAL_LABEL = "gputide.io/latency-critical"
+WARM_REPLICAS_LABEL = "gputide.io/min-replicas-warm"
+ISOLATION_LABEL = "gputide.io/isolation"

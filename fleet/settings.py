@@ -1,0 +1,455 @@
+"""Every setting of every room, in one tree, each with its meaning, default and range.
+
+A setting has one dotted name (`analyzer.idle_ratio_max`) in every source; a later source wins: the defaults below, the
+TOML file, the environment (`GPUTIDE_ANALYZER__IDLE_RATIO_MAX`), the flags (`--set analyzer.idle_ratio_max=0.02`). An
+unknown name fails with the nearest known one. Sizes and durations may be written with a unit (`64MiB`, `15m`) in all of
+them.
+
+The front door loads the tree once (`load_settings`) and hands each room its own section; no room reads the environment.
+Where data is kept is no setting but an option of the whole program (`--data-dir`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
+
+from fleet.decisions import RiskLevel
+from fleet.errors import Misconfigured
+from fleet.units import GIB, MIB, parse_bytes, parse_duration
+
+_ENVIRONMENT_PREFIX = "GPUTIDE_"
+_CONFIG_BYTES_MAX = MIB
+_NONE_WORDS = frozenset({"none", "null", ""})
+
+
+def _bytes_of_text(value: object) -> object:
+    return _parsed(value, parse_bytes)
+
+
+def _seconds_of_text(value: object) -> object:
+    return _parsed(value, parse_duration)
+
+
+def _parsed(value: object, parse: Any) -> object:
+    if not isinstance(value, str) or value.strip().isdigit():
+        return value
+    try:
+        return parse(value)
+    except Misconfigured as exc:
+        # Pydantic adds the setting's name to what a validator raises only when it is a ValueError.
+        raise ValueError(str(exc)) from exc
+
+
+Bytes = Annotated[int, BeforeValidator(_bytes_of_text), Field(ge=1)]
+Seconds = Annotated[int, BeforeValidator(_seconds_of_text), Field(ge=1)]
+Ratio = Annotated[float, Field(ge=0.0, le=1.0)]
+Count = Annotated[int, Field(ge=1)]
+Price = Annotated[Decimal, Field(ge=0, max_digits=18)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class ClusterSettings(_Section):
+    """Which cluster this is."""
+
+    name: str = Field(default="default", min_length=1, max_length=253)
+    """Name of the cluster, for samples that carry no cluster label."""
+    time_zone: str = "UTC"
+    """IANA time zone in which hours of the week are counted."""
+
+    @field_validator("time_zone")
+    @classmethod
+    def _time_zone_exists(cls, value: str) -> str:
+        try:
+            ZoneInfo(value)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
+            raise ValueError("is no IANA time zone, such as Asia/Shanghai") from exc
+        return value
+
+
+class ReceiverSettings(_Section):
+    """Limits of the remote-write receiver: what a sender may cost us."""
+
+    body_bytes_max: Bytes = 32 * MIB
+    """Largest compressed body of one request."""
+    decoded_bytes_max: Bytes = 128 * MIB
+    """Largest body after decompression; checked before memory is taken."""
+    series_max: Count = 5_000_000
+    """How many distinct series are remembered; a request that adds more is refused."""
+    labels_max: Count = 64
+    """Most labels of one series; a series with more is dropped and counted."""
+    label_bytes_max: Bytes = 2048
+    """Longest name or value of a label; a series with a longer one is dropped and counted."""
+    pending_requests_max: Count = 64
+    """How many requests may wait at once; further senders are told to try again later."""
+
+    @model_validator(mode="after")
+    def _decoded_holds_a_body(self) -> Self:
+        if self.decoded_bytes_max < self.body_bytes_max:
+            raise ValueError(
+                f"decoded_bytes_max={self.decoded_bytes_max} is below body_bytes_max={self.body_bytes_max}"
+            )
+        return self
+
+
+class BusSettings(_Section):
+    """The file bus between receiver and rollup."""
+
+    segment_bytes: Bytes = 64 * MIB
+    """Size at which a segment file is closed and the next one begun."""
+    bytes_max: Bytes = 20 * GIB
+    """Most bytes kept for readers that lag; when they are used up, senders are told to try again later."""
+
+    @model_validator(mode="after")
+    def _bus_holds_segments(self) -> Self:
+        if self.bytes_max < 2 * self.segment_bytes:
+            raise ValueError(
+                f"bytes_max={self.bytes_max} holds fewer than two segments of segment_bytes={self.segment_bytes}"
+            )
+        return self
+
+
+class RollupSettings(_Section):
+    """The aggregation of samples into windows."""
+
+    window_seconds: Seconds = Field(default=60, le=900)
+    """Length of the finest window; a divisor of 900 (coarser tables are merges of finer ones)."""
+    chunk_bytes: Bytes = 256 * MIB
+    """How much of the bus one step of the rollup takes in at most."""
+    repeat_memory_seconds: Seconds = 3600
+    """How long the hash of a request's body is remembered, so that one that is sent again counts once."""
+
+    @field_validator("window_seconds")
+    @classmethod
+    def _window_divides_a_quarter(cls, value: int) -> int:
+        if 900 % value:
+            raise ValueError("must divide 900, so that quarters of an hour are merges of whole windows")
+        return value
+
+
+class AnalyzerSettings(_Section):
+    """What the words idle, off-peak and oversized mean, in numbers."""
+
+    idle_ratio_max: Ratio = 0.01
+    """A window is idle when every engine's activity is at most this."""
+    idle_seconds: Seconds = 86400
+    """How long everything must have been idle before a card is called idle."""
+    idle_coverage_min: Ratio = 0.95
+    """Share of that time's windows that must have been seen."""
+    idle_held_bytes_min: Bytes = 300 * MIB
+    """An idle pod that holds more framebuffer than this is idle-held."""
+    off_peak_hours_min: int = Field(default=20, ge=1, le=168)
+    """Fewest hours of the week that must be promised to stay low."""
+    off_peak_ratio: Ratio = 0.20
+    """An hour is low when it stays below this share of the workload's p95."""
+    oversized_compute_ratio: Ratio = 0.5
+    """A grant is oversized when p99 of compute stays within this share of it."""
+    oversized_framebuffer_ratio: Ratio = 0.6
+    """A grant is oversized when the need of framebuffer stays within this share of it."""
+    coverage_min: Ratio = 0.80
+    """Below this coverage the state is unknown."""
+    history_seconds_min: Seconds = 86400
+    """Below this much history the state is unknown."""
+    low_use_ratio: Ratio = 0.20
+    """A card whose p95 stays within this is of low use."""
+
+
+class RiskSettings(_Section):
+    """How much harm is accepted for what is saved."""
+
+    preset: RiskLevel = RiskLevel.MEDIUM
+    """Most violation that a plan may predict: low 0.1 %, medium 0.5 %, high 2 % of the active time."""
+
+    @property
+    def violation_ratio_max(self) -> float:
+        """The preset as a ratio of active time, 0-1."""
+        return _VIOLATION_RATIO_MAX[self.preset]
+
+
+_VIOLATION_RATIO_MAX: Mapping[RiskLevel, float] = {
+    RiskLevel.LOW: 0.001,
+    RiskLevel.MEDIUM: 0.005,
+    RiskLevel.HIGH: 0.02,
+}
+
+
+class PlanSettings(_Section):
+    """Plans: how long they hold and how far they go."""
+
+    expires_seconds: Seconds = 86400
+    """How long after its making a plan may still be applied."""
+    moves_max: Annotated[int, Field(ge=0)] | None = None
+    """Most pods that one plan may move; none is no limit."""
+    spare_card_ratio: Ratio = 0.02
+    """Share of the cards in use after the plan that are kept spare for moves at run time, and not counted as freed."""
+
+
+class RecommenderSettings(_Section):
+    """The rules and the packer."""
+
+    framebuffer_headroom_ratio: Ratio = 0.10
+    """Kept free above the predicted need of framebuffer when a slice is cut."""
+    opt_out_namespaces: tuple[str, ...] = ("kube-system",)
+    """Namespaces that no recommendation touches."""
+
+
+class PricesSettings(_Section):
+    """What a card hour costs, where the catalogue's list price is not what you pay."""
+
+    currency: str = Field(default="USD", pattern=r"^[A-Z]{3}$")
+    """ISO 4217 code of every price and sum; nothing is converted."""
+    overrides: Mapping[str, Price] = {}
+    """Amortised price per card hour by card model (name as NVML prints it, or an alias), in `prices.currency`."""
+    marginal_overrides: Mapping[str, Price] = {}
+    """What a card hour saves in cash when the card is idle (on-premises: power alone), by card model."""
+    power_per_kwh: Price | None = None
+    """Price of a kilowatt hour; with watts and `energy.pue` it gives models without a marginal price one."""
+
+
+class EnforcerSettings(_Section):
+    """How changes are made, watched and checked."""
+
+    backend: str = Field(default="hami", min_length=1, max_length=63)
+    """Which GPU-sharing backend renders changes, by its name in the capability table."""
+    canary_workloads: Count = 1
+    """How many workloads are changed and watched before the rest of a stage."""
+    parallel_workloads_max: Count = 10
+    """How many workloads of a stage may be changing at once."""
+    watch_seconds: Seconds = 600
+    """How long a change is watched before it is kept."""
+    watch_restarts_max: int = Field(default=0, ge=0)
+    """Container restarts during the watch beyond which a change is taken back."""
+    watch_violation_ratio_max: Ratio = 0.05
+    """Violated share of the watch beyond which a change is taken back."""
+    verify_days: Count = 7
+    """Days after a change until what was saved and harmed is held against the promise."""
+    freeze_config_map: str = Field(default="gputide-freeze", min_length=1, max_length=253)
+    """Name of the ConfigMap whose presence stops every change in its cluster."""
+    lease_seconds: Seconds = 30
+    """How long the right to change the cluster is held without being renewed."""
+
+
+class ReportSettings(_Section):
+    """The weekly report."""
+
+    title: str = "GPU savings"
+    """Headline of the report."""
+    language: str = Field(default="en", pattern=r"^(en|zh)$")
+    """Language of the report: en or zh."""
+    top_workloads: Count = 10
+    """How many workloads the top list names."""
+
+
+class DashboardSettings(_Section):
+    """The web app."""
+
+    host: str = Field(default="127.0.0.1", min_length=1)
+    """Address to listen on; anything but loopback shows the app to others, who can then apply plans."""
+    port: int = Field(default=8050, ge=0, le=65535)
+    """Port to listen on; 0 lets the system choose."""
+
+
+class EnergySettings(_Section):
+    """What a kilowatt hour means to the climate and to the data centre."""
+
+    grid_kg_co2_per_kwh: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
+    """Carbon intensity of your electricity; none leaves CO2 out of the report."""
+    pue: float = Field(default=1.0, ge=1.0, le=5.0)
+    """Power usage effectiveness: what the data centre draws per watt of the cards."""
+
+
+class Settings(_Section):
+    """The whole tree; sections in the order of the data flow."""
+
+    cluster: ClusterSettings = ClusterSettings()
+    receiver: ReceiverSettings = ReceiverSettings()
+    bus: BusSettings = BusSettings()
+    rollup: RollupSettings = RollupSettings()
+    analyzer: AnalyzerSettings = AnalyzerSettings()
+    risk: RiskSettings = RiskSettings()
+    plan: PlanSettings = PlanSettings()
+    recommender: RecommenderSettings = RecommenderSettings()
+    prices: PricesSettings = PricesSettings()
+    enforcer: EnforcerSettings = EnforcerSettings()
+    report: ReportSettings = ReportSettings()
+    dashboard: DashboardSettings = DashboardSettings()
+    energy: EnergySettings = EnergySettings()
+
+
+def load_settings(config_path: Path | None, overrides: Mapping[str, str], environ: Mapping[str, str]) -> Settings:
+    """Merges all sources and validates the result.
+
+    Args:
+        config_path: TOML file, or None for none.
+        overrides: the `--set` flags: dotted name → text. A setting that is a map takes JSON, or one entry by
+            `section.map.KEY`.
+        environ: the process's environment. Of names that start with `GPUTIDE_` only those with a double underscore are
+            settings, because Kubernetes injects others by itself for a service called gputide (`GPUTIDE_SERVICE_HOST`).
+
+    Raises:
+        Misconfigured: an unknown name, a value out of range, or an unreadable file; the message names the source.
+    """
+    fields = dict(_fields())
+    merged: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for name, value, source in _all_values(config_path, overrides, environ, fields):
+        known, key = _known_name(name, fields, source)
+        sources[known] = source
+        if _is_map(fields[known]):
+            merged[known] = {
+                **merged.get(known, {}),
+                **(_map_of(known, value, source) if key is None else {key: value}),
+            }
+        else:
+            merged[known] = _absent_or(value, fields[known])
+    tree: dict[str, dict[str, Any]] = {}
+    for name, value in merged.items():
+        section, _, leaf = name.partition(".")
+        tree.setdefault(section, {})[leaf] = value
+    try:
+        return Settings.model_validate(tree)
+    except ValidationError as exc:
+        raise Misconfigured("; ".join(_messages(exc, merged, sources))) from exc
+
+
+def setting_names() -> tuple[str, ...]:
+    """The dotted names of all settings, in the tree's order."""
+    return tuple(name for name, _ in _fields())
+
+
+def settings_reference() -> str:
+    """The reference of all settings as a Markdown table, for the documentation."""
+    lines = ["| setting | environment | default | range | meaning |", "|---|---|---|---|---|"]
+    for name, field in _fields():
+        default = field.get_default(call_default_factory=False)
+        shown = "none" if default is None else json.dumps(default, default=str)
+        meaning = " ".join((field.description or "").split())
+        lines.append(f"| `{name}` | `{_environment_name(name)}` | `{shown}` | {_range(field)} | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def _fields() -> Iterator[tuple[str, FieldInfo]]:
+    for section, section_field in Settings.model_fields.items():
+        model = section_field.annotation
+        if not (isinstance(model, type) and issubclass(model, BaseModel)):
+            raise TypeError(f"section {section} of the settings is no model")
+        for leaf, field in model.model_fields.items():
+            yield f"{section}.{leaf}", field
+
+
+def _all_values(
+    config_path: Path | None, overrides: Mapping[str, str], environ: Mapping[str, str], fields: Mapping[str, FieldInfo]
+) -> Iterator[tuple[str, Any, str]]:
+    """All given values as (dotted name, value, source), weakest source first."""
+    if config_path is not None:
+        for name, value in _flattened("", _read_toml(config_path), fields):
+            yield name, value, f"file {config_path}"
+    for variable in sorted(environ):
+        name = variable.removeprefix(_ENVIRONMENT_PREFIX)
+        if name != variable and "__" in name:
+            yield name.lower().replace("__", "."), environ[variable], f"environment {variable}"
+    for name, text in overrides.items():
+        yield name, text, "flag --set"
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > _CONFIG_BYTES_MAX:
+            raise Misconfigured(f"cannot read settings from {path}: larger than {_CONFIG_BYTES_MAX} bytes")
+        # Decimal, so that a price of 0.79 is 0.79 and not its nearest float.
+        return tomllib.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise Misconfigured(f"cannot read settings from {path}: not valid TOML: {exc}") from exc
+    except OSError as exc:
+        raise Misconfigured(f"cannot read settings from {path}: {exc.strerror or exc}") from exc
+
+
+def _flattened(prefix: str, table: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and name not in fields:
+            yield from _flattened(f"{name}.", value, fields)
+        else:
+            yield name, value
+
+
+def _known_name(name: str, fields: Mapping[str, FieldInfo], source: str) -> tuple[str, str | None]:
+    """The setting that a given name means, and the key where it names one entry of a map."""
+    if name in fields:
+        return name, None
+    for known, field in fields.items():
+        if _is_map(field) and name.startswith(f"{known}."):
+            return known, name.removeprefix(f"{known}.")
+    nearest = difflib.get_close_matches(name, fields, n=1, cutoff=0.0)[0]
+    raise Misconfigured(f"cannot use setting {name!r} ({source}): unknown; did you mean {nearest!r}?")
+
+
+def _is_map(field: FieldInfo) -> bool:
+    return isinstance(field.default, Mapping)
+
+
+def _map_of(name: str, value: object, source: str) -> dict[str, Any]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value, parse_float=Decimal)
+        except json.JSONDecodeError as exc:
+            raise Misconfigured(
+                f'cannot use setting {name}={value!r} ({source}): expected JSON such as {{"NVIDIA A10": 0.9}}'
+            ) from exc
+    if not isinstance(value, dict):
+        raise Misconfigured(f"cannot use setting {name}={value!r} ({source}): expected a map from name to value")
+    return value
+
+
+def _absent_or(value: object, field: FieldInfo) -> object:
+    """Text as the validator wants it: a word for absence where the default is absent, a list where it is one."""
+    if not isinstance(value, str):
+        return value
+    if field.default is None and value.strip().lower() in _NONE_WORDS:
+        return None
+    if isinstance(field.default, tuple):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+def _messages(error: ValidationError, merged: Mapping[str, Any], sources: Mapping[str, str]) -> Iterator[str]:
+    for item in error.errors(include_url=False, include_context=False):
+        location = [str(part) for part in item["loc"]]
+        name = ".".join(location[:2])
+        reason = item["msg"].removeprefix("Value error, ")
+        if name in merged:
+            shown = ".".join(location[:3]) if isinstance(merged[name], dict) else name
+            yield f"cannot use setting {shown}={item['input']!r} ({sources[name]}): {reason}"
+        else:
+            yield f"cannot use settings of {name}: {reason}"
+
+
+def _environment_name(name: str) -> str:
+    return _ENVIRONMENT_PREFIX + name.upper().replace(".", "__")
+
+
+def _range(field: FieldInfo) -> str:
+    words = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+    bounds = [
+        f"{sign} {getattr(item, attribute)}"
+        for item in field.metadata
+        for attribute, sign in words.items()
+        if getattr(item, attribute, None) is not None
+    ]
+    annotation = field.annotation
+    if isinstance(annotation, type) and issubclass(annotation, StrEnum):
+        return ", ".join(annotation)
+    return ", ".join(bounds)

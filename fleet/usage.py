@@ -1,0 +1,103 @@
+"""Samples and histories as columns: what travels between rooms in bulk.
+
+A `UsageGrid` is one row per granted slice and one column per step, so that the analyzer, the recommender and the
+formulas of `fleet.sharing` work on whole arrays. Inside these arrays NaN marks "not collected"; nothing that is
+stored or printed ever holds NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.inventory import CardId, CardModelName, Inventory
+from fleet.schema import Measure
+
+Key = TypeVar("Key")
+"""What a row of a grid belongs to: a slice or a card."""
+
+Float32 = NDArray[np.float32]
+"""Array of 32-bit floats; NaN means not collected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceKey:
+    """Which container of which pod on which card a row of a grid belongs to."""
+
+    cluster: str
+    namespace: str
+    pod: str
+    container: str
+    node: str
+    card: CardId
+    card_model: CardModelName
+
+    @property
+    def pod_id(self) -> str:
+        """`namespace/pod`, unique in a cluster."""
+        return f"{self.namespace}/{self.pod}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardKey:
+    """Which card a row of a card grid belongs to."""
+
+    cluster: str
+    node: str
+    card: CardId
+    card_model: CardModelName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageGrid(Generic[Key]):
+    """Usage of many slices (or cards) over evenly spaced steps.
+
+    Attributes:
+        keys: one key per row.
+        since: start of the first step, UTC.
+        step_seconds: length of a step, the source's own step (found from its gaps), at least 60.
+        steps: number of steps; step j covers the samples with since + j·step < ts ≤ since + (j+1)·step.
+        mean: per measure, shape (rows, steps): mean of the samples in the step; NaN = not collected.
+        peak: per measure, the same shape: largest sample of the step.
+    """
+
+    keys: tuple[Key, ...]
+    since: datetime
+    step_seconds: int
+    steps: int
+    mean: Mapping[Measure, Float32]
+    peak: Mapping[Measure, Float32]
+
+    @property
+    def until(self) -> datetime:
+        """End of the last step, UTC."""
+        return self.since + timedelta(seconds=self.step_seconds * self.steps)
+
+    def step_ends_ms(self) -> NDArray[np.int64]:
+        """End of every step, epoch milliseconds, shape (steps,)."""
+        start = round(self.since.timestamp() * 1000)
+        return start + (np.arange(self.steps, dtype=np.int64) + 1) * self.step_seconds * 1000
+
+
+SliceGrid = UsageGrid[SliceKey]
+CardGrid = UsageGrid[CardKey]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """Everything advice is made from: what stands there, and how it was used.
+
+    Attributes:
+        inventory: cards, nodes and grants as known at `inventory.as_of`.
+        slices: usage per granted slice; a grant without any sample has no row here.
+        cards: usage per card, as the card itself reports it; None where no source measures cards.
+    """
+
+    inventory: Inventory
+    slices: SliceGrid
+    cards: CardGrid | None = None

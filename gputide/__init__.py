@@ -1,0 +1,1 @@
+"""The command line, the settings and the composition of the rooms into one product."""

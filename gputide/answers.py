@@ -1,0 +1,216 @@
+"""Profiles, plans and outcomes as answers: headline, tables and small print for the command line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from decimal import Decimal
+
+from fleet.decisions import CardState, Outcome, Plan, Profile, Profiles, Refusal, Saving, WorkloadState
+from fleet.documents import outcome_document, plan_document, profiles_document
+from fleet.units import Money, format_bytes_short, format_count, format_money_short, format_percent, format_time
+from gputide.output import Answer, Listing
+
+ROWS_MAX = 40
+"""Rows of a long table on a terminal; `--format json` and `csv` print all."""
+
+
+def profiles_answer(profiles: Profiles) -> Answer:
+    """What `analyze` prints."""
+    states = Counter(profile.state for profile in profiles.workloads)
+    cards = Counter(card.state for card in profiles.cards)
+    ranked = sorted(profiles.workloads, key=_waste, reverse=True)
+    return Answer(
+        document=profiles_document(profiles),
+        headline=(
+            (
+                f"{format_count(len(profiles.cards))} cards, {format_count(len(profiles.workloads))} workloads in "
+                f"{profiles.cluster}; history {format_time(profiles.since)} to {format_time(profiles.until)}, coverage "
+                f"{format_percent(profiles.coverage_ratio, digits=1)}"
+            ),
+        ),
+        listings=(
+            Listing(
+                title="Workloads",
+                columns=(
+                    "workload",
+                    "class",
+                    "state",
+                    "cards",
+                    "compute p95",
+                    "framebuffer need",
+                    "granted",
+                    "coverage",
+                    "confidence",
+                    "why",
+                ),
+                rows=[_profile_row(profile) for profile in ranked],
+            ),
+            Listing(
+                title="Workloads by state",
+                columns=("state", "workloads"),
+                rows=[(state.value, states[state]) for state in WorkloadState if states[state]],
+            ),
+            Listing(
+                title="Cards by state",
+                columns=("state", "cards"),
+                rows=[(state.value, cards[state]) for state in CardState if cards[state]],
+            ),
+        ),
+        footnotes=tuple(f"withheld: {item.kind.value}: {item.detail}" for item in profiles.withheld),
+    )
+
+
+def plan_answer(plan: Plan) -> Answer:
+    """What `recommend` and `plan show` print."""
+    totals = plan.totals
+    return Answer(
+        document=plan_document(plan),
+        headline=(
+            (
+                f"Plan {plan.plan_id} for {plan.cluster}: frees {format_count(totals.cards_freed)} of "
+                f"{format_count(totals.cards_before)} cards ({format_count(totals.nodes_freed)} whole nodes), keeps "
+                f"{format_count(totals.spare_cards)} spare, moves {format_count(totals.moves)} pods"
+            ),
+            (
+                f"saves {saving_text(totals.saving_per_week, plan.currency)} a week; predicted violation "
+                f"{format_percent(totals.predicted_violation_ratio, digits=2)} (risk {plan.risk.value}); made from "
+                f"{format_time(plan.history.since)} to {format_time(plan.history.until)}, coverage "
+                f"{format_percent(plan.history.coverage_ratio, digits=1)}; expires {format_time(plan.expires_at)}"
+            ),
+        ),
+        listings=(
+            Listing(
+                title="Recommendations",
+                columns=("id", "kind", "workloads", "pods", "cards freed", "per week", "risk", "confidence", "why"),
+                rows=[
+                    (
+                        item.id,
+                        item.kind.value,
+                        _names(item.workloads),
+                        len(item.pods),
+                        item.cards_freed,
+                        saving_text(item.saving_per_week, plan.currency),
+                        item.risk_level.value,
+                        round(item.confidence, 2),
+                        item.reason,
+                    )
+                    for item in plan.recommendations
+                ],
+            ),
+            Listing(
+                title="Stages",
+                columns=("stage", "title", "recommendations", "cards freed", "moves"),
+                rows=[
+                    (stage.stage, stage.title, len(stage.recommendations), stage.cards_freed, stage.moves)
+                    for stage in plan.stages
+                ],
+            ),
+            _refusals(plan.refused),
+        ),
+        footnotes=(
+            *(f"withheld: {item.kind.value}: {item.detail}" for item in plan.withheld),
+            f"next: gputide explain ID · gputide plan diff --plan {plan.plan_id} · gputide plan approve",
+        ),
+    )
+
+
+def outcome_answer(outcome: Outcome, currency: str) -> Answer:
+    """What `verify` prints."""
+    verdict = "final" if outcome.is_final else "interim"
+    rows = [
+        ("cards freed", outcome.promised_cards_freed, outcome.realised_cards_freed),
+        (
+            "saving per week",
+            saving_text(outcome.promised_saving_per_week, currency),
+            saving_text(outcome.realised_saving_per_week, currency),
+        ),
+        (
+            "violation",
+            format_percent(outcome.promised_violation_ratio, digits=2),
+            _percent(outcome.realised_violation_ratio),
+        ),
+        ("violation of untouched workloads", "", _percent(outcome.control_violation_ratio)),
+        ("cards given back", "", outcome.given_back),
+        ("coverage", "", format_percent(outcome.coverage_ratio, digits=1)),
+    ]
+    return Answer(
+        document=outcome_document(outcome),
+        headline=(
+            f"{outcome.verdict}",
+            f"plan {outcome.plan_id}, {format_time(outcome.since)} to {format_time(outcome.until)} ({verdict})",
+        ),
+        listings=(
+            Listing(title="Promised and realised", columns=("", "promised", "realised"), rows=rows),
+            Listing(
+                title="Most harmed workloads",
+                columns=("workload", "predicted", "measured", "active steps", "cause"),
+                rows=[
+                    (
+                        item.workload,
+                        format_percent(item.predicted_violation_ratio, digits=2),
+                        _percent(item.violation_ratio),
+                        item.active_steps,
+                        item.cause or "",
+                    )
+                    for item in outcome.workloads[:ROWS_MAX]
+                    if item.violation_ratio
+                ],
+            ),
+        ),
+    )
+
+
+def saving_text(saving: Saving, currency: str) -> str:
+    """Amortised money and, where known, what stops being paid at once."""
+    if saving.amortised is None:
+        return "no price"
+    shown = format_money_short(Money(amount=saving.amortised, currency=currency))
+    if saving.marginal is None or saving.marginal == saving.amortised:
+        return shown
+    return f"{shown} ({format_money_short(Money(amount=saving.marginal, currency=currency))} marginal)"
+
+
+def _refusals(refused: tuple[Refusal, ...]) -> Listing:
+    groups: dict[tuple[str, str], list[Refusal]] = {}
+    for refusal in refused:
+        kind = refusal.kind.value if refusal.kind is not None else "all"
+        groups.setdefault((refusal.reason, kind), []).append(refusal)
+    return Listing(
+        title="Refused",
+        columns=("reason", "advice", "workloads", "for example"),
+        rows=[
+            (reason, kind, len(items), f"{items[0].workload}: {items[0].detail}")
+            for (reason, kind), items in sorted(groups.items(), key=lambda group: -len(group[1]))
+        ],
+    )
+
+
+def _profile_row(profile: Profile) -> tuple[object, ...]:
+    need = profile.framebuffer.need_max
+    return (
+        profile.workload,
+        profile.workload_class.value,
+        profile.state.value,
+        len(profile.cards),
+        _percent(profile.compute.p95),
+        format_bytes_short(need) if need is not None else "unknown",
+        format_bytes_short(profile.framebuffer.granted),
+        format_percent(profile.coverage_ratio),
+        round(profile.confidence, 2),
+        profile.reason,
+    )
+
+
+def _waste(profile: Profile) -> tuple[bool, Decimal]:
+    used = profile.compute.p95 if profile.compute.p95 is not None else 1.0
+    return profile.state is not WorkloadState.UNKNOWN, len(profile.cards) * (1 - Decimal(str(round(used, 4))))
+
+
+def _percent(ratio: float | None) -> str:
+    return "–" if ratio is None else format_percent(ratio, digits=2)
+
+
+def _names(names: Iterable[str]) -> str:
+    listed = list(names)
+    return listed[0] if len(listed) == 1 else f"{listed[0]} and {len(listed) - 1} more" if listed else ""

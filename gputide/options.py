@@ -1,0 +1,22 @@
+"""Options that several verbs share, so that they read and mean the same everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gputide.output import Format
+
+FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to print: table, json, csv or yaml.")]
+OutputOption = Annotated[Path | None, typer.Option("-o", "--output", help="Write to this file.", show_default=False)]
+PlanOption = Annotated[str | None, typer.Option("--plan", metavar="ID", help="A plan; the newest unless given.")]
+StageOption = Annotated[
+    list[int] | None, typer.Option("--stage", metavar="N", help="A stage; may be repeated; all unless given.")
+]
+YesOption = Annotated[bool, typer.Option("--yes", help="Really do it; without it only what would happen is shown.")]
+ByOption = Annotated[str | None, typer.Option("--by", help="Who says so; the login name unless given.")]
+RiskOption = Annotated[
+    str | None, typer.Option("--risk", help="Harm preset: low (0.1 %), medium (0.5 %) or high (2 %).")
+]

@@ -1,0 +1,87 @@
+"""What the options before the verb say: data folder, settings, clock, quietness. One per call of the program."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+import typer
+from platformdirs import user_data_path
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from fleet.settings import Settings
+from gputide.clock import now_of
+from gputide.data_folder import DataFolder, open_data_folder
+
+
+class Tick(Protocol):
+    """Called by long work to show how far it is."""
+
+    def __call__(self, done: int, total: int) -> None:
+        """Show that `done` of `total` pieces are done."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """The options of the whole program.
+
+    Attributes:
+        data_path: the data folder.
+        settings: all settings, merged and validated.
+        now_override: `--now`, UTC.
+        is_quiet: True for no progress.
+    """
+
+    data_path: Path
+    settings: Settings
+    now_override: datetime | None
+    is_quiet: bool
+
+    def folder(self, *, create: bool = False) -> DataFolder:
+        """The data folder, checked; made when `create`."""
+        return open_data_folder(self.data_path, create=create)
+
+    def now(self) -> datetime:
+        """The moment all verbs take as now, UTC."""
+        return now_of(self.folder(), self.now_override)
+
+    @contextmanager
+    def progress(self, title: str) -> Iterator[Tick]:
+        """A progress bar on standard error; silent when asked for or when nobody looks."""
+        if self.is_quiet or not sys.stderr.isatty():
+            yield _unseen
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(title, total=None)
+
+            def show(done: int, total: int) -> None:
+                bar.update(task, completed=done, total=total)
+
+            yield show
+
+
+def session_of(context: typer.Context) -> Session:
+    """The session that the options before the verb made."""
+    found = context.find_object(Session)
+    if found is None:
+        raise TypeError("a verb was called without the options of the program")
+    return found
+
+
+def default_data_path() -> Path:
+    """Where state lives unless `--data-dir` or `GPUTIDE_DATA_DIR` says otherwise."""
+    named = os.environ.get("GPUTIDE_DATA_DIR")
+    return Path(named) if named else user_data_path("gputide", appauthor=False)
+
+
+def _unseen(done: int, total: int) -> None:
+    """Progress that nobody sees."""

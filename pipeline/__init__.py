@@ -1,0 +1,1 @@
+"""Carries samples from the exporters to the rollups and the warehouse."""

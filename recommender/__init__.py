@@ -1,0 +1,1 @@
+"""Pure rules which turn findings into priced recommendations."""

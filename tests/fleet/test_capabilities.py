@@ -1,0 +1,27 @@
+"""Capability records claim no more than their backend enforces."""
+
+import pytest
+
+from fleet.capabilities import CAPABILITIES, HAMI, FramebufferIsolation, Oversubscription, capabilities_of
+from fleet.errors import Misconfigured
+from fleet.settings import Settings
+
+
+def test_names_are_unique_and_every_fact_has_a_source() -> None:
+    assert len({record.backend for record in CAPABILITIES}) == len(CAPABILITIES)
+    assert all(record.source for record in CAPABILITIES)
+
+
+def test_hami_intercepts_and_spills_nothing() -> None:
+    assert HAMI.framebuffer_isolation is FramebufferIsolation.INTERCEPTED
+    assert HAMI.oversubscription is Oversubscription.ACCOUNTING_ONLY
+    assert not HAMI.fault_isolation
+
+
+def test_the_default_backend_exists() -> None:
+    assert capabilities_of(Settings().enforcer.backend) is HAMI
+
+
+def test_an_unknown_backend_names_the_known_ones() -> None:
+    with pytest.raises(Misconfigured, match=r"'hamy': unknown; set enforcer\.backend to one of whole_cards, hami"):
+        capabilities_of("hamy")

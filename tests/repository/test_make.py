@@ -1,0 +1,122 @@
+"""The front of the repository: what `make` offers, and the two runners behind `make test` and `make bars`."""
+
+import importlib.util
+import json
+import re
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BAR = {"name": "replay", "value": 90.5, "bar": "<= 120 s", "baseline": None, "ratio": None, "holds": True}
+
+
+@pytest.fixture
+def bars_table(repository: Path) -> ModuleType:
+    return _load(repository / "bench" / "bars_table.py")
+
+
+@pytest.fixture
+def run_tiers(repository: Path) -> ModuleType:
+    return _load(repository / "tests" / "run_tiers.py")
+
+
+@pytest.fixture
+def add_bar(tmp_path: Path) -> Callable[[str, str], None]:
+    def add(name: str, body: str) -> None:
+        path = tmp_path / name
+        path.write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    return add
+
+
+def test_help_explains_every_target(repository: Path) -> None:
+    makefile = (repository / "Makefile").read_text(encoding="utf-8")
+    (phony,) = re.findall(r"^\.PHONY: (.+)$", makefile, re.M)
+    shown = subprocess.run(["make", "help"], cwd=repository, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r"^  make (\w+) +\S", shown, re.M) == phony.split()
+
+
+def test_a_bar_that_does_not_hold_makes_the_table_red(
+    bars_table: ModuleType, add_bar: Callable[[str, str], None], tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    add_bar("holds", f"echo '{json.dumps(BAR)}'")
+    assert bars_table.main([], tmp_path) == 0
+    add_bar("slow", f"echo '{json.dumps({**BAR, 'name': 'slow', 'holds': False})}'")
+    assert bars_table.main([], tmp_path) == 1
+    assert "slow" in capfd.readouterr().out
+
+
+def test_a_bar_that_falls_over_after_its_line_does_not_hold(
+    bars_table: ModuleType, add_bar: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    add_bar("falls", f"echo '{json.dumps(BAR)}'; exit 3")
+    assert bars_table.main([], tmp_path) == 1
+
+
+def test_a_bar_that_prints_no_line_does_not_hold(
+    bars_table: ModuleType, add_bar: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    add_bar("silent", "echo measured nothing")
+    assert bars_table.main([], tmp_path) == 1
+
+
+def test_a_bar_that_could_not_be_measured_here_says_why_and_is_not_red(
+    bars_table: ModuleType, add_bar: Callable[[str, str], None], tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    add_bar("absent", f"echo '{json.dumps({**BAR, 'holds': None, 'why': 'no recorded traces'})}'")
+    assert bars_table.main([], tmp_path) == 0
+    assert "no recorded traces" in capfd.readouterr().out.splitlines()[-2]
+
+
+def test_an_unknown_bar_is_wrong_use(bars_table: ModuleType, tmp_path: Path) -> None:
+    assert bars_table.main(["nothing"], tmp_path) == 2
+
+
+def test_a_tier_that_cannot_run_is_a_failure_in_ci_alone(
+    run_tiers: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def prepare() -> dict[str, str]:
+        raise run_tiers.CannotRunError("no moon")
+
+    tier = run_tiers.Tier(name="lunar", marker_expression="lunar", prepare=prepare)
+    monkeypatch.setattr(run_tiers, "TIERS", (tier,))
+    monkeypatch.delenv("CI", raising=False)
+    assert run_tiers.main([]) == 0
+    assert "not run: no moon" in capsys.readouterr().out
+    monkeypatch.setenv("CI", "true")
+    assert run_tiers.main([]) == 1
+
+
+def test_results_of_a_tier_are_counted_from_what_pytest_wrote(run_tiers: ModuleType, tmp_path: Path) -> None:
+    suite = tmp_path / "test_three.py"
+    suite.write_text("import pytest\ndef test_a(): pass\ndef test_b(): assert 0\ndef test_c(): pytest.skip('x')\n")
+    results = tmp_path / "results.xml"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junit-xml={results}", str(suite)]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    assert run_tiers.count_results(results) == (1, 1, 1)
+
+
+def test_every_marker_of_pytest_is_left_out_of_the_quick_tier(
+    run_tiers: ModuleType, pytestconfig: pytest.Config
+) -> None:
+    own = {"browser", "engines", "cluster"}
+    registered = {line.split(":")[0] for line in pytestconfig.getini("markers")}
+    (quick,) = [tier for tier in run_tiers.TIERS if tier.name == "quick"]
+    assert own <= registered
+    assert all(f"not {marker}" in quick.marker_expression for marker in own)
+
+
+def _load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # dataclasses look their module up by name
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,206 @@
+"""Runs the tiers of tests that this machine can run, and says which it could not, and why.
+
+Called by `make test` and `make quick`:
+
+    python tests/run_tiers.py [TIER …] [-- PYTEST ARGUMENTS]
+
+A tier is a pytest marker; a test without one is quick. With CI=true a tier that cannot run is a failure, so that a
+missing set-up step cannot pass for a green run. The last line counts tests over all tiers.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parents[1]
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
+PYTEST_NO_TESTS = 5
+
+
+class CannotRunError(Exception):
+    """This machine lacks what a tier needs; the message says what."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """One set of tests with the same needs.
+
+    Attributes:
+        name: what people call it.
+        marker_expression: what pytest's `-m` selects it by.
+        prepare: sets up what the tier needs and returns the environment variables that tell the tests of it.
+            Raises CannotRunError.
+        pytest_arguments: more arguments for pytest.
+    """
+
+    name: str
+    marker_expression: str
+    prepare: Callable[[], dict[str, str]]
+    pytest_arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierRun:
+    """What became of one tier; `reason_not_run` is None where it ran."""
+
+    tier: str
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    wall_seconds: float = 0.0
+    reason_not_run: str | None = None
+    exit_status: int = 0
+
+
+def main(arguments: list[str]) -> int:
+    """Run the named tiers, or all of them, and print a summary.
+
+    Returns:
+        0 when every test that ran passed (and, with CI=true, every tier ran), else 1; 2 for an unknown tier.
+    """
+    names, pytest_arguments = _split(arguments)
+    known = {tier.name: tier for tier in TIERS}
+    if unknown := [name for name in names if name not in known]:
+        print(f"no tier called {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
+        return 2
+    is_ci = os.environ.get("CI", "").lower() == "true"
+    runs = [run_tier(known[name], pytest_arguments) for name in names or known]
+    print_summary(runs, is_ci=is_ci)
+    is_red = any(run.exit_status != 0 or (is_ci and run.reason_not_run is not None) for run in runs)
+    return int(is_red)
+
+
+def run_tier(tier: Tier, pytest_arguments: list[str]) -> TierRun:
+    """Prepare one tier and run its tests, with their output on this terminal."""
+    print(f"== tier {tier.name}", flush=True)
+    try:
+        environment = {**os.environ, **tier.prepare()}
+    except CannotRunError as reason:
+        print(f"   cannot run: {reason}", flush=True)
+        return TierRun(tier=tier.name, reason_not_run=str(reason))
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder) / "results.xml"
+        status = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-m", tier.marker_expression, f"--junit-xml={results}",
+             *tier.pytest_arguments, *pytest_arguments],
+            cwd=ROOT, env=environment, check=False,
+        ).returncode  # fmt: skip
+        wall_seconds = time.monotonic() - started
+        if status == PYTEST_NO_TESTS:
+            return TierRun(tier=tier.name, wall_seconds=wall_seconds, reason_not_run="it holds no test")
+        passed, failed, skipped = count_results(results)
+    return TierRun(
+        tier=tier.name, passed=passed, failed=failed, skipped=skipped, wall_seconds=wall_seconds, exit_status=status
+    )
+
+
+def count_results(results: Path) -> tuple[int, int, int]:
+    """Return how many tests passed, failed (errors too) and were skipped, from pytest's JUnit file."""
+    if not results.is_file():  # pytest fell before it could write; its exit status says so
+        return 0, 0, 0
+    passed = failed = skipped = 0
+    for suite in ElementTree.parse(results).iter("testsuite"):
+        bad = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+        passed += int(suite.get("tests", 0)) - bad - int(suite.get("skipped", 0))
+        failed += bad
+        skipped += int(suite.get("skipped", 0))
+    return passed, failed, skipped
+
+
+def print_summary(runs: list[TierRun], *, is_ci: bool) -> None:
+    """Print one line per tier, and a last line that counts all tests."""
+    print("\n== tiers")
+    for run in runs:
+        if run.reason_not_run is None:
+            told = f"{run.passed} passed, {run.failed} failed, {run.skipped} skipped in {run.wall_seconds:.0f} s"
+            if run.exit_status != 0 and run.failed == 0:
+                told += f" (pytest ended with status {run.exit_status})"
+        else:
+            told = f"{'FAILED: cannot run in CI' if is_ci else 'not run'}: {run.reason_not_run}"
+        print(f"   {run.tier:<8} {told}")
+    counts = [sum(getattr(run, count) for run in runs) for count in ("passed", "failed", "skipped")]
+    print("{} passed, {} failed, {} skipped".format(*counts), flush=True)
+
+
+def prepare_nothing() -> dict[str, str]:
+    """The quick tier needs Python alone."""
+    return {}
+
+
+def prepare_browser() -> dict[str, str]:
+    """Find a Chromium, or install one: from Debian as root, else the one that Playwright brings.
+
+    Raises:
+        CannotRunError: there is none and none could be installed.
+    """
+    path = (
+        os.environ.get("GPUTIDE_CHROMIUM") or _chromium_on_path() or _chromium_of_debian() or _chromium_of_playwright()
+    )
+    if path is None:
+        raise CannotRunError(
+            f"no Chromium: none of {', '.join(CHROMIUM_NAMES)} is on PATH, and neither apt-get (as root) nor "
+            "`playwright install chromium` could bring one; GPUTIDE_CHROMIUM names one that lies elsewhere"
+        )
+    return {"GPUTIDE_CHROMIUM": path}
+
+
+def _chromium_on_path() -> str | None:
+    return next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
+
+
+def _chromium_of_debian() -> str | None:
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return None
+    print("   no Chromium on PATH: installing Debian's", flush=True)
+    for command in (["apt-get", "update", "-q"], ["apt-get", "install", "-qy", "--no-install-recommends", "chromium"]):
+        if not _succeeds(command, {"DEBIAN_FRONTEND": "noninteractive"}):
+            return None
+    return _chromium_on_path()
+
+
+def _chromium_of_playwright() -> str | None:
+    print("   no Chromium on PATH: asking Playwright for its own", flush=True)
+    if not _succeeds([sys.executable, "-m", "playwright", "install", "chromium"], {}):
+        return None
+    where = "from playwright.sync_api import sync_playwright as s\nwith s() as p: print(p.chromium.executable_path)"
+    answer = subprocess.run([sys.executable, "-c", where], capture_output=True, text=True, check=False)
+    path = answer.stdout.strip()
+    return path if answer.returncode == 0 and Path(path).is_file() else None
+
+
+def _succeeds(command: list[str], environment: dict[str, str]) -> bool:
+    """Run a command; show what it said only if it failed."""
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        print("\n".join(f"   | {line}" for line in done.stdout.splitlines()[-10:]), flush=True)
+    return done.returncode == 0
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Split `TIER … -- PYTEST ARGUMENTS` at the dashes."""
+    if "--" not in arguments:
+        return arguments, []
+    at = arguments.index("--")
+    return arguments[:at], arguments[at + 1 :]
+
+
+# In the order in which they run: the fast answer first.
+TIERS = (
+    Tier(name="quick", marker_expression="not browser and not engines and not cluster", prepare=prepare_nothing),
+    Tier(name="browser", marker_expression="browser", prepare=prepare_browser),
+)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
