@@ -18,8 +18,10 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from fleet.decisions import Outcome, Plan, Profiles
+from fleet.decisions import Plan
 from fleet.errors import Corrupt, Refused
+from fleet.outcomes import Outcome
+from fleet.profiles import Profiles
 
 Record = TypeVar("Record")
 

@@ -87,7 +87,7 @@ def test_missing_row_demands_nothing_and_is_never_violated() -> None:
 def test_nobody_gets_more_than_was_asked_and_no_card_gives_more_than_itself(
     pods: list[tuple[int, float, bool]],
 ) -> None:
-    card, demand, low = ([pod[place] for pod in pods] for place in range(3))
+    card, demand, low = [pod[0] for pod in pods], [pod[1] for pod in pods], [pod[2] for pod in pods]
     sat = seats(card, [GIB] * len(pods), low=low)
     got = fare(column(*demand), column(*[0.0] * len(pods)), sat)
     assert (got.served_ratio[:, 0] <= np.array(demand, np.float32) + 1e-6).all()

@@ -1,0 +1,110 @@
+"""What was changed and what came of it: the enforcer's records.
+
+A `Change` is one field of one object before and after; an `Outcome` holds what a plan promised against what the days
+after it showed (`gputide.outcome/v1`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from fleet.decisions import Saving
+from fleet.inventory import WorkloadId
+
+
+class ChangePhase(StrEnum):
+    """Where a change stands."""
+
+    INTENDED = "intended"
+    APPLIED = "applied"
+    WATCHED = "watched"
+    PROMOTED = "promoted"
+    RESTORED = "restored"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One field of one object, before and after.
+
+    Attributes:
+        kind: Kubernetes kind (`Deployment`, `Notebook`, `Node` …).
+        namespace: namespace, empty for cluster-wide objects.
+        name: object.
+        field: path, for example `spec.template.spec.containers[server].resources.limits[nvidia.com/gpumem]`.
+        old: value before as the API serialises it; None where the field was absent.
+        new: value after; None removes the field.
+        resource_version: version the change is conditional on.
+        recommendation: id of the recommendation it carries out.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    field: str
+    old: str | None
+    new: str | None
+    resource_version: str
+    recommendation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadOutcome:
+    """What really happened to one changed workload.
+
+    Attributes:
+        workload: who.
+        predicted_violation_ratio: promised, 0-1.
+        violation_ratio: measured since apply, 0-1, None where nothing was collected.
+        active_steps: steps it was active in.
+        cause: most frequent cause (`contention`, `short`, `full`), None where there is no harm.
+    """
+
+    workload: WorkloadId
+    predicted_violation_ratio: float
+    violation_ratio: float | None
+    active_steps: int
+    cause: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a plan, promised against realised (`verify`).
+
+    Attributes:
+        plan_id: plan.
+        measured_at: when, UTC.
+        since: moment of apply.
+        until: end of the measured span.
+        is_final: False while the span is shorter than `enforcer.verify_days`.
+        promised_cards_freed: cards.
+        realised_cards_freed: cards that are granted to nobody over the span and were granted before.
+        promised_saving_per_week: money.
+        realised_saving_per_week: money.
+        promised_violation_ratio: 0-1.
+        realised_violation_ratio: 0-1; None where nothing was collected.
+        control_violation_ratio: of workloads that the plan did not touch; None where there are none.
+        coverage_ratio: 0-1.
+        given_back: cards that were free and are granted again.
+        workloads: per changed workload, worst first.
+        verdict: one sentence.
+    """
+
+    plan_id: str
+    measured_at: datetime
+    since: datetime
+    until: datetime
+    is_final: bool
+    promised_cards_freed: int
+    realised_cards_freed: int
+    promised_saving_per_week: Saving
+    realised_saving_per_week: Saving
+    promised_violation_ratio: float
+    realised_violation_ratio: float | None
+    control_violation_ratio: float | None
+    coverage_ratio: float
+    given_back: int
+    workloads: tuple[WorkloadOutcome, ...]
+    verdict: str

@@ -1,0 +1,237 @@
+"""What is known of workloads and cards: the analyzer's answer (`gputide.profiles/v1`).
+
+The analyzer makes one `Profiles` per cluster; the recommender plans with it, the faces show it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from fleet.decisions import Withheld
+from fleet.inventory import CardId, CardModelName, Priority, WorkloadId
+
+
+class WorkloadState(StrEnum):
+    """What a workload does with its cards; thresholds are settings (`analyzer.*`)."""
+
+    IDLE = "idle"
+    IDLE_HELD = "idle_held"
+    PARTLY_IDLE = "partly_idle"
+    OFF_PEAK = "off_peak"
+    OVERSIZED = "oversized"
+    BUSY = "busy"
+    UNKNOWN = "unknown"
+
+
+class CardState(StrEnum):
+    """What a card does."""
+
+    BUSY = "busy"
+    IDLE_HELD = "idle_held"
+    LOW_USE = "low_use"
+    FREE = "free"
+    UNTRUSTED = "untrusted"
+
+
+class WorkloadClass(StrEnum):
+    """What a workload is for, told from its behaviour where labels are silent."""
+
+    INFERENCE = "inference"
+    TRAINING = "training"
+    NEAR_LINE = "near_line"
+    NOTEBOOK = "notebook"
+    TRANSCODING = "transcoding"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One failed cross-check of a counter.
+
+    Attributes:
+        check: name of the check, for example `container_zero_while_card_busy`.
+        counter: column name of the distrusted measure.
+        detail: what was seen, with numbers.
+        since: first window in which it was seen, UTC.
+        distrusts: True where the counter may free nothing; False for a remark.
+    """
+
+    check: str
+    counter: str
+    detail: str
+    since: datetime | None = None
+    distrusts: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HourOfWeek:
+    """Compute by hour of the week, 168 values each, Monday 00:00 local time first; None where nothing was seen."""
+
+    p50: tuple[float | None, ...]
+    p95: tuple[float | None, ...]
+    max: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FramebufferProfile:
+    """Framebuffer of one slice of a workload, bytes, largest over its slices.
+
+    Attributes:
+        granted: granted to a slice.
+        used_max: most that was used; None where nothing was collected.
+        need_max: most that was needed; None where pre-allocation hides it.
+        preallocated: True where the server takes its share at start.
+    """
+
+    granted: int
+    used_max: int | None
+    need_max: int | None
+    preallocated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeProfile:
+    """Compute of one slice, share of a card 0-1, quantiles over steps and slices; None where nothing is trusted."""
+
+    granted_ratio: float
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    max: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginesProfile:
+    """Largest use of the video engines, 0-1, None where not collected."""
+
+    encoder_max: float | None
+    decoder_max: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRateProfile:
+    """Requests per second of the whole workload."""
+
+    p50: float
+    p95: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What is known of one workload (`gputide.profiles/v1`).
+
+    Attributes:
+        cluster: cluster.
+        namespace: namespace.
+        workload: `namespace/Kind/name`.
+        workload_kind: Kubernetes kind.
+        workload_class: what it does.
+        priority: priority of its pods.
+        pods: names of its live pods.
+        cards: cards they were granted.
+        state: state; `UNKNOWN` where evidence is too thin.
+        idle_since: last activity, UTC, for idle states.
+        idle_pods: pods that are idle (for `PARTLY_IDLE`).
+        time_zone: IANA zone of the hours below.
+        off_peak_hours: hours of the week (0-167) promised to stay low.
+        period_hours: 24, 168 or None.
+        hour_of_week: compute by hour of week.
+        framebuffer: framebuffer of one slice.
+        compute: compute of one slice.
+        engines: video engines, None where not collected.
+        request_rate: requests per second, None where no server exports it.
+        coverage_ratio: windows with a row / windows in which its pods lived, 0-1.
+        confidence: how often this state held over the next seven days at this evidence, 0-1.
+        trust: failed cross-checks.
+        reason: one sentence that says why this state.
+    """
+
+    cluster: str
+    namespace: str
+    workload: WorkloadId
+    workload_kind: str
+    workload_class: WorkloadClass
+    priority: Priority
+    pods: tuple[str, ...]
+    cards: tuple[CardId, ...]
+    state: WorkloadState
+    idle_since: datetime | None
+    idle_pods: tuple[str, ...] = ()
+    time_zone: str
+    off_peak_hours: tuple[int, ...]
+    period_hours: int | None
+    hour_of_week: HourOfWeek
+    framebuffer: FramebufferProfile
+    compute: ComputeProfile
+    engines: EnginesProfile | None
+    request_rate: RequestRateProfile | None
+    coverage_ratio: float
+    confidence: float
+    trust: tuple[Finding, ...]
+    reason: str
+
+    @property
+    def is_trusted(self) -> bool:
+        """True when no cross-check distrusts its counters."""
+        return not any(finding.distrusts for finding in self.trust)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardProfile:
+    """What is known of one card.
+
+    Attributes:
+        card: card.
+        card_model: its model.
+        node: its node.
+        framebuffer_bytes: its framebuffer.
+        framebuffer_used_max: most used, bytes, None where not collected.
+        state: state.
+        compute_p95: 95th percentile of compute, 0-1, None where not collected.
+        idle_since: last activity, UTC, where it is idle.
+        workloads: who holds it now.
+        coverage_ratio: 0-1.
+        reason: one sentence.
+    """
+
+    card: CardId
+    card_model: CardModelName
+    node: str
+    framebuffer_bytes: int
+    framebuffer_used_max: int | None
+    state: CardState
+    compute_p95: float | None
+    idle_since: datetime | None
+    workloads: tuple[WorkloadId, ...]
+    coverage_ratio: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profiles:
+    """Everything `analyze` prints (`gputide.profiles/v1`).
+
+    Attributes:
+        cluster: cluster.
+        as_of: moment of the analysis, UTC.
+        since: start of the history.
+        until: end of the history.
+        coverage_ratio: coverage over all workloads, 0-1.
+        workloads: one profile per live workload, sorted by id.
+        cards: one per card, sorted by id.
+        unallocated: cards granted to nobody.
+        withheld: kinds of advice that this history can't support, with the reason, for example no SM counter.
+    """
+
+    cluster: str
+    as_of: datetime
+    since: datetime
+    until: datetime
+    coverage_ratio: float
+    workloads: tuple[Profile, ...]
+    cards: tuple[CardProfile, ...]
+    unallocated: tuple[CardId, ...]
+    withheld: tuple[Withheld, ...] = ()
