@@ -1,7 +1,7 @@
 """Checks of a trace's columns: every value that the rest of the house would choke on is named by file, column and row.
 
-Called by `exporter.trace` on each piece of a file that it reads. All checks work on whole columns; the row number in a message counts from 0
-in the file, so that `table.slice(row, 1)` shows it.
+Called by `exporter.trace` on each piece of a file that it reads. All checks work on whole columns; the row number in a
+message counts from 0 in the file, so that `table.slice(row, 1)` shows it.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class TraceColumn:
     value_max: float | None = None
 
 
-def measure_column(column: MeasureColumn, *, is_required: bool = False, is_nullable: bool = True) -> TraceColumn:
+def measure_column(column: MeasureColumn, *, is_required: bool = False) -> TraceColumn:
     """The trace column that carries a measure, with the measure's own range."""
     return TraceColumn(
         name=column.measure.value,
         shape=Shape.NUMBER,
         is_required=is_required,
-        is_nullable=is_nullable,
+        is_nullable=True,
         value_min=column.value_min,
         value_max=column.value_max,
     )
@@ -86,7 +86,7 @@ def check_schema(path: Path, schema: pa.Schema, columns: tuple[TraceColumn, ...]
             raise Corrupt(f"cannot read {path}: column {column.name} is {found}, expected {column.shape.value}")
 
 
-def check_present(path: Path, column: TraceColumn, values: pa.ChunkedArray, row_offset: int) -> None:
+def check_present(path: Path, column: TraceColumn, values: pa.Array | pa.ChunkedArray, row_offset: int) -> None:
     """Refuses a null where a value is needed.
 
     Raises:
@@ -94,31 +94,31 @@ def check_present(path: Path, column: TraceColumn, values: pa.ChunkedArray, row_
     """
     if column.is_nullable or values.null_count == 0:
         return
-    row = int(np.flatnonzero(pc.is_null(values).to_numpy())[0]) + row_offset
+    row = int(np.flatnonzero(np.asarray(pc.is_null(values)))[0]) + row_offset
     raise Corrupt(f"cannot read {path}: column {column.name} is null in row {row}; a value is required there")
 
 
-def numbers(path: Path, column: TraceColumn, values: pa.ChunkedArray, row_offset: int) -> npt.NDArray[np.float64]:
-    """A number column as floats, NaN where a nullable row holds none.
+def numbers(
+    path: Path, column: TraceColumn, values: pa.Array | pa.ChunkedArray, row_offset: int
+) -> npt.NDArray[np.float64]:
+    """A number column as floats, NaN where a nullable row is null (a NaN in the file itself is refused).
 
     Returns:
         Shape `(rows,)`; every number that is there lies within the column's range.
 
     Raises:
-        Corrupt: a number is NaN where one is required, infinite, or out of range.
+        Corrupt: a number is NaN, infinite, or out of range.
     """
     check_present(path, column, values, row_offset)
     floats: npt.NDArray[np.float64] = pc.cast(values, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    wrong = floats < column.value_min
-    limit = f"at least {column.value_min:g}"
     # A bound of infinity refuses infinite values, which are nobody's measurement.
     above = floats > column.value_max if column.value_max is not None else floats == np.inf
+    wrong, limit = floats < column.value_min, f"at least {column.value_min:g}"
     if above.any():
-        limit = f"at most {column.value_max:g}" if column.value_max is not None else "finite"
-        wrong = above
-    elif not wrong.any() and not column.is_nullable:
-        wrong = np.isnan(floats)
-        limit = "a number"
+        wrong, limit = above, f"at most {column.value_max:g}" if column.value_max is not None else "finite"
+    elif not wrong.any() and np.isnan(floats).sum() > values.null_count:
+        wrong = np.isnan(floats) & ~np.asarray(pc.is_null(values))
+        limit = "a number, or null where nothing was collected" if column.is_nullable else "a number"
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         raise Corrupt(
@@ -127,7 +127,9 @@ def numbers(path: Path, column: TraceColumn, values: pa.ChunkedArray, row_offset
     return floats
 
 
-def times_ms(path: Path, column: TraceColumn, values: pa.ChunkedArray, row_offset: int) -> npt.NDArray[np.int64]:
+def times_ms(
+    path: Path, column: TraceColumn, values: pa.Array | pa.ChunkedArray, row_offset: int
+) -> npt.NDArray[np.int64]:
     """A time column as epoch milliseconds (rounded down); a time without a zone is UTC, as the format says.
 
     Returns:

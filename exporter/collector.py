@@ -1,0 +1,171 @@
+"""Reads a `DeviceReader` in the background and keeps the latest reading as an immutable snapshot.
+
+Nobody who asks for figures ever waits for a device: a scrape takes the snapshot that is there, with its age. Called by
+the front door's `export`; `exporter.server` asks it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from exporter.reader import DeviceReader, InventoryChange, Reading
+from fleet.errors import Unavailable
+from fleet.inventory import Card, CardId, Grant, Node
+from fleet.logs import logger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The latest reading, and all that stands there.
+
+    Attributes:
+        number: counts the readings, 1 first.
+        reading: the reading.
+        cards: every card.
+        nodes: every node.
+        grants: grants that live.
+        taken_at_seconds: when it was taken, by the collector's clock.
+    """
+
+    number: int
+    reading: Reading
+    cards: tuple[Card, ...]
+    nodes: tuple[Node, ...]
+    grants: tuple[Grant, ...]
+    taken_at_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectorState:
+    """How the collector fares.
+
+    Attributes:
+        snapshot: the latest one; None before the first reading.
+        age_seconds: age of the snapshot, or time since the collector was made where there is none.
+        readings: readings so far.
+        failures: readings that failed so far.
+        is_finished: the source has come to its end.
+    """
+
+    snapshot: Snapshot | None
+    age_seconds: float
+    readings: int
+    failures: int
+    is_finished: bool
+
+
+class Collector:
+    """Samples a reader every so often, in a thread of its own.
+
+    Args:
+        reader: what is read; used by one thread only.
+        interval_seconds: time between two readings.
+        deadline_seconds: longest time that one reading may take.
+        clock: seconds that never go back; for tests.
+    """
+
+    def __init__(
+        self,
+        reader: DeviceReader,
+        *,
+        interval_seconds: float,
+        deadline_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._reader = reader
+        self._interval_seconds = interval_seconds
+        self._deadline_seconds = deadline_seconds
+        self._clock = clock
+        self._made_at_seconds = clock()
+        self._inventory = _Inventory()
+        # One reference is swapped at a time, so whoever reads it needs no lock.
+        self._snapshot: Snapshot | None = None
+        self._failures = 0
+        self._is_finished = False
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._log = logger("exporter.collector")
+
+    def state(self) -> CollectorState:
+        """How it fares now; answers at once even while a reading hangs."""
+        snapshot = self._snapshot
+        since = snapshot.taken_at_seconds if snapshot is not None else self._made_at_seconds
+        return CollectorState(
+            snapshot=snapshot,
+            age_seconds=max(0.0, self._clock() - since),
+            readings=snapshot.number if snapshot is not None else 0,
+            failures=self._failures,
+            is_finished=self._is_finished,
+        )
+
+    def collect(self) -> bool:
+        """Reads once, in the caller's thread.
+
+        Returns:
+            False where the source has come to its end.
+        """
+        try:
+            reading = self._reader.read(self._deadline_seconds)
+        except Unavailable as exc:
+            # The first of a row of failures is told; the rest are counted.
+            if self._failures == 0:
+                self._log.warning("reading failed", error=str(exc))
+            self._failures += 1
+            return True
+        if reading is None:
+            self._is_finished = True
+            return False
+        self._inventory.apply(reading.change)
+        self._snapshot = Snapshot(
+            number=self._snapshot.number + 1 if self._snapshot is not None else 1,
+            reading=reading,
+            cards=tuple(self._inventory.cards.values()),
+            nodes=tuple(self._inventory.nodes.values()),
+            grants=tuple(self._inventory.grants.values()),
+            taken_at_seconds=self._clock(),
+        )
+        return True
+
+    def start(self) -> None:
+        """Starts sampling in the background; a reader that hangs keeps no process from ending."""
+        self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float = 5.0) -> None:
+        """Stops sampling and closes the reader, unless a reading still hangs after the time-out."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout_seconds)
+            if self._thread.is_alive():
+                return
+        self._reader.close()
+
+    def _run(self) -> None:
+        while not self._stop.is_set() and self.collect():
+            self._stop.wait(self._interval_seconds)
+
+
+class _Inventory:
+    """What stands there, kept up to date from the changes that readings name."""
+
+    def __init__(self) -> None:
+        self.cards: dict[CardId, Card] = {}
+        self.nodes: dict[str, Node] = {}
+        self.grants: dict[tuple[str, str, CardId], Grant] = {}
+
+    def apply(self, change: InventoryChange) -> None:
+        self.cards.update((card.card, card) for card in change.cards)
+        self.nodes.update((node.node, node) for node in change.nodes)
+        # An end may belong to an earlier period of the same slice, so it counts only for the grant that it names.
+        self.grants.update((_key(grant), grant) for grant in change.grants_started)
+        for grant in change.grants_ended:
+            living = self.grants.get(_key(grant))
+            if living is not None and living.started_at <= grant.started_at:
+                del self.grants[_key(grant)]
+
+
+def _key(grant: Grant) -> tuple[str, str, CardId]:
+    return grant.pod_id, grant.container, grant.card
