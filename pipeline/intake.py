@@ -1,0 +1,158 @@
+"""From the body of one request to a record on the bus, and what to answer.
+
+The receiver hands every body to `Intake.take`; threads may call it at once. An answer of success is given only after
+the bus has made the record durable. A body that comes again within `rollup.repeat_memory_seconds` is answered as before
+and not carried again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from fleet.errors import Corrupt, Unavailable
+from pipeline.bus import Bus, BusFull
+from pipeline.remote_write import DecodedBody, Version, decode
+from pipeline.rows import BODY_HASH_BYTES, Tally, pack, rows_of
+from pipeline.series_table import SeriesTable
+
+REPEATS_MAX = 1_000_000
+"""Bodies that are remembered at most."""
+RETRY_AFTER_SECONDS = 5
+"""When a sender shall come again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a sender is told.
+
+    Attributes:
+        status: HTTP status.
+        text: what was wrong, one line; empty on success.
+        samples: samples that were written.
+        retry_after_seconds: when to come again; None where that does not help.
+        is_counted: True where the body was understood, so that counts of what was written belong into the answer.
+    """
+
+    status: int
+    text: str = ""
+    samples: int = 0
+    retry_after_seconds: int | None = None
+    is_counted: bool = False
+
+
+class Intake:
+    """Takes bodies in.
+
+    Args:
+        bus: where records go.
+        table: the series met so far.
+        decoded_bytes_max: largest body after decompression (`receiver.decoded_bytes_max`).
+        repeat_memory_seconds: how long a body is remembered (`rollup.repeat_memory_seconds`).
+        now_seconds: a clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        table: SeriesTable,
+        *,
+        decoded_bytes_max: int,
+        repeat_memory_seconds: float,
+        now_seconds: Callable[[], float],
+    ) -> None:
+        self._bus = bus
+        self._table = table
+        self._decoded_bytes_max = decoded_bytes_max
+        self._repeat_memory_seconds = repeat_memory_seconds
+        self._now_seconds = now_seconds
+        self._table_lock = threading.Lock()
+        self._memory_lock = threading.Lock()
+        self._memory: OrderedDict[bytes, tuple[float, Answer]] = OrderedDict()
+        self.counts: Counter[str] = Counter()
+
+    def take(self, body: bytes, version: Version) -> Answer:
+        """Decodes a body, puts its rows on the bus and says what to answer.
+
+        Args:
+            body: snappy block, as it came.
+            version: what it is said to hold.
+        """
+        body_hash = blake2b(body, digest_size=BODY_HASH_BYTES, salt=bytes([version])).digest()
+        known = self._recalled(body_hash)
+        if known is not None:
+            self._count(repeats=1)
+            return known
+        try:
+            decoded = decode(body, version, decoded_bytes_max=self._decoded_bytes_max)
+        except Corrupt as exc:
+            self._count(corrupt_bodies=1)
+            return Answer(status=400, text=str(exc))
+        try:
+            answer = self._carried(decoded, body_hash)
+        except BusFull as exc:
+            self._count(refused_full=1)
+            return Answer(status=429, text=str(exc), retry_after_seconds=RETRY_AFTER_SECONDS)
+        except (Unavailable, Corrupt) as exc:
+            self._count(refused_unavailable=1)
+            return Answer(status=503, text=str(exc), retry_after_seconds=RETRY_AFTER_SECONDS)
+        self._remember(body_hash, answer)
+        return answer
+
+    @property
+    def series(self) -> int:
+        """Series met so far."""
+        return len(self._table)
+
+    def _carried(self, decoded: DecodedBody, body_hash: bytes) -> Answer:
+        with self._table_lock:
+            sections, tally = rows_of(decoded, self._table)
+        if sections:
+            self._bus.append(pack(sections, body_hash))
+        self._count(
+            samples=tally.written,
+            samples_unwanted=tally.unwanted,
+            samples_of_dropped_series=tally.dropped,
+            samples_out_of_range=tally.bad_values,
+            samples_out_of_time=tally.bad_times,
+            samples_invalid=tally.invalid,
+            exemplars=decoded.exemplars,
+            histograms=decoded.histograms,
+            metadata=decoded.metadata,
+            bodies=1,
+        )
+        return _answer(tally)
+
+    def _count(self, **counts: int) -> None:
+        with self._memory_lock:
+            self.counts.update(counts)
+
+    def _recalled(self, body_hash: bytes) -> Answer | None:
+        with self._memory_lock:
+            horizon = self._now_seconds() - self._repeat_memory_seconds
+            while self._memory and next(iter(self._memory.values()))[0] < horizon:
+                self._memory.popitem(last=False)
+            known = self._memory.get(body_hash)
+            return None if known is None else known[1]
+
+    def _remember(self, body_hash: bytes, answer: Answer) -> None:
+        with self._memory_lock:
+            self._memory[body_hash] = (self._now_seconds(), answer)
+            if len(self._memory) > REPEATS_MAX:
+                self._memory.popitem(last=False)
+
+
+def _answer(tally: Tally) -> Answer:
+    # What policy drops counts as handled: a sender that is told otherwise would send it for ever.
+    handled = tally.written + tally.unwanted + tally.dropped + tally.bad_values + tally.bad_times
+    if tally.fault is None:
+        return Answer(status=204, samples=handled, is_counted=True)
+    return Answer(
+        status=400,
+        text=f"cannot take {tally.invalid} samples: {tally.fault}; the other {handled} were written",
+        samples=handled,
+        is_counted=True,
+    )

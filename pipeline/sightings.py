@@ -1,0 +1,240 @@
+"""Sightings: what the labels of info series say, as text columns, and as inventory records.
+
+`series_table` refuses labels that could not be read back (`fault_of_sighting`); the warehouse makes the inventory of
+them (`inventory_of`). Label sets: `GRANT_LABELS`, `CARD_INFO_LABELS`, `NODE_INFO_LABELS` in `fleet.schema`; empty text
+means absent.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from fleet.errors import Corrupt
+from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Node, Priority
+from fleet.schema import ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, Table
+
+SILENT_SECONDS = 2 * 3600
+"""A grant that was last seen this long before the newest sighting of its cluster has ended: sightings come hourly."""
+
+_NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def fault_of_sighting(table: Table, row: Sequence[str]) -> str | None:
+    """Why the labels of an info series can't be read back; None where they can.
+
+    Args:
+        table: the table that the sighting is for.
+        row: texts of its key columns, in order.
+    """
+    seen = dict(zip(table.keys, row, strict=True)) | {"first_seen": 0, "last_seen": 0, "ended_at": None}
+    try:
+        if table is ALLOCATIONS:
+            _grant(seen, newest_ms=0, as_of=_NEVER)
+        elif table is INVENTORY_CARDS:
+            _card(seen)
+        else:
+            _node(seen)
+    except Corrupt as exc:
+        return str(exc)
+    return None
+
+
+def inventory_of(
+    rows: Mapping[str, Sequence[Mapping[str, Any]]], *, cluster: str, as_of: datetime | None, time_zone: str
+) -> Inventory:
+    """The inventory of one cluster from merged sightings.
+
+    A grant has ended where its stale marker came after its last sighting, or where it was last seen more than
+    `SILENT_SECONDS` before the newest sighting of the cluster. What was first seen after `as_of` is left out, and a
+    later end is not known yet.
+
+    Args:
+        rows: per table name (`allocations`, `inventory_cards`, `inventory_nodes`) one mapping per label set.
+        cluster: name of the cluster.
+        as_of: the moment; None for the newest sighting.
+        time_zone: IANA name.
+
+    Raises:
+        Corrupt: stored labels can't be read.
+    """
+    newest = max((row["last_seen"] for table in rows.values() for row in table), default=None)
+    if as_of is None:
+        as_of = _NEVER if newest is None else _moment(newest)
+    limit_ms = round(as_of.timestamp() * 1000)
+    newest_ms = min(newest if newest is not None else limit_ms, limit_ms)
+    known = {name: [row for row in table if row["first_seen"] <= limit_ms] for name, table in rows.items()}
+    grants = [_grant(row, newest_ms=newest_ms, as_of=as_of) for row in known.get(ALLOCATIONS.name, ())]
+    cards = {card.card: card for card in map(_card, _by_age(known.get(INVENTORY_CARDS.name, ())))}
+    nodes = {node.node: node for node in map(_node, _by_age(known.get(INVENTORY_NODES.name, ())))}
+    return Inventory(
+        cluster=cluster,
+        as_of=as_of,
+        time_zone=time_zone,
+        cards=tuple(cards[name] for name in sorted(cards)),
+        nodes=tuple(nodes[name] for name in sorted(nodes)),
+        grants=tuple(sorted(grants, key=lambda grant: (grant.namespace, grant.pod, grant.card, grant.started_at))),
+    )
+
+
+def _by_age(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Oldest first, so that what was seen last is what counts."""
+    return sorted(rows, key=lambda row: (row["last_seen"], row["first_seen"]))
+
+
+def _grant(row: Mapping[str, Any], *, newest_ms: int, as_of: datetime) -> Grant:
+    framebuffer_bytes = _integer(row, "framebuffer_bytes")
+    granted_bytes = _integer(row, "framebuffer_granted_bytes")
+    compute_ratio = _real(row, "compute_granted_ratio")
+    if framebuffer_bytes is None:
+        raise Corrupt(f"cannot read sighting of pod {row['pod']!r}: framebuffer_bytes is missing")
+    priority = row["priority"] or Priority.NORMAL.value
+    if priority not in set(Priority):
+        raise Corrupt(f"cannot read sighting of pod {row['pod']!r}: priority {priority!r} is none")
+    if compute_ratio is not None and compute_ratio > 1.0:
+        raise Corrupt(f"cannot read sighting of pod {row['pod']!r}: compute_granted_ratio={compute_ratio} exceeds 1")
+    started_at = _time(row, "started_at") or _moment(row["first_seen"])
+    return Grant(
+        cluster=row["cluster"],
+        namespace=row["namespace"],
+        pod=row["pod"],
+        container=row["container"],
+        workload=row["workload"] or row["pod"],
+        workload_kind=row["workload_kind"] or "Pod",
+        node=row["node"],
+        card=CardId(row["card"]),
+        card_model=CardModelName(row["card_model"]),
+        framebuffer_bytes=framebuffer_bytes,
+        framebuffer_granted_bytes=framebuffer_bytes if granted_bytes is None else granted_bytes,
+        compute_granted_ratio=1.0 if compute_ratio is None else compute_ratio,
+        priority=Priority(priority),
+        server=row["server"] or None,
+        kv_cache_pool_bytes=_integer(row, "kv_cache_pool_bytes"),
+        mig_profile=row["mig_profile"] or None,
+        cpu_request_cores=_real(row, "cpu_request_cores"),
+        memory_request_bytes=_integer(row, "memory_request_bytes"),
+        labels=_pairs(row, "labels"),
+        replicas_min=_integer(row, "replicas_min"),
+        started_at=started_at,
+        ended_at=_ended_at(row, newest_ms=newest_ms, as_of=as_of),
+    )
+
+
+def _ended_at(row: Mapping[str, Any], *, newest_ms: int, as_of: datetime) -> datetime | None:
+    ended_ms, last_ms = row["ended_at"], row["last_seen"]
+    if ended_ms is not None and ended_ms >= last_ms:
+        ended = _moment(ended_ms)
+        return ended if ended <= as_of else None
+    if newest_ms - last_ms > SILENT_SECONDS * 1000:
+        return _moment(last_ms)
+    return None
+
+
+def _card(row: Mapping[str, Any]) -> Card:
+    framebuffer_bytes = _integer(row, "framebuffer_bytes")
+    if framebuffer_bytes is None:
+        raise Corrupt(f"cannot read sighting of card {row['card']!r}: framebuffer_bytes is missing")
+    return Card(
+        card=CardId(row["card"]),
+        card_model=CardModelName(row["card_model"]),
+        framebuffer_bytes=framebuffer_bytes,
+        node=row["node"],
+        cluster=row["cluster"],
+        mig_mode=_boolean(row, "mig_mode"),
+        is_owned=_boolean(row, "is_owned"),
+    )
+
+
+def _node(row: Mapping[str, Any]) -> Node:
+    return Node(
+        node=row["node"],
+        cluster=row["cluster"],
+        cpu_cores=_real(row, "cpu_cores"),
+        memory_bytes=_integer(row, "memory_bytes"),
+        taints=_strings(row, "taints"),
+        labels=_pairs(row, "labels"),
+    )
+
+
+def _integer(row: Mapping[str, Any], name: str) -> int | None:
+    value = _real(row, name)
+    if value is None:
+        return None
+    if value != int(value):
+        raise Corrupt(f"cannot read {name}={row[name]!r}: not a whole number")
+    text = row[name]
+    return int(text) if text.isascii() and text.isdigit() else int(value)
+
+
+def _real(row: Mapping[str, Any], name: str) -> float | None:
+    text = row[name]
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError as exc:
+        raise Corrupt(f"cannot read {name}={text!r}: not a number") from exc
+    if not math.isfinite(value) or value < 0 or value >= 2**63:
+        raise Corrupt(f"cannot read {name}={text!r}: not a finite number of 0 or more")
+    return value
+
+
+def _boolean(row: Mapping[str, Any], name: str) -> bool | None:
+    text = row[name].lower()
+    if text not in ("", "true", "false"):
+        raise Corrupt(f"cannot read {name}={row[name]!r}: neither true nor false")
+    return None if not text else text == "true"
+
+
+def _time(row: Mapping[str, Any], name: str) -> datetime | None:
+    text = row[name]
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as exc:
+        raise Corrupt(f"cannot read {name}={text!r}: not an ISO 8601 time") from exc
+    if moment.tzinfo is None:
+        raise Corrupt(f"cannot read {name}={text!r}: without a time zone")
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as exc:
+        raise Corrupt(f"cannot read {name}={text!r}: beyond the calendar") from exc
+
+
+def _pairs(row: Mapping[str, Any], name: str) -> tuple[tuple[str, str], ...]:
+    value = _json(row, name)
+    if value is None:
+        return ()
+    if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+        raise Corrupt(f"cannot read {name}={row[name][:200]!r}: not a JSON object of texts")
+    return tuple(sorted(value.items()))
+
+
+def _strings(row: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    value = _json(row, name)
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise Corrupt(f"cannot read {name}={row[name][:200]!r}: not a JSON list of texts")
+    return tuple(value)
+
+
+def _json(row: Mapping[str, Any], name: str) -> object:
+    if not row[name]:
+        return None
+    try:
+        return json.loads(row[name])
+    except (json.JSONDecodeError, RecursionError) as exc:
+        raise Corrupt(f"cannot read {name}={row[name][:200]!r}: not JSON") from exc
+
+
+def _moment(epoch_ms: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=epoch_ms)
+
+
+INVENTORY_TABLES = (ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES)
+"""The tables that hold sightings."""

@@ -1,0 +1,43 @@
+"""What every GPU-sharing backend must do with a plan; adapters' tests inherit these claims."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from enforcer.backend import Backend
+from enforcer.manifest import field_of, values_equal
+from enforcer.snapshot import take_snapshot
+from fleet.capabilities import capabilities_of
+from fleet.errors import Refused
+
+
+class BackendContract:
+    """Needs fixtures `backend`, `cluster`, and `plan`, which the backend can carry out."""
+
+    def test_capabilities_are_those_of_the_table(self, backend: Backend) -> None:
+        assert backend.capabilities == capabilities_of(backend.capabilities.backend)
+
+    def test_rendering_changes_nothing(self, backend: Backend, cluster: Any, plan: Any) -> None:
+        before = cluster.list_objects("Deployment"), cluster.list_objects("Pod")
+        backend.render(plan, 1, take_snapshot(cluster))
+        assert (cluster.list_objects("Deployment"), cluster.list_objects("Pod")) == before
+
+    def test_old_values_and_versions_are_the_clusters(self, backend: Backend, cluster: Any, plan: Any) -> None:
+        for stage in plan.stages:
+            for change in backend.render(plan, stage.stage, take_snapshot(cluster)).changes:
+                found = cluster.get(change.kind, change.namespace, change.name)
+                assert values_equal(change.field, field_of(found, change.field), change.old), change.field
+                assert found["metadata"]["resourceVersion"] == change.resource_version
+                assert not values_equal(change.field, change.old, change.new), change.field
+
+    def test_pods_that_no_recommendation_names_stay(self, backend: Backend, cluster: Any, plan: Any) -> None:
+        named = {pod for entry in plan.recommendations for pod in entry.pods}
+        for stage in plan.stages:
+            moves = backend.render(plan, stage.stage, take_snapshot(cluster)).moves
+            assert {move.pod_id for move in moves} <= named
+
+    def test_stage_that_is_not_there_is_refused(self, backend: Backend, cluster: Any, plan: Any) -> None:
+        with pytest.raises(Refused, match="stage 99"):
+            backend.render(plan, 99, take_snapshot(cluster))

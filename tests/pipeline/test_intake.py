@@ -1,0 +1,233 @@
+"""What a sender is told, and what of its samples goes on."""
+
+from __future__ import annotations
+
+import math
+
+import cramjam
+import numpy as np
+import pytest
+
+from fleet.errors import Unavailable
+from fleet.schema import ALLOCATIONS, CARD_USAGE, POD_USAGE, Measure
+from pipeline.remote_write import Version, decode
+from pipeline.remote_write_encode import LabelSets
+from pipeline.rows import STALE_BITS, unpack
+from tests.pipeline.builders import START_MS, Sample, body_of, encoded, file_bus, intake_of, labels_of, series_table
+
+STALE = float(np.array([STALE_BITS], dtype=np.uint64).view(np.float64)[0])
+BOTH = pytest.mark.parametrize("version", Version)
+DCGM = {"UUID": "GPU-0", "Hostname": "n1", "modelName": "NVIDIA A10", "cluster": "c1", "gpu": "0"}
+
+
+def one(value: float, **labels: str) -> tuple[dict[str, str], Sample]:
+    sample = Sample(0, Measure.DUTY_CYCLE, START_MS + 60_000, value)
+    return {**labels_of(sample), **labels}, sample
+
+
+def body(pairs: list[tuple[dict[str, str], Sample]], version: Version) -> bytes:
+    return encoded([labels for labels, _ in pairs], [sample for _, sample in pairs], version)
+
+
+def sections(bus):
+    chunk = bus.read(0, bytes_max=1 << 30)
+    return [] if chunk is None else [section for record in chunk.records for section in unpack(record)]
+
+
+@BOTH
+@pytest.mark.parametrize("value", [1.0, STALE, math.nan, math.inf, -math.inf])
+def test_odd_values_and_odd_texts_are_accepted(tmp_path, version, value):
+    intake = intake_of(file_bus(tmp_path))
+    answer = intake.take(body([one(value, **{"new.line label": "a\nb", "z": ""})], version), version)
+    assert (answer.status, answer.samples) == (204, 1)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "labels",
+    [{}, {"a": "b"}, {"__name__": ""}, {"__name__": "m", "": "x"}],
+    ids=["none", "nameless", "empty", "unnamed"],
+)
+def test_series_without_name_or_labels_is_400_with_readable_text(tmp_path, version, labels):
+    intake = intake_of(file_bus(tmp_path))
+    answer = intake.take(body([(labels, one(1.0)[1])], version), version)
+    assert answer.status == 400
+    assert "a series" in answer.text
+    assert answer.samples == 0
+
+
+@BOTH
+def test_one_invalid_of_four_is_400_and_the_other_three_are_written(tmp_path, version):
+    bus = file_bus(tmp_path)
+    good = [one(0.5, pod=f"pod-{number}") for number in range(3)]
+    answer = intake_of(bus).take(body([*good, ({"no": "name"}, one(1.0)[1])], version), version)
+    assert (answer.status, answer.samples) == (400, 3)
+    (section,) = sections(bus)
+    assert section.identities.column("pod").to_pylist() == ["pod-0", "pod-1", "pod-2"]
+
+
+def test_unsorted_labels_are_refused_in_version_2_only(tmp_path):
+    intake = intake_of(file_bus(tmp_path))
+    symbols = b"".join(bytes([34, len(text)]) + text for text in (b"", b"b", b"x", b"__name__", b"m"))
+    series = bytes([10, 4, 1, 2, 3, 4])
+    raw = symbols + bytes([42, len(series) + 2]) + series + bytes([18, 0])
+    answer = intake.take(bytes(cramjam.snappy.compress_raw(raw)), Version.V2)
+    assert answer.status == 400
+    assert "not sorted" in answer.text
+
+
+@pytest.mark.parametrize(("refs", "words"), [([1, 9], "symbol that does not exist"), ([1], "odd number")])
+def test_broken_references_are_400(tmp_path, refs, words):
+    symbols = b"".join(bytes([34, len(text)]) + text for text in (b"", b"__name__", b"m"))
+    series = bytes([10, len(refs), *refs, 18, 0])
+    raw = symbols + bytes([42, len(series)]) + series
+    answer = intake_of(file_bus(tmp_path)).take(bytes(cramjam.snappy.compress_raw(raw)), Version.V2)
+    assert answer.status == 400
+    assert words in answer.text
+
+
+def test_series_nobody_asked_for_count_as_handled_and_cost_the_bus_nothing(tmp_path):
+    bus = file_bus(tmp_path)
+    intake = intake_of(bus)
+    answer = intake.take(body([({"__name__": "up"}, one(1.0)[1])], Version.V2), Version.V2)
+    assert (answer.status, answer.samples) == (204, 1)
+    assert sections(bus) == []
+    assert intake.counts["samples_unwanted"] == 1
+
+
+@pytest.mark.parametrize("value", [1.5, -0.1, math.inf])
+def test_value_out_of_range_is_counted_and_never_stored(tmp_path, value):
+    bus = file_bus(tmp_path)
+    intake = intake_of(bus)
+    assert intake.take(body([one(value)], Version.V1), Version.V1).status == 204
+    assert sections(bus) == []
+    assert intake.counts["samples_out_of_range"] == 1
+
+
+@pytest.mark.parametrize("ts_ms", [0, -5, 2**62])
+def test_time_out_of_this_century_is_counted_and_never_stored(tmp_path, ts_ms):
+    bus = file_bus(tmp_path)
+    intake = intake_of(bus)
+    labels, _ = one(0.5)
+    assert (
+        intake.take(body([(labels, Sample(0, Measure.DUTY_CYCLE, ts_ms, 0.5))], Version.V2), Version.V2).status == 204
+    )
+    assert sections(bus) == []
+    assert intake.counts["samples_out_of_time"] == 1
+
+
+def test_series_beyond_label_limits_is_dropped_and_counted(tmp_path):
+    intake = intake_of(file_bus(tmp_path), series_table(label_bytes_max=100))
+    assert intake.take(body([one(0.5, extra="x" * 101)], Version.V2), Version.V2).status == 204
+    assert intake.counts["samples_of_dropped_series"] == 1
+
+
+def test_series_bound_refuses_the_whole_request_and_keeps_known_series(tmp_path):
+    table = series_table(series_max=2)
+    intake = intake_of(file_bus(tmp_path), table)
+    assert intake.take(body([one(0.5), one(0.5, pod="b")], Version.V1), Version.V1).status == 204
+    answer = intake.take(body([one(0.6, pod="c")], Version.V1), Version.V1)
+    assert (answer.status, answer.retry_after_seconds is not None) == (503, True)
+    assert "receiver.series_max=2" in answer.text
+    assert len(table) == 2
+    assert intake.take(body([one(0.7)], Version.V1), Version.V1).status == 204
+
+
+@BOTH
+def test_repeated_body_is_answered_alike_and_carried_once_within_its_memory(tmp_path, version):
+    bus = file_bus(tmp_path)
+    clock = [0.0]
+    intake = intake_of(bus, now_seconds=lambda: clock[0])
+    once = body([one(0.5), ({"no": "name"}, one(1.0)[1])], version)
+    assert intake.take(once, version) == intake.take(once, version)
+    assert len(sections(bus)) == 1
+    clock[0] = 3601.0
+    intake.take(once, version)
+    assert len(sections(bus)) == 2
+
+
+def test_full_bus_is_429_and_nothing_is_remembered_of_the_body(tmp_path):
+    bus = file_bus(tmp_path, segment_bytes=64, bytes_max=128)
+    intake = intake_of(bus)
+    answer = intake.take(body([one(0.5)], Version.V2), Version.V2)
+    assert (answer.status, answer.retry_after_seconds is not None) == (429, True)
+    assert "bus.bytes_max=128" in answer.text
+    assert intake.take(body([one(0.5)], Version.V2), Version.V2).status == 429
+
+
+def test_dcgm_percent_of_a_card_with_one_tenant_is_a_card_row_and_a_slice_row(tmp_path):
+    bus = file_bus(tmp_path)
+    sample = Sample(0, Measure.DUTY_CYCLE, START_MS, 50.0)
+    labels = {"__name__": "DCGM_FI_DEV_GPU_UTIL", **DCGM, "namespace": "team", "pod": "p", "container": "c"}
+    intake_of(bus).take(encoded([labels], [sample], Version.V2), Version.V2)
+    found = {section.table.name: section for section in sections(bus)}
+    assert set(found) == {POD_USAGE.name, CARD_USAGE.name}
+    assert {section.values.item() for section in found.values()} == {0.5}
+    assert found[CARD_USAGE.name].identities.to_pylist()[0]["node"] == "n1"
+
+
+def test_measures_of_one_time_share_one_wide_row(tmp_path):
+    bus = file_bus(tmp_path)
+    samples = [
+        Sample(0, Measure.SM_ACTIVE, START_MS, 0.25),
+        Sample(0, Measure.DUTY_CYCLE, START_MS, 0.5),
+        Sample(0, Measure.DUTY_CYCLE, START_MS + 1, 0.75),
+    ]
+    intake_of(bus).take(body_of(samples), Version.V2)
+    (section,) = sections(bus)
+    assert section.ts_ms.tolist() == [START_MS, START_MS + 1]
+    np.testing.assert_array_equal(section.values, [[0.5, 0.75], [0.25, np.nan]])
+
+
+def test_missing_cluster_label_is_the_configured_cluster(tmp_path):
+    bus = file_bus(tmp_path)
+    labels, sample = one(0.5)
+    del labels["cluster"]
+    intake_of(bus).take(encoded([labels], [sample], Version.V2), Version.V2)
+    assert sections(bus)[0].identities.column("cluster").to_pylist() == ["home"]
+
+
+def test_stale_marker_of_an_info_series_ends_its_sighting(tmp_path):
+    bus = file_bus(tmp_path)
+    labels = {"__name__": "gputide_slice_info", "cluster": "c1", "pod": "p", "card": "GPU-0", "framebuffer_bytes": "1"}
+    body_ = LabelSets([labels]).encode(
+        Version.V2, np.array([0, 0]), np.array([START_MS + 1, START_MS + 5]), np.array([1.0, STALE])
+    )
+    intake_of(bus).take(body_, Version.V2)
+    (section,) = sections(bus)
+    assert section.table is ALLOCATIONS
+    assert (section.ts_ms.tolist(), section.values.tolist()) == ([START_MS + 1], [[START_MS + 1], [START_MS + 5]])
+
+
+@pytest.mark.parametrize("value", ["", "-1", "nan", "many"])
+def test_info_series_that_could_not_be_read_back_is_dropped_and_counted(tmp_path, value):
+    bus = file_bus(tmp_path)
+    intake = intake_of(bus)
+    labels = {"__name__": "gputide_card_info", "card": "GPU-0", "framebuffer_bytes": value}
+    assert intake.take(encoded([labels], [one(1.0)[1]], Version.V2), Version.V2).status == 204
+    assert sections(bus) == []
+    assert intake.counts["samples_of_dropped_series"] == 1
+
+
+def test_both_versions_of_a_series_have_one_identity(tmp_path):
+    bus = file_bus(tmp_path)
+    intake = intake_of(bus)
+    for version in Version:
+        intake.take(body([one(0.5)], version), version)
+    first, second = sections(bus)
+    assert first.identities.equals(second.identities)
+
+
+def test_series_table_grows_and_still_finds_every_series():
+    table = series_table(series_max=50_000)
+    sets = LabelSets([{"__name__": "m", "x": str(number)} for number in range(5000)])
+    numbers = np.arange(5000)
+    for version in Version:
+        decoded = decode(
+            sets.encode(version, numbers, numbers, numbers.astype(float)), version, decoded_bytes_max=1 << 24
+        )
+        first = table.lookup(decoded)
+        assert len(set(first.tolist())) == 5000
+        assert table.lookup(decoded).tolist() == first.tolist()
+        with pytest.raises(Unavailable):
+            series_table(series_max=4999).lookup(decoded)

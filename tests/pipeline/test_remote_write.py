@@ -1,0 +1,143 @@
+"""Bodies decode to what was encoded, and nothing that is sent can do more than be refused."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import struct
+
+import cramjam
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.errors import Corrupt
+from pipeline import remote_write_kernels as kernels
+from pipeline.label_sets import pairs_of_region, pairs_of_symbols
+from pipeline.remote_write import DecodedBody, Version, decode
+from pipeline.remote_write_encode import LabelSets
+
+LIMIT = 1 << 20
+TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
+NAMED = st.dictionaries(TEXT, TEXT, max_size=4).map(lambda pairs: {**pairs, "__name__": "m"})
+BITS = st.integers(0, 2**64 - 1)
+TIME = st.integers(-(2**63), 2**63 - 1)
+
+
+def message(body: bytes) -> bytes:
+    return bytes(cramjam.snappy.decompress_raw(body))
+
+
+def packed(raw: bytes) -> bytes:
+    return bytes(cramjam.snappy.compress_raw(raw))
+
+
+def label_sets(body: DecodedBody) -> list[tuple[tuple[str, str], ...]]:
+    sets = []
+    for row in body.series:
+        start, end = int(row[kernels.LABELS_START]), int(row[kernels.LABELS_END])
+        if body.version is Version.V1:
+            sets.append(pairs_of_region(body.data[start:end].tobytes()))
+        else:
+            spans = [body.symbols[reference] for reference in body.refs[start:end]]
+            sets.append(pairs_of_symbols([body.data[a:b].tobytes() for a, b in spans]))
+    return sets
+
+
+@given(
+    st.sampled_from(Version),
+    st.lists(st.tuples(NAMED, st.lists(st.tuples(TIME, BITS), min_size=1, max_size=4)), max_size=5),
+)
+def test_decode_gives_what_was_encoded_with_the_very_bits(version, series):
+    numbers = [number for number, (_, samples) in enumerate(series) for _ in samples]
+    times = [ts for _, samples in series for ts, _ in samples]
+    bits = [value for _, samples in series for _, value in samples]
+    sets = LabelSets([labels for labels, _ in series])
+    body = sets.encode(
+        version, np.array(numbers, dtype=np.int64), np.array(times, dtype=np.int64),
+        np.array(bits, dtype=np.uint64).view(np.float64),
+    )  # fmt: skip
+    decoded = decode(body, version, decoded_bytes_max=LIMIT)
+    assert decoded.ts_ms.tolist() == times
+    assert decoded.values.view(np.uint64).tolist() == bits
+    assert label_sets(decoded) == [tuple(sorted(labels.items())) for labels, _ in series]
+
+
+def whole_body(version: Version) -> bytes:
+    sets = LabelSets([{"__name__": "a", "x": "y"}, {"__name__": "b"}])
+    return sets.encode(version, np.array([0, 0, 1]), np.array([1, 2, 3]), np.array([1.0, math.nan, math.inf]))
+
+
+@pytest.mark.parametrize("version", Version)
+def test_every_cut_of_a_message_decodes_or_is_corrupt(version):
+    raw = message(whole_body(version))
+    corrupt = 0
+    for length in range(1, len(raw)):
+        try:
+            decode(packed(raw[:length]), version, decoded_bytes_max=LIMIT)
+        except Corrupt:
+            corrupt += 1
+    assert corrupt > len(raw) // 2
+
+
+@given(st.sampled_from(Version), st.data())
+def test_a_message_with_changed_bytes_decodes_or_is_corrupt(version, data):
+    raw = bytearray(message(whole_body(version)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        decoded = decode(packed(bytes(raw)), version, decoded_bytes_max=LIMIT)
+    except Corrupt:
+        return
+    assert (decoded.series[:, kernels.SAMPLES_END] <= len(decoded.ts_ms)).all()
+    assert (decoded.refs < max(len(decoded.symbols), 1)).all()
+
+
+@given(st.sampled_from(Version), st.binary(max_size=60))
+def test_any_bytes_decode_or_are_corrupt(version, raw):
+    for body in (raw, packed(raw)):
+        with contextlib.suppress(Corrupt):
+            assert len(decode(body, version, decoded_bytes_max=LIMIT).data) <= LIMIT
+
+
+def test_declared_length_is_refused_before_memory_is_taken():
+    with pytest.raises(Corrupt, match=r"receiver\.decoded_bytes_max=1048576"):
+        decode(b"\xff\xff\xff\xff\x0f" + b"\0" * 10, Version.V1, decoded_bytes_max=LIMIT)
+    with pytest.raises(Corrupt, match="can't hold"):
+        decode(b"\xff\xff\x3f" + b"\0" * 10, Version.V1, decoded_bytes_max=LIMIT)
+
+
+@pytest.mark.parametrize("version", Version)
+def test_body_under_the_other_versions_name_is_corrupt_and_not_silently_empty(version):
+    with pytest.raises(Corrupt, match="other version"):
+        decode(whole_body(version), Version(3 - version), decoded_bytes_max=LIMIT)
+
+
+def field(number: int, payload: bytes) -> bytes:
+    return bytes([number << 3 | 2, len(payload)]) + payload
+
+
+def test_first_symbol_must_be_empty():
+    with pytest.raises(Corrupt, match="first symbol"):
+        decode(packed(field(4, b"x") + field(5, field(1, b"\0\0"))), Version.V2, decoded_bytes_max=LIMIT)
+
+
+def test_exemplars_histograms_and_metadata_are_counted():
+    series = field(2, b"\x09" + struct.pack("<d", 1.0) + b"\x10\x05") + field(3, b"") + field(4, b"") + field(4, b"")
+    label = field(1, field(1, b"__name__") + field(2, b"m"))
+    first = decode(packed(field(1, label + series) + field(3, b"")), Version.V1, decoded_bytes_max=LIMIT)
+    assert (first.exemplars, first.histograms, first.metadata) == (1, 2, 1)
+    series2 = field(1, b"\x01\x02") + series + field(5, b"\x08\x02")
+    symbols = field(4, b"") + field(4, b"__name__") + field(4, b"m")
+    second = decode(packed(symbols + field(5, series2)), Version.V2, decoded_bytes_max=LIMIT)
+    assert (second.exemplars, second.histograms, second.metadata) == (2, 1, 1)
+
+
+def test_unpacked_references_and_unknown_fields_are_read():
+    # Field 3 of a sample is a start timestamp, field 6 of a series a created timestamp: senders of either layout exist.
+    sample = b"\x09" + struct.pack("<d", 2.5) + b"\x10\x05\x18\x04"
+    series = b"\x08\x01\x08\x02" + field(2, sample) + b"\x30\x07"
+    symbols = field(4, b"") + field(4, b"__name__") + field(4, b"m")
+    decoded = decode(packed(symbols + field(5, series)), Version.V2, decoded_bytes_max=LIMIT)
+    assert (decoded.refs.tolist(), decoded.ts_ms.tolist(), decoded.values.tolist()) == ([1, 2], [5], [2.5])
