@@ -1,0 +1,187 @@
+"""Is anything being done, and when was it last: the one place that says what idle means.
+
+A step is *used* when any engine of the slice (SM, duty cycle, memory, encoder, decoder) peaks above the limit, or a
+request was served; so a transcoder that never touches an SM is not idle, and neither is a standby that answers one
+request an hour. Peaks count, not means: data loading and checkpoints look idle for minutes on average. A step is
+*known* only where compute itself (SM active or duty cycle) was collected: a gap is never idleness.
+
+Called by `analyzer.profile` and `analyzer.cards`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analyzer.presence import Bools, Timeline
+from fleet.schema import Measure
+from fleet.settings import AnalyzerSettings
+from fleet.usage import Float32, UsageGrid
+
+ENGINES = (Measure.SM_ACTIVE, Measure.DUTY_CYCLE, Measure.MEMORY_ACTIVE, Measure.ENCODER, Measure.DECODER)
+"""Measures of which any one above the limit means that the card works."""
+COMPUTE = (Measure.SM_ACTIVE, Measure.DUTY_CYCLE)
+"""Measures of which one must have been collected before anything can be called idle; the better one first."""
+_CELLS_PER_CHUNK = 4_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What was seen and used; arrays of shape (rows, steps).
+
+    Attributes:
+        seen: a row exists.
+        known: compute was collected.
+        used: an engine peaked above the limit or a request was served.
+        level: largest engine activity, mean of the step, 0-1, NaN where none was collected.
+    """
+
+    seen: Bools
+    known: Bools
+    used: Bools
+    level: Float32
+
+
+def activity(grid: UsageGrid[Any], steps: int, settings: AnalyzerSettings) -> Activity:
+    """Activity of every row of a grid of slices or cards, worked off in chunks of rows.
+
+    Args:
+        grid: usage.
+        steps: how many of its steps count.
+        settings: `idle_ratio_max` is the limit.
+
+    Returns:
+        Arrays (rows, steps).
+    """
+    rows = len(grid.keys)
+    seen = np.zeros((rows, steps), bool)
+    known = np.zeros((rows, steps), bool)
+    used = np.zeros((rows, steps), bool)
+    level = np.full((rows, steps), np.nan, np.float32)
+    size = max(1, _CELLS_PER_CHUNK // max(1, steps))
+    for start in range(0, rows, size):
+        part = slice(start, start + size)
+        for measure, values in grid.mean.items():
+            chunk = values[part, :steps]
+            there = ~np.isnan(chunk)
+            seen[part] |= there
+            if measure in COMPUTE:
+                known[part] |= there
+            if measure in ENGINES:
+                np.fmax(level[part], chunk, out=level[part])
+                # A comparison with NaN is False, as it must be: what was not collected was not used either.
+                used[part] |= grid.peak.get(measure, values)[part, :steps] > settings.idle_ratio_max
+            if measure is Measure.REQUEST_RATE:
+                used[part] |= chunk > 0
+    return Activity(seen=seen, known=known, used=used, level=level)
+
+
+def demand(grid: UsageGrid[Any], rows: NDArray[np.int64], steps: int) -> tuple[Float32, Bools]:
+    """Compute that rows demand: SM active where it is collected, else the duty cycle.
+
+    The duty cycle says how often any kernel ran, not how much of the card it filled, so it is an upper bound of the
+    demand. The choice is made per row: one series never mixes two meanings.
+
+    Args:
+        grid: usage.
+        rows: numbers of the rows.
+        steps: how many steps count.
+
+    Returns:
+        Demand 0-1, (len(rows), steps), NaN where not collected; and True per row where it is SM active.
+    """
+    sm = _rows(grid.mean, Measure.SM_ACTIVE, rows, steps)
+    duty = _rows(grid.mean, Measure.DUTY_CYCLE, rows, steps)
+    by_sm = np.asarray(~np.isnan(sm).all(axis=1), bool)
+    np.copyto(sm, duty, where=~by_sm[:, None])
+    return sm, by_sm
+
+
+def _rows(values: Mapping[Measure, Float32], measure: Measure, rows: NDArray[np.int64], steps: int) -> Float32:
+    if measure not in values:
+        return np.full((len(rows), steps), np.nan, np.float32)
+    return values[measure][rows, :steps]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Idleness:
+    """Whether a set of slices of one owner is idle.
+
+    Attributes:
+        is_idle: nothing was used in the whole window, and the window was seen well enough.
+        idle_since: end of the last used step; where none is in the record, its first known step; None if not idle.
+        coverage_ratio: known windows / windows lived in the window, 0-1.
+    """
+
+    is_idle: bool
+    idle_since: datetime | None
+    coverage_ratio: float
+
+
+def idleness(
+    known: Bools,
+    used: Bools,
+    lived: Bools,
+    stride: NDArray[np.int64],
+    line: Timeline,
+    settings: AnalyzerSettings,
+    *,
+    is_live: bool,
+) -> Idleness:
+    """Whether slices of one owner were idle through the whole window that ends now.
+
+    They are judged together, so pods that crash and start again are seen by their owner's record. Windows that passed
+    after the end of the history count as lived and unseen: a dead exporter makes nothing idle.
+
+    Args:
+        known: compute was collected, (rows, steps).
+        used: something was used, (rows, steps).
+        lived: lived through the step, (rows, steps).
+        stride: own step of each row's source, (rows,).
+        line: the steps.
+        settings: window, coverage.
+        is_live: True where a slice still lives.
+
+    Returns:
+        The verdict. The owner must have lived for the whole window's length.
+    """
+    window = max(1, settings.idle_seconds // line.step_seconds)
+    first = max(0, line.steps + line.missing_steps - window)
+    recent = slice(first, line.steps)
+    anybody = lived.any(axis=0)
+    born = int(np.argmax(anybody)) if anybody.any() else line.steps
+    age_seconds = (line.steps + line.missing_steps - born) * line.step_seconds
+    missing = min(window, line.missing_steps) * int(is_live)
+    windows = float((lived[:, recent].sum(axis=1) / stride).sum()) + missing
+    with_row = float(
+        np.minimum((known & lived)[:, recent].sum(axis=1), np.ceil(lived[:, recent].sum(axis=1) / stride)).sum()
+    )
+    ratio = min(1.0, with_row / windows) if windows else 0.0
+    is_idle = (
+        ratio >= settings.idle_coverage_min
+        and not used[:, recent].any()
+        and age_seconds >= settings.idle_seconds - line.slack_seconds
+    )
+    if not is_idle:
+        return Idleness(is_idle=False, idle_since=None, coverage_ratio=ratio)
+    ever = np.flatnonzero(used.any(axis=0))
+    begun = int(ever[-1]) if len(ever) else int(np.argmax(known.any(axis=0))) - 1
+    return Idleness(is_idle=True, idle_since=line.end_of(begun), coverage_ratio=ratio)
+
+
+def gives_way(low: Bools, neighbours_used: Bools) -> Bools:
+    """Steps in which low priority work did nothing because a neighbour on its card worked: no sign of idleness.
+
+    Args:
+        low: used by the low priority slice, (steps,).
+        neighbours_used: used by any high or normal priority neighbour, (steps,).
+
+    Returns:
+        True where silence proves nothing, (steps,).
+    """
+    return neighbours_used & ~low

@@ -1,0 +1,209 @@
+"""How often a state that looked like this held over the next seven days: confidence by rolling back.
+
+The history is cut at every day that it holds; at each cut it is asked how long a workload had been quiet by then, and
+whether the next day broke it. The daily hazards, by how long the quiet had lasted and by class of workload, give the
+chance that the state survives a week. Where the history holds few such days the answer leans on a documented prior:
+each estimate counts as `PRIOR_WEIGHT` observations of the pool above it (class → fleet → prior).
+
+Called by `analyzer.profile` once per fleet, after every workload's days are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analyzer.presence import Bools
+from analyzer.rhythm import DAY_HISTORY_SECONDS_MIN, HOUR_COVERAGE_MIN, promised_hours
+from fleet.profiles import WorkloadClass
+from fleet.settings import AnalyzerSettings
+from fleet.usage import Float32
+
+HORIZON_DAYS = 7
+"""How far ahead a state must hold."""
+IDLE_PRIOR = 0.20
+"""Chance that what was silent for a day stays silent for a week, where nothing else is known. On a fleet of 205
+inference services over ten days, "silent for 1 / 3 / 7 days" came true in 44 / 46 / 30 % of the cases over the next
+three days, and in about 20 % over a whole week."""
+SIZE_PRIOR = 0.80
+"""Chance that a grant that was too large stays so for a week. An assumption, to be overruled by a week of history."""
+BUSY_PRIOR = 0.80
+"""Chance that what works every day goes on for a week. An assumption, like the one above."""
+OFF_PEAK_PRIOR = 0.905
+"""Chance that an hour which was always low is low again; naive promises held so often on the same fleet."""
+PRIOR_WEIGHT = 10.0
+"""How many observed days a prior is worth."""
+PROMISE_PRIOR_WEIGHT = 48.0
+"""How many observed hours the pool is worth against one workload's own promises."""
+STREAK_BUCKETS = (1, 2, 3, 7)
+"""Lower ends, in days, of the classes of how long a state had lasted."""
+
+Hazards = Mapping[tuple[WorkloadClass, int], float]
+"""Chance per day that a state breaks, by class of workload and bucket of its age."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayRecord:
+    """What every workload did on every day of the history, counted back from its end; arrays (workloads, days).
+
+    Attributes:
+        seen: the day was seen well enough to judge it.
+        used: something was used.
+        compute_large: compute passed the limit of `oversized` in more than one of a hundred windows.
+        need_large: the need of framebuffer passed its limit.
+        promised: hours that earlier days would have promised, and that came within the week after, (workloads,).
+        kept: how many of them stayed low, (workloads,).
+    """
+
+    seen: Bools
+    used: Bools
+    compute_large: Bools
+    need_large: Bools
+    promised: NDArray[np.int64]
+    kept: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Daily hazards and kept promises of one fleet.
+
+    Attributes:
+        idle: hazard that a silent workload wakes.
+        small_compute: hazard that one with too much compute needs it.
+        small_need: hazard that one with too much framebuffer needs it.
+        busy: hazard that a working one falls silent.
+        kept_ratio: share of promised hours that were kept in the fleet, shrunk to the prior.
+    """
+
+    idle: Hazards
+    small_compute: Hazards
+    small_need: Hazards
+    busy: Hazards
+    kept_ratio: float
+
+    def survival(self, hazards: Hazards, workload_class: WorkloadClass, streak_days: float) -> float:
+        """Chance that a state that has lasted `streak_days` lasts `HORIZON_DAYS` more, 0-1."""
+        chance = 1.0
+        start = max(1, int(streak_days + 0.5))
+        for day in range(HORIZON_DAYS):
+            chance *= 1.0 - hazards[workload_class, _bucket(start + day)]
+        return chance
+
+    def promise(self, promised: int, kept: int) -> float:
+        """Chance that a promised hour of one workload is kept, 0-1.
+
+        Args:
+            promised: hours that its own history let us promise and judge.
+            kept: how many of them were kept.
+        """
+        return (kept + PROMISE_PRIOR_WEIGHT * self.kept_ratio) / (promised + PROMISE_PRIOR_WEIGHT)
+
+
+def calibrate(days: DayRecord, classes: Sequence[WorkloadClass]) -> Calibration:
+    """Learns hazards and kept promises from a fleet's own days.
+
+    Args:
+        days: what every workload did on every day.
+        classes: class of every workload, (workloads,).
+    """
+    promised, kept = int(days.promised.sum()), int(days.kept.sum())
+    return Calibration(
+        idle=hazards(~days.used, days.seen, classes, IDLE_PRIOR),
+        small_compute=hazards(~days.compute_large, days.seen, classes, SIZE_PRIOR),
+        small_need=hazards(~days.need_large, days.seen, classes, SIZE_PRIOR),
+        busy=hazards(days.used, days.seen, classes, BUSY_PRIOR),
+        kept_ratio=(kept + PROMISE_PRIOR_WEIGHT * OFF_PEAK_PRIOR) / (promised + PROMISE_PRIOR_WEIGHT),
+    )
+
+
+def hazards(holds: Bools, seen: Bools, classes: Sequence[WorkloadClass], week_prior: float) -> Hazards:
+    """Chance per day that a state breaks, by class and by how many days it had lasted.
+
+    Args:
+        holds: the state held on the day, (workloads, days), oldest day first.
+        seen: the day counts, (workloads, days); an unseen day ends a streak and is no event.
+        classes: class of every workload.
+        week_prior: chance to survive a week where nothing is known.
+    """
+    prior = 1.0 - week_prior ** (1.0 / HORIZON_DAYS)
+    kinds = list(WorkloadClass)
+    kind_of = np.array([kinds.index(kind) for kind in classes], np.int64)
+    at_risk = np.zeros((len(kinds), len(STREAK_BUCKETS)))
+    events = np.zeros_like(at_risk)
+    lasted = streaks(holds, seen)
+    for day in range(holds.shape[1] - 1):
+        rows = np.flatnonzero((lasted[:, day] > 0) & seen[:, day + 1])
+        bucket = np.searchsorted(STREAK_BUCKETS, lasted[rows, day], side="right") - 1
+        np.add.at(at_risk, (kind_of[rows], bucket), 1)
+        np.add.at(events, (kind_of[rows], bucket), ~holds[rows, day + 1])
+    fleet = (events.sum(axis=0) + PRIOR_WEIGHT * prior) / (at_risk.sum(axis=0) + PRIOR_WEIGHT)
+    own = (events + PRIOR_WEIGHT * fleet) / (at_risk + PRIOR_WEIGHT)
+    return {
+        (kind, bucket): float(own[number, bucket])
+        for number, kind in enumerate(kinds)
+        for bucket in range(len(STREAK_BUCKETS))
+    }
+
+
+def streaks(holds: Bools, seen: Bools) -> NDArray[np.int64]:
+    """How many seen days in a row the state had held by the end of every day, (workloads, days)."""
+    lasted = np.zeros(holds.shape, np.int64)
+    running = np.zeros(len(holds), np.int64)
+    for day in range(holds.shape[1]):
+        running = np.where(holds[:, day] & seen[:, day], running + 1, 0)
+        lasted[:, day] = running
+    return lasted
+
+
+def _bucket(days: int) -> int:
+    return int(np.searchsorted(STREAK_BUCKETS, days, side="right")) - 1
+
+
+def day_starts(steps: int, step_seconds: int) -> NDArray[np.int64]:
+    """First step of every whole day, counted back from the end of the history; empty below one day."""
+    per_day = 86400 / step_seconds
+    # Two missing steps still make a day: the first sample of a history ends a step that began before it.
+    days = int((steps + 2) // per_day) if steps >= per_day - 2 else 0
+    starts = np.round(steps - per_day * np.arange(days, 0, -1)).astype(np.int64)
+    return np.maximum(starts, 0)
+
+
+def kept_promises(
+    peaks: Float32,
+    seen: NDArray[np.float32],
+    hour: NDArray[np.int64],
+    p95: NDArray[np.float64],
+    settings: AnalyzerSettings,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Promises that earlier days would have led to, and how many came true within the week after.
+
+    Cuts are made where at least three days lie before and one after, at most `HORIZON_DAYS` of them, the latest ones.
+    The reference, p95, is that of the whole history.
+
+    Args:
+        peaks: largest demand of every local hour, (workloads, hours).
+        seen: share of the hour that was seen, the same shape.
+        hour: hour of the week of each column.
+        p95: 95th percentile of each workload's demand.
+        settings: thresholds.
+
+    Returns:
+        Promised and kept hours, (workloads,) each.
+    """
+    promised = np.zeros(len(peaks), np.int64)
+    kept = np.zeros(len(peaks), np.int64)
+    shortest = DAY_HISTORY_SECONDS_MIN // 3600
+    limit = settings.off_peak_ratio * np.nan_to_num(p95)[:, None]
+    cuts = range(peaks.shape[1] - 24, shortest - 1, -24)
+    for cut in list(cuts)[:HORIZON_DAYS]:
+        hours = promised_hours(
+            peaks[:, :cut], seen[:, :cut], hour[:cut], p95, history_seconds=cut * 3600, settings=settings
+        )
+        later = slice(cut, cut + 24 * HORIZON_DAYS)
+        judged = hours[:, hour[later]] & (seen[:, later] >= HOUR_COVERAGE_MIN)
+        promised += judged.sum(axis=1)
+        kept += (judged & (np.nan_to_num(peaks[:, later]) <= limit)).sum(axis=1)
+    return promised, kept

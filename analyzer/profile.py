@@ -1,0 +1,196 @@
+"""The analyzer's one door: a history in, a profile of every live workload and every card out.
+
+Runs the steps in order: survey (presence, activity, trust), facts (footprint, rhythm, kind), calibration (confidence),
+state, cards. Pure: the same history, settings and `now` give the same answer. Called by the front door's `analyze`, and
+by the recommender for every fold of a back-test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from analyzer.cards import card_profiles
+from analyzer.confidence import DayRecord, calibrate, streaks
+from analyzer.facts import Facts, gather
+from analyzer.presence import Timeline, timeline
+from analyzer.rhythm import DAY_HISTORY_SECONDS_MIN, WEEK_HISTORY_SECONDS_MIN
+from analyzer.state import Streaks, Verdict, verdict
+from analyzer.survey import Survey, survey
+from fleet.decisions import RecommendationKind, Withheld
+from fleet.inventory import CardId, Priority
+from fleet.profiles import Profile, Profiles, WorkloadState
+from fleet.schema import Measure
+from fleet.settings import AnalyzerSettings
+from fleet.usage import History, SliceGrid, UsageGrid
+
+_NEEDS_SM = (RecommendationKind.COLOCATE, RecommendationKind.OFFPEAK_PAIR)
+_NEEDS_RHYTHM = (RecommendationKind.OFFPEAK_PAIR, RecommendationKind.TIDE)
+_NEEDS_FRAMEBUFFER = (RecommendationKind.SLICE, RecommendationKind.OVERSUBSCRIBE, RecommendationKind.MIG)
+_IDLE_STATES = frozenset({WorkloadState.IDLE, WorkloadState.IDLE_HELD})
+_RANK = {Priority.LOW: 0, Priority.NORMAL: 1, Priority.HIGH: 2}
+
+
+def profile_fleet(history: History, *, settings: AnalyzerSettings, now: datetime) -> Profiles:
+    """Describes what every live workload and every card did, and what cannot be said.
+
+    Args:
+        history: inventory and usage of one cluster; NaN marks what was not collected.
+        settings: the meaning of idle, off-peak and oversized.
+        now: moment of the analysis, aware UTC; steps that end later are not looked at, and time since the end of the
+            history counts as unseen.
+
+    Returns:
+        Profiles of the workloads that live at `history.inventory.as_of`, sorted by id; earlier pods of the same
+        workload count as evidence. "Not enough data" is an answer: state unknown with its reason, and `withheld` for
+        kinds of advice that the history supports for nobody.
+    """
+    inventory = history.inventory
+    if timeline(history.slices, now).steps == 0:
+        history = _without_usage(history, now)
+    look = survey(history, settings, now)
+    facts, days = gather(look, inventory.time_zone, settings)
+    calibration = calibrate(days, [fact.workload_class for fact in facts])
+    slack_seconds = float(look.line.slack_seconds)
+    verdicts = [
+        verdict(fact, lasted, calibration, slack_seconds, settings)
+        for fact, lasted in zip(facts, _streaks(days, len(facts)), strict=True)
+    ]
+    windows = sum(fact.coverage_ratio * len(fact.lives) for fact in facts)
+    return Profiles(
+        cluster=inventory.cluster,
+        as_of=inventory.as_of,
+        since=look.line.since,
+        until=look.line.until,
+        coverage_ratio=round(windows / max(1, sum(len(fact.lives) for fact in facts)), 4),
+        workloads=tuple(
+            _profile(fact, said, inventory.cluster, inventory.time_zone)
+            for fact, said in zip(facts, verdicts, strict=True)
+        ),
+        cards=card_profiles(history, look, settings),
+        unallocated=_unallocated(history),
+        withheld=tuple(withheld(look, facts, settings)),
+    )
+
+
+def withheld(look: Survey, facts: Sequence[Facts], settings: AnalyzerSettings) -> Iterator[Withheld]:
+    """Kinds of advice that this history supports for nobody, one entry per kind and reason.
+
+    Args:
+        look: the survey.
+        facts: figures of the live workloads.
+        settings: thresholds.
+    """
+    line = look.line
+    seconds = _history_seconds(line)
+    if seconds < settings.history_seconds_min - line.slack_seconds:
+        for kind in RecommendationKind:
+            yield Withheld(
+                kind=kind,
+                reason="history_too_short",
+                detail=(
+                    f"{seconds / 3600:.1f} hours of history; any advice needs "
+                    f"{settings.history_seconds_min / 3600:.0f} (analyzer.history_seconds_min)"
+                ),
+            )
+        return
+    measured = [fact for fact in facts if fact.compute.p50 is not None and fact.silence is None]
+    if measured and not any(fact.is_sm for fact in measured):
+        for kind in _NEEDS_SM:
+            yield Withheld(
+                kind=kind,
+                reason="no_sm_counter",
+                detail=(
+                    f"none of {len(measured)} workloads has SM active; the duty cycle says how often a kernel ran, "
+                    "not how full the card was, so it only bounds from above what a pod needs"
+                ),
+            )
+    if seconds < DAY_HISTORY_SECONDS_MIN:
+        for kind in _NEEDS_RHYTHM:
+            yield Withheld(
+                kind=kind,
+                reason="history_too_short",
+                detail=(
+                    f"{seconds / 86400:.1f} days of history; a day's rhythm needs {DAY_HISTORY_SECONDS_MIN // 86400}, "
+                    f"a week's {WEEK_HISTORY_SECONDS_MIN // 86400}"
+                ),
+            )
+    if facts and all(fact.footprint.profile.used_max is None for fact in facts):
+        for kind in _NEEDS_FRAMEBUFFER:
+            yield Withheld(
+                kind=kind,
+                reason="no_framebuffer_counter",
+                detail=f"none of {len(facts)} workloads reports {Measure.FRAMEBUFFER_USED.value}",
+            )
+
+
+def _history_seconds(line: Timeline) -> float:
+    return float(line.steps * line.step_seconds)
+
+
+def _streaks(days: DayRecord, count: int) -> Iterator[Streaks]:
+    if not days.seen.shape[1]:
+        nothing = Streaks(idle=0, small_compute=0, small_need=0, busy=0, promised=0, kept=0)
+        yield from (nothing for _ in range(count))
+        return
+    lasted = [
+        streaks(holds, days.seen)[:, -1] for holds in (~days.used, ~days.compute_large, ~days.need_large, days.used)
+    ]
+    for number in range(count):
+        yield Streaks(
+            idle=int(lasted[0][number]),
+            small_compute=int(lasted[1][number]),
+            small_need=int(lasted[2][number]),
+            busy=int(lasted[3][number]),
+            promised=int(days.promised[number]),
+            kept=int(days.kept[number]),
+        )
+
+
+def _profile(fact: Facts, said: Verdict, cluster: str, time_zone: str) -> Profile:
+    live = [life.latest for life in fact.lives if life.is_live]
+    state = said.state
+    names_idle_pods = state is WorkloadState.PARTLY_IDLE or state in _IDLE_STATES
+    return Profile(
+        cluster=cluster,
+        namespace=live[-1].namespace,
+        workload=fact.workload,
+        workload_kind=live[-1].workload_kind,
+        workload_class=fact.workload_class,
+        priority=max((grant.priority for grant in live), key=lambda priority: _RANK[priority]),
+        pods=tuple(sorted({grant.pod for grant in live})),
+        cards=tuple(sorted({grant.card for grant in live})),
+        state=state,
+        idle_since=fact.idle_since if state in _IDLE_STATES else None,
+        idle_pods=fact.idle_pods if names_idle_pods else (),
+        time_zone=time_zone,
+        off_peak_hours=() if state is WorkloadState.UNKNOWN or state in _IDLE_STATES else fact.off_peak_hours,
+        period_hours=fact.period_hours,
+        hour_of_week=fact.hour_of_week,
+        framebuffer=fact.footprint.profile,
+        compute=fact.compute,
+        engines=fact.engines,
+        request_rate=fact.request_rate,
+        coverage_ratio=round(fact.coverage_ratio, 4),
+        confidence=said.confidence,
+        trust=fact.findings,
+        reason=said.reason,
+    )
+
+
+def _without_usage(history: History, now: datetime) -> History:
+    """The same inventory with one step in which nothing was collected: every answer is then "not enough data"."""
+    blank: SliceGrid = UsageGrid(
+        keys=(),
+        since=now - timedelta(seconds=history.slices.step_seconds),
+        step_seconds=history.slices.step_seconds,
+        steps=1,
+        mean={},
+        peak={},
+    )
+    return History(inventory=history.inventory, slices=blank)
+
+
+def _unallocated(history: History) -> tuple[CardId, ...]:
+    granted = {grant.card for grant in history.inventory.live_grants()}
+    return tuple(sorted(card.card for card in history.inventory.cards if card.card not in granted))

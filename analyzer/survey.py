@@ -1,0 +1,239 @@
+"""One look over the whole fleet, before any single workload: who lived, who was seen, who worked, which counters lie.
+
+What needs several slices at once is decided here: silence against the card or the node, counters against the card, low
+priority work that gives way to a neighbour. Called by `analyzer.profile` first; everything later reads the `Survey`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analyzer.activity import Activity, activity, demand, gives_way
+from analyzer.presence import (
+    Bools,
+    SilenceBasis,
+    Tenure,
+    Timeline,
+    alive,
+    card_rows,
+    crowds,
+    nodes_alive,
+    silent_activity,
+    strides,
+    tenures,
+    timeline,
+)
+from analyzer.trust import CardView, findings
+from fleet.inventory import CardId, Priority, WorkloadId
+from fleet.profiles import Finding
+from fleet.settings import AnalyzerSettings
+from fleet.usage import CardGrid, Float32, History, SliceGrid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """The fleet's slices, in the order of `lives`; masks have the shape (lives, steps).
+
+    Attributes:
+        line: the steps.
+        grid: usage per slice.
+        lives: every slice that was ever granted.
+        members: per live workload, the numbers of its slices in `lives`, live and earlier ones.
+        lived: it lived through the step.
+        seen: a row exists, or something else would have shown what it did.
+        known: compute is known.
+        used: something was used.
+        gave_way: low priority work did nothing while a neighbour worked.
+        stride: own step of the source of each slice's compute counters, (lives,).
+        row_stride: own step of the source of its rows, (lives,).
+        inferred: what slices without a row did, (steps,) each, and what that stands on.
+        distrust: findings per slice.
+        card_activity: activity of the cards as they report it; None where no source measures cards.
+    """
+
+    line: Timeline
+    grid: SliceGrid
+    lives: tuple[Tenure, ...]
+    members: Mapping[WorkloadId, tuple[int, ...]]
+    lived: Bools
+    seen: Bools
+    known: Bools
+    used: Bools
+    gave_way: Bools
+    stride: NDArray[np.int64]
+    row_stride: NDArray[np.int64]
+    inferred: Mapping[int, tuple[Float32, SilenceBasis]]
+    distrust: Mapping[int, tuple[Finding, ...]]
+    card_activity: Activity | None
+
+    def demand_of(self, numbers: NDArray[np.int64]) -> tuple[Float32, Bools]:
+        """Compute that slices demand, 0-1, (len(numbers), steps), NaN unknown; and where it is SM active, per slice."""
+        rows = np.array([_row_or_minus_one(self.lives[number]) for number in numbers], np.int64)
+        wanted = np.full((len(numbers), self.line.steps), np.nan, np.float32)
+        by_sm = np.zeros(len(numbers), bool)
+        there = rows >= 0
+        if there.any():
+            wanted[there], by_sm[there] = demand(self.grid, rows[there], self.line.steps)
+        for place in np.flatnonzero(~there).tolist():
+            wanted[place] = self.inferred[int(numbers[place])][0]
+        return wanted, by_sm
+
+
+def survey(history: History, settings: AnalyzerSettings, now: datetime) -> Survey:
+    """Looks over a history up to `now`.
+
+    Args:
+        history: inventory and usage.
+        settings: thresholds.
+        now: moment of the analysis, UTC; later steps are not looked at.
+    """
+    grid, inventory = history.slices, history.inventory
+    line = timeline(grid, now)
+    lives = tenures(inventory, grid, now)
+    lived = alive(lives, line)
+    by_row = activity(grid, line.steps, settings)
+    rows = np.array([_row_or_minus_one(life) for life in lives], np.int64)
+    seen, known, used = (_by_life(mask, rows, line.steps) for mask in (by_row.seen, by_row.known, by_row.used))
+    nodes = [key.node for key in grid.keys]
+
+    members = _members(lives)
+    card_activity = None if history.cards is None else activity(history.cards, line.steps, settings)
+    view = _card_view(history.cards, card_activity, lives, rows, lived, by_row)
+    silent = [number for numbers in members.values() for number in numbers if lives[number].row is None]
+    inferred = _inferred(silent, lives, line, lived, view, grid, by_row, settings)
+    for number, (levels, _) in inferred.items():
+        known[number] = ~np.isnan(levels)
+        seen[number] = known[number]
+        used[number] = levels > settings.idle_ratio_max
+    gave_way = _gave_way(lives, lived, used)
+    known &= ~gave_way
+    by_row_findings = findings(lives, grid, by_row.level, view, line)
+    return Survey(
+        line=line,
+        grid=grid,
+        lives=lives,
+        members=members,
+        lived=lived,
+        seen=seen,
+        known=known,
+        used=used,
+        gave_way=gave_way,
+        stride=_strides_by_life(by_row.known, nodes, rows),
+        row_stride=_strides_by_life(by_row.seen, nodes, rows),
+        inferred=inferred,
+        distrust={n: by_row_findings.get(life.row, ()) for n, life in enumerate(lives) if life.row is not None},
+        card_activity=card_activity,
+    )
+
+
+def _row_or_minus_one(life: Tenure) -> int:
+    return -1 if life.row is None else life.row
+
+
+def _by_life(mask: Bools, rows: NDArray[np.int64], steps: int) -> Bools:
+    picked = np.zeros((len(rows), steps), bool)
+    picked[rows >= 0] = mask[rows[rows >= 0]]
+    return picked
+
+
+def _strides_by_life(there: Bools, nodes: list[str], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    of_row = np.append(strides(there, nodes), 1)
+    found: NDArray[np.int64] = of_row[np.where(rows >= 0, rows, -1)]
+    return found
+
+
+def _members(lives: tuple[Tenure, ...]) -> dict[WorkloadId, tuple[int, ...]]:
+    """Slices of every workload that lives, sorted by id; what has ended wholly gets no profile."""
+    found: dict[WorkloadId, list[int]] = defaultdict(list)
+    living = {life.workload_id for life in lives if life.is_live}
+    for number, life in enumerate(lives):
+        if life.workload_id in living:
+            found[life.workload_id].append(number)
+    return {workload: tuple(found[workload]) for workload in sorted(found)}
+
+
+def _card_view(
+    cards: CardGrid | None,
+    card_activity: Activity | None,
+    lives: tuple[Tenure, ...],
+    rows: NDArray[np.int64],
+    lived: Bools,
+    by_row: Activity,
+) -> CardView | None:
+    if cards is None or card_activity is None:
+        return None
+    steps = lived.shape[1]
+    row_of = card_rows(cards)
+    accounted = {card: np.zeros(steps, np.float32) for card in row_of}
+    known = {card: np.zeros(steps, np.int16) for card in row_of}
+    crowd = {card: np.zeros(steps, np.int16) for card in row_of} | crowds(lives, lived)
+    for number, life in enumerate(lives):
+        card = life.latest.card
+        if rows[number] < 0 or card not in row_of:
+            continue
+        level = by_row.level[rows[number]]
+        accounted[card] += np.nan_to_num(level)
+        known[card] += ~np.isnan(level) & lived[number]
+    return CardView(
+        activity={card: card_activity.level[row] for card, row in row_of.items()},
+        accounted=accounted,
+        fully_known={card: (known[card] >= crowd[card]) & (crowd[card] > 0) for card in row_of},
+        crowd=crowd,
+    )
+
+
+def _inferred(
+    silent: list[int],
+    lives: tuple[Tenure, ...],
+    line: Timeline,
+    lived: Bools,
+    view: CardView | None,
+    grid: SliceGrid,
+    by_row: Activity,
+    settings: AnalyzerSettings,
+) -> dict[int, tuple[Float32, SilenceBasis]]:
+    if not silent:
+        return {}
+    crowd = view.crowd if view is not None else crowds(lives, lived)
+    left_over = None
+    if view is not None:
+        left_over = {card: np.maximum(0, level - view.accounted[card]) for card, level in view.activity.items()}
+    # A row that no grant explains may be the slice that seems silent, under another name: its pod is not inferred.
+    explained = {life.row for life in lives}
+    strangers = {key.pod_id for row, key in enumerate(grid.keys) if row not in explained}
+    known_silent = [number for number in silent if lives[number].latest.pod_id not in strangers]
+    levels, bases = silent_activity(
+        [lives[number] for number in known_silent],
+        line,
+        crowd,
+        left_over,
+        nodes_alive(grid, by_row.seen),
+        idle_ratio_max=settings.idle_ratio_max,
+    )
+    nothing = np.full(line.steps, np.nan, np.float32)
+    found: dict[int, tuple[Float32, SilenceBasis]] = dict.fromkeys(silent, (nothing, SilenceBasis.NOTHING))
+    for place, number in enumerate(known_silent):
+        found[number] = (np.where(lived[number], levels[place], np.nan).astype(np.float32), bases[place])
+    return found
+
+
+def _gave_way(lives: tuple[Tenure, ...], lived: Bools, used: Bools) -> Bools:
+    """Where low priority slices did nothing while a neighbour of higher priority used their card."""
+    mask = np.zeros_like(used)
+    on_card: dict[CardId, list[int]] = defaultdict(list)
+    for number, life in enumerate(lives):
+        on_card[life.latest.card].append(number)
+    for numbers in on_card.values():
+        lows = [number for number in numbers if lives[number].latest.priority is Priority.LOW]
+        others = [number for number in numbers if lives[number].latest.priority is not Priority.LOW]
+        if lows and others:
+            working = np.asarray((used[others] & lived[others]).any(axis=0), bool)
+            for number in lows:
+                mask[number] = gives_way(used[number], working) & lived[number]
+    return mask

@@ -1,0 +1,370 @@
+"""Which counters lie: cross-checks between a slice, its card and its own other counters.
+
+A zero is not idleness when the card works and nobody else is on it (HAMi#2015: containers read 0 % under full load). A
+counter that fails a check frees nothing. Remarks do not distrust: a duty cycle of 100 % at low SM activity is how
+ranks that wait in a collective look, and says that the work is inefficient, not that the number is wrong.
+
+Called by `analyzer.profile` once per fleet; `CHECKS` names every check.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analyzer.presence import Bools, Tenure, Timeline
+from fleet.inventory import CardId
+from fleet.profiles import Finding
+from fleet.schema import Measure
+from fleet.usage import Float32, SliceGrid
+
+ZERO_RATIO_MAX = 0.001
+"""Activity up to which a counter reads zero."""
+CARD_BUSY_RATIO_MIN = 0.05
+"""Activity of a card above which it is busy beyond doubt."""
+REPEATS_MIN = 3
+"""Fewest steps that must fail a check."""
+SHARE_MIN = 0.05
+"""Smallest share of the comparable steps that must fail it."""
+SM_OVER_DUTY_MIN = 0.10
+"""How far SM active may exceed the duty cycle: it cannot, but the two are sampled at different moments."""
+FROZEN_SECONDS_MIN = 6 * 3600
+"""How long a value must repeat to the last bit before it is frozen."""
+FROZEN_STEPS_MIN = 12
+"""Fewest steps of such a repeat."""
+FROZEN_BAND = (0.02, 0.95)
+"""Between these a constant ratio is unnatural; near 0 and 1 it is what an idle or a full card shows."""
+SPIN_DUTY_MIN = 0.9
+"""Duty cycle from which a kernel is nearly always running."""
+SPIN_SM_MAX = 0.25
+"""SM active below which hardly anything is done meanwhile."""
+SPIN_SHARE_MIN = 0.5
+"""Share of the busy steps that must look so."""
+SCALE_RATIO_BAND = (0.008, 0.0125)
+"""A ratio between two counters of one thing near 1/100: one of them is a percentage that was divided twice."""
+FRAMEBUFFER_BYTES_MIN = 2**20
+"""A framebuffer in use is never smaller: less is MiB taken for bytes."""
+
+CHECKS = (
+    "container_zero_while_card_busy",
+    "zero_while_serving",
+    "sm_active_above_duty_cycle",
+    "frozen",
+    "scale_off_by_100",
+    "above_one",
+    "framebuffer_above_card",
+    "framebuffer_scale",
+    "spinning",
+)
+"""Names of the checks, as `Finding.check` carries them."""
+
+_CELLS_PER_CHUNK = 4_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardView:
+    """What cards say of themselves, for comparison.
+
+    Attributes:
+        activity: per card, its activity, 0-1, (steps,), NaN where not seen.
+        accounted: per card, activity of its tenants together, (steps,).
+        fully_known: per card, steps in which every tenant was seen, (steps,).
+        crowd: per card, number of tenants, (steps,).
+    """
+
+    activity: Mapping[CardId, Float32]
+    accounted: Mapping[CardId, Float32]
+    fully_known: Mapping[CardId, Bools]
+    crowd: Mapping[CardId, NDArray[np.int16]]
+
+
+def findings(
+    lives: Sequence[Tenure], grid: SliceGrid, level: Float32, view: CardView | None, line: Timeline
+) -> dict[int, tuple[Finding, ...]]:
+    """Runs every check on every slice that has a row.
+
+    Args:
+        lives: the slices.
+        grid: usage.
+        level: largest engine activity of every row of the grid, (rows, steps).
+        view: what the cards say; None where no source measures cards.
+        line: the steps.
+
+    Returns:
+        Per row of the grid with findings, its findings in the order of `CHECKS`.
+    """
+    found: dict[int, list[Finding]] = defaultdict(list)
+    with_row = [life for life in lives if life.row is not None]
+    size = max(1, _CELLS_PER_CHUNK // max(1, line.steps))
+    for start in range(0, len(with_row), size):
+        chunk = with_row[start : start + size]
+        for row, finding in _of_chunk(chunk, grid, level, view, line):
+            found[row].append(finding)
+    return {row: tuple(sorted(items, key=lambda item: CHECKS.index(item.check))) for row, items in found.items()}
+
+
+def _of_chunk(
+    chunk: Sequence[Tenure], grid: SliceGrid, level: Float32, view: CardView | None, line: Timeline
+) -> Iterator[tuple[int, Finding]]:
+    rows = np.array([life.row for life in chunk], np.int64)
+    mean = {measure: values[rows, : line.steps] for measure, values in grid.mean.items()}
+    engines = level[rows]
+    if view is not None:
+        yield from _against_cards(chunk, rows, engines, view, line)
+    yield from _against_serving(rows, mean, engines, line)
+    yield from _sm_against_duty(rows, mean, line)
+    yield from _frozen(rows, mean, line)
+    yield from _above_one(rows, mean, line)
+    yield from _framebuffer(chunk, rows, mean, line)
+
+
+def _against_cards(
+    chunk: Sequence[Tenure], rows: NDArray[np.int64], engines: Float32, view: CardView, line: Timeline
+) -> Iterator[tuple[int, Finding]]:
+    for number, life in enumerate(chunk):
+        card = life.latest.card
+        busy = view.activity.get(card)
+        if busy is None:
+            continue
+        own = engines[number]
+        comparable = (busy > CARD_BUSY_RATIO_MIN) & view.fully_known[card] & ~np.isnan(own)
+        lies = comparable & (own <= ZERO_RATIO_MAX) & (view.accounted[card] <= ZERO_RATIO_MAX)
+        if _is_common(lies.sum(), comparable.sum()):
+            yield (
+                int(rows[number]),
+                Finding(
+                    check="container_zero_while_card_busy",
+                    counter=Measure.DUTY_CYCLE.value,
+                    detail=(
+                        f"the container reads zero in {int(lies.sum())} windows in which its card was busy "
+                        f"(mean {float(busy[lies].mean()):.0%}) and none of its tenants accounts for it"
+                    ),
+                    since=line.end_of(int(np.argmax(lies)) - 1),
+                ),
+            )
+        sole = (view.crowd[card] == 1) & (busy > CARD_BUSY_RATIO_MIN) & (own > 0)
+        if sole.sum() >= FROZEN_STEPS_MIN:
+            ratio = float(np.median(own[sole] / busy[sole]))
+            if SCALE_RATIO_BAND[0] <= ratio <= SCALE_RATIO_BAND[1]:
+                yield int(rows[number]), _scale(Measure.DUTY_CYCLE, ratio, "its card's", line, sole)
+
+
+def _against_serving(
+    rows: NDArray[np.int64], mean: Mapping[Measure, Float32], engines: Float32, line: Timeline
+) -> Iterator[tuple[int, Finding]]:
+    """Nothing answers requests at full rate without a single engine moving."""
+    if Measure.REQUEST_RATE not in mean:
+        return
+    serving = (mean[Measure.REQUEST_RATE] >= 1.0) & ~np.isnan(engines)
+    lies = serving & (engines <= 0)
+    for number in np.flatnonzero(_common(lies, serving)):
+        yield (
+            int(rows[number]),
+            Finding(
+                check="zero_while_serving",
+                counter=Measure.DUTY_CYCLE.value,
+                detail=f"every engine reads zero in {int(lies[number].sum())} windows with at least 1 request/s",
+                since=line.end_of(int(np.argmax(lies[number])) - 1),
+            ),
+        )
+
+
+def _sm_against_duty(
+    rows: NDArray[np.int64], mean: Mapping[Measure, Float32], line: Timeline
+) -> Iterator[tuple[int, Finding]]:
+    if Measure.SM_ACTIVE not in mean or Measure.DUTY_CYCLE not in mean:
+        return
+    sm, duty = mean[Measure.SM_ACTIVE], mean[Measure.DUTY_CYCLE]
+    both = ~np.isnan(sm) & ~np.isnan(duty)
+    above = both & (sm > duty + SM_OVER_DUTY_MIN)
+    for number in np.flatnonzero(_common(above, both)):
+        hit = above[number]
+        yield (
+            int(rows[number]),
+            Finding(
+                check="sm_active_above_duty_cycle",
+                counter=Measure.SM_ACTIVE.value,
+                detail=(
+                    f"SM active {float(sm[number][hit].mean()):.0%} exceeds a duty cycle of "
+                    f"{float(duty[number][hit].mean()):.0%} in {int(hit.sum())} windows; no SM works without a kernel"
+                ),
+                since=line.end_of(int(np.argmax(hit)) - 1),
+            ),
+        )
+    busy = both & (duty >= SPIN_DUTY_MIN)
+    spins = busy & (sm < SPIN_SM_MAX)
+    hundredth = both & (sm > 0) & (sm <= 0.0101) & (duty > CARD_BUSY_RATIO_MIN)
+    for number in np.flatnonzero(hundredth.sum(axis=1) >= np.maximum(FROZEN_STEPS_MIN, 0.9 * both.sum(axis=1))):
+        if _moves_together(sm[number], duty[number], hundredth[number]):
+            ratio = float(np.median(sm[number][hundredth[number]] / duty[number][hundredth[number]]))
+            spins[number] = False
+            yield int(rows[number]), _scale(Measure.SM_ACTIVE, ratio, "the duty cycle's", line, hundredth[number])
+    counts, of = spins.sum(axis=1), busy.sum(axis=1)
+    for number in np.flatnonzero((counts >= REPEATS_MIN) & (counts >= SPIN_SHARE_MIN * of)):
+        hit = spins[number]
+        yield (
+            int(rows[number]),
+            Finding(
+                check="spinning",
+                counter=Measure.DUTY_CYCLE.value,
+                detail=(
+                    f"a kernel ran {float(duty[number][hit].mean()):.0%} of the time at "
+                    f"{float(sm[number][hit].mean()):.0%} SM active in {int(hit.sum())} windows: "
+                    "waiting or tiny kernels"
+                ),
+                since=line.end_of(int(np.argmax(hit)) - 1),
+                distrusts=False,
+            ),
+        )
+
+
+def _moves_together(first: Float32, second: Float32, where: Bools) -> bool:
+    """A counter of the wrong scale still follows the other; tiny kernels at a full duty cycle do not."""
+    one, two = first[where].astype(np.float64), second[where].astype(np.float64)
+    if one.std() < 1e-6 or two.std() < 1e-3:
+        return False
+    return float(np.corrcoef(one, two)[0, 1]) > 0.9
+
+
+def _scale(counter: Measure, ratio: float, other: str, line: Timeline, hit: Bools) -> Finding:
+    return Finding(
+        check="scale_off_by_100",
+        counter=counter.value,
+        detail=f"the values are {ratio:.4f} of {other} in {int(hit.sum())} windows: a percentage divided by 100 twice",
+        since=line.end_of(int(np.argmax(hit)) - 1),
+    )
+
+
+def _frozen(rows: NDArray[np.int64], mean: Mapping[Measure, Float32], line: Timeline) -> Iterator[tuple[int, Finding]]:
+    """A measured ratio or power that repeats to the last bit for hours is a value nobody refreshes."""
+    at_least = max(FROZEN_STEPS_MIN, -(-FROZEN_SECONDS_MIN // line.step_seconds))
+    if line.steps <= at_least:
+        return
+    compute = [measure for measure in (Measure.SM_ACTIVE, Measure.DUTY_CYCLE) if measure in mean]
+    for measures, (low, high) in ((compute, FROZEN_BAND), ([Measure.POWER], (0.0, np.inf))):
+        if not measures or measures[0] not in mean:
+            continue
+        # One compute counter may well stand still while the other moves; only together they prove that nobody looks.
+        together = np.stack([mean[measure] for measure in measures])
+        natural = np.asarray(~((together > low) & (together < high)).any(axis=0), bool)
+        changed = ((together[:, :, 1:] != together[:, :, :-1]) & ~np.isnan(together[:, :, 1:])).any(axis=0)
+        length, last = longest_runs(changed, natural)
+        for number in np.flatnonzero(length >= at_least).tolist():
+            at = int(last[number])
+            shown = next(
+                (one for place, one in enumerate(measures) if low < together[place, number, at] < high), measures[0]
+            )
+            yield (
+                int(rows[number]),
+                Finding(
+                    check="frozen",
+                    counter=shown.value,
+                    detail=f"the value {float(mean[shown][number, at]):.6g} stands still over {length[number]} windows",
+                    since=line.end_of(at - int(length[number])),
+                ),
+            )
+
+
+def longest_runs(changed: Bools, excluded: Bools) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Longest run of steps without a change in every row.
+
+    Args:
+        changed: True where a step differs from the one before, (rows, steps - 1).
+        excluded: steps that belong to no run, (rows, steps), at least one step.
+
+    Returns:
+        Length of the longest run (0 where every step is excluded) and the step at its end, both (rows,).
+    """
+    steps = np.arange(excluded.shape[1], dtype=np.int32)
+    begins = excluded.copy()
+    begins[:, 0] = True
+    begins[:, 1:] |= changed | excluded[:, :-1]
+    begun = np.maximum.accumulate(np.where(begins, steps, 0), axis=1)
+    length = np.where(excluded, 0, steps - begun + 1)
+    last = length.argmax(axis=1).astype(np.int64)
+    return length[np.arange(len(excluded)), last].astype(np.int64), last
+
+
+def _above_one(
+    rows: NDArray[np.int64], mean: Mapping[Measure, Float32], line: Timeline
+) -> Iterator[tuple[int, Finding]]:
+    for measure in (Measure.DUTY_CYCLE, Measure.SM_ACTIVE, Measure.MEMORY_ACTIVE, Measure.ENCODER, Measure.DECODER):
+        if measure not in mean:
+            continue
+        above = mean[measure] > 1.0 + 1e-6
+        for number in np.flatnonzero(above.any(axis=1)):
+            yield (
+                int(rows[number]),
+                Finding(
+                    check="above_one",
+                    counter=measure.value,
+                    detail=f"{int(above[number].sum())} windows above 1: a percentage taken for a ratio",
+                    since=line.end_of(int(np.argmax(above[number])) - 1),
+                ),
+            )
+
+
+def _framebuffer(
+    chunk: Sequence[Tenure], rows: NDArray[np.int64], mean: Mapping[Measure, Float32], line: Timeline
+) -> Iterator[tuple[int, Finding]]:
+    if Measure.FRAMEBUFFER_USED not in mean:
+        return
+    used = mean[Measure.FRAMEBUFFER_USED]
+    capacity = np.array([life.latest.framebuffer_bytes for life in chunk], np.float64)[:, None]
+    above = used > 1.01 * capacity
+    tiny = (used > 0) & (used < FRAMEBUFFER_BYTES_MIN)
+    for check, hit, text in (
+        ("framebuffer_above_card", above, "more framebuffer than the card has"),
+        ("framebuffer_scale", tiny, "less than 1 MiB of framebuffer: MiB taken for bytes"),
+    ):
+        for number in np.flatnonzero(_common(hit, ~np.isnan(used))):
+            yield (
+                int(rows[number]),
+                Finding(
+                    check=check,
+                    counter=Measure.FRAMEBUFFER_USED.value,
+                    detail=f"{text} in {int(hit[number].sum())} windows",
+                    since=line.end_of(int(np.argmax(hit[number])) - 1),
+                ),
+            )
+
+
+def _common(hit: Bools, comparable: Bools) -> Bools:
+    counts, of = hit.sum(axis=1), comparable.sum(axis=1)
+    common: Bools = (counts >= REPEATS_MIN) & (counts >= SHARE_MIN * of)
+    return common
+
+
+def _is_common(count: int, of: int) -> bool:
+    return bool(count >= REPEATS_MIN and count >= SHARE_MIN * of)
+
+
+def of_workload(per_slice: Sequence[tuple[Finding, ...]]) -> tuple[Finding, ...]:
+    """One finding per check and counter for a whole workload: the first seen, saying how many slices share it.
+
+    Args:
+        per_slice: findings of each of its slices; an empty tuple where all checks passed.
+    """
+    groups: dict[tuple[str, str], list[Finding]] = defaultdict(list)
+    for items in per_slice:
+        for item in items:
+            groups[item.check, item.counter].append(item)
+    merged = []
+    for (check, counter), alike in sorted(groups.items(), key=lambda group: CHECKS.index(group[0][0])):
+        dated = [(item.since, item.detail, item) for item in alike if item.since is not None]
+        first = min(dated, key=lambda entry: entry[:2])[2] if dated else alike[0]
+        several = f" ({len(alike)} of {len(per_slice)} slices)" if len(per_slice) > 1 else ""
+        merged.append(
+            Finding(
+                check=check,
+                counter=counter,
+                detail=first.detail + several,
+                since=first.since,
+                distrusts=any(item.distrusts for item in alike),
+            )
+        )
+    return tuple(merged)

@@ -1,0 +1,143 @@
+"""When a workload is idle, when it only looks so."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analyzer.profile import profile_fleet
+from fleet.profiles import WorkloadState
+from fleet.schema import Measure
+from fleet.settings import AnalyzerSettings
+from fleet.usage import UsageGrid
+from tests.analyzer.build import MONDAY, SETTINGS, Slice, history, noise, profile, work
+
+IDLE = {WorkloadState.IDLE, WorkloadState.IDLE_HELD, WorkloadState.PARTLY_IDLE}
+STEPS = 288
+
+
+def silent_since(step: int, level: float = 0.5) -> np.ndarray:
+    return np.where(np.arange(STEPS) < step, level, 0.0)
+
+
+def test_a_day_without_activity_is_idle_since_the_last_one() -> None:
+    said = profile(history([Slice(usage=work(silent_since(100), framebuffer=5e6))]))
+    assert said.state is WorkloadState.IDLE
+    assert said.idle_since == MONDAY + timedelta(seconds=600 * 100)
+
+
+def test_idle_with_framebuffer_in_hand_is_idle_held() -> None:
+    assert profile(history([Slice(usage=work(silent_since(100)))])).state is WorkloadState.IDLE_HELD
+
+
+def test_activity_within_the_last_day_is_not_idle() -> None:
+    assert profile(history([Slice(usage=work(silent_since(STEPS - 144 + 1)))])).state not in IDLE
+
+
+def test_a_single_busy_window_in_the_last_day_is_not_idle() -> None:
+    level = np.zeros(STEPS)
+    level[200] = 0.02
+    assert profile(history([Slice(usage=work(level))])).state not in IDLE
+
+
+def test_the_peak_of_a_window_counts_and_not_its_mean() -> None:
+    given_history = history([Slice(usage=work(0.001))])
+    peak = {measure: values.copy() for measure, values in given_history.slices.mean.items()}
+    peak[Measure.SM_ACTIVE][0, 250] = 0.9
+    grid = given_history.slices
+    bursty = UsageGrid(
+        keys=grid.keys,
+        since=grid.since,
+        step_seconds=grid.step_seconds,
+        steps=grid.steps,
+        mean=grid.mean,
+        peak=peak,
+    )
+    assert profile(replace(given_history, slices=bursty)).state not in IDLE
+
+
+@pytest.mark.parametrize("engine", [Measure.ENCODER, Measure.DECODER, Measure.MEMORY_ACTIVE])
+def test_another_engine_at_work_is_not_idle(engine: Measure) -> None:
+    assert profile(history([Slice(usage={**work(0.0), engine: 0.4})])).state not in IDLE
+
+
+def test_a_service_that_answers_a_trickle_of_requests_is_not_idle() -> None:
+    assert profile(history([Slice(usage={**work(0.0), Measure.REQUEST_RATE: 0.01})])).state not in IDLE
+
+
+def test_some_cards_idle_and_some_not_is_partly_idle_and_names_the_idle_pods() -> None:
+    said = profile(history([Slice(pod="works", usage=work(0.7)), Slice(pod="rests", usage=work(0.0))]))
+    assert said.state is WorkloadState.PARTLY_IDLE
+    assert said.idle_pods == ("rests",)
+
+
+def test_a_crash_looping_workload_is_judged_by_its_owner() -> None:
+    hours = timedelta(hours=4)
+    pods = []
+    for number in range(12):
+        level = np.full(STEPS, np.nan)
+        level[number * 24 : (number + 1) * 24] = 0.0
+        end = None if number == 11 else MONDAY + (number + 1) * hours
+        pods.append(
+            Slice(pod=f"p{number}", card="GPU-0", usage=work(level), started_at=MONDAY + number * hours, ended_at=end)
+        )
+    assert profile(history(pods)).state in IDLE
+
+
+def test_a_pod_of_three_hours_is_unknown() -> None:
+    level = np.full(STEPS, np.nan)
+    level[-18:] = 0.0
+    said = profile(history([Slice(usage=work(level), started_at=MONDAY + timedelta(hours=45))]))
+    assert said.state is WorkloadState.UNKNOWN
+    assert "3.0 hours" in said.reason
+
+
+def test_an_exporter_that_died_makes_nothing_idle() -> None:
+    level = np.zeros(STEPS)
+    level[-30:] = np.nan
+    assert profile(history([Slice(usage=work(level))])).state not in IDLE
+
+
+def test_a_history_that_ended_long_ago_says_nothing_of_now() -> None:
+    old = history([Slice(usage=work(0.0))])
+    later = old.inventory.as_of + timedelta(days=2)
+    said = profile_fleet(old, settings=SETTINGS, now=later).workloads[0]
+    assert said.state is WorkloadState.UNKNOWN
+
+
+def test_steps_after_now_are_not_looked_at() -> None:
+    level = np.zeros(STEPS)
+    level[200:] = 0.9
+    early = profile_fleet(history([Slice(usage=work(level))]), settings=SETTINGS, now=MONDAY + timedelta(hours=33))
+    assert early.workloads[0].state in IDLE
+
+
+def test_the_idle_limit_is_a_setting() -> None:
+    quiet = history([Slice(usage=work(0.03))])
+    loose = profile_fleet(quiet, settings=AnalyzerSettings(idle_ratio_max=0.2), now=quiet.inventory.as_of)
+    assert profile(quiet).state not in IDLE
+    assert loose.workloads[0].state in IDLE
+
+
+@given(st.lists(st.tuples(st.integers(0, STEPS - 1), st.integers(1, 60)), max_size=8), st.integers(0, 2**31))
+def test_gaps_never_make_a_thing_idle(gaps: list[tuple[int, int]], seed: int) -> None:
+    level = np.where(np.random.default_rng(seed).random(STEPS) < 0.2, 0.5, 0.0)
+    level[-1] = 0.5
+    level[-72] = 0.5
+    cut = level.copy()
+    for start, length in gaps:
+        cut[start : start + length] = np.nan
+    lost_all_but_zeros = np.where(cut > 0, np.nan, cut)
+    for damaged in (cut, lost_all_but_zeros):
+        assert profile(history([Slice(usage=work(damaged)), Slice(workload="x", usage=work(0.4))])).state not in IDLE
+
+
+def test_history_below_a_day_withholds_all_advice() -> None:
+    short = history([Slice(usage=work(noise(0.5, low=0, high=0.5)))], days=0.5)
+    found = profile_fleet(short, settings=SETTINGS, now=short.inventory.as_of)
+    assert found.workloads[0].state is WorkloadState.UNKNOWN
+    assert {item.reason for item in found.withheld} == {"history_too_short"}
+    assert len({item.kind for item in found.withheld}) == 9

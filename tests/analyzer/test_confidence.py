@@ -1,0 +1,80 @@
+"""Confidence follows what happened in the fleet's own past, and leans on a prior where that is short."""
+
+import numpy as np
+import pytest
+
+from analyzer.confidence import HORIZON_DAYS, IDLE_PRIOR, DayRecord, calibrate, day_starts, hazards, streaks
+from fleet.profiles import WorkloadClass
+from tests.analyzer.build import Slice, by_hour, history, profile, work
+
+INFERENCE = WorkloadClass.INFERENCE
+
+
+def record(used: np.ndarray) -> DayRecord:
+    nothing = np.zeros(used.shape, bool)
+    count = np.zeros(len(used), np.int64)
+    return DayRecord(
+        seen=np.ones(used.shape, bool),
+        used=used,
+        compute_large=nothing,
+        need_large=nothing,
+        promised=count,
+        kept=count,
+    )
+
+
+def idle_confidence(used: np.ndarray, streak: int = 1) -> float:
+    found = calibrate(record(used), [INFERENCE] * len(used))
+    return found.survival(found.idle, INFERENCE, streak)
+
+
+def test_without_history_the_prior_speaks() -> None:
+    assert idle_confidence(np.zeros((5, 1), bool)) == pytest.approx(IDLE_PRIOR)
+
+
+def test_a_fleet_whose_silence_lasts_is_believed() -> None:
+    assert idle_confidence(np.zeros((300, 14), bool)) > 0.9
+
+
+def test_a_fleet_whose_silence_breaks_every_other_day_is_not() -> None:
+    used = np.zeros((300, 14), bool)
+    used[:, ::2] = True
+    assert idle_confidence(used) < 0.01
+
+
+def test_longer_silence_is_surer_where_the_past_says_so() -> None:
+    used = np.zeros((400, 14), bool)
+    used[:200, 1::2] = True
+    assert idle_confidence(used, streak=7) > idle_confidence(used, streak=1) + 0.3
+
+
+def test_an_unseen_day_is_neither_silence_nor_event() -> None:
+    holds = np.ones((1, 3), bool)
+    seen = np.array([[True, False, True]])
+    assert streaks(holds, seen).tolist() == [[1, 0, 1]]
+    found = hazards(holds, seen, [INFERENCE], 0.5)
+    assert found[INFERENCE, 0] == pytest.approx(1 - 0.5 ** (1 / HORIZON_DAYS))
+
+
+@pytest.mark.parametrize(
+    ("steps", "step_seconds", "days"), [(143, 600, 1), (141, 600, 0), (1009, 600, 7), (1440, 60, 1)]
+)
+def test_days_are_counted_back_from_the_end(steps: int, step_seconds: int, days: int) -> None:
+    starts = day_starts(steps, step_seconds)
+    assert len(starts) == days
+    if days > 1:
+        assert steps - starts[-1] == 86400 // step_seconds
+
+
+def test_promises_that_were_broken_before_lower_the_confidence_of_new_ones() -> None:
+    office = [0.8 if 8 <= hour < 18 else 0.05 for hour in range(24)]
+    steady = by_hour(14, office)
+    surprised = steady.copy()
+    for day in (5, 8, 11):
+        # The night's surprises wander, so that hours which stayed quiet so far keep breaking their promise.
+        surprised[day * 144 + (day - 5) * 12 : day * 144 + (day - 5) * 12 + 12] = 0.7
+    sure, doubtful = (
+        profile(history([Slice(usage=work(level, framebuffer=7e10))], days=13)).confidence
+        for level in (steady[: 13 * 144], surprised[: 13 * 144])
+    )
+    assert doubtful < sure

@@ -1,0 +1,70 @@
+"""What framebuffer is needed, and when nobody can tell."""
+
+import numpy as np
+import pytest
+
+from fleet.profiles import WorkloadState
+from fleet.schema import Measure
+from fleet.units import GIB
+from tests.analyzer.build import Slice, history, noise, profile, work
+
+BUSY = noise(2, low=0.6, high=0.9)
+
+
+def test_need_is_what_was_used_at_most() -> None:
+    used = np.linspace(5 * GIB, 30 * GIB, 288)
+    said = profile(history([Slice(usage=work(BUSY, framebuffer=used))])).framebuffer
+    assert said.need_max == pytest.approx(30 * GIB, rel=1e-6)
+    assert said.preallocated is False
+
+
+def test_need_of_a_preallocating_server_is_what_its_cache_uses() -> None:
+    usage = {**work(BUSY, framebuffer=72 * GIB), Measure.KV_CACHE_USAGE: 0.25}
+    said = profile(history([Slice(usage=usage, server="vllm", pool=40 * GIB)])).framebuffer
+    assert said.used_max == pytest.approx(72 * GIB, rel=1e-6)
+    assert said.need_max == pytest.approx(42 * GIB, rel=1e-6)
+    assert said.preallocated is True
+
+
+@pytest.mark.parametrize("pool", [None, 40 * GIB])
+def test_need_is_unknown_without_the_caches_usage(pool: int | None) -> None:
+    said = profile(history([Slice(usage=work(BUSY, framebuffer=72 * GIB), server="vllm", pool=pool)]))
+    assert said.framebuffer.need_max is None
+    assert said.state is WorkloadState.BUSY
+
+
+def test_need_is_unknown_when_the_caches_usage_is_mostly_missing() -> None:
+    cache = np.where(np.arange(288) % 3 == 0, 0.2, np.nan)
+    usage = {**work(BUSY, framebuffer=72 * GIB), Measure.KV_CACHE_USAGE: cache}
+    assert profile(history([Slice(usage=usage, server="vllm", pool=40 * GIB)])).framebuffer.need_max is None
+
+
+def test_steps_without_the_caches_usage_do_not_raise_the_need() -> None:
+    cache = np.where(np.arange(288) % 10 == 0, np.nan, 0.25)
+    usage = {**work(BUSY, framebuffer=72 * GIB), Measure.KV_CACHE_USAGE: cache}
+    said = profile(history([Slice(usage=usage, server="vllm", pool=40 * GIB)])).framebuffer
+    assert said.need_max == pytest.approx(42 * GIB, rel=1e-6)
+
+
+def test_a_constant_near_the_grant_betrays_preallocation_when_the_server_is_silent() -> None:
+    said = profile(history([Slice(usage=work(BUSY, framebuffer=72 * GIB), server=None)])).framebuffer
+    assert said.preallocated is True
+    assert said.need_max is None
+
+
+@pytest.mark.parametrize("framebuffer", [20 * GIB, np.linspace(40 * GIB, 75 * GIB, 288)])
+def test_a_small_or_moving_framebuffer_is_not_preallocated(framebuffer) -> None:
+    said = profile(history([Slice(usage=work(BUSY, framebuffer=framebuffer), server=None)])).framebuffer
+    assert said.preallocated is False
+
+
+def test_a_grant_far_above_the_need_is_oversized() -> None:
+    said = profile(history([Slice(usage=work(BUSY, framebuffer=20 * GIB))]))
+    assert said.state is WorkloadState.OVERSIZED
+    assert "20480 MiB of 81920 MiB" in said.reason
+
+
+def test_compute_far_below_the_grant_is_oversized() -> None:
+    usage = work(noise(2, low=0.1, high=0.45), framebuffer=70 * GIB)
+    assert profile(history([Slice(usage=usage)])).state is WorkloadState.OVERSIZED
+    assert profile(history([Slice(usage=usage, compute=0.5)])).state is WorkloadState.BUSY

@@ -1,0 +1,134 @@
+"""Counters that lie are named, and free nothing."""
+
+import numpy as np
+import pytest
+
+from fleet.profiles import CardState, WorkloadState
+from fleet.schema import Measure
+from tests.analyzer.build import Slice, card_profile, history, noise, profile, work
+
+
+def checks(given, workload="svc"):
+    return {item.check: item.distrusts for item in profile(given, workload).trust}
+
+
+def test_honest_counters_pass_every_check() -> None:
+    level = noise(2, low=0.1, high=0.8)
+    usage = {**work(level), Measure.POWER: 100 + 200 * level, Measure.REQUEST_RATE: 50 * level}
+    assert checks(history([Slice(usage=usage)], cards={"GPU-000": work(level)})) == {}
+
+
+def test_a_container_at_zero_on_its_busy_card_is_distrusted() -> None:
+    given = history([Slice(usage=work(0.0))], cards={"GPU-000": work(noise(2, low=0.4, high=0.9))})
+    said = profile(given)
+    assert said.state is WorkloadState.UNKNOWN
+    assert checks(given) == {"container_zero_while_card_busy": True}
+    assert said.compute.p95 is None
+    assert card_profile(given, "GPU-000").state is CardState.UNTRUSTED
+
+
+def test_a_container_at_zero_beside_a_busy_neighbour_is_believed() -> None:
+    pair = [
+        Slice(workload="quiet", usage=work(0.0), card="GPU-s", compute=0.5),
+        Slice(workload="loud", usage=work(0.6), card="GPU-s", compute=0.5),
+    ]
+    assert checks(history(pair, cards={"GPU-s": work(0.6)}), "quiet") == {}
+
+
+def test_no_slice_of_a_busy_shared_card_is_believed_when_all_read_zero() -> None:
+    pair = [Slice(workload=name, usage=work(0.0), card="GPU-s", compute=0.5) for name in ("one", "two")]
+    given = history(pair, cards={"GPU-s": work(noise(2, low=0.5, high=0.6))})
+    assert checks(given, "one") == checks(given, "two") == {"container_zero_while_card_busy": True}
+
+
+def test_requests_served_without_any_engine_moving_are_distrusted() -> None:
+    given = history([Slice(usage={**work(0.0), Measure.REQUEST_RATE: 20.0})])
+    assert checks(given) == {"zero_while_serving": True}
+
+
+def test_sm_active_above_the_duty_cycle_is_distrusted() -> None:
+    level = noise(2, low=0.4, high=0.8)
+    usage = {**work(level), Measure.DUTY_CYCLE: level / 4}
+    assert checks(history([Slice(usage=usage)])) == {"sm_active_above_duty_cycle": True}
+
+
+@pytest.mark.parametrize("windows", [36, 80])
+def test_a_value_that_stands_still_for_hours_is_frozen(windows: int) -> None:
+    level = noise(2, low=0.1, high=0.8)
+    level[100 : 100 + windows] = 0.37
+    assert checks(history([Slice(usage=work(level))], jitter=0)) == {"frozen": True}
+
+
+def test_a_value_that_repeats_for_an_hour_is_not_frozen() -> None:
+    level = noise(2, low=0.1, high=0.8)
+    level[100:106] = 0.37
+    assert checks(history([Slice(usage=work(level))], jitter=0)) == {}
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0])
+def test_an_idle_and_a_full_card_may_stand_still(level: float) -> None:
+    assert "frozen" not in checks(history([Slice(usage=work(level))], jitter=0))
+
+
+def test_a_duty_cycle_that_stands_still_while_sm_active_moves_is_not_frozen() -> None:
+    usage = {**work(noise(2, low=0.1, high=0.3)), Measure.DUTY_CYCLE: 0.85}
+    assert checks(history([Slice(usage=usage)], jitter=0)) == {}
+
+
+def test_power_that_stands_still_is_frozen_even_at_zero_activity() -> None:
+    assert checks(history([Slice(usage={**work(0.0), Measure.POWER: 61.3})])) == {"frozen": True}
+
+
+def test_a_slice_at_a_hundredth_of_its_card_has_the_wrong_scale() -> None:
+    level = noise(2, low=0.2, high=0.9)
+    usage = {Measure.DUTY_CYCLE: level / 100, Measure.FRAMEBUFFER_USED: 2e10}
+    given = history([Slice(usage=usage)], cards={"GPU-000": {Measure.DUTY_CYCLE: level}})
+    assert checks(given) == {"scale_off_by_100": True}
+
+
+def test_sm_active_at_a_hundredth_that_follows_the_duty_cycle_has_the_wrong_scale() -> None:
+    level = noise(2, low=0.2, high=0.9)
+    assert checks(history([Slice(usage={**work(level), Measure.SM_ACTIVE: level / 100})]))["scale_off_by_100"]
+
+
+def test_tiny_kernels_at_a_full_duty_cycle_are_remarked_and_believed() -> None:
+    usage = {
+        Measure.SM_ACTIVE: noise(2, low=0.008, high=0.009),
+        Measure.DUTY_CYCLE: noise(2, low=0.95, high=1.0, seed=5),
+        Measure.FRAMEBUFFER_USED: 2e10,
+    }
+    given = history([Slice(usage=usage)])
+    assert checks(given) == {"spinning": False}
+    assert profile(given).state is WorkloadState.OVERSIZED
+
+
+def test_spinning_ranks_are_neither_idle_nor_distrusted() -> None:
+    usage = {**work(noise(2, low=0.1, high=0.2)), Measure.DUTY_CYCLE: 1.0}
+    said = profile(history([Slice(workload="svc", usage=usage, kind="Job", server="pytorch") for _ in range(4)]))
+    assert {item.check for item in said.trust} == {"spinning"}
+    assert said.state not in {WorkloadState.IDLE_HELD, WorkloadState.UNKNOWN}
+    assert said.trust[0].detail.endswith("(4 of 4 slices)")
+
+
+def test_percent_in_a_ratio_is_distrusted() -> None:
+    assert "above_one" in checks(history([Slice(usage={Measure.DUTY_CYCLE: noise(2, low=20, high=60)})]))
+
+
+def test_mebibytes_taken_for_bytes_are_distrusted() -> None:
+    assert checks(history([Slice(usage=work(noise(2, low=0.1, high=0.9), framebuffer=21_000))])) == {
+        "framebuffer_scale": True
+    }
+
+
+def test_more_framebuffer_than_the_card_has_is_distrusted() -> None:
+    usage = work(noise(2, low=0.1, high=0.9), framebuffer=100 * 2**30)
+    assert checks(history([Slice(usage=usage)])) == {"framebuffer_above_card": True}
+
+
+def test_a_missing_value_is_no_zero() -> None:
+    level = noise(2, low=0.4, high=0.8)
+    level[::7] = np.nan
+    said = profile(history([Slice(usage=work(level))], cards={"GPU-000": work(0.6)}))
+    assert said.trust == ()
+    assert said.compute.p50 is not None
+    assert said.compute.p50 > 0.4
