@@ -1,0 +1,287 @@
+"""Plans on the first part of a history, judged on the days after it: what our advice would have been worth.
+
+Every fold cuts the history, makes profiles and plans anew from what was known at the cut, and plays the following days
+with `fleet.sharing`. Naive rules are judged beside it on the same pods. Called by the front door (`backtest`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analyzer.profile import profile_fleet
+from fleet.capabilities import Capabilities, Oversubscription
+from fleet.decisions import PlacedSlice, Plan, RiskLevel
+from fleet.errors import NotEnoughData
+from fleet.inventory import CardId, Priority
+from fleet.settings import Settings
+from fleet.sharing import Seats, fare
+from fleet.usage import CardGrid, History, Key, SliceGrid, UsageGrid
+from recommender.demand import DAY_SECONDS, Demand, demand_of
+from recommender.naive import NAIVE_RULES, naive_packing
+from recommender.planner import make_plan
+
+JUDGED_KINDS = frozenset({"Deployment", "StatefulSet"})
+"""Owners whose pods live on: jobs and notebooks come and go and say nothing of a plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BacktestScore:
+    """How one rule did in one fold.
+
+    Attributes:
+        fold: number, from 1.
+        rule: preset or naive rule.
+        since: first judged moment.
+        until: end of the judged days.
+        cards_before: cards of the judged pods.
+        cards_after: cards after the rule.
+        saved_ratio: 1 - after / before.
+        violation_ratio: violated active steps / active steps, realised.
+        contention_ratio: of them contended.
+        framebuffer_ratio: of them short of framebuffer or on a full card.
+        predicted_violation_ratio: what the plan said before, None for naive rules.
+        lost_work_ratio: demand that did not fit / demand.
+    """
+
+    fold: int
+    rule: str
+    since: datetime
+    until: datetime
+    cards_before: int
+    cards_after: int
+    saved_ratio: float
+    violation_ratio: float
+    contention_ratio: float
+    framebuffer_ratio: float
+    predicted_violation_ratio: float | None
+    lost_work_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BacktestReport:
+    """All folds.
+
+    Attributes:
+        train_days: days a plan was made from.
+        test_days: days it was judged on.
+        scores: per fold and rule, folds in order of time.
+    """
+
+    train_days: int
+    test_days: int
+    scores: tuple[BacktestScore, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fold:
+    """The judged days: what pods really did, and on which cards they began."""
+
+    number: int
+    coming: Demand
+    judged: NDArray[np.int64]
+    whole: NDArray[np.float64]
+    since: datetime
+    until: datetime
+    spills: bool
+
+
+def backtest(
+    history: History,
+    *,
+    train_days: int,
+    test_days: int,
+    settings: Settings,
+    capability: Capabilities,
+    folds: int = 1,
+) -> BacktestReport:
+    """Judges plans made at earlier moments.
+
+    Args:
+        history: the whole history; the last fold is judged on its last days.
+        train_days: days that each plan is made from.
+        test_days: days that each plan is judged on.
+        settings: settings; every preset is judged.
+        capability: what the backend enforces.
+        folds: cuts, one day apart.
+
+    Raises:
+        NotEnoughData: the history does not hold one fold.
+    """
+    per_day = max(1, DAY_SECONDS // history.slices.step_seconds)
+    needed = (train_days + test_days + folds - 1) * per_day
+    if history.slices.steps < needed:
+        raise NotEnoughData(
+            f"cannot back-test {folds} folds of {train_days} + {test_days} days: the history holds "
+            f"{history.slices.steps / per_day:.1f} days, {needed / per_day:.0f} are needed"
+        )
+    scores: list[BacktestScore] = []
+    for fold in range(1, folds + 1):
+        end = history.slices.steps - (folds - fold) * per_day
+        cut = end - test_days * per_day
+        known = _part(history, cut - train_days * per_day, cut)
+        scores += _judge(known, history, cut, end, fold, settings, capability)
+    return BacktestReport(train_days=train_days, test_days=test_days, scores=tuple(scores))
+
+
+def _part(history: History, start: int, stop: int) -> History:
+    """What was known at the end of step `stop`, from step `start` on."""
+    moment = history.slices.since + timedelta(seconds=history.slices.step_seconds * stop)
+    grants = tuple(
+        replace(grant, ended_at=None) if grant.ended_at is not None and grant.ended_at >= moment else grant
+        for grant in history.inventory.grants
+        if grant.started_at < moment
+    )
+    cards: CardGrid | None = None
+    if history.cards is not None:
+        step = history.slices.step_seconds / history.cards.step_seconds
+        cards = _columns(history.cards, round(start * step), round(stop * step))
+    return History(
+        inventory=replace(history.inventory, as_of=moment, grants=grants),
+        slices=_columns(history.slices, start, stop),
+        cards=cards,
+    )
+
+
+def _columns(grid: UsageGrid[Key], start: int, stop: int) -> UsageGrid[Key]:
+    return UsageGrid(
+        keys=grid.keys,
+        since=grid.since + timedelta(seconds=grid.step_seconds * start),
+        step_seconds=grid.step_seconds,
+        steps=stop - start,
+        mean={measure: values[:, start:stop] for measure, values in grid.mean.items()},
+        peak={measure: values[:, start:stop] for measure, values in grid.peak.items()},
+    )
+
+
+def _judge(
+    known: History,
+    history: History,
+    cut: int,
+    end: int,
+    fold: int,
+    settings: Settings,
+    capability: Capabilities,
+) -> list[BacktestScore]:
+    now = known.inventory.as_of
+    future: SliceGrid = _columns(history.slices, cut, end)
+    coming = demand_of(History(inventory=known.inventory, slices=future))
+    judged = np.array(
+        [
+            row
+            for row, grant in enumerate(coming.grants)
+            if grant.workload_kind in JUDGED_KINDS and np.isfinite(coming.compute[row]).any()
+        ],
+        np.int64,
+    )
+    profiles = profile_fleet(known, settings=settings.analyzer, now=now)
+    fold_of = _Fold(
+        number=fold,
+        coming=coming,
+        judged=judged,
+        whole=np.array([grant.framebuffer_bytes for grant in coming.grants], float),
+        since=now,
+        until=future.until,
+        spills=capability.oversubscription is Oversubscription.SPILL,
+    )
+    scores = []
+    for preset in RiskLevel:
+        chosen = settings.model_copy(update={"risk": settings.risk.model_copy(update={"preset": preset})})
+        plan = make_plan(known, profiles, settings=chosen, capability=capability, now=now)
+        predicted = plan.totals.predicted_violation_ratio
+        scores.append(_score(fold_of, preset.value, *_seats_of(plan, coming), predicted=predicted))
+    past = demand_of(known)
+    never = np.zeros(len(coming.grants), bool)
+    scores += [
+        _score(fold_of, rule, *_naive(rule, past, judged, fold_of.whole), never, predicted=None) for rule in NAIVE_RULES
+    ]
+    return scores
+
+
+def _seats_of(plan: Plan, coming: Demand) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]:
+    """Card number, grant and oversubscription of each row; a pod that the plan does not place has its own card."""
+    placed: dict[tuple[str, str, str, CardId | None], tuple[int, PlacedSlice]] = {}
+    for number, card in enumerate(plan.placement):
+        for part in card.slices:
+            place = (number, part)
+            placed[part.namespace, part.pod, part.container, card.card] = place
+            # A pod with one card may have moved, so it is found without its card as well.
+            placed[part.namespace, part.pod, part.container, None] = place
+    rows = len(coming.grants)
+    where = np.arange(rows, dtype=np.int64) + len(plan.placement)
+    granted = np.array([grant.framebuffer_bytes for grant in coming.grants], float)
+    over = np.zeros(rows, bool)
+    for row, grant in enumerate(coming.grants):
+        name = (grant.namespace, grant.pod, grant.container)
+        found = placed.get((*name, grant.card)) or placed.get((*name, None))
+        if found is not None:
+            where[row], granted[row], over[row] = found[0], found[1].framebuffer_bytes, found[1].oversubscribed
+    return where, granted, over
+
+
+def _naive(
+    rule: str, past: Demand, judged: NDArray[np.int64], whole: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    where = np.arange(len(past.grants), dtype=np.int64)
+    granted = whole.copy()
+    by_model: dict[str, list[int]] = defaultdict(list)
+    for row in judged:
+        by_model[past.grants[int(row)].card_model].append(int(row))
+    offset = len(where)
+    for model in sorted(by_model):
+        rows = np.array(by_model[model], np.int64)
+        bin_of, sizes = naive_packing(rule, past, rows, float(whole[rows[0]]))
+        where[rows] = offset + bin_of
+        granted[rows] = sizes
+        offset += int(bin_of.max()) + 1
+    return where, granted
+
+
+def _score(
+    fold: _Fold,
+    rule: str,
+    where: NDArray[np.int64],
+    granted: NDArray[np.float64],
+    over: NDArray[np.bool_],
+    *,
+    predicted: float | None,
+) -> BacktestScore:
+    coming, judged = fold.coming, fold.judged
+    numbers, card = np.unique(where[judged], return_inverse=True)
+    card = card.reshape(-1).astype(np.int64)
+    capacity = np.zeros(len(numbers))
+    np.maximum.at(capacity, card, fold.whole[judged])
+    is_low = np.array([coming.grants[int(row)].priority is Priority.LOW for row in judged], bool)
+    seats = Seats(
+        card=card,
+        framebuffer_granted_bytes=granted[judged],
+        compute_granted_ratio=np.ones(len(judged)),
+        is_hard=np.zeros(len(judged), bool),
+        is_low=is_low,
+        is_oversubscribed=over[judged],
+        capacity_bytes=capacity,
+    )
+    demand = coming.compute[judged]
+    played = fare(demand, coming.need_bytes[judged], seats, spills=fold.spills)
+    counted = played.active & ~is_low[:, None]
+    active = max(1, int(counted.sum()))
+    asked = float(np.nan_to_num(demand[~is_low]).sum())
+    served = float(np.nan_to_num(played.served_ratio[~is_low]).sum())
+    return BacktestScore(
+        fold=fold.number,
+        rule=rule,
+        since=fold.since,
+        until=fold.until,
+        cards_before=len(judged),
+        cards_after=len(numbers),
+        saved_ratio=1.0 - len(numbers) / max(1, len(judged)),
+        violation_ratio=int((played.violated & counted).sum()) / active,
+        contention_ratio=int((played.contention & counted).sum()) / active,
+        framebuffer_ratio=int(((played.short | played.full) & counted).sum()) / active,
+        predicted_violation_ratio=predicted,
+        lost_work_ratio=max(0.0, 1.0 - served / asked) if asked > 0 else 0.0,
+    )

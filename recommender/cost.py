@@ -1,0 +1,41 @@
+"""Savings per week, in whole freed cards only: a smaller slice on a card that stays in use saves nothing.
+
+Called by `planner`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal
+
+from fleet.decisions import Saving
+from fleet.inventory import Card
+from recommender.prices import PriceBook
+
+HOURS_PER_WEEK = 168
+_CENT = Decimal("0.01")
+
+
+def saving_of(cards: Iterable[Card], book: PriceBook) -> Saving:
+    """What freeing these cards saves per week.
+
+    Args:
+        cards: cards that nobody needs any more.
+        book: prices.
+
+    Returns:
+        Amounts in the book's currency, rounded to cents: the sum over the cards whose price is known, so a lower bound
+        where some have none; None where no card has one. No card saves 0.
+    """
+    freed = list(cards)
+    return Saving(
+        amortised=_per_week([book.amortised_per_hour(card.card_model) for card in freed]),
+        marginal=_per_week([book.marginal_per_hour(card.card_model, is_owned=card.is_owned) for card in freed]),
+    )
+
+
+def _per_week(per_hour: list[Decimal | None]) -> Decimal | None:
+    known = [price for price in per_hour if price is not None]
+    if per_hour and not known:
+        return None
+    return (sum(known, start=Decimal(0)) * HOURS_PER_WEEK).quantize(_CENT)

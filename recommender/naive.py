@@ -1,0 +1,101 @@
+"""Rules that anyone could make without us, packed and judged like ours: the frontier's and the back-test's company.
+
+Sum of maxima, and the hour profile (95th percentile per hour of day) with a limit of 0.9: both first fit by decreasing
+size, framebuffer at its maximum plus 10 %. Called by `planner` and `backtest`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.usage import Float32
+from recommender.demand import DAY_SECONDS, Demand
+from recommender.footprint_grants import SNAP_BYTES
+
+SUM_OF_MAXIMA = "sum of maxima"
+HOUR_PROFILE = "hour profile p95, limit 0.9"
+NAIVE_RULES = (SUM_OF_MAXIMA, HOUR_PROFILE)
+_HEADROOM = 1.10
+_LIMIT = {SUM_OF_MAXIMA: 1.0, HOUR_PROFILE: 0.9}
+_OPEN_MAX = 512
+
+
+def naive_packing(
+    rule: str, demand: Demand, rows: NDArray[np.int64], capacity_bytes: float
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Packs rows by a naive rule.
+
+    Args:
+        rule: one of `NAIVE_RULES`.
+        demand: the series.
+        rows: rows of one card model.
+        capacity_bytes: framebuffer of a card.
+
+    Returns:
+        Bin of each row, (n,), and framebuffer granted to each, bytes, (n,).
+    """
+    need = np.nan_to_num(demand.need_bytes[rows], nan=0.0).max(axis=1, initial=0.0).astype(float)
+    granted = np.minimum(capacity_bytes, np.ceil(need * _HEADROOM / SNAP_BYTES) * SNAP_BYTES)
+    compute = np.nan_to_num(demand.compute[rows])
+    if rule == SUM_OF_MAXIMA or demand.step_seconds > DAY_SECONDS // 24:
+        profile = compute.max(axis=1, initial=0.0)[:, None].astype(np.float32)
+    else:
+        profile = _hour_profile(demand.compute[rows], demand.step_seconds)
+    limit = _LIMIT[rule]
+    order = np.argsort(-np.maximum(granted / capacity_bytes, profile.max(axis=1, initial=0.0) / limit), kind="stable")
+    return _first_fit(order, granted, np.ascontiguousarray(profile), capacity_bytes, limit), granted
+
+
+def _hour_profile(compute: Float32, step_seconds: int) -> Float32:
+    """95th percentile per hour of day, (rows, 24); hours are counted from the end of the history."""
+    steps = compute.shape[1]
+    hour_of = (np.arange(steps, dtype=np.int64) - steps) * step_seconds // 3600 % 24
+    profile = np.zeros((len(compute), 24), np.float32)
+    for number in range(24):
+        here = compute[:, np.flatnonzero(hour_of == number)]
+        if here.shape[1]:
+            filled = np.where(np.isfinite(here).any(axis=1, keepdims=True), here, 0.0)
+            profile[:, number] = np.nan_to_num(np.nanquantile(filled, 0.95, axis=1))
+    return profile
+
+
+@numba.njit(cache=True, nogil=True)
+def _first_fit(order: Any, sizes: Any, profile: Any, capacity: float, limit: float) -> Any:
+    items, slots = profile.shape
+    bin_of = np.empty(items, np.int32)
+    used = np.zeros(items)
+    load = np.zeros((items, slots), np.float32)
+    window = np.empty(_OPEN_MAX + 1, np.int32)
+    opened, made = 0, 0
+    for item in order:
+        found = -1
+        for k in range(opened):
+            b = window[k]
+            if used[b] + sizes[item] > capacity:
+                continue
+            fits = True
+            for t in range(slots):
+                if load[b, t] + profile[item, t] > limit:
+                    fits = False
+                    break
+            if fits:
+                found = b
+                break
+        if found < 0:
+            found = made
+            made += 1
+            if opened == _OPEN_MAX:
+                for k in range(opened - 1):
+                    window[k] = window[k + 1]
+                opened -= 1
+            window[opened] = found
+            opened += 1
+        bin_of[item] = found
+        used[found] += sizes[item]
+        for t in range(slots):
+            load[found, t] += profile[item, t]
+    return bin_of

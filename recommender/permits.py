@@ -1,0 +1,247 @@
+"""What the rules allow, workload by workload, before anything is packed. Called by `planner`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+
+from fleet.capabilities import Capabilities, Oversubscription
+from fleet.decisions import RecommendationKind, Refusal, Withheld
+from fleet.inventory import Priority, WorkloadId
+from fleet.profiles import Profile, Profiles
+from fleet.settings import Settings
+from recommender.case import Case, untouchable
+from recommender.consolidate import Member
+from recommender.demand import Demand
+from recommender.rules import RULES
+
+_SHARING = (
+    RecommendationKind.SLICE,
+    RecommendationKind.OVERSUBSCRIBE,
+    RecommendationKind.COLOCATE,
+    RecommendationKind.OFFPEAK_PAIR,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permits:
+    """What may be proposed to whom.
+
+    Attributes:
+        cases: every live workload, sorted.
+        kinds: kinds that each workload may be proposed.
+        reclaimed: workloads that give everything back.
+        members: rows that may share cards, sorted by row.
+        refused: who is left alone in what, and why.
+        withheld: kinds that nobody is offered.
+    """
+
+    cases: dict[WorkloadId, Case]
+    kinds: dict[WorkloadId, frozenset[RecommendationKind]]
+    reclaimed: tuple[WorkloadId, ...]
+    members: tuple[Member, ...]
+    refused: tuple[Refusal, ...]
+    withheld: tuple[Withheld, ...]
+
+
+def permits_of(
+    demand: Demand,
+    profiles: Profiles,
+    *,
+    settings: Settings,
+    capability: Capabilities,
+    now: datetime,
+    only: RecommendationKind | None,
+    namespace: str | None,
+    moves_max: int | None,
+) -> Permits:
+    """Asks every rule about every workload.
+
+    Args:
+        demand: live slices.
+        profiles: the analyzer's answer.
+        settings: settings.
+        capability: what the backend enforces.
+        now: moment of the plan.
+        only: the one kind asked for, None for all.
+        namespace: the one namespace asked for, None for all.
+        moves_max: most pods that may be restarted, None for any number.
+    """
+    cases = _cases(demand, profiles, settings, capability, now)
+    withheld = _withheld_by_backend(capability)
+    off = {item.kind for item in (*withheld, *profiles.withheld) if item.reason != _FRAMEBUFFER_REASON}
+    kinds: dict[WorkloadId, frozenset[RecommendationKind]] = {}
+    refused: list[Refusal] = []
+    for name, case in cases.items():
+        if namespace is not None and case.grants[0].namespace != namespace:
+            continue
+        allowed, said = _ask(case, off, only)
+        kinds[name] = allowed
+        refused += said
+    reclaimed = [name for name in kinds if RecommendationKind.RECLAIM in kinds[name]]
+    sharing = [name for name in kinds if name not in set(reclaimed) and _may_share(kinds[name], only)]
+    sharing, late = _within_moves(demand, cases, sharing, moves_max, len(_pods_of(cases, reclaimed)))
+    members, stuck = _members(demand, cases, kinds, sharing, set(reclaimed))
+    return Permits(
+        cases=cases,
+        kinds=kinds,
+        reclaimed=tuple(reclaimed),
+        members=tuple(members),
+        refused=tuple(refused + late + stuck),
+        withheld=withheld,
+    )
+
+
+_FRAMEBUFFER_REASON = "framebuffer_not_oversubscribed"
+
+
+def _withheld_by_backend(capability: Capabilities) -> tuple[Withheld, ...]:
+    name = capability.backend
+    if not capability.can_share or capability.framebuffer_step_bytes is None:
+        detail = (
+            f"backend {name} can't put two pods on one card: slices_per_card_max={capability.slices_per_card_max}, "
+            f"framebuffer_step_bytes={capability.framebuffer_step_bytes}"
+        )
+        return tuple(Withheld(kind=kind, reason="backend_cannot_share", detail=detail) for kind in _SHARING)
+    if capability.oversubscription is not Oversubscription.SPILL:
+        detail = (
+            f"backend {name} has oversubscription={capability.oversubscription.value}: granted framebuffer always fits "
+            "the card together; only compute is promised more than once"
+        )
+        return (Withheld(kind=RecommendationKind.OVERSUBSCRIBE, reason=_FRAMEBUFFER_REASON, detail=detail),)
+    return ()
+
+
+def _ask(
+    case: Case, off: set[RecommendationKind], only: RecommendationKind | None
+) -> tuple[frozenset[RecommendationKind], list[Refusal]]:
+    everything = untouchable(case)
+    if everything is not None:
+        return frozenset(), [everything]
+    allowed: set[RecommendationKind] = set()
+    refused: list[Refusal] = []
+    for rule in RULES:
+        # Sharing of any kind needs the slice rule's consent, so it is always asked.
+        if rule.kind in off or (only not in (None, rule.kind) and rule.kind is not RecommendationKind.SLICE):
+            continue
+        if not rule.applies(case):
+            continue
+        refusal = rule.refusal(case)
+        if refusal is None:
+            allowed.add(rule.kind)
+        elif rule.kind is not RecommendationKind.SLICE or only is not RecommendationKind.RECLAIM:
+            refused.append(refusal)
+    if case.priority is Priority.LOW and RecommendationKind.COLOCATE not in allowed:
+        allowed.discard(RecommendationKind.SLICE)
+    return frozenset(allowed), refused
+
+
+def _may_share(kinds: frozenset[RecommendationKind], only: RecommendationKind | None) -> bool:
+    if RecommendationKind.SLICE not in kinds or only is RecommendationKind.RECLAIM:
+        return False
+    # A card is co-located by a pod of low priority and one that is not; the other side needs no consent but slicing.
+    return only in (None, RecommendationKind.SLICE, RecommendationKind.COLOCATE) or only in kinds
+
+
+def _cases(
+    demand: Demand, profiles: Profiles, settings: Settings, capability: Capabilities, now: datetime
+) -> dict[WorkloadId, Case]:
+    profile_of: dict[WorkloadId, Profile] = {profile.workload: profile for profile in profiles.workloads}
+    rows_of: dict[int, list[int]] = defaultdict(list)
+    on_card: dict[str, set[WorkloadId]] = defaultdict(set)
+    for row, grant in enumerate(demand.grants):
+        rows_of[int(demand.workload_of[row])].append(row)
+        on_card[grant.card].add(grant.workload_id)
+    seen = np.isfinite(demand.compute)
+    first = np.where(seen.any(axis=1), seen.argmax(axis=1), demand.steps)
+    cases = {}
+    for number, name in enumerate(demand.workloads):
+        rows = rows_of[number]
+        grants = tuple(demand.grants[row] for row in rows)
+        cases[name] = Case(
+            workload=name,
+            profile=profile_of.get(name),
+            grants=grants,
+            seen_seconds=float(demand.steps - min(first[row] for row in rows)) * demand.step_seconds,
+            has_need=bool(demand.has_need[rows].all() and np.isfinite(demand.need_bytes[rows]).any()),
+            neighbours=tuple(sorted({other for grant in grants for other in on_card[grant.card]} - {name})),
+            settings=settings,
+            capability=capability,
+            now=now,
+        )
+    return cases
+
+
+def _pods_of(cases: dict[WorkloadId, Case], names: Sequence[WorkloadId]) -> list[str]:
+    return [grant.pod_id for name in names for grant in cases[name].grants]
+
+
+def _within_moves(
+    demand: Demand, cases: dict[WorkloadId, Case], sharing: list[WorkloadId], moves_max: int | None, used: int
+) -> tuple[list[WorkloadId], list[Refusal]]:
+    """Keeps the workloads that share most easily, as far as the moves go."""
+    if moves_max is None:
+        return sharing, []
+    mean = np.nan_to_num(demand.compute).mean(axis=1) if demand.steps else np.zeros(len(demand.grants))
+    total = np.bincount(demand.workload_of, weights=mean, minlength=len(demand.workloads))
+    level = {name: float(total[number]) for number, name in enumerate(demand.workloads)}
+    kept: list[WorkloadId] = []
+    refused: list[Refusal] = []
+    for name in sorted(sharing, key=lambda name: (level[name], name)):
+        pods = len(cases[name].grants)
+        if used + pods <= moves_max:
+            kept.append(name)
+            used += pods
+        else:
+            refused.append(
+                cases[name].refuse(None, "moves_max", f"its {pods} pods would pass the limit of {moves_max} moves")
+            )
+    return sorted(kept), refused
+
+
+def _members(
+    demand: Demand,
+    cases: dict[WorkloadId, Case],
+    kinds: dict[WorkloadId, frozenset[RecommendationKind]],
+    sharing: list[WorkloadId],
+    reclaimed: set[WorkloadId],
+) -> tuple[list[Member], list[Refusal]]:
+    """Rows that may share; a workload beside one that stays as it is stays as well."""
+    chosen = set(sharing)
+    refused: list[Refusal] = []
+    changed = True
+    while changed:
+        changed = False
+        for name in sorted(chosen):
+            resting = [other for other in cases[name].neighbours if other not in chosen and other not in reclaimed]
+            if resting:
+                chosen.discard(name)
+                refused.append(
+                    cases[name].refuse(
+                        None, "neighbour_stays", f"it shares a card with {resting[0]}, which stays as it is"
+                    )
+                )
+                changed = True
+    isolated = sorted({cases[name].grants[0].namespace for name in chosen if cases[name].isolation == "hard"})
+    group = {space: number for number, space in enumerate(isolated)}
+    members = []
+    for row, grant in enumerate(demand.grants):
+        if grant.workload_id not in chosen:
+            continue
+        case = cases[grant.workload_id]
+        is_hard = case.isolation == "hard"
+        members.append(
+            Member(
+                row=row,
+                workload=int(demand.workload_of[row]),
+                is_low=case.priority is Priority.LOW,
+                group=group[grant.namespace] if is_hard else -1,
+                is_flat=RecommendationKind.OVERSUBSCRIBE not in kinds[grant.workload_id]
+                and RecommendationKind.OFFPEAK_PAIR not in kinds[grant.workload_id],
+            )
+        )
+    return members, refused

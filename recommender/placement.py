@@ -1,0 +1,324 @@
+"""The world after the plan: who sits on which card with which slice, and what that adds up to. Called by `planner`."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fleet.capabilities import CorePolicy
+from fleet.decisions import CardPlacement, PlacedSlice, RecommendationKind, Refusal, Totals
+from fleet.inventory import Card, CardId, Grant, Inventory, WorkloadId
+from fleet.settings import Settings
+from fleet.sharing import CONTENTION_RATIO_MAX
+from recommender.consolidate import Choice, Group
+from recommender.cost import saving_of
+from recommender.demand import Demand
+from recommender.permits import Permits
+from recommender.prices import PriceBook
+from recommender.proposals import Cut, Move
+from recommender.seating import Seat, seat_bins
+
+HOURS_PER_WEEK = 168
+_SHARE_STEP = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrangement:
+    """Seats after the plan.
+
+    Attributes:
+        seats: every card that carries a pod afterwards, sorted by card.
+        cuts: new slice per workload that is cut.
+        moves: pods that change cards.
+        refused: workloads that could not be seated.
+        cards_before: cards granted to somebody before.
+    """
+
+    seats: tuple[Seat, ...]
+    cuts: Mapping[WorkloadId, Cut]
+    moves: tuple[Move, ...]
+    refused: tuple[Refusal, ...]
+    cards_before: frozenset[CardId]
+
+    @property
+    def freed(self) -> frozenset[CardId]:
+        """Cards that nobody needs any more."""
+        return self.cards_before - {seat.card for seat in self.seats}
+
+    @property
+    def cards_freed(self) -> int:
+        """How many they are."""
+        return len(self.freed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sharing:
+    """What is known of one shared bin."""
+
+    kind: RecommendationKind
+    violation_ratio: float
+    low_hours: float
+
+
+def arrange(
+    demand: Demand,
+    inventory: Inventory,
+    permits: Permits,
+    groups: Sequence[Group],
+    choice: Choice,
+    *,
+    only: RecommendationKind | None = None,
+) -> Arrangement:
+    """Seats a packing on physical cards.
+
+    Args:
+        demand: live slices.
+        inventory: nodes and cards.
+        permits: who may share, who is reclaimed.
+        groups: groups that were packed.
+        choice: the packing.
+        only: dissolve shared cards of any other kind; None for none.
+
+    Returns:
+        The world after the plan; a card model whose packing can't be seated stays as it is.
+    """
+    gone = set(permits.reclaimed)
+    packed = {int(row) for group in groups for row in group.rows}
+    resting = [row for row, grant in enumerate(demand.grants) if row not in packed and grant.workload_id not in gone]
+    seats: list[Seat] = []
+    sharing: dict[int, _Sharing] = {}
+    cuts: dict[WorkloadId, Cut] = {}
+    refused: list[Refusal] = []
+    for number, group in enumerate(groups):
+        bins, known = _bins_of(group, choice, number, permits, demand, only)
+        found = seat_bins(bins, demand.grants, inventory, resting)
+        if found is None:
+            refused += _too_dense(group, demand, permits)
+            resting += [int(row) for row in group.rows]
+            continue
+        seats += found
+        sharing.update(known)
+        cuts.update(_cuts(group, found, demand, permits))
+    moves = []
+    for seat in seats:
+        for row in seat.rows:
+            if demand.grants[row].card != seat.card:
+                how = sharing[row]
+                moves.append(
+                    Move(
+                        row=row,
+                        source=demand.grants[row].card,
+                        target=seat.card,
+                        kind=how.kind,
+                        violation_ratio=how.violation_ratio,
+                        low_hours=how.low_hours,
+                    )
+                )
+    seats += _resting_seats(resting, demand)
+    return Arrangement(
+        seats=tuple(sorted(seats, key=lambda seat: seat.card)),
+        cuts=cuts,
+        moves=tuple(moves),
+        refused=tuple(refused),
+        cards_before=frozenset(grant.card for grant in demand.grants),
+    )
+
+
+def _bins_of(
+    group: Group,
+    choice: Choice,
+    number: int,
+    permits: Permits,
+    demand: Demand,
+    only: RecommendationKind | None,
+) -> tuple[list[list[int]], dict[int, _Sharing]]:
+    bin_of, harm = choice.bin_of[number], choice.harm[number]
+    items_of: dict[int, list[int]] = defaultdict(list)
+    for item, b in enumerate(bin_of):
+        items_of[int(b)].append(item)
+    bins: list[list[int]] = []
+    known: dict[int, _Sharing] = {}
+    for b, items in items_of.items():
+        rows = [int(group.rows[item]) for item in items]
+        kind = _kind_of(group, items, [permits.kinds[demand.grants[row].workload_id] for row in rows])
+        if len(items) > 1 and only is not None and kind is not only:
+            bins += [[row] for row in rows]
+            continue
+        bins.append(rows)
+        ratio = float(harm.violated[b] / harm.active[b]) if harm.active[b] > 0 else 0.0
+        low = min(float(harm.left[b]), float(group.low_demand[items].sum())) * HOURS_PER_WEEK
+        # The work is counted once per card, with its first pod.
+        for place, row in enumerate(rows):
+            known[row] = _Sharing(kind=kind, violation_ratio=ratio, low_hours=0.0 if place else low)
+    return bins, known
+
+
+def _kind_of(group: Group, items: Sequence[int], kinds: Sequence[frozenset[RecommendationKind]]) -> RecommendationKind:
+    """What sharing this card is: by priorities first, then by whether peaks fit, then by hours."""
+    low = group.problem.is_low[items]
+    if low.any() and not low.all():
+        return RecommendationKind.COLOCATE
+    if group.peak[items].sum() <= CONTENTION_RATIO_MAX:
+        return RecommendationKind.SLICE
+    replayed = group.problem.load[group.problem.item_type[items], : group.joint_points].sum(axis=0)
+    if all(RecommendationKind.OFFPEAK_PAIR in kind for kind in kinds) and replayed.max() <= CONTENTION_RATIO_MAX:
+        return RecommendationKind.OFFPEAK_PAIR
+    return RecommendationKind.OVERSUBSCRIBE
+
+
+def _cuts(group: Group, seats: Sequence[Seat], demand: Demand, permits: Permits) -> dict[WorkloadId, Cut]:
+    """Slices of all workloads with a pod that shares a card; replicas have one template, so one slice."""
+    item_of = {int(row): item for item, row in enumerate(group.rows)}
+    cuts: dict[WorkloadId, Cut] = {}
+    sharing = {demand.grants[row].workload_id for seat in seats if len(seat.rows) > 1 for row in seat.rows}
+    peaks: dict[WorkloadId, float] = defaultdict(float)
+    for row in item_of:
+        name = demand.grants[row].workload_id
+        peaks[name] = max(peaks[name], float(group.peak[item_of[row]]))
+    for row, item in item_of.items():
+        name = demand.grants[row].workload_id
+        if name in sharing and name not in cuts:
+            share = math.ceil(round(peaks[name] / _SHARE_STEP, 6)) * _SHARE_STEP
+            cuts[name] = Cut(
+                framebuffer_bytes=int(group.grants.granted_bytes[item]),
+                compute_ratio=round(min(1.0, max(_SHARE_STEP, share)), 2),
+                shown_bytes=int(group.grants.need_max_bytes[item]),
+                is_hard=permits.cases[name].isolation == "hard",
+            )
+    return cuts
+
+
+def _too_dense(group: Group, demand: Demand, permits: Permits) -> list[Refusal]:
+    names = sorted({demand.grants[int(row)].workload_id for row in group.rows})
+    detail = f"on {group.card_model} its pods already share cards more closely than the forecast would let them"
+    return [permits.cases[name].refuse(None, "shares_already", detail) for name in names]
+
+
+def _resting_seats(resting: Sequence[int], demand: Demand) -> list[Seat]:
+    rows_of: dict[CardId, list[int]] = defaultdict(list)
+    for row in resting:
+        rows_of[demand.grants[row].card].append(row)
+    return [
+        Seat(card=card, node=demand.grants[rows[0]].node, rows=tuple(sorted(rows))) for card, rows in rows_of.items()
+    ]
+
+
+def placement_of(demand: Demand, arrangement: Arrangement, inventory: Inventory) -> tuple[CardPlacement, ...]:
+    """The plan's placement: every card that carries a pod afterwards."""
+    cards = {card.card: card for card in inventory.cards}
+    placed = []
+    for seat in arrangement.seats:
+        grants = [demand.grants[row] for row in seat.rows]
+        capacity = cards[seat.card].framebuffer_bytes if seat.card in cards else grants[0].framebuffer_bytes
+        sizes = [_size(grant, arrangement, alone=len(grants) == 1, capacity=capacity) for grant in grants]
+        over = sum(sizes) > capacity
+        placed.append(
+            CardPlacement(
+                card=seat.card,
+                card_model=grants[0].card_model,
+                node=seat.node,
+                framebuffer_bytes=capacity,
+                framebuffer_oversubscription_ratio=round(sum(sizes) / capacity, 6) if capacity else 0.0,
+                slices=tuple(
+                    _slice(grant, size, arrangement, alone=len(grants) == 1, over=over)
+                    for grant, size in zip(grants, sizes, strict=True)
+                ),
+            )
+        )
+    return tuple(placed)
+
+
+def _size(grant: Grant, arrangement: Arrangement, *, alone: bool, capacity: int) -> int:
+    cut = arrangement.cuts.get(grant.workload_id)
+    if cut is not None:
+        return cut.framebuffer_bytes
+    return capacity if alone and grant.mig_profile is None else min(grant.framebuffer_granted_bytes, capacity)
+
+
+def _slice(grant: Grant, size: int, arrangement: Arrangement, *, alone: bool, over: bool) -> PlacedSlice:
+    cut = arrangement.cuts.get(grant.workload_id)
+    whole = alone and grant.mig_profile is None
+    share = cut.compute_ratio if cut is not None else 1.0 if whole else min(1.0, grant.compute_granted_ratio)
+    is_burst = cut is not None and not cut.is_hard
+    return PlacedSlice(
+        namespace=grant.namespace,
+        pod=grant.pod,
+        container=grant.container,
+        workload=grant.workload_id,
+        framebuffer_bytes=size,
+        compute_ratio=share,
+        # A pod left on a card that others share keeps what it had; nobody knows of a hard limit there.
+        core_policy=CorePolicy.BURST if is_burst or (cut is None and not whole) else CorePolicy.HARD,
+        priority=grant.priority,
+        # Only what was granted beyond the card before is left so; our own slices always fit.
+        oversubscribed=over,
+        mig_profile=grant.mig_profile,
+    )
+
+
+def totals_of(
+    demand: Demand,
+    inventory: Inventory,
+    arrangement: Arrangement,
+    settings: Settings,
+    book: PriceBook,
+    violation_ratio: float,
+    low_hours: float,
+) -> Totals:
+    """Sums of the plan; spare cards come off the freed ones, and nothing is saved by them."""
+    after = len(arrangement.seats)
+    freed = sorted(arrangement.freed)
+    moved = arrangement.moves
+    spare = min(len(freed), math.ceil(settings.plan.spare_card_ratio * after)) if moved else 0
+    kept = cards_of(demand, inventory)
+    cards = [kept[card] for card in freed]
+    # Spare cards are taken from the cheapest, by name where prices are equal or unknown.
+    cards.sort(key=lambda card: (book.amortised_per_hour(card.card_model) or 0, card.card))
+    free = cards[spare:]
+    nodes_before = {grant.node for grant in demand.grants}
+    busy = {seat.node for seat in arrangement.seats}
+    return Totals(
+        cards_before=len(arrangement.cards_before),
+        cards_after=after,
+        cards_freed=len(free),
+        spare_cards=spare,
+        nodes_freed=len(nodes_before - busy - {card.node for card in cards[:spare]}),
+        framebuffer_bytes_freed=sum(card.framebuffer_bytes for card in free),
+        low_priority_gpu_hours_per_week=low_hours,
+        saving_per_week=saving_of(free, book),
+        predicted_violation_ratio=violation_ratio,
+        moves=len({demand.grants[row].pod_id for row in _restarted(demand, arrangement)}),
+    )
+
+
+def _restarted(demand: Demand, arrangement: Arrangement) -> list[int]:
+    moved = {move.row for move in arrangement.moves}
+    return [row for row, grant in enumerate(demand.grants) if row in moved or grant.workload_id in arrangement.cuts]
+
+
+def cards_of(demand: Demand, inventory: Inventory) -> dict[CardId, Card]:
+    """Every card by id, also those that only a grant names."""
+    cards = {
+        grant.card: Card(
+            card=grant.card,
+            card_model=grant.card_model,
+            framebuffer_bytes=grant.framebuffer_bytes,
+            node=grant.node,
+            cluster=grant.cluster,
+        )
+        for grant in demand.grants
+    }
+    cards.update({card.card: card for card in inventory.cards})
+    return cards
+
+
+def rows_by_workload(demand: Demand) -> dict[WorkloadId, list[int]]:
+    """Rows of every workload."""
+    rows: dict[WorkloadId, list[int]] = defaultdict(list)
+    for row, number in enumerate(np.asarray(demand.workload_of)):
+        rows[demand.workloads[int(number)]].append(row)
+    return rows

@@ -1,0 +1,252 @@
+"""From a history and its profiles to one consistent plan: rules, then packing, then seats, proposals and stages.
+
+No recommendation contradicts another, because all are read off one placement; every pod that lives stands in that
+placement exactly once, unless it is given back. Called by the front door and by `backtest`; pure: the same arguments
+give the same plan, byte for byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from fleet.capabilities import Capabilities
+from fleet.decisions import FrontierPoint, HistorySpan, Plan, RecommendationKind, Refusal, RiskLevel, Withheld
+from fleet.profiles import Profiles
+from fleet.settings import RiskSettings, Settings
+from fleet.sharing import ACTIVE_RATIO_MIN
+from fleet.usage import CardGrid, History, SliceGrid
+from recommender.consolidate import Choice, Group, Member, choose, make_group
+from recommender.demand import Demand, demand_of
+from recommender.naive import NAIVE_RULES, naive_packing
+from recommender.packer_greedy import GreedyPacker
+from recommender.permits import Permits, permits_of
+from recommender.placement import Arrangement, arrange, placement_of, totals_of
+from recommender.prices import price_book
+from recommender.proposals import propose
+from recommender.scene import scene_of
+
+SEED = 20
+_PLANNED_SECTIONS = ("cluster", "analyzer", "risk", "plan", "recommender", "prices")
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scheme:
+    """One preset, packed."""
+
+    groups: tuple[Group, ...]
+    choice: Choice
+    resting_active: float
+
+
+def make_plan(
+    history: History,
+    profiles: Profiles,
+    *,
+    settings: Settings,
+    capability: Capabilities,
+    now: datetime,
+    only: RecommendationKind | None = None,
+    max_moves: int | None = None,
+    namespace: str | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """Makes the plan for one cluster.
+
+    Args:
+        history: inventory and usage; only what was known at `history.inventory.as_of`.
+        profiles: the analyzer's answer on the same history.
+        settings: settings; `risk.preset` is the harm that may be predicted.
+        capability: what the backend enforces.
+        now: moment of the plan, UTC.
+        only: propose this kind alone.
+        max_moves: most pods that may be restarted; None takes `plan.moves_max`.
+        namespace: propose for this namespace alone.
+        progress: told what is being done, a few words each time.
+
+    Returns:
+        The plan, with an empty `plan_id`: whoever keeps it seals it (`fleet.documents.seal_plan`).
+    """
+    say = progress or _silent
+    say("joining grants and usage")
+    demand = demand_of(history)
+    say("asking the rules")
+    limit = settings.plan.moves_max if max_moves is None else max_moves
+    permits = permits_of(
+        demand, profiles, settings=settings, capability=capability, now=now, only=only, namespace=namespace,
+        moves_max=limit,
+    )  # fmt: skip
+    preset = settings.risk.preset
+    schemes: dict[RiskLevel, _Scheme] = {}
+    for level in RiskLevel:
+        say(f"packing at risk {level}")
+        schemes[level] = _scheme(demand, permits, settings, capability, level)
+    say("seating")
+    levels = list(RiskLevel)
+    # What a stricter preset allows this one allows too: the plan is the best of them, the strictest of equals.
+    arrangements = {
+        level: arrange(
+            demand,
+            history.inventory,
+            permits,
+            schemes[level].groups,
+            schemes[level].choice,
+            only=_only_sharing(only),
+        )
+        for level in levels[: levels.index(preset) + 1]
+    }
+    best = max(arrangements, key=lambda level: arrangements[level].cards_freed)
+    chosen, arrangement = schemes[best], arrangements[best]
+    say("writing recommendations")
+    book = price_book(settings)
+    scene = scene_of(demand, history, profiles, permits, arrangement, book)
+    recommendations, stages = propose(scene)
+    low_hours = sum((item.low_priority_gpu_hours_per_week for item in recommendations), start=0.0)
+    violation = chosen.choice.violation_ratio if arrangement.moves else 0.0
+    return Plan(
+        plan_id="",
+        created_at=now,
+        expires_at=now + timedelta(seconds=settings.plan.expires_seconds),
+        cluster=history.inventory.cluster,
+        history=HistorySpan(
+            since=history.slices.since, until=history.slices.until, coverage_ratio=profiles.coverage_ratio
+        ),
+        inputs_sha256=inputs_digest(history, settings, capability),
+        settings=_printed(settings),
+        risk=preset,
+        backend=capability.backend,
+        currency=settings.prices.currency,
+        totals=totals_of(demand, history.inventory, arrangement, settings, book, violation, low_hours),
+        recommendations=recommendations,
+        refused=_sorted(permits.refused + arrangement.refused),
+        withheld=_withheld(profiles, permits),
+        placement=placement_of(demand, arrangement, history.inventory),
+        stages=stages,
+        frontier=_frontier(demand, {**schemes, preset: chosen}, preset, arrangement),
+    )
+
+
+def inputs_digest(history: History, settings: Settings, capability: Capabilities) -> str:
+    """SHA-256 of everything a plan is made from: inventory, usage, settings and backend."""
+    digest = hashlib.sha256()
+    digest.update(repr(history.inventory).encode())
+    _digest_grid(digest.update, history.slices)
+    if history.cards is not None:
+        _digest_grid(digest.update, history.cards)
+    digest.update(settings.model_dump_json().encode())
+    digest.update(repr(capability).encode())
+    return digest.hexdigest()
+
+
+def _digest_grid(update: Callable[[bytes], None], grid: SliceGrid | CardGrid) -> None:
+    update(repr((grid.keys, grid.since, grid.step_seconds, grid.steps)).encode())
+    for table in (grid.mean, grid.peak):
+        for measure in sorted(table):
+            update(measure.value.encode())
+            update(np.ascontiguousarray(table[measure]).tobytes())
+
+
+def _silent(_: str) -> None:
+    return None
+
+
+def _scheme(
+    demand: Demand, permits: Permits, settings: Settings, capability: Capabilities, level: RiskLevel
+) -> _Scheme:
+    """Packs at one preset."""
+    by_model: dict[str, list[Member]] = defaultdict(list)
+    for member in permits.members:
+        by_model[demand.grants[member.row].card_model].append(member)
+    groups = tuple(
+        make_group(
+            demand,
+            by_model[model],
+            risk=level,
+            headroom_ratio=settings.recommender.framebuffer_headroom_ratio,
+            step_bytes=capability.framebuffer_step_bytes or 1,
+            slices_max=capability.slices_per_card_max,
+            seed=SEED,
+        )
+        for model in sorted(by_model)
+    )
+    resting = _resting_active(demand, permits)
+    choice = choose(
+        groups,
+        violation_ratio_max=RiskSettings(preset=level).violation_ratio_max,
+        resting_active=resting,
+        packer=GreedyPacker(),
+        seed=SEED,
+    )
+    return _Scheme(groups=groups, choice=choice, resting_active=resting)
+
+
+def _resting_active(demand: Demand, permits: Permits) -> float:
+    """How many pods outside every group are active on average."""
+    packed = {member.row for member in permits.members}
+    rows = [row for row, grant in enumerate(demand.grants) if row not in packed and grant.priority.value != "low"]
+    if not rows:
+        return 0.0
+    compute = demand.compute[rows]
+    seen = np.isfinite(compute).sum(axis=1)
+    return float(((compute > ACTIVE_RATIO_MIN).sum(axis=1) / np.maximum(1, seen)).sum())
+
+
+def _only_sharing(only: RecommendationKind | None) -> RecommendationKind | None:
+    return None if only is RecommendationKind.RECLAIM else only
+
+
+def _frontier(
+    demand: Demand, schemes: dict[RiskLevel, _Scheme], preset: RiskLevel, arrangement: Arrangement
+) -> tuple[FrontierPoint, ...]:
+    """The presets and the naive rules, judged on the same scenarios (naive rules: contention alone)."""
+    points = []
+    stayed = {row for seat in arrangement.seats for row in seat.rows}
+    given_back = len({grant.card for row, grant in enumerate(demand.grants) if row not in stayed} & arrangement.freed)
+    for level, scheme in schemes.items():
+        freed = given_back + sum(len(group.rows) for group in scheme.groups) - scheme.choice.bins
+        points.append(
+            FrontierPoint(
+                label=str(level.value),
+                cards_freed=arrangement.cards_freed if level is preset else freed,
+                violation_ratio=scheme.choice.violation_ratio,
+                is_chosen=level is preset,
+            )
+        )
+    scheme = schemes[preset]
+    for rule in NAIVE_RULES:
+        freed, bad, active = given_back, 0.0, scheme.resting_active
+        for group in scheme.groups:
+            bin_of, _ = naive_packing(rule, demand, group.rows, group.problem.capacity_bytes)
+            bins = int(bin_of.max(initial=-1)) + 1
+            freed += len(bin_of) - bins
+            harm = group.harm_of(bin_of, bins)
+            bad += float(harm.violated.sum()) / group.points
+            active += float(harm.active.sum()) / group.points
+        points.append(FrontierPoint(label=rule, cards_freed=freed, violation_ratio=bad / active if active > 0 else 0.0))
+    return tuple(points)
+
+
+def _withheld(profiles: Profiles, permits: Permits) -> tuple[Withheld, ...]:
+    found = {(item.kind, item.reason): item for item in (*profiles.withheld, *permits.withheld)}
+    return tuple(found[key] for key in sorted(found))
+
+
+def _sorted(refused: Sequence[Refusal]) -> tuple[Refusal, ...]:
+    return tuple(sorted(refused, key=lambda item: (item.workload, item.kind or "", item.reason)))
+
+
+def _printed(settings: Settings) -> tuple[tuple[str, str], ...]:
+    """Settings that shape a plan, as dotted names and JSON values."""
+    pairs = [("enforcer.backend", json.dumps(settings.enforcer.backend))]
+    for section in _PLANNED_SECTIONS:
+        values = json.loads(getattr(settings, section).model_dump_json())
+        pairs += [(f"{section}.{name}", json.dumps(value, sort_keys=True)) for name, value in values.items()]
+    return tuple(sorted(pairs))

@@ -1,0 +1,333 @@
+"""Recommendations and stages: the packing told to people, workload by workload, in an order that is safe to stop at.
+
+First idle cards are given back, then every workload that shares is cut in place, then pods move together in batches;
+after each stage the granted framebuffer fits every card. Called by `planner`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from fleet.decisions import Evidence, Need, Recommendation, RecommendationKind, Saving, Stage
+from fleet.inventory import CardId, Grant, WorkloadId
+from fleet.profiles import Profile
+from fleet.units import GIB
+from recommender.risk import level_of
+
+BATCHES = 5
+"""Stages that consolidation is spread over, the least risky moves first."""
+_KIND_ORDER = (
+    RecommendationKind.COLOCATE,
+    RecommendationKind.OFFPEAK_PAIR,
+    RecommendationKind.OVERSUBSCRIBE,
+    RecommendationKind.SLICE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A pod that changes its card.
+
+    Attributes:
+        row: row of the demand.
+        source: card it leaves.
+        target: card it joins.
+        kind: what the sharing on the target is.
+        violation_ratio: predicted violated share of the target's active time, 0-1.
+        low_hours: work of low priority that the target makes room for, GPU hours a week.
+    """
+
+    row: int
+    source: CardId
+    target: CardId
+    kind: RecommendationKind
+    violation_ratio: float
+    low_hours: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """The slice that every pod of a workload gets."""
+
+    framebuffer_bytes: int
+    compute_ratio: float
+    shown_bytes: int
+    is_hard: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What proposals are written from.
+
+    Attributes:
+        grants: live grants by row.
+        rows_of: rows of each workload.
+        profiles: profile of each workload that has one.
+        evidence: evidence without numbers, per workload.
+        savings: saving of a set of cards.
+        cuts: new slice of each workload that is cut.
+        moves: pods that change cards.
+        reclaimed: workloads that give all back.
+        freed: cards that are free afterwards.
+    """
+
+    grants: Sequence[Grant]
+    rows_of: Mapping[WorkloadId, Sequence[int]]
+    profiles: Mapping[WorkloadId, Profile]
+    evidence: Mapping[WorkloadId, Evidence]
+    savings: Mapping[CardId, Saving]
+    cuts: Mapping[WorkloadId, Cut]
+    moves: Sequence[Move]
+    reclaimed: Sequence[WorkloadId]
+    freed: frozenset[CardId]
+
+
+def propose(scene: Scene) -> tuple[tuple[Recommendation, ...], tuple[Stage, ...]]:
+    """Recommendations in order of application, and the stages that hold them.
+
+    Each freed card is counted in one recommendation: that of the last pod to leave it.
+    """
+    reclaims = [_reclaim(scene, number, name) for number, name in enumerate(scene.reclaimed, start=1)]
+    cuts = [_cut(scene, number, name) for number, name in enumerate(sorted(scene.cuts), start=1)]
+    moves_of = _moves_of(scene)
+    batches = _batches(scene, moves_of)
+    emptied = _emptied_by(scene, batches)
+    joins: list[Recommendation] = []
+    stages: list[Stage] = []
+    if reclaims:
+        stages.append(_stage(1, "Give back idle cards", reclaims, sum(len(rec.pods) for rec in reclaims)))
+    if cuts:
+        stages.append(
+            _stage(len(stages) + 1, "Cut slices in place, nobody moves", cuts, sum(len(rec.pods) for rec in cuts))
+        )
+    for number, batch in enumerate(batches, start=1):
+        made = []
+        for name in batch:
+            made.append(_join(scene, len(joins) + 1, name, moves_of[name], emptied.get(name, ())))
+            joins.append(made[-1])
+        title = f"Share cards, batch {number} of {len(batches)}"
+        stages.append(_stage(len(stages) + 1, title, made, sum(len(rec.pods) for rec in made)))
+    return (*reclaims, *cuts, *joins), tuple(stages)
+
+
+def _stage(number: int, title: str, recommendations: Sequence[Recommendation], moves: int) -> Stage:
+    return Stage(
+        stage=number,
+        title=title,
+        recommendations=tuple(rec.id for rec in recommendations),
+        cards_freed=sum(rec.cards_freed for rec in recommendations),
+        moves=moves,
+    )
+
+
+def _pods(scene: Scene, rows: Sequence[int]) -> tuple[str, ...]:
+    return tuple(sorted({scene.grants[row].pod_id for row in rows}))
+
+
+def _saved(scene: Scene, cards: Sequence[CardId]) -> Saving:
+    savings = [scene.savings[card] for card in cards]
+    return Saving(
+        amortised=_sum([saving.amortised for saving in savings]), marginal=_sum([saving.marginal for saving in savings])
+    )
+
+
+def _sum(amounts: Sequence[Decimal | None]) -> Decimal | None:
+    """The sum of what is known; None where there are amounts and none is."""
+    known = [amount for amount in amounts if amount is not None]
+    return None if amounts and not known else sum(known, start=Decimal("0.00"))
+
+
+def _reclaim(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
+    rows = scene.rows_of[name]
+    cards = sorted({scene.grants[row].card for row in rows} & scene.freed)
+    profile = scene.profiles[name]
+    return Recommendation(
+        id=f"reclaim-{number:04d}",
+        kind=RecommendationKind.RECLAIM,
+        workloads=(name,),
+        pods=_pods(scene, rows),
+        cards_freed=len(cards),
+        saving_per_week=_saved(scene, cards),
+        risk_level=level_of(0.0),
+        confidence=profile.confidence,
+        reason=f"{_sentence(profile.reason)} Scaling it to zero frees {_count(len(cards), 'card')}.",
+        change_of_mind="Any activity on one of its engines, or the annotation gputide.io/opt-out.",
+        evidence=scene.evidence[name],
+    )
+
+
+def _cut(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
+    rows = scene.rows_of[name]
+    cut = scene.cuts[name]
+    whole = scene.grants[rows[0]].framebuffer_bytes
+    evidence = scene.evidence[name]
+    return Recommendation(
+        id=f"slice-{number:04d}",
+        kind=RecommendationKind.SLICE,
+        workloads=(name,),
+        pods=_pods(scene, rows),
+        cards_freed=0,
+        saving_per_week=_saved(scene, ()),
+        risk_level=level_of(0.0),
+        confidence=_confidence(evidence),
+        reason=(
+            f"Each of its {_count(len(rows), 'pod')} needed at most {cut.shown_bytes / GIB:.1f} GiB; a slice of "
+            f"{cut.framebuffer_bytes / GIB:.2f} of {whole / GIB:.0f} GiB and {cut.compute_ratio:.0%} of the card's "
+            "compute leaves room for neighbours. It saves nothing by itself: the next stages do."
+        ),
+        change_of_mind=(
+            f"A need above {cut.framebuffer_bytes / GIB:.2f} GiB per pod, a new model version, or a distrusted counter."
+        ),
+        evidence=evidence,
+        needs=_needs(cut.is_hard, has_low=False),
+    )
+
+
+def _join(
+    scene: Scene, number: int, name: WorkloadId, moves: Sequence[Move], cards: Sequence[CardId]
+) -> Recommendation:
+    kind = next(kind for kind in _KIND_ORDER if any(move.kind is kind for move in moves))
+    ratio = max(move.violation_ratio for move in moves)
+    mean = sum(move.violation_ratio for move in moves) / len(moves)
+    evidence = scene.evidence[name]
+    targets = sorted({move.target for move in moves})
+    return Recommendation(
+        id=f"{kind.value.replace('_', '-')}-join-{number:04d}",
+        kind=kind,
+        workloads=(name,),
+        pods=_pods(scene, [move.row for move in moves]),
+        cards_freed=len(cards),
+        saving_per_week=_saved(scene, cards),
+        risk_level=level_of(mean),
+        confidence=_confidence(evidence),
+        reason=_join_reason(kind, len(moves), len(targets), len(cards), mean),
+        change_of_mind=(
+            "A day on which it or a neighbour rises above everything seen so far, more than the forecast counts on; "
+            f"its fullest new card is predicted to be contended in {ratio:.2%} of its active time."
+        ),
+        evidence=evidence,
+        needs=_needs(scene.cuts[name].is_hard, has_low=kind is RecommendationKind.COLOCATE),
+        violation_ratio=mean,
+        low_priority_gpu_hours_per_week=sum(move.low_hours for move in moves),
+    )
+
+
+def _join_reason(kind: RecommendationKind, pods: int, targets: int, freed: int, ratio: float) -> str:
+    why = {
+        RecommendationKind.COLOCATE: "work of low priority uses what a service leaves, and yields to it",
+        RecommendationKind.OFFPEAK_PAIR: "its busy hours are its neighbours' quiet ones",
+        RecommendationKind.OVERSUBSCRIBE: "peaks together exceed a card, but they rarely meet",
+        RecommendationKind.SLICE: "even all peaks together fit the card",
+    }[kind]
+    return (
+        f"{_count(pods, 'pod')} can join {_count(targets, 'card')} that others already hold: {why}. "
+        f"That frees {_count(freed, 'card')}; predicted harm is {ratio:.2%} of active time."
+    )
+
+
+def _needs(is_hard: bool, *, has_low: bool) -> tuple[Need, ...]:
+    needs = [Need.FRAMEBUFFER_LIMIT]
+    if is_hard:
+        needs.append(Need.CORE_LIMIT)
+    if has_low:
+        needs.append(Need.PRIORITY)
+    return tuple(needs)
+
+
+def _confidence(evidence: Evidence) -> float:
+    """Coverage, times days / (days + 1): one day of history is half a promise, a week seven eighths."""
+    days = (evidence.until - evidence.since).total_seconds() / 86400
+    return round(evidence.coverage_ratio * days / (days + 1.0), 4)
+
+
+def _moves_of(scene: Scene) -> dict[WorkloadId, list[Move]]:
+    moves_of: dict[WorkloadId, list[Move]] = defaultdict(list)
+    for move in scene.moves:
+        moves_of[scene.grants[move.row].workload_id].append(move)
+    return moves_of
+
+
+def _batches(scene: Scene, moves_of: Mapping[WorkloadId, Sequence[Move]]) -> list[list[WorkloadId]]:
+    """Workloads that move, in batches of about equal moves; no batch puts more on a card than it holds."""
+    order = sorted(moves_of, key=lambda name: (max(move.violation_ratio for move in moves_of[name]), name))
+    held, capacity = _held(scene)
+    size = max(1, -(-len(scene.moves) // BATCHES))
+    batches: list[list[WorkloadId]] = []
+    waiting = order
+    while waiting:
+        batch: list[WorkloadId] = []
+        later: list[WorkloadId] = []
+        count = 0
+        leaving: list[tuple[CardId, int]] = []
+        for name in waiting:
+            if (count and count + len(moves_of[name]) > size) or not _arrive(scene, moves_of[name], held, capacity):
+                later.append(name)
+                continue
+            batch.append(name)
+            count += len(moves_of[name])
+            leaving += [(move.source, _size(scene, move.row)) for move in moves_of[name]]
+        if not batch:
+            # Pods that must change places with each other go together.
+            batches.append(later)
+            break
+        for card, size_bytes in leaving:
+            held[card] -= size_bytes
+        batches.append(batch)
+        waiting = later
+    return batches
+
+
+def _arrive(scene: Scene, moves: Sequence[Move], held: dict[CardId, int], capacity: Mapping[CardId, int]) -> bool:
+    """Books a workload's moves on their targets; False, and nothing booked, where one does not fit yet."""
+    for number, move in enumerate(moves):
+        held[move.target] += _size(scene, move.row)
+        if held[move.target] > capacity[move.target]:
+            for booked in moves[: number + 1]:
+                held[booked.target] -= _size(scene, booked.row)
+            return False
+    return True
+
+
+def _held(scene: Scene) -> tuple[dict[CardId, int], dict[CardId, int]]:
+    """Framebuffer granted per card once everybody is cut in place, and what each card has."""
+    held: dict[CardId, int] = defaultdict(int)
+    capacity: dict[CardId, int] = {}
+    gone = set(scene.reclaimed)
+    for row, grant in enumerate(scene.grants):
+        capacity[grant.card] = max(capacity.get(grant.card, 0), grant.framebuffer_bytes)
+        if grant.workload_id not in gone:
+            held[grant.card] += _size(scene, row)
+    return held, capacity
+
+
+def _size(scene: Scene, row: int) -> int:
+    grant = scene.grants[row]
+    cut = scene.cuts.get(grant.workload_id)
+    return grant.framebuffer_granted_bytes if cut is None else cut.framebuffer_bytes
+
+
+def _emptied_by(scene: Scene, batches: Sequence[Sequence[WorkloadId]]) -> dict[WorkloadId, list[CardId]]:
+    """Freed cards by the workload whose move empties them: the last to leave."""
+    rank = {name: number for number, name in enumerate(name for batch in batches for name in batch)}
+    owner: dict[CardId, WorkloadId] = {}
+    for move in scene.moves:
+        name = scene.grants[move.row].workload_id
+        if move.source in scene.freed and (move.source not in owner or rank[name] > rank[owner[move.source]]):
+            owner[move.source] = name
+    emptied: dict[WorkloadId, list[CardId]] = defaultdict(list)
+    for card in sorted(owner):
+        emptied[owner[card]].append(card)
+    return emptied
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def _sentence(text: str) -> str:
+    """The text as a sentence of its own."""
+    begun = text[:1].upper() + text[1:]
+    return begun if begun.endswith((".", "!", "?")) else f"{begun}."

@@ -1,0 +1,131 @@
+"""Predicted harm: how much active time is violated on every card, judged on scenarios the search has not seen.
+
+The rules are those of `fleet.sharing` (and so of replay and back-test): a point of a pod is violated when the pod is
+active and its card's high and normal priority demand exceeds the card, or when its load is beyond anything it showed
+and its framebuffer grant does not reach that far. Called by `planner` for its own plan and for the naive rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.decisions import RiskLevel
+from fleet.sharing import ACTIVE_RATIO_MIN, CONTENTION_RATIO_MAX
+from fleet.usage import Float32
+from recommender.footprint_grants import Grants
+
+_LOW_MAX = 0.001
+_MEDIUM_MAX = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Harm:
+    """Predicted harm of a packing; points are scenario points, counted per item.
+
+    Attributes:
+        violated: violated item-points per bin, (bins,), float64.
+        active: active item-points per bin, (bins,), float64.
+        left: compute that high and normal priority leave on each bin, mean share of a card, (bins,), float64.
+    """
+
+    violated: NDArray[np.float64]
+    active: NDArray[np.float64]
+    left: NDArray[np.float64]
+
+
+def contention_harm(
+    bin_of: NDArray[np.int32], bins: int, type_of: NDArray[np.int32], load: Float32, is_low: NDArray[np.bool_]
+) -> Harm:
+    """Plays a packing on scenarios.
+
+    Args:
+        bin_of: bin of each item, (items,).
+        bins: number of bins.
+        type_of: type of each item, (items,), rows of `load`.
+        load: demand of each type, share of a card, (types, points).
+        is_low: True for items of low priority, (items,).
+
+    Returns:
+        Harm per bin.
+    """
+    order = np.argsort(bin_of, kind="stable")
+    ends = np.cumsum(np.bincount(bin_of, minlength=bins))
+    violated, active, left = _play(order, ends, type_of, load, is_low)
+    return Harm(violated=violated, active=active, left=left)
+
+
+def shortage_points(
+    grants: Grants,
+    type_of: NDArray[np.int32],
+    load: Float32,
+    capacity_bytes: float,
+    is_low: NDArray[np.bool_],
+) -> float:
+    """Expected item-points in which a service that rises needs more framebuffer than it was granted.
+
+    At a load beyond anything it showed, a service is short when its slope is steeper than the room it was granted
+    allows; how often slopes are that steep is read off the busy services. Whoever has the whole card is never short.
+
+    Args:
+        grants: framebuffer per item.
+        type_of: type of each item, (items,), rows of `load`.
+        load: demand of each type, share of a card, (types, points).
+        capacity_bytes: framebuffer of a card.
+        is_low: True for items of low priority, which are not counted, (items,).
+    """
+    expected = 0.0
+    known: dict[tuple[int, float, float], float] = {}
+    for item in np.flatnonzero((grants.granted_bytes < capacity_bytes) & ~is_low):
+        room = float(grants.granted_bytes[item] - grants.shown_bytes[item])
+        key = (int(type_of[item]), room, float(grants.load_max[item]))
+        if key not in known:
+            rise = load[key[0]].astype(float) - key[2]
+            steepest = room / rise[rise > 0]
+            steeper = len(grants.spans_bytes) - np.searchsorted(grants.spans_bytes, steepest, side="right")
+            known[key] = float(steeper.sum()) / len(grants.spans_bytes)
+        expected += known[key]
+    return expected
+
+
+def level_of(violation_ratio: float) -> RiskLevel:
+    """The preset under which a violation ratio (0-1) still falls."""
+    if violation_ratio <= _LOW_MAX:
+        return RiskLevel.LOW
+    return RiskLevel.MEDIUM if violation_ratio <= _MEDIUM_MAX else RiskLevel.HIGH
+
+
+@numba.njit(cache=True, nogil=True)
+def _play(order: Any, ends: Any, type_of: Any, load: Any, is_low: Any) -> Any:
+    bins = ends.shape[0]
+    points = load.shape[1]
+    violated = np.zeros(bins)
+    active = np.zeros(bins)
+    left = np.zeros(bins)
+    total = np.zeros(points, np.float32)
+    running = np.zeros(points, np.float32)
+    start = 0
+    for b in range(bins):
+        total[:] = 0
+        running[:] = 0
+        for k in range(start, ends[b]):
+            item = order[k]
+            if is_low[item]:
+                continue
+            row = load[type_of[item]]
+            for t in range(points):
+                total[t] += row[t]
+                if row[t] > ACTIVE_RATIO_MIN:
+                    running[t] += 1
+        for t in range(points):
+            active[b] += running[t]
+            left[b] += max(0.0, 1.0 - total[t])
+            if total[t] > CONTENTION_RATIO_MAX:
+                violated[b] += running[t]
+        left[b] /= max(1, points)
+        start = ends[b]
+    return violated, active, left

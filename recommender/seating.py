@@ -1,0 +1,120 @@
+"""Which physical card each bin becomes: a card that one of its pods already holds, on as few nodes as possible.
+
+A pod that stays on its card is not moved, so a bin takes the card of one of its own pods; among those, nodes are
+filled one by one so that whole nodes fall free. A node's CPU and host memory are respected where they are known.
+Called by `planner`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fleet.inventory import CardId, Grant, Inventory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """One card and who sits on it.
+
+    Attributes:
+        card: card.
+        node: its node.
+        rows: rows of the demand, ascending.
+    """
+
+    card: CardId
+    node: str
+    rows: tuple[int, ...]
+
+
+def seat_bins(
+    bins: Sequence[Sequence[int]], grants: Sequence[Grant], inventory: Inventory, resting: Sequence[int]
+) -> tuple[Seat, ...] | None:
+    """Gives every bin a card.
+
+    Args:
+        bins: rows of each bin, all bins of one card model.
+        grants: live grants by row.
+        inventory: nodes and their limits.
+        resting: rows that stay where they are (their nodes can't fall free).
+
+    Returns:
+        One seat per card, sorted by card; a bin that fits no node's CPU or memory is dissolved onto the cards its pods
+        hold. None where pods share cards so closely already that they would need more cards than they hold.
+    """
+    room = _Room(inventory, grants)
+    kept = {grants[row].node for row in resting}
+    nodes: dict[str, list[int]] = defaultdict(list)
+    for number, rows in enumerate(bins):
+        for node in sorted({grants[row].node for row in _anchors(rows, grants)}):
+            nodes[node].append(number)
+    seats: dict[CardId, Seat] = {}
+    waiting = set(range(len(bins)))
+    for node in sorted(nodes, key=lambda name: (name not in kept, -len(nodes[name]), name)):
+        for number in nodes[node]:
+            if number in waiting and (seat := _seat_on(node, bins[number], grants, seats, room)) is not None:
+                seats[seat.card] = seat
+                waiting.discard(number)
+    for number in sorted(waiting):
+        for row in bins[number]:
+            grant = grants[row]
+            if grant.card in seats:
+                return None
+            seats[grant.card] = Seat(card=grant.card, node=grant.node, rows=(row,))
+    return tuple(seats[card] for card in sorted(seats))
+
+
+class _Room:
+    """CPU and host memory that nodes have left; nothing is known of most."""
+
+    def __init__(self, inventory: Inventory, grants: Sequence[Grant]) -> None:
+        self._cpu = {node.node: node.cpu_cores for node in inventory.nodes if node.cpu_cores is not None}
+        self._memory = {node.node: float(node.memory_bytes) for node in inventory.nodes if node.memory_bytes}
+        for grant in {(grant.pod_id, grant.container): grant for grant in grants}.values():
+            self._take(grant)
+
+    def _take(self, grant: Grant) -> None:
+        if grant.node in self._cpu:
+            self._cpu[grant.node] -= grant.cpu_request_cores or 0.0
+        if grant.node in self._memory:
+            self._memory[grant.node] -= grant.memory_request_bytes or 0
+
+    def admit(self, node: str, arriving: Sequence[Grant]) -> bool:
+        """Takes the room that arriving pods need; False, and nothing taken, where it is not there.
+
+        Those who leave give nothing back here, so that a stage is safe before the next has begun.
+        """
+        cores = sum(grant.cpu_request_cores or 0.0 for grant in arriving)
+        memory = sum(grant.memory_request_bytes or 0 for grant in arriving)
+        if cores > 0 and cores > self._cpu.get(node, cores):
+            return False
+        if memory > 0 and memory > self._memory.get(node, memory):
+            return False
+        if node in self._cpu:
+            self._cpu[node] -= cores
+        if node in self._memory:
+            self._memory[node] -= memory
+        return True
+
+
+def _anchors(rows: Sequence[int], grants: Sequence[Grant]) -> list[int]:
+    """Whose card a bin may take: a running job's where it holds one, for a job loses its work when it moves."""
+    jobs = [row for row in rows if grants[row].workload_kind == "Job"]
+    return jobs or list(rows)
+
+
+def _seat_on(
+    node: str, rows: Sequence[int], grants: Sequence[Grant], seats: dict[CardId, Seat], room: _Room
+) -> Seat | None:
+    held: dict[CardId, int] = defaultdict(int)
+    for row in _anchors(rows, grants):
+        if grants[row].node == node and grants[row].card not in seats:
+            held[grants[row].card] += 1
+    if not held:
+        return None
+    card = min(held, key=lambda name: (-held[name], name))
+    if not room.admit(node, [grants[row] for row in rows if grants[row].node != node]):
+        return None
+    return Seat(card=card, node=node, rows=tuple(sorted(rows)))

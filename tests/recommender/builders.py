@@ -1,0 +1,130 @@
+"""Small clusters for the recommender's tests: one line per workload, series drawn from a seed."""
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from analyzer.profile import profile_fleet
+from fleet.capabilities import HAMI
+from fleet.decisions import Plan
+from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Node, Priority
+from fleet.schema import Measure
+from fleet.settings import Settings
+from fleet.units import GIB
+from fleet.usage import History, SliceGrid, SliceKey, UsageGrid
+from recommender.planner import make_plan
+
+NOW = datetime(2026, 3, 9, tzinfo=UTC)
+STEP_SECONDS = 600
+PER_DAY = 144
+A10 = CardModelName("NVIDIA A10")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """One workload: `level` of a card at its peak, `hours` in which it works, framebuffer used in GiB."""
+
+    name: str
+    replicas: int = 1
+    level: float = 0.2
+    hours: tuple[int, int] = (0, 24)
+    used_gib: float = 4.0
+    kind: str = "Deployment"
+    namespace: str = "team"
+    priority: Priority = Priority.HIGH
+    server: str | None = "triton"
+    pool_gib: float | None = None
+    cards_per_pod: int = 1
+    labels: tuple[tuple[str, str], ...] = ()
+    age_days: float = 30.0
+    mig_profile: str | None = None
+    changes: dict[str, Any] = field(default_factory=dict)
+
+
+def cluster(*services: Service, days: int = 7, seed: int = 1, spare_cards: int = 0) -> History:
+    """A cluster in which every pod has its own cards, four cards to a node, seen for `days`."""
+    random = np.random.default_rng(seed)
+    steps = days * PER_DAY
+    since = NOW - timedelta(days=days)
+    cards: list[Card] = []
+    grants: list[Grant] = []
+    keys: list[SliceKey] = []
+    compute: list[np.ndarray] = []
+    used: list[np.ndarray] = []
+    for service in services:
+        for replica in range(service.replicas):
+            for _ in range(service.cards_per_pod):
+                card = _card(len(cards))
+                cards.append(card)
+                grant = _grant(service, replica, card)
+                grants.append(grant)
+                keys.append(
+                    SliceKey(
+                        cluster="c", namespace=grant.namespace, pod=grant.pod, container=grant.container,
+                        node=grant.node, card=grant.card, card_model=grant.card_model,
+                    )
+                )  # fmt: skip
+                hour = np.arange(steps) * STEP_SECONDS // 3600 % 24
+                works = (hour >= service.hours[0]) & (hour < service.hours[1])
+                series = np.where(works, service.level * random.uniform(0.7, 1.0, steps), 0.0).astype(np.float32)
+                unborn = max(0, steps - round(service.age_days * PER_DAY))
+                series[:unborn] = np.nan
+                compute.append(series)
+                used.append(np.where(np.isnan(series), np.nan, service.used_gib * GIB).astype(np.float32))
+    cards += [_card(len(cards) + number) for number in range(spare_cards)]
+    nodes = tuple(Node(node=name, cluster="c") for name in sorted({card.node for card in cards}))
+    inventory = Inventory(
+        cluster="c", as_of=NOW, cards=tuple(cards), nodes=nodes,
+        grants=tuple(sorted(grants, key=lambda grant: (grant.pod_id, grant.card))),
+    )  # fmt: skip
+    shape = (len(keys), steps)
+    mean = {
+        Measure.SM_ACTIVE: np.array(compute, np.float32).reshape(shape),
+        Measure.DUTY_CYCLE: np.array(compute, np.float32).reshape(shape),
+        Measure.FRAMEBUFFER_USED: np.array(used, np.float32).reshape(shape),
+    }
+    grid: SliceGrid = UsageGrid(
+        keys=tuple(keys), since=since, step_seconds=STEP_SECONDS, steps=steps, mean=mean, peak=mean
+    )
+    return History(inventory=inventory, slices=grid)
+
+
+def _card(number: int) -> Card:
+    return Card(
+        card=CardId(f"GPU-{number:04d}"), card_model=A10, framebuffer_bytes=24 * GIB, node=f"node-{number // 4}",
+        cluster="c",
+    )  # fmt: skip
+
+
+def _grant(service: Service, replica: int, card: Card) -> Grant:
+    grant = Grant(
+        cluster="c",
+        namespace=service.namespace,
+        pod=f"{service.name}-{replica}",
+        container="main",
+        workload=service.name,
+        workload_kind=service.kind,
+        node=card.node,
+        card=card.card,
+        card_model=card.card_model,
+        framebuffer_bytes=card.framebuffer_bytes,
+        framebuffer_granted_bytes=card.framebuffer_bytes,
+        compute_granted_ratio=1.0,
+        priority=service.priority,
+        server=service.server,
+        kv_cache_pool_bytes=None if service.pool_gib is None else int(service.pool_gib * GIB),
+        mig_profile=service.mig_profile,
+        labels=service.labels,
+        started_at=NOW - timedelta(days=service.age_days),
+    )
+    return replace(grant, **service.changes)
+
+
+def plan_of(history: History, *, risk: str = "high", **options: Any) -> Plan:
+    """The plan for a history, profiled on the way."""
+    settings = Settings.model_validate({"risk": {"preset": risk}, "plan": {"spare_card_ratio": 0.0}})
+    profiles = profile_fleet(history, settings=settings.analyzer, now=NOW)
+    capability = options.pop("capability", HAMI)
+    return make_plan(history, profiles, settings=settings, capability=capability, now=NOW, **options)

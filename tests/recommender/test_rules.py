@@ -1,0 +1,115 @@
+"""Every rule against its golden file, and every refusal by its code."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fleet.capabilities import HAMI, WHOLE_CARDS
+from fleet.decisions import RecommendationKind
+from fleet.documents import document
+from fleet.inventory import Priority
+from tests.recommender.builders import Service, cluster, plan_of
+
+GOLDEN = Path(__file__).parent / "golden"
+
+CASES = {
+    "reclaim": cluster(
+        Service(name="idle-book", kind="Notebook", level=0.0, priority=Priority.NORMAL, server="jupyter"),
+        Service(name="busy", level=0.9, used_gib=20.0),
+    ),
+    "slice": cluster(Service(name="small-a", replicas=2, level=0.1), Service(name="small-b", replicas=2, level=0.1)),
+    "oversubscribe": cluster(*(Service(name=f"peaky-{n}", level=0.9, hours=(3 * n, 3 * n + 1)) for n in range(4))),
+    "colocate": cluster(
+        Service(name="web", level=0.3),
+        Service(name="train", kind="Job", level=0.9, priority=Priority.LOW, server="pytorch"),
+    ),
+    "offpeak_pair": cluster(
+        Service(name="by-day", level=0.9, hours=(8, 18)),
+        Service(name="by-night", level=0.9, hours=(20, 24)),
+        Service(name="full", replicas=8, level=0.9, used_gib=20.0),
+        days=21,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_rule_proposes_what_its_golden_file_says(name: str) -> None:
+    plan = plan_of(CASES[name])
+    kind = RecommendationKind(name)
+    found = {
+        "recommendations": [document(item) for item in plan.recommendations if item.kind is kind],
+        "refused": [document(item) for item in plan.refused],
+        "cards_after": plan.totals.cards_after,
+    }
+    assert found["recommendations"], [item.kind for item in plan.recommendations]
+    assert found == json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("odd", "code"),
+    [
+        (Service(name="odd", labels=(("gputide.io/opt-out", "true"),)), "opt_out"),
+        (Service(name="odd", namespace="kube-system"), "opt_out"),
+        (Service(name="odd", kind="DaemonSet"), "unknown_owner"),
+        (Service(name="odd", cards_per_pod=2), "multi_card"),
+        (Service(name="odd", mig_profile="1g.10gb"), "mig"),
+        (Service(name="odd", labels=(("gputide.io/isolation", "lead"),)), "unknown_isolation"),
+        (Service(name="odd", server="vllm", pool_gib=18.0, used_gib=21.6), "preallocation_hides_need"),
+        (Service(name="odd", age_days=0.5), "history_too_short"),
+        (Service(name="odd", kind="Job", priority=Priority.LOW, age_days=0.3), "history_too_short"),
+    ],
+)
+def test_refusal_names_its_reason_and_the_pods_keep_their_whole_cards(odd: Service, code: str) -> None:
+    plan = plan_of(cluster(odd, Service(name="other", replicas=2, level=0.05)))
+    reasons = {item.reason for item in plan.refused if item.workload.endswith("/odd")}
+    assert code in reasons
+    mine = [(card, part) for card in plan.placement for part in card.slices if part.pod.startswith("odd-")]
+    assert len(mine) == odd.cards_per_pod
+    assert all(len(card.slices) == 1 and part.framebuffer_bytes == card.framebuffer_bytes for card, part in mine)
+
+
+@pytest.mark.parametrize("label", ["gputide.io/latency-critical", "gputide.io/min-replicas-warm"])
+def test_standby_is_not_reclaimed_but_may_share(label: str) -> None:
+    standby = Service(name="standby", level=0.0, priority=Priority.NORMAL, labels=((label, "1"),))
+    plan = plan_of(cluster(standby, Service(name="web", level=0.2)))
+    assert {item.kind for item in plan.recommendations} == {RecommendationKind.SLICE}
+    assert plan.totals.cards_after == 1
+    assert any(item.kind is RecommendationKind.RECLAIM for item in plan.refused)
+
+
+def test_hard_isolated_pod_shares_with_its_own_namespace_alone() -> None:
+    hard = (("gputide.io/isolation", "hard"),)
+    plan = plan_of(
+        cluster(
+            Service(name="mine", namespace="a", level=0.1, labels=hard),
+            Service(name="mine-too", namespace="a", level=0.1, labels=hard),
+            Service(name="theirs", namespace="b", level=0.1),
+            Service(name="theirs-too", namespace="b", level=0.1),
+        )
+    )
+    assert plan.totals.cards_after == 2
+    for card in plan.placement:
+        assert len({part.namespace for part in card.slices}) == 1
+        policies = {part.core_policy.value for part in card.slices}
+        assert policies == ({"hard"} if card.slices[0].namespace == "a" else {"burst"})
+
+
+def test_backend_that_cannot_share_withholds_sharing_and_names_the_fact() -> None:
+    plan = plan_of(CASES["slice"], capability=WHOLE_CARDS)
+    assert not plan.recommendations
+    assert {item.reason for item in plan.withheld} == {"backend_cannot_share"}
+    assert all("slices_per_card_max=1" in item.detail for item in plan.withheld)
+
+
+def test_backend_without_priorities_co_locates_nobody() -> None:
+    plan = plan_of(CASES["colocate"], capability=replace(HAMI, priority_levels=1))
+    assert not plan.recommendations
+    assert "backend_has_no_priority" in {item.reason for item in plan.refused}
+
+
+def test_accounting_backend_never_oversubscribes_framebuffer() -> None:
+    plan = plan_of(CASES["oversubscribe"])
+    assert all(card.framebuffer_oversubscription_ratio <= 1 for card in plan.placement)
+    assert "framebuffer_not_oversubscribed" in {item.reason for item in plan.withheld}
