@@ -1,0 +1,118 @@
+"""The cluster as the enforcer needs it: read objects, change one field set on a condition, evict, hold the lease.
+
+Three ports; `cluster_simulated` and later the Kubernetes API stand behind them. Objects travel as manifests, the one
+form that the API server, the diff and the user share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from enforcer.manifest import Manifest
+
+STOPPED_ANNOTATION = "kubeflow-resource-stopped"
+"""Annotation with which a Notebook is stopped (kubeflow/kubeflow: notebook controller); its value is when."""
+
+DELETION_COST_ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
+"""Pods of the lowest cost go first when their owner is scaled in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldChange:
+    """One field to be written.
+
+    Attributes:
+        field: path, see `enforcer.manifest`.
+        value: text; None takes it away.
+    """
+
+    field: str
+    value: str | None
+
+
+class ClusterReader(Protocol):
+    """Reads objects; every answer is one the cluster once gave whole, never half of a change."""
+
+    def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """One object, or None where there is none.
+
+        Raises:
+            Unavailable: the cluster can't be reached.
+        """
+        ...
+
+    def list_objects(self, kind: str, namespace: str | None = None) -> tuple[Manifest, ...]:
+        """All objects of a kind, sorted by namespace and name; of one namespace where it is given.
+
+        Raises:
+            Unavailable: the cluster can't be reached.
+        """
+        ...
+
+    def now(self) -> datetime:
+        """The cluster's clock, UTC."""
+        ...
+
+
+class ClusterWriter(Protocol):
+    """Changes objects; a change is made whole or not at all."""
+
+    def patch(self, kind: str, namespace: str, name: str, fields: Sequence[FieldChange], resource_version: str) -> str:
+        """Write fields of one object, on the condition that it still has the version that was read.
+
+        Returns:
+            The new resource version.
+
+        Raises:
+            Refused: somebody changed the object since (the message names both versions), it is gone, or admission
+                denied the new content. Nothing was written.
+            Unavailable: the cluster can't be reached or is too busy; trying again may help.
+        """
+        ...
+
+    def evict(self, namespace: str, pod: str) -> None:
+        """Evict one pod; its owner makes it anew from the template. A pod that is gone is no error.
+
+        Raises:
+            Unavailable: the cluster can't be reached or is too busy.
+        """
+        ...
+
+    def record_event(self, kind: str, namespace: str, name: str, reason: str, message: str) -> None:
+        """Leave an event on an object.
+
+        Raises:
+            Unavailable: the cluster can't be reached or is too busy.
+        """
+        ...
+
+
+class Lease(Protocol):
+    """The right to change the cluster; one holder at a time."""
+
+    def acquire(self, holder: str, seconds: float) -> bool:
+        """Take or renew the lease for `seconds`; False while somebody else holds it."""
+        ...
+
+    def release(self, holder: str) -> None:
+        """Give it up; does nothing for somebody who does not hold it."""
+        ...
+
+
+class Pause(Protocol):
+    """Lets time pass: sleeps in a real cluster, moves the clock of a simulated one."""
+
+    def __call__(self, seconds: float) -> None:
+        """Come back when `seconds` of the cluster's time are over."""
+        ...
+
+
+def identity(manifest: Mapping[str, object]) -> tuple[str, str, str]:
+    """Kind, namespace and name of a manifest."""
+    metadata = manifest["metadata"]
+    if not isinstance(metadata, Mapping):
+        raise TypeError(f"a manifest without metadata: {manifest!r}")
+    return str(manifest["kind"]), str(metadata.get("namespace", "")), str(metadata["name"])

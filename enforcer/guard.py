@@ -1,0 +1,254 @@
+"""Says no before anything is changed: every reason that stands against applying a plan, as `Refused`.
+
+Called by the rollout with the lease in hand, and by the faces, which show the reason beside a button that is disabled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from enforcer.cluster import ClusterReader
+from enforcer.fingerprint import Fingerprint, fingerprint_of, is_of_plan
+from enforcer.freeze import frozen_by
+from enforcer.journal import RunRecord
+from enforcer.manifest import Manifest, template_of
+from enforcer.snapshot import Snapshot
+from fleet.decisions import Plan, RecommendationKind
+from fleet.documents import seal_plan
+from fleet.errors import Refused
+from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, WorkloadId
+from fleet.units import format_time
+
+FREEZE_NAMESPACE = "gputide"
+"""Where the ConfigMap that stops every change is looked for."""
+
+COVERAGE_RATIO_MIN = 0.8
+"""Coverage of the history below which a plan is not applied: under it a workload's state is `unknown`."""
+
+_NAMED_MAX = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardPolicy:
+    """What the guard goes by.
+
+    Attributes:
+        freeze_config_map: name of the ConfigMap whose presence stops every change.
+        freeze_file: file whose presence stops every change from this machine; None for none.
+        coverage_ratio_min: least coverage of the plan's history.
+        cards_max: most cards that one apply may free; None for no limit.
+        needs_approval: whether stages must be approved.
+    """
+
+    freeze_config_map: str = "gputide-freeze"
+    freeze_file: Path | None = None
+    coverage_ratio_min: float = COVERAGE_RATIO_MIN
+    cards_max: int | None = None
+    needs_approval: bool = True
+
+
+class Guard:
+    """Checks plans.
+
+    Args:
+        policy: what to go by.
+    """
+
+    def __init__(self, policy: GuardPolicy) -> None:
+        self._policy = policy
+
+    def check_frozen(self, reader: ClusterReader) -> None:
+        """Refuse every change while somebody has frozen this machine or the cluster."""
+        file = self._policy.freeze_file
+        frozen = None if file is None else frozen_by(file)
+        if frozen is not None:
+            raise Refused(f"cannot change the cluster: frozen by {frozen}; remove {file} to go on")
+        name = self._policy.freeze_config_map
+        if reader.get("ConfigMap", FREEZE_NAMESPACE, name) is not None:
+            raise Refused(
+                f"cannot change the cluster: ConfigMap {FREEZE_NAMESPACE}/{name} freezes it; delete it to go on "
+                "(setting enforcer.freeze_config_map)"
+            )
+
+    def check_plan(self, plan: Plan, stages: Sequence[int], approved: Iterable[int], now: datetime) -> None:
+        """Refuse a plan for what it is, whatever the cluster looks like.
+
+        Raises:
+            Refused: edited, expired, made from too little, too large, unknown or unapproved stages.
+        """
+        sealed = seal_plan(plan)
+        if sealed.plan_id != plan.plan_id:
+            raise Refused(f"cannot apply plan {plan.plan_id}: it was edited, its content is {sealed.plan_id}")
+        if now >= plan.expires_at:
+            raise Refused(
+                f"cannot apply plan {plan.plan_id}: it expired at {format_time(plan.expires_at)} and it is "
+                f"{format_time(now)}; make a new one with `gputide recommend` (setting plan.expires_seconds)"
+            )
+        if plan.history.coverage_ratio < self._policy.coverage_ratio_min:
+            raise Refused(
+                f"cannot apply plan {plan.plan_id}: its history has coverage {plan.history.coverage_ratio:.3f}, below "
+                f"{self._policy.coverage_ratio_min}"
+            )
+        known = {entry.stage: entry for entry in plan.stages}
+        missing = sorted(set(stages) - known.keys())
+        if missing or not stages:
+            raise Refused(f"cannot apply stages {missing} of plan {plan.plan_id}: it has {sorted(known)}")
+        unapproved = sorted(set(stages) - set(approved))
+        if self._policy.needs_approval and unapproved:
+            raise Refused(
+                f"cannot apply stages {unapproved} of plan {plan.plan_id}: nobody approved them; `gputide plan approve`"
+            )
+        freed = sum(known[stage].cards_freed for stage in set(stages))
+        if self._policy.cards_max is not None and freed > self._policy.cards_max:
+            raise Refused(
+                f"cannot apply plan {plan.plan_id}: it frees {freed} cards at once, limit {self._policy.cards_max}; "
+                "apply fewer stages"
+            )
+
+    def check_cluster(
+        self,
+        plan: Plan,
+        stages: Sequence[int],
+        snapshot: Snapshot,
+        fingerprint: Fingerprint | None,
+        runs: Sequence[RunRecord],
+    ) -> None:
+        """Refuse a plan that the cluster no longer fits.
+
+        Raises:
+            Refused: inputs changed, a workload opted out, a latency-critical one is to be stopped, or another rollout
+                is in progress.
+        """
+        busy = [run.plan_id for run in runs if run.is_open and run.plan_id != plan.plan_id]
+        if busy:
+            raise Refused(f"cannot apply plan {plan.plan_id}: plan {busy[0]} is being applied; resume or undo it first")
+        workloads = workloads_of(plan, stages)
+        _check_wishes(plan, stages, snapshot)
+        _check_rollouts(workloads, snapshot)
+        _check_cards(plan, snapshot)
+        _check_pods(plan, workloads, snapshot)
+        if fingerprint is not None:
+            _check_fingerprint(plan, workloads, snapshot, fingerprint)
+
+
+def workloads_of(plan: Plan, stages: Sequence[int]) -> tuple[WorkloadId, ...]:
+    """Workloads that these stages change, in the order of the plan."""
+    recommendations = {entry.id: entry for entry in plan.recommendations}
+    found = [
+        workload
+        for entry in plan.stages
+        if entry.stage in stages
+        for name in entry.recommendations
+        for workload in recommendations[name].workloads
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _check_wishes(plan: Plan, stages: Sequence[int], snapshot: Snapshot) -> None:
+    """Who opted out is not touched; who is latency-critical may get a slice, but is never stopped."""
+    reclaimed = {
+        workload
+        for entry in plan.recommendations
+        if entry.kind is RecommendationKind.RECLAIM
+        for workload in entry.workloads
+    }
+    for workload in workloads_of(plan, stages):
+        owner = snapshot.owners.get(workload)
+        if owner is None:
+            raise Refused(f"cannot apply plan {plan.plan_id}: {workload} is gone since it was made")
+        labels = (OPT_OUT_LABEL, LATENCY_CRITICAL_LABEL) if workload in reclaimed else (OPT_OUT_LABEL,)
+        for label in labels:
+            if _wish(owner, label) == "true":
+                raise Refused(f"cannot apply plan {plan.plan_id}: {workload} has {label}=true; make a new plan")
+
+
+def _wish(owner: Manifest, key: str) -> str | None:
+    template = template_of(owner).get("metadata", {})
+    for holder in (owner["metadata"], template):
+        for part in ("annotations", "labels"):
+            value = holder.get(part, {}).get(key)
+            if value is not None:
+                return str(value)
+    return None
+
+
+def _check_rollouts(workloads: Iterable[WorkloadId], snapshot: Snapshot) -> None:
+    for workload in workloads:
+        owner = snapshot.owners[workload]
+        observed = owner.get("status", {}).get("observedGeneration")
+        generation = owner["metadata"].get("generation")
+        if observed is not None and generation is not None and observed < generation:
+            raise Refused(f"cannot change {workload}: a rollout of its own is in progress")
+        unready = [seat.pod for seat in snapshot.pods.get(workload, ()) if not seat.is_ready and seat.node]
+        if unready:
+            raise Refused(f"cannot change {workload}: {len(unready)} of its pods are not ready, such as {unready[0]}")
+
+
+def _check_cards(plan: Plan, snapshot: Snapshot) -> None:
+    gone = [card.card for card in plan.placement if card.card not in snapshot.cards]
+    moved = [
+        card.card
+        for card in plan.placement
+        if card.node is not None and card.card in snapshot.cards and snapshot.cards[card.card].node != card.node
+    ]
+    if gone or moved:
+        raise Refused(
+            f"cannot apply plan {plan.plan_id}: the cards changed since it was made: {_named(gone)} gone, "
+            f"{_named(moved)} on another node; make a new plan"
+        )
+
+
+def _check_pods(plan: Plan, workloads: Sequence[WorkloadId], snapshot: Snapshot) -> None:
+    """Every pod of a workload to be changed must be one that the plan knows, and so must those on its cards."""
+    placed = {part.pod_id for card in plan.placement for part in card.slices}
+    known = placed | {pod for entry in plan.recommendations for pod in entry.pods}
+    chosen = set(workloads)
+    strangers = [seat.pod_id for name in workloads for seat in snapshot.pods.get(name, ()) if seat.pod_id not in known]
+    if strangers:
+        raise Refused(
+            f"cannot apply plan {plan.plan_id}: its inputs changed: pods that it does not know: {_named(strangers)}; "
+            "make a new plan"
+        )
+    cards = {card.card for card in plan.placement if any(part.workload in chosen for part in card.slices)}
+    intruders = [
+        f"{seat.pod_id} on {part.card}"
+        for seat in snapshot.seats.values()
+        if seat.pod_id not in known
+        for part in seat.slices
+        if part.card in cards
+    ]
+    if intruders:
+        raise Refused(
+            f"cannot apply plan {plan.plan_id}: its inputs changed: {_named(intruders)} came since; make a new plan"
+        )
+
+
+def _check_fingerprint(
+    plan: Plan, workloads: Sequence[WorkloadId], snapshot: Snapshot, fingerprint: Fingerprint
+) -> None:
+    now = fingerprint_of(snapshot, workloads)
+    if now.cards != fingerprint.cards:
+        raise Refused(f"cannot apply plan {plan.plan_id}: cards came or went since it was made; make a new plan")
+    changed = []
+    for workload, found in now.workloads.items():
+        then = fingerprint.workloads.get(workload)
+        if then is None:
+            changed.append(f"{workload} is new")
+        elif found.template != then.template:
+            changed.append(f"the template of {workload}")
+        elif not is_of_plan(snapshot.owners[workload], plan.plan_id):
+            if found.scale != then.scale:
+                changed.append(f"the replicas of {workload}")
+            elif found.grants != then.grants:
+                changed.append(f"the grants of {workload}")
+    if changed:
+        what = _named(changed)
+        raise Refused(f"cannot apply plan {plan.plan_id}: changed since it was made: {what}; make a new plan")
+
+
+def _named(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_NAMED_MAX]) or "none"
+    return shown if len(names) <= _NAMED_MAX else f"{shown} and {len(names) - _NAMED_MAX} more"

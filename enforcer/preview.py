@@ -1,0 +1,262 @@
+"""What a plan would change, before anybody approves it: objects before and after, cards before and after.
+
+The plan page, `plan diff` and a dry run of `apply` show it. Nothing is changed, and whatever stands against a stage is
+told instead of raised.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import yaml
+
+from enforcer.backend import Backend, Move, RenderedStage
+from enforcer.cluster import ClusterReader
+from enforcer.manifest import Manifest, set_field
+from enforcer.rollout import object_intents
+from enforcer.seat import PodSeat, SeatSlice
+from enforcer.snapshot import Snapshot, take_snapshot
+from fleet.decisions import Plan
+from fleet.errors import Refused
+from fleet.inventory import CardId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectDiff:
+    """One object before and after.
+
+    Attributes:
+        kind: kind.
+        namespace: namespace.
+        name: name.
+        recommendation: what for.
+        before: YAML as it stands.
+        after: YAML as it would be.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    recommendation: str
+    before: str
+    after: str
+
+    @property
+    def text(self) -> str:
+        """Unified diff of the two."""
+        title = f"{self.kind} {self.namespace}/{self.name}"
+        lines = difflib.unified_diff(
+            self.before.splitlines(), self.after.splitlines(), f"{title} now", f"{title} planned", lineterm="", n=2
+        )
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardDiff:
+    """One card before and after.
+
+    Attributes:
+        card: card.
+        node: its node.
+        before: pods on it now (`namespace/pod`), sorted.
+        after: pods on it then, sorted.
+    """
+
+    card: CardId
+    node: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+    @property
+    def is_freed(self) -> bool:
+        """Held by somebody now, by nobody then."""
+        return bool(self.before) and not self.after
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePreview:
+    """What one stage would do.
+
+    Attributes:
+        stage: number.
+        title: a few words.
+        objects: objects that change, in order.
+        moves: pods that get another seat.
+        cards: cards on which anything changes, sorted by node and card.
+        cards_freed: cards that nobody holds after this stage and somebody did before it.
+        warnings: what holds only in part.
+        refusal: why it can't be applied; None where it can.
+    """
+
+    stage: int
+    title: str
+    objects: tuple[ObjectDiff, ...]
+    moves: tuple[Move, ...]
+    cards: tuple[CardDiff, ...]
+    cards_freed: int
+    warnings: tuple[str, ...]
+    refusal: str | None
+
+
+def preview(
+    plan: Plan, reader: ClusterReader, backend: Backend, stages: Sequence[int] | None = None
+) -> tuple[StagePreview, ...]:
+    """What stages of a plan would do, each on top of the ones before it.
+
+    Args:
+        plan: the plan.
+        reader: the cluster as it stands.
+        backend: renders the stages.
+        stages: numbers; all where None.
+
+    Returns:
+        One preview per stage, in order; a stage that is applied already changes nothing.
+
+    Raises:
+        Unavailable: the cluster can't be reached.
+    """
+    snapshot = take_snapshot(reader)
+    chosen = {entry.stage for entry in plan.stages} if stages is None else set(stages)
+    found: list[StagePreview] = []
+    for entry in sorted(plan.stages, key=lambda entry: entry.stage):
+        if entry.stage not in chosen:
+            continue
+        try:
+            rendered = backend.render(plan, entry.stage, snapshot)
+        except Refused as exc:
+            found.append(_refused(entry.stage, entry.title, str(exc)))
+            continue
+        after = _after(snapshot, rendered)
+        cards = _card_diffs(snapshot, after)
+        found.append(
+            StagePreview(
+                stage=entry.stage,
+                title=entry.title,
+                objects=_object_diffs(rendered, snapshot, after),
+                moves=rendered.moves,
+                cards=cards,
+                cards_freed=sum(card.is_freed for card in cards),
+                warnings=rendered.warnings,
+                refusal=None,
+            )
+        )
+        snapshot = after
+    return tuple(found)
+
+
+def preview_text(stages: Sequence[StagePreview]) -> str:
+    """Previews as text, for a terminal: per stage what it frees, the diffs, and what stands against it."""
+    lines: list[str] = []
+    for entry in stages:
+        lines.append(
+            f"stage {entry.stage}: {entry.title}: {len(entry.objects)} objects, {len(entry.moves)} pods, "
+            f"{entry.cards_freed} cards freed"
+        )
+        if entry.refusal:
+            lines.append(f"  refused: {entry.refusal}")
+        lines += [f"  note: {warning}" for warning in entry.warnings]
+        lines += [diff.text for diff in entry.objects]
+        lines += [
+            f"{card.node} {card.card}: {', '.join(card.before) or 'free'} -> {', '.join(card.after) or 'free'}"
+            for card in entry.cards
+        ]
+    return "\n".join(lines)
+
+
+def _refused(stage: int, title: str, why: str) -> StagePreview:
+    return StagePreview(
+        stage=stage, title=title, objects=(), moves=(), cards=(), cards_freed=0, warnings=(), refusal=why
+    )
+
+
+def _after(snapshot: Snapshot, rendered: RenderedStage) -> Snapshot:
+    """The cluster as it would stand after a stage."""
+    owners = dict(snapshot.owners)
+    config = snapshot.device_config
+    for intent in object_intents(rendered):
+        current = owners.get(intent.workload)
+        if current is not None:
+            owners[intent.workload] = _patched(current, [(part.field, part.new) for part in intent.fields])
+        elif config is not None and intent.kind == config["kind"] and intent.name == config["metadata"]["name"]:
+            config = _patched(config, [(part.field, part.new) for part in intent.fields])
+    seats = dict(snapshot.seats)
+    for move in rendered.moves:
+        if move.new:
+            seats[move.pod_id] = replace(seats[move.pod_id], slices=move.new, node=_node_of(move.new, snapshot))
+        else:
+            seats.pop(move.pod_id, None)
+    pods: dict[str, list[PodSeat]] = {}
+    for seat in seats.values():
+        pods.setdefault(seat.workload, []).append(seat)
+    return Snapshot(
+        owners=owners,
+        seats=seats,
+        pods={workload: pods.get(workload, []) for workload in snapshot.pods},
+        cards=snapshot.cards,
+        device_config=config,
+    )
+
+
+def _patched(manifest: Manifest, fields: Sequence[tuple[str, str | None]]) -> Manifest:
+    changed = copy.deepcopy(manifest)
+    for path, value in fields:
+        set_field(changed, path, value)
+    return changed
+
+
+def _node_of(slices: Sequence[SeatSlice], snapshot: Snapshot) -> str | None:
+    card = snapshot.cards.get(slices[0].card)
+    return None if card is None else card.node
+
+
+def _object_diffs(rendered: RenderedStage, before: Snapshot, after: Snapshot) -> tuple[ObjectDiff, ...]:
+    found = []
+    for intent in object_intents(rendered):
+        old, new = before.owners.get(intent.workload), after.owners.get(intent.workload)
+        if old is None or new is None:
+            # Pods' deletion costs and node configuration: the fields alone say it.
+            old = {part.field: part.old for part in intent.fields if part.old is not None}
+            new = {part.field: part.new for part in intent.fields if part.new is not None}
+        found.append(
+            ObjectDiff(
+                kind=intent.kind,
+                namespace=intent.namespace,
+                name=intent.name,
+                recommendation=intent.recommendation,
+                before=_yaml(old),
+                after=_yaml(new),
+            )
+        )
+    return tuple(found)
+
+
+def _card_diffs(before: Snapshot, after: Snapshot) -> tuple[CardDiff, ...]:
+    then, now = _pods_by_card(after), _pods_by_card(before)
+    found = []
+    for card in sorted(then.keys() | now.keys()):
+        if then.get(card) != now.get(card):
+            standing = before.cards.get(card)
+            found.append(
+                CardDiff(
+                    card=CardId(card),
+                    node="" if standing is None else standing.node,
+                    before=now.get(card, ()),
+                    after=then.get(card, ()),
+                )
+            )
+    return tuple(sorted(found, key=lambda diff: (diff.node, diff.card)))
+
+
+def _pods_by_card(snapshot: Snapshot) -> dict[str, tuple[str, ...]]:
+    found: dict[str, set[str]] = {}
+    for seat in snapshot.seats.values():
+        for part in seat.slices:
+            found.setdefault(part.card, set()).add(seat.pod_id)
+    return {card: tuple(sorted(pods)) for card, pods in found.items()}
+
+
+def _yaml(manifest: Mapping[str, object]) -> str:
+    return yaml.safe_dump(dict(manifest), sort_keys=True, width=120)

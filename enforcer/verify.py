@@ -1,0 +1,396 @@
+"""Says after days what a plan was worth: cards and money really saved, harm really done, against what it promised.
+
+Harm is judged by what a real cluster shows, where measured use ends at what a card and a grant can give: summed SM
+activity of high and normal priority that fills a shared card though no pod fills it alone, framebuffer that fills a
+slice. It is the rule of `fleet.sharing`, read off what was served where that one is read off what was asked for. Who
+has a whole card to itself is never harmed by sharing. Workloads that the plan left alone are the control. The front
+door hands in the warehouse as `Measurements`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enforcer.journal import RunRecord, StageRecord, StageState
+from fleet.decisions import Plan, Saving
+from fleet.errors import NotEnoughData, Refused
+from fleet.inventory import CardId, CardModelName, Grant, Priority, WorkloadId
+from fleet.outcomes import Outcome, WorkloadOutcome
+from fleet.schema import Measure
+from fleet.sharing import ACTIVE_RATIO_MIN, CONTENTION_RATIO_MAX, sum_by_card
+from fleet.units import MIB, format_time
+from fleet.usage import Float32, History, SliceGrid
+
+FULL_CARD_RATIO = 0.995
+"""Summed SM activity from which a shared card is taken for contended: measured use ends at the card, and noise is half
+a percent."""
+
+FILLING_RATIO = 1.0 / CONTENTION_RATIO_MAX
+"""SM activity from which a pod fills a card alone and its neighbours ask for no more than noise: pods share a card in
+proportion to demand and nobody asks for more than one card, so whoever waits for others is served less."""
+
+FULL_CACHE_RATIO = 0.999
+"""Usage of a pre-allocated KV cache from which a server is taken to want more framebuffer."""
+
+AS_FORETOLD_MAX = 1.5
+"""Up to this many times the foretold harm is called somewhat more than foretold, beyond it simply more."""
+
+_CAUSES = ("contention", "short", "full")
+
+
+class Measurements(Protocol):
+    """What was measured."""
+
+    def history(self, since: datetime, until: datetime) -> History:
+        """Usage and grants between two moments.
+
+        Raises:
+            NotEnoughData: nothing was collected in that time.
+            Unavailable: what keeps it can't be reached.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """One row per slice and grant of it: what the arrays below run along.
+
+    Attributes:
+        row: its row in the grid.
+        workload: owner.
+        pod: number of its pod.
+        card: number of its card.
+        granted_bytes: grant.
+        card_bytes: framebuffer of the card.
+        is_low: low priority.
+        preallocates: its server takes framebuffer ahead of need.
+        lives: steps in which the grant lasted, shape (rows, steps).
+    """
+
+    row: NDArray[np.int64]
+    workload: tuple[WorkloadId, ...]
+    pod: NDArray[np.int64]
+    card: NDArray[np.int64]
+    granted_bytes: NDArray[np.float64]
+    card_bytes: NDArray[np.float64]
+    is_low: NDArray[np.bool_]
+    preallocates: NDArray[np.bool_]
+    lives: NDArray[np.bool_]
+
+
+def verify(
+    plan: Plan,
+    runs: Sequence[RunRecord],
+    measurements: Measurements,
+    *,
+    now: datetime,
+    verify_days: int,
+    saving_per_card_week: Mapping[CardModelName, Saving] | None = None,
+) -> Outcome:
+    """Hold what a plan brought against what it promised.
+
+    Args:
+        plan: the plan.
+        runs: its runs, from the ledger.
+        measurements: what was measured.
+        now: the moment to judge at, UTC.
+        verify_days: days after which the verdict is final.
+        saving_per_card_week: what a freed card of each model saves in a week; without it each freed card is worth the
+            promise's mean.
+
+    Returns:
+        The outcome; interim while less than `verify_days` have passed. A card that a workload of before took again
+        counts as given back; one that new work found free counts as saved, because it had to be bought otherwise.
+
+    Raises:
+        Refused: the plan is not applied.
+        NotEnoughData: nothing was collected since.
+    """
+    applied = [record for run in runs for record in run.records.values() if record.state is StageState.PROMOTED]
+    if not applied:
+        raise Refused(f"cannot verify plan {plan.plan_id}: no stage of it is applied")
+    since = max(record.applied_at for record in applied if record.applied_at is not None)
+    until = min(now, since + timedelta(days=verify_days))
+    if until <= since:
+        raise NotEnoughData(f"cannot verify plan {plan.plan_id}: it was applied at {format_time(since)}, just now")
+    history = measurements.history(since, until)
+    granted_before = runs[-1].cards_granted if runs else frozenset()
+    freed = promised_cards(applied, granted_before, plan)
+    given_back = _given_back(history, freed, since, until)
+    changed = {move.workload for record in applied for move in record.moves}
+    rows = _rows(history)
+    violated, active, causes = _violations(history.slices, rows)
+    outcomes = _by_workload(plan, rows, violated, active, causes, changed)
+    ratio = _ratio(rows, violated, active, lambda name: name in changed)
+    control = _ratio(rows, violated, active, lambda name: name not in changed)
+    stages = _stages_in_place(plan, applied)
+    is_whole = stages >= {entry.stage for entry in plan.stages}
+    promised = plan.totals.cards_freed
+    if not is_whole:
+        promised = sum(entry.cards_freed for entry in plan.stages if entry.stage in stages)
+    free = sorted(freed - given_back)
+    # Spare cards are free too, but were never promised; the stages' own figures hold them.
+    spare = min(plan.totals.spare_cards, len(free)) if is_whole else 0
+    kept = free[spare:]
+    is_final = until >= since + timedelta(days=verify_days)
+    return Outcome(
+        plan_id=plan.plan_id,
+        measured_at=now,
+        since=since,
+        until=until,
+        is_final=is_final,
+        promised_cards_freed=promised,
+        realised_cards_freed=len(kept),
+        promised_saving_per_week=plan.totals.saving_per_week,
+        realised_saving_per_week=_realised_saving(plan, kept, _models(history), saving_per_card_week or {}),
+        promised_violation_ratio=plan.totals.predicted_violation_ratio,
+        realised_violation_ratio=ratio,
+        control_violation_ratio=control,
+        coverage_ratio=_coverage(history, rows),
+        given_back=len(given_back),
+        workloads=outcomes,
+        verdict=_verdict(plan, (promised, len(kept), spare), ratio, is_final, until - since),
+    )
+
+
+def promised_cards(applied: Iterable[StageRecord], granted_before: frozenset[str], plan: Plan) -> frozenset[str]:
+    """Cards that applied stages left to nobody: held by moved pods before, by no pod of the plan's placement after."""
+    records = list(applied)
+    left = {part.card for record in records for move in record.moves for part in move.old}
+    entered = {part.card for record in records for move in record.moves for part in move.new}
+    last = {move.pod_id: move.new for record in records for move in record.moves}
+    staying = {
+        card.card for card in plan.placement for part in card.slices if part.pod_id not in last and card.card in left
+    }
+    held = {part.card for slices in last.values() for part in slices}
+    return frozenset(left & granted_before) - held - staying - (entered & held)
+
+
+def _stages_in_place(plan: Plan, applied: Sequence[StageRecord]) -> frozenset[int]:
+    """Stages that were promoted, and those whose pods earlier stages brought to their places already.
+
+    A backend that gives a pod its slice and its card in one restart leaves later stages nothing to do and no record.
+    """
+    sits = {move.pod_id: {part.card for part in move.new} for record in applied for move in record.moves}
+    placed: dict[str, set[str]] = {}
+    for card in plan.placement:
+        for part in card.slices:
+            placed.setdefault(part.pod_id, set()).add(card.card)
+    pods_of = {entry.id: entry.pods for entry in plan.recommendations}
+    found = {record.stage for record in applied}
+    for entry in plan.stages:
+        moved = {pod for name in entry.recommendations for pod in pods_of.get(name, ())} & sits.keys()
+        if moved and all(sits[pod] == placed.get(pod, set()) for pod in moved):
+            found.add(entry.stage)
+    return frozenset(found)
+
+
+def _given_back(history: History, freed: frozenset[str], since: datetime, until: datetime) -> frozenset[str]:
+    """Freed cards that a workload of before the plan holds again at some time of the span."""
+    old_workloads = {grant.workload_id for grant in history.inventory.grants if grant.started_at < since}
+    return frozenset(
+        grant.card
+        for grant in history.inventory.grants
+        if grant.card in freed
+        and grant.workload_id in old_workloads
+        and grant.started_at < until
+        and (grant.ended_at is None or grant.ended_at > since)
+        and grant.started_at >= since
+    )
+
+
+def _rows(history: History) -> _Rows:
+    grants: dict[tuple[str, str, str], list[Grant]] = {}
+    for grant in history.inventory.grants:
+        grants.setdefault((grant.pod_id, grant.container, grant.card), []).append(grant)
+    grid = history.slices
+    ends_ms = grid.step_ends_ms()
+    cards: dict[CardId, int] = {}
+    pods: dict[str, int] = {}
+    row, workload, pod, card, granted, size, low, pre, lives = [], [], [], [], [], [], [], [], []
+    for number, key in enumerate(grid.keys):
+        own = sorted(grants.get((key.pod_id, key.container, key.card), ()), key=lambda grant: grant.started_at)
+        for place, grant in enumerate(own):
+            start = grant.started_at.timestamp() * 1000
+            end = np.inf if grant.ended_at is None else grant.ended_at.timestamp() * 1000
+            # A slice has one grant at a time: where the end of one was lost, the next one ends it.
+            end = min([end, *(later.started_at.timestamp() * 1000 for later in own[place + 1 : place + 2])])
+            alive = (ends_ms - 1 >= start) & (ends_ms - 1 < end)
+            if not alive.any():
+                continue
+            row.append(number)
+            workload.append(grant.workload_id)
+            pod.append(pods.setdefault(key.pod_id, len(pods)))
+            card.append(cards.setdefault(key.card, len(cards)))
+            granted.append(float(grant.framebuffer_granted_bytes))
+            size.append(float(grant.framebuffer_bytes))
+            low.append(grant.priority is Priority.LOW)
+            pre.append(grant.kv_cache_pool_bytes is not None)
+            lives.append(alive)
+    return _Rows(
+        row=np.array(row, np.int64),
+        workload=tuple(workload),
+        pod=np.array(pod, np.int64),
+        card=np.array(card, np.int64),
+        granted_bytes=np.array(granted),
+        card_bytes=np.array(size),
+        is_low=np.array(low, bool),
+        preallocates=np.array(pre, bool),
+        lives=np.array(lives, bool).reshape(len(row), grid.steps),
+    )
+
+
+def _violations(grid: SliceGrid, rows: _Rows) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int8]]:
+    """Violated steps, active steps, and the cause of each violation (place in `_CAUSES`); all (rows, steps)."""
+    shape = (len(rows.row), grid.steps)
+    use = _measured(grid, rows, Measure.SM_ACTIVE, shape)
+    if np.isnan(use).all():
+        use = _measured(grid, rows, Measure.DUTY_CYCLE, shape)
+    used = _measured(grid, rows, Measure.FRAMEBUFFER_USED, shape)
+    cache = _measured(grid, rows, Measure.KV_CACHE_USAGE, shape)
+    active = np.nan_to_num(use) > ACTIVE_RATIO_MIN
+    cards = int(rows.card.max()) + 1 if len(rows.card) else 0
+    is_shared = _sharers(rows, cards)[rows.card] > 1 if cards else np.zeros(shape, bool)
+    asking = np.where(rows.is_low[:, None], 0, np.nan_to_num(use)).astype(np.float32)
+    largest = np.zeros((cards, grid.steps), np.float32)
+    np.maximum.at(largest, rows.card, asking)
+    is_contended = (sum_by_card(asking, rows.card, cards) >= FULL_CARD_RATIO) & (largest < FILLING_RATIO)
+    contention = is_shared & ~rows.is_low[:, None] & is_contended[rows.card]
+    # A server that takes its share ahead fills it always; only its cache shows whether that is enough.
+    fills = np.nan_to_num(used) >= rows.granted_bytes[:, None] - MIB
+    wants = np.where(rows.preallocates[:, None], np.nan_to_num(cache) >= FULL_CACHE_RATIO, fills)
+    short = wants & (rows.granted_bytes < rows.card_bytes - MIB)[:, None]
+    # Grants that fit their card are short before the card is full.
+    sizes = np.zeros(cards)
+    sizes[rows.card] = rows.card_bytes
+    granted = (rows.lives * rows.granted_bytes[:, None]).astype(np.float32)
+    promised = sum_by_card(granted, rows.card, cards) > sizes[:, None] + MIB
+    is_full = promised & (sum_by_card(used, rows.card, cards) >= sizes[:, None] - MIB)
+    full = is_shared & is_full[rows.card]
+    violated = active & (contention | short | full)
+    cause = np.where(contention, 0, np.where(short, 1, 2)).astype(np.int8)
+    return violated, active, cause
+
+
+def _sharers(rows: _Rows, cards: int) -> Float32:
+    """Pods that live on each card in each step, (cards, steps); containers of one pod count once."""
+    pairs, pair_of = np.unique(np.stack([rows.card, rows.pod]), axis=1, return_inverse=True)
+    lives = sum_by_card(rows.lives.astype(np.float32), pair_of.reshape(-1), pairs.shape[1]) > 0
+    return sum_by_card(lives.astype(np.float32), pairs[0], cards)
+
+
+def _measured(grid: SliceGrid, rows: _Rows, measure: Measure, shape: tuple[int, int]) -> Float32:
+    values = grid.mean.get(measure)
+    if values is None:
+        return np.full(shape, np.nan, np.float32)
+    return np.where(rows.lives, values[rows.row], np.nan).astype(np.float32)
+
+
+def _by_workload(
+    plan: Plan,
+    rows: _Rows,
+    violated: NDArray[np.bool_],
+    active: NDArray[np.bool_],
+    causes: NDArray[np.int8],
+    changed: set[WorkloadId],
+) -> tuple[WorkloadOutcome, ...]:
+    predicted: dict[WorkloadId, float] = {}
+    for entry in plan.recommendations:
+        for workload in entry.workloads:
+            predicted[workload] = max(entry.violation_ratio, predicted.get(workload, 0.0))
+    of_workload: dict[WorkloadId, list[int]] = {}
+    for number, workload in enumerate(rows.workload):
+        of_workload.setdefault(workload, []).append(number)
+    found = []
+    for workload in sorted(changed):
+        own = np.array(of_workload.get(workload, []), np.int64)
+        steps = int(active[own].sum()) if len(own) else 0
+        bad = int(violated[own].sum()) if len(own) else 0
+        counted = Counter(causes[own][violated[own]].tolist()) if bad else Counter[int]()
+        found.append(
+            WorkloadOutcome(
+                workload=workload,
+                predicted_violation_ratio=predicted.get(workload, 0.0),
+                violation_ratio=bad / steps if steps else (0.0 if len(own) else None),
+                active_steps=steps,
+                cause=_CAUSES[counted.most_common(1)[0][0]] if bad else None,
+            )
+        )
+    return tuple(sorted(found, key=lambda entry: (-(entry.violation_ratio or 0.0), entry.workload)))
+
+
+class _Chooser(Protocol):
+    def __call__(self, workload: WorkloadId, /) -> bool: ...
+
+
+def _ratio(rows: _Rows, violated: NDArray[np.bool_], active: NDArray[np.bool_], chosen: _Chooser) -> float | None:
+    """Violated / active steps of high and normal priority; None where there is no such row."""
+    own = np.array([chosen(workload) for workload in rows.workload], bool) & ~rows.is_low
+    if not own.any():
+        return None
+    steps = int(active[own].sum())
+    return int(violated[own].sum()) / steps if steps else 0.0
+
+
+def _coverage(history: History, rows: _Rows) -> float:
+    measured = history.slices.mean.get(Measure.FRAMEBUFFER_USED)
+    lived = int(rows.lives.sum())
+    if measured is None or not lived:
+        return 0.0
+    return int((~np.isnan(measured[rows.row]) & rows.lives).sum()) / lived
+
+
+def _models(history: History) -> dict[str, CardModelName]:
+    return {card.card: card.card_model for card in history.inventory.cards}
+
+
+def _realised_saving(
+    plan: Plan, kept: Sequence[str], models: Mapping[str, CardModelName], per_card: Mapping[CardModelName, Saving]
+) -> Saving:
+    mean = plan.totals.saving_per_week
+    promised = plan.totals.cards_freed
+    amortised, marginal = [], []
+    for card in kept:
+        saving = per_card.get(models.get(card, CardModelName("")))
+        if saving is None:
+            saving = Saving(amortised=_share(mean.amortised, promised), marginal=_share(mean.marginal, promised))
+        amortised.append(saving.amortised)
+        marginal.append(saving.marginal)
+    return Saving(amortised=_sum(amortised, mean.amortised), marginal=_sum(marginal, mean.marginal))
+
+
+def _share(amount: Decimal | None, parts: int) -> Decimal | None:
+    return None if amount is None or parts == 0 else amount / parts
+
+
+def _sum(amounts: Sequence[Decimal | None], promised: Decimal | None) -> Decimal | None:
+    known = [amount for amount in amounts if amount is not None]
+    if not known:
+        return None if promised is None and not amounts else (Decimal(0) if not amounts else None)
+    return sum(known, Decimal(0)).quantize(Decimal("0.01"))
+
+
+def _verdict(plan: Plan, cards: tuple[int, int, int], ratio: float | None, is_final: bool, span: timedelta) -> str:
+    """One sentence; `cards` are those promised, those of them that are free, and spare ones beside them."""
+    days = span.total_seconds() / 86400
+    when = f"after {days:.1f} days" if is_final else f"interim, after {days:.1f} days"
+    promised, realised, spare = cards
+    apart = f" ({spare} spare ones beside them)" if spare else ""
+    told = f"{realised} of {promised} promised cards are free{apart}"
+    if ratio is None:
+        return f"{when}: {told}; harm was not measured"
+    foretold = plan.totals.predicted_violation_ratio
+    harm = "more harm than foretold"
+    if ratio <= foretold:
+        harm = "no more harm than foretold"
+    elif ratio <= AS_FORETOLD_MAX * foretold:
+        harm = "somewhat more harm than foretold"
+    return f"{when}: {told}; {harm} ({ratio:.2%} violated, foretold {foretold:.2%})"

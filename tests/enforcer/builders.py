@@ -1,0 +1,290 @@
+"""Small fleets and plans, built by hand for the enforcer's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+from enforcer.backend_hami import HamiBackend
+from enforcer.carry import CarryPolicy
+from enforcer.cluster_simulated import Faults, SimulatedCluster
+from enforcer.guard import Guard, GuardPolicy
+from enforcer.journal import Journal
+from enforcer.ledger import Ledger
+from enforcer.rollout import Rollout, RolloutPolicy, Tools
+from enforcer.undo import Undo
+from enforcer.watch import ClusterSignals
+from fleet.capabilities import CorePolicy
+from fleet.decisions import (
+    CardPlacement,
+    Evidence,
+    HistorySpan,
+    Need,
+    PlacedSlice,
+    Plan,
+    Recommendation,
+    RecommendationKind,
+    RiskLevel,
+    Saving,
+    Stage,
+    Totals,
+)
+from fleet.documents import seal_plan
+from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Node, Priority, WorkloadId
+
+NOW = datetime(2026, 1, 12, tzinfo=UTC)
+CARD_BYTES = 24 * 2**30
+HALF = CARD_BYTES // 2
+SAVING = Saving(amortised=Decimal(100), marginal=Decimal(20))
+
+
+def card_id(number: int) -> CardId:
+    return CardId(f"GPU-00000000-0000-0000-0000-{number:012d}")
+
+
+def a_grant(
+    workload: str,
+    number: int,
+    card: int,
+    *,
+    kind: str = "Deployment",
+    priority: Priority = Priority.NORMAL,
+    labels: tuple[tuple[str, str], ...] = (),
+    framebuffer_bytes: int = CARD_BYTES,
+    started_at: datetime = NOW - timedelta(days=7),
+    ended_at: datetime | None = None,
+) -> Grant:
+    return Grant(
+        cluster="c1",
+        namespace="team",
+        pod=f"{workload}-{number}",
+        container="server",
+        workload=workload,
+        workload_kind=kind,
+        node=f"node-{card // 4}",
+        card=card_id(card),
+        card_model=CardModelName("NVIDIA A10"),
+        framebuffer_bytes=CARD_BYTES,
+        framebuffer_granted_bytes=framebuffer_bytes,
+        compute_granted_ratio=1.0,
+        priority=priority,
+        labels=labels,
+        started_at=started_at,
+        ended_at=ended_at,
+    )
+
+
+def an_inventory(grants: Iterable[Grant], cards: int = 8, as_of: datetime = NOW) -> Inventory:
+    return Inventory(
+        cluster="c1",
+        as_of=as_of,
+        cards=tuple(
+            Card(
+                card=card_id(number),
+                card_model=CardModelName("NVIDIA A10"),
+                framebuffer_bytes=CARD_BYTES,
+                node=f"node-{number // 4}",
+                cluster="c1",
+            )
+            for number in range(cards)
+        ),
+        nodes=tuple(
+            Node(node=f"node-{number}", cluster="c1", cpu_cores=64.0, memory_bytes=2**39)
+            for number in range((cards + 3) // 4)
+        ),
+        grants=tuple(grants),
+    )
+
+
+def standard_grants() -> list[Grant]:
+    """Three services of two pods each on cards 0-5, a notebook on card 6, a job on card 7."""
+    return [
+        *(a_grant("a", number, number) for number in range(2)),
+        *(a_grant("b", number, 2 + number, priority=Priority.HIGH) for number in range(2)),
+        *(a_grant("c", number, 4 + number, priority=Priority.LOW) for number in range(2)),
+        a_grant("book", 0, 6, kind="Notebook"),
+        a_grant("train", 0, 7, kind="Job", priority=Priority.LOW),
+    ]
+
+
+def a_slice(
+    pod: str,
+    *,
+    kind: str = "Deployment",
+    framebuffer_bytes: int = HALF,
+    compute_ratio: float = 0.5,
+    core_policy: CorePolicy = CorePolicy.BURST,
+    priority: Priority = Priority.NORMAL,
+    oversubscribed: bool = False,
+) -> PlacedSlice:
+    return PlacedSlice(
+        namespace="team",
+        pod=pod,
+        container="server",
+        workload=WorkloadId(f"team/{kind}/{pod.rsplit('-', 1)[0]}"),
+        framebuffer_bytes=framebuffer_bytes,
+        compute_ratio=compute_ratio,
+        core_policy=core_policy,
+        priority=priority,
+        oversubscribed=oversubscribed,
+    )
+
+
+def whole(pod: str, **how: object) -> PlacedSlice:
+    return a_slice(pod, **{"framebuffer_bytes": CARD_BYTES, "compute_ratio": 1.0, **how})  # type: ignore[arg-type]
+
+
+def a_recommendation(
+    name: str,
+    kind: RecommendationKind,
+    pods: Sequence[str],
+    workloads: Sequence[str],
+    cards_freed: int,
+    needs: tuple[Need, ...] = (),
+) -> Recommendation:
+    return Recommendation(
+        id=name,
+        kind=kind,
+        workloads=tuple(WorkloadId(f"team/{entry}") for entry in workloads),
+        pods=tuple(f"team/{pod}" for pod in pods),
+        cards_freed=cards_freed,
+        saving_per_week=SAVING,
+        risk_level=RiskLevel.LOW,
+        confidence=0.9,
+        reason="needs half a card",
+        change_of_mind="a busier week",
+        evidence=Evidence(
+            since=NOW - timedelta(days=7), until=NOW, samples=1008, coverage_ratio=0.99, counters=(), numbers=()
+        ),
+        needs=needs,
+    )
+
+
+def a_plan(
+    placement: Mapping[int, Sequence[PlacedSlice]],
+    stages: Sequence[Sequence[Recommendation]],
+    *,
+    cards_before: int = 8,
+    coverage_ratio: float = 0.99,
+    expires_at: datetime = NOW + timedelta(days=1),
+) -> Plan:
+    cards = tuple(
+        CardPlacement(
+            card=card_id(number),
+            card_model=CardModelName("NVIDIA A10"),
+            node=f"node-{number // 4}",
+            framebuffer_bytes=CARD_BYTES,
+            framebuffer_oversubscription_ratio=sum(part.framebuffer_bytes for part in slices) / CARD_BYTES,
+            slices=tuple(slices),
+        )
+        for number, slices in placement.items()
+    )
+    recommendations = tuple(entry for stage in stages for entry in stage)
+    freed = cards_before - len(cards)
+    return seal_plan(
+        Plan(
+            plan_id="",
+            created_at=NOW,
+            expires_at=expires_at,
+            cluster="c1",
+            history=HistorySpan(since=NOW - timedelta(days=7), until=NOW, coverage_ratio=coverage_ratio),
+            inputs_sha256="0" * 64,
+            settings=(),
+            risk=RiskLevel.MEDIUM,
+            backend="hami",
+            currency="USD",
+            totals=Totals(
+                cards_before=cards_before,
+                cards_after=len(cards),
+                cards_freed=freed,
+                spare_cards=0,
+                nodes_freed=0,
+                framebuffer_bytes_freed=freed * CARD_BYTES,
+                low_priority_gpu_hours_per_week=0.0,
+                saving_per_week=SAVING,
+                predicted_violation_ratio=0.001,
+                moves=sum(len(entry.pods) for entry in recommendations),
+            ),
+            recommendations=recommendations,
+            refused=(),
+            withheld=(),
+            placement=cards,
+            stages=tuple(
+                Stage(
+                    stage=number,
+                    title=f"stage {number}",
+                    recommendations=tuple(entry.id for entry in stage),
+                    cards_freed=sum(entry.cards_freed for entry in stage),
+                    moves=sum(len(entry.pods) for entry in stage),
+                )
+                for number, stage in enumerate(stages, start=1)
+            ),
+        )
+    )
+
+
+def standard_plan() -> Plan:
+    """Stage 1 stops the notebook, stage 2 puts a, b and c on three cards: five cards are left, with the job's."""
+    return a_plan(
+        {
+            0: [a_slice("a-0"), a_slice("b-0", priority=Priority.HIGH)],
+            1: [a_slice("a-1"), a_slice("b-1", priority=Priority.HIGH)],
+            4: [a_slice("c-0", priority=Priority.LOW), a_slice("c-1", priority=Priority.LOW)],
+            7: [whole("train-0", kind="Job", priority=Priority.LOW)],
+        },
+        [
+            [a_recommendation("reclaim-1", RecommendationKind.RECLAIM, ["book-0"], ["Notebook/book"], 1)],
+            [
+                a_recommendation(
+                    "colocate-1",
+                    RecommendationKind.COLOCATE,
+                    ["a-0", "a-1", "b-0", "b-1"],
+                    ["Deployment/a", "Deployment/b"],
+                    2,
+                ),
+                a_recommendation("slice-1", RecommendationKind.SLICE, ["c-0", "c-1"], ["Deployment/c"], 1),
+            ],
+        ],
+    )
+
+
+def a_cluster(
+    folder: Path, grants: Iterable[Grant] | None = None, *, faults: Faults | None = None, cards: int = 8
+) -> SimulatedCluster:
+    cluster = SimulatedCluster(folder / "cluster.sqlite", faults=faults)
+    cluster.sync(an_inventory(standard_grants() if grants is None else grants, cards), NOW)
+    return cluster
+
+
+def some_tools(cluster: SimulatedCluster, folder: Path, **changes: object) -> Tools:
+    tools = Tools(
+        reader=cluster,
+        writer=cluster,
+        lease=cluster,
+        pause=cluster.pause,
+        journal=Journal(Ledger(folder / "ledger.jsonl")),
+        guard=Guard(GuardPolicy(needs_approval=False)),
+        signals=ClusterSignals(cluster),
+        policy=RolloutPolicy(carry=CarryPolicy(placement_seconds_max=120.0)),
+    )
+    for name, value in changes.items():
+        setattr(tools, name, value)
+    return tools
+
+
+def a_rollout(tools: Tools) -> Rollout:
+    return Rollout(tools, HamiBackend(NOW))
+
+
+def an_undo(tools: Tools) -> Undo:
+    return Undo(tools)
+
+
+def where(cluster: SimulatedCluster) -> dict[str, tuple[int, int] | str]:
+    """Where each pod is: number of its card and GiB granted, or its state."""
+    return {
+        seat.pod: (int(seat.card[-12:]), seat.framebuffer_granted_bytes // 2**30) if seat.card else seat.state.value
+        for seat in cluster.seats()
+    }

@@ -1,0 +1,236 @@
+"""Promised against realised: freed cards, give-backs, harm as a real cluster shows it, and the control."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from enforcer.journal import RunRecord
+from enforcer.verify import verify
+from fleet.decisions import Plan
+from fleet.errors import NotEnoughData, Refused
+from fleet.inventory import CardModelName, Grant, Priority, WorkloadId
+from fleet.outcomes import Outcome
+from fleet.schema import Measure
+from fleet.usage import History, SliceKey, UsageGrid
+from tests.enforcer.builders import (
+    CARD_BYTES,
+    HALF,
+    NOW,
+    a_cluster,
+    a_grant,
+    a_rollout,
+    an_inventory,
+    an_undo,
+    card_id,
+    some_tools,
+    standard_plan,
+)
+
+STEPS = 6
+NODE = CardModelName("NVIDIA A10")
+
+
+@dataclass
+class Measured:
+    """Grants and usage as somebody collected them."""
+
+    grants: list[Grant]
+    use: Mapping[str, float]
+    framebuffer: Mapping[str, float]
+    cache: Mapping[str, float]
+
+    def history(self, since: datetime, until: datetime) -> History:
+        live = [grant for grant in self.grants if grant.ended_at is None]
+        keys = tuple(
+            SliceKey(
+                cluster="c1", namespace="team", pod=grant.pod, container="server", node=grant.node, card=grant.card,
+                card_model=grant.card_model,
+            )
+            for grant in live
+        )  # fmt: skip
+
+        def rows(values: Mapping[str, float], default: float) -> np.ndarray:
+            return np.array([[values.get(key.pod, default)] * STEPS for key in keys], np.float32)
+
+        mean = {
+            Measure.SM_ACTIVE: rows(self.use, 0.1),
+            Measure.FRAMEBUFFER_USED: rows(self.framebuffer, 2.0**30),
+            Measure.KV_CACHE_USAGE: rows(self.cache, np.nan),
+        }
+        grid = UsageGrid(
+            keys=keys,
+            since=since,
+            step_seconds=int((until - since).total_seconds()) // STEPS,
+            steps=STEPS,
+            mean=mean,
+            peak=mean,
+        )
+        return History(inventory=replace(an_inventory(self.grants), as_of=until), slices=grid)
+
+
+def grants_after(moment: datetime) -> list[Grant]:
+    """Every pod's old grant up to a moment and its new one from then on, as `standard_plan` places them."""
+    places = {"a-0": 0, "b-0": 0, "a-1": 1, "b-1": 1, "c-0": 4, "c-1": 4}
+    old = {"a-0": 0, "a-1": 1, "b-0": 2, "b-1": 3, "c-0": 4, "c-1": 5}
+    found = [replace(a_grant("book", 0, 6, kind="Notebook"), ended_at=moment), a_grant("train", 0, 7, kind="Job")]
+    for pod, card in places.items():
+        priority = Priority.LOW if pod.startswith("c") else Priority.HIGH
+        name, number = pod.split("-")
+        found.append(replace(a_grant(name, int(number), old[pod], priority=priority), ended_at=moment))
+        found.append(a_grant(name, int(number), card, priority=priority, framebuffer_bytes=HALF, started_at=moment))
+    return found
+
+
+@pytest.fixture
+def applied(tmp_path: Path) -> list[RunRecord]:
+    tools = some_tools(a_cluster(tmp_path), tmp_path)
+    a_rollout(tools).apply(standard_plan(), by="ann")
+    return tools.journal.runs()
+
+
+def judged(
+    runs: list[RunRecord],
+    *,
+    days: float = 7.5,
+    more: tuple[Grant, ...] = (),
+    plan: Plan | None = None,
+    **measured: Mapping[str, float],
+) -> Outcome:
+    moment = max(record.applied_at for run in runs for record in run.records.values() if record.applied_at)
+    measurements = Measured(
+        grants=[*grants_after(moment), *more],
+        use=measured.get("use", {}),
+        framebuffer=measured.get("framebuffer", {}),
+        cache=measured.get("cache", {}),
+    )
+    return verify(plan or standard_plan(), runs, measurements, now=NOW + timedelta(days=days), verify_days=7)
+
+
+def test_promise_that_holds_is_realised(applied: list[RunRecord]) -> None:
+    outcome = judged(applied)
+    assert (outcome.promised_cards_freed, outcome.realised_cards_freed, outcome.given_back) == (4, 4, 0)
+    assert outcome.realised_violation_ratio == 0.0
+    assert outcome.realised_saving_per_week.amortised == Decimal("100.00")
+    assert outcome.is_final
+    assert "4 of 4" in outcome.verdict
+    assert outcome.coverage_ratio == 1.0
+
+
+def test_verdict_before_its_days_is_interim(applied: list[RunRecord]) -> None:
+    outcome = judged(applied, days=2.0)
+    assert not outcome.is_final
+    assert outcome.verdict.startswith("interim")
+
+
+def test_card_that_its_owner_took_back_is_no_saving(applied: list[RunRecord]) -> None:
+    back = a_grant("book", 0, 6, kind="Notebook", started_at=NOW + timedelta(days=3))
+    outcome = judged(applied, more=(back,))
+    assert (outcome.realised_cards_freed, outcome.given_back) == (3, 1)
+    assert outcome.realised_saving_per_week.amortised == Decimal("75.00")
+
+
+def test_freed_card_that_new_work_found_is_a_saving(applied: list[RunRecord]) -> None:
+    new = a_grant("train-new", 0, 6, kind="Job", started_at=NOW + timedelta(days=3))
+    assert judged(applied, more=(new,)).realised_cards_freed == 4
+
+
+def test_full_shared_card_is_contention_of_those_on_it(applied: list[RunRecord]) -> None:
+    outcome = judged(applied, use={"a-0": 0.5, "b-0": 0.5})
+    assert outcome.realised_violation_ratio == 0.5
+    assert outcome.workloads[0].cause == "contention"
+    assert {entry.workload: entry.violation_ratio for entry in outcome.workloads}[
+        WorkloadId("team/Deployment/c")
+    ] == 0.0
+
+
+def test_low_priority_on_a_full_card_is_no_harm(applied: list[RunRecord]) -> None:
+    outcome = judged(applied, use={"c-0": 0.6, "c-1": 0.4})
+    assert outcome.realised_violation_ratio == 0.0
+    assert outcome.control_violation_ratio == 0.0
+
+
+def test_busy_pod_that_is_alone_is_no_contention_but_counts_as_control(applied: list[RunRecord]) -> None:
+    outcome = judged(applied, use={"train-0": 1.0})
+    assert outcome.control_violation_ratio == 0.0
+
+
+def test_filled_grant_is_short(applied: list[RunRecord]) -> None:
+    outcome = judged(applied, framebuffer={"a-0": float(HALF)})
+    assert outcome.workloads[0].cause == "short"
+    assert outcome.workloads[0].violation_ratio == 0.5
+
+
+def test_control_shows_harm_that_is_not_ours(applied: list[RunRecord]) -> None:
+    beside = a_grant("lone", 0, 7)
+    outcome = judged(applied, more=(beside,), use={"train-0": 0.5, "lone-0": 0.5})
+    assert outcome.realised_violation_ratio == 0.0
+    assert outcome.control_violation_ratio == 1.0
+
+
+def test_pod_with_a_card_to_itself_is_never_harmed(applied: list[RunRecord]) -> None:
+    outcome = judged(applied, use={"train-0": 1.0}, framebuffer={"train-0": float(CARD_BYTES)})
+    assert outcome.control_violation_ratio == 0.0
+
+
+def test_pod_whose_grant_changed_is_not_its_own_neighbour(applied: list[RunRecord]) -> None:
+    before = a_grant("solo", 0, 6, started_at=NOW + timedelta(days=1), ended_at=NOW + timedelta(days=6))
+    after = a_grant("solo", 0, 6, started_at=NOW + timedelta(days=2))
+    outcome = judged(applied, more=(before, after), use={"solo-0": 0.5}, framebuffer={"solo-0": float(CARD_BYTES)})
+    assert outcome.control_violation_ratio == 0.0
+
+
+def test_pod_that_fills_a_card_alone_does_not_contend_with_idle_neighbours(applied: list[RunRecord]) -> None:
+    assert judged(applied, use={"a-0": 1.0, "b-0": 0.003}).realised_violation_ratio == 0.0
+    assert judged(applied, use={"a-0": 0.9, "b-0": 0.1}).realised_violation_ratio == 0.5
+
+
+def test_stage_that_found_its_pods_in_place_is_part_of_the_promise(applied: list[RunRecord]) -> None:
+    (run,) = applied
+    at_once = replace(run.records[2], stage=1, moves=[*run.records[1].moves, *run.records[2].moves])
+    outcome = judged([replace(run, records={1: at_once})])
+    assert outcome.promised_cards_freed == outcome.realised_cards_freed == standard_plan().totals.cards_freed
+
+
+def test_stage_that_was_not_applied_was_not_promised(applied: list[RunRecord]) -> None:
+    (run,) = applied
+    outcome = judged([replace(run, records={1: run.records[1]})])
+    assert outcome.promised_cards_freed == standard_plan().stages[0].cards_freed
+
+
+def test_spare_cards_are_told_apart_from_the_promise(applied: list[RunRecord]) -> None:
+    plan = standard_plan()
+    plan = replace(plan, totals=replace(plan.totals, cards_freed=plan.totals.cards_freed - 1, spare_cards=1))
+    outcome = judged(applied, plan=plan)
+    assert (outcome.promised_cards_freed, outcome.realised_cards_freed) == (3, 3)
+    assert "1 spare" in outcome.verdict
+
+
+def test_plan_that_is_not_applied_cannot_be_verified() -> None:
+    measured = Measured(grants=[], use={}, framebuffer={}, cache={})
+    with pytest.raises(Refused, match="no stage"):
+        verify(standard_plan(), [], measured, now=NOW, verify_days=7)
+
+
+def test_undone_plan_cannot_be_verified(tmp_path: Path) -> None:
+    tools = some_tools(a_cluster(tmp_path), tmp_path)
+    a_rollout(tools).apply(standard_plan(), by="ann")
+    an_undo(tools).undo(standard_plan().plan_id)
+    measured = Measured(grants=[], use={}, framebuffer={}, cache={})
+    with pytest.raises(Refused, match="no stage"):
+        verify(standard_plan(), tools.journal.runs(), measured, now=NOW + timedelta(days=1), verify_days=7)
+
+
+def test_moment_of_apply_is_too_early(applied: list[RunRecord]) -> None:
+    with pytest.raises(NotEnoughData):
+        judged(applied, days=0.0)
+
+
+def test_card_ids_are_those_of_the_cluster(applied: list[RunRecord]) -> None:
+    assert card_id(6) in applied[0].cards_granted
