@@ -1,0 +1,269 @@
+"""The web app: four pages over four ports, served from this machine to this machine.
+
+`create_app` builds it, `open_server` listens. Nothing is loaded from elsewhere, and the content security policy says
+so to the browser. Three things must hold before a request is answered: its `Host` is one of ours (a foreign name that
+resolves to this machine is turned away: DNS rebinding), a request that writes comes from our own page (`Origin`,
+`Sec-Fetch-Site`, JSON body), and a button that changes the cluster carries the token of this process.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import waitress
+from dash import Dash, Input, Output, State, dcc, html, no_update
+from flask import Response, request
+
+from dashboards import page_fleet, page_plan, page_savings, page_workloads
+from dashboards.address import Address, read_address
+from dashboards.page_frame import failure, missing, top_bar
+from dashboards.queries import Freshness, Views
+from dashboards.rows import search as search_fleet
+from dashboards.tokens import css_variables
+from fleet.errors import GputideError, NotEnoughData, Unavailable
+from fleet.profiles import Profiles
+
+LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
+"""Names under which the app answers unless it is told others."""
+
+_PAGES: dict[str, ModuleType] = {
+    "/": page_fleet,
+    "/workloads": page_workloads,
+    "/plan": page_plan,
+    "/savings": page_savings,
+}
+_WRITING_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_BODY_BYTES_MAX = 16 * 2**20
+_THREADS = 8
+
+
+class Server(Protocol):
+    """A listening app."""
+
+    @property
+    def address(self) -> str:
+        """`http://host:port/`, with the port that the system chose where 0 was asked for."""
+        ...
+
+    def run(self) -> None:
+        """Answers requests until `close` is called from another thread, or the process is interrupted."""
+        ...
+
+    def close(self) -> None:
+        """Stops listening."""
+        ...
+
+
+def create_app(views: Views, *, operator: str, hosts: Sequence[str] = LOOPBACK_NAMES) -> Dash:
+    """The app over its ports.
+
+    Args:
+        views: what the pages read and change.
+        operator: name in which approvals are given.
+        hosts: names, without port, under which it may be asked for.
+    """
+    token = secrets.token_urlsafe(32)
+    app = Dash(
+        __name__,
+        title="gputide",
+        update_title="",
+        serve_locally=True,
+        suppress_callback_exceptions=True,
+        eager_loading=False,
+        assets_folder="assets",
+        include_pages_meta=False,
+        meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"}],
+    )
+    app.index_string = _INDEX.replace("{%tokens%}", css_variables())
+    app.layout = html.Div(
+        [
+            dcc.Location(id="address", refresh="callback-nav"),
+            dcc.Store(id="token", data=token),
+            dcc.Store(id="page-key"),
+            html.Div(id="top", className="top"),
+            html.Main(html.Div("Reading the fleet …", className="loading"), id="page"),
+        ]
+    )
+    _register_pages(app, views)
+    _register_search(app, views)
+    page_fleet.register(app, views)
+    page_workloads.register(app, views)
+    page_savings.register(app, views)
+    page_plan.register(app, views, operator=operator, token=token)
+    _guard(app, frozenset(hosts))
+    return app
+
+
+def open_server(app: Dash, *, host: str, port: int) -> Server:
+    """Listens; nothing is answered before `run`.
+
+    Raises:
+        Unavailable: the address can't be listened on.
+    """
+    try:
+        inner = waitress.create_server(
+            app.server, host=host, port=port, threads=_THREADS, max_request_body_size=_BODY_BYTES_MAX, ident=None
+        )
+    except OSError as exc:
+        raise Unavailable(
+            f"cannot listen on {host}:{port}: {exc.strerror or exc}; set dashboard.port to a free port, or 0 for any"
+        ) from exc
+    return _Waitress(inner, host)
+
+
+class _Waitress:
+    def __init__(self, inner: Any, host: str) -> None:
+        self._inner = inner
+        self._host = f"[{host}]" if ":" in host else host
+
+    @property
+    def address(self) -> str:
+        return f"http://{self._host}:{self._inner.effective_port}/"
+
+    def run(self) -> None:
+        self._inner.run()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def _register_pages(app: Dash, views: Views) -> None:
+    @app.callback(
+        Output("top", "children"),
+        Output("page", "children"),
+        Output("page-key", "data"),
+        Input("address", "pathname"),
+        Input("address", "search"),
+        State("page-key", "data"),
+    )
+    def _route(path: str | None, search: str | None, shown: str | None) -> Any:
+        address = read_address(path, search)
+        page = _PAGES.get(address.path)
+        keys = page.KEYS if page is not None else ()
+        key = repr((address.path, [address.get(name) for name in keys]))
+        if key == shown:
+            return no_update, no_update, no_update
+        top, body = _page(views, address, page)
+        return top, body, key
+
+    @app.callback(Output("top", "className"), Input("address", "pathname"))
+    def _shade(path: str | None) -> str:
+        return "top" if path in _PAGES else "top unknown"
+
+
+def _page(views: Views, address: Address, page: ModuleType | None) -> tuple[Any, Any]:
+    """Bar and body; an error of the house takes the place of what could not be shown."""
+    clusters: tuple[str, ...] = ()
+    profiles: Profiles | None = None
+    freshness: Freshness | None = None
+    try:
+        clusters = views.fleet.clusters()
+        if not clusters:
+            body = missing("No data yet", "No cluster sent anything so far.", "gputide demo")
+        else:
+            cluster = address.get("cluster") or clusters[0]
+            profiles = views.fleet.profiles(cluster)
+            freshness = views.fleet.freshness(cluster)
+            body = (
+                missing("No such page", f"There is no page at {address.path}.", "gputide dashboard")
+                if page is None
+                else page.layout(views, address, profiles)
+            )
+    except NotEnoughData as exc:
+        body = missing("Not enough data", str(exc), "gputide analyze")
+    except GputideError as exc:
+        body = failure(str(exc))
+    return top_bar(address, clusters, profiles, freshness), body
+
+
+def _register_search(app: Dash, views: Views) -> None:
+    @app.callback(
+        Output("search-results", "children"),
+        Input("search", "value"),
+        Input("address", "href"),
+        State("address", "pathname"),
+        State("address", "search"),
+        prevent_initial_call=True,
+    )
+    def _search(text: str | None, _href: str, path: str, query: str) -> Any:
+        address = read_address(path, query)
+        if not text or not text.strip():
+            return None
+        try:
+            profiles = views.fleet.profiles(address.get("cluster") or views.fleet.clusters()[0])
+        except (GputideError, IndexError):
+            return html.P("There is no data to search yet.", className="soft")
+        bare = Address(path="", query=tuple(pair for pair in address.query if pair[0] == "cluster"))
+        hits = search_fleet(profiles, text)
+        return [
+            dcc.Link(
+                [html.Small(hit.kind), html.Span(hit.text)],
+                href=bare.href(hit.path, **dict(hit.query)),
+                className="hit",
+            )
+            for hit in hits
+        ] or html.P("Nothing is called so.", className="soft")
+
+
+def _guard(app: Dash, hosts: frozenset[str]) -> None:
+    """Checks before every answer, and the headers after it."""
+    policy = "; ".join(
+        (
+            "default-src 'self'",
+            "script-src 'self' " + " ".join(app.csp_hashes()),
+            "style-src 'self' 'unsafe-inline'",
+            "img-src 'self' data: blob:",
+            "font-src 'self' data:",
+            "worker-src 'self' blob:",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+        )
+    )
+
+    def _check() -> Response | None:
+        if _name_of(f"http://{request.host}") not in hosts:
+            return _turned_away("this host name is not one of dashboard.host")
+        if request.method in _WRITING_METHODS:
+            origin = request.headers.get("Origin")
+            if origin is not None and urlsplit(origin).netloc != request.host:
+                return _turned_away("the request comes from another origin")
+            if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+                return _turned_away("the request comes from another site")
+            if request.mimetype != "application/json":
+                return _turned_away("the request is not JSON")
+        return None
+
+    def _headers(response: Response) -> Response:
+        response.headers["Content-Security-Policy"] = policy
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Referrer-Policy"] = "no-referrer"
+        response.headers["X-Frame-Options"] = "DENY"
+        response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
+        return response
+
+    app.server.before_request(_check)
+    app.server.after_request(_headers)
+
+
+def _name_of(address: str) -> str:
+    try:
+        return urlsplit(address).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _turned_away(reason: str) -> Response:
+    return Response(f"cannot answer: {reason}\n", status=403, mimetype="text/plain")
+
+
+_INDEX = """<!DOCTYPE html>
+<html lang="en">
+<head>{%metas%}<title>{%title%}</title>{%favicon%}<style>{%tokens%}</style>{%css%}</head>
+<body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body>
+</html>
+"""

@@ -1,0 +1,357 @@
+"""What the pages ask of the rest of the house: four ports and the records they answer with.
+
+The front door fulfils the ports (warehouse and analyzer behind `FleetView`, the plan store behind `PlanDesk`, the
+enforcer behind `Rollouts`, verify and ledger behind `Outcomes`); the pages know nothing else. Every method may raise
+`NotEnoughData`, `Unavailable`, `Corrupt` or `Refused`: the page shows the message in the place of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import Protocol
+
+from fleet.decisions import Plan
+from fleet.inventory import WorkloadId
+from fleet.outcomes import Outcome
+from fleet.profiles import Profiles
+
+Series = tuple[float | None, ...]
+"""One value per step; None where nothing was collected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freshness:
+    """How much the figures of a page may be trusted.
+
+    Attributes:
+        coverage_ratio: windows with a row / windows expected, over the last day, 0-1.
+        newest_at: end of the newest window that arrived, UTC; None where none did.
+        interval_seconds: how often a window is expected.
+        now: the moment to count the age from (the clock of the data, which a replay sets).
+    """
+
+    coverage_ratio: float
+    newest_at: datetime | None
+    interval_seconds: float
+    now: datetime
+
+    @property
+    def age_seconds(self) -> float | None:
+        """Age of the newest window; None where there is none."""
+        return None if self.newest_at is None else max(0.0, (self.now - self.newest_at).total_seconds())
+
+    @property
+    def is_doubtful(self) -> bool:
+        """True under 90 % coverage, or when two intervals passed without data."""
+        return self.coverage_ratio < 0.9 or self.age_seconds is None or self.age_seconds > 2 * self.interval_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened to a workload: restart, out of memory, a change by gputide."""
+
+    at: datetime
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadHistory:
+    """One workload over time, at most a few thousand steps.
+
+    Attributes:
+        times: start of each step, UTC, shape (steps,).
+        compute_p50: median over its slices of SM active (or duty cycle), 0-1, shape (steps,).
+        compute_p95: 95th percentile over its slices.
+        compute_max: largest sample of the step.
+        framebuffer_used_bytes: largest over its slices.
+        framebuffer_need_bytes: real need where pre-allocation hides it; None where unknown.
+        framebuffer_granted_bytes: granted to one slice.
+        request_rate: requests per second; None where no server exports it.
+        events: what happened meanwhile.
+    """
+
+    times: tuple[datetime, ...]
+    compute_p50: Series
+    compute_p95: Series
+    compute_max: Series
+    framebuffer_used_bytes: Series
+    framebuffer_need_bytes: Series | None
+    framebuffer_granted_bytes: Series
+    request_rate: Series | None
+    events: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectDiff:
+    """One object before and after a stage, as YAML.
+
+    Attributes:
+        kind: Kubernetes kind.
+        namespace: namespace.
+        name: object.
+        recommendation: id of the recommendation.
+        old_yaml: the part that changes, as it stands.
+        new_yaml: the same part afterwards.
+        refusal: why the API server or the guard would not take it; None where it would.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    recommendation: str
+    old_yaml: str
+    new_yaml: str
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanEntry:
+    """A plan with what people decided about it.
+
+    Attributes:
+        plan: the plan.
+        approved_stages: stages that may be applied.
+        approved_by: who said so, in order.
+        approvals_missing: who else must, empty where nobody.
+        applied_stages: stages that stand in the cluster now.
+        applied_at: when the first of them was applied.
+        undone_at: when the plan was taken back.
+        apply_refusal: why it can't be applied now (expired, frozen, inputs changed, not approved); None where it can.
+    """
+
+    plan: Plan
+    approved_stages: tuple[int, ...] = ()
+    approved_by: tuple[str, ...] = ()
+    approvals_missing: tuple[str, ...] = ()
+    applied_stages: tuple[int, ...] = ()
+    applied_at: datetime | None = None
+    undone_at: datetime | None = None
+    apply_refusal: str | None = None
+
+
+class RolloutPhase(StrEnum):
+    """Where a rollout stands as a whole."""
+
+    NOT_STARTED = "not_started"
+    CANARY = "canary"
+    WATCHING = "watching"
+    APPLYING = "applying"
+    DONE = "done"
+    RESTORING = "restoring"
+    RESTORED = "restored"
+    FAILED = "failed"
+
+
+RUNNING_PHASES = frozenset({RolloutPhase.CANARY, RolloutPhase.WATCHING, RolloutPhase.APPLYING, RolloutPhase.RESTORING})
+"""Phases in which the pages ask again every second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectProgress:
+    """One workload of a rollout; `phase` is a word of `fleet.outcomes.ChangePhase`."""
+
+    workload: WorkloadId
+    stage: int
+    phase: str
+    is_canary: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """One watched signal of a rollout against its threshold; `values` oldest first."""
+
+    name: str
+    values: Series
+    threshold: float
+    unit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutProgress:
+    """A rollout (or its undo) as it stands.
+
+    Attributes:
+        phase: where it stands.
+        done: objects that reached their end.
+        total: objects to change.
+        objects: one per workload, in order.
+        signals: what is watched.
+        watch_seconds_left: until the verdict of the watch; None where nothing is watched.
+        message: one sentence.
+    """
+
+    phase: RolloutPhase
+    done: int
+    total: int
+    objects: tuple[ObjectProgress, ...] = ()
+    signals: tuple[Signal, ...] = ()
+    watch_seconds_left: float | None = None
+    message: str = ""
+
+    @property
+    def is_running(self) -> bool:
+        """True while more progress is to be expected."""
+        return self.phase in RUNNING_PHASES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoPreview:
+    """What an undo restores and what it keeps.
+
+    Attributes:
+        restores: one line per object.
+        keeps: one line per object that somebody else changed since, with the reason.
+        cards_taken: freed cards that are granted again.
+    """
+
+    restores: tuple[str, ...]
+    keeps: tuple[str, ...]
+    cards_taken: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerEntry:
+    """One line of the ledger.
+
+    Attributes:
+        at: when, UTC.
+        actor: who, person or service.
+        action: `approved`, `applied`, `promoted`, `restored`, `undone`, `given_back`, `refused` …
+        plan_id: plan, empty where none.
+        subject: workload, stage or card.
+        detail: one sentence.
+        cards: whole cards that changed hands through it; 0 where none.
+    """
+
+    at: datetime
+    actor: str
+    action: str
+    plan_id: str
+    subject: str
+    detail: str
+    cards: int = 0
+
+
+class FleetView(Protocol):
+    """What is known of the clusters; reads only, from any thread."""
+
+    def clusters(self) -> tuple[str, ...]:
+        """Names of all clusters with data, the default one first; empty before the first data came."""
+        ...
+
+    def profiles(self, cluster: str) -> Profiles:
+        """The newest analysis. The same object while nothing changed, so that pages can keep what they made of it.
+
+        Raises:
+            NotEnoughData: nothing was analysed yet; the message names the command that does it.
+        """
+        ...
+
+    def history(self, cluster: str, workload: str, hours: int | None) -> WorkloadHistory | None:
+        """One workload over its last hours (None: all); None where it is unknown. At most about 2,000 steps."""
+        ...
+
+    def freshness(self, cluster: str) -> Freshness:
+        """Coverage and age of the data."""
+        ...
+
+
+class PlanDesk(Protocol):
+    """Plans and what people decide about them."""
+
+    def plans(self, cluster: str) -> tuple[PlanEntry, ...]:
+        """All plans, newest first."""
+        ...
+
+    def plan(self, plan_id: str) -> PlanEntry | None:
+        """One plan; None where there is none of this id."""
+        ...
+
+    def approve(self, plan_id: str, stages: tuple[int, ...], by: str) -> PlanEntry:
+        """Approve stages in a person's name.
+
+        Raises:
+            Refused: expired, edited, or the person may not.
+        """
+        ...
+
+    def preview(self, plan_id: str, stages: tuple[int, ...]) -> tuple[ObjectDiff, ...]:
+        """What the stages would change, asked of the API server without changing anything."""
+        ...
+
+
+class Rollouts(Protocol):
+    """Changing a cluster, and taking it back. `apply` and `undo` start in the background and return at once."""
+
+    def apply(self, plan_id: str, stages: tuple[int, ...], by: str) -> None:
+        """Start the approved stages, canary first.
+
+        Raises:
+            Refused: a guard says no.
+        """
+        ...
+
+    def progress(self, plan_id: str) -> RolloutProgress:
+        """Where the rollout or the undo of a plan stands."""
+        ...
+
+    def undo_preview(self, plan_id: str) -> UndoPreview:
+        """What an undo would restore and keep."""
+        ...
+
+    def undo(self, plan_id: str, by: str) -> None:
+        """Start to restore everything that the plan changed.
+
+        Raises:
+            Refused: a guard says no, or there is nothing to undo.
+        """
+        ...
+
+
+class Outcomes(Protocol):
+    """What came of it."""
+
+    def outcomes(self, cluster: str) -> tuple[Outcome, ...]:
+        """The newest outcome of every plan that was applied, newest plan first."""
+        ...
+
+    def ledger(self, cluster: str) -> tuple[LedgerEntry, ...]:
+        """Everything that was done, newest first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """What a card hour costs.
+
+    Attributes:
+        currency: ISO 4217.
+        per_card_hour: amortised price by card model; a model without a trustworthy price is absent.
+        source: where the prices come from and of what date, for the small print.
+    """
+
+    currency: str
+    per_card_hour: Mapping[str, Decimal]
+    source: str
+
+    def per_card_week(self, card_model: str) -> Decimal | None:
+        """Amortised price of one card for a week of 168 hours; None where the model has no price."""
+        price = self.per_card_hour.get(card_model)
+        return None if price is None else price * 168
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Views:
+    """The four ports and the prices together, as the app is given them."""
+
+    fleet: FleetView
+    plans: PlanDesk
+    rollouts: Rollouts
+    outcomes: Outcomes
+    prices: Prices

@@ -1,0 +1,737 @@
+"""A fleet in memory behind the ports of the pages: about 1,500 cards, 800 workloads, a plan of five stages.
+
+The rollout steps by one object per question for progress, as a clock would move it, so that tests wait for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+from dashboards.queries import (
+    Event,
+    Freshness,
+    LedgerEntry,
+    ObjectDiff,
+    ObjectProgress,
+    PlanEntry,
+    Prices,
+    RolloutPhase,
+    RolloutProgress,
+    Signal,
+    UndoPreview,
+    Views,
+    WorkloadHistory,
+)
+from fleet.capabilities import CorePolicy
+from fleet.decisions import (
+    CardPlacement,
+    Evidence,
+    FrontierPoint,
+    HistorySpan,
+    Need,
+    PlacedSlice,
+    Plan,
+    Recommendation,
+    RecommendationKind,
+    Refusal,
+    RiskLevel,
+    Saving,
+    Stage,
+    Totals,
+    Withheld,
+)
+from fleet.documents import seal_plan
+from fleet.errors import Refused
+from fleet.inventory import CardId, CardModelName, Priority, WorkloadId
+from fleet.outcomes import Outcome, WorkloadOutcome
+from fleet.profiles import (
+    CardProfile,
+    CardState,
+    ComputeProfile,
+    Finding,
+    FramebufferProfile,
+    HourOfWeek,
+    Profile,
+    Profiles,
+    RequestRateProfile,
+    WorkloadClass,
+    WorkloadState,
+)
+from fleet.units import GIB
+
+NOW = datetime(2026, 1, 22, 9, 0, tzinfo=UTC)
+CLUSTER = "shanghai-a"
+MODELS = (
+    ("NVIDIA A10", 24, 8, 72),
+    ("NVIDIA A100-SXM4-80GB", 80, 8, 40),
+    ("NVIDIA H20", 96, 8, 50),
+    ("NVIDIA L20", 48, 4, 44),
+    ("Tesla T4", 16, 2, 24),
+)
+"""Model, framebuffer GiB, cards per node, nodes: 1,520 cards."""
+PRICES = Prices(
+    currency="CNY",
+    per_card_hour={
+        "NVIDIA A10": Decimal("4.2"),
+        "NVIDIA A100-SXM4-80GB": Decimal("11.5"),
+        "NVIDIA H20": Decimal("9.8"),
+        "NVIDIA L20": Decimal("5.9"),
+    },
+    source="set by the operator, 2026-01",
+)
+STATE_WEIGHTS = (
+    (CardState.BUSY, 23),
+    (CardState.IDLE_HELD, 41),
+    (CardState.LOW_USE, 21),
+    (CardState.FREE, 12),
+    (CardState.UNTRUSTED, 3),
+)
+HOSTILE = '=cmd|"/C calc"!A0<img src=x onerror=alert(1)>'
+"""A name that a tenant might choose to harm whoever reads it."""
+
+
+def make_profiles(*, scale: int = 1, seed: int = 7) -> Profiles:
+    """The fleet; `scale` multiplies its nodes."""
+    rng = random.Random(seed)
+    cards: list[CardProfile] = []
+    held: list[tuple[str, int, CardState]] = []
+    for model, gib, per_node, nodes in MODELS:
+        for node in range(nodes * scale):
+            mood = rng.choices([state for state, _ in STATE_WEIGHTS], [weight for _, weight in STATE_WEIGHTS])[0]
+            for place in range(per_node):
+                state = mood if rng.random() < 0.6 else _state(rng)
+                name = f"GPU-{rng.getrandbits(64):016x}-{len(cards):05d}"
+                cards.append(_card(rng, name, model, gib, f"{model.split()[-1].lower()[:4]}-node-{node:03d}", state))
+                if state is not CardState.FREE:
+                    held.append((name, gib, state))
+                del place
+    workloads = _workloads(rng, held)
+    owner = {card: profile.workload for profile in workloads for card in profile.cards}
+    cards = [card if card.state is CardState.FREE else replace(card, workloads=(owner[card.card],)) for card in cards]
+    return Profiles(
+        cluster=CLUSTER,
+        as_of=NOW,
+        since=NOW - timedelta(days=21),
+        until=NOW,
+        coverage_ratio=0.991,
+        workloads=tuple(sorted(workloads, key=lambda profile: profile.workload)),
+        cards=tuple(sorted(cards, key=lambda card: card.card)),
+        unallocated=tuple(card.card for card in cards if card.state is CardState.FREE),
+        withheld=(Withheld(kind=RecommendationKind.MIG, reason="no_mig_cards", detail="no card has MIG switched on"),),
+    )
+
+
+def make_plan(
+    profiles: Profiles, *, created_at: datetime = NOW - timedelta(hours=2), risk: RiskLevel = RiskLevel.LOW
+) -> Plan:
+    """A plan of five stages that frees the idle cards and packs the quiet ones in pairs."""
+    kinds = (
+        (RecommendationKind.RECLAIM, "reclaim idle notebooks", CardState.IDLE_HELD, ()),
+        (RecommendationKind.SLICE, "slice oversized services", CardState.LOW_USE, (Need.FRAMEBUFFER_LIMIT,)),
+        (
+            RecommendationKind.COLOCATE,
+            "co-locate services of opposite rhythm",
+            CardState.LOW_USE,
+            (Need.FRAMEBUFFER_LIMIT, Need.CORE_LIMIT),
+        ),
+        (RecommendationKind.OFFPEAK_PAIR, "pair training with nights", CardState.BUSY, (Need.PRIORITY,)),
+        (
+            RecommendationKind.OVERSUBSCRIBE,
+            "oversubscribe pre-allocating servers",
+            CardState.IDLE_HELD,
+            (Need.OVERSUBSCRIPTION,),
+        ),
+    )
+    by_card = {profile.cards[0]: profile for profile in profiles.workloads if profile.cards}
+    state_of = {card.card: card.state for card in profiles.cards}
+    recommendations: list[Recommendation] = []
+    stages: list[Stage] = []
+    used: set[str] = set()
+    freed: set[CardId] = set()
+    for number, (kind, title, state, needs) in enumerate(kinds, start=1):
+        chosen = [p for c, p in sorted(by_card.items()) if state_of[c] is state and p.workload not in used][
+            : 60 - 9 * number
+        ]
+        made = []
+        for place, profile in enumerate(chosen):
+            used.add(profile.workload)
+            cards = len(profile.cards) if kind is not RecommendationKind.OFFPEAK_PAIR else 1
+            freed.update(profile.cards[:cards])
+            made.append(_recommendation(kind, place, profile, cards, needs))
+        recommendations += made
+        stages.append(
+            Stage(
+                stage=number,
+                title=title,
+                recommendations=tuple(r.id for r in made),
+                cards_freed=sum(r.cards_freed for r in made),
+                moves=sum(len(r.pods) for r in made),
+            )
+        )
+    placement = _placement(profiles, freed)
+    granted = len(profiles.cards) - len(profiles.unallocated)
+    amortised = sum((r.saving_per_week.amortised or Decimal(0) for r in recommendations), Decimal(0))
+    plan = Plan(
+        plan_id="",
+        created_at=created_at,
+        expires_at=created_at + timedelta(hours=24),
+        cluster=profiles.cluster,
+        history=HistorySpan(since=profiles.since, until=profiles.until, coverage_ratio=0.991),
+        inputs_sha256="0" * 64,
+        settings=(("plan.spare_card_ratio", "0.02"),),
+        risk=risk,
+        backend="hami",
+        currency="CNY",
+        totals=Totals(
+            cards_before=granted,
+            cards_after=granted - len(freed),
+            cards_freed=len(freed),
+            spare_cards=12,
+            nodes_freed=41,
+            framebuffer_bytes_freed=len(freed) * 48 * GIB,
+            low_priority_gpu_hours_per_week=18_400.0,
+            saving_per_week=Saving(amortised=amortised, marginal=amortised * Decimal("0.55")),
+            predicted_violation_ratio=0.0008,
+            moves=sum(stage.moves for stage in stages),
+        ),
+        recommendations=tuple(recommendations),
+        refused=tuple(_refusals(profiles)),
+        withheld=profiles.withheld,
+        placement=placement,
+        stages=tuple(stages),
+        frontier=_frontier(len(freed)),
+    )
+    return seal_plan(plan)
+
+
+class EmbeddedFleet:
+    """`FleetView` over one analysis."""
+
+    def __init__(self, profiles: Profiles, *, coverage_ratio: float = 0.994, age: timedelta = timedelta(seconds=40)):
+        self._profiles = profiles
+        self._coverage_ratio = coverage_ratio
+        self._age = age
+
+    def clusters(self) -> tuple[str, ...]:
+        return (self._profiles.cluster,)
+
+    def profiles(self, cluster: str) -> Profiles:
+        if cluster != self._profiles.cluster:
+            raise Refused(f"cannot show cluster {cluster!r}: no such cluster")
+        return self._profiles
+
+    def history(self, cluster: str, workload: str, hours: int | None) -> WorkloadHistory | None:
+        profile = next((item for item in self._profiles.workloads if item.workload == workload), None)
+        return None if profile is None else _history(profile, hours or 21 * 24)
+
+    def freshness(self, cluster: str) -> Freshness:
+        return Freshness(coverage_ratio=self._coverage_ratio, newest_at=NOW - self._age, interval_seconds=60.0, now=NOW)
+
+
+class EmbeddedCluster:
+    """Plan store, rollout and ledger in one: what is approved, what stands in the cluster, what was done."""
+
+    def __init__(self, profiles: Profiles, plans: tuple[Plan, ...], *, approvals_needed: tuple[str, ...] = ()) -> None:
+        self._lock = threading.Lock()
+        self._entries = {plan.plan_id: PlanEntry(plan=plan) for plan in plans}
+        self._approvals_needed = approvals_needed
+        self._ledger: list[LedgerEntry] = []
+        self._outcomes: dict[str, Outcome] = {}
+        self._running: dict[str, tuple[RolloutPhase, list[ObjectProgress], int, tuple[int, ...]]] = {}
+        self.granted: set[WorkloadId] = {profile.workload for profile in profiles.workloads if profile.cards}
+        """Workloads that hold their card; apply takes them off the changed list, undo puts them back."""
+        self.changed: set[WorkloadId] = set()
+
+    def plans(self, cluster: str) -> tuple[PlanEntry, ...]:
+        return tuple(
+            sorted(
+                (entry for entry in self._entries.values() if entry.plan.cluster == cluster),
+                key=lambda entry: entry.plan.created_at,
+                reverse=True,
+            )
+        )
+
+    def plan(self, plan_id: str) -> PlanEntry | None:
+        return self._entries.get(plan_id)
+
+    def approve(self, plan_id: str, stages: tuple[int, ...], by: str) -> PlanEntry:
+        with self._lock:
+            entry = self._entries[plan_id]
+            if entry.plan.expires_at < NOW:
+                raise Refused(f"cannot approve plan {plan_id}: it expired at {entry.plan.expires_at}")
+            entry = replace(
+                entry,
+                approved_stages=tuple(sorted({*entry.approved_stages, *stages})),
+                approved_by=(*entry.approved_by, *(() if by in entry.approved_by else (by,))),
+                approvals_missing=tuple(name for name in self._approvals_needed if name != by),
+            )
+            self._entries[plan_id] = entry
+            self._note(by, "approved", plan_id, f"stages {', '.join(map(str, stages))}", "read and approved")
+            return entry
+
+    def preview(self, plan_id: str, stages: tuple[int, ...]) -> tuple[ObjectDiff, ...]:
+        plan = self._entries[plan_id].plan
+        names = {name for stage in plan.stages if stage.stage in stages for name in stage.recommendations}
+        return tuple(_diff(item) for item in plan.recommendations if item.id in names)
+
+    def apply(self, plan_id: str, stages: tuple[int, ...], by: str) -> None:
+        with self._lock:
+            entry = self._entries[plan_id]
+            if not set(stages) <= set(entry.approved_stages):
+                raise Refused("cannot apply: not every stage is approved")
+            objects = [
+                ObjectProgress(workload=item.workloads[0], stage=stage.stage, phase="intended", is_canary=False)
+                for stage in entry.plan.stages
+                if stage.stage in stages
+                for item in entry.plan.recommendations
+                if item.id in stage.recommendations
+            ]
+            objects[0] = replace(objects[0], is_canary=True)
+            self._running[plan_id] = (RolloutPhase.CANARY, objects, 0, stages)
+            self._note(by, "applied", plan_id, f"stages {', '.join(map(str, stages))}", "canary first")
+
+    def progress(self, plan_id: str) -> RolloutProgress:
+        with self._lock:
+            if plan_id not in self._running:
+                return RolloutProgress(phase=RolloutPhase.NOT_STARTED, done=0, total=0)
+            phase, objects, done, stages = self._running[plan_id]
+            phase, objects, done = self._step(plan_id, phase, objects, done, stages)
+            self._running[plan_id] = (phase, objects, done, stages)
+            return RolloutProgress(
+                phase=phase,
+                done=done,
+                total=len(objects),
+                objects=tuple(objects),
+                signals=_signals(done),
+                watch_seconds_left=540.0 if phase is RolloutPhase.WATCHING else None,
+                message=_MESSAGES.get(phase, ""),
+            )
+
+    def undo_preview(self, plan_id: str) -> UndoPreview:
+        restores = tuple(f"{name}: framebuffer limit, replicas" for name in sorted(self.changed))
+        return UndoPreview(
+            restores=restores,
+            keeps=("team-3/Deployment/ranker: its owner changed the image since",),
+            cards_taken=len(restores),
+        )
+
+    def undo(self, plan_id: str, by: str) -> None:
+        with self._lock:
+            entry = self._entries[plan_id]
+            if not entry.applied_stages:
+                raise Refused(f"cannot undo plan {plan_id}: nothing of it is applied")
+            _, objects, _, stages = self._running[plan_id]
+            self._running[plan_id] = (RolloutPhase.RESTORING, objects, 0, stages)
+            self._note(by, "undone", plan_id, "whole plan", "asked for on the plan page")
+
+    def outcomes(self, cluster: str) -> tuple[Outcome, ...]:
+        return tuple(sorted(self._outcomes.values(), key=lambda outcome: outcome.since, reverse=True))
+
+    def ledger(self, cluster: str) -> tuple[LedgerEntry, ...]:
+        return tuple(reversed(self._ledger))
+
+    def remember(self, entry: PlanEntry, outcome: Outcome, ledger: tuple[LedgerEntry, ...]) -> None:
+        """Give the cluster a past."""
+        self._entries[entry.plan.plan_id] = entry
+        self._outcomes[outcome.plan_id] = outcome
+        self._ledger += ledger
+
+    def _step(
+        self, plan_id: str, phase: RolloutPhase, objects: list[ObjectProgress], done: int, stages: tuple[int, ...]
+    ) -> tuple[RolloutPhase, list[ObjectProgress], int]:
+        entry = self._entries[plan_id]
+        if phase in (RolloutPhase.DONE, RolloutPhase.RESTORED):
+            return phase, objects, done
+        if phase is RolloutPhase.CANARY:
+            self.changed.add(objects[0].workload)
+            return RolloutPhase.WATCHING, [replace(objects[0], phase="applied"), *objects[1:]], 1
+        if phase is RolloutPhase.WATCHING:
+            return RolloutPhase.APPLYING, [replace(objects[0], phase="promoted"), *objects[1:]], 1
+        upto = min(len(objects), done + max(1, len(objects) // 3))
+        if phase is RolloutPhase.APPLYING:
+            self.changed |= {item.workload for item in objects[:upto]}
+            objects = [replace(item, phase="promoted") if place < upto else item for place, item in enumerate(objects)]
+            if upto == len(objects):
+                self._entries[plan_id] = replace(entry, applied_stages=stages, applied_at=NOW)
+                return RolloutPhase.DONE, objects, upto
+            return phase, objects, upto
+        self.changed -= {item.workload for item in objects[:upto]}
+        objects = [replace(item, phase="restored") if place < upto else item for place, item in enumerate(objects)]
+        if upto == len(objects):
+            self._entries[plan_id] = replace(entry, applied_stages=(), undone_at=NOW)
+            return RolloutPhase.RESTORED, objects, upto
+        return phase, objects, upto
+
+    def _note(self, actor: str, action: str, plan_id: str, subject: str, detail: str, cards: int = 0) -> None:
+        self._ledger.append(
+            LedgerEntry(
+                at=NOW, actor=actor, action=action, plan_id=plan_id, subject=subject, detail=detail, cards=cards
+            )
+        )
+
+
+_MESSAGES = {
+    RolloutPhase.CANARY: "one workload is changed first",
+    RolloutPhase.WATCHING: "restarts, errors and contention of the canary are watched",
+    RolloutPhase.APPLYING: "the canary held; the others follow",
+    RolloutPhase.DONE: "everything is applied and promoted",
+    RolloutPhase.RESTORING: "what the plan changed is being restored",
+    RolloutPhase.RESTORED: "every field is as it was before",
+}
+
+
+def make_views(*, with_past: bool = True, scale: int = 1) -> tuple[Views, EmbeddedCluster]:
+    """The ports over one fleet, and the cluster behind them."""
+    profiles = make_profiles(scale=scale)
+    plan = make_plan(profiles)
+    cluster = EmbeddedCluster(profiles, (plan,))
+    if with_past:
+        for entry, outcome, ledger in make_past(profiles, plan):
+            cluster.remember(entry, outcome, ledger)
+    return Views(
+        fleet=EmbeddedFleet(profiles), plans=cluster, rollouts=cluster, outcomes=cluster, prices=PRICES
+    ), cluster
+
+
+def make_past(profiles: Profiles, plan: Plan) -> Iterator[tuple[PlanEntry, Outcome, tuple[LedgerEntry, ...]]]:
+    """Four plans of the weeks before: two came true, one was undone, one fell short."""
+    facts = (
+        (31, 120, 112, 0.0009, 0.0007, 2, False),
+        (24, 65, 41, 0.0010, 0.0031, 9, False),
+        (17, 80, 0, 0.0008, 0.0120, 0, True),
+        (10, 95, 93, 0.0009, 0.0006, 1, False),
+    )
+    for days, promised, came, foretold, harm, back, is_undone in facts:
+        at = NOW - timedelta(days=days)
+        old = seal_plan(
+            replace(
+                plan,
+                plan_id="",
+                created_at=at - timedelta(hours=3),
+                expires_at=at + timedelta(hours=21),
+                totals=replace(
+                    plan.totals,
+                    cards_freed=promised,
+                    saving_per_week=Saving(amortised=Decimal(promised * 1100), marginal=None),
+                ),
+            )
+        )
+        old = seal_plan(replace(old, stages=tuple(replace(stage, cards_freed=promised // 5) for stage in old.stages)))
+        numbers = tuple(stage.stage for stage in old.stages)
+        entry = PlanEntry(
+            plan=old,
+            approved_stages=numbers,
+            approved_by=("mei",),
+            applied_stages=() if is_undone else numbers,
+            applied_at=at,
+            undone_at=at + timedelta(days=3) if is_undone else None,
+        )
+        outcome = Outcome(
+            plan_id=old.plan_id,
+            measured_at=at + timedelta(days=7),
+            since=at,
+            until=at + timedelta(days=7),
+            is_final=True,
+            promised_cards_freed=promised,
+            realised_cards_freed=came,
+            promised_saving_per_week=Saving(amortised=Decimal(promised * 1100), marginal=Decimal(promised * 600)),
+            realised_saving_per_week=Saving(amortised=Decimal(came * 1100), marginal=Decimal(came * 600)),
+            promised_violation_ratio=foretold,
+            realised_violation_ratio=harm,
+            control_violation_ratio=0.0004,
+            coverage_ratio=0.993,
+            given_back=back,
+            workloads=tuple(
+                WorkloadOutcome(
+                    workload=profile.workload,
+                    predicted_violation_ratio=foretold,
+                    violation_ratio=harm * 1.4 / (1 + place),
+                    active_steps=9000,
+                    cause="contention",
+                )
+                for place, profile in enumerate(profiles.workloads[days : days + 12])
+            ),
+            verdict=f"{came} of {promised} cards came free; harm {harm:.2%} against {foretold:.2%} foretold",
+        )
+        note = [
+            LedgerEntry(
+                at=at,
+                actor="mei",
+                action="applied",
+                plan_id=old.plan_id,
+                subject="stages 1-5",
+                detail="canary held",
+                cards=promised,
+            )
+        ]
+        if back:
+            note.append(
+                LedgerEntry(
+                    at=at + timedelta(days=2),
+                    actor="gputide",
+                    action="given_back",
+                    plan_id=old.plan_id,
+                    subject=profiles.workloads[3].workload,
+                    detail="load rose",
+                    cards=-back,
+                )
+            )
+        if is_undone:
+            note.append(
+                LedgerEntry(
+                    at=at + timedelta(days=3),
+                    actor="ops-lin",
+                    action="undone",
+                    plan_id=old.plan_id,
+                    subject="whole plan",
+                    detail="p99 latency of the ranker",
+                    cards=-promised,
+                )
+            )
+        yield entry, outcome, tuple(note)
+
+
+def _state(rng: random.Random) -> CardState:
+    return rng.choices([state for state, _ in STATE_WEIGHTS], [weight for _, weight in STATE_WEIGHTS])[0]
+
+
+def _card(rng: random.Random, name: str, model: str, gib: int, node: str, state: CardState) -> CardProfile:
+    p95 = {
+        CardState.BUSY: rng.uniform(0.35, 0.98),
+        CardState.LOW_USE: rng.uniform(0.02, 0.2),
+        CardState.IDLE_HELD: 0.0,
+        CardState.FREE: 0.0,
+        CardState.UNTRUSTED: None,
+    }[state]
+    used = 0 if state is CardState.FREE else int(gib * GIB * rng.uniform(0.15, 0.92))
+    idle = NOW - timedelta(hours=rng.randint(30, 400)) if state in (CardState.IDLE_HELD, CardState.FREE) else None
+    return CardProfile(
+        card=CardId(name),
+        card_model=CardModelName(model),
+        node=node,
+        framebuffer_bytes=gib * GIB,
+        framebuffer_used_max=used,
+        state=state,
+        compute_p95=p95,
+        idle_since=idle,
+        workloads=(),
+        coverage_ratio=rng.uniform(0.96, 1.0),
+        reason=f"{state.value.replace('_', ' ')} over the last 24 h",
+    )
+
+
+def _workloads(rng: random.Random, held: list[tuple[str, int, CardState]]) -> list[Profile]:
+    rng.shuffle(held)
+    made: list[Profile] = []
+    place = 0
+    while place < len(held):
+        count = 1 if rng.random() < 0.6 else rng.choice((2, 2, 2, 3, 4, 4))
+        part = held[place : place + count]
+        place += count
+        made.append(_profile(rng, len(made), part))
+    return made
+
+
+def _profile(rng: random.Random, number: int, part: list[tuple[str, int, CardState]]) -> Profile:
+    state, gib = part[0][2], part[0][1]
+    is_idle = state is CardState.IDLE_HELD
+    kind = rng.choice(list(WorkloadClass)[:5])
+    name = HOSTILE if number == 5 else f"{rng.choice(('svc', 'ranker', 'asr', 'ocr', 'llm', 'nb'))}-{number:03d}"
+    team = f"team-{number % 17}"
+    owner = "Notebook" if kind is WorkloadClass.NOTEBOOK else "Deployment"
+    level = 0.0 if is_idle else rng.uniform(0.05, 0.9)
+    week = tuple(level * (0.35 + 0.65 * max(0.0, math.sin((hour % 24 - 6) / 24 * 2 * math.pi))) for hour in range(168))
+    off_peak = () if is_idle else tuple(hour for hour in range(168) if hour % 24 < 7 or hour % 24 >= 22)
+    workload_state = {
+        CardState.IDLE_HELD: WorkloadState.IDLE_HELD,
+        CardState.LOW_USE: WorkloadState.OVERSIZED,
+        CardState.BUSY: rng.choice((WorkloadState.BUSY, WorkloadState.OFF_PEAK)),
+    }.get(state, WorkloadState.UNKNOWN)
+    return Profile(
+        cluster=CLUSTER,
+        namespace=team,
+        workload=WorkloadId(f"{team}/{owner}/{name}"),
+        workload_kind=owner,
+        workload_class=kind,
+        priority=Priority.NORMAL,
+        pods=tuple(f"{team}/pod-{number}-{index}" for index in range(len(part))),
+        cards=tuple(CardId(card) for card, _, _ in part),
+        state=workload_state,
+        idle_since=NOW - timedelta(days=12) if is_idle else None,
+        time_zone="Asia/Shanghai",
+        off_peak_hours=off_peak,
+        period_hours=24,
+        hour_of_week=HourOfWeek(p50=tuple(v * 0.6 for v in week), p95=week, max=tuple(min(1.0, v * 1.2) for v in week)),
+        framebuffer=FramebufferProfile(
+            granted=gib * GIB,
+            used_max=int(gib * GIB * 0.9),
+            need_max=int(gib * GIB * 0.35) if number % 4 else None,
+            preallocated=number % 3 == 0,
+        ),
+        compute=ComputeProfile(
+            granted_ratio=1.0, p50=level * 0.5, p95=level, p99=min(1.0, level * 1.05), max=min(1.0, level * 1.2)
+        ),
+        engines=None,
+        request_rate=RequestRateProfile(p50=40.0, p95=180.0, max=260.0) if kind is WorkloadClass.INFERENCE else None,
+        coverage_ratio=rng.uniform(0.93, 1.0),
+        confidence=rng.uniform(0.85, 0.99),
+        trust=()
+        if state is not CardState.UNTRUSTED
+        else (
+            Finding(
+                check="container_zero_while_card_busy",
+                counter="sm_active",
+                detail="zero in the container while its card ran at 64 %",
+            ),
+        ),
+        reason="no kernel ran since 12 days while 21.4 GiB stay allocated"
+        if is_idle
+        else "busy by day, quiet at night",
+    )
+
+
+def _recommendation(
+    kind: RecommendationKind, place: int, profile: Profile, cards: int, needs: tuple[Need, ...]
+) -> Recommendation:
+    return Recommendation(
+        id=f"{kind.value.replace('_', '-')}-{place:04d}",
+        kind=kind,
+        workloads=(profile.workload,),
+        pods=profile.pods,
+        cards_freed=cards,
+        saving_per_week=Saving(amortised=Decimal(cards * 1150), marginal=Decimal(cards * 640)),
+        risk_level=RiskLevel.LOW if kind is RecommendationKind.RECLAIM else RiskLevel.MEDIUM,
+        confidence=profile.confidence,
+        reason="idle for 12 days while it holds its card"
+        if kind is RecommendationKind.RECLAIM
+        else "needs a third of what it was granted, at every hour of the week",
+        change_of_mind="any kernel within the next day",
+        evidence=Evidence(
+            since=NOW - timedelta(days=21),
+            until=NOW,
+            samples=30240,
+            coverage_ratio=0.99,
+            counters=("sm_active", "framebuffer_used"),
+            numbers=(("sm_active_p99_ratio", 0.12), ("framebuffer_need_max_bytes", 8.1e9)),
+        ),
+        needs=needs,
+        violation_ratio=0.0004,
+    )
+
+
+def _placement(profiles: Profiles, freed: set[CardId]) -> tuple[CardPlacement, ...]:
+    kept = [card for card in profiles.cards if card.state is not CardState.FREE and card.card not in freed]
+    homeless = sorted({name for card in profiles.cards if card.card in freed for name in card.workloads})
+    placed = []
+    for place, card in enumerate(kept):
+        names = [*card.workloads, *(homeless[place : place + 1] if place < len(homeless) // 2 else [])]
+        placed.append(
+            CardPlacement(
+                card=card.card,
+                card_model=card.card_model,
+                node=card.node,
+                framebuffer_bytes=card.framebuffer_bytes,
+                framebuffer_oversubscription_ratio=1.0,
+                slices=tuple(
+                    PlacedSlice(
+                        namespace=name.split("/")[0],
+                        pod=f"pod-{place}",
+                        container="server",
+                        workload=WorkloadId(name),
+                        framebuffer_bytes=card.framebuffer_bytes // len(names),
+                        compute_ratio=0.9 / len(names),
+                        core_policy=CorePolicy.BURST,
+                        priority=Priority.NORMAL,
+                    )
+                    for name in names
+                ),
+            )
+        )
+    return tuple(placed)
+
+
+def _refusals(profiles: Profiles) -> Iterator[Refusal]:
+    reasons = (
+        ("opt_out", "annotated gputide.io/opt-out=true", 9),
+        ("counter_untrusted", "SM active reads zero while the card is busy", 31),
+        ("history_too_short", "2.1 days of history, 7 needed", 22),
+        ("peak_clash", "its peak meets every candidate's peak", 15),
+    )
+    place = 40
+    for reason, detail, count in reasons:
+        for profile in profiles.workloads[place : place + count]:
+            yield Refusal(workload=profile.workload, reason=reason, detail=detail)
+        place += count
+
+
+def _frontier(cards: int) -> tuple[FrontierPoint, ...]:
+    return (
+        FrontierPoint(label="low", cards_freed=cards, violation_ratio=0.0008, is_chosen=True),
+        FrontierPoint(label="medium", cards_freed=round(cards * 1.18), violation_ratio=0.0042),
+        FrontierPoint(label="high", cards_freed=round(cards * 1.31), violation_ratio=0.0171),
+        FrontierPoint(label="hour profile p95", cards_freed=round(cards * 0.86), violation_ratio=0.0064),
+        FrontierPoint(label="two per card", cards_freed=round(cards * 1.1), violation_ratio=0.0230),
+    )
+
+
+def _diff(item: Recommendation) -> ObjectDiff:
+    namespace, kind, name = item.workloads[0].split("/", 2)
+    old = "spec:\n  replicas: 2\n  resources:\n    limits:\n      nvidia.com/gpu: 1\n"
+    new = old + "      nvidia.com/gpumem: 8192\n      nvidia.com/gpucores: 40\n"
+    if item.kind is RecommendationKind.RECLAIM:
+        new = old.replace("replicas: 2", "replicas: 0")
+    return ObjectDiff(kind=kind, namespace=namespace, name=name, recommendation=item.id, old_yaml=old, new_yaml=new)
+
+
+def _signals(done: int) -> tuple[Signal, ...]:
+    return (
+        Signal(name="container restarts", values=tuple(0.0 for _ in range(done + 3)), threshold=1.0, unit=""),
+        Signal(
+            name="violated active time",
+            values=tuple(0.004 + 0.002 * math.sin(i) for i in range(done + 3)),
+            threshold=0.05,
+            unit="",
+        ),
+        Signal(
+            name="p95 latency, ms",
+            values=tuple(81 + 6 * math.sin(i / 2) for i in range(done + 3)),
+            threshold=120.0,
+            unit="ms",
+        ),
+    )
+
+
+def _history(profile: Profile, hours: int) -> WorkloadHistory:
+    steps = min(2000, hours * 4)
+    step = timedelta(hours=hours) / steps
+    times = tuple(NOW - timedelta(hours=hours) + step * index for index in range(steps))
+    p95 = tuple(
+        None if 200 < index < 212 else profile.hour_of_week.p95[(moment.weekday() * 24 + moment.hour + 8) % 168]
+        for index, moment in enumerate(times)
+    )
+    granted = float(profile.framebuffer.granted)
+    used = tuple(None if value is None else granted * (0.7 + 0.2 * value) for value in p95)
+    need = profile.framebuffer.need_max
+    return WorkloadHistory(
+        times=times,
+        compute_p50=tuple(None if value is None else value * 0.6 for value in p95),
+        compute_p95=p95,
+        compute_max=tuple(None if value is None else min(1.0, value * 1.15) for value in p95),
+        framebuffer_used_bytes=used,
+        framebuffer_need_bytes=None
+        if need is None
+        else tuple(None if v is None else need * (0.7 + 0.3 * v) for v in p95),
+        framebuffer_granted_bytes=tuple(granted for _ in p95),
+        request_rate=None if profile.request_rate is None else tuple(None if v is None else 260 * v for v in p95),
+        events=(
+            Event(at=times[steps // 3], kind="restart", text="container restarted by its owner"),
+            Event(at=times[steps // 2], kind="change", text="framebuffer limit 24 GiB → 8 GiB"),
+            Event(at=times[2 * steps // 3], kind="oom", text="out of memory, 1 container"),
+        ),
+    )

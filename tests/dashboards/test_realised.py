@@ -1,0 +1,85 @@
+"""Funnel, weeks and harm budgets."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+import pytest
+
+from dashboards.queries import PlanEntry
+from dashboards.realised import counted_plans, funnel, harm_budgets, realised_weeks, week_start
+from fleet.outcomes import Outcome
+from tests.dashboards.embedded import NOW, make_past, make_plan, make_profiles
+
+PROFILES = make_profiles()
+PLAN = make_plan(PROFILES)
+PAST = [(entry, outcome) for entry, outcome, _ in make_past(PROFILES, PLAN)]
+ENTRIES = (PlanEntry(plan=PLAN), *(entry for entry, _ in reversed(PAST)))
+OUTCOMES = tuple(outcome for _, outcome in reversed(PAST))
+
+
+def test_plan_that_nobody_approved_is_found_once_however_often_it_was_made_anew() -> None:
+    stale = PlanEntry(plan=replace(PLAN, plan_id="0ld"))
+    assert counted_plans((PlanEntry(plan=PLAN), stale, ENTRIES[1])) == (PlanEntry(plan=PLAN), ENTRIES[1])
+
+
+def test_funnel_never_widens_for_plans_that_came_true_at_most() -> None:
+    cards = [step.cards for step in funnel(ENTRIES, OUTCOMES)]
+    assert cards == sorted(cards, reverse=True)
+    assert cards[0] == PLAN.totals.cards_freed + 120 + 65 + 80 + 95
+
+
+def test_undone_plan_counts_as_applied_and_realises_nothing() -> None:
+    steps = {step.name: step for step in funnel(ENTRIES, OUTCOMES)}
+    undone = next(entry.plan.plan_id for entry in ENTRIES if entry.undone_at is not None)
+    assert undone in steps["applied"].plans
+    assert undone not in steps["realised"].plans
+    assert steps["realised"].cards == 112 + 41 + 93
+
+
+def test_partial_approval_accepts_only_its_stages() -> None:
+    steps = {s.name: s for s in funnel((PlanEntry(plan=PLAN, approved_stages=(1, 2)),), ())}
+    assert steps["accepted"].cards == PLAN.stages[0].cards_freed + PLAN.stages[1].cards_freed
+    assert steps["applied"].cards == 0
+    assert steps["applied"].amortised_per_week is None
+
+
+def test_interim_outcome_is_not_verified_yet() -> None:
+    interim = tuple(replace(outcome, is_final=False) for outcome in OUTCOMES)
+    steps = {step.name: step for step in funnel(ENTRIES, interim)}
+    assert steps["verified"].cards == 0
+
+
+def test_weeks_share_a_span_by_the_time_that_falls_into_each() -> None:
+    start = week_start(NOW) - timedelta(days=7)
+    outcome = replace(OUTCOMES[0], since=start + timedelta(days=5), until=start + timedelta(days=12))
+    earlier, later = realised_weeks([outcome], now=NOW, weeks=2)
+    money = outcome.realised_saving_per_week.amortised
+    assert money is not None
+    assert earlier.amortised == pytest.approx(money * Decimal(2) / 7)
+    assert later.amortised == pytest.approx(money * Decimal(5) / 7)
+    assert earlier.cards + later.cards == pytest.approx(outcome.realised_cards_freed)
+
+
+def test_week_without_measurement_has_no_money_rather_than_zero() -> None:
+    (week,) = realised_weeks([], now=NOW, weeks=1)
+    assert week.amortised is None
+    assert week.cards == 0
+
+
+def test_week_starts_on_monday() -> None:
+    assert week_start(datetime.fromisoformat("2026-01-19T00:00:00+08:00")).date().isoformat() == "2026-01-12"
+    assert week_start(NOW).date().isoformat() == "2026-01-19"
+
+
+def test_broken_harm_budget_stands_first_and_over_one() -> None:
+    budgets = harm_budgets(ENTRIES, OUTCOMES)
+    burns = [budget.burn_ratio or 0.0 for budget in budgets]
+    assert burns == sorted(burns, reverse=True)
+    assert burns[0] > 1
+
+
+def test_unmeasured_harm_has_no_burn() -> None:
+    item = replace(OUTCOMES[0].workloads[0], violation_ratio=None)
+    outcome: Outcome = replace(OUTCOMES[0], workloads=(item,))
+    assert harm_budgets(ENTRIES, [outcome])[0].burn_ratio is None

@@ -1,0 +1,141 @@
+"""What tables, headlines and the search box show."""
+
+import csv
+import io
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboards.queries import Freshness, Prices
+from dashboards.rows import (
+    age_words,
+    card_rows,
+    csv_cell,
+    csv_text,
+    fleet_headline,
+    refusal_groups,
+    search,
+    stage_needs,
+    state_sentence,
+    state_shares,
+)
+from fleet.decisions import Refusal
+from fleet.inventory import WorkloadId
+from fleet.profiles import CardState, Profiles, WorkloadState
+from tests.dashboards.embedded import HOSTILE, NOW, PRICES, make_plan, make_profiles
+
+
+@pytest.fixture(scope="module")
+def profiles() -> Profiles:
+    return make_profiles()
+
+
+def test_state_bar_adds_up_to_every_card(profiles: Profiles) -> None:
+    shares = state_shares(profiles)
+    assert sum(share.cards for share in shares) == len(profiles.cards)
+    assert sum(share.ratio for share in shares) == pytest.approx(1.0)
+
+
+def test_free_cards_are_wasted_but_not_counted_as_granted(profiles: Profiles) -> None:
+    headline = fleet_headline(profiles, PRICES)
+    granted = [card for card in profiles.cards if card.state is not CardState.FREE]
+    quiet = [card for card in granted if card.state in (CardState.IDLE_HELD, CardState.LOW_USE)]
+    assert headline.idle_ratio == pytest.approx(len(quiet) / len(granted))
+    wasted = [card for card in profiles.cards if card.state in (CardState.IDLE_HELD, CardState.FREE)]
+    priced = [PRICES.per_card_hour[c.card_model] * 168 for c in wasted if c.card_model in PRICES.per_card_hour]
+    assert headline.wasted_per_week == sum(priced)
+    assert headline.unpriced_cards == len(wasted) - len(priced) > 0
+
+
+def test_fleet_without_prices_shows_no_money_rather_than_zero(profiles: Profiles) -> None:
+    free = Prices(currency="USD", per_card_hour={}, source="none")
+    assert fleet_headline(profiles, free).wasted_per_week is None
+    assert all(row["price_per_week"] is None for row in card_rows(profiles, free))
+
+
+def test_price_of_a_week_is_168_hours() -> None:
+    assert Prices(currency="USD", per_card_hour={"X": Decimal("0.5")}, source="").per_card_week("X") == Decimal(84)
+
+
+def test_idle_held_cards_of_dearest_model_come_first(profiles: Profiles) -> None:
+    first = card_rows(profiles, PRICES)[0]
+    assert (first["state"], first["model"]) == ("idle_held", "NVIDIA A100-SXM4-80GB")
+
+
+def test_search_finds_card_node_team_and_workload(profiles: Profiles) -> None:
+    card = profiles.cards[10]
+    assert ("card", "/") in {(hit.kind, hit.path) for hit in search(profiles, card.card.upper())}
+    assert [hit.text for hit in search(profiles, card.node) if hit.kind == "node"] == [card.node]
+    assert "team-16" in {hit.text for hit in search(profiles, "TEAM-16") if hit.kind == "team"}
+    workload = profiles.workloads[99].workload
+    assert search(profiles, workload)[0].query == (("w", workload),)
+
+
+def test_search_for_nothing_finds_nothing(profiles: Profiles) -> None:
+    assert search(profiles, "   ") == ()
+    assert search(profiles, "no-such-thing") == ()
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "  =1+1", HOSTILE])
+def test_cell_that_a_spreadsheet_would_run_is_quoted(text: str) -> None:
+    assert csv_cell(text) == "'" + text
+
+
+def test_numbers_stay_numbers_in_csv() -> None:
+    assert csv_cell(-1.5) == -1.5
+    assert csv_cell(None) == ""
+
+
+@given(st.lists(st.tuples(st.text(), st.text()), max_size=5))
+def test_csv_comes_back_as_it_was_but_for_the_guard(pairs: list[tuple[str, str]]) -> None:
+    rows = [{"a": first, "b": second} for first, second in pairs]
+    read = list(csv.reader(io.StringIO(csv_text(("a", "b"), rows), newline="")))
+    assert read == [["a", "b"], *([csv_cell(first), csv_cell(second)] for first, second in pairs)]
+    assert not any(cell.lstrip(" ").startswith(("=", "+", "-", "@")) for row in read for cell in row)
+
+
+def test_refusals_are_grouped_by_reason_largest_first() -> None:
+    refused = [
+        Refusal(workload=WorkloadId(f"a/Deployment/{n}"), reason=reason, detail="d")
+        for n, reason in enumerate(["opt_out", "peak_clash", "peak_clash"])
+    ]
+    assert [(group.reason, len(group.workloads)) for group in refusal_groups(refused)] == [
+        ("peak clash", 2),
+        ("opt out", 1),
+    ]
+
+
+def test_idle_workload_says_since_when_and_how_sure(profiles: Profiles) -> None:
+    idle = next(profile for profile in profiles.workloads if profile.state is WorkloadState.IDLE_HELD)
+    sentence = state_sentence(idle, NOW)
+    assert sentence.startswith("idle, held since 12 days; would change within a week with ")
+    assert sentence.endswith(f"{(1 - idle.confidence) * 100:.0f} %")
+
+
+def test_needs_of_a_stage_are_those_of_its_recommendations_only(profiles: Profiles) -> None:
+    plan = make_plan(profiles)
+    assert stage_needs(plan, plan.stages[0]) == ()
+    assert stage_needs(plan, plan.stages[2]) == ("core limit", "framebuffer limit")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0, "0 s"), (61, "1 min"), (3600, "1 h"), (86400, "24 h"), (12 * 86400, "12 days")]
+)
+def test_ages_are_written_for_the_eye(seconds: float, words: str) -> None:
+    assert age_words(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("coverage", "age_seconds", "is_doubtful"),
+    [(0.95, 60, False), (0.89, 60, True), (0.95, 121, True), (0.95, None, True), (0.9, 120, False)],
+)
+def test_data_is_amber_under_90_percent_or_after_two_intervals(
+    coverage: float, age_seconds: float | None, is_doubtful: bool
+) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    newest = None if age_seconds is None else now - timedelta(seconds=age_seconds)
+    fresh = Freshness(coverage_ratio=coverage, newest_at=newest, interval_seconds=60.0, now=now)
+    assert fresh.is_doubtful is is_doubtful
