@@ -6,13 +6,12 @@ from collections import Counter
 from collections.abc import Iterable
 from decimal import Decimal
 
-from fleet.decisions import CardState, Outcome, Plan, Profile, Profiles, Refusal, Saving, WorkloadState
+from fleet.decisions import Plan, Refusal, Saving
 from fleet.documents import outcome_document, plan_document, profiles_document
+from fleet.outcomes import Outcome
+from fleet.profiles import CardState, Profile, Profiles, WorkloadState
 from fleet.units import Money, format_bytes_short, format_count, format_money_short, format_percent, format_time
 from gputide.output import Answer, Listing
-
-ROWS_MAX = 40
-"""Rows of a long table on a terminal; `--format json` and `csv` print all."""
 
 
 def profiles_answer(profiles: Profiles) -> Answer:
@@ -153,7 +152,7 @@ def outcome_answer(outcome: Outcome, currency: str) -> Answer:
                         item.active_steps,
                         item.cause or "",
                     )
-                    for item in outcome.workloads[:ROWS_MAX]
+                    for item in outcome.workloads
                     if item.violation_ratio
                 ],
             ),

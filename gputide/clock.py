@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from fleet.documents import iso
+from fleet.durable import write_durably
 from fleet.errors import Corrupt
 from fleet.units import parse_time
-from gputide.data_folder import DataFolder, write_whole
+from gputide.data_folder import DataFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ def read_replay_clock(folder: DataFolder) -> ReplayClock | None:
 
 def write_replay_clock(folder: DataFolder, clock: ReplayClock) -> None:
     """Set the replay's clock; survives a power cut."""
-    write_whole(
+    write_durably(
         folder.clock,
         json.dumps({"now": iso(clock.now), "trace": clock.trace, "cluster": clock.cluster}).encode(),
     )

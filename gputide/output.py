@@ -21,9 +21,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fleet.errors import Corrupt
-from gputide.data_folder import write_whole
+from fleet.durable import write_durably
 
+TABLE_ROWS_MAX = 40
+"""Rows of one table; the formats for programs print all."""
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -81,10 +82,7 @@ def print_answer(answer: Answer, *, form: Format, target: Path | None) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
         return
-    try:
-        write_whole(target, text.encode())
-    except OSError as exc:
-        raise Corrupt(f"cannot write {target}: {exc.strerror or exc}") from exc
+    write_durably(target, text.encode())
 
 
 def _table(answer: Answer, to_file: bool) -> str:
@@ -95,11 +93,14 @@ def _table(answer: Answer, to_file: bool) -> str:
     for line in answer.headline:
         console.print(Text(line))
     for listing in answer.listings:
-        table = Table(title=Text(listing.title), title_justify="left", caption=Text(listing.caption) or None)
+        left_out = len(listing.rows) - TABLE_ROWS_MAX
+        more = f"… {left_out:,} more: --format csv or json has them all" if left_out > 0 else ""
+        caption = " ".join(filter(None, (more, listing.caption)))
+        table = Table(title=Text(listing.title), title_justify="left", caption=Text(caption) or None)
         for place, column in enumerate(listing.columns):
             is_number = all(not isinstance(row[place], str) for row in listing.rows)
             table.add_column(Text(column), justify="right" if is_number else "left", overflow="fold")
-        for row in listing.rows:
+        for row in listing.rows[:TABLE_ROWS_MAX]:
             # Names come from tenants: Text keeps markup in them from being obeyed.
             table.add_row(*(Text(_cell(value)) for value in row))
         console.print(table)

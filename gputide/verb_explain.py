@@ -31,13 +31,13 @@ def explain(
     explanation = explain_recommendation(chosen, profiles, identifier)
     answer = Answer(
         document=document(explanation),
-        headline=explanation.paragraphs,
+        headline=(explanation.headline, *explanation.why, *explanation.change_of_mind),
         listings=(
             Listing(
                 title="Evidence",
                 columns=("figure", "value"),
                 rows=[(name, f"{value:,.6g}") for name, value in explanation.evidence.numbers],
-                caption=f"{explanation.evidence.samples:,} samples, counters {', '.join(explanation.evidence.counters)}",
+                caption=f"{explanation.evidence.samples:,} samples of {', '.join(explanation.evidence.counters)}",
             ),
         ),
     )

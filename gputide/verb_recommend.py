@@ -14,7 +14,7 @@ from gputide.data_folder import writing
 from gputide.options import FormatOption, OutputOption, RiskOption
 from gputide.output import Format, print_answer
 from gputide.session import session_of
-from gputide.wiring import load_profiles, plan_store, with_overrides
+from gputide.wiring import keep_plan, load_profiles, with_overrides
 from recommender.planner import make_plan
 
 app = typer.Typer()
@@ -53,5 +53,5 @@ def recommend(
     if not what_if:
         folder = session.folder()
         with writing(folder):
-            plan_store(folder).add(plan)
+            keep_plan(folder, plan)
     print_answer(plan_answer(plan), form=form, target=output)

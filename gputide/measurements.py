@@ -1,0 +1,30 @@
+"""Gives the enforcer's `verify` what it asks for: the warehouse's history between two moments."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from fleet.settings import Settings
+from fleet.usage import History
+from gputide.data_folder import DataFolder
+from gputide.wiring import cluster_name, warehouse
+
+
+class WarehouseMeasurements:
+    """`Measurements` over the warehouse.
+
+    Args:
+        folder: data folder.
+        settings: all settings.
+    """
+
+    def __init__(self, folder: DataFolder, settings: Settings) -> None:
+        self._folder = folder
+        self._settings = settings
+
+    def history(self, since: datetime, until: datetime) -> History:
+        """Usage and grants between two moments; see the port."""
+        cluster = cluster_name(self._folder, self._settings)
+        return warehouse(self._folder).history(
+            cluster, since=since, until=until, time_zone=self._settings.cluster.time_zone
+        )

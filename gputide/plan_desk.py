@@ -1,0 +1,110 @@
+"""Fulfils the pages' `PlanDesk`: plans, their approvals, and what they would change."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import datetime
+
+from dashboards.queries import ObjectDiff, PlanEntry
+from enforcer.cluster_simulated import SimulatedCluster
+from enforcer.freeze import frozen_by
+from enforcer.guard import Guard, GuardPolicy
+from enforcer.journal import StageState
+from enforcer.preview import preview
+from fleet.decisions import Plan
+from fleet.errors import Corrupt, Refused
+from fleet.settings import Settings
+from gputide.data_folder import DataFolder, writing
+from gputide.wiring import backend, journal, plan_store
+
+
+class StoredPlanDesk:
+    """`PlanDesk` over the plan store and the ledger of a data folder.
+
+    Args:
+        folder: data folder.
+        settings: all settings.
+        now: the clock of the data.
+    """
+
+    def __init__(self, folder: DataFolder, settings: Settings, now: Callable[[], datetime]) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._now = now
+        self._lock = threading.Lock()
+
+    def plans(self, cluster: str) -> tuple[PlanEntry, ...]:
+        """All plans of a cluster, newest first."""
+        found = [plan for plan in plan_store(self._folder).plans() if plan.cluster == cluster]
+        return tuple(self._entry(plan) for plan in reversed(found))
+
+    def plan(self, plan_id: str) -> PlanEntry | None:
+        """One plan; None where there is none of this id."""
+        try:
+            return self._entry(plan_store(self._folder).get(plan_id))
+        except (Refused, Corrupt):
+            return None
+
+    def approve(self, plan_id: str, stages: tuple[int, ...], by: str) -> PlanEntry:
+        """Approve stages in a person's name."""
+        store = plan_store(self._folder)
+        plan = store.get(plan_id)
+        with self._lock, writing(self._folder):
+            store.approve(plan, stages, by=by, at=self._now())
+        return self._entry(plan)
+
+    def preview(self, plan_id: str, stages: tuple[int, ...]) -> tuple[ObjectDiff, ...]:
+        """What the stages would change, asked of the cluster without changing anything."""
+        plan = plan_store(self._folder).get(plan_id)
+        cluster = SimulatedCluster.open(self._folder.cluster)
+        try:
+            found = preview(plan, cluster, backend(self._settings, self._now()), stages or None)
+        finally:
+            cluster.close()
+        return tuple(
+            ObjectDiff(
+                kind=item.kind,
+                namespace=item.namespace,
+                name=item.name,
+                recommendation=item.recommendation,
+                old_yaml=item.before,
+                new_yaml=item.after,
+                refusal=stage.refusal,
+            )
+            for stage in found
+            for item in stage.objects
+        )
+
+    def _entry(self, plan: Plan) -> PlanEntry:
+        store = plan_store(self._folder)
+        approvals = store.approvals(plan.plan_id)
+        approved = tuple(sorted({stage for approval in approvals for stage in approval.stages}))
+        runs = journal(self._folder).runs(plan.plan_id)
+        records = [record for run in runs for record in run.records.values()]
+        applied = tuple(sorted({record.stage for record in records if record.state is StageState.PROMOTED}))
+        undone = [record for record in records if record.state is StageState.UNDONE]
+        moments = [record.applied_at for record in records if record.applied_at is not None]
+        return PlanEntry(
+            plan=plan,
+            approved_stages=approved,
+            approved_by=tuple(dict.fromkeys(approval.by for approval in approvals)),
+            applied_stages=applied,
+            applied_at=min(moments) if moments else None,
+            undone_at=self._now() if undone and not applied else None,
+            apply_refusal=self._refusal(plan, approved, applied),
+        )
+
+    def _refusal(self, plan: Plan, approved: tuple[int, ...], applied: tuple[int, ...]) -> str | None:
+        """Why the approved stages can't be applied now; None where they can."""
+        frozen = frozen_by(self._folder.freeze)
+        if frozen is not None:
+            return f"frozen by {frozen}; `gputide apply --no-freeze` lifts it"
+        left = [stage for stage in approved if stage not in applied]
+        if not left:
+            return "every approved stage is applied" if applied else "approve at least one stage first"
+        try:
+            Guard(GuardPolicy(freeze_file=self._folder.freeze)).check_plan(plan, left, approved, self._now())
+        except Refused as exc:
+            return str(exc)
+        return None

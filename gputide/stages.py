@@ -1,0 +1,84 @@
+"""Which stages of a plan are meant, and what they would change: shared by `plan diff` and the dry run of `apply`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from enforcer.cluster_simulated import SimulatedCluster
+from enforcer.preview import StagePreview, preview
+from fleet.decisions import Plan
+from fleet.documents import document
+from fleet.errors import Misconfigured
+from fleet.settings import Settings
+from fleet.units import format_count
+from gputide.data_folder import DataFolder
+from gputide.output import Answer, Listing
+from gputide.wiring import backend
+
+DIFF_LINES_MAX = 400
+"""Lines of diff on a terminal; `--format json` holds all."""
+
+
+def chosen_stages(plan: Plan, stages: Sequence[int] | None) -> tuple[int, ...]:
+    """The stages that are meant: those named, or all.
+
+    Raises:
+        Misconfigured: the plan has no such stage.
+    """
+    known = tuple(stage.stage for stage in plan.stages)
+    if not stages:
+        return known
+    unknown = sorted(set(stages) - set(known))
+    if unknown:
+        raise Misconfigured(
+            f"cannot use --stage {unknown[0]}: plan {plan.plan_id} has stages {', '.join(map(str, known))}"
+        )
+    return tuple(sorted(set(stages)))
+
+
+def preview_of(folder: DataFolder, settings: Settings, now: datetime, plan: Plan, stages: Sequence[int]) -> Answer:
+    """What stages would change in the cluster as it stands; changes nothing."""
+    cluster = SimulatedCluster.open(folder.cluster)
+    try:
+        found = preview(plan, cluster, backend(settings, now), stages)
+    finally:
+        cluster.close()
+    return Answer(
+        document={"plan_id": plan.plan_id, "stages": document(found)},
+        headline=(
+            (
+                f"plan {plan.plan_id}: would change {format_count(sum(len(stage.objects) for stage in found))} objects "
+                f"and move {format_count(sum(len(stage.moves) for stage in found))} pods"
+            ),
+        ),
+        listings=(
+            Listing(
+                title="Stages",
+                columns=("stage", "title", "objects", "pods", "cards freed", "refused"),
+                rows=[
+                    (
+                        stage.stage,
+                        stage.title,
+                        len(stage.objects),
+                        len(stage.moves),
+                        stage.cards_freed,
+                        stage.refusal or "",
+                    )
+                    for stage in found
+                ],
+            ),
+        ),
+        footnotes=(
+            *_diff_lines(found),
+            *(f"note: stage {stage.stage}: {warning}" for stage in found for warning in stage.warnings[:5]),
+            "nothing was changed",
+        ),
+    )
+
+
+def _diff_lines(found: Sequence[StagePreview]) -> list[str]:
+    lines = [line for stage in found for item in stage.objects for line in item.text.splitlines()]
+    if len(lines) > DIFF_LINES_MAX:
+        return [*lines[:DIFF_LINES_MAX], f"… {len(lines) - DIFF_LINES_MAX:,} more lines: --format json, or one --stage"]
+    return lines

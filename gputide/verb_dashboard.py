@@ -1,0 +1,34 @@
+"""`gputide dashboard`: the web app."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dashboards.app import LOOPBACK_NAMES, create_app, open_server
+from gputide.session import session_of
+from gputide.web import views_of
+from gputide.wiring import who
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: gputide dashboard --port 8050")
+def dashboard(
+    context: typer.Context,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port; the setting dashboard.port else.")] = None,
+) -> None:
+    """Serve the pages: where cards stand idle, what to do, one click to apply, one to undo."""
+    session = session_of(context)
+    session.folder()
+    settings = session.settings.dashboard
+    pages = create_app(views_of(session), operator=who(), hosts=(*LOOPBACK_NAMES, settings.host))
+    server = open_server(pages, host=settings.host, port=port if port is not None else settings.port)
+    typer.echo(f"{server.address} (Ctrl-C stops)")
+    try:
+        server.run()
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+    finally:
+        server.close()

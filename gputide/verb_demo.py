@@ -1,0 +1,93 @@
+"""`gputide demo`: the whole loop on a synthetic fleet, then the web page."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from dashboards.app import LOOPBACK_NAMES, create_app, open_server
+from fleet.errors import Unavailable
+from gputide.answers import saving_text
+from gputide.demo import DemoSummary, run_demo
+from gputide.session import default_data_path, session_of
+from gputide.web import views_of
+from gputide.wiring import who
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: gputide demo --once")
+def demo(
+    context: typer.Context,
+    once: Annotated[bool, typer.Option(help="End after the summary; no web page.")] = False,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port of the web page.")] = None,
+) -> None:
+    """Run the whole loop: read, carry, describe, plan, apply, watch, verify, undo. No GPU, no cluster, no Java."""
+    session = session_of(context)
+    path = _demo_path(session.data_path)
+    console = Console(stderr=True)
+
+    def started(name: str) -> None:
+        if not session.is_quiet:
+            console.print(f"[dim]·[/dim] {name}")
+
+    with session.progress("replaying (minutes of the fleet)") as tick:
+        summary = run_demo(path, session.settings, started=started, tick=tick)
+    _print_summary(summary)
+    if once:
+        return
+    session = replace(session, data_path=path)
+    views = views_of(session)
+    settings = session.settings.dashboard
+    pages = create_app(views, operator=who(), hosts=(*LOOPBACK_NAMES, settings.host))
+    try:
+        server = open_server(pages, host=settings.host, port=port if port is not None else settings.port)
+    except Unavailable:
+        if port is not None:
+            raise
+        server = open_server(pages, host=settings.host, port=0)
+    for cluster in views.fleet.clusters():
+        views.fleet.profiles(cluster)
+    typer.echo(f"web page: {server.address} (Ctrl-C stops)")
+    try:
+        server.run()
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+    finally:
+        server.close()
+
+
+def _demo_path(data_path: Path) -> Path:
+    """The demo keeps to a folder of its own, unless one was named."""
+    return data_path.with_name(f"{data_path.name}-demo") if data_path == default_data_path() else data_path
+
+
+def _print_summary(summary: DemoSummary) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
+    table = Table(title="The loop", title_justify="left")
+    table.add_column("step")
+    table.add_column("result")
+    table.add_column("seconds", justify="right")
+    for step in summary.steps:
+        table.add_row(step.name, step.result, f"{step.seconds:.1f}")
+    console.print(table)
+    outcome, plan = summary.outcome, summary.applied
+    found = Table(title="Promised and realised", title_justify="left")
+    for column in ("", "promised", "realised"):
+        found.add_column(column, justify="left" if not column else "right")
+    found.add_row("cards freed", str(outcome.promised_cards_freed), str(outcome.realised_cards_freed))
+    found.add_row(
+        "saving per week",
+        saving_text(outcome.promised_saving_per_week, plan.currency),
+        saving_text(outcome.realised_saving_per_week, plan.currency),
+    )
+    realised = "–" if outcome.realised_violation_ratio is None else f"{outcome.realised_violation_ratio:.2%}"
+    found.add_row("violation", f"{outcome.promised_violation_ratio:.2%}", realised)
+    console.print(found)
+    console.print(f"state: {summary.folder.path}")

@@ -1,0 +1,103 @@
+"""`gputide plan`: list, show, diff and approve plans."""
+
+from __future__ import annotations
+
+import typer
+
+from enforcer.journal import StageState
+from fleet.documents import document, iso
+from fleet.units import format_time
+from gputide.answers import plan_answer, saving_text
+from gputide.data_folder import writing
+from gputide.options import ByOption, FormatOption, OutputOption, PlanOption, StageOption
+from gputide.output import Answer, Format, Listing, print_answer
+from gputide.session import session_of
+from gputide.stages import chosen_stages, preview_of
+from gputide.wiring import chosen_plan, journal, plan_store, who
+
+app = typer.Typer(no_args_is_help=True, help="List, show, diff and approve plans. Example: gputide plan diff --stage 1")
+
+
+@app.callback()
+def _plan() -> None:
+    """List, show, diff and approve plans."""
+
+
+@app.command("list", epilog="Example: gputide plan list")
+def list_plans(context: typer.Context, form: FormatOption = Format.TABLE, output: OutputOption = None) -> None:
+    """List every plan with what was decided about it, newest first."""
+    folder = session_of(context).folder()
+    store, ledger = plan_store(folder), journal(folder)
+    rows = []
+    for plan in reversed(store.plans()):
+        runs = ledger.runs(plan.plan_id)
+        records = [record for run in runs for record in run.records.values()]
+        applied = sorted({record.stage for record in records if record.state is StageState.PROMOTED})
+        rows.append(
+            (
+                plan.plan_id,
+                iso(plan.created_at),
+                iso(plan.expires_at),
+                plan.risk.value,
+                plan.totals.cards_freed,
+                saving_text(plan.totals.saving_per_week, plan.currency),
+                ", ".join(map(str, sorted(store.approved_stages(plan.plan_id)))),
+                ", ".join(map(str, applied)),
+            )
+        )
+    columns = ("plan", "created", "expires", "risk", "cards freed", "per week", "approved stages", "applied stages")
+    answer = Answer(
+        document=[dict(zip((name.replace(" ", "_") for name in columns), row, strict=True)) for row in rows],
+        listings=(Listing(title="Plans", columns=columns, rows=rows),),
+    )
+    print_answer(answer, form=form, target=output)
+
+
+@app.command("show", epilog="Example: gputide plan show --plan 7f3a --format json")
+def show(
+    context: typer.Context, plan: PlanOption = None, form: FormatOption = Format.TABLE, output: OutputOption = None
+) -> None:
+    """Show a plan."""
+    print_answer(plan_answer(chosen_plan(session_of(context).folder(), plan)), form=form, target=output)
+
+
+@app.command("diff", epilog="Example: gputide plan diff --stage 1")
+def diff(
+    context: typer.Context,
+    plan: PlanOption = None,
+    stage: StageOption = None,
+    form: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Show what applying would change in the cluster, object by object; changes nothing."""
+    session = session_of(context)
+    folder = session.folder()
+    chosen = chosen_plan(folder, plan)
+    preview = preview_of(folder, session.settings, session.now(), chosen, chosen_stages(chosen, stage))
+    print_answer(preview, form=form, target=output)
+
+
+@app.command("approve", epilog="Example: gputide plan approve --stage 1 --by ada")
+def approve(
+    context: typer.Context,
+    plan: PlanOption = None,
+    stage: StageOption = None,
+    by: ByOption = None,
+    form: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Approve stages of a plan, by name; `apply` does only what was approved."""
+    session = session_of(context)
+    folder = session.folder()
+    chosen = chosen_plan(folder, plan)
+    with writing(folder):
+        approval = plan_store(folder).approve(
+            chosen, chosen_stages(chosen, stage), by=by if by is not None else who(), at=session.now()
+        )
+    stages = ", ".join(map(str, approval.stages))
+    answer = Answer(
+        document=document(approval),
+        headline=(f"{approval.by} approved stages {stages} of plan {chosen.plan_id} at {format_time(approval.at)}",),
+        footnotes=("next: gputide apply (dry run), gputide apply --yes",),
+    )
+    print_answer(answer, form=form, target=output)

@@ -1,0 +1,38 @@
+"""`gputide verify`: what an applied plan promised, held against what the days since then showed."""
+
+from __future__ import annotations
+
+import typer
+
+from enforcer.verify import verify as verify_plan
+from gputide.answers import outcome_answer
+from gputide.data_folder import writing
+from gputide.measurements import WarehouseMeasurements
+from gputide.options import FormatOption, OutputOption, PlanOption
+from gputide.outcome_shelf import keep_outcome
+from gputide.output import Format, print_answer
+from gputide.session import session_of
+from gputide.verb_undo import newest_applied
+from gputide.wiring import journal, plan_store
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: gputide verify --format json")
+def verify(
+    context: typer.Context, plan: PlanOption = None, form: FormatOption = Format.TABLE, output: OutputOption = None
+) -> None:
+    """Say what was really saved and harmed; interim until `enforcer.verify_days` are over."""
+    session = session_of(context)
+    folder = session.folder()
+    chosen = plan_store(folder).get(plan if plan is not None else newest_applied(folder))
+    outcome = verify_plan(
+        chosen,
+        journal(folder).runs(chosen.plan_id),
+        WarehouseMeasurements(folder, session.settings),
+        now=session.now(),
+        verify_days=session.settings.enforcer.verify_days,
+    )
+    with writing(folder):
+        keep_outcome(folder, outcome)
+    print_answer(outcome_answer(outcome, chosen.currency), form=form, target=output)

@@ -1,0 +1,29 @@
+"""One page per test; whatever it asks of the outside world, or complains about, fails the test."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+
+@pytest.fixture
+def page(browser: "Browser") -> Iterator["Page"]:
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    opened = context.new_page()
+    opened.set_default_timeout(20_000)
+    foreign: list[str] = []
+    faults: list[str] = []
+    opened.on("request", lambda request: None if _is_local(request.url) else foreign.append(request.url))
+    opened.on("pageerror", lambda error: faults.append(str(error)))
+    opened.on("console", lambda line: faults.append(line.text) if line.type == "error" else None)
+    yield opened
+    context.close()
+    assert foreign == []
+    assert faults == []
+
+
+def _is_local(url: str) -> bool:
+    return url.startswith(("http://127.0.0.1:", "data:", "blob:"))

@@ -1,0 +1,123 @@
+"""A person at the real demo: approves, applies and takes back, and the cluster is what the page says."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from enforcer.cluster_simulated import SeatState, SimulatedCluster, SimulatedSeat
+from enforcer.ledger import Ledger
+from enforcer.plan_store import PlanStore
+from fleet.decisions import Plan
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.browser
+
+PROGRAM = (sys.executable, "-m", "gputide.cli")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("demo") / "data"
+    subprocess.run([*PROGRAM, "--data-dir", str(folder), "--quiet", "demo", "--once"], check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+def address(demo: Path) -> Iterator[str]:
+    command = [*PROGRAM, "--data-dir", str(demo), "dashboard", "--port", "0"]
+    environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as server:
+        assert server.stdout is not None
+        yield server.stdout.readline().split()[0]
+        server.send_signal(signal.SIGINT)
+        assert server.wait(timeout=20) == 0
+
+
+def standing(folder: Path) -> tuple[SimulatedSeat, ...]:
+    """Where every pod sits; when it was made does not matter."""
+    cluster = SimulatedCluster.open(folder / "cluster.sqlite")
+    try:
+        return tuple(replace(seat, since=datetime(2026, 1, 1, tzinfo=UTC)) for seat in cluster.seats())
+    finally:
+        cluster.close()
+
+
+def grant_of(seat: SimulatedSeat) -> SimulatedSeat:
+    """A seat without the place."""
+    return replace(seat, card=None, node=None)
+
+
+def cards_in_use(seats: tuple[SimulatedSeat, ...]) -> set[str]:
+    return {str(seat.card) for seat in seats if seat.state is SeatState.RUNNING}
+
+
+def waiting_plan(folder: Path) -> Plan:
+    plan = PlanStore(folder / "plans").newest()
+    assert plan is not None
+    return plan
+
+
+def test_apply_and_undo_on_the_plan_page_change_the_cluster_and_change_it_back(
+    page: "Page", address: str, demo: Path
+) -> None:
+    from playwright.sync_api import expect  # noqa: PLC0415 - the quick tier need not load it
+
+    plan = waiting_plan(demo)
+    before = standing(demo)
+    page.set_default_timeout(40_000)
+    page.goto(f"{address}plan")
+    expect(page.locator("h1")).to_contain_text(plan.plan_id)
+    expect(page.locator("#apply")).to_be_disabled()
+    page.locator("#approve").click()
+    expect(page.locator("#plan-message")).to_contain_text("Approved by")
+    assert standing(demo) == before
+    expect(page.locator("#apply")).to_be_enabled()
+    page.locator("#apply").click()
+    expect(page.locator("#progress-phase .on")).to_have_text("done", timeout=60_000)
+    after = standing(demo)
+    freed = sum(stage.cards_freed for stage in plan.stages)
+    assert freed >= 1
+    assert len(cards_in_use(before)) - len(cards_in_use(after)) == freed
+    placed = {(part.namespace, part.pod): card.card for card in plan.placement for part in card.slices}
+    moved = {
+        (seat.namespace, seat.pod): seat.card
+        for seat in after
+        if seat.state is SeatState.RUNNING and seat not in before
+    }
+    assert moved
+    assert all(placed[pod] == card for pod, card in moved.items())
+    page.reload()
+    expect(page.locator("#progress-phase .on")).to_have_text("done")
+    expect(page.locator("#undo-preview")).to_contain_text("Undo restores")
+    page.locator("#undo").click()
+    expect(page.locator("#progress-phase .on")).to_have_text("restored", timeout=60_000)
+    restored = standing(demo)
+    # Every grant is what it was; which of the equal free cards a pod gets is the scheduler's choice.
+    assert [grant_of(seat) for seat in restored] == [grant_of(seat) for seat in before]
+    assert len(cards_in_use(restored)) == len(cards_in_use(before))
+    assert Ledger(demo / "ledger.jsonl").verify() > 0
+
+
+def test_every_page_of_the_demo_draws(page: "Page", address: str, demo: Path) -> None:
+    from playwright.sync_api import expect  # noqa: PLC0415
+
+    page.set_default_timeout(40_000)
+    page.goto(address)
+    expect(page.locator("#card-map .main-svg").first).to_be_visible()
+    expect(page.locator("#page")).to_contain_text(re.compile(r"160\s*cards"))
+    page.get_by_role("link", name="Workloads", exact=True).click()
+    expect(page.locator("#workloads-grid .ag-row").first).to_be_visible()
+    page.get_by_role("link", name="Savings", exact=True).click()
+    expect(page.locator("#funnel")).to_contain_text("realised")
+    assert waiting_plan(demo).cluster == "demo"

@@ -1,0 +1,135 @@
+"""A person at the pages: looks, chooses, approves, applies, takes back."""
+
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.dashboards.embedded import CLUSTER, HOSTILE, EmbeddedCluster, make_views
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def running() -> Iterator[tuple[str, EmbeddedCluster]]:
+    from dashboards.app import create_app, open_server  # noqa: PLC0415 - the quick tier need not load it
+
+    views, cluster = make_views()
+    server = open_server(create_app(views, operator="mei"), host="127.0.0.1", port=0)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    yield server.address, cluster
+    server.close()
+
+
+def test_every_page_draws_without_fault(page: "Page", running: tuple[str, EmbeddedCluster]) -> None:
+    from playwright.sync_api import expect  # noqa: PLC0415
+
+    address, _ = running
+    page.goto(address)
+    expect(page.locator("#card-map .main-svg").first).to_be_visible()
+    expect(page.locator("#cards-grid .ag-row").first).to_be_visible()
+    page.get_by_role("link", name="Workloads", exact=True).click()
+    expect(page.locator("#workloads-grid .ag-row").first).to_be_visible()
+    page.get_by_role("link", name="Plan", exact=True).click()
+    expect(page.locator("#after .main-svg").first).to_be_visible()
+    page.get_by_role("link", name="Savings", exact=True).click()
+    expect(page.locator("#funnel")).to_contain_text("realised")
+
+
+def test_click_on_a_square_opens_its_card_and_the_address_remembers_it(
+    page: "Page", running: tuple[str, EmbeddedCluster]
+) -> None:
+    from playwright.sync_api import expect  # noqa: PLC0415
+
+    address, _ = running
+    page.goto(address)
+    expect(page.locator("#card-map .main-svg").first).to_be_visible()
+    box = page.locator("#card-map .nsewdrag").bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + 6, box["y"] + 1.5 * 12.6 + 6)
+    uuid = page.locator("#side .uuid")
+    expect(uuid).to_contain_text("GPU-")
+    name = uuid.inner_text()
+    assert f"card={name}" in page.url
+    page.reload()
+    expect(page.locator("#side .uuid")).to_have_text(name)
+
+
+def test_state_bar_filters_the_table(page: "Page", running: tuple[str, EmbeddedCluster]) -> None:
+    from playwright.sync_api import expect  # noqa: PLC0415
+
+    address, _ = running
+    page.goto(address)
+    page.locator("#state-bar .untrusted").click()
+    expect(page.locator("#cards-filter")).to_contain_text("untrusted")
+    states = page.locator("#cards-grid .ag-row [col-id=state_word]")
+    expect(states.first).to_have_text("untrusted")
+    assert set(states.all_inner_texts()) == {"untrusted"}
+
+
+def test_slash_searches_and_enter_opens_a_workload(page: "Page", running: tuple[str, EmbeddedCluster]) -> None:
+    from playwright.sync_api import expect  # noqa: PLC0415
+
+    address, _ = running
+    page.goto(address)
+    expect(page.locator("#card-map .main-svg").first).to_be_visible()
+    page.keyboard.press("/")
+    page.keyboard.type("calc")
+    expect(page.locator("#search-results .hit").first).to_contain_text(HOSTILE)
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text(HOSTILE)
+    expect(page.locator("#week .main-svg").first).to_be_visible()
+    assert page.locator("img[src=x]").count() == 0
+
+
+def test_apply_and_undo_change_the_cluster_and_change_it_back(
+    page: "Page", running: tuple[str, EmbeddedCluster]
+) -> None:
+    from playwright.sync_api import expect  # noqa: PLC0415
+
+    address, cluster = running
+    plan = cluster.plans(CLUSTER)[0].plan
+    first = {
+        name for item in plan.recommendations if item.id in plan.stages[0].recommendations for name in item.workloads
+    }
+    page.goto(f"{address}plan?stages=1")
+    expect(page.locator("#apply")).to_be_disabled()
+    expect(page.locator("#apply-reason")).to_contain_text("not approved yet")
+    page.locator("#approve").click()
+    expect(page.locator("#plan-message")).to_contain_text("Approved by mei: stage 1")
+    expect(page.locator("#apply")).to_be_enabled()
+    assert cluster.changed == set()
+    page.locator("#apply").click()
+    expect(page.locator("#progress-phase .on")).to_have_text("done", timeout=30_000)
+    assert cluster.changed == first
+    expect(page.locator("#undo-preview")).to_contain_text("Undo restores")
+    page.locator("#undo").click()
+    expect(page.locator("#progress-phase .on")).to_have_text("restored", timeout=30_000)
+    assert cluster.changed == set()
+    assert cluster.ledger(CLUSTER)[0].action == "undone"
+
+
+def test_diff_of_a_stage_stands_side_by_side(page: "Page", running: tuple[str, EmbeddedCluster]) -> None:
+    from playwright.sync_api import expect  # noqa: PLC0415
+
+    address, _ = running
+    page.goto(f"{address}plan")
+    page.locator(".stage").nth(1).get_by_role("button", name="Diff").click()
+    expect(page.locator(".diff .came").first).to_contain_text("nvidia.com/gpumem: 8192")
+
+
+def test_light_and_dark_are_kept(page: "Page", running: tuple[str, EmbeddedCluster]) -> None:
+    from playwright.sync_api import expect  # noqa: PLC0415
+
+    address, _ = running
+    page.goto(address)
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.locator("#theme").click()
+    page.reload()
+    expect(page.locator("#theme")).to_be_visible()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light

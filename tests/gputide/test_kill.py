@@ -1,0 +1,210 @@
+"""Kill -9 at the moments at which something is made durable, and the same command again: as if nothing had happened."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from enforcer.cluster_simulated import SimulatedCluster, SimulatedSeat
+from enforcer.ledger import Ledger
+from exporter.synthetic import SINCE, write_synthetic_fleet
+from fleet.inventory import Inventory
+from fleet.schema import CARD_USAGE, POD_USAGE
+from pipeline.warehouse_duckdb import DuckdbWarehouse
+from tests.gputide.conftest import Program
+
+KILLED = -9
+UNTIL = "2026-01-07T12:00"
+Moment = tuple[str, int, str]
+
+
+@pytest.fixture(scope="module")
+def short_fleet(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("short-fleet")
+    write_synthetic_fleet(folder, cards=60, days=3)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def unharmed(short_fleet: str, program: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder that nobody was killed in."""
+    data = tmp_path_factory.mktemp("unharmed") / "data"
+    said = program(data, "replay", short_fleet, "--until", UNTIL)
+    assert said.status == 0, said.err
+    return data
+
+
+@pytest.fixture(scope="module")
+def fed(short_fleet: str, program: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with samples on the bus that were not rolled up."""
+    data = tmp_path_factory.mktemp("fed") / "data"
+    assert program(data, "replay", short_fleet, "--until", UNTIL, dies_at=("fsync", 8, "after")).status == KILLED
+    return data
+
+
+@pytest.fixture(scope="module")
+def approved(unharmed: Path, program: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with an approved plan."""
+    data = tmp_path_factory.mktemp("approved") / "data"
+    shutil.copytree(unharmed, data)
+    for arguments in (("recommend", "--risk", "high"), ("plan", "approve", "--by", "ada")):
+        said = program(data, *arguments)
+        assert said.status == 0, said.err
+    return data
+
+
+@pytest.fixture(scope="module")
+def applied(approved: Path, program: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with a plan that was applied in one go."""
+    data = tmp_path_factory.mktemp("applied") / "data"
+    shutil.copytree(approved, data)
+    said = program(data, "apply", "--yes", "--by", "ada")
+    assert said.status == 0, said.err
+    return data
+
+
+def seats(data: Path) -> tuple[SimulatedSeat, ...]:
+    cluster = SimulatedCluster.open(data / "cluster.sqlite")
+    try:
+        return cluster.seats()
+    finally:
+        cluster.close()
+
+
+def objects(data: Path) -> list[tuple[Any, ...]]:
+    """Every object of the cluster but the lease, whose holder is another process each time."""
+    connection = sqlite3.connect(data / "cluster.sqlite")
+    try:
+        return connection.execute(
+            "SELECT kind, namespace, name, body FROM objects WHERE kind != 'Lease' ORDER BY 1, 2, 3"
+        ).fetchall()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        ("fsync", 1, "after"),
+        ("rename", 1, "before"),
+        ("sqlite", 3, "after"),
+        ("fsync", 5, "before"),
+        ("rename", 3, "after"),
+        ("fsync", 8, "after"),
+        ("rename", 6, "before"),
+        ("fsync", 89, "after"),
+    ],
+)
+def test_replay_goes_on_where_it_was_killed(
+    moment: Moment, short_fleet: str, unharmed: Path, tmp_path: Path, program: Program
+) -> None:
+    data = tmp_path / "data"
+    killed = program(data, "replay", short_fleet, "--until", UNTIL, dies_at=moment)
+    assert killed.status == KILLED
+    again = program(data, "replay", short_fleet, "--until", UNTIL)
+    assert again.status == 0, again.err
+    assert seats(data) == seats(unharmed)
+    assert rows(data) == rows(unharmed)
+    assert (data / "clock.json").read_bytes() == (unharmed / "clock.json").read_bytes()
+
+
+@pytest.mark.parametrize("moment", [("fsync", 4, "before"), ("rename", 3, "before"), ("fsync", 12, "after")])
+def test_replay_killed_after_apply_plays_the_moved_pods_alike(
+    moment: Moment, short_fleet: str, applied: Path, tmp_path: Path, program: Program
+) -> None:
+    straight, data = tmp_path / "straight", tmp_path / "data"
+    for folder in (straight, data):
+        shutil.copytree(applied, folder)
+    assert program(straight, "replay", short_fleet).status == 0
+    assert program(data, "replay", short_fleet, dies_at=moment).status == KILLED
+    again = program(data, "replay", short_fleet)
+    assert again.status == 0, again.err
+    assert seats(data) == seats(straight)
+    assert rows(data) == rows(straight)
+
+
+@pytest.mark.parametrize(
+    "moment", [("fsync", 1, "before"), ("rename", 1, "after"), ("fsync", 20, "after"), ("rename", 4, "before")]
+)
+def test_rollup_counts_every_sample_once(moment: Moment, fed: Path, tmp_path: Path, program: Program) -> None:
+    straight, data = tmp_path / "straight", tmp_path / "data"
+    for folder in (straight, data):
+        shutil.copytree(fed, folder)
+    drained = program(straight, "rollup", "--drain")
+    assert drained.status == 0, drained.err
+    assert not drained.out.startswith("0 samples")
+    killed = program(data, "rollup", "--drain", dies_at=moment)
+    assert killed.status == KILLED
+    again = program(data, "rollup", "--drain")
+    assert again.status == 0, again.err
+    assert rows(data) == rows(straight)
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        ("fsync", 1, "before"),
+        ("fsync", 2, "after"),
+        ("fsync", 7, "before"),
+        ("sqlite", 40, "after"),
+        ("sqlite", 400, "before"),
+        ("fsync", 30, "after"),
+    ],
+)
+def test_apply_ends_where_it_would_have(
+    moment: Moment, approved: Path, applied: Path, tmp_path: Path, program: Program
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(approved, data)
+    killed = program(data, "apply", "--yes", "--by", "ada", dies_at=moment)
+    assert killed.status == KILLED
+    again = program(data, "apply", "--yes", "--by", "ada")
+    assert again.status == 0, again.err
+    assert seats(data) == seats(applied)
+    assert objects(data) == objects(applied)
+    assert promoted(data) == promoted(applied)
+
+
+@pytest.mark.parametrize(
+    "moment", [("fsync", 1, "before"), ("fsync", 2, "after"), ("sqlite", 60, "after"), ("fsync", 6, "before")]
+)
+def test_undo_ends_where_it_would_have(
+    moment: Moment, approved: Path, applied: Path, tmp_path: Path, program: Program
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(applied, data)
+    killed = program(data, "undo", "--yes", dies_at=moment)
+    assert killed.status == KILLED
+    again = program(data, "undo", "--yes")
+    assert again.status == 0 or "nothing of it is applied" in again.err
+    assert [seat for seat in seats(data) if seat.is_oversubscribed] == []
+    before = {(seat.namespace, seat.pod, seat.container): seat.framebuffer_granted_bytes for seat in seats(approved)}
+    after = {(seat.namespace, seat.pod, seat.container): seat.framebuffer_granted_bytes for seat in seats(data)}
+    assert after == before
+    promoted(data)
+
+
+def promoted(data: Path) -> list[int]:
+    """Stages that the ledger says are kept, each as often as it says so; reading it checks the chain."""
+    return [
+        int(entry.content["stage"]) for entry in Ledger(data / "ledger.jsonl").entries() if entry.event == "promoted"
+    ]
+
+
+def rows(data: Path) -> tuple[list[pa.Table], Inventory]:
+    """Every sample's count, sum and maximum by quarter of an hour, and the inventory."""
+    warehouse = DuckdbWarehouse(data / "warehouse")
+    (cluster,) = warehouse.clusters()
+    since, until = SINCE, SINCE + timedelta(days=4)
+    counted = [
+        warehouse.windows(table, cluster=cluster, level_seconds=900, since=since, until=until)
+        for table in (POD_USAGE, CARD_USAGE)
+    ]
+    assert min(table.num_rows for table in counted) > 0
+    return counted, warehouse.inventory(cluster, as_of=until)

@@ -1,0 +1,68 @@
+"""The whole loop through the real program, as the README tells it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.gputide.conftest import CUT, Program
+
+
+def test_plan_is_applied_played_on_verified_and_undone(replayed: Path, small_fleet: Path, program: Program) -> None:
+    analysed = program(replayed, "analyze", "--format", "json")
+    assert analysed.status == 0, analysed.err
+    assert analysed.document["schema"] == "gputide.profiles/v1"
+    made = program(replayed, "recommend", "--format", "json")
+    assert made.status == 0, made.err
+    plan = made.document
+    assert plan["schema"] == "gputide.plan/v1"
+    assert plan["created_at"].startswith(CUT)
+    assert plan["totals"]["cards_freed"] > 0
+    assert program(replayed, "plan", "diff").status == 0
+    assert program(replayed, "plan", "approve").status == 0
+    before = program(replayed, "doctor", "--format", "json")
+    assert before.status in (0, 1), before.err
+    applied = program(replayed, "apply", "--yes", "--format", "json")
+    assert applied.status == 0, applied.err
+    later = program(replayed, "replay", str(small_fleet), "--from", CUT)
+    assert later.status == 0, later.err
+    verified = program(replayed, "verify", "--format", "json")
+    assert verified.status == 0, verified.err
+    outcome = verified.document
+    assert outcome["plan_id"] == plan["plan_id"]
+    assert outcome["is_final"] is False
+    assert outcome["promised_cards_freed"] == plan["totals"]["cards_freed"]
+    assert outcome["realised_cards_freed"] > 0
+    assert outcome["coverage_ratio"] > 0.5
+    reported = program(replayed, "report", "--format", "md")
+    assert reported.status == 0, reported.err
+    assert "cards" in reported.out
+    undone = program(replayed, "undo", "--yes", "--format", "json")
+    assert undone.status == 0, undone.err
+
+
+def test_apply_is_a_dry_run_unless_told(planned: Path, program: Program) -> None:
+    assert program(planned, "plan", "approve").status == 0
+    dry = program(planned, "apply")
+    assert dry.status == 0, dry.err
+    again = program(planned, "apply")
+    assert again.out == dry.out
+
+
+def test_apply_of_a_plan_that_nobody_approved_is_refused(planned: Path, program: Program) -> None:
+    said = program(planned, "apply", "--yes")
+    assert said.status == 4
+    assert "approve" in said.err
+
+
+def test_same_input_gives_the_same_plan(replayed: Path, program: Program) -> None:
+    first = program(replayed, "recommend", "--format", "json")
+    second = program(replayed, "recommend", "--format", "json")
+    assert first.status == 0, first.err
+    assert first.out == second.out
+
+
+def test_replaying_the_same_days_again_changes_nothing(replayed: Path, small_fleet: Path, program: Program) -> None:
+    before = program(replayed, "analyze", "--format", "json")
+    again = program(replayed, "replay", str(small_fleet), "--until", CUT)
+    assert again.status == 0, again.err
+    assert program(replayed, "analyze", "--format", "json").out == before.out
