@@ -13,6 +13,9 @@ DEVELOP := .venv/.ready-to-develop
 FIND_PYTHON = test -n "$(PYTHON)" || { echo "cannot set up: no Python ≥ 3.11 among python3.13, python3.12, python3.11 and" \
     "python3; install one, or say make PYTHON=/path/to/python" >&2; exit 2; }
 
+# Kernels are compiled by the set-up, so that no run waits for the compiler.
+COMPILE = echo "compiling kernels" && $(BIN)/python -m gputide.compile_kernels
+
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -47,7 +50,7 @@ clean: ## remove what the set-up, the tests and the checkers made here (never a 
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(RUN): pyproject.toml uv.lock bootstrap.py
-	@$(FIND_PYTHON) && "$(PYTHON)" bootstrap.py run && touch $@
+	@$(FIND_PYTHON) && "$(PYTHON)" bootstrap.py run && $(COMPILE) && touch $@
 
 $(DEVELOP): pyproject.toml uv.lock bootstrap.py
-	@$(FIND_PYTHON) && "$(PYTHON)" bootstrap.py develop && touch $(RUN) $@
+	@$(FIND_PYTHON) && "$(PYTHON)" bootstrap.py develop && $(COMPILE) && touch $(RUN) $@

@@ -52,8 +52,9 @@ def test_the_command_line_starts_without_loading_a_driver() -> None:
 
 def _verbs(command: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Yield the words of every verb below a command; a group such as `plan` has verbs of its own."""
-    for name, below in command.commands.items():
-        if hasattr(below, "commands"):
+    for name in command.list_commands(None):
+        below = command.get_command(None, name)
+        if hasattr(below, "list_commands"):
             yield from _verbs(below, (*above, name))
         else:
             yield (*above, name)

@@ -1,0 +1,84 @@
+"""Writes the pages of the documentation that are made from the code: settings, metrics and card models.
+
+    python docs/generate.py            # after a change of fleet/settings.py, fleet/series.py or fleet/card_models.toml
+
+`make check` fails while a page differs from what this writes.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+sys.path.insert(0, str(DOCS.parent))
+
+from fleet.catalogue import catalogue  # noqa: E402 - the path is set above, so that the script runs anywhere
+from fleet.schema import MEASURES, TABLES  # noqa: E402
+from fleet.series import known_names  # noqa: E402
+from fleet.settings import settings_reference  # noqa: E402
+
+
+def pages() -> dict[str, str]:
+    """The generated pages: file name to text."""
+    return {
+        "settings.md": _settings(),
+        "metrics.md": _metrics(),
+        "card-models.md": _card_models(),
+        "tables.md": _tables(),
+    }
+
+
+def _settings() -> str:
+    return (
+        "# Settings\n\nDefaults < TOML file (`--config`) < environment < `--set NAME=VALUE`. Sizes and durations take "
+        "units (`64MiB`, `15m`). `gputide --check` validates and exits.\n\n" + settings_reference()
+    )
+
+
+def _metrics() -> str:
+    lines = [
+        "# Metrics\n",
+        "Names of gputide's own series are `gputide_card_MEASURE` and `gputide_slice_MEASURE`.\n",
+        "| measure | range | of cards | of slices |",
+        "|---|---|---|---|",
+    ]
+    for column in MEASURES:
+        span = f"{column.value_min:g} to {column.value_max:g}"
+        cells = ("yes" if held else "" for held in (column.of_card, column.of_slice))
+        lines.append(f"| `{column.measure.value}` | {span} | {' | '.join(cells)} |")
+    lines += ["", "Understood on the way in, with unit conversion:", ""]
+    lines += [f"- `{name}`" for name in sorted(known_names())]
+    return "\n".join(lines) + "\n"
+
+
+def _card_models() -> str:
+    lines = [
+        "# Card models\n",
+        "Prices are public list prices, kept only where a source can be named; set your own with `prices.overrides`.\n",
+        "| card model | framebuffer | SMs | watts | per card hour | source | date |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for model in catalogue():
+        price = model.price
+        shown = ("", "", "")
+        if price is not None:
+            amount = price.per_card_hour
+            shown = (f"{amount.amount} {amount.currency}", f"{price.basis}; {price.source}", price.date)
+        size = f"{model.framebuffer_bytes / 2**30:g} GiB"
+        lines.append(f"| {model.name} | {size} | {model.sms} | {model.watts_max:g} | {' | '.join(shown)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _tables() -> str:
+    lines = ["# Tables\n", "Partitions: `dt`, `cluster`, and one that names the source offsets. Rows are additive.\n"]
+    for table in TABLES:
+        lines += [f"## {table.name}\n", "| column | kind | merged by |", "|---|---|---|"]
+        lines += [f"| `{column.name}` | {column.kind.value} | {column.merge.value} |" for column in table.columns]
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    for name, text in pages().items():
+        (DOCS / name).write_text(text, encoding="utf-8")
