@@ -13,7 +13,7 @@ kubernetes/kube-state-metrics:docs/metrics/workload/pod-metrics.md, vllm-project
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -115,6 +115,23 @@ class SeriesMeaning:
     factor: float = 1.0
     value_max: float | None = None
     owner: OwnerLink | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameMeaning:
+    """What one metric's name means, whatever its labels.
+
+    Attributes:
+        measure: the measure; None for facts, sightings and owners.
+        factor: see `SeriesMeaning.factor`.
+        value_max: see `SeriesMeaning.value_max`.
+        family: names of one family, with the same labels otherwise, speak of the same.
+    """
+
+    measure: Measure | None
+    factor: float
+    value_max: float | None
+    family: Hashable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,6 +317,21 @@ def slice_series(measure: Measure) -> str:
 def known_names() -> tuple[str, ...]:
     """Every metric name that can mean something, sorted."""
     return tuple(sorted((*_ALIASES, *_OWNER_SERIES)))
+
+
+def meaning_of_name(name: str) -> NameMeaning | None:
+    """What a name means by itself; None for one that is none of ours.
+
+    `resolve` finds the same measure, factor and bound for it, and the same subject and identity as for any other name
+    of the family, so that whoever meets many series asks it once per family and labels.
+    """
+    if name in _OWNER_SERIES:
+        return NameMeaning(measure=None, factor=1.0, value_max=None, family=name)
+    alias = _ALIASES.get(name)
+    if alias is None:
+        return None
+    family = (alias.subject, alias.labels, alias.of_mig_only, alias.per_process)
+    return NameMeaning(measure=alias.measure, factor=alias.factor, value_max=alias.value_max, family=family)
 
 
 def resolve(name: str, labels: Mapping[str, str]) -> SeriesMeaning | None:

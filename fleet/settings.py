@@ -18,51 +18,32 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 
 from fleet.decisions import RiskLevel
 from fleet.errors import Misconfigured
-from fleet.units import GIB, MIB, parse_bytes, parse_duration
+from fleet.setting_kinds import Bytes, Count, Price, Ratio, Seconds, Section
+from fleet.settings_pipeline import (
+    BusSettings,
+    FlinkSettings,
+    HiveSettings,
+    KafkaSettings,
+    ReceiverSettings,
+    RollupSettings,
+    WarehouseSettings,
+)
+from fleet.units import MIB
 
 _ENVIRONMENT_PREFIX = "GPUTIDE_"
 _CONFIG_BYTES_MAX = MIB
 _NONE_WORDS = frozenset({"none", "null", ""})
 
 
-def _bytes_of_text(value: object) -> object:
-    return _parsed(value, parse_bytes)
-
-
-def _seconds_of_text(value: object) -> object:
-    return _parsed(value, parse_duration)
-
-
-def _parsed(value: object, parse: Any) -> object:
-    if not isinstance(value, str) or value.strip().isdigit():
-        return value
-    try:
-        return parse(value)
-    except Misconfigured as exc:
-        # Pydantic adds the setting's name to what a validator raises only when it is a ValueError.
-        raise ValueError(str(exc)) from exc
-
-
-Bytes = Annotated[int, BeforeValidator(_bytes_of_text), Field(ge=1)]
-Seconds = Annotated[int, BeforeValidator(_seconds_of_text), Field(ge=1)]
-Ratio = Annotated[float, Field(ge=0.0, le=1.0)]
-Count = Annotated[int, Field(ge=1)]
-Price = Annotated[Decimal, Field(ge=0, max_digits=18)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
-
-
-class ClusterSettings(_Section):
+class ClusterSettings(Section):
     """Which cluster this is."""
 
     name: str = Field(default="default", min_length=1, max_length=253)
@@ -80,67 +61,7 @@ class ClusterSettings(_Section):
         return value
 
 
-class ReceiverSettings(_Section):
-    """Limits of the remote-write receiver: what a sender may cost us."""
-
-    body_bytes_max: Bytes = 32 * MIB
-    """Largest compressed body of one request."""
-    decoded_bytes_max: Bytes = 128 * MIB
-    """Largest body after decompression; checked before memory is taken."""
-    series_max: Count = 5_000_000
-    """How many distinct series are remembered; a request that adds more is refused."""
-    labels_max: Count = 64
-    """Most labels of one series; a series with more is dropped and counted."""
-    label_bytes_max: Bytes = 2048
-    """Longest name or value of a label; a series with a longer one is dropped and counted."""
-    pending_requests_max: Count = 64
-    """How many requests may wait at once; further senders are told to try again later."""
-
-    @model_validator(mode="after")
-    def _decoded_holds_a_body(self) -> Self:
-        if self.decoded_bytes_max < self.body_bytes_max:
-            raise ValueError(
-                f"decoded_bytes_max={self.decoded_bytes_max} is below body_bytes_max={self.body_bytes_max}"
-            )
-        return self
-
-
-class BusSettings(_Section):
-    """The file bus between receiver and rollup."""
-
-    segment_bytes: Bytes = 64 * MIB
-    """Size at which a segment file is closed and the next one begun."""
-    bytes_max: Bytes = 20 * GIB
-    """Most bytes kept for readers that lag; when they are used up, senders are told to try again later."""
-
-    @model_validator(mode="after")
-    def _bus_holds_segments(self) -> Self:
-        if self.bytes_max < 2 * self.segment_bytes:
-            raise ValueError(
-                f"bytes_max={self.bytes_max} holds fewer than two segments of segment_bytes={self.segment_bytes}"
-            )
-        return self
-
-
-class RollupSettings(_Section):
-    """The aggregation of samples into windows."""
-
-    window_seconds: Seconds = Field(default=60, le=900)
-    """Length of the finest window; a divisor of 900 (coarser tables are merges of finer ones)."""
-    chunk_bytes: Bytes = 256 * MIB
-    """How much of the bus one step of the rollup takes in at most."""
-    repeat_memory_seconds: Seconds = 3600
-    """How long the hash of a request's body is remembered, so that one that is sent again counts once."""
-
-    @field_validator("window_seconds")
-    @classmethod
-    def _window_divides_a_quarter(cls, value: int) -> int:
-        if 900 % value:
-            raise ValueError("must divide 900, so that quarters of an hour are merges of whole windows")
-        return value
-
-
-class AnalyzerSettings(_Section):
+class AnalyzerSettings(Section):
     """What the words idle, off-peak and oversized mean, in numbers."""
 
     idle_ratio_max: Ratio = 0.01
@@ -167,7 +88,7 @@ class AnalyzerSettings(_Section):
     """A card whose p95 stays within this is of low use."""
 
 
-class RiskSettings(_Section):
+class RiskSettings(Section):
     """How much harm is accepted for what is saved."""
 
     preset: RiskLevel = RiskLevel.MEDIUM
@@ -186,7 +107,7 @@ _VIOLATION_RATIO_MAX: Mapping[RiskLevel, float] = {
 }
 
 
-class PlanSettings(_Section):
+class PlanSettings(Section):
     """Plans: how long they hold and how far they go."""
 
     expires_seconds: Seconds = 86400
@@ -197,7 +118,7 @@ class PlanSettings(_Section):
     """Share of the cards in use after the plan that are kept spare for moves at run time, and not counted as freed."""
 
 
-class RecommenderSettings(_Section):
+class RecommenderSettings(Section):
     """The rules and the packer."""
 
     framebuffer_headroom_ratio: Ratio = 0.10
@@ -206,7 +127,7 @@ class RecommenderSettings(_Section):
     """Namespaces that no recommendation touches."""
 
 
-class PricesSettings(_Section):
+class PricesSettings(Section):
     """What a card hour costs, where the catalogue's list price is not what you pay."""
 
     currency: str = Field(default="USD", pattern=r"^[A-Z]{3}$")
@@ -219,7 +140,7 @@ class PricesSettings(_Section):
     """Price of a kilowatt hour; with watts and `energy.pue` it gives models without a marginal price one."""
 
 
-class EnforcerSettings(_Section):
+class EnforcerSettings(Section):
     """How changes are made, watched and checked."""
 
     backend: str = Field(default="hami", min_length=1, max_length=63)
@@ -242,7 +163,7 @@ class EnforcerSettings(_Section):
     """How long the right to change the cluster is held without being renewed."""
 
 
-class ReportSettings(_Section):
+class ReportSettings(Section):
     """The weekly report."""
 
     title: str = "GPU savings"
@@ -253,7 +174,7 @@ class ReportSettings(_Section):
     """How many workloads the top list names."""
 
 
-class DashboardSettings(_Section):
+class DashboardSettings(Section):
     """The web app."""
 
     host: str = Field(default="127.0.0.1", min_length=1)
@@ -262,7 +183,7 @@ class DashboardSettings(_Section):
     """Port to listen on; 0 lets the system choose."""
 
 
-class EnergySettings(_Section):
+class EnergySettings(Section):
     """What a kilowatt hour means to the climate and to the data centre."""
 
     grid_kg_co2_per_kwh: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
@@ -271,13 +192,17 @@ class EnergySettings(_Section):
     """Power usage effectiveness: what the data centre draws per watt of the cards."""
 
 
-class Settings(_Section):
+class Settings(Section):
     """The whole tree; sections in the order of the data flow."""
 
     cluster: ClusterSettings = ClusterSettings()
     receiver: ReceiverSettings = ReceiverSettings()
     bus: BusSettings = BusSettings()
+    kafka: KafkaSettings = KafkaSettings()
     rollup: RollupSettings = RollupSettings()
+    warehouse: WarehouseSettings = WarehouseSettings()
+    hive: HiveSettings = HiveSettings()
+    flink: FlinkSettings = FlinkSettings()
     analyzer: AnalyzerSettings = AnalyzerSettings()
     risk: RiskSettings = RiskSettings()
     plan: PlanSettings = PlanSettings()
@@ -431,7 +356,7 @@ def _messages(error: ValidationError, merged: Mapping[str, Any], sources: Mappin
         name = ".".join(location[:2])
         reason = item["msg"].removeprefix("Value error, ")
         if name in merged:
-            shown = ".".join(location[:3]) if isinstance(merged[name], dict) else name
+            shown = ".".join(location) if isinstance(merged[name], dict) else name
             yield f"cannot use setting {shown}={item['input']!r} ({sources[name]}): {reason}"
         else:
             yield f"cannot use settings of {name}: {reason}"

@@ -1,0 +1,45 @@
+"""The kinds of values that settings have, and what every section of them is: called by the modules of settings.
+
+Sizes and durations may be written with a unit (`64MiB`, `15m`).
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from fleet.errors import Misconfigured
+from fleet.units import parse_bytes, parse_duration
+
+
+def _bytes_of_text(value: object) -> object:
+    return _parsed(value, parse_bytes)
+
+
+def _seconds_of_text(value: object) -> object:
+    return _parsed(value, parse_duration)
+
+
+def _parsed(value: object, parse: Any) -> object:
+    if not isinstance(value, str) or value.strip().isdigit():
+        return value
+    try:
+        return parse(value)
+    except Misconfigured as exc:
+        # Pydantic adds the setting's name to what a validator raises only when it is a ValueError.
+        raise ValueError(str(exc)) from exc
+
+
+Bytes = Annotated[int, BeforeValidator(_bytes_of_text), Field(ge=1)]
+Seconds = Annotated[int, BeforeValidator(_seconds_of_text), Field(ge=1)]
+Ratio = Annotated[float, Field(ge=0.0, le=1.0)]
+Count = Annotated[int, Field(ge=1)]
+Price = Annotated[Decimal, Field(ge=0, max_digits=18)]
+
+
+class Section(BaseModel):
+    """One section of the tree: frozen, and no name that it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
