@@ -11,16 +11,20 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from hashlib import blake2b
+from hashlib import sha256
+from time import perf_counter_ns
 
 from fleet.errors import Corrupt, Unavailable
-from pipeline.bus import Bus, BusFull
-from pipeline.remote_write import DecodedBody, Version, decode
-from pipeline.rows import BODY_HASH_BYTES, Tally, pack, rows_of
+from pipeline.bus import BusFull, BusWriter
+from pipeline.lanes import cut_sections, split_sections
+from pipeline.remote_write import DecodedBody, Decoder, Version
+from pipeline.rows import BODY_HASH_BYTES, Section, Tally, pack, rows_of
 from pipeline.series_table import SeriesTable
 
 REPEATS_MAX = 1_000_000
 """Bodies that are remembered at most."""
+ROWS_PER_RECORD_MAX = 250_000
+"""Rows of the largest record, unless its format takes fewer."""
 RETRY_AFTER_SECONDS = 5
 """When a sender shall come again."""
 
@@ -33,6 +37,8 @@ class Answer:
         status: HTTP status.
         text: what was wrong, one line; empty on success.
         samples: samples that were written.
+        histograms: native histograms that were taken and counted; they are not kept.
+        exemplars: exemplars that were taken and counted.
         retry_after_seconds: when to come again; None where that does not help.
         is_counted: True where the body was understood, so that counts of what was written belong into the answer.
     """
@@ -40,6 +46,8 @@ class Answer:
     status: int
     text: str = ""
     samples: int = 0
+    histograms: int = 0
+    exemplars: int = 0
     retry_after_seconds: int | None = None
     is_counted: bool = False
 
@@ -53,26 +61,37 @@ class Intake:
         decoded_bytes_max: largest body after decompression (`receiver.decoded_bytes_max`).
         repeat_memory_seconds: how long a body is remembered (`rollup.repeat_memory_seconds`).
         now_seconds: a clock that never goes back.
+        pack_record: how a record is written (`bus.record_format`).
+        rows_per_record_max: rows beyond which a body becomes several records, so that a bus with a bound takes each.
+        cluster: cluster of the sender, where it is not what labels say; the same body of another is another body.
     """
 
     def __init__(
         self,
-        bus: Bus,
+        bus: BusWriter,
         table: SeriesTable,
         *,
         decoded_bytes_max: int,
         repeat_memory_seconds: float,
         now_seconds: Callable[[], float],
+        pack_record: Callable[[tuple[Section, ...], bytes], bytes] = pack,
+        rows_per_record_max: int = ROWS_PER_RECORD_MAX,
+        cluster: str = "",
     ) -> None:
         self._bus = bus
         self._table = table
         self._decoded_bytes_max = decoded_bytes_max
         self._repeat_memory_seconds = repeat_memory_seconds
         self._now_seconds = now_seconds
+        self._pack_record = pack_record
+        self._rows_per_record_max = rows_per_record_max
+        self._salt = cluster.encode()
         self._table_lock = threading.Lock()
+        self._decoders: list[Decoder] = []
         self._memory_lock = threading.Lock()
         self._memory: OrderedDict[bytes, tuple[float, Answer]] = OrderedDict()
         self.counts: Counter[str] = Counter()
+        """What became of bodies and samples; nanoseconds that appends to the bus took, and how many there were."""
 
     def take(self, body: bytes, version: Version) -> Answer:
         """Decodes a body, puts its rows on the bus and says what to answer.
@@ -81,14 +100,19 @@ class Intake:
             body: snappy block, as it came.
             version: what it is said to hold.
         """
-        body_hash = blake2b(body, digest_size=BODY_HASH_BYTES, salt=bytes([version])).digest()
+        # Most processors have instructions for SHA-256, so it is the cheapest hash that nobody can craft.
+        digest = sha256(body)
+        digest.update(bytes([version]) + self._salt)
+        body_hash = digest.digest()[:BODY_HASH_BYTES]
         known = self._recalled(body_hash)
         if known is not None:
             self._count(repeats=1)
             return known
+        decoder = self._idle_decoder()
         try:
-            decoded = decode(body, version, decoded_bytes_max=self._decoded_bytes_max)
+            decoded = decoder.decode(body, version)
         except Corrupt as exc:
+            self._decoders.append(decoder)
             self._count(corrupt_bodies=1)
             return Answer(status=400, text=str(exc))
         try:
@@ -99,6 +123,8 @@ class Intake:
         except (Unavailable, Corrupt) as exc:
             self._count(refused_unavailable=1)
             return Answer(status=503, text=str(exc), retry_after_seconds=RETRY_AFTER_SECONDS)
+        finally:
+            self._decoders.append(decoder)
         self._remember(body_hash, answer)
         return answer
 
@@ -107,11 +133,32 @@ class Intake:
         """Series met so far."""
         return len(self._table)
 
+    @property
+    def claims_overridden(self) -> int:
+        """Series whose labels claimed another cluster than their sender's."""
+        return self._table.claims_overridden
+
+    def allow(self, series_max: int) -> None:
+        """Change the bound on series; those that are known stay."""
+        self._table.allow(series_max)
+
     def _carried(self, decoded: DecodedBody, body_hash: bytes) -> Answer:
         with self._table_lock:
             sections, tally = rows_of(decoded, self._table)
         if sections:
-            self._bus.append(pack(sections, body_hash))
+            nanoseconds = bytes_appended = 0
+            for piece in cut_sections(sections, self._rows_per_record_max):
+                by_lane = split_sections(piece, self._bus.lanes)
+                payloads = {lane: self._pack_record(part, body_hash) for lane, part in by_lane.items()}
+                started = perf_counter_ns()
+                self._bus.append_all(payloads)
+                nanoseconds += perf_counter_ns() - started
+                bytes_appended += sum(map(len, payloads.values()))
+            self._count(
+                appends=1,
+                append_nanoseconds=nanoseconds,
+                append_bytes=bytes_appended,
+            )
         self._count(
             samples=tally.written,
             samples_unwanted=tally.unwanted,
@@ -124,7 +171,13 @@ class Intake:
             metadata=decoded.metadata,
             bodies=1,
         )
-        return _answer(tally)
+        return _answer(tally, decoded)
+
+    def _idle_decoder(self) -> Decoder:
+        try:
+            return self._decoders.pop()
+        except IndexError:
+            return Decoder(self._decoded_bytes_max)
 
     def _count(self, **counts: int) -> None:
         with self._memory_lock:
@@ -145,14 +198,22 @@ class Intake:
                 self._memory.popitem(last=False)
 
 
-def _answer(tally: Tally) -> Answer:
+def _answer(tally: Tally, decoded: DecodedBody) -> Answer:
     # What policy drops counts as handled: a sender that is told otherwise would send it for ever.
     handled = tally.written + tally.unwanted + tally.dropped + tally.bad_values + tally.bad_times
     if tally.fault is None:
-        return Answer(status=204, samples=handled, is_counted=True)
+        return Answer(
+            status=204,
+            samples=handled,
+            histograms=decoded.histograms,
+            exemplars=decoded.exemplars,
+            is_counted=True,
+        )
     return Answer(
         status=400,
         text=f"cannot take {tally.invalid} samples: {tally.fault}; the other {handled} were written",
         samples=handled,
+        histograms=decoded.histograms,
+        exemplars=decoded.exemplars,
         is_counted=True,
     )

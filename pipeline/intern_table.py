@@ -1,7 +1,9 @@
-"""Numbers byte strings: the same bytes always get the same number, found by hash and verified byte by byte.
+"""Numbers byte strings and sequences: the same content always gets the same number, verified element by element.
 
 `series_table` keeps three of these: the label regions of version 1, the symbols of version 2, and the symbol numbers of
-version 2's series. Open addressing over flat arrays; the strings lie one after another in an arena.
+version 2's series. Senders repeat their series in much the same order, so every entry remembers which one came after it
+last time; a guess that holds costs one comparison and no hash. Behind it: open addressing over flat arrays, the content
+in an arena.
 """
 
 from __future__ import annotations
@@ -12,10 +14,79 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from pipeline.byte_words import address, hash_bytes, load8, load32, same_bytes
+
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+
+BAD_REFERENCE = -2
+"""What stands for a sequence that refers to what is not there."""
+
 _SLOTS_MIN = 1024
+_GROWTH = 1.25
 
 
-class InternTable:
+class _Entries:
+    """What both tables share: flat arrays that grow.
+
+    Args:
+        seed: what hashing begins with; unknown to senders, so that they can't craft content that collides.
+        element: type of the arena's elements.
+    """
+
+    def __init__(self, seed: int, element: type[np.generic]) -> None:
+        self._seed = np.uint64(seed)
+        self._count = 0
+        self._last = -1
+        self._slots = np.full(_SLOTS_MIN, -1, dtype=np.int32)
+        self._hashes = np.empty(_SLOTS_MIN, dtype=np.uint64)
+        self._starts = np.zeros(_SLOTS_MIN + 1, dtype=np.int64)
+        self._next = np.zeros(_SLOTS_MIN, dtype=np.int32)
+        self._arena: NDArray[Any] = np.empty(1 << 14, dtype=element)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of all content together."""
+        return int(self._starts[self._count]) * self._arena.itemsize
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that the table takes, reserves included."""
+        return sum(part.nbytes for part in (self._slots, self._hashes, self._starts, self._next, self._arena))
+
+    @property
+    def arena(self) -> NDArray[Any]:
+        """The content of all entries one after another."""
+        return self._arena
+
+    def part(self, number: int) -> NDArray[Any]:
+        """The content with this number."""
+        return self._arena[self._starts[number] : self._starts[number + 1]]
+
+    @property
+    def starts(self) -> Int64:
+        """First element of each entry, and the end of the last, shape (entries + 1,)."""
+        return self._starts[: self._count + 1]
+
+    def _reserve(self, more: int, more_elements: int) -> None:
+        count = self._count + more
+        if count > len(self._hashes):
+            capacity = max(count, int(_GROWTH * len(self._hashes)))
+            self._hashes = _grown(self._hashes, capacity, self._count)
+            self._next = _grown(self._next, capacity, self._count)
+            self._starts = _grown(self._starts, capacity + 1, self._count + 1)
+        used = int(self._starts[self._count])
+        if used + more_elements > len(self._arena):
+            self._arena = _grown(self._arena, max(used + more_elements, int(_GROWTH * len(self._arena))), used)
+        if 3 * count > 2 * len(self._slots):
+            self._slots = np.full(1 << int(3 * count // 2).bit_length(), -1, dtype=np.int32)
+            _fill_slots(self._slots, self._hashes, self._count)
+
+
+class InternTable(_Entries):
     """A growing set of byte strings.
 
     Args:
@@ -23,28 +94,13 @@ class InternTable:
     """
 
     def __init__(self, seed: int) -> None:
-        self._seed = np.uint64(seed)
-        self._count = 0
-        self._slots = np.full(_SLOTS_MIN, -1, dtype=np.int32)
-        self._hashes = np.empty(_SLOTS_MIN, dtype=np.uint64)
-        self._starts = np.zeros(_SLOTS_MIN + 1, dtype=np.int64)
-        self._arena = np.empty(1 << 16, dtype=np.uint8)
-
-    def __len__(self) -> int:
-        return self._count
-
-    @property
-    def arena_bytes(self) -> int:
-        """Bytes of all strings together."""
-        return int(self._starts[self._count])
+        super().__init__(seed, np.uint8)
 
     def bytes_of(self, number: int) -> bytes:
         """The string with this number."""
-        return self._arena[self._starts[number] : self._starts[number + 1]].tobytes()
+        return self.part(number).tobytes()
 
-    def find(
-        self, data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int32], int, int]:
+    def find(self, data: NDArray[np.uint8], starts: Int32, ends: Int32) -> tuple[Int32, int, int]:
         """Looks strings up without adding any.
 
         Args:
@@ -55,14 +111,10 @@ class InternTable:
         Returns:
             Number of each, -1 where it was never seen; how many were not seen; their bytes (repeats counted).
         """
-        numbers = np.empty(len(starts), dtype=np.int32)
-        missing, missing_bytes, _ = _intern(
-            data, starts, ends, self._seed, False, self._count, self._slots, self._hashes, self._starts, self._arena,
-            numbers,
-        )  # fmt: skip
-        return numbers, int(missing), int(missing_bytes)
+        numbers, missing, missing_bytes = self._run(data, starts, ends, False)
+        return numbers, missing, missing_bytes
 
-    def intern(self, data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int32]:
+    def intern(self, data: NDArray[np.uint8], starts: Int32, ends: Int32) -> Int32:
         """Looks strings up and adds those never seen; new ones get the next numbers in the order of their first place.
 
         Args:
@@ -73,104 +125,248 @@ class InternTable:
         Returns:
             Number of each.
         """
-        numbers, missing, missing_bytes = self.find(data, starts, ends)
+        numbers, missing, missing_bytes = self._run(data, starts, ends, False)
         if missing:
             self._reserve(missing, missing_bytes)
-            _, _, self._count = _intern(
-                data, starts, ends, self._seed, True, self._count, self._slots, self._hashes, self._starts, self._arena,
-                numbers,
-            )  # fmt: skip
+            numbers, _, _ = self._run(data, starts, ends, True)
         return numbers
 
-    def _reserve(self, more: int, more_bytes: int) -> None:
-        count = self._count + more
-        if count > len(self._hashes):
-            capacity = max(count, 2 * len(self._hashes))
-            self._hashes = np.resize(self._hashes, capacity)
-            self._starts = np.resize(self._starts, capacity + 1)
-        if self.arena_bytes + more_bytes > len(self._arena):
-            arena = np.empty(max(self.arena_bytes + more_bytes, 2 * len(self._arena)), dtype=np.uint8)
-            arena[: self.arena_bytes] = self._arena[: self.arena_bytes]
-            self._arena = arena
-        if 2 * count > len(self._slots):
-            self._slots = np.full(1 << int(4 * count - 1).bit_length(), -1, dtype=np.int32)
-            _fill_slots(self._slots, self._hashes, self._count)
+    def _run(self, data: NDArray[np.uint8], starts: Int32, ends: Int32, add: bool) -> tuple[Int32, int, int]:
+        numbers = np.empty(len(starts), dtype=np.int32)
+        missing, missing_bytes, self._count, self._last = _find_strings(
+            data, starts, ends, self._seed, add, self._count, self._last, self._slots, self._hashes, self._starts,
+            self._next, self._arena, numbers,
+        )  # fmt: skip
+        return numbers, missing, missing_bytes
+
+
+class SequenceTable(_Entries):
+    """A growing set of sequences of numbers, each given by references (protobuf varints) into an array of numbers.
+
+    Args:
+        seed: what hashing begins with; unknown to senders.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, np.int32)
+
+    def find(self, words: Int32, data: NDArray[np.uint8], starts: Int32, ends: Int32) -> tuple[Int32, int, int]:
+        """Looks sequences up without adding any.
+
+        Args:
+            words: the numbers that are referred to.
+            data: where the references lie; each run of them ends with a byte below 128.
+            starts: first byte of each sequence's references, shape (sequences,).
+            ends: byte after the last of each, shape (sequences,).
+
+        Returns:
+            Number of each, -1 where it was never seen, `BAD_REFERENCE` where a reference is out of range; how many were
+            not seen; their bytes (repeats counted).
+        """
+        numbers, missing, elements = self._run(words, data, starts, ends, False)
+        return numbers, missing, elements * self._arena.itemsize
+
+    def intern(self, words: Int32, data: NDArray[np.uint8], starts: Int32, ends: Int32) -> Int32:
+        """Looks sequences up and adds those never seen; see `find` and `InternTable.intern`."""
+        numbers, missing, elements = self._run(words, data, starts, ends, False)
+        if missing:
+            self._reserve(missing, elements)
+            numbers, _, _ = self._run(words, data, starts, ends, True)
+        return numbers
+
+    def _run(
+        self, words: Int32, data: NDArray[np.uint8], starts: Int32, ends: Int32, add: bool
+    ) -> tuple[Int32, int, int]:
+        numbers = np.empty(len(starts), dtype=np.int32)
+        missing, elements, self._count, self._last = _find_sequences(
+            words, data, starts, ends, self._seed, add, self._count, self._last, self._slots, self._hashes,
+            self._starts, self._next, self._arena, numbers,
+        )  # fmt: skip
+        return numbers, missing, elements
+
+
+def _grown(array: NDArray[Any], capacity: int, used: int) -> NDArray[Any]:
+    grown = np.empty(capacity, dtype=array.dtype)
+    grown[:used] = array[:used]
+    return grown
 
 
 @njit(cache=True, nogil=True)
-def _hash(data: Any, start: int, end: int, seed: Any) -> Any:
-    """Multiply-and-shift over words of eight bytes; equality is never taken from it alone."""
-    value = seed ^ (np.uint64(end - start) * np.uint64(0x9E3779B97F4A7C15))
-    at = start
-    while at + 8 <= end:
-        word = np.uint64(0)
-        for byte in range(8):
-            word |= np.uint64(data[at + byte]) << np.uint64(8 * byte)
-        value = (value ^ word) * np.uint64(0xFF51AFD7ED558CCD)
-        value ^= value >> np.uint64(32)
-        at += 8
-    word = np.uint64(0)
-    while at < end:
-        word = (word << np.uint64(8)) | np.uint64(data[at])
-        at += 1
-    value = (value ^ word) * np.uint64(0xC4CEB9FE1A85EC53)
-    return value ^ (value >> np.uint64(29))
-
-
-@njit(cache=True, nogil=True)
-def _intern(  # noqa: PLR0913, PLR0917 - a kernel takes flat arrays
+def _find_strings(  # noqa: PLR0913, PLR0917 - a kernel takes flat arrays
     data: Any,
     starts: Any,
     ends: Any,
     seed: Any,
     add: bool,
-    count: int,
+    count: Any,
+    last: Any,
     slots: Any,
     hashes: Any,
     known_starts: Any,
+    following: Any,
     arena: Any,
     numbers: Any,
 ) -> Any:
-    mask = len(slots) - 1
-    missing = missing_bytes = 0
+    mask = np.uint64(len(slots) - 1)
+    base, known = address(data), address(arena)
+    missing = 0
+    missing_bytes: Any = np.int64(0)
     for index in range(len(starts)):
-        start, end = starts[index], ends[index]
-        code = _hash(data, start, end, seed)
-        slot = np.int64(code & np.uint64(mask))
+        start, end = np.int64(starts[index]), np.int64(ends[index])
+        size = end - start
+        if last >= 0:
+            guess = following[last]
+            at = known_starts[guess]
+            if known_starts[guess + 1] - at == size and same_bytes(known + at, base + start, size):
+                numbers[index] = last = guess
+                continue
+        code = hash_bytes(base + start, size, seed)
+        slot = code & mask
         number = slots[slot]
         while number >= 0:
-            if hashes[number] == code and known_starts[number + 1] - known_starts[number] == end - start:
-                at = known_starts[number]
-                same = True
-                for offset in range(end - start):
-                    if arena[at + offset] != data[start + offset]:
-                        same = False
-                        break
-                if same:
-                    break
-            slot = (slot + 1) & mask
+            at = known_starts[number]
+            if (
+                hashes[number] == code
+                and known_starts[number + 1] - at == size
+                and same_bytes(known + at, base + start, size)
+            ):
+                break
+            slot = (slot + np.uint64(1)) & mask
             number = slots[slot]
         if number < 0 and add:
             number = count
             slots[slot] = number
             hashes[number] = code
+            following[number] = 0
             at = known_starts[number]
-            for offset in range(end - start):
-                arena[at + offset] = data[start + offset]
-            known_starts[number + 1] = at + end - start
+            arena[at : at + size] = data[start:end]
+            known_starts[number + 1] = at + size
             count += 1
         if number < 0:
             missing += 1
-            missing_bytes += end - start
+            missing_bytes += size
+        elif last >= 0:
+            following[last] = number
+        last = np.int64(number)
         numbers[index] = number
-    return missing, missing_bytes, count
+    return missing, missing_bytes, count, last
 
 
 @njit(cache=True, nogil=True)
-def _fill_slots(slots: Any, hashes: Any, count: int) -> Any:
-    mask = len(slots) - 1
+def _find_sequences(  # noqa: PLR0913, PLR0917 - a kernel takes flat arrays
+    words: Any,
+    data: Any,
+    starts: Any,
+    ends: Any,
+    seed: Any,
+    add: bool,
+    count: Any,
+    last: Any,
+    slots: Any,
+    hashes: Any,
+    known_starts: Any,
+    following: Any,
+    arena: Any,
+    numbers: Any,
+) -> Any:
+    mask = np.uint64(len(slots) - 1)
+    base, first, known = address(data), address(words), address(arena)
+    limit = np.uint64(len(words))
+    sequence = np.empty(0, dtype=np.int32)
+    missing = 0
+    missing_elements: Any = np.int64(0)
+    for index in range(len(starts)):
+        start, end = base + np.int64(starts[index]), base + np.int64(ends[index])
+        if last >= 0:
+            guess = following[last]
+            if _is_same(start, end, first, limit, known + 4 * known_starts[guess], known + 4 * known_starts[guess + 1]):
+                numbers[index] = last = guess
+                continue
+        if len(sequence) < end - start:
+            sequence = np.empty(2 * (end - start), dtype=np.int32)
+        size = _read_references(start, end, words, sequence)
+        if size < 0:
+            numbers[index] = BAD_REFERENCE
+            last = -1
+            continue
+        code = np.uint64(seed) ^ (np.uint64(size) * np.uint64(0x9E3779B97F4A7C15))
+        for place in range(size):
+            code = (code ^ np.uint64(sequence[place])) * np.uint64(0xFF51AFD7ED558CCD)
+            code ^= code >> np.uint64(32)
+        slot = code & mask
+        number = slots[slot]
+        while number >= 0:
+            at = known_starts[number]
+            if (
+                hashes[number] == code
+                and known_starts[number + 1] - at == size
+                and same_bytes(known + 4 * at, address(sequence), 4 * size)
+            ):
+                break
+            slot = (slot + np.uint64(1)) & mask
+            number = slots[slot]
+        if number < 0 and add:
+            number = count
+            slots[slot] = number
+            hashes[number] = code
+            following[number] = 0
+            at = known_starts[number]
+            arena[at : at + size] = sequence[:size]
+            known_starts[number + 1] = at + size
+            count += 1
+        if number < 0:
+            missing += 1
+            missing_elements += size
+        elif last >= 0:
+            following[last] = number
+        last = np.int64(number)
+        numbers[index] = number
+    return missing, missing_elements, count, last
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _is_same(at: Any, end: Any, words: Any, limit: Any, known: Any, known_end: Any) -> Any:
+    """Whether references lead to a known sequence; in its order, and only by numbers of one or two bytes."""
+    while at < end and known < known_end:
+        index = np.uint64(load8(at))
+        at += 1
+        if index >= 128:
+            if at == end or load8(at) >= 128:
+                return False
+            index = (index & np.uint64(127)) | (np.uint64(load8(at)) << np.uint64(7))
+            at += 1
+        if index >= limit or load32(words + 4 * np.int64(index)) != load32(known):
+            return False
+        known += 4
+    return at == end and known == known_end
+
+
+@njit(cache=True, nogil=True)
+def _read_references(at: Any, end: Any, words: Any, sequence: Any) -> Any:
+    """Fills in what references lead to; how many there are, -1 where one is out of range."""
+    size = 0
+    while at < end:
+        index = np.uint64(0)
+        shift = 0
+        while shift < 35:
+            byte = np.uint64(load8(at))
+            at += 1
+            index |= (byte & np.uint64(127)) << np.uint64(shift)
+            if byte < 128:
+                break
+            shift += 7
+        if shift >= 35 or index >= np.uint64(len(words)):
+            return -1
+        sequence[size] = words[index]
+        size += 1
+    return size
+
+
+@njit(cache=True, nogil=True)
+def _fill_slots(slots: Any, hashes: Any, count: Any) -> Any:
+    mask = np.uint64(len(slots) - 1)
     for number in range(count):
-        slot = np.int64(hashes[number] & np.uint64(mask))
+        slot = hashes[number] & mask
         while slots[slot] >= 0:
-            slot = (slot + 1) & mask
+            slot = (slot + np.uint64(1)) & mask
         slots[slot] = number

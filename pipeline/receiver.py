@@ -1,193 +1,299 @@
-"""The remote-write receiver: HTTP around `intake`.
+"""The remote-write receiver: what is asked of which path, by whom, and what is answered.
 
 `POST /api/v1/write` takes bodies of both versions, `GET /healthz` says that it listens, `GET /metrics` gives its own
-counters. Started by the front door (`gputide receive`) and by a replay, which sends real bodies through it.
+counters. Started by the front door (`gputide receive`) and by a replay, which sends real bodies through it. HTTP itself
+is `http_server`, bodies are `intake`'s business, senders `senders`'.
 
-Answers: 204 written and durable; 400 corrupt, or part of it invalid (the valid part is written); 411, 413 no or too
-long a body; 415 another content type or encoding; 429 with Retry-After when the bus or the queue of requests is full
-(let Prometheus set `retry_on_http_429: true`, its default drops them); 503 with Retry-After when storage or bounds
-don't let us. Protocol: prometheus.io/docs/specs/prw/remote_write_spec_2_0.
+Answers: 204 written and durable; 400 corrupt, or part of it invalid (the valid part is written); 401, 403 an unknown
+sender; 411, 413 no or too long a body; 415 another content type or encoding; 429 with Retry-After when the bus or the
+queue of requests is full or a sender sends too much (let Prometheus set `retry_on_http_429: true`, its default drops
+them); 503 with Retry-After when storage or bounds don't let us.
+Protocol: prometheus.io/docs/specs/prw/remote_write_spec_2_0.
 """
 
 from __future__ import annotations
 
-import sys
+import socket
+import ssl
 import threading
+import time
 from collections import Counter
-from email.message import Message
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from io import BufferedIOBase
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from pipeline.intake import RETRY_AFTER_SECONDS, Answer, Intake
+from pipeline.body_budget import BodyBudget
+from pipeline.http_connection import RETRY_AFTER_SECONDS, ConnectionLimits
+from pipeline.http_head import Refusal
+from pipeline.http_server import BACKLOG, Exchange, HttpServer
+from pipeline.intake import Answer, Intake
+from pipeline.rate_limit import RateLimit
+from pipeline.receiver_counts import SharedCounts
 from pipeline.remote_write import Version
+from pipeline.senders import ANYONE, Sender, Senders
 
 WRITE_PATH = "/api/v1/write"
-IDLE_SECONDS = 60
-"""How long a connection may be silent."""
+SENDERS_MAX = 1000
+"""Senders whose series are kept apart at once."""
 
-_CHUNK_LINE_BYTES_MAX = 1024
 _PROTOS = {"": Version.V1, "prometheus.WriteRequest": Version.V1, "io.prometheus.write.v2.Request": Version.V2}
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_WRITTEN = "X-Prometheus-Remote-Write-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiverLimits:
+    """What all senders together may cost one process; settings of the same names.
+
+    Attributes:
+        body_bytes_max: largest body of one request.
+        decoded_bytes_max: largest body after decompression.
+        pending_requests_max: requests that may be under way at once.
+        pending_bytes_max: bytes that requests under way may hold.
+        connections_max: open connections.
+        series_max: series that are remembered.
+        request_seconds: how long a request may take to arrive.
+        idle_seconds: how long a connection may be silent.
+        stop_seconds: how long requests under way are waited for at the end.
+    """
+
+    body_bytes_max: int = 32 << 20
+    decoded_bytes_max: int = 128 << 20
+    pending_requests_max: int = 64
+    pending_bytes_max: int = 512 << 20
+    connections_max: int = 512
+    series_max: int = 5_000_000
+    request_seconds: float = 30.0
+    idle_seconds: float = 300.0
+    stop_seconds: float = 10.0
 
 
 class Receiver:
-    """A listening receiver.
+    """A receiver on a listening socket.
 
     Args:
-        intake: where bodies go.
-        host: address to listen on.
-        port: port to listen on; 0 lets the system choose.
-        body_bytes_max: largest body of one request (`receiver.body_bytes_max`).
-        pending_requests_max: requests that may be under way at once (`receiver.pending_requests_max`).
-
-    Raises:
-        OSError: the address can't be listened on.
+        intake_of: makes the intake of a sender, when it sends for the first time.
+        listener: bound and listening (`listen`); closed by whoever opened it.
+        limits: what may be asked of it.
+        senders: who may send; everybody unless given.
+        tls: gives the context for a new connection; None for plain HTTP.
+        counts: where all processes count; its own unless given.
+        process: which of the processes this is, from 0.
     """
 
-    def __init__(self, intake: Intake, *, host: str, port: int, body_bytes_max: int, pending_requests_max: int) -> None:
-        self._server = _Server((host, port), intake, body_bytes_max, pending_requests_max)
-        self._thread: threading.Thread | None = None
+    def __init__(
+        self,
+        intake_of: Callable[[Sender], Intake],
+        *,
+        listener: socket.socket,
+        limits: ReceiverLimits,
+        senders: Senders | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        counts: SharedCounts | None = None,
+        process: int = 0,
+    ) -> None:
+        self._intake_of = intake_of
+        self._listener = listener
+        self._limits = limits
+        self._senders = senders
+        self._shared = SharedCounts() if counts is None else counts
+        self._counts = self._shared.of_process(process)
+        self._budget = BodyBudget(limits.pending_bytes_max)
+        self._pending = 0
+        self._lock = threading.Lock()
+        self._desks: dict[str, _Desk] = {}
+        self._server = HttpServer(
+            listener,
+            self._serve,
+            refused=self._refused,
+            limits=ConnectionLimits(
+                body_bytes_max=limits.body_bytes_max,
+                idle_seconds=limits.idle_seconds,
+                request_seconds=limits.request_seconds,
+            ),
+            budget=self._budget,
+            connections_max=limits.connections_max,
+            tls=tls,
+        )
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port that it listens on."""
-        host, port = self._server.server_address[:2]
+        host, port = self._listener.getsockname()[:2]
         return str(host), int(port)
 
     def start(self) -> None:
         """Serves in threads of its own until `stop`."""
-        self._thread = threading.Thread(target=self.serve, name="receiver", daemon=True)
-        self._thread.start()
-
-    def serve(self) -> None:
-        """Serves in this thread until `stop` is called from another."""
-        self._server.serve_forever(poll_interval=0.1)
+        self._counts.set("processes", 1)
+        self._server.start()
 
     def stop(self) -> None:
-        """Takes no further connection and closes the port."""
-        self._server.shutdown()
-        self._server.server_close()
-        if self._thread is not None:
-            self._thread.join()
+        """Takes no further connection and answers what is under way."""
+        self._server.stop(grace_seconds=self._limits.stop_seconds)
+        for gauge in ("processes", "connections", "pending_requests", "pending_bytes"):
+            self._counts.set(gauge, 0)
 
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def __init__(self, address: tuple[str, int], intake: Intake, body_bytes_max: int, pending_max: int) -> None:
-        self.intake = intake
-        self.body_bytes_max = body_bytes_max
-        self.pending_max = pending_max
-        self.slots = threading.BoundedSemaphore(pending_max)
-        self.answers: Counter[int] = Counter()
-        self.answers_lock = threading.Lock()
-        super().__init__(address, _Handler)
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A sender that hangs up is no news; anything else is shown as it is."""
-        if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
-            super().handle_error(request, client_address)  # type: ignore[arg-type]
-
-
-class _Refusal(Exception):
-    """A request that can't even be read; the connection is closed, since its rest is still in it."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server_version = "gputide"
-    sys_version = ""
-    timeout = IDLE_SECONDS
-    disable_nagle_algorithm = True
-    wbufsize = -1
-    server: _Server
-
-    def do_POST(self) -> None:
-        """Takes one body."""
-        if self.path.partition("?")[0] != WRITE_PATH:
-            self.close_connection = True
-            self._answer(Answer(status=404, text=f"cannot write to {self.path!r}: bodies go to {WRITE_PATH}"))
-            return
-        if not self.server.slots.acquire(blocking=False):
-            self.close_connection = True
-            text = f"cannot take a request: receiver.pending_requests_max={self.server.pending_max} are under way"
-            self._answer(Answer(status=429, text=text, retry_after_seconds=RETRY_AFTER_SECONDS))
-            return
-        try:
-            version = version_of(self.headers)
-            body = _body(self.rfile, self.headers, self.server.body_bytes_max)
-            answer = self.server.intake.take(body, version)
-        except _Refusal as exc:
-            self.close_connection = True
-            self._answer(Answer(status=exc.status, text=str(exc)))
-            return
-        finally:
-            self.server.slots.release()
-        self._answer(answer, version)
-
-    def do_GET(self) -> None:
-        """Health and own counters."""
-        path = self.path.partition("?")[0]
-        if path == "/healthz":
-            self._send(200, "ok\n", "text/plain; charset=utf-8", {})
+    def _serve(self, exchange: Exchange) -> None:
+        path, method = exchange.head.path, exchange.head.method
+        if path == WRITE_PATH:
+            _check_method(method, "POST")
+            self._write(exchange)
+        elif path == "/healthz":
+            _check_method(method, "GET")
+            self._say(exchange, "ok\n", "")
         elif path == "/metrics":
-            self._send(200, self._metrics(), "text/plain; version=0.0.4; charset=utf-8", {})
+            _check_method(method, "GET")
+            self._gauge()
+            self._say(exchange, self._shared.text(), _METRICS_TYPE)
         else:
-            self._send(404, f"there is no {path!r} here\n", "text/plain; charset=utf-8", {})
+            raise Refusal(404, f"there is nothing at {path[:200]!r}: bodies go to {WRITE_PATH}")
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Says nothing: requests are counted, not logged."""
-
-    def _answer(self, answer: Answer, version: Version | None = None) -> None:
-        headers = {}
-        if answer.retry_after_seconds is not None:
-            headers["Retry-After"] = str(answer.retry_after_seconds)
-        if version is Version.V2 and answer.is_counted:
-            headers["X-Prometheus-Remote-Write-Samples-Written"] = str(answer.samples)
-            headers["X-Prometheus-Remote-Write-Histograms-Written"] = "0"
-            headers["X-Prometheus-Remote-Write-Exemplars-Written"] = "0"
+    def _write(self, exchange: Exchange) -> None:
+        fields, connection = exchange.head.fields, exchange.connection
+        desk = self._desk_of(exchange)
+        self._counts.add("sender_requests_total", label=desk.sender.name)
+        self._check_rate(desk)
+        version = version_of(fields.get("content-type", ""), fields.get("content-encoding", "snappy"))
+        body = connection.body(desk.sender.body_bytes_max)
+        started = time.perf_counter_ns()
+        self._counts.add("body_bytes_total", len(body))
+        connection.hold(_decoded_bytes_at_most(body, self._limits.decoded_bytes_max))
+        self._begin()
+        try:
+            self._share_series(desk)
+            answer = desk.intake.take(body, version)
+        finally:
+            self._end()
+        self._count(desk)
+        self._counts.observe("request_seconds", time.perf_counter_ns() - started)
+        self._counts.add("requests_total", label=str(answer.status))
         text = f"{answer.text}\n" if answer.text else ""
-        self._send(answer.status, text, "text/plain; charset=utf-8", headers)
+        connection.answer(answer.status, text, _fields_of(answer, version))
 
-    def _send(self, status: int, text: str, content_type: str, headers: dict[str, str]) -> None:
-        with self.server.answers_lock:
-            self.server.answers[status] += 1
-        data = text.encode()
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        if status != 204:
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(len(data)))
-        if self.close_connection:
-            self.send_header("Connection", "close")
-        self.end_headers()
-        if status != 204:
-            self.wfile.write(data)
-        self.wfile.flush()
+    def _desk_of(self, exchange: Exchange) -> _Desk:
+        sender = ANYONE
+        if self._senders is not None:
+            sender = self._senders.sender_of(exchange.head.fields.get("authorization"), exchange.certificate)
+        with self._lock:
+            desk = self._desks.get(sender.name)
+            if desk is None or desk.sender != sender:
+                if len(self._desks) >= SENDERS_MAX:
+                    raise Refusal(
+                        503, f"cannot take another sender: {SENDERS_MAX} send already", retry_after_seconds=60
+                    )
+                desk = self._desks[sender.name] = _Desk(sender, self._intake_of(sender))
+            return desk
 
-    def _metrics(self) -> str:
-        with self.server.answers_lock:
-            answers = sorted(self.server.answers.items())
-        lines = ["# TYPE gputide_receiver_requests_total counter"]
-        lines += [f'gputide_receiver_requests_total{{code="{status}"}} {count}' for status, count in answers]
-        for name, count in sorted(dict(self.server.intake.counts).items()):
-            lines += [f"# TYPE gputide_receiver_{name}_total counter", f"gputide_receiver_{name}_total {count}"]
-        lines += ["# TYPE gputide_receiver_series gauge", f"gputide_receiver_series {self.server.intake.series}"]
-        return "\n".join(lines) + "\n"
+    def _check_rate(self, desk: _Desk) -> None:
+        sender = desk.sender
+        if desk.requests is not None:
+            desk.requests.take(1)
+        for limit, what, value in (
+            (desk.requests, "requests", sender.requests_per_second),
+            (desk.samples, "samples", sender.samples_per_second),
+        ):
+            wait_seconds = 0 if limit is None else limit.wait_seconds()
+            if wait_seconds:
+                self._counts.add("refused_rate_total")
+                raise Refusal(
+                    429,
+                    f"cannot take more of sender {sender.name!r} now: beyond "
+                    f"receiver.senders.{sender.name}.{what}_per_second={value}",
+                    retry_after_seconds=wait_seconds,
+                )
+
+    def _begin(self) -> None:
+        with self._lock:
+            is_busy = self._pending >= self._limits.pending_requests_max
+            self._pending += not is_busy
+        if is_busy:
+            self._counts.add("refused_busy_total")
+            raise Refusal(
+                429,
+                f"cannot take a request: receiver.pending_requests_max={self._limits.pending_requests_max} wait",
+                retry_after_seconds=RETRY_AFTER_SECONDS,
+            )
+
+    def _end(self) -> None:
+        with self._lock:
+            self._pending -= 1
+
+    def _share_series(self, desk: _Desk) -> None:
+        """Let a sender remember as many series as it may and the others leave over."""
+        bound = self._limits.series_max
+        if len(self._desks) > 1:
+            bound -= sum(other.intake.series for other in list(self._desks.values()) if other is not desk)
+        own = desk.sender.series_max
+        desk.intake.allow(max(0, bound if own is None else min(own, bound)))
+
+    def _count(self, desk: _Desk) -> None:
+        """Carry what the intake has counted since over to the shared counts."""
+        with desk.lock:
+            now = Counter(desk.intake.counts)
+            now["cluster_claims_overridden"] = desk.intake.claims_overridden
+            fresh = now - desk.counted
+            desk.counted = now
+        append_nanoseconds = fresh.pop("append_nanoseconds", 0)
+        if append_nanoseconds:
+            self._counts.add("append_seconds_total", append_nanoseconds)
+        samples = sum(count for name, count in fresh.items() if name.startswith("samples"))
+        for name, count in fresh.items():
+            self._counts.add(f"{name}_total", count)
+        if samples:
+            self._counts.add("sender_samples_total", samples, label=desk.sender.name)
+            if desk.samples is not None:
+                desk.samples.take(samples)
+
+    def _gauge(self) -> None:
+        self._counts.set("series", sum(desk.intake.series for desk in list(self._desks.values())))
+        self._counts.set("connections", self._server.connections)
+        self._counts.set("pending_requests", self._pending)
+        self._counts.set("pending_bytes", self._budget.held_bytes)
+
+    def _say(self, exchange: Exchange, text: str, kind: str) -> None:
+        self._counts.add("requests_total", label="200")
+        exchange.connection.answer(200, text, kind=kind)
+
+    def _refused(self, status: int) -> None:
+        if status:
+            self._counts.add("requests_total", label=str(status))
+        else:
+            self._counts.add("tls_failures_total")
 
 
-def version_of(headers: Message) -> Version:
-    """Which message the headers announce.
+@dataclass(slots=True, eq=False)
+class _Desk:
+    """A sender with what is kept for it; mutable: counts are carried over as requests come."""
+
+    sender: Sender
+    intake: Intake
+    requests: RateLimit | None = field(init=False)
+    samples: RateLimit | None = field(init=False)
+    counted: Counter[str] = field(default_factory=Counter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.requests, self.samples = (
+            None if rate is None else RateLimit(rate, time.monotonic)
+            for rate in (self.sender.requests_per_second, self.sender.samples_per_second)
+        )
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; 0 lets the system choose a port.
 
     Raises:
-        _Refusal: 415, for another content type, another message or another encoding.
+        OSError: the address can't be listened on.
     """
-    content_type = headers.get("Content-Type", "")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+
+
+def version_of(content_type: str, encoding: str) -> Version:
+    """Which message the header fields announce.
+
+    Raises:
+        Refusal: 415, for another content type, another message or another encoding.
+    """
     media, _, parameters = content_type.partition(";")
     found = {}
     for parameter in parameters.split(";"):
@@ -195,59 +301,35 @@ def version_of(headers: Message) -> Version:
         found[name.strip().lower()] = value.strip().strip('"')
     version = _PROTOS.get(found.get("proto", ""))
     if media.strip().lower() != "application/x-protobuf" or version is None:
-        raise _Refusal(415, f"cannot take content type {content_type[:200]!r}: expected application/x-protobuf")
-    encoding = headers.get("Content-Encoding", "snappy")
+        raise Refusal(415, f"cannot take content type {content_type[:200]!r}: expected application/x-protobuf")
     if encoding.strip().lower() != "snappy":
-        raise _Refusal(415, f"cannot take content encoding {encoding[:200]!r}: expected snappy")
+        raise Refusal(415, f"cannot take content encoding {encoding[:200]!r}: expected snappy")
     return version
 
 
-def _body(source: BufferedIOBase, headers: Message, bytes_max: int) -> bytes:
-    """The body, by its length or its chunks."""
-    coding = headers.get("Transfer-Encoding", "").strip().lower()
-    length_text = headers.get("Content-Length")
-    if coding and (coding != "chunked" or length_text is not None):
-        raise _Refusal(400, f"cannot read a body with transfer encoding {coding[:200]!r} beside a length")
-    if coding:
-        return _chunked_body(source, bytes_max)
-    if length_text is None:
-        raise _Refusal(411, "cannot read a body without Content-Length that is not chunked")
-    if not (length_text.isascii() and length_text.isdigit()):
-        raise _Refusal(400, f"cannot read a body of Content-Length {length_text[:200]!r}")
-    length = int(length_text[:19])
-    _check_length(length, bytes_max)
-    body = source.read(length)
-    if len(body) < length:
-        raise _Refusal(400, f"cannot read a body of {length} bytes: it ends after {len(body)}")
-    return body
+def _check_method(method: str, allowed: str) -> None:
+    if method != allowed:
+        raise Refusal(405, f"cannot {method} here: expected {allowed}", fields=(("Allow", allowed),))
 
 
-def _chunked_body(source: BufferedIOBase, bytes_max: int) -> bytes:
-    parts, total = [], 0
-    while True:
-        line = source.readline(_CHUNK_LINE_BYTES_MAX)
-        digits = line.partition(b";")[0].strip()
-        if not line.endswith(b"\n") or not digits or len(digits) > 15 or digits.strip(b"0123456789abcdefABCDEF"):
-            raise _Refusal(400, f"cannot read a chunked body: {line[:50]!r} is no chunk size")
-        size = int(digits, 16)
-        if not size:
-            break
-        total += size
-        _check_length(total, bytes_max)
-        part = source.read(size)
-        if len(part) < size or source.readline(_CHUNK_LINE_BYTES_MAX).strip():
-            raise _Refusal(400, f"cannot read a chunked body: a chunk of {size} bytes is cut")
-        parts.append(part)
-    trailer_bytes = 0
-    while (line := source.readline(_CHUNK_LINE_BYTES_MAX)).strip():
-        trailer_bytes += len(line)
-        if trailer_bytes > bytes_max:
-            raise _Refusal(400, "cannot read a chunked body: its trailer does not end")
-    return b"".join(parts)
-
-
-def _check_length(length: int, bytes_max: int) -> None:
-    if length > bytes_max:
-        raise _Refusal(
-            413, f"cannot take a remote-write body of {length} bytes: larger than receiver.body_bytes_max={bytes_max}"
+def _fields_of(answer: Answer, version: Version) -> tuple[tuple[str, str], ...]:
+    fields: tuple[tuple[str, str], ...] = ()
+    if answer.retry_after_seconds is not None:
+        fields = (("Retry-After", str(answer.retry_after_seconds)),)
+    if version is Version.V2 and answer.is_counted:
+        fields += (
+            (f"{_WRITTEN}Samples-Written", str(answer.samples)),
+            (f"{_WRITTEN}Histograms-Written", str(answer.histograms)),
+            (f"{_WRITTEN}Exemplars-Written", str(answer.exemplars)),
         )
+    return fields
+
+
+def _decoded_bytes_at_most(body: bytes, decoded_bytes_max: int) -> int:
+    """Memory that decompression may take: what the block declares, as far as that is possible and allowed."""
+    declared = 0
+    for place, byte in enumerate(body[:5]):
+        declared |= (byte & 127) << (7 * place)
+        if byte < 128:
+            break
+    return min(declared, 64 * len(body), decoded_bytes_max)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 
 import cramjam
 import numpy as np
@@ -231,3 +232,14 @@ def test_series_table_grows_and_still_finds_every_series():
         assert table.lookup(decoded).tolist() == first.tolist()
         with pytest.raises(Unavailable):
             series_table(series_max=4999).lookup(decoded)
+
+
+def test_histograms_and_exemplars_are_answered_as_handled(tmp_path):
+    # The sender compares: where it is told of fewer than it sent, it logs an error for every request.
+    value = b"\x09" + struct.pack("<d", 1.0) + b"\x10\x05"
+    symbols = b"".join(b"\x22" + bytes([len(text)]) + text for text in (b"", b"__name__", b"m"))
+    with_samples = b"\x0a\x02\x01\x02" + b"\x12\x0b" + value + b"\x22\x00" * 2
+    with_histograms = b"\x0a\x02\x01\x02" + b"\x1a\x00" * 3
+    raw = symbols + b"".join(b"\x2a" + bytes([len(part)]) + part for part in (with_samples, with_histograms))
+    answer = intake_of(file_bus(tmp_path)).take(bytes(cramjam.snappy.compress_raw(raw)), Version.V2)
+    assert (answer.status, answer.samples, answer.histograms, answer.exemplars) == (204, 1, 3, 2)

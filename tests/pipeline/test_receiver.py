@@ -8,16 +8,13 @@ import socket
 import pytest
 
 from fleet.schema import Measure
-from pipeline.receiver import WRITE_PATH, Receiver
+from pipeline.receiver import WRITE_PATH
 from pipeline.remote_write import Version
 from pipeline.rows import unpack
 from tests.pipeline.builders import START_MS, Sample, body_of, encoded, file_bus, intake_of
+from tests.pipeline.receiving import BODY_BYTES_MAX, V1, V1_NAMED, V2, post, served
 
-V1 = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
-V1_NAMED = {**V1, "Content-Type": "application/x-protobuf;proto=prometheus.WriteRequest"}
-V2 = {**V1, "Content-Type": "application/x-protobuf;proto=io.prometheus.write.v2.Request"}
 SAMPLE = Sample(0, Measure.DUTY_CYCLE, START_MS, 0.5)
-BODY_BYTES_MAX = 4096
 
 
 @pytest.fixture
@@ -27,10 +24,8 @@ def bus(tmp_path):
 
 @pytest.fixture
 def receiver(bus):
-    started = Receiver(intake_of(bus), host="127.0.0.1", port=0, body_bytes_max=BODY_BYTES_MAX, pending_requests_max=4)
-    started.start()
-    yield started
-    started.stop()
+    with served(lambda _sender: intake_of(bus)) as started:
+        yield started
 
 
 @pytest.fixture
@@ -39,12 +34,6 @@ def connection(receiver):
     opened = http.client.HTTPConnection(host, port, timeout=10)
     yield opened
     opened.close()
-
-
-def post(connection, body, headers, **options):
-    connection.request("POST", WRITE_PATH, body=body, headers=headers, **options)
-    answer = connection.getresponse()
-    return answer, answer.read().decode()
 
 
 def records(bus):
@@ -157,14 +146,10 @@ def test_body_that_is_cut_on_the_wire_is_400(receiver, bus):
 
 def test_bus_that_cannot_take_it_is_never_acknowledged(tmp_path):
     full = file_bus(tmp_path / "full", segment_bytes=32, bytes_max=64)
-    receiver = Receiver(
-        intake_of(full), host="127.0.0.1", port=0, body_bytes_max=BODY_BYTES_MAX, pending_requests_max=4
-    )
-    receiver.start()
-    host, port = receiver.address
-    connection = http.client.HTTPConnection(host, port, timeout=10)
-    answer, text = post(connection, body_of([SAMPLE]), V2)
-    receiver.stop()
+    with served(lambda _sender: intake_of(full)) as receiver:
+        connection = http.client.HTTPConnection(*receiver.address, timeout=10)
+        answer, text = post(connection, body_of([SAMPLE]), V2)
+        connection.close()
     assert (answer.status, answer.getheader("Retry-After")) == (429, "5")
     assert "bus.bytes_max" in text
 
