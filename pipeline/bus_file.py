@@ -1,4 +1,4 @@
-"""The bus as segment files in one folder: for one machine, and as the double of a real one in tests.
+"""A lane of the bus as segment files in one folder: for one machine, and as the double of a real bus in tests.
 
 Records are appended to the newest segment and fsynced before an append returns; threads that append at once share one
 fsync. A segment is named by the offset of its first byte, so offsets are places in one endless file, and whole segments
@@ -16,7 +16,7 @@ import struct
 import threading
 import uuid
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -30,7 +30,7 @@ _COMMITTED = "committed"
 
 
 class FileBus:
-    """A bus in a folder.
+    """One lane in a folder; as a writer it is a bus of this one lane (several receivers write a folder each).
 
     The right to write is taken by the first append and the right to commit by the first commit, so that a receiver and
     a rollup can share the folder; each right has one holder.
@@ -67,6 +67,27 @@ class FileBus:
         self._segment_start = self._end = self._durable_end = 0
         self._older_bytes = 0
         self._failed: str | None = None
+
+    def take_writing(self) -> None:
+        """Takes the right to write now instead of with the first append.
+
+        Raises:
+            Unavailable: another process holds it, with its id.
+            Corrupt: the folder can't be written.
+        """
+        with self._write_lock:
+            if self._writer is None:
+                self._begin_writing()
+
+    @property
+    def lanes(self) -> int:
+        """One; see `BusWriter.lanes`."""
+        return 1
+
+    def append_all(self, payloads: Mapping[int, bytes]) -> None:
+        """Takes records, all of them for the one lane; see `BusWriter.append_all`."""
+        for payload in payloads.values():
+            self.append(payload)
 
     def append(self, payload: bytes) -> int:
         """Takes a record; see `Bus.append`."""
@@ -174,8 +195,9 @@ class FileBus:
         if self._failed is not None:
             raise Corrupt(self._failed)
         if self._writer is None:
-            self._writer = FolderLock(self._folder, "writer")
-            self._open_last_segment()
+            self._begin_writing()
+        elif self._file < 0:
+            self._begin_segment()
         held = self._older_bytes + self._end - self._segment_start
         if held + more > self._bytes_max:
             self._older_bytes = self.bytes_held - (self._end - self._segment_start)
@@ -185,6 +207,15 @@ class FileBus:
                 f"cannot take a record of {more} bytes: the bus is full, {held} of bus.bytes_max={self._bytes_max} "
                 "bytes wait for the rollup"
             )
+
+    def _begin_writing(self) -> None:
+        writer = FolderLock(self._folder, "writer")
+        try:
+            self._open_last_segment()
+        except Corrupt:
+            writer.release()
+            raise
+        self._writer = writer
 
     def _open_last_segment(self) -> None:
         segments = self._segments()
@@ -219,7 +250,11 @@ class FileBus:
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             sync_folder(self._folder)
         except OSError as exc:
-            self._failed = f"cannot begin bus segment {path}: {exc.strerror or exc}; restart when storage is back"
+            # Nothing of it is acknowledged: the next append tries anew.
+            if self._file >= 0:
+                os.close(self._file)
+                self._file = -1
+            self._segment_start = self._durable_end = self._end
             raise unwritable(path, exc) from exc
         self._segment_start = self._durable_end = self._end
         self._older_bytes = self.bytes_held

@@ -1,0 +1,134 @@
+"""Rows on lanes: nothing lost, a card stays on its lane, and several lanes roll up to the rows of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.schema import CARD_USAGE, POD_USAGE
+from pipeline.bus_file import FileBus
+from pipeline.intake import Intake
+from pipeline.lanes import LanesRollup, split_sections
+from pipeline.remote_write import Version, decode
+from pipeline.rollup_duckdb import EmbeddedRollup
+from pipeline.rows import pack, rows_of, unpack
+from pipeline.warehouse_duckdb import DuckdbWarehouse
+from tests.pipeline.builders import (
+    body_of,
+    expected_rows,
+    file_bus,
+    intake_of,
+    read_all,
+    roll_up,
+    series_table,
+    small_fleet,
+    stored_rows,
+)
+
+
+class Folders:
+    """A bus of several lanes: a folder each."""
+
+    def __init__(self, folder: Path, lanes: int) -> None:
+        self.buses: list[FileBus] = [file_bus(folder / str(lane)) for lane in range(lanes)]
+
+    @property
+    def lanes(self) -> int:
+        return len(self.buses)
+
+    def append_all(self, payloads: Mapping[int, bytes]) -> None:
+        for lane, payload in payloads.items():
+            self.buses[lane].append(payload)
+
+
+def sent_to(bus: Any, samples: Any, bodies: int = 4) -> None:
+    intake = intake_of(bus)
+    size = -(-len(samples) // bodies)
+    for start in range(0, len(samples), size):
+        assert intake.take(body_of(samples[start : start + size]), Version.V2).status == 204
+
+
+def test_rows_of_one_card_stay_on_one_lane_in_order_and_all_lanes_are_used(tmp_path: Path) -> None:
+    bus = Folders(tmp_path, 3)
+    sent_to(bus, small_fleet(pods=20, hours=1))
+    lane_of: dict[str, int] = {}
+    for lane, found in enumerate(bus.buses):
+        newest: dict[tuple[str, str], int] = {}
+        for record in read_all(found).records:
+            for section in unpack(record):
+                cards = section.identities.column("card").to_pylist()
+                for place, ts_ms in zip(section.identity.tolist(), section.ts_ms.tolist(), strict=True):
+                    assert lane_of.setdefault(cards[place], lane) == lane
+                    key = (section.table.name, cards[place])
+                    assert newest.get(key, 0) <= ts_ms
+                    newest[key] = ts_ms
+    assert len(lane_of) == 20
+    assert set(lane_of.values()) == {0, 1, 2}
+
+
+def test_identities_that_come_again_are_dealt_out_once_and_anew_for_another_number_of_lanes() -> None:
+    body = decode(body_of(small_fleet(pods=20, hours=1)), Version.V2, decoded_bytes_max=1 << 26)
+    sections, _ = rows_of(body, series_table())
+    first, again, wider = (split_sections(sections, lanes) for lanes in (3, 3, 5))
+    assert set(first) == {0, 1, 2}
+    assert set(wider) == {0, 1, 2, 3, 4}
+    for lane, parts in first.items():
+        for part, same in zip(parts, again[lane], strict=True):
+            assert part.identity_set is not None
+            assert part.identity_set is same.identity_set
+            # What travels is what the rows alone would give.
+            assert pack((part,), bytes(16)) == pack((replace(part, identity_set=None),), bytes(16))
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 5])
+def test_any_number_of_lanes_gives_the_same_rows(tmp_path: Path, lanes: int) -> None:
+    samples = small_fleet(pods=4, hours=25)
+    bus = Folders(tmp_path / "bus", lanes)
+    sent_to(bus, samples)
+    warehouse = DuckdbWarehouse(tmp_path / "warehouse")
+    rollup = LanesRollup(
+        lambda: range(lanes), lambda lane: EmbeddedRollup(bus.buses[lane], warehouse, chunk_bytes=2000)
+    )
+    while rollup.step() is not None:
+        pass
+    for table in (POD_USAGE, CARD_USAGE):
+        assert stored_rows(warehouse, table) == expected_rows(samples, table)
+
+
+def test_lane_that_appears_later_is_taken_in(tmp_path: Path) -> None:
+    samples = small_fleet(pods=6, hours=1)
+    bus = Folders(tmp_path / "bus", 2)
+    sent_to(bus, samples)
+    warehouse = DuckdbWarehouse(tmp_path / "warehouse")
+    known = [0]
+    rollup = LanesRollup(
+        lambda: tuple(known), lambda lane: EmbeddedRollup(bus.buses[lane], warehouse, chunk_bytes=1 << 20)
+    )
+    while rollup.step() is not None:
+        pass
+    assert stored_rows(warehouse, CARD_USAGE) != expected_rows(samples, CARD_USAGE)
+    known.append(1)
+    while rollup.step() is not None:
+        pass
+    assert stored_rows(warehouse, CARD_USAGE) == expected_rows(samples, CARD_USAGE)
+
+
+def test_a_large_body_becomes_several_records_with_the_rows_of_one(tmp_path: Path) -> None:
+    samples = small_fleet(pods=3, hours=2)
+    bus = file_bus(tmp_path / "bus")
+    intake = Intake(
+        bus, series_table(), decoded_bytes_max=1 << 24, repeat_memory_seconds=60, now_seconds=lambda: 0.0,
+        rows_per_record_max=10,
+    )  # fmt: skip
+    assert intake.take(body_of(samples), Version.V2).status == 204
+    rows = [sum(len(section.ts_ms) for section in unpack(record)) for record in read_all(bus).records]
+    assert len(rows) > 5
+    assert max(rows) == 10
+    warehouse = DuckdbWarehouse(tmp_path / "warehouse")
+    roll_up(bus, warehouse)
+    for table in (POD_USAGE, CARD_USAGE):
+        assert stored_rows(warehouse, table) == expected_rows(samples, table)
