@@ -20,17 +20,18 @@ from numpy.typing import NDArray
 from fleet.errors import Corrupt
 from fleet.schema import CARD_MEASURES, CARD_USAGE, MEASURES, POD_USAGE, SLICE_MEASURES, WINDOW_SECONDS, Table
 from pipeline import rollup_kernels as kernels
-from pipeline.bus import Bus, Chunk
+from pipeline.bus import Bus, Chunk, DeadLetters
 from pipeline.ddl import arrow_schema
 from pipeline.rollup import RollupStep
 from pipeline.rows import Section, unpack
 from pipeline.sightings import INVENTORY_TABLES
-from pipeline.usage_rows import WindowRows, window_table
+from pipeline.usage_rows import WindowRows, window_tables
 from pipeline.warehouse import AppendName, Part, SeenRows, SeenStore, Warehouse
 
 DAY_MS = 86_400_000
 ROWS_PER_STEP_MAX = 1_000_000
 """Partial rows that one step takes in before it stops reading, whatever their bytes: bounds its memory."""
+_BUCKETS_MAX = 1 << 16
 
 _TABLE_MEASURES = {POD_USAGE.name: SLICE_MEASURES, CARD_USAGE.name: CARD_MEASURES}
 
@@ -48,6 +49,7 @@ class EmbeddedRollup:
         chunk_bytes: most bytes of the bus per step (`rollup.chunk_bytes`).
         window_seconds: length of the finest windows (`rollup.window_seconds`).
         rows_per_step_max: partial rows after which a step stops reading.
+        dead_letters: where records go that can't be read; None to pass them over.
     """
 
     def __init__(
@@ -58,12 +60,14 @@ class EmbeddedRollup:
         chunk_bytes: int,
         window_seconds: int = WINDOW_SECONDS[0],
         rows_per_step_max: int = ROWS_PER_STEP_MAX,
+        dead_letters: DeadLetters | None = None,
     ) -> None:
         self._bus = bus
         self._warehouse = warehouse
         self._chunk_bytes = chunk_bytes
         self._levels = (window_seconds, *(level for level in WINDOW_SECONDS if level > window_seconds))
         self._rows_per_step_max = rows_per_step_max
+        self._dead_letters = dead_letters
         self._at: int | None = None
 
     def step(self) -> RollupStep | None:
@@ -73,14 +77,15 @@ class EmbeddedRollup:
             return None
         sections: dict[str, list[Section]] = {}
         corrupt = taken = samples = 0
-        for record in chunk.records:
+        for record, start in zip(chunk.records, chunk.starts or (chunk.start, *chunk.ends), strict=False):
             if samples >= self._rows_per_step_max:
                 break
             taken += 1
             try:
                 found = unpack(record)
-            except Corrupt:
+            except Corrupt as exc:
                 corrupt += 1
+                self._keep(record, str(exc), chunk.source, start)
                 continue
             for section in found:
                 sections.setdefault(section.table.name, []).append(section)
@@ -89,6 +94,10 @@ class EmbeddedRollup:
             end, corrupt = chunk.end, corrupt + chunk.corrupt
         else:
             end = chunk.ends[taken - 1]
+        for unreadable in chunk.unreadable:
+            if unreadable.offset < end:
+                corrupt += 1
+                self._keep(unreadable.payload, unreadable.reason, chunk.source, unreadable.offset)
         tally = _Tally()
         self._warehouse.append(
             AppendName(source=chunk.source, start=chunk.start, end=end), self._parts(sections, tally)
@@ -115,6 +124,11 @@ class EmbeddedRollup:
             for part in _sighting_parts(table, sections.pop(table.name, [])):
                 tally.add(part)
                 yield part
+
+    def _keep(self, payload: bytes, reason: str, source: str, offset: int) -> None:
+        """Keeps what can't be read before the bus may drop it."""
+        if self._dead_letters is not None:
+            self._dead_letters.put(payload, reason=reason, source=source, offset=offset)
 
     def _first(self) -> Chunk | None:
         chunk = self._bus.read(self._bus.committed(), bytes_max=1)
@@ -167,7 +181,7 @@ class EmbeddedRollup:
                 table=table,
                 date=date,
                 cluster=name,
-                rows=tuple(window_table(table, identities, rows, level) for level in self._levels),
+                rows=window_tables(table, identities, rows, self._levels),
                 seen=SeenRows(
                     hashes=hashes[start:end][is_new],
                     ts_ms=rows.ts_ms[is_new],
@@ -190,17 +204,19 @@ class _Tally:
 
 def _identities(sections: Sequence[Section]) -> tuple[pa.RecordBatch, NDArray[np.int64], NDArray[np.int32]]:
     """All identities once, sorted by cluster and hash; the number of each one's cluster; the identity of each row."""
-    together = pa.Table.from_batches([section.identities for section in sections])
+    # Senders repeat themselves, and the same set of identities is read as the same batch.
+    batches = {id(section.identities): section.identities for section in sections}
+    firsts_of = np.cumsum([0, *(batch.num_rows for batch in batches.values())]).tolist()
+    start_of = dict(zip(batches, firsts_of, strict=False))
+    together = pa.Table.from_batches(list(batches.values()))
     _, firsts, inverse = np.unique(together.column("hash").to_numpy(), return_index=True, return_inverse=True)
     distinct = together.take(pa.array(firsts)).combine_chunks()
     clusters = distinct.column("cluster").combine_chunks().dictionary_encode().indices.to_numpy()
     by_cluster = np.argsort(clusters, kind="stable")
     rank = np.empty(len(firsts), dtype=np.int32)
     rank[by_cluster] = np.arange(len(firsts), dtype=np.int32)
-    starts = np.cumsum([0, *(section.identities.num_rows for section in sections[:-1])])
-    codes = np.concatenate(
-        [rank[inverse[start + section.identity]] for start, section in zip(starts.tolist(), sections, strict=True)]
-    )
+    number = rank[inverse]
+    codes = np.concatenate([number[start_of[id(section.identities)] + section.identity] for section in sections])
     return (
         distinct.take(pa.array(by_cluster)).combine_chunks().to_batches()[0],
         clusters[by_cluster].astype(np.int64),
@@ -211,25 +227,36 @@ def _identities(sections: Sequence[Section]) -> tuple[pa.RecordBatch, NDArray[np
 def _values(sections: Sequence[Section]) -> tuple[tuple[int, ...], NDArray[np.float64]]:
     """The measures that occur (places in `MEASURES`), and a row of values for each, NaN where a section has none."""
     places = tuple(sorted({measure for section in sections for measure in section.measures}))
-    values = np.full((len(places), sum(len(section.ts_ms) for section in sections)), np.nan)
+    values = np.empty((len(places), sum(len(section.ts_ms) for section in sections)))
     at = 0
     for section in sections:
-        for row, measure in enumerate(section.measures):
-            values[places.index(measure), at : at + len(section.ts_ms)] = section.values[row]
-        at += len(section.ts_ms)
+        end = at + len(section.ts_ms)
+        if section.measures == places:
+            values[:, at:end] = section.values
+        else:
+            values[:, at:end] = np.nan
+            for row, measure in enumerate(section.measures):
+                values[places.index(measure), at:end] = section.values[row]
+        at = end
     return places, values
 
 
 def _order(identity: NDArray[np.int32], ts_ms: NDArray[np.int64], identities: int) -> NDArray[np.int64]:
-    """Rows sorted by day, identity and time; as one integer key where it fits into 63 bits."""
+    """Rows sorted by day, identity and time: by counting where times come in order, else by a key."""
     day, in_day = np.divmod(ts_ms - 1, DAY_MS)
     day -= day.min()
+    buckets = (int(day.max()) + 1) * identities
+    if buckets <= len(identity) + _BUCKETS_MAX:
+        order, is_sorted = kernels.order_rows(day * identities + identity, buckets, ts_ms)
+        if is_sorted:
+            in_order: NDArray[np.int64] = order
+            return in_order
     identity_bits, in_day_bits = identities.bit_length(), 27
     if int(day.max()).bit_length() + identity_bits + in_day_bits > 63:
         return np.lexsort((in_day, identity, day))
     key = (day << (identity_bits + in_day_bits)) | (identity.astype(np.int64) << in_day_bits) | in_day
-    order: NDArray[np.int64] = np.argsort(key)
-    return order
+    by_key: NDArray[np.int64] = np.argsort(key)
+    return by_key
 
 
 def _translated(

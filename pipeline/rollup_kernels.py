@@ -25,29 +25,36 @@ def merge_rows(order: Any, identity: Any, ts_ms: Any, values: Any) -> Any:
     Returns:
         identity, time, values (measures, merged rows), mask of the measures present, in the given order.
     """
-    count = 0
-    for place in range(len(order)):
+    rows = len(order)
+    at_of = np.empty(rows, dtype=np.int32)
+    at = -1
+    for place in range(rows):
         row = order[place]
         if place == 0 or identity[row] != identity[order[place - 1]] or ts_ms[row] != ts_ms[order[place - 1]]:
-            count += 1
+            at += 1
+        at_of[place] = at
+    count = at + 1
     out_identity = np.empty(count, dtype=np.int32)
     out_ts = np.empty(count, dtype=np.int64)
-    out = np.full((len(values), count), np.nan)
+    for place in range(rows):
+        out_identity[at_of[place]] = identity[order[place]]
+        out_ts[at_of[place]] = ts_ms[order[place]]
+    out = np.empty((len(values), count))
     mask = np.zeros(count, dtype=np.uint32)
-    at = -1
-    for place in range(len(order)):
-        row = order[place]
-        if at < 0 or identity[row] != out_identity[at] or ts_ms[row] != out_ts[at]:
-            at += 1
-            out_identity[at] = identity[row]
-            out_ts[at] = ts_ms[row]
-        for measure in range(len(values)):
-            value = values[measure, row]
-            if np.isnan(value):
-                continue
-            mask[at] |= np.uint32(1) << np.uint32(measure)
-            if not (out[measure, at] >= value):
+    # One measure after the other: what is read out of order then fits the cache.
+    for measure in range(len(values)):
+        bit = np.uint32(1) << np.uint32(measure)
+        before = -1
+        for place in range(rows):
+            at = at_of[place]
+            value = values[measure, order[place]]
+            if at != before:
                 out[measure, at] = value
+                before = at
+            elif not (out[measure, at] >= value) and not np.isnan(value):
+                out[measure, at] = value
+            if not np.isnan(value):
+                mask[at] |= bit
     return out_identity, out_ts, out, mask
 
 
@@ -134,59 +141,189 @@ def add_windows(  # noqa: PLR0913, PLR0917 - a kernel takes flat arrays
         bins: (histograms, rows) bin of each entry, ascending within a window.
         counts: (histograms, rows) count of each entry.
     """  # fmt: skip
-    histograms = len(offsets)
-    dense = np.zeros((histograms, 101), dtype=np.int64)
-    entries = np.zeros(histograms, dtype=np.int64)
-    # Only the bins between the lowest and the highest one touched are looked at: most windows hold few samples.
-    low = np.full(histograms, 101, dtype=np.int64)
-    high = np.full(histograms, -1, dtype=np.int64)
-    group = -1
-    for row in range(len(identity)):
-        if mask[row] == 0:
-            continue
-        window = (ts_ms[row] - 1) // level_ms * level_ms
-        if group < 0 or identity[row] != out_identity[group] or window != out_window[group]:
-            if group >= 0:
-                _put_histograms(dense, low, high, entries, bins, counts)
-            group += 1
-            out_identity[group] = identity[row]
-            out_window[group] = window
-            out_samples[group] = 0
-            out_count[:, group] = 0
-            out_sum[:, group] = 0
-            out_max[:, group] = np.iinfo(np.int64).min
-            offsets[:, group] = entries
-        if not was_seen[row]:
-            out_samples[group] += 1
-        for measure in range(len(values)):
-            if not (mask[row] >> np.uint32(measure)) & np.uint32(1):
+    rows, windows = len(identity), len(out_identity)
+    group_of = np.empty(rows, dtype=np.int32)
+    _number_windows(identity, ts_ms, mask, was_seen, level_ms, out_identity, out_window, out_samples, group_of)
+    dense = np.zeros(101, dtype=np.int64)
+    for measure in range(len(values)):
+        out_count[measure, :] = 0
+        out_sum[measure, :] = 0
+        out_max[measure, :] = np.iinfo(np.int64).min
+        histogram = histogram_of[measure]
+        scale = scales[measure]
+        bit = np.uint32(1) << np.uint32(measure)
+        entries = 0
+        last = -1
+        # Only the bins between the lowest and the highest one touched are looked at: most windows hold few samples.
+        low, high = 101, -1
+        for row in range(rows):
+            if mask[row] & bit == 0:
                 continue
+            group = group_of[row]
             value = values[measure, row]
-            stored = np.int64(np.floor(value * scales[measure]))
+            stored = np.int64(np.floor(value * scale))
             out_count[measure, group] += 1
             out_sum[measure, group] += stored
             out_max[measure, group] = max(out_max[measure, group], stored)
-            histogram = histogram_of[measure]
-            if histogram >= 0:
-                place: Any = min(max(np.int64(np.floor(100.0 * value)), 0), 100)
-                dense[histogram, place] += 1
-                low[histogram] = min(low[histogram], place)
-                high[histogram] = max(high[histogram], place)
-    if group >= 0:
-        _put_histograms(dense, low, high, entries, bins, counts)
-    offsets[:, group + 1] = entries
+            if histogram < 0:
+                continue
+            if group != last:
+                entries = _put_bins(dense, low, high, entries, bins[histogram], counts[histogram])
+                for following in range(last + 1, group + 1):
+                    offsets[histogram, following] = entries
+                low, high, last = 101, -1, group
+            place: Any = min(max(np.int64(np.floor(100.0 * value)), 0), 100)
+            dense[place] += 1
+            low, high = min(low, place), max(high, place)
+        if histogram >= 0:
+            entries = _put_bins(dense, low, high, entries, bins[histogram], counts[histogram])
+            for following in range(last + 1, windows + 1):
+                offsets[histogram, following] = entries
 
 
 @njit(cache=True, nogil=True)
-def _put_histograms(dense: Any, low: Any, high: Any, entries: Any, bins: Any, counts: Any) -> Any:
-    for histogram in range(len(dense)):
-        for place in range(low[histogram], high[histogram] + 1):
-            if dense[histogram, place]:
-                bins[histogram, entries[histogram]] = place
-                counts[histogram, entries[histogram]] = dense[histogram, place]
-                dense[histogram, place] = 0
-                entries[histogram] += 1
-        low[histogram], high[histogram] = 101, -1
+def _number_windows(
+    identity: Any,
+    ts_ms: Any,
+    mask: Any,
+    was_seen: Any,
+    level_ms: int,
+    out_identity: Any,
+    out_window: Any,
+    out_samples: Any,
+    group_of: Any,
+) -> Any:
+    """Fills who and when of each window, and the window of each row, -1 for rows that bring nothing new."""
+    group = -1
+    end = np.int64(0)
+    for row in range(len(identity)):
+        if mask[row] == 0:
+            group_of[row] = -1
+            continue
+        # Rows come sorted by time: only one that lies beyond the window, or is another's, needs the division.
+        if group < 0 or identity[row] != out_identity[group] or ts_ms[row] > end:
+            group += 1
+            out_identity[group] = identity[row]
+            out_window[group] = (ts_ms[row] - 1) // level_ms * level_ms
+            end = out_window[group] + level_ms
+            out_samples[group] = 0
+        if not was_seen[row]:
+            out_samples[group] += 1
+        group_of[row] = group
+
+
+@njit(cache=True, nogil=True)
+def merge_windows(
+    identity: Any,
+    window: Any,
+    samples: Any,
+    count: Any,
+    total: Any,
+    maximum: Any,
+    offsets: Any,
+    bins: Any,
+    counts: Any,
+    level_ms: int,
+) -> Any:
+    """Makes coarser windows of finer ones, which lie wholly inside them.
+
+    Args:
+        identity: (windows,) and the further inputs as `add_windows` fills them; sorted by identity and time.
+        window: start of each.
+        samples: samples of each.
+        count: (measures, windows).
+        total: (measures, windows).
+        maximum: (measures, windows).
+        offsets: (histograms, windows + 1).
+        bins: (histograms, entries).
+        counts: (histograms, entries).
+        level_ms: length of the coarser windows.
+
+    Returns:
+        The same for the coarser windows, in the same order.
+    """
+    fine, measures = len(identity), len(count)
+    group_of = np.empty(fine, dtype=np.int32)
+    out_identity, out_window = np.empty(fine, dtype=np.int32), np.empty(fine, dtype=np.int64)
+    out_samples = np.zeros(fine, dtype=np.int64)
+    group = -1
+    for place in range(fine):
+        start = window[place] // level_ms * level_ms
+        if group < 0 or identity[place] != out_identity[group] or start != out_window[group]:
+            group += 1
+            out_identity[group], out_window[group] = identity[place], start
+        out_samples[group] += samples[place]
+        group_of[place] = group
+    groups = group + 1
+    out_count = np.zeros((measures, groups), dtype=np.int64)
+    out_total = np.zeros((measures, groups), dtype=np.int64)
+    out_maximum = np.full((measures, groups), np.iinfo(np.int64).min)
+    for measure in range(measures):
+        for place in range(fine):
+            group = group_of[place]
+            out_count[measure, group] += count[measure, place]
+            out_total[measure, group] += total[measure, place]
+            out_maximum[measure, group] = max(out_maximum[measure, group], maximum[measure, place])
+    out_offsets = np.zeros((len(offsets), groups + 1), dtype=np.int64)
+    out_bins, out_counts = np.empty_like(bins), np.empty_like(counts)
+    dense = np.zeros(101, dtype=np.int64)
+    for histogram in range(len(offsets)):
+        entries = place = 0
+        for group in range(groups):
+            low, high = 101, -1
+            while place < fine and group_of[place] == group:
+                for entry in range(offsets[histogram, place], offsets[histogram, place + 1]):
+                    at = bins[histogram, entry]
+                    dense[at] += counts[histogram, entry]
+                    low, high = min(low, at), max(high, at)
+                place += 1
+            entries = _put_bins(dense, low, high, entries, out_bins[histogram], out_counts[histogram])
+            out_offsets[histogram, group + 1] = entries
+    return (
+        out_identity[:groups], out_window[:groups], out_samples[:groups], out_count, out_total, out_maximum,
+        out_offsets, out_bins, out_counts,
+    )  # fmt: skip
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _put_bins(dense: Any, low: int, high: int, entries: int, bins: Any, counts: Any) -> Any:
+    """Moves the bins that were touched to a window's entries; where the next window's begin."""
+    for place in range(low, high + 1):
+        if dense[place]:
+            bins[entries] = place
+            counts[entries] = dense[place]
+            dense[place] = 0
+            entries += 1
+    return entries
+
+
+@njit(cache=True, nogil=True)
+def order_rows(bucket: Any, buckets: int, ts_ms: Any) -> Any:
+    """Rows by bucket, in the order of their times where they come in it: most senders' do.
+
+    Args:
+        bucket: (rows,) bucket of each, 0 to `buckets` - 1.
+        buckets: number of buckets.
+        ts_ms: (rows,).
+
+    Returns:
+        The order; whether the rows of every bucket are sorted by time in it.
+    """
+    starts = np.zeros(buckets + 1, dtype=np.int64)
+    for row in range(len(bucket)):
+        starts[bucket[row] + 1] += 1
+    for place in range(buckets):
+        starts[place + 1] += starts[place]
+    order = np.empty(len(bucket), dtype=np.int64)
+    newest = np.full(buckets, np.iinfo(np.int64).min)
+    is_sorted = True
+    for row in range(len(bucket)):
+        place = bucket[row]
+        order[starts[place]] = row
+        starts[place] += 1
+        is_sorted &= ts_ms[row] >= newest[place]
+        newest[place] = ts_ms[row]
+    return order, is_sorted
 
 
 @njit(cache=True, nogil=True)

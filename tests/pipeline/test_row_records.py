@@ -1,0 +1,116 @@
+"""Records in the rows format: plain JSON that says what the columns say."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.errors import Corrupt
+from fleet.schema import CARD_USAGE, INVENTORY_NODES, MEASURES, POD_USAGE, SLICE_MEASURES
+from pipeline.remote_write import Decoder, Version
+from pipeline.row_records import RECORD_START, pack_rows, unpack_rows
+from pipeline.rows import Section, identities_schema, rows_of
+from tests.pipeline.builders import body_of, series_table, small_fleet
+
+HASH = bytes(range(16))
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+
+
+def usage(texts: list[str], hashes: list[int], values: list[list[float]]) -> Section:
+    """Rows of slices whose texts are all the same, one per identity."""
+    schema = identities_schema(POD_USAGE)
+    columns = [pa.array(texts) for _ in schema.names[1:]]
+    return Section(
+        table=POD_USAGE,
+        identities=pa.RecordBatch.from_arrays([pa.array(hashes, pa.uint64()), *columns], schema=schema),
+        identity=np.arange(len(texts), dtype=np.int32),
+        ts_ms=np.arange(len(texts), dtype=np.int64) + 1_767_571_200_000,
+        measures=tuple(MEASURES.index(column) for column in SLICE_MEASURES[: len(values)]),
+        values=np.array(values),
+    )
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=5), st.data())
+def test_any_text_hash_and_value_is_read_by_a_plain_json_parser(texts: list[str], data: st.DataObject) -> None:
+    count = len(texts)
+    hashes = data.draw(st.lists(st.integers(0, 2**64 - 1), min_size=count, max_size=count, unique=True))
+    ratio = st.floats(0, 1) | st.just(math.nan)
+    values = [data.draw(st.lists(ratio, min_size=count, max_size=count)) for _ in range(3)]
+    rows = json.loads(pack_rows((usage(texts, hashes, values),), HASH))["pod_usage"]
+    for place, row in enumerate(rows):
+        assert row["hash"] % 2**64 == hashes[place]
+        assert -(2**63) <= row["hash"] < 2**63
+        assert {row[name] for name in POD_USAGE.keys[2:]} == {texts[place]}
+        for column, given_values in zip(SLICE_MEASURES[:3], values, strict=True):
+            value = given_values[place]
+            stored = None if math.isnan(value) else math.floor(value * column.scale)
+            assert row.get(column.measure.value) == stored
+            is_binned = column.has_histogram and not math.isnan(value)
+            assert row.get(f"{column.measure.value}_bin") == (min(100, math.floor(100 * value)) if is_binned else None)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
+def test_what_was_read_back_is_packed_into_the_same_integers(values: list[float]) -> None:
+    count = len(values)
+    record = pack_rows((usage(["x"] * count, list(range(count)), [values, values, values]),), HASH)
+    assert pack_rows(unpack_rows(record), HASH) == record
+
+
+def test_real_samples_and_sightings_survive_with_their_identities() -> None:
+    sections, _ = rows_of(Decoder(1 << 24).decode(body_of(small_fleet()), Version.V2), series_table())
+    nodes = identities_schema(INVENTORY_NODES)
+    seen = Section(
+        table=INVENTORY_NODES,
+        identities=pa.RecordBatch.from_arrays(
+            [pa.array([7], pa.uint64()), *(pa.array([f'"{name}\\\n']) for name in nodes.names[1:])], schema=nodes
+        ),
+        identity=np.zeros(2, dtype=np.int32),
+        ts_ms=np.array([1000, 3000]),
+        measures=(),
+        values=np.array([[2000.0, 4000.0], [math.nan, 5000.0]]),
+    )
+    back = {section.table.name: section for section in unpack_rows(pack_rows((*sections, seen), HASH))}
+    assert set(back) == {POD_USAGE.name, CARD_USAGE.name, INVENTORY_NODES.name}
+    np.testing.assert_array_equal(back[INVENTORY_NODES.name].values, seen.values)
+    assert back[INVENTORY_NODES.name].identities.equals(seen.identities)
+    for section in sections:
+        found = back[section.table.name]
+        for batch, places in ((found.identities, found.identity), (section.identities, section.identity)):
+            assert batch.num_rows > 1
+            assert len(places) == len(section.ts_ms)
+        assert found.identities.take(pa.array(found.identity)).equals(
+            section.identities.take(pa.array(section.identity))
+        )
+        np.testing.assert_array_equal(found.ts_ms, section.ts_ms)
+        np.testing.assert_allclose(found.values, section.values, atol=1e-6)
+
+
+def test_record_begins_as_declared_and_names_its_request() -> None:
+    assert pack_rows((), HASH).decode() == RECORD_START + HASH.hex() + '"}'
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"", b"GTR2", b"[]", b"null", b'{"schema_version":2}', b'{"schema_version":1', b"\xff\xfe", b"[" * 100_000,
+        b'{"schema_version":1,"pod_usage":[{}]}', b'{"schema_version":1,"pod_usage":{"a":1}}',
+        b'{"schema_version":1,"pod_usage":[{"hash":1.5}]}', b'{"schema_version":1,"pod_usage":[7]}',
+        b'{"schema_version":1,"inventory_nodes":[{"hash":99999999999999999999}]}',
+    ],
+)  # fmt: skip
+def test_what_is_no_record_is_refused(record: bytes) -> None:
+    with pytest.raises(Corrupt):
+        unpack_rows(record)
+
+
+@given(st.binary(max_size=60))
+def test_garbage_is_refused_or_read_as_nothing(record: bytes) -> None:
+    with contextlib.suppress(Corrupt):
+        assert unpack_rows(b'{"schema_version":1,' + record) == ()
