@@ -1,7 +1,8 @@
-"""Which files a warehouse consists of: one line per append, in the order in which they happened.
+"""Which files a warehouse consists of: one line per append or replacement, in the order in which they happened.
 
-A line is a CRC-32 in hexadecimal, a space and a JSON object. An append exists from the moment its line is durable; a
-line that was torn by a crash does not count and is cut off by the next writer. Called by `warehouse_files`.
+A line is a CRC-32 in hexadecimal, a space and a JSON object. An append exists from the moment its line is durable, and
+a replacement takes files away and puts others in their place at that moment; a line that was torn by a crash does not
+count and is cut off by the next writer. Called by `warehouse_files`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -46,19 +48,23 @@ class PartFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestLine:
-    """One append.
+    """One append, or one replacement.
 
     Attributes:
-        source: name of the bus.
+        source: name of the bus; empty for a replacement.
         start: offset of its first record.
         end: offset after its last record.
         files: what it added.
+        replaced: paths of files that count no longer.
+        at_ms: when they were replaced, epoch milliseconds.
     """
 
     source: str
     start: int
     end: int
     files: tuple[PartFile, ...] = field(default=())
+    replaced: tuple[str, ...] = field(default=())
+    at_ms: int = 0
 
     @property
     def name(self) -> AppendName:
@@ -77,6 +83,26 @@ class Manifest:
         self.path = folder / _NAME
         self._read_bytes = 0
         self._lines: list[ManifestLine] = []
+        self._live: dict[str, PartFile] = {}
+        self._replaced: dict[str, tuple[PartFile, int]] = {}
+        self._folders: dict[tuple[str, str, str], str] = {}
+        self._live_rows: Counter[str] = Counter()
+
+    def live(self) -> list[PartFile]:
+        """The files that count, in the order in which they came."""
+        self.lines()
+        return list(self._live.values())
+
+    def replaced(self) -> list[tuple[PartFile, int]]:
+        """The files that count no longer, each with the time at which it was replaced, epoch milliseconds."""
+        self.lines()
+        return list(self._replaced.values())
+
+    def newest_folder(self, table: str, date: str, cluster: str) -> tuple[str | None, bool]:
+        """The folder that rows of a partition went to last, None where there were none, and whether any counts."""
+        self.lines()
+        folder = self._folders.get((table, date, cluster))
+        return folder, self._live_rows[folder or ""] > 0
 
     def lines(self) -> list[ManifestLine]:
         """All whole lines, those included that others have added meanwhile.
@@ -100,8 +126,20 @@ class Manifest:
                     raise Corrupt(f"cannot read {self.path}: the line at byte {self._read_bytes} is damaged")
                 break
             self._lines.append(line)
+            self._take(line)
             self._read_bytes += len(raw)
         return self._lines
+
+    def _take(self, line: ManifestLine) -> None:
+        for file in line.files:
+            self._live[file.path] = file
+            if not file.is_index:
+                folder = file.path.rpartition("/")[0]
+                self._folders[file.table, file.date, file.cluster] = folder
+                self._live_rows[folder] += 1
+        for path in line.replaced:
+            self._replaced[path] = (self._live.pop(path), line.at_ms)
+            self._live_rows[path.rpartition("/")[0]] -= 1
 
     def cut_torn_tail(self) -> None:
         """Removes a line that a crash has torn; for the one writer only."""
@@ -119,7 +157,8 @@ class Manifest:
             Corrupt: the storage can't take it; the append does not exist.
         """
         self.lines()
-        text = json.dumps(asdict(line), separators=(",", ":")).encode()
+        fields = {name: value for name, value in asdict(line).items() if value or name not in ("replaced", "at_ms")}
+        text = json.dumps(fields, separators=(",", ":")).encode()
         raw = b"%08x %s\n" % (zlib.crc32(text), text)
         is_new = not self.path.exists()
         try:
@@ -144,4 +183,5 @@ def _parsed(raw: bytes) -> ManifestLine | None:
         return None
     fields = json.loads(text)
     fields["files"] = tuple(PartFile(**part) for part in fields["files"])
+    fields["replaced"] = tuple(fields.get("replaced", ()))
     return ManifestLine(**fields)

@@ -6,7 +6,7 @@ needed is that of the grid itself and of one measure's sums.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +20,7 @@ from fleet.errors import Corrupt
 from fleet.schema import Measure, MeasureColumn
 from fleet.usage import Float32
 from pipeline import rollup_kernels as kernels
+from pipeline.row_store import row_group_levels
 
 MINUTE_MS = 60_000
 STEP_IDENTITIES = 256
@@ -34,6 +35,7 @@ class Span:
     Attributes:
         identities: texts of each identity, in order of first occurrence.
         groups: per file and row group that was read: path, number of the row group.
+        opened: opens a file of these.
         identity: per group, place in `identities` of each window.
         window_start: per group, epoch milliseconds of each window.
         level_seconds: length of the windows; the longest where it differs.
@@ -41,6 +43,7 @@ class Span:
 
     identities: tuple[tuple[str, ...], ...]
     groups: tuple[tuple[Path, int], ...]
+    opened: Callable[[Path], pq.ParquetFile]
     identity: tuple[NDArray[np.int32], ...]
     window_start: tuple[NDArray[np.int64], ...]
     level_seconds: int
@@ -76,12 +79,20 @@ class Grid:
     peak: Mapping[Measure, Float32]
 
 
-def read_span(paths: Sequence[Path], names: tuple[str, ...], *, since_ms: int | None, until_ms: int | None) -> Span:
+def read_span(
+    paths: Sequence[Path],
+    names: tuple[str, ...],
+    *,
+    opened: Callable[[Path], pq.ParquetFile],
+    since_ms: int | None,
+    until_ms: int | None,
+) -> Span:
     """Who and when, of the finest windows in some files.
 
     Args:
         paths: row files of one usage table.
         names: its identity columns.
+        opened: opens one of them (`RowStore.opened`).
         since_ms: windows before it are left out; None for all.
         until_ms: windows that start at it or later are left out; None for all.
 
@@ -92,9 +103,9 @@ def read_span(paths: Sequence[Path], names: tuple[str, ...], *, since_ms: int | 
     groups, identities, starts = [], [], []
     coarsest = 0
     for path in paths:
-        file = _opened(path)
+        file = opened(path)
         # Each file's own finest level: the length of the windows may have been set anew since.
-        levels = [_level_of(file, group) for group in range(file.num_row_groups)]
+        levels = list(row_group_levels(file))
         coarsest = max(coarsest, min(levels))
         for group in [group for group, level in enumerate(levels) if level == min(levels)]:
             table = file.read_row_group(group, columns=["window_start", *names])
@@ -114,6 +125,7 @@ def read_span(paths: Sequence[Path], names: tuple[str, ...], *, since_ms: int | 
     return Span(
         identities=tuple(numbers),
         groups=tuple(groups),
+        opened=opened,
         identity=tuple(identities),
         window_start=tuple(starts),
         level_seconds=coarsest or MINUTE_MS // 1000,
@@ -206,7 +218,7 @@ def _fill_measure(
     name = column.measure.value
     counts = sums = maxima = None
     for (path, group), layers, place in zip(span.groups, targets, places, strict=True):
-        file = _opened(path)
+        file = span.opened(path)
         try:
             seen = file.read_row_group(group, columns=[f"{name}_count"]).column(0).to_numpy()
             if not seen.any():
@@ -252,18 +264,6 @@ def _numbered(table: pa.Table, names: tuple[str, ...], numbers: dict[tuple[str, 
         for row in zip(*(code[starts].tolist() for code in codes), strict=True)
     ]
     return np.repeat(np.array(found, dtype=np.int32), np.diff(np.append(starts, table.num_rows)))
-
-
-def _level_of(file: pq.ParquetFile, group: int) -> int:
-    place = file.schema_arrow.get_field_index("window_seconds")
-    return int(file.metadata.row_group(group).column(place).statistics.min)
-
-
-def _opened(path: Path) -> pq.ParquetFile:
-    try:
-        return pq.ParquetFile(path)
-    except (OSError, pa.ArrowException) as exc:
-        raise Corrupt(f"cannot read {path}: {exc}") from exc
 
 
 def epoch_ms(moment: datetime) -> int:

@@ -1,43 +1,21 @@
 """The embedded warehouse: DuckDB over dated Parquet.
 
-`warehouse_files` keeps the files, `usage_grid` makes grids of them, DuckDB merges rows for questions. Chosen by
-`gputide.wiring`; the contract is that of `pipeline.warehouse`.
+`warehouse_files` keeps the files, `parquet_reads` answers questions. Chosen by `gputide.wiring`; the contract is that
+of `pipeline.warehouse`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
-import duckdb
-import pyarrow as pa
-
-from fleet.errors import Corrupt, NotEnoughData
-from fleet.inventory import CardId, CardModelName, Inventory
-from fleet.schema import (
-    CARD_IDENTITY,
-    CARD_MEASURES,
-    CARD_USAGE,
-    POD_USAGE,
-    SLICE_IDENTITY,
-    SLICE_MEASURES,
-    Merge,
-    Table,
-)
-from fleet.usage import CardGrid, CardKey, History, SliceGrid, SliceKey, UsageGrid
-from pipeline.ddl import arrow_schema, quoted
-from pipeline.sightings import INVENTORY_TABLES, inventory_of
-from pipeline.usage_grid import Span, epoch_ms, fill_grid, moment_of, read_span, step_seconds_of
+from fleet.schema import Table
+from pipeline.parquet_reads import ParquetReads
 from pipeline.warehouse import AppendName, Part, SeenRows
 from pipeline.warehouse_files import WarehouseFiles
 
-_MEMORY = "1GiB"
-"""What one question may take; DuckDB spills beyond it."""
 
-
-class DuckdbWarehouse:
+class DuckdbWarehouse(ParquetReads):
     """A warehouse in one folder.
 
     Args:
@@ -49,203 +27,20 @@ class DuckdbWarehouse:
     """
 
     def __init__(self, folder: Path, *, crash_point: Callable[[str], None] = lambda _name: None) -> None:
-        self._files = WarehouseFiles(folder, crash_point=crash_point)
+        super().__init__(WarehouseFiles(folder, crash_point=crash_point))
 
     def append(self, name: AppendName, parts: Iterable[Part]) -> bool:
         """Adds rows as a whole, once; see `Warehouse.append`."""
-        return self._files.append(name, parts)
+        return self.files.append(name, parts)
 
     def applied_offset(self, source: str) -> int:
         """The offset after the last append from a bus, 0 where there is none."""
-        return self._files.applied_offset(source)
+        return self.files.applied_offset(source)
 
     def seen(self, table: Table, date: str, cluster: str, *, since_ms: int, until_ms: int) -> tuple[SeenRows, ...]:
         """Samples counted by earlier appends; see `SeenStore.seen`."""
-        return self._files.seen(table, date, cluster, since_ms=since_ms, until_ms=until_ms)
-
-    def clusters(self) -> tuple[str, ...]:
-        """Every cluster that has any row, sorted."""
-        return self._files.clusters()
+        return self.files.seen(table, date, cluster, since_ms=since_ms, until_ms=until_ms)
 
     def close(self) -> None:
         """Lets another process write."""
-        self._files.close()
-
-    def history(
-        self, cluster: str, *, since: datetime | None = None, until: datetime | None = None, time_zone: str = "UTC"
-    ) -> History:
-        """The usage grids and the inventory of one cluster; see `Warehouse.history`."""
-        slices = self._span(POD_USAGE, SLICE_IDENTITY, cluster, since, until)
-        cards = self._span(CARD_USAGE, CARD_IDENTITY, cluster, since, until)
-        spans = [span for span in (slices, cards) if span.first_ms is not None]
-        if not spans:
-            period = f"{since or 'the beginning'} and {until or 'now'}"
-            raise NotEnoughData(f"cannot read history of cluster {cluster!r}: no sample between {period}")
-        inventory = self.inventory(cluster, as_of=until, time_zone=time_zone)
-        step = max(step_seconds_of(span) for span in spans)
-        since_ms = _floor(min(span.first_ms or 0 for span in spans), step)
-        if since is not None:
-            since_ms = max(since_ms, epoch_ms(since))
-        until_ms = -_floor(-max(span.last_ms or 0 for span in spans), step) if until is None else epoch_ms(until)
-        period_of = (moment_of(since_ms - since_ms % 60_000), moment_of(until_ms))
-        return History(
-            inventory=inventory,
-            slices=_slice_grid(slices, period_of),
-            cards=_card_grid(cards, period_of) if cards.groups else None,
-        )
-
-    def windows(
-        self,
-        table: Table,
-        *,
-        cluster: str,
-        level_seconds: int,
-        since: datetime,
-        until: datetime,
-        with_histograms: bool = True,
-    ) -> pa.Table:
-        """Merged rows of one level; see `Warehouse.windows`."""
-        paths = self._paths(table, cluster, since, until)
-        measured = [column for column in table.columns if column.merge in (Merge.SUM, Merge.MAX)]
-        histograms = [column for column in table.columns if with_histograms and column.merge is Merge.HISTOGRAM]
-        keys = ", ".join(quoted(name) for name in table.keys)
-        merged = ", ".join(
-            f"{column.merge.value}({quoted(column.name)})::BIGINT AS {quoted(column.name)}" for column in measured
-        )
-        bounds = (
-            f"window_seconds = {int(level_seconds)} AND window_start >= {epoch_ms(since)} "
-            f"AND window_start < {epoch_ms(until)}"
-        )
-        names = [column.name for column in table.columns if column.merge is not Merge.HISTOGRAM or with_histograms]
-        joins = "".join(
-            f" LEFT JOIN ({_histogram_query(keys, column.name)}) AS h{place} USING ({keys})"
-            for place, column in enumerate(histograms)
-        )
-        query = (
-            f"WITH found AS (SELECT * FROM read_parquet($paths, hive_partitioning = false) WHERE {bounds}), "
-            f"merged AS (SELECT {keys}, {merged} FROM found GROUP BY {keys}) "
-            f"SELECT {', '.join(map(quoted, names))} FROM merged{joins} ORDER BY {keys}"
-        )
-        return self._query(query, paths) if paths else arrow_schema(table).empty_table().select(names)
-
-    def inventory(self, cluster: str, *, as_of: datetime | None = None, time_zone: str = "UTC") -> Inventory:
-        """What stood in a cluster at a moment; see `Warehouse.inventory`."""
-        rows: dict[str, list[dict[str, Any]]] = {}
-        for table in INVENTORY_TABLES:
-            paths = self._paths(table, cluster, None, as_of)
-            keys = ", ".join(quoted(name) for name in table.keys)
-            query = (
-                f"SELECT {keys}, min(first_seen) AS first_seen, max(last_seen) AS last_seen, "
-                f"max(ended_at) AS ended_at FROM read_parquet($paths, hive_partitioning = false) "
-                f"GROUP BY {keys} ORDER BY {keys}"
-            )
-            rows[table.name] = self._query(query, paths).to_pylist() if paths else []
-        return inventory_of(rows, cluster=cluster, as_of=as_of, time_zone=time_zone)
-
-    def _span(
-        self, table: Table, names: tuple[str, ...], cluster: str, since: datetime | None, until: datetime | None
-    ) -> Span:
-        paths = [self._files.folder / path for path in self._paths(table, cluster, since, until)]
-        return read_span(
-            paths,
-            names,
-            since_ms=None if since is None else epoch_ms(since) // 60_000 * 60_000,
-            until_ms=None if until is None else epoch_ms(until),
-        )
-
-    def _paths(self, table: Table, cluster: str, since: datetime | None, until: datetime | None) -> list[str]:
-        first = "" if since is None else since.astimezone(UTC).date().isoformat()
-        last = "9999" if until is None else until.astimezone(UTC).date().isoformat()
-        return [file.path for file in self._files.files(table, cluster, first_date=first, last_date=last)]
-
-    def _query(self, query: str, paths: Sequence[str]) -> pa.Table:
-        full = [str(self._files.folder / path) for path in paths]
-        try:
-            with duckdb.connect(config={"memory_limit": _MEMORY, "threads": 2}) as connection:
-                return connection.sql(query, params={"paths": full}).to_arrow_table()
-        except duckdb.Error as exc:
-            raise Corrupt(f"cannot read {len(full)} files of {self._files.folder}: {exc}") from exc
-
-
-def _histogram_query(keys: str, name: str) -> str:
-    column = quoted(name)
-    return (
-        f"SELECT {keys}, map(list(bin ORDER BY bin), list(total::BIGINT ORDER BY bin)) AS {column} FROM ("
-        f"SELECT {keys}, entry.key AS bin, sum(entry.value) AS total FROM ("
-        f"SELECT {keys}, unnest(map_entries({column})) AS entry FROM found WHERE {column} IS NOT NULL) "
-        f"GROUP BY {keys}, bin) GROUP BY {keys}"
-    )
-
-
-def _slice_grid(span: Span, period: tuple[datetime, datetime]) -> SliceGrid:
-    """Grid rows are the identities that name a card.
-
-    A series that names a pod and no card (an inference server's own) counts for every slice of its pod.
-    """
-    names = [dict(zip(SLICE_IDENTITY, texts, strict=True)) for texts in span.identities]
-    places: dict[tuple[str, ...], int] = {}
-    slices_of_pod: dict[tuple[str, str], list[int]] = {}
-    for name, texts in zip(names, span.identities, strict=True):
-        if name["card"]:
-            places[texts] = len(places)
-            slices_of_pod.setdefault((name["namespace"], name["pod"]), []).append(places[texts])
-    rows = [
-        (places[texts],) if name["card"] else tuple(slices_of_pod.get((name["namespace"], name["pod"]), ()))
-        for name, texts in zip(names, span.identities, strict=True)
-    ]
-    keys = tuple(_slice_key(texts) for texts in places)
-    return _usage_grid(span, keys, SLICE_MEASURES, rows, period)
-
-
-def _card_grid(span: Span, period: tuple[datetime, datetime]) -> CardGrid:
-    keys = tuple(_card_key(texts) for texts in span.identities)
-    return _usage_grid(span, keys, CARD_MEASURES, [(place,) for place in range(len(keys))], period)
-
-
-def _usage_grid(
-    span: Span,
-    keys: tuple[Any, ...],
-    measures: Sequence[Any],
-    rows: Sequence[tuple[int, ...]],
-    period: tuple[datetime, datetime],
-) -> UsageGrid[Any]:
-    since, until = period
-    grid = fill_grid(
-        span,
-        measures,
-        rows,
-        row_count=len(keys),
-        since=since,
-        until=until,
-        step_seconds=step_seconds_of(span),
-    )
-    return UsageGrid(
-        keys=keys,
-        since=grid.since,
-        step_seconds=grid.step_seconds,
-        steps=grid.steps,
-        mean=grid.mean,
-        peak=grid.peak,
-    )
-
-
-def _slice_key(texts: tuple[str, ...]) -> SliceKey:
-    cluster, namespace, pod, container, node, card, card_model = texts
-    return SliceKey(
-        cluster=cluster,
-        namespace=namespace,
-        pod=pod,
-        container=container,
-        node=node,
-        card=CardId(card),
-        card_model=CardModelName(card_model),
-    )
-
-
-def _card_key(texts: tuple[str, ...]) -> CardKey:
-    cluster, node, card, card_model = texts
-    return CardKey(cluster=cluster, node=node, card=CardId(card), card_model=CardModelName(card_model))
-
-
-def _floor(milliseconds: int, step_seconds: int) -> int:
-    return milliseconds // (step_seconds * 1000) * (step_seconds * 1000)
+        self.files.close()

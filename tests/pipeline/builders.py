@@ -17,9 +17,10 @@ from pipeline.intake import Intake
 from pipeline.label_sets import LabelLimits
 from pipeline.remote_write import Version
 from pipeline.remote_write_encode import LabelSets
-from pipeline.rollup_duckdb import EmbeddedRollup
+from pipeline.rollup_duckdb import EmbeddedRollup, RollupTarget
+from pipeline.rows import pack
 from pipeline.series_table import SeriesTable
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from pipeline.warehouse import Warehouse
 
 DAY_MS = 86_400_000
 START_MS = 1_767_571_200_000  # 2026-01-05 00:00 UTC, a Monday
@@ -63,10 +64,14 @@ def encoded(labels: list[dict[str, str]], samples: Sequence[Sample], version: Ve
     )
 
 
-def series_table(series_max: int = 10_000, labels_max: int = 64, label_bytes_max: int = 2048) -> SeriesTable:
+def series_table(
+    series_max: int = 10_000, labels_max: int = 64, label_bytes_max: int = 2048, forced_cluster: str | None = None
+) -> SeriesTable:
     """A receiver's memory with small bounds."""
     limits = LabelLimits(labels_max=labels_max, label_bytes_max=label_bytes_max)
-    return SeriesTable(default_cluster="home", series_max=series_max, limits=limits, seed=7)
+    return SeriesTable(
+        default_cluster="home", series_max=series_max, limits=limits, seed=7, forced_cluster=forced_cluster
+    )
 
 
 def file_bus(folder: Any, **options: Any) -> FileBus:
@@ -89,10 +94,11 @@ def intake_of(bus: Any, table: SeriesTable | None = None, now_seconds: Any = lam
         decoded_bytes_max=1 << 24,
         repeat_memory_seconds=3600,
         now_seconds=now_seconds,
+        pack_record=getattr(bus, "pack_record", pack),
     )
 
 
-def roll_up(bus: Any, warehouse: DuckdbWarehouse, chunk_bytes: int = 1 << 24) -> None:
+def roll_up(bus: Any, warehouse: RollupTarget, chunk_bytes: int = 1 << 24) -> None:
     """Rolls up until the bus is empty."""
     rollup = EmbeddedRollup(bus, warehouse, chunk_bytes=chunk_bytes)
     while rollup.step() is not None:
@@ -103,7 +109,7 @@ Rows = dict[tuple[Any, ...], dict[str, Any]]
 
 
 def stored_rows(
-    warehouse: DuckdbWarehouse, table: Table, cluster: str = "c1", levels: Sequence[int] = WINDOW_SECONDS
+    warehouse: Warehouse, table: Table, cluster: str = "c1", levels: Sequence[int] = WINDOW_SECONDS
 ) -> Rows:
     """All merged rows of some levels by (level, window start, card), without columns that say nothing."""
     rows: Rows = {}

@@ -1,0 +1,119 @@
+"""Row files on a file system of Arrow's keep the warehouse's contract, and give the answers that local ones give."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow.fs as pafs
+import pytest
+
+from fleet.errors import Corrupt, Misconfigured
+from pipeline.parquet_reads import ParquetReads
+from pipeline.remote_write import Version
+from pipeline.row_store import ArrowRows, arrow_rows
+from pipeline.warehouse_compact import compact, remove_replaced, retain
+from pipeline.warehouse_duckdb import DuckdbWarehouse
+from pipeline.warehouse_files import WarehouseFiles
+from tests.contracts.warehouse import NOON, WarehouseContract, name_of, node_part
+from tests.pipeline.builders import (
+    USAGE_TABLES,
+    body_of,
+    expected_rows,
+    file_bus,
+    intake_of,
+    roll_up,
+    small_fleet,
+    stored_rows,
+)
+
+
+class ElsewhereWarehouse(DuckdbWarehouse):
+    """State in one folder, rows on another file system."""
+
+    def __init__(self, folder: Path, file_system: pafs.FileSystem) -> None:
+        ParquetReads.__init__(self, WarehouseFiles(folder, rows=ArrowRows(file_system, "some/base")))
+
+
+@pytest.fixture
+def file_system(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    return pafs.SubTreeFileSystem(str(tmp_path / "elsewhere"), pafs.LocalFileSystem())
+
+
+@pytest.fixture
+def warehouse(tmp_path, file_system):
+    with closing(ElsewhereWarehouse(tmp_path / "state", file_system)) as opened:
+        yield opened
+
+
+class TestWarehouseElsewhere(WarehouseContract):
+    @pytest.fixture
+    def reopened(self, warehouse, tmp_path, file_system):
+        def reopen():
+            warehouse.close()
+            return ElsewhereWarehouse(tmp_path / "state", file_system)
+
+        return reopen
+
+
+def rows_of(folder: Path) -> list[Path]:
+    """All row files below a folder."""
+    return sorted(path for path in folder.rglob("*.parquet*") if "seen" not in path.parts)
+
+
+def test_rows_lie_elsewhere_and_give_the_same_windows_and_grids(tmp_path, warehouse):
+    samples = small_fleet(pods=2, hours=5)
+    local = DuckdbWarehouse(tmp_path / "local")
+    for target, bus in ((warehouse, file_bus(tmp_path / "bus")), (local, file_bus(tmp_path / "bus-2"))):
+        for piece in range(3):
+            intake_of(bus).take(body_of(samples[piece::3]), Version.V2)
+            roll_up(bus, target)
+    assert rows_of(tmp_path / "state") == []
+    merged = []
+    for _ in range(2):
+        for table in USAGE_TABLES:
+            assert stored_rows(warehouse, table) == expected_rows(samples, table)
+        here, there = local.history("c1").slices, warehouse.history("c1").slices
+        assert (here.since, here.steps, set(here.mean)) == (there.since, there.steps, set(there.mean))
+        merged.append(len(list(compact(warehouse, now=NOON, files_max=2))))
+    assert merged == [2, 0]
+
+
+def test_merged_dropped_and_replaced_files_go_as_they_do_at_home(tmp_path, warehouse):
+    place = tmp_path / "elsewhere" / "some" / "base"
+    for number, node in enumerate("abc"):
+        warehouse.append(name_of(number, number + 1), (node_part(node, NOON),))
+    assert len(list(compact(warehouse, now=NOON, files_max=1))) == 1
+    assert len(rows_of(place)) == 4
+    assert remove_replaced(warehouse, now=NOON + timedelta(hours=1), keep_seconds=60) == 3
+    assert [path.name for path in rows_of(place)] == ["merged.parquet"]
+    assert [node.node for node in warehouse.inventory("c1").nodes] == ["a", "b", "c"]
+    assert len(list(retain(warehouse, now=NOON + timedelta(days=3), days=1, finest_days=None))) == 1
+    remove_replaced(warehouse, now=NOON + timedelta(days=4), keep_seconds=60)
+    assert rows_of(place) == []
+    assert list((place / "inventory_nodes" / "dt=2026-01-05").iterdir()) == []
+
+
+def test_what_a_killed_append_has_left_is_swept(tmp_path, warehouse, file_system):
+    warehouse.append(name_of(0, 1), (node_part("a", NOON),))
+    (known,) = rows_of(tmp_path / "elsewhere")
+    for name in ("bus-7-8.parquet", ".bus-8-9.parquet.new"):
+        known.with_name(name).write_bytes(b"half")
+    warehouse.close()
+    with closing(ElsewhereWarehouse(tmp_path / "state", file_system)) as again:
+        again.append(name_of(1, 2), (node_part("b", NOON),))
+    assert len(rows_of(tmp_path / "elsewhere")) == 2
+
+
+def test_lost_file_is_corrupt(tmp_path, warehouse):
+    warehouse.append(name_of(0, 1), (node_part("a", NOON),))
+    rows_of(tmp_path / "elsewhere")[0].unlink()
+    with pytest.raises(Corrupt, match="cannot read"):
+        warehouse.inventory("c1")
+
+
+def test_location_that_arrow_does_not_know_is_misconfigured():
+    with pytest.raises(Misconfigured, match=r"hive\.location=adl://x/y"):
+        arrow_rows("adl://x/y")
