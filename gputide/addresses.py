@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 from fleet.errors import Misconfigured
 
 PORT_MAX = 65535
@@ -17,3 +19,11 @@ def host_and_port(text: str) -> tuple[str, int]:
     if not host or not port.isdigit() or int(port) > PORT_MAX:
         raise Misconfigured(f"cannot listen on {text!r}: expected HOST:PORT, such as 127.0.0.1:9009")
     return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """True where only this machine can reach an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -29,6 +29,7 @@ VERBS = (
     "export",
     "receive",
     "rollup",
+    "warehouse",
     "replay",
     "analyze",
     "recommend",
@@ -42,6 +43,7 @@ VERBS = (
     "dashboard",
     "doctor",
     "prices",
+    "engines",
 )
 """Every verb, in the order in which `--help` lists them; verb X lives in `gputide.verb_X` as a Typer `app`."""
 
@@ -106,7 +108,8 @@ def main() -> None:
     """Entry point of the program `gputide`."""
     sys.excepthook = _report_bug
     try:
-        app()
+        # Typer's own call would replace the hook above, and a bug would end with status 1.
+        typer.main.get_command(app)()
     except GputideError as exc:
         typer.echo(f"gputide: {exc}", err=True)
         sys.exit(exc.exit_status)

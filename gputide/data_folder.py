@@ -25,10 +25,20 @@ class DataFolder:
 
     path: Path
 
+    def bus(self, lane: int = 0) -> Path:
+        """Segments of one lane of the file bus; each process that receives writes a lane of its own."""
+        return self.path / ("bus" if lane == 0 else f"bus-{lane}")
+
     @property
-    def bus(self) -> Path:
-        """Segments of the file bus."""
-        return self.path / "bus"
+    def bus_lanes(self) -> tuple[int, ...]:
+        """Lanes of the file bus that somebody has written to, lane 0 always among them."""
+        numbers = (path.name.removeprefix("bus-") for path in self.path.glob("bus-*"))
+        return (0, *sorted(int(number) for number in numbers if number.isdecimal() and number != "0"))
+
+    @property
+    def dead_letters(self) -> Path:
+        """Records of the bus that could not be read."""
+        return self.path / "dead-letters"
 
     @property
     def warehouse(self) -> Path:

@@ -7,7 +7,8 @@ from datetime import datetime
 from fleet.settings import Settings
 from fleet.usage import History
 from gputide.data_folder import DataFolder
-from gputide.wiring import cluster_name, warehouse
+from gputide.wiring import cluster_name
+from gputide.wiring_warehouse import warehouse
 
 
 class WarehouseMeasurements:
@@ -25,6 +26,6 @@ class WarehouseMeasurements:
     def history(self, since: datetime, until: datetime) -> History:
         """Usage and grants between two moments; see the port."""
         cluster = cluster_name(self._folder, self._settings)
-        return warehouse(self._folder).history(
+        return warehouse(self._folder, self._settings).history(
             cluster, since=since, until=until, time_zone=self._settings.cluster.time_zone
         )

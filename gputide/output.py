@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fleet.durable import write_durably
+from fleet.durable import unwritable, write_durably
 
 TABLE_ROWS_MAX = 40
 """Rows of one table; the formats for programs print all."""
@@ -82,6 +82,13 @@ def print_answer(answer: Answer, *, form: Format, target: Path | None) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
         return
+    if target.exists() and not target.is_file():
+        # A pipe or a device stays what it is: a file that took its place would be no help to anybody.
+        try:
+            target.write_text(text, encoding="utf-8")
+        except OSError as exc:
+            raise unwritable(target, exc) from exc
+        return
     write_durably(target, text.encode())
 
 
@@ -93,14 +100,15 @@ def _table(answer: Answer, to_file: bool) -> str:
     for line in answer.headline:
         console.print(Text(line))
     for listing in answer.listings:
-        left_out = len(listing.rows) - TABLE_ROWS_MAX
+        rows = listing.rows[:TABLE_ROWS_MAX] if is_terminal else listing.rows
+        left_out = len(listing.rows) - len(rows)
         more = f"… {left_out:,} more: --format csv or json has them all" if left_out > 0 else ""
         caption = " ".join(filter(None, (more, listing.caption)))
         table = Table(title=Text(listing.title), title_justify="left", caption=Text(caption) or None)
         for place, column in enumerate(listing.columns):
             is_number = all(not isinstance(row[place], str) for row in listing.rows)
             table.add_column(Text(column), justify="right" if is_number else "left", overflow="fold")
-        for row in listing.rows[:TABLE_ROWS_MAX]:
+        for row in rows:
             # Names come from tenants: Text keeps markup in them from being obeyed.
             table.add_row(*(Text(_cell(value)) for value in row))
         console.print(table)

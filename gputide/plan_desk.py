@@ -13,7 +13,7 @@ from enforcer.guard import Guard, GuardPolicy
 from enforcer.journal import StageState
 from enforcer.preview import preview
 from fleet.decisions import Plan
-from fleet.errors import Corrupt, Refused
+from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.settings import Settings
 from gputide.data_folder import DataFolder, writing
 from gputide.wiring import backend, journal, plan_store
@@ -43,7 +43,7 @@ class StoredPlanDesk:
         """One plan; None where there is none of this id."""
         try:
             return self._entry(plan_store(self._folder).get(plan_id))
-        except (Refused, Corrupt):
+        except (Misconfigured, Refused, Corrupt):
             return None
 
     def approve(self, plan_id: str, stages: tuple[int, ...], by: str) -> PlanEntry:

@@ -7,7 +7,6 @@ the receiver has acknowledged, so a replay that was killed goes on where it was,
 
 from __future__ import annotations
 
-import http.client
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,14 +14,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from enforcer.cluster_simulated import ReplayMark, SeatState, SimulatedCluster, SimulatedSeat
 from exporter.reader import Block
 from exporter.reader_replay import ReplayReader
 from exporter.seating import Seat
-from exporter.series_blocks import SeriesBlock, SeriesBlocks
 from exporter.trace import Trace, open_trace
 from fleet.capabilities import CorePolicy
 from fleet.errors import Corrupt, Misconfigured, Unavailable
@@ -31,22 +26,18 @@ from fleet.settings import Settings
 from fleet.units import format_time
 from gputide.clock import ReplayClock, read_replay_clock, write_replay_clock
 from gputide.data_folder import DataFolder
+from gputide.replay_sender import ReplaySender
 from gputide.session import Tick
-from gputide.wiring import open_receiver, open_rollup
-from pipeline.remote_write import Version
-from pipeline.remote_write_encode import LabelSets
+from gputide.wiring_pipeline import open_receiver, open_rollup
+from pipeline.receiver import WRITE_PATH
 from pipeline.rollup import Rollup
 
 _INSTANT = timedelta(milliseconds=1)
 _AFTER_LAST = timedelta(seconds=1)
-SAMPLES_PER_REQUEST = 200_000
-"""Most samples in one body; large enough that label bytes do not matter, small enough for every limit."""
 SAMPLES_PER_SEND = 60_000
 """Samples that are gathered from short blocks before they are sent."""
 ROLLUP_SECONDS = 2.0
 """Pause between looks of the rollup at the bus: each look that finds something writes files."""
-LABEL_SETS_MAX = 16
-"""Label sets that are kept apart before they are encoded anew as one."""
 STEPS_PER_BLOCK = 36
 """Steps that are read at once while nobody was moved."""
 STEPS_PER_SEATED_BLOCK = 1
@@ -87,6 +78,7 @@ def replay(
     speed: float | None,
     tick: Tick,
     sleep: Callable[[float], None],
+    write_url: str | None = None,
 ) -> Replayed:
     """Send a trace's samples with since ≤ ts < until through the pipeline.
 
@@ -99,6 +91,7 @@ def replay(
         speed: trace seconds per second; None for as fast as possible.
         tick: told how far it is, in minutes of the trace.
         sleep: waits real seconds, for `speed`.
+        write_url: where a receiver that already runs takes bodies; None for one of its own, with the rollup behind it.
 
     Raises:
         Corrupt: the trace can't be read.
@@ -114,12 +107,8 @@ def replay(
         if clock is None:
             write_replay_clock(folder, name)
         seating = ClusterSeating(cluster, trace)
-        with (
-            open_receiver(folder, settings) as address,
-            open_rollup(folder, settings) as rollup,
-            cluster.replaying() as keep,
-        ):
-            sender = _Sender(address)
+        with _pipeline(folder, settings, write_url) as (url, rollup), cluster.replaying() as keep:
+            sender = ReplaySender(url, sleep=sleep)
             with _rolling_up(rollup) as rolled:
                 if begin < end:
                     steps = _steps_from(begin, end, trace, cluster, seating)
@@ -296,109 +285,23 @@ def _seat(place: SimulatedSeat) -> Seat:
     )
 
 
-class _Sender:
-    """Sends blocks to the receiver as a Prometheus would: remote write 2.0, one request after the other."""
-
-    def __init__(self, address: tuple[str, int]) -> None:
-        self._connection = http.client.HTTPConnection(*address, timeout=60)
-        self._series = SeriesBlocks()
-        self._sets: list[tuple[int, LabelSets]] = []
-        self._known = 0
-        self._added: list[SeriesBlock] = []
-        self.samples = 0
-        self.requests = 0
-        self.bytes_sent = 0
-
-    @property
-    def waiting(self) -> int:
-        """Samples that were added and not yet sent."""
-        return sum(len(block.series) for block in self._added)
-
-    def add(self, block: Block) -> None:
-        """Keep a block for the next `send`."""
-        self._added.append(self._series.of(block))
-
-    def send(self) -> None:
-        """Send what was added and wait until the receiver has it.
-
-        Raises:
-            Unavailable: the receiver could not take it.
-        """
-        if not self._added:
-            return
-        named = _joined(self._added)
-        self._added = []
-        self._learn(named)
-        for place, (first_series, label_set) in enumerate(self._sets):
-            beyond = self._sets[place + 1][0] if place + 1 < len(self._sets) else self._known
-            start, stop = np.searchsorted(named.series, (first_series, beyond), side="left")
-            for first, last in _cuts(named.series[start:stop]):
-                cut = slice(start + first, start + last)
-                series = named.series[cut].astype(np.int64) - first_series
-                self._post(label_set.encode(Version.V2, series, named.ts_ms[cut], named.values[cut]))
-                self.samples += last - first
-
-    def _learn(self, named: SeriesBlock) -> None:
-        """Encode the labels of new series; those met before keep theirs until there are too many small sets."""
-        if len(named.labels) == self._known:
-            return
-        if len(self._sets) >= LABEL_SETS_MAX:
-            self._sets, self._known = [], 0
-        new = named.labels[self._known :]
-        self._sets.append((self._known, LabelSets([dict(labels) for labels in new])))
-        self._known = len(named.labels)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
-
-    def _post(self, body: bytes) -> None:
-        headers = {
-            "Content-Type": "application/x-protobuf;proto=io.prometheus.write.v2.Request",
-            "Content-Encoding": "snappy",
-            "X-Prometheus-Remote-Write-Version": "2.0.0",
-        }
-        try:
-            self._connection.request("POST", "/api/v1/write", body, headers)
-            answer = self._connection.getresponse()
-            text = answer.read()
-        except (OSError, http.client.HTTPException) as exc:
-            raise Unavailable(f"cannot send to the receiver: {exc}") from exc
-        if answer.status >= 300:
-            raise Unavailable(f"the receiver refused a body: {answer.status} {text.decode(errors='replace').strip()}")
-        self.requests += 1
-        self.bytes_sent += len(body)
-
-
-def _joined(blocks: Sequence[SeriesBlock]) -> SeriesBlock:
-    """Blocks in order of time as one, each series' samples together and in order."""
-    if len(blocks) == 1:
-        return blocks[0]
-    series = np.concatenate([block.series for block in blocks])
-    order = np.argsort(series, kind="stable")
-    return SeriesBlock(
-        labels=blocks[-1].labels,
-        series=series[order],
-        ts_ms=np.concatenate([block.ts_ms for block in blocks])[order],
-        # Indexing moves bits as they are, so a stale marker stays one.
-        values=np.concatenate([block.values for block in blocks])[order],
-    )
-
-
-def _cuts(series: NDArray[np.int32]) -> Iterator[tuple[int, int]]:
-    """Ranges of samples for one body each; the samples of one series stay together."""
-    total, first = len(series), 0
-    while first < total:
-        last = min(first + SAMPLES_PER_REQUEST, total)
-        if last < total:
-            boundary = int(np.searchsorted(series, series[last], side="left"))
-            last = boundary if boundary > first else int(np.searchsorted(series, series[last], side="right"))
-        yield first, last
-        first = last
+@contextmanager
+def _pipeline(folder: DataFolder, settings: Settings, write_url: str | None) -> Iterator[tuple[str, Rollup | None]]:
+    """Where bodies go, and the rollup that is behind it and ours."""
+    if write_url is not None:
+        yield write_url, None
+        return
+    own: dict[str, object] = dict.fromkeys(
+        ("tls_certificate_file", "tls_key_file", "client_ca_file", "tokens_file")
+    ) | {"senders": {}}
+    # On a port of its own on loopback, for as long as the replay lasts: nobody needs to say who sends.
+    alone = settings.model_copy(update={"receiver": settings.receiver.model_copy(update=own)})
+    with open_receiver(folder, alone) as (host, port), open_rollup(folder, settings) as rollup:
+        yield f"http://{host}:{port}{WRITE_PATH}", rollup
 
 
 @contextmanager
-def _rolling_up(rollup: Rollup) -> Iterator[Callable[[], int]]:
+def _rolling_up(rollup: Rollup | None) -> Iterator[Callable[[], int]]:
     """Roll up in the background while samples come in, and drain the bus at the end."""
     rows = 0
     failure: list[BaseException] = []
@@ -406,7 +309,7 @@ def _rolling_up(rollup: Rollup) -> Iterator[Callable[[], int]]:
 
     def drain() -> None:
         nonlocal rows
-        while (step := rollup.step()) is not None:
+        while rollup is not None and (step := rollup.step()) is not None:
             rows += step.rows
 
     def work() -> None:

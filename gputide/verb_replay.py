@@ -23,6 +23,10 @@ def replay(
     since: Annotated[str | None, typer.Option("--from", metavar="TIME", help="First moment that is sent.")] = None,
     until: Annotated[str | None, typer.Option(metavar="TIME", help="First moment that is not sent any more.")] = None,
     speed: Annotated[float | None, typer.Option(min=0.001, help="Trace seconds per second; else unbounded.")] = None,
+    write_url: Annotated[
+        str | None,
+        typer.Option("--to", metavar="URL", help="Send to a receiver that runs; roll nothing up."),
+    ] = None,
 ) -> None:
     """Feed a recorded fleet through receiver, bus, rollup and warehouse; the clock of the data folder follows it."""
     session = session_of(context)
@@ -37,14 +41,15 @@ def replay(
             speed=speed,
             tick=tick,
             sleep=time.sleep,
+            write_url=write_url,
         )
     if done.samples == 0:
         typer.echo(f"nothing to send: the replay stands at {format_time(done.until)}")
         return
     typer.echo(
         f"replayed {format_time(done.since)} to {format_time(done.until)}: {format_count(done.samples)} samples in "
-        f"{format_count(done.requests)} requests ({format_bytes_short(done.bytes_sent)}), {format_count(done.rows)} "
-        "rows in the warehouse"
+        f"{format_count(done.requests)} requests ({format_bytes_short(done.bytes_sent)}), "
+        + (f"{format_count(done.rows)} rows in the warehouse" if write_url is None else f"taken by {write_url}")
     )
     if done.pending_pods:
         typer.echo(f"{format_count(done.pending_pods)} pods wait for a card", err=True)

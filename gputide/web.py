@@ -13,7 +13,8 @@ from gputide.outcome_shelf import StoredOutcomes
 from gputide.plan_desk import StoredPlanDesk
 from gputide.rollout_desk import BackgroundRollouts
 from gputide.session import Session
-from gputide.wiring import journal, load_history, warehouse
+from gputide.wiring import journal, load_history
+from gputide.wiring_warehouse import warehouse, warehouse_folder
 from recommender.prices import price_book
 
 
@@ -27,7 +28,7 @@ def views_of(session: Session) -> Views:
 
     return Views(
         fleet=WarehouseFleetView(
-            clusters=lambda: warehouse(folder).clusters(),
+            clusters=lambda: warehouse(folder, settings).clusters(),
             version=lambda: _version(folder, session),
             analyse=analyse,
             now=session.now,
@@ -42,7 +43,8 @@ def views_of(session: Session) -> Views:
 
 def _version(folder: DataFolder, session: Session) -> str:
     """Changes when the warehouse has something new or the clock moved on."""
-    manifest = sorted((path.name, path.stat().st_mtime_ns) for path in folder.warehouse.glob("*") if path.is_file())
+    files = warehouse_folder(folder, session.settings).glob("*")
+    manifest = sorted((path.name, path.stat().st_mtime_ns) for path in files if path.is_file())
     return f"{session.now().isoformat(timespec='minutes')} {manifest}"
 
 

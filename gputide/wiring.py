@@ -6,8 +6,6 @@ Every verb asks here for what it needs, and gets it opened on the data folder of
 from __future__ import annotations
 
 import getpass
-import secrets
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -27,91 +25,19 @@ from enforcer.rollout import Progress, Rollout, RolloutPolicy, Tools
 from enforcer.snapshot import take_snapshot
 from enforcer.watch import ClusterSignals, WatchPolicy
 from fleet.decisions import Plan
-from fleet.errors import Misconfigured, NotEnoughData, Unavailable
+from fleet.errors import Misconfigured, NotEnoughData
 from fleet.profiles import Profiles
 from fleet.settings import Settings, load_settings
 from fleet.usage import History
 from gputide.data_folder import DataFolder
 from gputide.session import Session
-from pipeline.bus_file import FileBus
-from pipeline.intake import Intake
-from pipeline.label_sets import LabelLimits
-from pipeline.receiver import Receiver
-from pipeline.rollup import Rollup
-from pipeline.rollup_duckdb import EmbeddedRollup
-from pipeline.series_table import SeriesTable
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from gputide.wiring_warehouse import warehouse
 
 BACKENDS: tuple[tuple[str, Callable[[datetime], Backend]], ...] = (("hami", HamiBackend),)
 """Backends that can render changes, by name (see `fleet.capabilities`); each is made with the moment of the change."""
 
 HISTORY_DAYS = 28
 """How far back a history goes: four weeks hold four of every hour of the week."""
-
-
-def warehouse(folder: DataFolder) -> DuckdbWarehouse:
-    """The warehouse, for reading."""
-    return DuckdbWarehouse(folder.warehouse)
-
-
-def file_bus(folder: DataFolder, settings: Settings) -> FileBus:
-    """The bus."""
-    return FileBus(folder.bus, segment_bytes=settings.bus.segment_bytes, bytes_max=settings.bus.bytes_max)
-
-
-@contextmanager
-def open_rollup(folder: DataFolder, settings: Settings) -> Iterator[Rollup]:
-    """The rollup from bus to warehouse, with the right to write both."""
-    bus, target = file_bus(folder, settings), DuckdbWarehouse(folder.warehouse)
-    try:
-        yield EmbeddedRollup(
-            bus, target, chunk_bytes=settings.rollup.chunk_bytes, window_seconds=settings.rollup.window_seconds
-        )
-    finally:
-        target.close()
-        bus.close()
-
-
-@contextmanager
-def open_receiver(
-    folder: DataFolder, settings: Settings, *, host: str = "127.0.0.1", port: int = 0
-) -> Iterator[tuple[str, int]]:
-    """The receiver, serving in the background; yields the address that it listens on.
-
-    Raises:
-        Unavailable: the address can't be listened on.
-    """
-    bus = file_bus(folder, settings)
-    limits = settings.receiver
-    intake = Intake(
-        bus,
-        SeriesTable(
-            default_cluster=settings.cluster.name,
-            series_max=limits.series_max,
-            limits=LabelLimits(labels_max=limits.labels_max, label_bytes_max=limits.label_bytes_max),
-            seed=secrets.randbits(63),
-        ),
-        decoded_bytes_max=limits.decoded_bytes_max,
-        repeat_memory_seconds=settings.rollup.repeat_memory_seconds,
-        now_seconds=time.monotonic,
-    )
-    try:
-        server = Receiver(
-            intake,
-            host=host,
-            port=port,
-            body_bytes_max=limits.body_bytes_max,
-            pending_requests_max=limits.pending_requests_max,
-        )
-    except OSError as exc:
-        bus.close()
-        raise Unavailable(f"cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
-    server.start()
-    try:
-        yield server.address
-    finally:
-        server.stop()
-        bus.close()
 
 
 def cluster_name(folder: DataFolder, settings: Settings) -> str:
@@ -121,7 +47,7 @@ def cluster_name(folder: DataFolder, settings: Settings) -> str:
         NotEnoughData: nothing is known of any cluster.
         Misconfigured: there are several, and the settings name none of them.
     """
-    known = warehouse(folder).clusters()
+    known = warehouse(folder, settings).clusters()
     if not known:
         raise NotEnoughData("nothing was recorded yet; feed the folder with `gputide replay DIR` or `gputide receive`")
     if settings.cluster.name in known:
@@ -139,7 +65,7 @@ def load_history(folder: DataFolder, settings: Settings, now: datetime) -> Histo
     Raises:
         NotEnoughData: there is none.
     """
-    return warehouse(folder).history(
+    return warehouse(folder, settings).history(
         cluster_name(folder, settings),
         since=now - timedelta(days=HISTORY_DAYS),
         until=now,
@@ -202,7 +128,8 @@ def chosen_plan(folder: DataFolder, plan_id: str | None) -> Plan:
     """The plan of an id (or its start), else the newest.
 
     Raises:
-        Refused: no such plan, or it was edited.
+        Misconfigured: no such plan.
+        Refused: it was edited.
         NotEnoughData: there is no plan at all.
     """
     if plan_id is not None:

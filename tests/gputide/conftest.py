@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -34,6 +34,21 @@ class Said:
     def document(self) -> Any:
         """Standard output as JSON."""
         return json.loads(self.out)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A call that goes on."""
+
+    pid: int
+    out: Path
+    err: Path
+    answers: IO[str]
+
+    def wait(self) -> Said:
+        """Wait for its end."""
+        status = int(self.answers.readline())
+        return Said(status, self.out.read_text(), self.err.read_text())
 
 
 class Program:
@@ -67,12 +82,23 @@ class Program:
             data: data folder.
             arguments: verb and options.
             environ: variables beside those of the tests.
-            dies_at: (`fsync`, `rename` or `sqlite`; which of them; `before` or `after`): SIGKILL then.
+            dies_at: (`append`, `fsync`, `rename` or `sqlite`; which of them; `before` or `after`): SIGKILL then.
         """
+        return self.start(data, *arguments, environ=environ, dies_at=dies_at).wait()
+
+    def start(
+        self,
+        data: Path,
+        *arguments: str,
+        environ: dict[str, str] | None = None,
+        dies_at: tuple[str, int, str] | None = None,
+    ) -> Running:
+        """Call it and go on while it runs; it must have ended before the next call."""
         assert self._starter.stdin is not None
         assert self._starter.stdout is not None
         number = next(self._calls)
         out, err = self._folder / f"{number}.out", self._folder / f"{number}.err"
+        err.touch()
         call = {
             "arguments": ["--data-dir", str(data), *arguments],
             "environ": environ or {},
@@ -82,9 +108,7 @@ class Program:
             "dies_at": dies_at,
         }
         print(json.dumps(call), file=self._starter.stdin, flush=True)
-        self._starter.stdout.readline()
-        status = int(self._starter.stdout.readline())
-        return Said(status, out.read_text(), err.read_text())
+        return Running(int(self._starter.stdout.readline()), out, err, self._starter.stdout)
 
     def close(self) -> None:
         """End the process that starts the calls."""

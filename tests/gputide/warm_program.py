@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 from gputide import cli
 
 _EVENTS: dict[str, Callable[[object], bool]] = {
+    "append": lambda called: called in (os.write, os.fdatasync),
     "fsync": lambda called: called is os.fsync,
     "rename": lambda called: called in (os.replace, os.rename),
     "sqlite": lambda called: (

@@ -1,0 +1,116 @@
+"""Opens the bus that the settings name: `wiring` for what lies between receiver and rollup."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from fleet.settings import Settings
+from fleet.settings_pipeline import BusKind, KafkaCompression, RecordFormat
+from gputide.data_folder import DataFolder
+from pipeline.bus import Bus, BusWriter, DeadLetters
+from pipeline.bus_file import FileBus
+from pipeline.dead_letters_file import FileDeadLetters
+from pipeline.intake import ROWS_PER_RECORD_MAX
+from pipeline.row_records import pack_rows
+from pipeline.rows import Section, pack
+
+JSON_ROWS_PER_RECORD_MAX = 4000
+"""Rows of a record of JSON: about 2 MB, below what brokers take unless told otherwise with room for long names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingBus:
+    """The rollup's side of a bus.
+
+    Attributes:
+        lanes: says which lanes there are now.
+        lane: opens one of them; it is closed with the bus.
+        dead_letters: where records go that can't be read.
+    """
+
+    lanes: Callable[[], tuple[int, ...]]
+    lane: Callable[[int], Bus]
+    dead_letters: DeadLetters
+
+
+def record_packer(settings: Settings) -> Callable[[tuple[Section, ...], bytes], bytes]:
+    """How a record is written, by `bus.record_format`."""
+    return pack_rows if settings.bus.record_format is RecordFormat.ROWS else pack
+
+
+def rows_per_record_max(settings: Settings) -> int:
+    """Rows of the largest record: JSON takes some hundred bytes for each, and topics take a few MiB."""
+    return JSON_ROWS_PER_RECORD_MAX if settings.bus.record_format is RecordFormat.ROWS else ROWS_PER_RECORD_MAX
+
+
+@contextmanager
+def open_bus_writer(folder: DataFolder, settings: Settings, *, lane: int = 0) -> Iterator[BusWriter]:
+    """The bus, for a receiver.
+
+    Args:
+        folder: data folder, for a bus in files.
+        settings: all settings.
+        lane: the file bus' lane that this process writes; the lanes of a topic are shared by everybody.
+
+    Raises:
+        Unavailable: brokers can't be reached, or another process writes to the lane.
+        Misconfigured: a topic is missing or would lose records.
+    """
+    if settings.bus.kind is BusKind.FILE:
+        bus = file_bus(folder, settings, lane)
+        try:
+            bus.take_writing()
+            yield bus
+        finally:
+            bus.close()
+        return
+    from pipeline.bus_kafka import KafkaWriter
+
+    compression = settings.kafka.compression
+    if compression is KafkaCompression.AUTO and settings.bus.record_format is RecordFormat.ROWS:
+        compression = KafkaCompression.ZSTD
+    writer = KafkaWriter(settings.kafka, compression=compression)
+    try:
+        yield writer
+    finally:
+        writer.close()
+
+
+@contextmanager
+def open_bus_reader(folder: DataFolder, settings: Settings) -> Iterator[ReadingBus]:
+    """The bus, for a rollup.
+
+    Raises:
+        Unavailable: brokers can't be reached.
+        Misconfigured: a topic is missing or would lose records.
+    """
+    with ExitStack() as opened:
+        if settings.bus.kind is BusKind.FILE:
+
+            def lane_of(lane: int) -> Bus:
+                bus = file_bus(folder, settings, lane)
+                opened.callback(bus.close)
+                return bus
+
+            yield ReadingBus(
+                lanes=lambda: folder.bus_lanes, lane=lane_of, dead_letters=FileDeadLetters(folder.dead_letters)
+            )
+            return
+        from pipeline.bus_kafka import open_lanes
+        from pipeline.dead_letters_kafka import KafkaDeadLetters
+
+        topic, lanes = open_lanes(settings.kafka)
+        for lane in lanes:
+            opened.callback(lane.close)
+        dead_letters = KafkaDeadLetters(settings.kafka, topic.name)
+        opened.callback(dead_letters.close)
+        yield ReadingBus(
+            lanes=lambda: tuple(range(len(lanes))), lane=lambda number: lanes[number], dead_letters=dead_letters
+        )
+
+
+def file_bus(folder: DataFolder, settings: Settings, lane: int = 0) -> FileBus:
+    """One lane of the file bus."""
+    return FileBus(folder.bus(lane), segment_bytes=settings.bus.segment_bytes, bytes_max=settings.bus.bytes_max)

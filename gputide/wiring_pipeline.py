@@ -1,0 +1,173 @@
+"""Puts receiver, bus, rollup and warehouse together, as the settings say: `wiring` for the flow of samples."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
+
+from fleet.errors import Misconfigured, Unavailable
+from fleet.settings import Settings
+from gputide.addresses import is_loopback
+from gputide.data_folder import DataFolder
+from gputide.wiring_bus import open_bus_reader, open_bus_writer, record_packer, rows_per_record_max
+from gputide.wiring_warehouse import open_warehouse, with_upkeep
+from pipeline.bus import BusWriter
+from pipeline.intake import Intake
+from pipeline.label_sets import LabelLimits
+from pipeline.lanes import LanesRollup
+from pipeline.receiver import Receiver, ReceiverLimits, listen
+from pipeline.receiver_counts import SharedCounts
+from pipeline.receiver_tls import TlsContexts
+from pipeline.rollup import Rollup
+from pipeline.rollup_duckdb import EmbeddedRollup
+from pipeline.senders import Sender, Senders
+from pipeline.series_table import SeriesTable
+
+
+@contextmanager
+def open_rollup(folder: DataFolder, settings: Settings) -> Iterator[Rollup]:
+    """The rollup from all lanes of the bus to the warehouse, with the right to write both."""
+    with open_warehouse(folder, settings) as target, open_bus_reader(folder, settings) as bus:
+        rollup = LanesRollup(
+            bus.lanes,
+            lambda lane: EmbeddedRollup(
+                bus.lane(lane),
+                target,
+                chunk_bytes=settings.rollup.chunk_bytes,
+                window_seconds=settings.rollup.window_seconds,
+                dead_letters=bus.dead_letters,
+            ),
+        )
+        yield with_upkeep(rollup, target, settings)
+
+
+@contextmanager
+def open_receiver(
+    folder: DataFolder,
+    settings: Settings,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    lane: int = 0,
+    listener: socket.socket | None = None,
+    counts: SharedCounts | None = None,
+) -> Iterator[tuple[str, int]]:
+    """The receiver, serving in the background; yields the address that it listens on.
+
+    Args:
+        folder: data folder.
+        settings: all settings.
+        host: address to listen on.
+        port: port to listen on; 0 lets the system choose.
+        lane: lane of the file bus, and number of this process among those that receive.
+        listener: a socket that listens already, instead of host and port; closed by whoever opened it.
+        counts: where several processes count together.
+
+    Raises:
+        Unavailable: the address can't be listened on, or another process receives into the folder.
+        Misconfigured: certificates or tokens can't be used, or the address asks for them.
+    """
+    limits = settings.receiver
+    tls = receiver_tls(settings)
+    senders = receiver_senders(settings)
+    with (
+        open_bus_writer(folder, settings, lane=lane) as bus,
+        closing(open_listener(settings, host, port)) if listener is None else nullcontext(listener) as opened,
+    ):
+        server = Receiver(
+            lambda sender: _intake_of(sender, bus, settings),
+            listener=opened,
+            limits=ReceiverLimits(**{name: getattr(limits, name) for name in ReceiverLimits.__slots__}),
+            senders=senders,
+            tls=None if tls is None else tls.context,
+            counts=SharedCounts(senders.names) if counts is None else counts,
+            process=0 if counts is None else lane,
+        )
+        server.start()
+        try:
+            yield server.address
+        finally:
+            server.stop()
+
+
+def open_listener(settings: Settings, host: str, port: int) -> socket.socket:
+    """The socket that the receiver listens on.
+
+    Raises:
+        Misconfigured: it would take samples of everybody from beyond this machine.
+        Unavailable: the address can't be listened on.
+    """
+    limits = settings.receiver
+    is_asked = limits.tokens_file is not None or limits.client_ca_file is not None
+    if not (is_asked or limits.insecure_listen or is_loopback(host)):
+        raise Misconfigured(
+            f"cannot listen on {host}:{port}: everybody could send as any cluster; set receiver.tokens_file or "
+            "receiver.client_ca_file, or say receiver.insecure_listen=true"
+        )
+    try:
+        return listen(host, port)
+    except (OSError, OverflowError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
+        raise Unavailable(f"cannot listen on {host}:{port}: {reason}") from exc
+
+
+def receiver_tls(settings: Settings) -> TlsContexts | None:
+    """TLS of the receiver; None where it speaks plain HTTP.
+
+    Raises:
+        Misconfigured: a file of it can't be used.
+    """
+    limits = settings.receiver
+    if limits.tls_certificate_file is None or limits.tls_key_file is None:
+        return None
+    return TlsContexts(
+        limits.tls_certificate_file, limits.tls_key_file, limits.client_ca_file, now_seconds=time.monotonic
+    )
+
+
+def receiver_senders(settings: Settings) -> Senders:
+    """Who may send.
+
+    Raises:
+        Misconfigured: the file of tokens can't be used.
+    """
+    limits = settings.receiver
+    return Senders(
+        {
+            name: Sender(
+                name=name,
+                cluster=sender.cluster or name,
+                series_max=sender.series_max,
+                body_bytes_max=sender.body_bytes_max,
+                samples_per_second=sender.samples_per_second,
+                requests_per_second=sender.requests_per_second,
+            )
+            for name, sender in limits.senders.items()
+        },
+        tokens_file=limits.tokens_file,
+        takes_certificates=limits.client_ca_file is not None,
+        now_seconds=time.monotonic,
+    )
+
+
+def _intake_of(sender: Sender, bus: BusWriter, settings: Settings) -> Intake:
+    limits = settings.receiver
+    return Intake(
+        bus,
+        SeriesTable(
+            default_cluster=settings.cluster.name,
+            series_max=limits.series_max,
+            limits=LabelLimits(labels_max=limits.labels_max, label_bytes_max=limits.label_bytes_max),
+            seed=secrets.randbits(63),
+            forced_cluster=sender.cluster,
+        ),
+        decoded_bytes_max=limits.decoded_bytes_max,
+        repeat_memory_seconds=settings.rollup.repeat_memory_seconds,
+        now_seconds=time.monotonic,
+        pack_record=record_packer(settings),
+        rows_per_record_max=rows_per_record_max(settings),
+        cluster=sender.cluster or "",
+    )

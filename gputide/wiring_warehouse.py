@@ -1,0 +1,81 @@
+"""Opens the warehouse that the settings name: `wiring` for windows and sightings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fleet.errors import Misconfigured
+from fleet.settings import Settings
+from fleet.settings_pipeline import WarehouseKind
+from gputide.data_folder import DataFolder
+from pipeline.parquet_reads import ParquetReads
+from pipeline.rollup import Rollup
+from pipeline.rollup_upkeep import TendingRollup
+from pipeline.row_store import arrow_rows
+from pipeline.warehouse_compact import Upkeep, compact, remove_replaced, retain
+from pipeline.warehouse_duckdb import DuckdbWarehouse
+from pipeline.warehouse_files import WarehouseFiles
+
+if TYPE_CHECKING:
+    from pipeline.warehouse_hive import HiveWarehouse
+
+
+def warehouse_folder(folder: DataFolder, settings: Settings) -> Path:
+    """Where the warehouse's manifest lies, and its files where they are on this machine."""
+    if settings.warehouse.kind is WarehouseKind.HIVE and settings.hive.folder is not None:
+        return settings.hive.folder
+    return folder.warehouse
+
+
+def warehouse(folder: DataFolder, settings: Settings) -> ParquetReads:
+    """The warehouse, for reading: straight from the files, of whichever kind it is.
+
+    Raises:
+        Misconfigured: they lie on a file system that can't be used.
+    """
+    path, hive = warehouse_folder(folder, settings), settings.hive
+    if settings.warehouse.kind is WarehouseKind.HIVE and hive.is_elsewhere and hive.location is not None:
+        return ParquetReads(WarehouseFiles(path, rows=arrow_rows(hive.location)))
+    return ParquetReads(WarehouseFiles(path))
+
+
+@contextmanager
+def open_warehouse(folder: DataFolder, settings: Settings) -> Iterator[DuckdbWarehouse | HiveWarehouse]:
+    """The warehouse, for writing.
+
+    Raises:
+        Misconfigured: the driver of Hive is not installed, or Hive can't have tables in that folder.
+    """
+    path = warehouse_folder(folder, settings)
+    if settings.warehouse.kind is WarehouseKind.DUCKDB:
+        with closing(DuckdbWarehouse(path)) as embedded:
+            yield embedded
+        return
+    try:
+        from pipeline.warehouse_hive import HiveWarehouse
+    except ImportError as exc:
+        raise Misconfigured(
+            f"cannot use warehouse.kind=hive: {exc.name} is not installed; install gputide[hive]"
+        ) from exc
+    with closing(HiveWarehouse(path, settings.hive)) as shared:
+        yield shared
+
+
+def with_upkeep(rollup: Rollup, target: ParquetReads, settings: Settings) -> Rollup:
+    """The rollup, merging and dropping partitions of its warehouse while its bus is empty, as the settings say."""
+    policy = settings.warehouse
+    if policy.upkeep_seconds is None:
+        return rollup
+
+    def upkeep() -> Iterator[Upkeep]:
+        now = datetime.now(UTC)
+        yield from compact(target, now=now, files_max=policy.files_max)
+        yield from retain(target, now=now, days=policy.retain_days, finest_days=policy.retain_finest_days)
+        remove_replaced(target, now=now, keep_seconds=policy.keep_replaced_seconds)
+
+    return TendingRollup(rollup, upkeep, every_seconds=policy.upkeep_seconds, now_seconds=time.monotonic)
