@@ -29,6 +29,7 @@ COVERAGE_RATIO_MIN = 0.8
 """Coverage of the history below which a plan is not applied: under it a workload's state is `unknown`."""
 
 _NAMED_MAX = 3
+_NEW_PLAN = "make a new plan with `gputide recommend`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +163,7 @@ def _check_wishes(plan: Plan, stages: Sequence[int], snapshot: Snapshot) -> None
         labels = (OPT_OUT_LABEL, LATENCY_CRITICAL_LABEL) if workload in reclaimed else (OPT_OUT_LABEL,)
         for label in labels:
             if _wish(owner, label) == "true":
-                raise Refused(f"cannot apply plan {plan.plan_id}: {workload} has {label}=true; make a new plan")
+                raise Refused(f"cannot apply plan {plan.plan_id}: {workload} has {label}=true; {_NEW_PLAN}")
 
 
 def _wish(owner: Manifest, key: str) -> str | None:
@@ -197,7 +198,7 @@ def _check_cards(plan: Plan, snapshot: Snapshot) -> None:
     if gone or moved:
         raise Refused(
             f"cannot apply plan {plan.plan_id}: the cards changed since it was made: {_named(gone)} gone, "
-            f"{_named(moved)} on another node; make a new plan"
+            f"{_named(moved)} on another node; {_NEW_PLAN}"
         )
 
 
@@ -210,7 +211,7 @@ def _check_pods(plan: Plan, workloads: Sequence[WorkloadId], snapshot: Snapshot)
     if strangers:
         raise Refused(
             f"cannot apply plan {plan.plan_id}: its inputs changed: pods that it does not know: {_named(strangers)}; "
-            "make a new plan"
+            f"{_NEW_PLAN}"
         )
     cards = {card.card for card in plan.placement if any(part.workload in chosen for part in card.slices)}
     intruders = [
@@ -222,7 +223,7 @@ def _check_pods(plan: Plan, workloads: Sequence[WorkloadId], snapshot: Snapshot)
     ]
     if intruders:
         raise Refused(
-            f"cannot apply plan {plan.plan_id}: its inputs changed: {_named(intruders)} came since; make a new plan"
+            f"cannot apply plan {plan.plan_id}: its inputs changed: {_named(intruders)} came since; {_NEW_PLAN}"
         )
 
 
@@ -231,7 +232,7 @@ def _check_fingerprint(
 ) -> None:
     now = fingerprint_of(snapshot, workloads)
     if now.cards != fingerprint.cards:
-        raise Refused(f"cannot apply plan {plan.plan_id}: cards came or went since it was made; make a new plan")
+        raise Refused(f"cannot apply plan {plan.plan_id}: cards came or went since it was made; {_NEW_PLAN}")
     changed = []
     for workload, found in now.workloads.items():
         then = fingerprint.workloads.get(workload)
@@ -246,7 +247,7 @@ def _check_fingerprint(
                 changed.append(f"the grants of {workload}")
     if changed:
         what = _named(changed)
-        raise Refused(f"cannot apply plan {plan.plan_id}: changed since it was made: {what}; make a new plan")
+        raise Refused(f"cannot apply plan {plan.plan_id}: changed since it was made: {what}; {_NEW_PLAN}")
 
 
 def _named(names: Sequence[str]) -> str:

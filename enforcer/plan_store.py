@@ -18,7 +18,7 @@ from enforcer.fingerprint import Fingerprint, fingerprint_from_json, fingerprint
 from fleet.decisions import Plan
 from fleet.documents import plan_from_json, plan_to_json
 from fleet.durable import unwritable, write_durably
-from fleet.errors import Corrupt, Refused
+from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.units import format_time, parse_time
 
 
@@ -70,13 +70,14 @@ class PlanStore:
         """One plan, by its id or the start of it.
 
         Raises:
-            Refused: there is no such plan, more than one, or it was edited.
+            Misconfigured: there is no such plan, or more than one.
+            Refused: it was edited.
             Corrupt: the file can't be read.
         """
         found = [name for name in self._ids() if name.startswith(plan_id)]
         if len(found) != 1:
             known = ", ".join(self._ids()[-5:]) or "none; run `gputide recommend`"
-            raise Refused(f"cannot use plan {plan_id!r}: {len(found)} plans have that id; known: {known}")
+            raise Misconfigured(f"cannot use plan {plan_id!r}: {len(found)} plans have that id; known: {known}")
         file = self._file(found[0])
         plan = plan_from_json(_content(file), name=str(file))
         if plan.plan_id != found[0]:

@@ -60,7 +60,7 @@ class Undo:
         """What an undo would take back; changes nothing.
 
         Raises:
-            Refused: nothing of that is applied, or it is still being applied.
+            Refused: nothing of that is applied, it was undone already, or it is still being applied.
         """
         runs = self._tools.journal.runs(plan_id)
         if any(run.is_open for run in runs):
@@ -77,7 +77,13 @@ class Undo:
         moves = _folded_moves(records, recommendation, taken)
         if not objects:
             what = recommendation or (f"stages {list(stages)}" if stages is not None else "plan")
-            raise Refused(f"cannot undo {what} of {plan_id}: nothing of it is applied")
+            was_undone = recommendation in taken or any(
+                record.state is StageState.UNDONE and (stages is None or number in stages)
+                for run in runs
+                for number, record in run.records.items()
+            )
+            why = "it was undone already" if was_undone else "nothing of it is applied"
+            raise Refused(f"cannot undo {what} of {plan_id}: {why}")
         return UndoRecord(
             plan_id=plan_id,
             stages=tuple(sorted({record.stage for record in records})),
@@ -97,7 +103,7 @@ class Undo:
             recommendation: only this one; all where None.
 
         Raises:
-            Refused: nothing of it is applied, it is still being applied, or the cluster is frozen.
+            Refused: nothing of it is applied (any more), it is still being applied, or the cluster is frozen.
             Unavailable: the cluster can't be reached; call `resume` to go on.
         """
         tools = self._tools

@@ -15,7 +15,7 @@ from enforcer.freeze import freeze, frozen_by, lift
 from enforcer.ledger import Ledger
 from enforcer.plan_store import PlanStore
 from enforcer.snapshot import take_snapshot
-from fleet.errors import Corrupt, Refused
+from fleet.errors import Corrupt, Misconfigured, Refused
 from tests.enforcer.builders import NOW, a_cluster, standard_plan
 
 
@@ -138,7 +138,7 @@ def test_expired_plan_and_unknown_stage_cannot_be_approved(tmp_path: Path) -> No
 def test_unknown_plan_names_the_known_ones(tmp_path: Path) -> None:
     store, plan = PlanStore(tmp_path), standard_plan()
     store.add(plan)
-    with pytest.raises(Refused, match=plan.plan_id):
+    with pytest.raises(Misconfigured, match=plan.plan_id):
         store.get("zzz")
 
 

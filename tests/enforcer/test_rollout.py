@@ -494,6 +494,15 @@ def test_undo_of_what_was_never_applied_is_refused(tmp_path: Path) -> None:
         an_undo(tools).undo(standard_plan().plan_id)
 
 
+def test_second_undo_says_that_it_was_undone(tmp_path: Path) -> None:
+    tools = some_tools(a_cluster(tmp_path), tmp_path)
+    plan = standard_plan()
+    a_rollout(tools).apply(plan, by="ann")
+    an_undo(tools).undo(plan.plan_id)
+    with pytest.raises(Refused, match="it was undone already"):
+        an_undo(tools).undo(plan.plan_id)
+
+
 def test_undone_plan_can_be_applied_again(tmp_path: Path) -> None:
     cluster = a_cluster(tmp_path)
     tools = some_tools(cluster, tmp_path)
