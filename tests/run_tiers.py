@@ -152,6 +152,31 @@ def prepare_browser() -> dict[str, str]:
     return {"GPUTIDE_CHROMIUM": path}
 
 
+def prepare_engines() -> dict[str, str]:
+    """Fetch Kafka, Flink, Hive and, where there is a Go, build Prometheus and the reference sender; into a cache.
+
+    Raises:
+        CannotRunError: Java, Maven or the network is missing.
+    """
+    cache = os.environ.get("GPUTIDE_ENGINES_CACHE")
+    where = ["--cache", cache] if cache else []
+    fetch = [sys.executable, "-m", "gputide.cli", "engines", "fetch", *where]
+    reason = f"`{' '.join(fetch)}` ended without a word"
+    with subprocess.Popen(fetch, cwd=ROOT, stderr=subprocess.PIPE, text=True) as fetching:
+        for line in fetching.stderr or ():
+            print(f"   | {line}", end="", flush=True)
+            if line.startswith("gputide: "):
+                reason = line.removeprefix("gputide: ").strip()
+    if fetching.returncode != 0:
+        raise CannotRunError(reason)
+    asked = [sys.executable, "-c", "import gputide.engine_cache as c; print(c.default_cache_path())"]
+    cache = cache or subprocess.run(asked, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    # Tests that need these peers skip, or fail in CI, where they could not be built; the others run.
+    _succeeds([sys.executable, str(ROOT / "tests" / "engines" / "go_peers.py"), cache], {"PYTHONPATH": str(ROOT)})
+    # No test lets a Java run long enough for its second compiler to pay: starts take two fifths less without it.
+    return {"GPUTIDE_ENGINES_CACHE": cache, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
+
+
 def _chromium_on_path() -> str | None:
     return next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
 
@@ -198,6 +223,7 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 # In the order in which they run: the fast answer first.
 TIERS = (
     Tier(name="quick", marker_expression="not browser and not engines and not cluster", prepare=prepare_nothing),
+    Tier(name="engines", marker_expression="engines", prepare=prepare_engines),
     Tier(name="browser", marker_expression="browser", prepare=prepare_browser),
 )
 

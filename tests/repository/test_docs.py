@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PAGES = ("settings.md", "metrics.md", "card-models.md", "tables.md")
+PAGES = ("settings.md", "metrics.md", "card-models.md", "tables.md", "scaling.md")
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -1,0 +1,104 @@
+"""A JobManager of a cluster runs the job: it goes on when the roll-up that started it is killed, and is found again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gputide.engine_flink import FlinkStock
+from gputide.engine_parts import Engine
+from gputide.engine_register import read_register
+from gputide.engines import down, up
+from pipeline.bus_kafka import KafkaWriter
+from pipeline.remote_write import Version
+from pipeline.row_records import pack_rows
+from pipeline.warehouse_duckdb import DuckdbWarehouse
+from tests.engines.kafka_parts import kafka_settings
+from tests.engines.running import Kafka
+from tests.pipeline.builders import USAGE_TABLES, body_of, expected_rows, intake_of, small_fleet, stored_rows
+
+pytestmark = pytest.mark.engines
+
+DEADLINE_SECONDS = 150.0
+
+
+class RowsWriter(KafkaWriter):
+    """A writer whose records are rows; `builders.intake_of` asks for them."""
+
+    pack_record = staticmethod(pack_rows)
+
+
+@pytest.fixture
+def job_manager(engines_cache: Path, tmp_path: Path) -> Iterator[str]:
+    folder = tmp_path / "cluster"
+    up(folder, [Engine.FLINK], cache=engines_cache, ports={}, tell=print)
+    try:
+        yield f"http://127.0.0.1:{read_register(folder)[Engine.FLINK].ports['rest_port']}"
+    finally:
+        down(folder, [Engine.FLINK], tell=print)
+
+
+def test_a_cluster_keeps_the_job_of_a_killed_rollup_and_its_rows_are_the_oracles(
+    kafka: Kafka,
+    fresh_topic: Callable[..., str],
+    flink: FlinkStock,
+    job_manager: str,
+    tmp_path: Path,
+    repository: Path,
+) -> None:
+    settings = kafka_settings(kafka, fresh_topic(2), partitions=2)
+    samples = small_fleet(pods=2, hours=3)
+    given = {
+        "bus.kind": "kafka", "bus.record_format": "rows", "kafka.servers": kafka.bootstrap,
+        "kafka.topic": settings.topic, "kafka.group": settings.group, "flink.rest": job_manager,
+        "flink.python": str(flink.python), "flink.jars": str(flink.jars),
+        "flink.checkpoint_seconds": "1", "flink.flush_seconds": "2",
+    }  # fmt: skip
+    options = [part for name, value in given.items() for part in ("--set", f"{name}={value}")]
+    program = [sys.executable, "-m", "gputide.cli", "--data-dir", str(tmp_path / "data")]
+    command = [*program, *options, "rollup", "--engine", "flink"]
+    environ = {**os.environ, "PYTHONPATH": str(repository)}
+    first = subprocess.Popen(command, cwd=repository, env=environ, start_new_session=True)
+    try:
+        until(lambda: [job["status"] for job in jobs(job_manager)] == ["RUNNING"])
+    finally:
+        os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    writer = RowsWriter(settings)
+    assert intake_of(writer).take(body_of(samples), Version.V2).status == 204
+    writer.close()
+    (job,) = jobs(job_manager)
+    assert job["status"] == "RUNNING"
+    done = subprocess.run(
+        [*command, "--drain"], cwd=repository, env=environ, timeout=DEADLINE_SECONDS, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [(found["id"], found["status"]) for found in jobs(job_manager)] == [(job["id"], "FINISHED")]
+    warehouse = DuckdbWarehouse(tmp_path / "data" / "warehouse")
+    for table in USAGE_TABLES:
+        assert stored_rows(warehouse, table) == expected_rows(samples, table)
+
+
+def jobs(address: str) -> list[dict[str, str]]:
+    """The jobs that the cluster knows, ended ones included."""
+    with urllib.request.urlopen(f"{address}/jobs", timeout=10) as answer:
+        found: list[dict[str, str]] = json.load(answer)["jobs"]
+    return found
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + DEADLINE_SECONDS
+    while not is_so():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.5)
