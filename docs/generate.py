@@ -1,6 +1,6 @@
 """Writes the pages of the documentation that are made from the code: settings, metrics and card models.
 
-    python docs/generate.py            # after a change of fleet/settings.py, fleet/series.py or fleet/card_models.toml
+    python docs/generate.py            # after a change of settings, series, own metrics or card models
 
 `make check` fails while a page differs from what this writes.
 """
@@ -11,12 +11,15 @@ import sys
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
-sys.path.insert(0, str(DOCS.parent))
+sys.path[:0] = [str(DOCS.parent), str(DOCS)]
+
+from scaling import scaling_page  # noqa: E402
 
 from fleet.catalogue import catalogue  # noqa: E402 - the path is set above, so that the script runs anywhere
 from fleet.schema import MEASURES, TABLES  # noqa: E402
 from fleet.series import known_names  # noqa: E402
 from fleet.settings import settings_reference  # noqa: E402
+from pipeline.receiver_counts import OWN_METRICS, PREFIX  # noqa: E402
 
 
 def pages() -> dict[str, str]:
@@ -26,6 +29,7 @@ def pages() -> dict[str, str]:
         "metrics.md": _metrics(),
         "card-models.md": _card_models(),
         "tables.md": _tables(),
+        "scaling.md": scaling_page(DOCS / "scaling-figures.toml"),
     }
 
 
@@ -49,6 +53,11 @@ def _metrics() -> str:
         lines.append(f"| `{column.measure.value}` | {span} | {' | '.join(cells)} |")
     lines += ["", "Understood on the way in, with unit conversion:", ""]
     lines += [f"- `{name}`" for name in sorted(known_names())]
+    lines += ["", "What the receiver says of itself at `/metrics`, all of its processes together:", ""]
+    lines += ["| metric | kind | by | meaning |", "|---|---|---|---|"]
+    lines += [
+        f"| `{PREFIX}{metric.name}` | {metric.kind.value} | {metric.per} | {metric.meaning} |" for metric in OWN_METRICS
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -1,0 +1,202 @@
+"""The page about sizes: what fleets of 1,000 to 1,000,000 cards need, computed from measured figures.
+
+Called by `docs/generate.py`. The figures stand in `scaling-figures.toml` with the bar that printed each; this module
+holds the arithmetic and says which cells were measured and which are extrapolated.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+FLEETS = (1_000, 10_000, 100_000, 1_000_000)
+SERIES_PER_CARD = 40
+STEP_SECONDS = 15
+ROWS_PER_CARD_AND_STEP = 2
+"""One wide row of the card and one of the pod on it."""
+HEADROOM = 2.0
+"""Cores are given for half load, so that a restart or a burst is no incident."""
+REPLICATION = 3
+RETENTION_DAYS = 3
+BROKER_BYTES_PER_SECOND = 50_000_000
+"""What a broker shall carry at most of written bytes, replicas included: an ordinary disk, half used (a choice)."""
+BROKER_DISK_BYTES = 4_000_000_000_000
+"""What a broker shall keep at most (a choice)."""
+DAY_SECONDS = 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One measured figure.
+
+    Attributes:
+        value: the figure, in `unit`.
+        unit: its unit.
+        bar: which bar prints it.
+        cards_measured: the largest fleet (in cards of 40 series each 15 s) whose load the bar really had.
+        meaning: one line.
+    """
+
+    value: float
+    unit: str
+    bar: str
+    cards_measured: int
+    meaning: str
+
+
+def scaling_page(figures_path: Path) -> str:
+    """The Markdown page.
+
+    Args:
+        figures_path: `scaling-figures.toml`.
+    """
+    with figures_path.open("rb") as file:
+        figures = {name: Figure(**fields) for name, fields in tomllib.load(file).items()}
+    lines = [
+        "# Scaling\n",
+        (
+            f"A card has {SERIES_PER_CARD} series, scraped every {STEP_SECONDS} s, which become "
+            f"{ROWS_PER_CARD_AND_STEP} wide rows (its own and its pod's). Cores are given for half load. Everything "
+            "below is computed from the figures in the second table; a cell in *italics* is extrapolated in proportion "
+            "beyond the load that was measured.\n"
+        ),
+        "| | " + " | ".join(f"{cards:,} cards" for cards in FLEETS) + " |",
+        "|---|" + "---|" * len(FLEETS),
+    ]
+    lines += [
+        f"| {label} | " + " | ".join(_cell(shown(cards), cards, measured) for cards in FLEETS) + " |"
+        for label, shown, measured in _rows(figures)
+    ]
+    lines += [
+        "",
+        (
+            "Receivers share nothing: processes on one port (`receiver.processes`) and machines behind one address add "
+            "up, and each remembers the series that reach it. The embedded path (file bus, `--engine duckdb`) ends "
+            "where one process can no longer roll up and one disk no longer holds the warehouse; from there on Kafka, "
+            "Flink and Hive take over with the same rows.\n"
+        ),
+        "## Measured\n",
+        "| figure | value | printed by | load reached |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {figure.meaning} | {figure.value:,g} {figure.unit} | `make bars ARGS={figure.bar}` | "
+        f"{figure.cards_measured:,} cards |"
+        for figure in figures.values()
+    ]
+    lines += [
+        "",
+        (
+            "Not measured here: several brokers (one ran, so replication is arithmetic), RocksDB state, HDFS and S3, "
+            f"more than two cores. A broker is taken to carry {BROKER_BYTES_PER_SECOND / 1e6:g} MB/s of written bytes, "
+            f"replicas included, and to hold {BROKER_DISK_BYTES / 1e12:g} TB."
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(figures: dict[str, Figure]) -> tuple[tuple[str, Callable[[int], str], int], ...]:
+    """Label, what a fleet of some cards needs, and up to how many cards that was measured."""
+
+    def of(name: str) -> float:
+        return figures[name].value
+
+    def reached(*names: str) -> int:
+        return min(figures[name].cards_measured for name in names)
+
+    return (
+        ("samples per second", lambda cards: f"{_samples(cards):,.0f}", FLEETS[-1]),
+        ("active series", lambda cards: f"{cards * SERIES_PER_CARD:,}", FLEETS[-1]),
+        (
+            "receiver cores",
+            lambda cards: _cores(_samples(cards) / of("receiver_samples_per_core")),
+            reached("receiver_samples_per_core"),
+        ),
+        (
+            "receiver memory",
+            lambda cards: _bytes(cards * SERIES_PER_CARD * of("receiver_bytes_per_series")),
+            reached("receiver_bytes_per_series"),
+        ),
+        (
+            "bus, columns: bytes per day",
+            lambda cards: _bytes(_samples(cards) * of("column_bytes_per_sample") * DAY_SECONDS),
+            reached("column_bytes_per_sample"),
+        ),
+        (
+            "bus, rows (for Flink): bytes per day",
+            lambda cards: _bytes(_samples(cards) * of("row_bytes_per_sample") * DAY_SECONDS),
+            reached("row_bytes_per_sample"),
+        ),
+        (
+            f"brokers (replication {REPLICATION}, {RETENTION_DAYS} days)",
+            lambda cards: f"{_brokers(_samples(cards) * of('row_bytes_per_sample'))}",
+            0,
+        ),
+        (
+            "partitions",
+            lambda cards: f"{_partitions(_wide_rows(cards) / of('flink_rows_per_core'))}",
+            0,
+        ),
+        (
+            "embedded rollup cores",
+            lambda cards: _embedded(_wide_rows(cards) / of("rollup_rows_per_core")),
+            reached("rollup_rows_per_core"),
+        ),
+        (
+            "Flink cores",
+            lambda cards: _cores(_wide_rows(cards) / of("flink_rows_per_core")),
+            reached("flink_rows_per_core"),
+        ),
+        (
+            "Flink state",
+            lambda cards: _bytes(cards * of("flink_state_bytes_per_card")),
+            reached("flink_state_bytes_per_card"),
+        ),
+        (
+            "warehouse: bytes per day",
+            lambda cards: _bytes(cards * of("warehouse_bytes_per_card_day")),
+            reached("warehouse_bytes_per_card_day"),
+        ),
+    )
+
+
+def _samples(cards: int) -> float:
+    return cards * SERIES_PER_CARD / STEP_SECONDS
+
+
+def _wide_rows(cards: int) -> float:
+    return cards * ROWS_PER_CARD_AND_STEP / STEP_SECONDS
+
+
+def _cores(at_full_load: float) -> str:
+    cores = at_full_load * HEADROOM
+    return f"{cores:.3f}" if cores < 1 else f"{math.ceil(cores):,}"
+
+
+def _embedded(at_full_load: float) -> str:
+    return _cores(at_full_load) if at_full_load * HEADROOM <= 1 else "use Flink"
+
+
+def _brokers(bytes_per_second: float) -> int:
+    written = bytes_per_second * REPLICATION
+    kept = written * DAY_SECONDS * RETENTION_DAYS
+    return max(REPLICATION, math.ceil(written / BROKER_BYTES_PER_SECOND), math.ceil(kept / BROKER_DISK_BYTES))
+
+
+def _partitions(flink_cores: float) -> int:
+    """Two for each core of Flink, so that there is room to grow; a power of two, at least 2."""
+    return max(2, 1 << math.ceil(math.log2(max(1.0, 2 * flink_cores * HEADROOM))))
+
+
+def _bytes(count: float) -> str:
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= size:
+            return f"{count / size:,.1f} {unit}"
+    return f"{count / 1e3:,.0f} kB"
+
+
+def _cell(text: str, cards: int, measured: int) -> str:
+    return text if cards <= measured else f"*{text}*"
