@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help demo test quick check bench bars clean
+.PHONY: help demo test quick check fuzz bench bars clean
 
 # The first Python that is new enough; a name that exists but cannot run (a version manager's stub) is passed over.
 PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3 python; do \
@@ -36,6 +36,9 @@ check: $(DEVELOP) ## lint, format, strict types, who may import whom, house styl
 	    [ -z "$$bars" ] || $(BIN)/mypy --scripts-are-modules $$bars
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m pytest -q tests/repository
+
+fuzz: $(DEVELOP) ## a million hostile remote-write bodies (ARGS="BODIES [FIRST SEED]")
+	@$(BIN)/python -m tests.fuzz.run_fuzz $(ARGS)
 
 bench: $(DEVELOP) ## every benchmark under bench/: ratios against a named baseline, on the same bytes, in the same run
 	@for benchmark in bench/bench_*.py; do \
