@@ -8,12 +8,18 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+PATIENCE_MS = 20_000
+"""How long a page may take to show something, on a machine that others load too."""
+
 
 @pytest.fixture
 def page(browser: "Browser") -> Iterator["Page"]:
+    from playwright.sync_api import expect  # noqa: PLC0415 - only who runs the browser tier has it loaded
+
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     opened = context.new_page()
-    opened.set_default_timeout(20_000)
+    opened.set_default_timeout(PATIENCE_MS)
+    expect.set_options(timeout=PATIENCE_MS)
     foreign: list[str] = []
     faults: list[str] = []
     opened.on("request", lambda request: None if _is_local(request.url) else foreign.append(request.url))
