@@ -335,6 +335,8 @@ def _crc(payload: bytes) -> int:
 
 
 def _write_all(file: int, parts: tuple[bytes, ...]) -> None:
-    pending = memoryview(b"".join(parts))
-    while pending:
-        pending = pending[os.write(file, pending) :]
+    written = os.writev(file, parts)
+    if written < sum(map(len, parts)):
+        pending = memoryview(b"".join(parts))[written:]
+        while pending:
+            pending = pending[os.write(file, pending) :]

@@ -11,14 +11,14 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from hashlib import sha256
 from time import perf_counter_ns
 
 from fleet.errors import Corrupt, Unavailable
+from pipeline.body_hash import BodyHash
 from pipeline.bus import BusFull, BusWriter
 from pipeline.lanes import cut_sections, split_sections
 from pipeline.remote_write import DecodedBody, Decoder, Version
-from pipeline.rows import BODY_HASH_BYTES, Section, Tally, pack, rows_of
+from pipeline.rows import Section, Tally, pack, rows_of
 from pipeline.series_table import SeriesTable
 
 REPEATS_MAX = 1_000_000
@@ -63,7 +63,6 @@ class Intake:
         now_seconds: a clock that never goes back.
         pack_record: how a record is written (`bus.record_format`).
         rows_per_record_max: rows beyond which a body becomes several records, so that a bus with a bound takes each.
-        cluster: cluster of the sender, where it is not what labels say; the same body of another is another body.
     """
 
     def __init__(
@@ -76,7 +75,6 @@ class Intake:
         now_seconds: Callable[[], float],
         pack_record: Callable[[tuple[Section, ...], bytes], bytes] = pack,
         rows_per_record_max: int = ROWS_PER_RECORD_MAX,
-        cluster: str = "",
     ) -> None:
         self._bus = bus
         self._table = table
@@ -85,7 +83,7 @@ class Intake:
         self._now_seconds = now_seconds
         self._pack_record = pack_record
         self._rows_per_record_max = rows_per_record_max
-        self._salt = cluster.encode()
+        self._body_hash = BodyHash()
         self._table_lock = threading.Lock()
         self._decoders: list[Decoder] = []
         self._memory_lock = threading.Lock()
@@ -100,10 +98,7 @@ class Intake:
             body: snappy block, as it came.
             version: what it is said to hold.
         """
-        # Most processors have instructions for SHA-256, so it is the cheapest hash that nobody can craft.
-        digest = sha256(body)
-        digest.update(bytes([version]) + self._salt)
-        body_hash = digest.digest()[:BODY_HASH_BYTES]
+        body_hash = self._body_hash.name(body, version)
         known = self._recalled(body_hash)
         if known is not None:
             self._count(repeats=1)

@@ -207,7 +207,6 @@ def _find_strings(  # noqa: PLR0913, PLR0917 - a kernel takes flat arrays
     arena: Any,
     numbers: Any,
 ) -> Any:
-    mask = np.uint64(len(slots) - 1)
     base, known = address(data), address(arena)
     missing = 0
     missing_bytes: Any = np.int64(0)
@@ -221,26 +220,10 @@ def _find_strings(  # noqa: PLR0913, PLR0917 - a kernel takes flat arrays
                 numbers[index] = last = guess
                 continue
         code = hash_bytes(base + start, size, seed)
-        slot = code & mask
-        number = slots[slot]
-        while number >= 0:
-            at = known_starts[number]
-            if (
-                hashes[number] == code
-                and known_starts[number + 1] - at == size
-                and same_bytes(known + at, base + start, size)
-            ):
-                break
-            slot = (slot + np.uint64(1)) & mask
-            number = slots[slot]
+        number, slot = _known(code, base + start, size, 1, slots, hashes, known_starts, known)
         if number < 0 and add:
-            number = count
-            slots[slot] = number
-            hashes[number] = code
-            following[number] = 0
-            at = known_starts[number]
-            arena[at : at + size] = data[start:end]
-            known_starts[number + 1] = at + size
+            number = _added(count, code, slot, size, slots, hashes, known_starts, following)
+            arena[known_starts[number] : known_starts[number + 1]] = data[start:end]
             count += 1
         if number < 0:
             missing += 1
@@ -269,7 +252,6 @@ def _find_sequences(  # noqa: PLR0913, PLR0917 - a kernel takes flat arrays
     arena: Any,
     numbers: Any,
 ) -> Any:
-    mask = np.uint64(len(slots) - 1)
     base, first, known = address(data), address(words), address(arena)
     limit = np.uint64(len(words))
     sequence = np.empty(0, dtype=np.int32)
@@ -293,26 +275,10 @@ def _find_sequences(  # noqa: PLR0913, PLR0917 - a kernel takes flat arrays
         for place in range(size):
             code = (code ^ np.uint64(sequence[place])) * np.uint64(0xFF51AFD7ED558CCD)
             code ^= code >> np.uint64(32)
-        slot = code & mask
-        number = slots[slot]
-        while number >= 0:
-            at = known_starts[number]
-            if (
-                hashes[number] == code
-                and known_starts[number + 1] - at == size
-                and same_bytes(known + 4 * at, address(sequence), 4 * size)
-            ):
-                break
-            slot = (slot + np.uint64(1)) & mask
-            number = slots[slot]
+        number, slot = _known(code, address(sequence), size, 4, slots, hashes, known_starts, known)
         if number < 0 and add:
-            number = count
-            slots[slot] = number
-            hashes[number] = code
-            following[number] = 0
-            at = known_starts[number]
-            arena[at : at + size] = sequence[:size]
-            known_starts[number + 1] = at + size
+            number = _added(count, code, slot, size, slots, hashes, known_starts, following)
+            arena[known_starts[number] : known_starts[number + 1]] = sequence[:size]
             count += 1
         if number < 0:
             missing += 1
@@ -322,6 +288,39 @@ def _find_sequences(  # noqa: PLR0913, PLR0917 - a kernel takes flat arrays
         last = np.int64(number)
         numbers[index] = number
     return missing, missing_elements, count, last
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _known(
+    code: Any, content: Any, size: Any, width: int, slots: Any, hashes: Any, known_starts: Any, known: Any
+) -> Any:
+    """Number of a known entry of `size` elements of `width` bytes, -1 where there is none; and the slot it ends at."""
+    mask = np.uint64(len(slots) - 1)
+    slot = code & mask
+    number = slots[slot]
+    while number >= 0:
+        at = known_starts[number]
+        if (
+            hashes[number] == code
+            and known_starts[number + 1] - at == size
+            and same_bytes(known + width * at, content, width * size)
+        ):
+            break
+        slot = (slot + np.uint64(1)) & mask
+        number = slots[slot]
+    return number, slot
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _added(
+    number: Any, code: Any, slot: Any, size: Any, slots: Any, hashes: Any, known_starts: Any, following: Any
+) -> Any:
+    """Makes room for a new entry behind all others; its number."""
+    slots[slot] = number
+    hashes[number] = code
+    following[number] = 0
+    known_starts[number + 1] = known_starts[number] + size
+    return np.int32(number)
 
 
 @njit(cache=True, nogil=True, forceinline=True)

@@ -53,11 +53,13 @@ class DecodedBody:
         version: version of the message.
         data: the message's bytes, uint8; label and symbol columns point into it. Behind them, references that don't
             stand together in the message.
-        series: shape (series, 7), int32; its columns are named in `remote_write_kernels` (`LABELS_START` …).
+        series: shape (series, 5), int32; its columns are named in `remote_write_kernels` (`LABELS_START` …).
         ts_ms: end of each sample's step, epoch milliseconds, shape (samples,); samples of one series stand together.
         values: shape (samples,), float64 with the sender's very bits, NaN payloads included.
         symbols: version 2: start and end of each symbol in `data`, shape (symbols, 2), int32; empty for version 1.
         metadata: number of metadata entries, which are counted and not kept.
+        histograms: number of native histograms, which are counted and not kept.
+        exemplars: number of exemplars, which are counted and not kept.
     """
 
     version: Version
@@ -67,16 +69,8 @@ class DecodedBody:
     values: NDArray[np.float64]
     symbols: Int32
     metadata: int
-
-    @property
-    def exemplars(self) -> int:
-        """Number of exemplars, which are counted and not kept."""
-        return int(self.series[:, kernels.EXEMPLARS].sum())
-
-    @property
-    def histograms(self) -> int:
-        """Number of native histograms, which are counted and not kept."""
-        return int(self.series[:, kernels.HISTOGRAMS].sum())
+    histograms: int
+    exemplars: int
 
 
 def decode(body: bytes, version: Version, *, decoded_bytes_max: int) -> DecodedBody:
@@ -123,7 +117,7 @@ class Decoder:
             found = _scan(data, size, version, room)
         if size > _KEPT_BYTES_MAX:
             self._message, self._room = np.empty(0, dtype=np.uint8), _Room.of(0, series=1, sample=1, symbol=1)
-        status, position, series, samples, symbols, metadata, end = found
+        status, position, series, samples, symbols, end, metadata, histograms, exemplars = found
         if status != kernels.OK:
             name = "prometheus.WriteRequest" if version is Version.V1 else "io.prometheus.write.v2.Request"
             raise Corrupt(f"cannot decode {name} at byte {position}: {_STATUS_TEXT[status]}")
@@ -139,6 +133,8 @@ class Decoder:
             values=room.value_bits[:samples].view(np.float64),
             symbols=room.symbols[:symbols],
             metadata=metadata,
+            histograms=histograms,
+            exemplars=exemplars,
         )
 
     def _unpack(self, body: bytes) -> int:

@@ -19,9 +19,9 @@ OK, CUT, BAD_WIRE, SPLIT_LABELS, OTHER_VERSION, NO_ROOM = 0, 1, 2, 3, 4, 5
 labels of one series don't stand together; a field that only the other version's message has; the output arrays are too
 short."""
 
-LABELS_START, LABELS_END, SAMPLES_START, SAMPLES_END, HISTOGRAMS, EXEMPLARS = range(6)
+LABELS_START, LABELS_END, SAMPLES_START, SAMPLES_END, HISTOGRAMS = range(5)
 """Columns of the per-series output of `scan`; the labels are version 1's label fields, or version 2's references."""
-SERIES_COLUMNS = 6
+SERIES_COLUMNS = 5
 
 
 @njit(cache=True, nogil=True, forceinline=True)
@@ -151,7 +151,7 @@ def _scan_series(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one branch
     ts_ms: Any,
     value_bits: Any,
 ) -> Any:
-    """Walks one TimeSeries message and fills its row; status, position, samples and loose bytes so far, metadata."""
+    """Walks a series, fills its row; status, position, samples, loose bytes; metadata, histograms, exemplars."""
     first_sample = samples
     labels_start: Any = base
     labels_end: Any = base
@@ -226,8 +226,8 @@ def _scan_series(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one branch
         if status != OK:
             break
         at = stop
-    _put_series(out, series, labels_start - base, labels_end - base, first_sample, samples, histograms, exemplars)
-    return status, position, samples, loose, metadata
+    _put_series(out, series, labels_start - base, labels_end - base, first_sample, samples, histograms)
+    return status, position, samples, loose, metadata, histograms, exemplars
 
 
 @njit(cache=True, nogil=True)
@@ -249,18 +249,16 @@ def _put_series(
     samples_start: int,
     samples_end: int,
     histograms: int,
-    exemplars: int,
 ) -> Any:
     out[series, LABELS_START] = labels_start
     out[series, LABELS_END] = labels_end
     out[series, SAMPLES_START] = samples_start
     out[series, SAMPLES_END] = samples_end
     out[series, HISTOGRAMS] = histograms
-    out[series, EXEMPLARS] = exemplars
 
 
 @njit(cache=True, nogil=True)
-def scan(  # noqa: C901, PLR0912 - one branch per field of the message
+def scan(  # noqa: C901, PLR0912, PLR0915 - one branch per field of the message
     data: Any, size: int, version: int, series_out: Any, ts_ms: Any, value_bits: Any, symbols: Any
 ) -> Any:
     """Walks one message.
@@ -275,7 +273,8 @@ def scan(  # noqa: C901, PLR0912 - one branch per field of the message
         symbols: (room, 2) int32, start and end of each symbol's bytes.
 
     Returns:
-        status, position, series, samples, symbols, metadata entries, end of the message and of what was put behind it.
+        status, position, series, samples, symbols, end of the message and of what was put behind it, metadata entries,
+        histograms, exemplars.
     """
     base = address(data)
     at: Any = base
@@ -284,7 +283,7 @@ def scan(  # noqa: C901, PLR0912 - one branch per field of the message
     room_end = base + len(data)
     loose = size
     status = OK
-    series = samples = symbol = metadata = 0
+    series = samples = symbol = metadata = histograms = exemplars = 0
     series_tag = np.uint64(10 if version == 1 else 42)
     while at < end:
         begin = at
@@ -303,15 +302,17 @@ def scan(  # noqa: C901, PLR0912 - one branch per field of the message
                 if refs_end > start + 2 and load8(refs_end - 1) > 127:
                     status = CUT
                 ts_ms[samples], value_bits[samples] = np.int64(time), load64(refs_end + 3)
-                _put_series(series_out, series, start + 2 - base, refs_end - base, samples, samples + 1, 0, 0)
+                _put_series(series_out, series, start + 2 - base, refs_end - base, samples, samples + 1, 0)
                 metadata += has_metadata
                 samples += 1
                 series += 1
             else:
-                status, begin, samples, loose, more = _scan_series(
+                status, begin, samples, loose, metadata_met, histograms_met, exemplars_met = _scan_series(
                     base, start, stop, version, loose, room_end, samples, series, series_out, ts_ms, value_bits
                 )
-                metadata += more
+                metadata += metadata_met
+                histograms += histograms_met
+                exemplars += exemplars_met
                 series += 1
         elif version == 2 and tag == 34:
             if symbol == len(symbols):
@@ -328,7 +329,7 @@ def scan(  # noqa: C901, PLR0912 - one branch per field of the message
         if status != OK:
             break
         at = stop
-    return status, begin - base, series, samples, symbol, metadata, loose
+    return status, begin - base, series, samples, symbol, loose, metadata, histograms, exemplars
 
 
 @njit(cache=True, nogil=True)

@@ -42,7 +42,6 @@ TS_MAX_MS = 4_102_444_800_000
 STALE_BITS = 0x7FF0000000000002
 """The NaN by which Prometheus says that a series has ended (prometheus/prometheus:model/value/value.go)."""
 
-BODY_HASH_BYTES = 16
 _MAGIC = b"GTR2"
 _HEADER = struct.Struct("<4sHH16sQ")
 _SECTION = struct.Struct("<BIII")
@@ -242,7 +241,7 @@ def pack(sections: tuple[Section, ...], body_hash: bytes) -> bytes:
 
     Args:
         sections: what `rows_of` gave.
-        body_hash: `BODY_HASH_BYTES` bytes.
+        body_hash: 16 bytes (`body_hash.BodyHash`).
     """
     room = sum(
         (2 + 2 * len(section.values)) * blocks.BLOCK_BYTES_MAX + 9 * (2 + len(section.values)) * len(section.ts_ms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import subprocess
 import sys
 
@@ -124,6 +125,21 @@ def test_full_storage_refuses_the_record_and_leaves_no_half_of_it(tmp_path):
     with pytest.raises(Corrupt, match="storage is full"):
         bus.append(b"second")
     is_full[0] = False
+    bus.append(b"third")
+    assert read_all(bus).records == (b"first", b"third")
+
+
+def test_a_record_that_storage_takes_half_of_is_refused_and_cut_off(tmp_path):
+    bus = file_bus(tmp_path)
+    bus.append(b"first")
+    # The kernel writes up to the limit and says so; the rest meets EFBIG, as it would meet a quota.
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(Corrupt, match="File too large"):
+            bus.append(bytes(5000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     bus.append(b"third")
     assert read_all(bus).records == (b"first", b"third")
 

@@ -64,7 +64,6 @@ def intakes(bus):
             decoded_bytes_max=1 << 24,
             repeat_memory_seconds=3600,
             now_seconds=time.monotonic,
-            cluster=sender.cluster or "",
         )
 
     return intake_of
