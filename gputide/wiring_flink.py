@@ -12,12 +12,14 @@ from fleet.settings import Settings
 from fleet.settings_pipeline import BusKind, KafkaSecurity, KafkaSettings, RecordFormat
 from gputide.data_folder import DataFolder
 from gputide.wiring_warehouse import open_warehouse, with_upkeep
+from pipeline.flink_configuration import FlinkJobOptions
 from pipeline.flink_process import FlinkEnvironment, FlinkProcess
 from pipeline.flink_publish import FlinkPublisher
-from pipeline.flink_sql import DEAD_SUFFIX, FlinkStatements, FlinkTopic, fingerprint, flink_statements
+from pipeline.flink_sql import FlinkStatements, fingerprint, flink_statements
+from pipeline.flink_sql_words import DEAD_SUFFIX, FlinkTopic
 from pipeline.flink_state import FlinkState
 from pipeline.rollup import Rollup
-from pipeline.rollup_flink import FlinkJobOptions, FlinkRollup
+from pipeline.rollup_flink import FlinkRollup
 
 _SASL = (KafkaSecurity.SASL_PLAINTEXT, KafkaSecurity.SASL_SSL)
 
@@ -38,19 +40,23 @@ def open_flink_rollup(folder: DataFolder, settings: Settings) -> Iterator[tuple[
             f"{settings.bus.record_format.value}: it reads rows from a topic; set bus.kind=kafka and "
             "bus.record_format=rows"
         )
+    from pipeline.dead_letters_kafka import KafkaDeadLetters
     from pipeline.kafka_progress import KafkaProgress
     from pipeline.kafka_topic import open_topic
 
     kafka = settings.kafka
     topic = open_topic(kafka, kafka.topic, partitions=kafka.partitions)
-    open_topic(kafka, kafka.topic + DEAD_SUFFIX, partitions=1)
     state = FlinkState(_state_folder(folder, settings))
     options = settings.flink
     with (
         open_warehouse(folder, settings) as warehouse,
-        closing(KafkaProgress(kafka, kafka.topic, kafka.group)) as progress,
+        closing(KafkaProgress(kafka, kafka.topic, kafka.group)) as of_rows,
+        closing(KafkaProgress(kafka, kafka.topic, kafka.group + DEAD_SUFFIX)) as of_unread,
+        closing(KafkaDeadLetters(kafka, kafka.topic)) as dead_letters,
     ):
-        publisher = FlinkPublisher(state, warehouse, source=f"flink-{kafka.topic}")
+        publisher = FlinkPublisher(
+            state, warehouse, source=f"flink-{kafka.topic}", dead_letters=dead_letters, source_of=topic.source
+        )
         taken = any(warehouse.applied_offset(topic.source(number)) for number in range(topic.partitions))
         if taken and not publisher.published:
             raise Misconfigured(
@@ -70,7 +76,7 @@ def open_flink_rollup(folder: DataFolder, settings: Settings) -> Iterator[tuple[
                 configuration=options.configuration,
             ),
             publisher=publisher,
-            progress=progress,
+            progress=(of_rows, of_unread),
             process_of=lambda token: FlinkProcess(_environment(settings), token, state.folder / "logs" / "flink.log"),
             fingerprint=fingerprint(window_seconds=settings.rollup.window_seconds, flush_seconds=options.flush_seconds),
         )

@@ -16,8 +16,11 @@ import pyarrow.compute as pc
 from fleet.durable import sync_folder, write_durably
 from fleet.errors import Corrupt
 from fleet.schema import TABLES
+from pipeline.bus import DeadLetters
 from pipeline.flink_merge import merged_parts
+from pipeline.flink_sql_unread import UNREAD_FOLDER
 from pipeline.flink_state import FlinkState
+from pipeline.flink_unread import keep_unread
 from pipeline.rollup import RollupStep
 from pipeline.rollup_duckdb import RollupTarget
 from pipeline.warehouse import AppendName, Part
@@ -25,6 +28,7 @@ from pipeline.warehouse import AppendName, Part
 BATCH_BYTES_MAX = 64 << 20
 """Bytes of files in one append: bounds the memory that merging takes."""
 _LATER_CHECKPOINTS = 2
+_FOLDERS = (*(table.name for table in TABLES), UNREAD_FOLDER)
 
 
 class FlinkPublisher:
@@ -34,6 +38,8 @@ class FlinkPublisher:
         state: the job's folder.
         warehouse: where rows go.
         source: name of the appends; one per topic.
+        dead_letters: where what could not be read is kept; None counts it only.
+        source_of: the name of a partition of the topic, which dead letters carry.
         crash_point: called with a name at every moment at which a crash would matter; tests raise or kill there.
     """
 
@@ -43,11 +49,15 @@ class FlinkPublisher:
         warehouse: RollupTarget,
         *,
         source: str,
+        dead_letters: DeadLetters | None = None,
+        source_of: Callable[[int], str] = str,
         crash_point: Callable[[str], None] = lambda _name: None,
     ) -> None:
         self._state = state
         self._warehouse = warehouse
         self._source = source
+        self._dead_letters = dead_letters
+        self._source_of = source_of
         self._crash_point = crash_point
 
     @property
@@ -89,31 +99,35 @@ class FlinkPublisher:
 
         def parts() -> Iterator[Part]:
             for table in TABLES:
-                paths = [self._state.staging / file for file in files if file.split("/")[0] == table.name]
-                for part in merged_parts(table, paths):
+                for part in merged_parts(table, self._paths(files, table.name)):
                     tally[0] += sum(piece.num_rows for piece in part.rows)
                     if "samples" in part.rows[0].column_names:
                         tally[1] += pc.sum(part.rows[0].column("samples")).as_py()
                     yield part
 
+        unread = keep_unread(self._paths(files, UNREAD_FOLDER), self._dead_letters, source_of=self._source_of)
+        self._crash_point("after dead letters")
         self._warehouse.append(AppendName(source=self._source, start=number, end=number + 1), parts())
         self._crash_point("after append")
         return RollupStep(
             start=number,
             end=number + 1,
             records=len(files),
-            corrupt=0,
+            corrupt=unread,
             samples=tally[1],
             repeats=0,
             rows=tally[0],
         )
+
+    def _paths(self, files: Sequence[str], folder: str) -> list[Path]:
+        return [self._state.staging / file for file in files if file.split("/")[0] == folder]
 
     def _next_files(self, known: set[str]) -> list[str]:
         found: list[str] = []
         size = 0
         for path in self._state.finished_files():
             name = path.as_posix()
-            if name in known or path.parts[0] not in {table.name for table in TABLES}:
+            if name in known or path.parts[0] not in _FOLDERS:
                 continue
             size += (self._state.staging / path).stat().st_size
             if found and size > BATCH_BYTES_MAX:
@@ -136,9 +150,9 @@ class FlinkPublisher:
                 continue
             for file in files:
                 (self._state.staging / file).unlink(missing_ok=True)
-            for table in TABLES:
-                if (self._state.staging / table.name).is_dir():
-                    sync_folder(self._state.staging / table.name)
+            for folder in _FOLDERS:
+                if (self._state.staging / folder).is_dir():
+                    sync_folder(self._state.staging / folder)
             self._crash_point("before intent is removed")
             path.unlink()
 

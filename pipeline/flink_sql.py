@@ -4,39 +4,30 @@ Records in the *rows* format come from a Kafka topic. Per identity and time, an 
 measure was there: only the first occurrence is added (its memory is the job's state, let go of after
 `rollup.repeat_memory_seconds`). Sums are kept by *event* window, flushed by a *processing-time* window: a late row
 makes one more additive row for its window, nothing waits for a watermark and nothing is dropped. Pure text; called by
-`rollup_flink` and by `gputide rollup --engine flink --explain`.
+`gputide.wiring_flink` and by `gputide rollup --engine flink --explain`.
 
-What can't be read goes to a dead-letter topic as it came: no header `schema` of this version, or no JSON object of it.
-A row in a readable record whose `hash` or time is missing, or can't be read as an integer, is passed over and counted
-nowhere: dead letters are whole records, and sending one would show as unread what its other rows have added.
+What can't be read, a record or a row of one, goes to files of its own (`flink_sql_unread`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 
-from fleet.schema import (
-    CARD_MEASURES,
-    CARD_USAGE,
-    POD_USAGE,
-    SCHEMA_VERSION,
-    SLICE_MEASURES,
-    TABLES,
-    ColumnKind,
-    Merge,
-    Table,
+from fleet.schema import CARD_USAGE, POD_USAGE, TABLES, ColumnKind, Table
+from pipeline.flink_sql_unread import PLACE, UNREAD_INSERT, unread_definitions
+from pipeline.flink_sql_words import (
+    USAGE_MEASURES,
+    FlinkTopic,
+    field_types,
+    is_whole,
+    kafka_options,
+    name_in_sql,
+    rows_of_records,
+    table_in_sql,
+    texts_of,
 )
 
-HEADER = "schema"
-"""Header of every record; its value is the schema's version in ASCII digits."""
-DEAD_SUFFIX = ".dead"
-"""What the name of the dead-letter topic ends with."""
-RECORD_START = f'{{"schema_version":{SCHEMA_VERSION},"body":"'
-"""What every record of this version begins with; `row_records` writes it."""
-
-_USAGE_MEASURES = {POD_USAGE.name: SLICE_MEASURES, CARD_USAGE.name: CARD_MEASURES}
 _FLINK_TYPES = {
     ColumnKind.TEXT: "STRING",
     ColumnKind.INTEGER: "BIGINT",
@@ -46,25 +37,6 @@ _FLINK_TYPES = {
 }
 _USAGE_TABLES = (POD_USAGE, CARD_USAGE)
 _DAY_MS = 86_400_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlinkTopic:
-    """The topic that the job reads, and as whom.
-
-    Attributes:
-        servers: brokers, `HOST:PORT,…`.
-        topic: its name.
-        group: consumer group whose offsets show how far checkpoints are.
-        properties: further properties of the Kafka client, such as those of TLS and SASL.
-        is_resumed_by_group: begin where the group's offsets are, instead of at the oldest record.
-    """
-
-    servers: str
-    topic: str
-    group: str
-    properties: Mapping[str, str] = field(default_factory=dict)
-    is_resumed_by_group: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +63,7 @@ def flink_statements(
     """The whole job.
 
     Args:
-        topic: where records come from; the dead-letter topic stands beside it.
+        topic: where records come from.
         staging: URI of the folder that takes the Parquet files, one folder per table below it.
         window_seconds: length of the event windows.
         flush_seconds: how long sums are gathered before they are written.
@@ -103,12 +75,12 @@ def flink_statements(
     definitions += [_counted(table) for table in _USAGE_TABLES]
     inserts = [
         _usage_insert(table, window_seconds, flush_seconds, histograms)
-        if table.name in _USAGE_MEASURES
+        if table.name in USAGE_MEASURES
         else _sighting_insert(table, flush_seconds)
         for table in TABLES
     ]
-    definitions += [_payloads(topic), _dead_letters(topic)]
-    inserts.append(_dead_insert())
+    definitions += unread_definitions(topic, staging)
+    inserts.append(UNREAD_INSERT)
     return FlinkStatements(definitions=tuple(definitions), inserts=tuple(inserts))
 
 
@@ -119,54 +91,12 @@ def fingerprint(*, window_seconds: int, flush_seconds: int) -> str:
     return sha256(str(statements).encode()).hexdigest()
 
 
-def name_in_sql(name: str) -> str:
-    """A name as an identifier."""
-    return "`" + name.replace("`", "``") + "`"
-
-
-def text_in_sql(text: str) -> str:
-    """A text as a literal."""
-    return "'" + text.replace("'", "''") + "'"
-
-
 def _records(topic: FlinkTopic) -> str:
     columns = ["  `schema_version` INT"]
     columns += [f"  {name_in_sql(table.name)} ARRAY<ROW<{_typed(table)}>>" for table in TABLES]
-    columns += ["  `headers` MAP<STRING, BYTES> METADATA VIRTUAL", "  `arrived` AS PROCTIME()"]
-    options = {**_kafka_options(topic), "format": "json", "json.ignore-parse-errors": "true"}
-    return _table("records", columns, options)
-
-
-def _payloads(topic: FlinkTopic) -> str:
-    """The same topic as bytes: the JSON format passes over what it can't read and says nothing."""
-    columns = ["  `payload` STRING", "  `headers` MAP<STRING, BYTES> METADATA VIRTUAL"]
-    # A group of its own: the offsets of the job's group must say how far the rows are.
-    options = {**_kafka_options(topic), "properties.group.id": topic.group + DEAD_SUFFIX, "format": "raw"}
-    return _table("payloads", columns, options)
-
-
-def _dead_letters(topic: FlinkTopic) -> str:
-    options = {
-        "connector": "kafka",
-        "topic": topic.topic + DEAD_SUFFIX,
-        "properties.bootstrap.servers": topic.servers,
-        **{f"properties.{name}": value for name, value in sorted(topic.properties.items())},
-        "format": "raw",
-        "sink.delivery-guarantee": "at-least-once",
-    }
-    return _table("dead_letters", ["  `payload` STRING"], options)
-
-
-def _kafka_options(topic: FlinkTopic) -> dict[str, str]:
-    return {
-        "connector": "kafka",
-        "topic": topic.topic,
-        "properties.bootstrap.servers": topic.servers,
-        "properties.group.id": topic.group,
-        "properties.auto.offset.reset": "earliest",
-        **{f"properties.{name}": value for name, value in sorted(topic.properties.items())},
-        "scan.startup.mode": "group-offsets" if topic.is_resumed_by_group else "earliest-offset",
-    }
+    columns += ["  `headers` MAP<STRING, BYTES> METADATA VIRTUAL", *PLACE, "  `arrived` AS PROCTIME()"]
+    options = {**kafka_options(topic), "format": "json", "json.ignore-parse-errors": "true"}
+    return table_in_sql("records", columns, options)
 
 
 def _sink(table: Table, staging: str) -> str:
@@ -177,63 +107,32 @@ def _sink(table: Table, staging: str) -> str:
         "format": "parquet",
         "parquet.compression": "ZSTD",
     }
-    return _table(f"{table.name}_files", columns, options)
-
-
-def _table(name: str, columns: list[str], options: Mapping[str, str]) -> str:
-    body = ",\n".join(columns)
-    written = ",\n".join(f"  {text_in_sql(key)} = {text_in_sql(value)}" for key, value in options.items())
-    return f"CREATE TEMPORARY TABLE {name_in_sql(name)} (\n{body}\n) WITH (\n{written}\n)"
-
-
-def _field_types(table: Table) -> dict[str, str]:
-    """Fields of one row in a record, quoted, and their types."""
-    fields = {"`hash`": "BIGINT", **{name_in_sql(name): "STRING" for name in _texts(table)}}
-    if table.name not in _USAGE_MEASURES:
-        times = [column.name for column in table.columns if column.kind is ColumnKind.TIME_MS]
-        return fields | {name_in_sql(name): "BIGINT" for name in times}
-    fields["`ts_ms`"] = "BIGINT"
-    for column in _USAGE_MEASURES[table.name]:
-        fields[name_in_sql(column.measure.value)] = "BIGINT"
-        if column.has_histogram:
-            fields[name_in_sql(column.measure.value + "_bin")] = "INT"
-    return fields
+    return table_in_sql(f"{table.name}_files", columns, options)
 
 
 def _typed(table: Table) -> str:
-    return ", ".join(f"{name} {kind}" for name, kind in _field_types(table).items())
-
-
-def _texts(table: Table) -> list[str]:
-    return [column.name for column in table.columns if column.merge is Merge.KEY and column.kind is ColumnKind.TEXT]
-
-
-def _is_known() -> str:
-    return f"DECODE(`headers`[{text_in_sql(HEADER)}], 'UTF-8') = '{SCHEMA_VERSION}'"
+    return ", ".join(f"{name} {kind}" for name, kind in field_types(table).items())
 
 
 def _unnested(table: Table) -> str:
-    """The rows of all records whose header is right."""
-    alias = list(_field_types(table))
-    time = "`ts_ms`" if table.name in _USAGE_MEASURES else "`last_seen`"
+    """The whole rows of all records whose header is right."""
     return (
         f"CREATE TEMPORARY VIEW {name_in_sql(table.name + '_rows')} AS\n"
-        f"SELECT {', '.join('r.' + name for name in alias)}, `arrived`\n"
-        f"FROM `records` CROSS JOIN UNNEST(`records`.{name_in_sql(table.name)}) AS r ({', '.join(alias)})\n"
-        f"WHERE {_is_known()} AND r.`hash` IS NOT NULL AND r.{time} IS NOT NULL"
+        f"SELECT {', '.join('r.' + name for name in field_types(table))}, `arrived`\n"
+        f"{rows_of_records(table)} AND {is_whole(table)}"
     )
 
 
 def _counted(table: Table) -> str:
     """Beside each row, how often its (identity, time) and each of its measures were there, itself included."""
-    fields = ", ".join(_field_types(table))
+    fields = ", ".join(field_types(table))
     counts = ["COUNT(*) OVER w AS `times`"]
     counts += [
         f"COUNT({name_in_sql(column.measure.value)}) OVER w AS {name_in_sql(column.measure.value + '_times')}"
-        for column in _USAGE_MEASURES[table.name]
+        for column in USAGE_MEASURES[table.name]
     ]
     rows = name_in_sql(table.name + "_rows")
-    nulls = ", ".join(f"CAST(NULL AS {kind})" for kind in _field_types(table).values())
+    nulls = ", ".join(f"CAST(NULL AS {kind})" for kind in field_types(table).values())
     return (
         f"CREATE TEMPORARY VIEW {name_in_sql(table.name + '_counted')} AS\nSELECT *,\n  " + ",\n  ".join(counts) + "\n"
         # The union keeps the planner from merging the projection into the OVER aggregate, which would then carry the
@@ -246,12 +145,12 @@ def _counted(table: Table) -> str:
 
 def _usage_insert(table: Table, window_seconds: int, flush_seconds: int, histograms: bool) -> str:
     window_ms = window_seconds * 1000
-    texts = [name_in_sql(name) for name in _texts(table)]
+    texts = [name_in_sql(name) for name in texts_of(table)]
     inner = [f"(`ts_ms` - 1) - MOD(`ts_ms` - 1, {window_ms}) AS `start_ms`", *texts]
     inner.append("CASE WHEN `times` = 1 THEN 1 ELSE 0 END AS `is_first`")
     outer = ["`start_ms`", f"CAST({window_seconds} AS BIGINT)", *texts, "SUM(CAST(`is_first` AS BIGINT))"]
     first_of_any = ["`times` = 1"]
-    for column in _USAGE_MEASURES[table.name]:
+    for column in USAGE_MEASURES[table.name]:
         name, times = column.measure.value, name_in_sql(column.measure.value + "_times")
         inner.append(f"CASE WHEN {times} = 1 THEN {name_in_sql(name)} END AS {name_in_sql(name)}")
         first_of_any.append(f"({times} = 1 AND {name_in_sql(name)} IS NOT NULL)")
@@ -268,7 +167,7 @@ def _usage_insert(table: Table, window_seconds: int, flush_seconds: int, histogr
 
 
 def _sighting_insert(table: Table, flush_seconds: int) -> str:
-    texts = [name_in_sql(name) for name in _texts(table)]
+    texts = [name_in_sql(name) for name in texts_of(table)]
     outer = [*texts, "MIN(`first_seen`)", "MAX(`last_seen`)", "MAX(`ended_at`)"]
     source = (
         f"(SELECT {', '.join(texts)}, COALESCE(`first_seen`, `last_seen`) AS `first_seen`, `last_seen`, `ended_at`,\n"
@@ -291,11 +190,3 @@ def _windowed_insert(table: Table, outer: list[str], source: str, keys: list[str
 def _interval(seconds: int) -> str:
     # A literal of more than two digits needs its precision named.
     return f"INTERVAL '{seconds}' SECOND({max(2, len(str(seconds)))})"
-
-
-def _dead_insert() -> str:
-    begins_right = f"STARTSWITH(`payload`, {text_in_sql(RECORD_START)})"
-    return (
-        "INSERT INTO `dead_letters`\nSELECT `payload` FROM `payloads`\n"
-        f"WHERE ({_is_known()}) IS NOT TRUE OR ({begins_right}) IS NOT TRUE OR NOT (`payload` IS JSON OBJECT)"
-    )

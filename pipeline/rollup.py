@@ -14,7 +14,7 @@ class RollupStep:
         start: offset it began at.
         end: offset it ended at.
         records: records taken in.
-        corrupt: records that could not be read and were passed over.
+        corrupt: records, or single rows of them, that could not be read and were passed over.
         samples: partial rows that came in.
         repeats: partial rows that brought nothing new: merged into others or counted before.
         rows: rows written, all tables and levels.

@@ -11,13 +11,14 @@ from __future__ import annotations
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Protocol
 
 from fleet.errors import Misconfigured, Unavailable
 from fleet.logs import logger
+from pipeline.flink_configuration import FlinkJobOptions, job_configuration
 from pipeline.flink_process import FlinkProcess, end_left_over
 from pipeline.flink_publish import FlinkPublisher
 from pipeline.flink_rest import FlinkRest
@@ -31,7 +32,7 @@ _SUBMIT_SECONDS = 300.0
 _STOP_SECONDS = 120.0
 _POLL_SECONDS = 0.1
 _CHECK_SECONDS = 1.0
-_MAX_PARALLELISM = 128
+_FLUSH_MARGIN_SECONDS = 1.0
 _OVER = {"FINISHED", "FAILED", "CANCELED", "SUSPENDED", None}
 
 
@@ -47,29 +48,6 @@ class TopicProgress(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlinkJobOptions:
-    """How a job runs.
-
-    Attributes:
-        parallelism: tasks of each kind beside each other.
-        checkpoint_milliseconds: time between checkpoints, and so between finished files.
-        flush_seconds: how long sums are gathered.
-        memory_seconds: how long a sample is remembered, to count once (`rollup.repeat_memory_seconds`).
-        rest: address of a JobManager, `http://HOST:PORT`; None runs the job in our own process.
-        restarts: how the cluster treats a failing job: `exponential-delay`, or `none` so that we do it.
-        configuration: further options of Flink, which win over ours.
-    """
-
-    parallelism: int
-    checkpoint_milliseconds: int
-    flush_seconds: int
-    memory_seconds: int
-    rest: str | None = None
-    restarts: str = "exponential-delay"
-    configuration: Mapping[str, str] = field(default_factory=dict)
-
-
 class FlinkRollup:
     """Rolls a topic up through Flink; a `Rollup`.
 
@@ -78,7 +56,7 @@ class FlinkRollup:
         statements: the job, reading from the oldest record (False) or from where its group is (True).
         options: how it runs.
         publisher: takes files to the warehouse.
-        progress: the topic.
+        progress: the topic as each consumer group of the job sees it.
         process_of: starts Flink's process; its argument is the token that it shall carry.
         fingerprint: tells the job's SQL from another; state is kept for the same SQL only.
     """
@@ -90,7 +68,7 @@ class FlinkRollup:
         options: FlinkJobOptions,
         *,
         publisher: FlinkPublisher,
-        progress: TopicProgress,
+        progress: Sequence[TopicProgress],
         process_of: Callable[[str], FlinkProcess],
         fingerprint: str,
     ) -> None:
@@ -106,6 +84,16 @@ class FlinkRollup:
         self._job = ""
         self._checked = 0.0
         self._settled_at: Mapping[int, int] | None = None
+
+    @property
+    def job(self) -> str:
+        """Id of the job, 32 hexadecimal digits; empty before `start`."""
+        return self._job
+
+    @property
+    def address(self) -> str | None:
+        """Where the JobManager of the job answers, `http://HOST:PORT`; None while no job is watched."""
+        return None if self._rest is None else self._rest.address
 
     def start(self) -> None:
         """Starts the job where it was, or watches the one that a cluster still runs.
@@ -164,20 +152,21 @@ class FlinkRollup:
     def settle(self, *, seconds_max: float) -> None:
         """Waits until everything that is on the topic now lies in finished files.
 
-        Processing-time windows don't close when input ends, so what is waited for is: the job's offsets at the topic's
-        ends, then one flush, then checkpoints that were begun after it.
+        Nothing of that waits for the checkpoints that come by the clock: they are asked for. Processing-time windows
+        don't close when input ends, so what is waited for is: a checkpoint with the topic's ends as the job's offsets,
+        which so has every row behind the sources; then the end of the windows that were open then; then a checkpoint
+        that was begun after it, whose files have their names once one more is through.
 
         Raises:
             Unavailable: that takes longer, or the job has ended.
         """
         deadline = time.monotonic() + seconds_max
-        ends = self._progress.ends()
-        self._wait(lambda: self._has_reached(ends), deadline, "read the topic to its end")
-        flushed = time.monotonic() + self._options.flush_seconds + 0.2
-        self._wait(lambda: time.monotonic() >= flushed, deadline, "flush")
-        # The first that ends from now on may have begun before; its files show when the one after it is through.
-        wanted = self._newest_number() + 3
-        self._wait(lambda: self._newest_number() >= wanted, deadline, "make checkpoints")
+        ends = self._progress[0].ends()
+        self._read_up_to(ends, deadline)
+        closed = time.monotonic() + self._seconds_to_flush()
+        self._wait(lambda: time.monotonic() >= closed, deadline, "flush")
+        for _ in range(2):
+            self._wait(lambda: self._checkpoint(deadline) is not None, deadline, "make checkpoints")
         self._settled_at = ends
 
     def stop(self) -> None:
@@ -189,7 +178,7 @@ class FlinkRollup:
         try:
             self._stop_in_order(rest)
             # Asked only now: what came between the last flush and the stop lies in the savepoint.
-            is_drained = self._settled_at is not None and self._progress.ends() == self._settled_at
+            is_drained = self._settled_at is not None and self._progress[0].ends() == self._settled_at
         except Unavailable as exc:
             _log.warning("flink job not stopped in order; its last checkpoint counts", why=str(exc))
             if self._options.rest is None:
@@ -219,7 +208,9 @@ class FlinkRollup:
             self._state.remember(run)
             statements = self._statements(by_group)
             address = self._options.rest or f"http://127.0.0.1:{_free_port()}"
-            configuration = self._configuration(job, address, restore)
+            configuration = job_configuration(
+                self._options, job=job, address=address, checkpoints=self._state.checkpoints, restore=restore
+            )
             self._job = process.submit(
                 {
                     "configuration": configuration,
@@ -236,42 +227,7 @@ class FlinkRollup:
             self._process = process
         else:
             process.end()
-        _log.info("flink job started", job=self._job, restored_from=restore)
-
-    def _configuration(self, job: str, address: str, restore: str | None) -> dict[str, str]:
-        host, _, port = address.partition("://")[2].partition(":")
-        found = {
-            "$internal.pipeline.job-id": job,
-            "pipeline.name": "gputide rollup",
-            "pipeline.max-parallelism": str(_MAX_PARALLELISM),
-            "pipeline.object-reuse": "true",
-            "parallelism.default": str(self._options.parallelism),
-            "table.local-time-zone": "UTC",
-            "table.exec.state.ttl": f"{self._options.memory_seconds} s",
-            "execution.checkpointing.interval": f"{self._options.checkpoint_milliseconds} ms",
-            "execution.checkpointing.mode": "EXACTLY_ONCE",
-            "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
-            "execution.checkpointing.num-retained": "3",
-            "execution.checkpointing.storage": "filesystem",
-            "execution.checkpointing.dir": self._state.checkpoints.as_uri(),
-            "restart-strategy.type": self._options.restarts,
-        }
-        if self._options.rest is None:
-            found |= {
-                "rest.address": "localhost",
-                "rest.bind-address": "127.0.0.1",
-                "rest.bind-port": port,
-                "rest.port": port,
-                "taskmanager.numberOfTaskSlots": str(self._options.parallelism),
-                "taskmanager.memory.network.min": "64mb",
-                "taskmanager.memory.network.max": "64mb",
-                "taskmanager.memory.managed.size": "64mb",
-            }
-        else:
-            found |= {"execution.target": "remote", "rest.address": host, "rest.port": port}
-        if restore is not None:
-            found["execution.state-recovery.path"] = restore
-        return {**found, **self._options.configuration}
+        _log.info("flink job started", job=self._job, address=address, restored_from=restore)
 
     def _is_running(self, former: FlinkRun) -> bool:
         """Whether a cluster still runs the job; a cluster that can't be asked might."""
@@ -318,13 +274,43 @@ class FlinkRollup:
             return process.failure() or "it does not answer"
         return None if state not in _OVER else rest.failure(self._job) or f"it is {state}"
 
-    def _has_reached(self, ends: Mapping[int, int]) -> bool:
-        committed = self._progress.committed()
-        return all(committed.get(number, 0) >= end for number, end in ends.items())
+    def _read_up_to(self, ends: Mapping[int, int], deadline: float) -> None:
+        """Waits for a checkpoint with these offsets, which the job's groups show.
 
-    def _newest_number(self) -> int:
-        newest = self._state.newest()
-        return 0 if newest is None else newest.number
+        Checkpoints are asked for at most a fifth of the time, so that a long way to go is not made longer.
+        """
+        asked_again = 0.0
+
+        def is_there() -> bool:
+            nonlocal asked_again
+            if time.monotonic() >= asked_again:
+                begun = time.monotonic()
+                self._checkpoint(deadline)
+                took = time.monotonic() - begun
+                asked_again = time.monotonic() + max(_CHECK_SECONDS, 4 * took)
+            groups = [progress.committed() for progress in self._progress]
+            return all(group.get(number, 0) >= end for group in groups for number, end in ends.items())
+
+        self._wait(is_there, deadline, "read the topic to its end")
+
+    def _checkpoint(self, deadline: float) -> int | None:
+        """The number of a checkpoint that was asked for; None where the job can't take one now."""
+        if self._rest is None:
+            return None
+        try:
+            return self._rest.checkpoint(self._job, seconds_max=max(1.0, deadline - time.monotonic()))
+        except Unavailable:
+            return None  # its tasks are being started, or it has ended, which `_wait` looks for
+
+    def _seconds_to_flush(self) -> float:
+        """How long until every window that is open now has closed.
+
+        Windows end at multiples of their length. In our own process that is by the clock that we have; a cluster's
+        clocks may be others, so there it is a whole window.
+        """
+        flush_seconds = self._options.flush_seconds
+        left = flush_seconds if self._options.rest is not None else flush_seconds - time.time() % flush_seconds
+        return left + _FLUSH_MARGIN_SECONDS
 
     def _wait(self, is_done: Callable[[], bool], deadline: float, purpose: str) -> None:
         while not is_done():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fleet.errors import Corrupt
+from fleet.errors import Corrupt, Unavailable
 from fleet.schema import INVENTORY_NODES, POD_USAGE, ColumnKind, Table
+from pipeline.dead_letters_file import FileDeadLetters
 from pipeline.flink_merge import merged_parts
 from pipeline.flink_publish import FlinkPublisher
 from pipeline.flink_state import FlinkRun, FlinkState
@@ -109,6 +111,7 @@ class Killed(Exception):
 
 POINTS = (
     "after intent",
+    "after dead letters",
     "before rename",
     "before manifest",
     "after manifest",
@@ -149,6 +152,70 @@ def test_a_kill_at_any_point_neither_loses_nor_doubles_a_file(tmp_path: Path, po
     assert reached
     assert not state.finished_files()
     assert not list(state.batches.iterdir())
+
+
+UNREAD = pa.schema(
+    [
+        ("payload", pa.binary()), ("kind", pa.string()), ("reason", pa.string()), ("from_partition", pa.int32()),
+        ("from_offset", pa.int64()),
+    ]
+)  # fmt: skip
+
+
+def write_unread(state: FlinkState, rows: list[dict[str, Any]]) -> None:
+    """One finished file with what the job could not read."""
+    (state.staging / "unread").mkdir(exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows, schema=UNREAD), state.staging / "unread" / "part-0")
+
+
+def test_what_a_job_could_not_read_is_counted_and_kept_with_its_place_and_reason(tmp_path: Path) -> None:
+    state, warehouse = FlinkState(tmp_path / "state"), DuckdbWarehouse(tmp_path / "warehouse")
+    letters = FileDeadLetters(tmp_path / "dead")
+    of_row = {"kind": "pod_usage", "reason": "a row lacks: hash", "from_partition": 1}
+    write_unread(
+        state,
+        [
+            {"payload": b"\xff", "kind": "record", "reason": "no JSON", "from_partition": 0, "from_offset": 7},
+            {"payload": None, "kind": "record", "reason": "no JSON", "from_partition": 0, "from_offset": 8},
+            of_row | {"payload": b"{}", "from_offset": 9},
+        ],
+    )
+    write(state, "part-0", [window(START_MS, 1)])
+    publisher = FlinkPublisher(
+        state, warehouse, source=SOURCE, dead_letters=letters, source_of=lambda number: f"topic-{number}"
+    )
+    step = publisher.publish()
+    assert step is not None
+    assert (step.corrupt, step.samples) == (3, 1)
+    assert publisher.publish() is None
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "dead").glob("*.record")}
+    assert kept == {
+        "topic-0-00000000000000000007.record": b"\xff",
+        "topic-0-00000000000000000008.record": b"",
+        "topic-1-00000000000000000009.record": b"{}",
+    }
+    reason = json.loads((tmp_path / "dead" / "topic-1-00000000000000000009.json").read_bytes())["reason"]
+    assert reason == "cannot read bus record: pod_usage: a row lacks: hash"
+
+
+def test_dead_letters_that_cannot_be_kept_now_keep_their_batch_from_being_published(tmp_path: Path) -> None:
+    state, warehouse = FlinkState(tmp_path / "state"), DuckdbWarehouse(tmp_path / "warehouse")
+    write_unread(
+        state, [{"payload": b"x", "kind": "record", "reason": "no JSON", "from_partition": 0, "from_offset": 7}]
+    )
+    write(state, "part-0", [window(START_MS, 1)])
+
+    class Away:
+        def put(self, payload: bytes, *, reason: str, source: str, offset: int) -> None:
+            raise Unavailable("brokers are away")
+
+    with pytest.raises(Unavailable):
+        FlinkPublisher(state, warehouse, source=SOURCE, dead_letters=Away()).publish()
+    letters = FileDeadLetters(tmp_path / "dead")
+    step = FlinkPublisher(state, warehouse, source=SOURCE, dead_letters=letters).publish()
+    assert step is not None
+    assert (step.corrupt, len(letters)) == (1, 1)
+    assert stored_rows(warehouse, POD_USAGE)[60, START_MS, "GPU-0"]["samples"] == 1
 
 
 def test_files_stay_until_two_further_checkpoints_stand(tmp_path: Path) -> None:

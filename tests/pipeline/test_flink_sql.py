@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-from fleet.schema import MEASURES, TABLES, Merge
+from fleet.schema import CARD_USAGE, MEASURES, POD_USAGE, TABLES, ColumnKind, Merge
 from pipeline import row_records
-from pipeline.flink_sql import RECORD_START, FlinkTopic, fingerprint, flink_statements, text_in_sql
+from pipeline.flink_sql import fingerprint, flink_statements
+from pipeline.flink_sql_words import RECORD_START, FlinkTopic, text_in_sql
 
 TOPIC = FlinkTopic(servers="broker:9092", topic="samples", group="rollup", properties={"x": "it's"})
 STATEMENTS = flink_statements(TOPIC, staging="file:///staging", window_seconds=60, flush_seconds=300)
@@ -45,12 +46,24 @@ def test_quotes_in_options_stay_inside_their_literal() -> None:
     assert text_in_sql("'; DROP") == "'''; DROP'"
 
 
-def test_dead_letters_take_what_has_another_header_beginning_or_form() -> None:
-    (insert,) = [text for text in STATEMENTS.inserts if "dead_letters" in text]
-    assert "`headers`['schema']" in insert
-    assert text_in_sql(row_records.RECORD_START) in insert
-    assert "NOT (`payload` IS JSON OBJECT)" in insert
+def test_files_of_what_is_unread_take_records_of_another_header_beginning_or_form() -> None:
+    (view,) = [text for text in STATEMENTS.definitions if "VIEW `unread`" in text]
+    of_records = view.partition("UNION ALL")[0]
+    assert "`headers`['schema']" in of_records
+    assert text_in_sql(row_records.RECORD_START) in of_records
+    assert "NOT (DECODE(`payload`, 'UTF-8') IS JSON OBJECT)" in of_records
     assert row_records.RECORD_START == RECORD_START
+
+
+def test_a_row_is_either_added_or_unread() -> None:
+    (unread,) = [text for text in STATEMENTS.definitions if "VIEW `unread`" in text]
+    for table in TABLES:
+        time = "ts_ms" if table in (CARD_USAGE, POD_USAGE) else "last_seen"
+        texts = [column.name for column in table.columns if column.kind is ColumnKind.TEXT]
+        whole = " AND ".join(f"r.`{name}` IS NOT NULL" for name in ("hash", time, *texts))
+        (added,) = [text for text in STATEMENTS.definitions if f"VIEW `{table.name}_rows`" in text]
+        assert added.endswith(f"AND ({whole})")
+        assert f"AND NOT ({whole})" in unread
 
 
 def test_a_job_that_is_resumed_by_its_group_begins_at_the_groups_offsets() -> None:
