@@ -232,6 +232,8 @@ class RollupSettings(Section):
     """Length of the finest window; a divisor of 900 (coarser tables are merges of finer ones)."""
     chunk_bytes: Bytes = 256 * MIB
     """How much of the bus one step of the rollup takes in at most."""
+    pause_seconds: Annotated[int, Field(ge=0, le=900)] = 15
+    """Shortest time between the begins of two steps that take in little, so that a quiet bus makes few files."""
     repeat_memory_seconds: Seconds = 3600
     """How long the hash of a request's body is remembered, so that one that is sent again counts once."""
 

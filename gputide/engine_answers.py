@@ -6,16 +6,19 @@ describe.
 
 from __future__ import annotations
 
+import http.client
 import json
 import logging
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-from fleet.errors import Misconfigured
+from fleet.errors import Corrupt, Misconfigured, Unavailable
+from fleet.settings_pipeline import HiveSettings
 
 _CALL_SECONDS = 3
+_QUERY_SECONDS = 20
+"""A first query on a machine that does much else takes long, and one that is given up is work done for nothing."""
 
 
 def kafka_answers(port: int) -> bool:
@@ -27,12 +30,15 @@ def kafka_answers(port: int) -> bool:
     with _driver_of("kafka"):
         from kafka import KafkaAdminClient
         from kafka.errors import KafkaError
+
+        from pipeline.kafka_client import open_client
+    options = {
+        "bootstrap_servers": f"127.0.0.1:{port}", "bootstrap_timeout_ms": _CALL_SECONDS * 1000,
+        "request_timeout_ms": _CALL_SECONDS * 1000, "client_id": "gputide-engines",
+    }  # fmt: skip
     with _silent("kafka"):
         try:
-            admin = KafkaAdminClient(
-                bootstrap_servers=f"127.0.0.1:{port}", bootstrap_timeout_ms=_CALL_SECONDS * 1000,
-                request_timeout_ms=_CALL_SECONDS * 1000, client_id="gputide-engines",
-            )  # fmt: skip
+            admin = open_client(KafkaAdminClient, options)
         except KafkaError:
             return False
         with closing(admin):
@@ -80,25 +86,21 @@ def hive_answers(port: int) -> bool:
         Misconfigured: the driver is not installed.
     """
     with _driver_of("hive"):
-        from pyhive import hive
-        from pyhive.exc import Error
-        from thrift.Thrift import TException
-    with _silent("pyhive"), _silent("thrift"):
+        from pipeline.hive_session import HiveSession
+    with closing(HiveSession(HiveSettings(port=port, request_seconds=_QUERY_SECONDS))) as session:
         try:
-            with closing(hive.connect(host="127.0.0.1", port=port, username="gputide")) as connection:
-                cursor = connection.cursor()
-                cursor.execute("select 1")
-                return bool(cursor.fetchall() == [(1,)])
-        except (Error, TException, OSError, EOFError):
+            return session.rows("select 1") == [(1,)]
+        except (Unavailable, Misconfigured, Corrupt):
             return False
 
 
 def flink_answers(port: int, *, taskmanagers_min: int) -> bool:
     """Whether a JobManager on loopback knows that many TaskManagers (`/overview` of its REST interface)."""
+    straight = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/overview", timeout=_CALL_SECONDS) as answer:
+        with straight.open(f"http://127.0.0.1:{port}/overview", timeout=_CALL_SECONDS) as answer:
             return int(json.load(answer)["taskmanagers"]) >= taskmanagers_min
-    except (urllib.error.URLError, OSError, ValueError, KeyError):
+    except (http.client.HTTPException, OSError, ValueError, KeyError, TypeError):
         return False
 
 

@@ -50,7 +50,7 @@ def read_register(folder: Path) -> dict[Engine, EngineRun]:
         return {run.engine: run for run in map(_run, document["engines"])}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError) as exc:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
         raise Corrupt(f"cannot read {path}: {exc!r}; stop what runs there by hand and remove the file") from exc
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from dashboards.app import LOOPBACK_NAMES, create_app, open_server
+from gputide.serving import serve_until_stopped
 from gputide.session import session_of
 from gputide.web import views_of
 from gputide.wiring import who
@@ -25,10 +26,4 @@ def dashboard(
     settings = session.settings.dashboard
     pages = create_app(views_of(session), operator=who(), hosts=(*LOOPBACK_NAMES, settings.host))
     server = open_server(pages, host=settings.host, port=port if port is not None else settings.port)
-    typer.echo(f"{server.address} (Ctrl-C stops)")
-    try:
-        server.run()
-    except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
-    finally:
-        server.close()
+    serve_until_stopped(server)

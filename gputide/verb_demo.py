@@ -15,6 +15,7 @@ from dashboards.app import LOOPBACK_NAMES, create_app, open_server
 from fleet.errors import Unavailable
 from gputide.answers import saving_text
 from gputide.demo import DemoSummary, run_demo
+from gputide.serving import serve_until_stopped
 from gputide.session import default_data_path, session_of
 from gputide.web import views_of
 from gputide.wiring import who
@@ -54,13 +55,7 @@ def demo(
         server = open_server(pages, host=settings.host, port=0)
     for cluster in views.fleet.clusters():
         views.fleet.profiles(cluster)
-    typer.echo(f"web page: {server.address} (Ctrl-C stops)")
-    try:
-        server.run()
-    except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
-    finally:
-        server.close()
+    serve_until_stopped(server, as_what="web page: ")
 
 
 def _demo_path(data_path: Path) -> Path:

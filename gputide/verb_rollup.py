@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+LITTLE_ROWS = 100_000
+"""A step that takes in fewer partial rows is followed by a pause (`rollup.pause_seconds`)."""
 IDLE_SECONDS = 1.0
 """Pause between looks at an empty bus."""
 RETRY_SECONDS_MAX = 30.0
@@ -59,10 +61,13 @@ def rollup(
                 flink.settle(seconds_max=session.settings.flink.drain_seconds)
             while True:
                 # What can't be reached from the start is likely wrong in the settings; later it is away for a while.
+                began = time.monotonic()
                 step = _step_or_wait(worker) if is_under_way and not drain else worker.step()
                 is_under_way = True
                 if step is not None:
                     rows, samples, corrupt = rows + step.rows, samples + step.samples, corrupt + step.corrupt
+                    if step.samples < LITTLE_ROWS and not drain and flink is None:
+                        time.sleep(max(0.0, began + session.settings.rollup.pause_seconds - time.monotonic()))
                 elif drain:
                     break
                 else:
@@ -73,7 +78,7 @@ def rollup(
             typer.echo("stopped between two steps; nothing is lost", err=True)
     typer.echo(f"{format_count(samples)} samples rolled up into {format_count(rows)} rows")
     if corrupt:
-        typer.echo(f"{format_count(corrupt)} records could not be read and were passed over", err=True)
+        typer.echo(f"{format_count(corrupt)} records or rows could not be read and were passed over", err=True)
 
 
 def _step_or_wait(worker: Rollup) -> RollupStep | None:

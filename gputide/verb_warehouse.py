@@ -12,7 +12,7 @@ from fleet.errors import Misconfigured
 from fleet.units import format_count
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, print_answer
-from gputide.session import session_of
+from gputide.session import Session, session_of
 from gputide.wiring_warehouse import open_warehouse
 from pipeline.warehouse_compact import Upkeep, compact, remove_replaced, retain
 from pipeline.warehouse_duckdb import DuckdbWarehouse
@@ -42,8 +42,7 @@ def compact_files(
     policy, now = session.settings.warehouse, session.now()
     with open_warehouse(session.folder(), session.settings) as warehouse:
         done = list(compact(warehouse, now=now, files_max=policy.files_max))
-        kept = policy.keep_replaced_seconds if keep_seconds is None else keep_seconds
-        removed = remove_replaced(warehouse, now=now, keep_seconds=kept)
+        removed = remove_replaced(warehouse, now=now, keep_seconds=_kept_seconds(session, keep_seconds))
     print_answer(_answer_of(done, removed, "merged"), form=form, target=output)
 
 
@@ -63,8 +62,7 @@ def retain_days(
         )
     with open_warehouse(session.folder(), session.settings) as warehouse:
         done = list(retain(warehouse, now=now, days=policy.retain_days, finest_days=policy.retain_finest_days))
-        kept = policy.keep_replaced_seconds if keep_seconds is None else keep_seconds
-        removed = remove_replaced(warehouse, now=now, keep_seconds=kept)
+        removed = remove_replaced(warehouse, now=now, keep_seconds=_kept_seconds(session, keep_seconds))
     print_answer(_answer_of(done, removed, "thinned or dropped"), form=form, target=output)
 
 
@@ -78,6 +76,10 @@ def migrate_tables(context: typer.Context) -> None:
         added = warehouse.migrate()
     database = session.settings.hive.database
     typer.echo(f"tables of {database} are as the schema has them; {format_count(added)} partitions were missing")
+
+
+def _kept_seconds(session: Session, given: int | None) -> int:
+    return session.settings.warehouse.keep_replaced_seconds if given is None else given
 
 
 def _answer_of(done: Iterable[Upkeep], removed: int, word: str) -> Answer:

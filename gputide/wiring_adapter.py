@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
@@ -11,10 +9,7 @@ from typing import TYPE_CHECKING
 from fleet.errors import Misconfigured
 from fleet.settings import Settings
 from gputide.data_folder import DataFolder
-from gputide.wiring_bus import open_bus_writer, record_packer
-from pipeline.intake import Intake
-from pipeline.label_sets import LabelLimits
-from pipeline.series_table import SeriesTable
+from gputide.wiring_bus import intake_of, open_bus_writer
 
 if TYPE_CHECKING:
     from pipeline.bridge_kafka import AdapterBridge
@@ -38,20 +33,7 @@ def open_bridge(folder: DataFolder, settings: Settings, topic: str) -> Iterator[
 
     if topic == settings.kafka.topic:
         raise Misconfigured(f"cannot read an adapter's messages from {topic}: kafka.topic is for our own records")
-    limits = settings.receiver
     with open_bus_writer(folder, settings) as bus, closing(KafkaDeadLetters(settings.kafka, topic)) as dead_letters:
-        intake = Intake(
-            bus,
-            SeriesTable(
-                default_cluster=settings.cluster.name,
-                series_max=limits.series_max,
-                limits=LabelLimits(labels_max=limits.labels_max, label_bytes_max=limits.label_bytes_max),
-                seed=secrets.randbits(63),
-            ),
-            decoded_bytes_max=limits.decoded_bytes_max,
-            repeat_memory_seconds=settings.rollup.repeat_memory_seconds,
-            now_seconds=time.monotonic,
-            pack_record=record_packer(settings),
-        )
+        intake = intake_of(bus, settings)
         with closing(AdapterBridge(settings.kafka, topic, intake, dead_letters)) as bridge:
             yield bridge

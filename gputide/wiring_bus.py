@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -12,9 +14,11 @@ from gputide.data_folder import DataFolder
 from pipeline.bus import Bus, BusWriter, DeadLetters
 from pipeline.bus_file import FileBus
 from pipeline.dead_letters_file import FileDeadLetters
-from pipeline.intake import ROWS_PER_RECORD_MAX
+from pipeline.intake import ROWS_PER_RECORD_MAX, Intake
+from pipeline.label_sets import LabelLimits
 from pipeline.row_records import pack_rows
-from pipeline.rows import Section, pack
+from pipeline.rows import pack
+from pipeline.series_table import SeriesTable
 
 JSON_ROWS_PER_RECORD_MAX = 4000
 """Rows of a record of JSON: about 2 MB, below what brokers take unless told otherwise with room for long names."""
@@ -35,14 +39,31 @@ class ReadingBus:
     dead_letters: DeadLetters
 
 
-def record_packer(settings: Settings) -> Callable[[tuple[Section, ...], bytes], bytes]:
-    """How a record is written, by `bus.record_format`."""
-    return pack_rows if settings.bus.record_format is RecordFormat.ROWS else pack
+def intake_of(bus: BusWriter, settings: Settings, *, forced_cluster: str | None = None) -> Intake:
+    """What takes bodies to the bus, with the bounds of the receiver and records as `bus.record_format` says.
 
-
-def rows_per_record_max(settings: Settings) -> int:
-    """Rows of the largest record: JSON takes some hundred bytes for each, and topics take a few MiB."""
-    return JSON_ROWS_PER_RECORD_MAX if settings.bus.record_format is RecordFormat.ROWS else ROWS_PER_RECORD_MAX
+    Args:
+        bus: where records go.
+        settings: all settings.
+        forced_cluster: cluster of all samples; None where labels are believed.
+    """
+    limits = settings.receiver
+    is_json = settings.bus.record_format is RecordFormat.ROWS
+    return Intake(
+        bus,
+        SeriesTable(
+            default_cluster=settings.cluster.name,
+            series_max=limits.series_max,
+            limits=LabelLimits(labels_max=limits.labels_max, label_bytes_max=limits.label_bytes_max),
+            seed=secrets.randbits(63),
+            forced_cluster=forced_cluster,
+        ),
+        decoded_bytes_max=limits.decoded_bytes_max,
+        repeat_memory_seconds=settings.rollup.repeat_memory_seconds,
+        now_seconds=time.monotonic,
+        pack_record=pack_rows if is_json else pack,
+        rows_per_record_max=JSON_ROWS_PER_RECORD_MAX if is_json else ROWS_PER_RECORD_MAX,
+    )
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import socket
 import time
 from collections.abc import Iterator
@@ -10,13 +9,11 @@ from contextlib import closing, contextmanager, nullcontext
 
 from fleet.errors import Misconfigured, Unavailable
 from fleet.settings import Settings
+from fleet.settings_pipeline import RecordFormat
 from gputide.addresses import is_loopback
 from gputide.data_folder import DataFolder
-from gputide.wiring_bus import open_bus_reader, open_bus_writer, record_packer, rows_per_record_max
+from gputide.wiring_bus import intake_of, open_bus_reader, open_bus_writer
 from gputide.wiring_warehouse import open_warehouse, with_upkeep
-from pipeline.bus import BusWriter
-from pipeline.intake import Intake
-from pipeline.label_sets import LabelLimits
 from pipeline.lanes import LanesRollup
 from pipeline.receiver import Receiver, ReceiverLimits, listen
 from pipeline.receiver_counts import SharedCounts
@@ -24,12 +21,22 @@ from pipeline.receiver_tls import TlsContexts
 from pipeline.rollup import Rollup
 from pipeline.rollup_duckdb import EmbeddedRollup
 from pipeline.senders import Sender, Senders
-from pipeline.series_table import SeriesTable
 
 
 @contextmanager
 def open_rollup(folder: DataFolder, settings: Settings) -> Iterator[Rollup]:
-    """The rollup from all lanes of the bus to the warehouse, with the right to write both."""
+    """The rollup from all lanes of the bus to the warehouse, with the right to write both.
+
+    Raises:
+        Misconfigured: the bus carries what only Flink reads.
+        Unavailable: brokers can't be reached.
+    """
+    if settings.bus.record_format is RecordFormat.ROWS:
+        # It would take every record for one that can't be read.
+        raise Misconfigured(
+            "cannot roll up in this process from bus.record_format=rows: it reads columns; say --engine flink, or set "
+            "bus.record_format=columns"
+        )
     with open_warehouse(folder, settings) as target, open_bus_reader(folder, settings) as bus:
         rollup = LanesRollup(
             bus.lanes,
@@ -78,7 +85,7 @@ def open_receiver(
         closing(open_listener(settings, host, port)) if listener is None else nullcontext(listener) as opened,
     ):
         server = Receiver(
-            lambda sender: _intake_of(sender, bus, settings),
+            lambda sender: intake_of(bus, settings, forced_cluster=sender.cluster),
             listener=opened,
             limits=ReceiverLimits(**{name: getattr(limits, name) for name in ReceiverLimits.__slots__}),
             senders=senders,
@@ -150,24 +157,4 @@ def receiver_senders(settings: Settings) -> Senders:
         tokens_file=limits.tokens_file,
         takes_certificates=limits.client_ca_file is not None,
         now_seconds=time.monotonic,
-    )
-
-
-def _intake_of(sender: Sender, bus: BusWriter, settings: Settings) -> Intake:
-    limits = settings.receiver
-    return Intake(
-        bus,
-        SeriesTable(
-            default_cluster=settings.cluster.name,
-            series_max=limits.series_max,
-            limits=LabelLimits(labels_max=limits.labels_max, label_bytes_max=limits.label_bytes_max),
-            seed=secrets.randbits(63),
-            forced_cluster=sender.cluster,
-        ),
-        decoded_bytes_max=limits.decoded_bytes_max,
-        repeat_memory_seconds=settings.rollup.repeat_memory_seconds,
-        now_seconds=time.monotonic,
-        pack_record=record_packer(settings),
-        rows_per_record_max=rows_per_record_max(settings),
-        cluster=sender.cluster or "",
     )

@@ -20,12 +20,15 @@ from typing import Any
 import cramjam
 
 from pipeline.label_sets import fault_of
+from pipeline.protobuf_fields import bytes_field, varint
 
-SERIES_REMEMBERED_MAX = 200_000
-"""Label sets whose encoded form is kept; beyond them all are forgotten and learnt again."""
+REMEMBERED_BYTES_MAX = 256 << 20
+"""Memory for label sets whose encoded form is kept, some 200,000; beyond it all are forgotten and learnt again."""
 SECONDS_MAX = 100_000_000_000
 """Numbers below are seconds since 1970 (year 5138), others milliseconds (from March 1973 on)."""
 _NAME = "__name__"
+_ENTRY_BYTES = 500
+"""What a label set takes beside its texts and their encoded form."""
 _MILLISECONDS_MAX = 1 << 62
 _VALUE = struct.Struct("<Bd")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -51,6 +54,7 @@ class AdapterDecoder:
 
     def __init__(self) -> None:
         self._labels: dict[tuple[Any, ...], bytes] = {}
+        self._remembered_bytes = 0
         self._times: dict[str, int] = {}
 
     def decode(self, messages: Sequence[bytes]) -> AdapterBatch:
@@ -59,8 +63,9 @@ class AdapterDecoder:
         Args:
             messages: JSON objects, as they came.
         """
-        if len(self._labels) > SERIES_REMEMBERED_MAX:
+        if self._remembered_bytes > REMEMBERED_BYTES_MAX:
             self._labels.clear()
+            self._remembered_bytes = 0
         self._times.clear()
         series: dict[bytes, list[bytes]] = {}
         bad: list[tuple[int, str]] = []
@@ -75,7 +80,7 @@ class AdapterDecoder:
         parts = []
         for labels, samples in series.items():
             together = b"".join((labels, *samples))
-            parts += [b"\x0a", _varint(len(together)), together]
+            parts.append(bytes_field(1, together))
         body = bytes(cramjam.snappy.compress_raw(b"".join(parts))) if parts else b""
         return AdapterBatch(body=body, samples=len(messages) - len(bad), bad=tuple(bad))
 
@@ -94,9 +99,10 @@ class AdapterDecoder:
             raise ValueError("a label is no text") from exc
         if encoded is None:
             encoded = self._labels[key] = _labels_field(found.get("name"), labels)
+            self._remembered_bytes += _ENTRY_BYTES + 2 * len(encoded)
         ts_ms = self._time(found.get("timestamp"))
-        sample = _VALUE.pack(0x09, _value(found.get("value"))) + b"\x10" + _varint(ts_ms)
-        return encoded, b"\x12" + _varint(len(sample)) + sample
+        sample = _VALUE.pack(0x09, _value(found.get("value"))) + b"\x10" + varint(ts_ms)
+        return encoded, bytes_field(2, sample)
 
     def _time(self, given: object) -> int:
         """Epoch milliseconds."""
@@ -162,25 +168,9 @@ def _labels_field(name: object, labels: dict[str, object]) -> bytes:
     fault = fault_of(tuple(pairs), must_be_sorted=False)
     if fault is not None:
         raise ValueError(fault)
-    return b"".join(_field(1, _field(1, label.encode()) + _field(2, value.encode())) for label, value in pairs)
+    texts = ((bytes_field(1, label.encode()), bytes_field(2, value.encode())) for label, value in pairs)
+    return b"".join(bytes_field(1, name + value) for name, value in texts)
 
 
-def _field(number: int, payload: bytes) -> bytes:
-    return bytes((number << 3 | 2,)) + _varint(len(payload)) + payload
-
-
-def _varint(value: int) -> bytes:
-    if 0 <= value < 128:
-        return _SMALL[value]
-    value &= (1 << 64) - 1
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-_SMALL = tuple(bytes((value,)) for value in range(128))
 _VALUE_LETTERS = frozenset("0123456789+-.eE") | frozenset("naNifIty")
 _MILLISECOND = datetime.resolution * 1000

@@ -355,6 +355,8 @@ class KafkaLane:
                 break
             self._given.append(self._fetched.popleft())
             at, taken = record.offset + 1, taken + size
+            # Where the brokers go away before the end is reached, whoever reads again gets these records again.
+            self._next = at
             deadline = time.monotonic() + self._settings.request_seconds
             reason = _fault(record)
             if reason is None:

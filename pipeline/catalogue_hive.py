@@ -17,7 +17,7 @@ from pipeline import hive_ddl as ddl
 from pipeline.catalogue import PartitionFolder
 from pipeline.hive_ddl import HivePartition, HiveTable
 from pipeline.hive_session import HiveSession
-from pipeline.warehouse_files import safe_name
+from pipeline.partition_names import safe_name
 
 _TABLES = {table.name: table for table in TABLES}
 _LOCATION = re.compile(r"[a-z][a-z0-9+.-]*:/[A-Za-z0-9._~!&()*+,=:@/-]*")

@@ -10,7 +10,6 @@ import logging
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import thrift_sasl
@@ -23,6 +22,7 @@ from thrift.transport.TTransport import TBufferedTransport
 
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.settings_pipeline import HiveAuth, HiveSettings
+from pipeline.password_file import read_password
 
 _BROKEN = (TException, OSError, EOFError)
 """What a connection ends with; Thrift lets the errors of sockets and of short reads through."""
@@ -34,6 +34,8 @@ _NO_METASTORE = (
 """What HiveServer2 says while its metastore is away; every sentence goes with the one error code of all failures."""
 _NOT_THERE = ("does not exist", "not found")
 """What the first statement after the metastore's end gets to hear as well: HiveServer2 takes no answer for a no."""
+_REFUSED_SIGN_ON = "Bad status: 3 "
+"""What the driver makes of a sign-on that the server does not take (`NegotiationStatus.BAD` of Thrift's SASL)."""
 _NOT_ALLOWED = ("HiveAccessControlException", "AccessControlException", "Permission denied", "privileges")
 
 
@@ -85,6 +87,11 @@ class HiveSession:
                 return self._answer(statement, with_rows=with_rows)
             except _BROKEN as exc:
                 self.close()
+                if _REFUSED_SIGN_ON in _reason_of(exc):
+                    raise Misconfigured(
+                        f"Hive at {self._address} does not let hive.username={self._settings.username} in: "
+                        f"{_reason_of(exc)}; see hive.auth and hive.password_file"
+                    ) from exc
                 raise Unavailable(f"cannot talk to HiveServer2 at {self._address}: {_reason_of(exc)}") from exc
             except Error as exc:
                 raise self._error_of(statement, exc) from exc
@@ -123,7 +130,8 @@ class HiveSession:
     def _sign_on(self, mechanism: str) -> Callable[[], Any]:
         settings = self._settings
         # Without a password of its own the mechanism wants some text all the same.
-        password = "x" if settings.password_file is None else _password(settings.password_file)
+        path = settings.password_file
+        password = "x" if path is None else read_password(path, setting="hive.password_file")
         return lambda: hive.get_installed_sasl(
             host=settings.host,
             sasl_auth=mechanism,
@@ -182,13 +190,3 @@ def _reason_of(error: BaseException) -> str:
     status = getattr(error.args[0], "status", None) if error.args else None
     text = getattr(status, "errorMessage", None) or str(error) or type(error).__name__
     return " ".join(text.split())[:500]
-
-
-def _password(path: Path) -> str:
-    try:
-        first = path.read_text(encoding="utf-8").split("\n", 1)[0].rstrip("\r")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise Misconfigured(f"cannot read hive.password_file={path}: {exc}") from exc
-    if not first:
-        raise Misconfigured(f"cannot use hive.password_file={path}: its first line is empty")
-    return first

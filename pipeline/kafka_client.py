@@ -18,6 +18,7 @@ from kafka.net.compat import KafkaNetClient
 
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.settings_pipeline import KafkaSecurity, KafkaSettings
+from pipeline.password_file import read_password
 
 _SASL = (KafkaSecurity.SASL_PLAINTEXT, KafkaSecurity.SASL_SSL)
 _SSL = (KafkaSecurity.SSL, KafkaSecurity.SASL_SSL)
@@ -59,7 +60,7 @@ def client_options(settings: KafkaSettings) -> dict[str, Any]:
         options |= {
             "sasl_mechanism": settings.mechanism.value,
             "sasl_plain_username": settings.username,
-            "sasl_plain_password": _password(settings.password_file),
+            "sasl_plain_password": read_password(settings.password_file, setting="kafka.password_file"),
         }
     return options
 
@@ -162,16 +163,6 @@ def _readable(path: Path, setting: str) -> Path:
             return path
     except OSError as exc:
         raise Misconfigured(f"cannot read {setting}={path}: {exc.strerror or exc}") from exc
-
-
-def _password(path: Path) -> str:
-    try:
-        first = path.read_text(encoding="utf-8").split("\n", 1)[0].rstrip("\r")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise Misconfigured(f"cannot read kafka.password_file={path}: {exc}") from exc
-    if not first:
-        raise Misconfigured(f"cannot use kafka.password_file={path}: its first line is empty")
-    return first
 
 
 _LAST_WORDS = _LastWords()

@@ -60,11 +60,13 @@ class RollupLag:
         with self._lock:
             if self._bytes_waiting() + more <= limit:
                 return
-            now = time.monotonic()
-            if now - self._asked_at >= self._refresh_seconds:
-                self._asked_at = now
-                with broker_errors(f"ask how far group {self._settings.group} is", self._settings):
-                    self._refresh()
+            if time.monotonic() - self._asked_at >= self._refresh_seconds:
+                try:
+                    with broker_errors(f"ask how far group {self._settings.group} is", self._settings):
+                        self._refresh()
+                finally:
+                    # Whoever waited meanwhile goes by this answer, or by there being none.
+                    self._asked_at = time.monotonic()
             waiting = self._bytes_waiting()
         if waiting + more > limit:
             raise BusFull(

@@ -16,7 +16,7 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
 from kafka.errors import TopicAlreadyExistsError
 
-from fleet.errors import Misconfigured
+from fleet.errors import Misconfigured, Unavailable
 from fleet.logs import logger
 from fleet.settings_pipeline import KafkaSettings
 from pipeline.kafka_client import broker_errors, client_options, open_client
@@ -61,7 +61,7 @@ def open_topic(settings: KafkaSettings, name: str, *, partitions: int) -> Topic:
 
     Raises:
         Misconfigured: it is missing and may not be made, or its settings would lose records.
-        Unavailable: brokers can't be reached.
+        Unavailable: brokers can't be reached, or do not know the topic's partitions yet.
     """
     with (
         broker_errors(f"open topic {name}", settings),
@@ -75,12 +75,14 @@ def open_topic(settings: KafkaSettings, name: str, *, partitions: int) -> Topic:
                     f"cannot find topic {name}: make it with {partitions} partitions or set kafka.create_topic=true"
                 )
             _create(admin, settings, name, partitions, brokers=len(cluster["brokers"]))
-            found = _described(admin, name) or {"partitions": [], "topic_id": None}
+            found = _described(admin, name)
         resource = ConfigResource(ConfigResourceType.TOPIC, name)
         told = admin.describe_configs([resource], config_filter="all").get("topic", {}).get(name, {})
     configs = {key: entry["value"] for key, entry in told.items()}
-    copies = min((len(partition["replica_nodes"]) for partition in found["partitions"]), default=1)
     _refuse_loss(name, configs)
+    if found is None or not found["partitions"]:
+        raise Unavailable(f"cannot open topic {name}: brokers do not tell its partitions yet; was it made just now?")
+    copies = min(len(partition["replica_nodes"]) for partition in found["partitions"])
     warnings = _differences(name, configs, settings, copies)
     for warning in warnings:
         _LOG.warning("a topic is less safe than asked for", topic=name, difference=warning)

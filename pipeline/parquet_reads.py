@@ -1,4 +1,4 @@
-"""Questions to a warehouse of Parquet files: grids, merged windows, inventory.
+"""Questions to a warehouse of Parquet files: grids, merged windows, inventory, what was counted already.
 
 `warehouse_files` says which files count, `usage_grid` makes grids of them, DuckDB merges rows. The adapters of the
 warehouse that keep such files (`warehouse_duckdb`, `warehouse_hive`) answer with this.
@@ -31,6 +31,7 @@ from fleet.usage import CardGrid, CardKey, History, SliceGrid, SliceKey, UsageGr
 from pipeline.ddl import arrow_schema, quoted
 from pipeline.sightings import INVENTORY_TABLES, inventory_of
 from pipeline.usage_grid import Span, epoch_ms, fill_grid, moment_of, read_span, step_seconds_of
+from pipeline.warehouse import SeenRows
 from pipeline.warehouse_files import WarehouseFiles
 
 _MEMORY = "1GiB"
@@ -52,6 +53,14 @@ class ParquetReads:
     def clusters(self) -> tuple[str, ...]:
         """Every cluster that has any row, sorted."""
         return self.files.clusters()
+
+    def applied_offset(self, source: str) -> int:
+        """The offset after the last append from a bus, 0 where there is none."""
+        return self.files.applied_offset(source)
+
+    def seen(self, table: Table, date: str, cluster: str, *, since_ms: int, until_ms: int) -> tuple[SeenRows, ...]:
+        """Samples counted by earlier appends; see `SeenStore.seen`."""
+        return self.files.seen(table, date, cluster, since_ms=since_ms, until_ms=until_ms)
 
     def history(
         self, cluster: str, *, since: datetime | None = None, until: datetime | None = None, time_zone: str = "UTC"

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline import remote_write_kernels as kernels
+from pipeline.protobuf_fields import bytes_field, varint
 from pipeline.remote_write import Version
 
 
@@ -29,11 +30,12 @@ class LabelSets:
         first, second = [], []
         for pairs in labels:
             ordered = sorted(pairs.items())
-            first.append(b"".join(_field(1, _text(1, name, texts) + _text(2, value, texts)) for name, value in ordered))
-            refs = b"".join(_varint(symbols.setdefault(text, len(symbols))) for pair in ordered for text in pair)
-            second.append(_field(1, refs))
+            fields = (_text(1, name, texts) + _text(2, value, texts) for name, value in ordered)
+            first.append(b"".join(bytes_field(1, both) for both in fields))
+            refs = b"".join(varint(symbols.setdefault(text, len(symbols))) for pair in ordered for text in pair)
+            second.append(bytes_field(1, refs))
         self._forms = {Version.V1: _joined(first), Version.V2: _joined(second)}
-        self._symbols = np.frombuffer(b"".join(_field(4, text.encode()) for text in symbols), dtype=np.uint8)
+        self._symbols = np.frombuffer(b"".join(bytes_field(4, text.encode()) for text in symbols), dtype=np.uint8)
         self._count = len(labels)
 
     def __len__(self) -> int:
@@ -87,17 +89,4 @@ def _text(number: int, text: str, known: dict[str, bytes]) -> bytes:
     payload = known.get(text)
     if payload is None:
         payload = known[text] = text.encode()
-    return _field(number, payload)
-
-
-def _field(number: int, payload: bytes) -> bytes:
-    return bytes([number << 3 | 2]) + _varint(len(payload)) + payload
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return bytes_field(number, payload)

@@ -1,7 +1,8 @@
 """A rollup that looks after its warehouse while the bus is empty: a running rollup lets nobody else write there.
 
-One partition is done per step that brought nothing, so samples never wait for more than one. Called by
-`gputide.wiring_warehouse`.
+One partition is done per step that brought nothing, so samples never wait for more than one. Under a bus that is never
+empty upkeep waits for as long again as it is due, and then takes turns with the steps: files would pile up without end.
+Called by `gputide.wiring_warehouse`.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ class TendingRollup:
         self._round: Iterator[object] | None = None
 
     def step(self) -> RollupStep | None:
-        """Takes in the next piece of the bus; where there is none, does a piece of upkeep if it is due.
+        """Takes in the next piece of the bus; where there is none, or never is, does a piece of upkeep if it is due.
 
         Raises:
             Unavailable: as `Rollup.step`, or upkeep can't reach what it needs; its round begins anew.
             Corrupt: as `Rollup.step`, or a file can't be merged.
         """
         step = self._rollup.step()
-        if step is None:
+        if step is None or self._now_seconds() >= self._due_seconds + self._every_seconds:
             self._tend()
         return step
 

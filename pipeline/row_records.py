@@ -3,7 +3,7 @@
 Integers only, so an engine that reads them has nothing left to do but add: a usage row carries the hash of its identity
 (signed), its texts, `ts_ms`, and per measure the integer that the schema stores, `floor(value × scale)`, beside
 `<measure>_bin` where the measure has a histogram. Called by the intake (`pack_rows`) where `bus.record_format` is
-`rows`, and by the embedded rollup (`unpack_rows`); `flink_sql` declares the same columns to Flink.
+`rows`; `flink_sql` declares the same columns to Flink, and `unpack_rows` reads them back.
 
     {"schema_version":1,"body":"9f…","pod_usage":[{"hash":-7,"cluster":"c1",…,"ts_ms":1767571260000,
     "duty_cycle_ratio":250000,"duty_cycle_ratio_bin":25}],"allocations":[{…,"first_seen":1,"last_seen":2}]}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
@@ -19,14 +20,14 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from fleet.durable import sync_folder
-from fleet.errors import Corrupt, Misconfigured
+from fleet.errors import Corrupt, Misconfigured, Unavailable
 
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 """A file appears there when it is closed, and to rename it would be to copy it."""
 
 
 class RowStore(Protocol):
-    """Keeps row files. What the storage refuses is raised as OSError."""
+    """Keeps row files. What a disk refuses is raised as OSError, a file system that does not answer as Unavailable."""
 
     def write(self, below: Path, fill: Callable[[Any], None]) -> None:
         """Puts a file in place: `fill` writes it aside, then it gets its name."""
@@ -135,13 +136,14 @@ class ArrowRows:
         """Puts a file in place; where closing a file makes it appear, without a rename."""
         path = self._base / below
         aside = path if self._has_whole_writes else path.with_name(f".{path.name}.new")
-        if not self._has_whole_writes:
-            self._file_system.create_dir(str(path.parent), recursive=True)
-        with self._file_system.open_output_stream(str(aside), compression=None) as stream:
-            fill(stream)
-        self._crash_point("before rename")
-        if aside != path:
-            self._file_system.move(str(aside), str(path))
+        with self._answering():
+            if not self._has_whole_writes:
+                self._file_system.create_dir(str(path.parent), recursive=True)
+            with self._file_system.open_output_stream(str(aside), compression=None) as stream:
+                fill(stream)
+            self._crash_point("before rename")
+            if aside != path:
+                self._file_system.move(str(aside), str(path))
 
     def settle(self, below: Iterable[Path]) -> None:
         """Nothing: a closed file of these systems is durable, and so is its name."""
@@ -149,20 +151,19 @@ class ArrowRows:
     def remove(self, below: Path) -> bool:
         """Removes a file, and its folder when it was the last and there are folders."""
         path = self._base / below
-        if self._file_system.get_file_info(str(path)).type is pafs.FileType.NotFound:
-            return False
-        self._file_system.delete_file(str(path))
-        if not self._has_whole_writes and not self._listed(path.parent, recursive=False):
-            self._file_system.delete_dir(str(path.parent))
+        with self._answering():
+            if self._file_system.get_file_info(str(path)).type is pafs.FileType.NotFound:
+                return False
+            self._file_system.delete_file(str(path))
+            if not self._has_whole_writes and not self._listed(path.parent, recursive=False):
+                self._file_system.delete_dir(str(path.parent))
         return True
 
     def found(self, top: str) -> list[Path]:
         """Every file of partitions."""
-        files = [
-            Path(info.path).relative_to(self._base)
-            for info in self._listed(self._base / top, recursive=True)
-            if info.type is pafs.FileType.File
-        ]
+        with self._answering():
+            listed = self._listed(self._base / top, recursive=True)
+        files = [Path(info.path).relative_to(self._base) for info in listed if info.type is pafs.FileType.File]
         depth = len(Path(top).parts) + 3
         return [path for path in files if len(path.parts) == depth]
 
@@ -178,6 +179,13 @@ class ArrowRows:
             return ds.dataset(paths, filesystem=self._file_system, format="parquet", partitioning=None)
         except (OSError, pa.ArrowException) as exc:
             raise Corrupt(f"cannot read {len(paths)} files below {self._base}: {exc}") from exc
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as exc:
+            raise Unavailable(f"cannot use the files at {self._base}: {exc.strerror or exc}") from exc
 
     def _listed(self, folder: PurePosixPath, *, recursive: bool) -> list[pafs.FileInfo]:
         selector = pafs.FileSelector(str(folder), allow_not_found=True, recursive=recursive)

@@ -8,6 +8,7 @@ are kept by `warehouse_files`; killed at any moment, it has done a partition who
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -59,9 +60,11 @@ def compact(warehouse: ParquetReads, *, now: datetime, files_max: int) -> Iterat
         Corrupt: a file can't be read, or storage takes no more.
     """
     for folder, files in _partitions(warehouse):
-        # A reader takes each file's own finest windows: of a file with two lengths it would miss the longer ones.
-        if len(_row_files(files)) > files_max and len(_finest_levels(warehouse, files)) == 1:
-            yield _merged(warehouse, folder, files, _levels_of(warehouse, files), now)
+        if files > files_max:
+            found = warehouse.files.partition_files(folder)
+            # A reader takes each file's own finest windows: of a file with two lengths it would miss the longer ones.
+            if len(_finest_levels(warehouse, found)) == 1:
+                yield _merged(warehouse, folder, found, _levels_of(warehouse, found), now)
 
 
 def retain(warehouse: ParquetReads, *, now: datetime, days: int | None, finest_days: int | None) -> Iterator[Upkeep]:
@@ -79,10 +82,11 @@ def retain(warehouse: ParquetReads, *, now: datetime, days: int | None, finest_d
     """
     today = now.date()
     first, first_finest = _first_day(today, days), _first_day(today, finest_days)
-    for folder, files in _partitions(warehouse):
+    for folder, _ in _partitions(warehouse):
         if folder.date < first:
-            yield _merged(warehouse, folder, files, (), now)
+            yield _merged(warehouse, folder, warehouse.files.partition_files(folder), (), now)
         elif folder.date < first_finest and "window_seconds" in _TABLES[folder.table].keys:
+            files = warehouse.files.partition_files(folder)
             levels = _levels_of(warehouse, files)
             kept = tuple(level for level in levels if level is None or level >= WINDOW_SECONDS[1])
             if kept != levels:
@@ -126,13 +130,14 @@ def _merged(
     )
 
 
-def _partitions(warehouse: ParquetReads) -> list[tuple[PartitionFolder, list[PartFile]]]:
-    """Every partition with its files, the indexes among them, oldest first."""
+def _partitions(warehouse: ParquetReads) -> list[tuple[PartitionFolder, int]]:
+    """Every partition and its number of row files, oldest first.
+
+    By the time that its turn comes a partition may have more of them: a rollup appends between two pieces of upkeep.
+    """
     warehouse.files.take_writing()
-    files: dict[tuple[str, str, str], list[PartFile]] = {}
-    for file in warehouse.files.live():
-        files.setdefault((file.table, file.date, file.cluster), []).append(file)
-    found = [(item, files[item.table, item.date, item.cluster]) for item in warehouse.files.partitions()]
+    counts = Counter((file.table, file.date, file.cluster) for file in _row_files(warehouse.files.live()))
+    found = [(item, counts[item.table, item.date, item.cluster]) for item in warehouse.files.partitions()]
     return sorted(found, key=lambda pair: (pair[0].date, pair[0].table, pair[0].cluster))
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from fleet.schema import Table
 from pipeline.parquet_reads import ParquetReads
-from pipeline.warehouse import AppendName, Part, SeenRows
+from pipeline.warehouse import AppendName, Part
 from pipeline.warehouse_files import WarehouseFiles
 
 
@@ -32,14 +31,6 @@ class DuckdbWarehouse(ParquetReads):
     def append(self, name: AppendName, parts: Iterable[Part]) -> bool:
         """Adds rows as a whole, once; see `Warehouse.append`."""
         return self.files.append(name, parts)
-
-    def applied_offset(self, source: str) -> int:
-        """The offset after the last append from a bus, 0 where there is none."""
-        return self.files.applied_offset(source)
-
-    def seen(self, table: Table, date: str, cluster: str, *, since_ms: int, until_ms: int) -> tuple[SeenRows, ...]:
-        """Samples counted by earlier appends; see `SeenStore.seen`."""
-        return self.files.seen(table, date, cluster, since_ms=since_ms, until_ms=until_ms)
 
     def close(self) -> None:
         """Lets another process write."""

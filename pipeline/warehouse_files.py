@@ -16,21 +16,21 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from hashlib import blake2b
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fleet.durable import FolderLock, check_stamp, read_stamp, unwritable, write_durably
-from fleet.errors import Corrupt
+from fleet.errors import Corrupt, Unavailable
 from fleet.schema import TABLES, Table
 from pipeline.catalogue import Catalogue, NoCatalogue, PartitionFolder
 from pipeline.manifest import Manifest, ManifestLine, PartFile
+from pipeline.partition_names import first_folder, next_folder
 from pipeline.row_store import LocalRows, RowStore
 from pipeline.warehouse import AppendName, Part, SeenRows
 
@@ -38,7 +38,6 @@ _SEEN_FOLDER = "seen"
 _INTENT = "REPLACING.json"
 """Which partition is being replaced; there from before its files are, until the catalogue knows."""
 _MERGED_NAME = "merged.parquet"
-_NAME_BYTES_MAX = 200
 _SEEN_CACHED = 8
 _SEEN_SCHEMA = pa.schema([("hash", pa.uint64()), ("ts_ms", pa.int64()), ("measures", pa.uint32())])
 
@@ -72,6 +71,8 @@ class WarehouseFiles:
         self._lock: FolderLock | None = None
         self._manifest = Manifest(folder)
         self._seen_cache: OrderedDict[str, SeenRows] = OrderedDict()
+        self._unwanted: list[tuple[RowStore, Path]] = []
+        self._removed: set[str] = set()
         read_stamp(folder)
 
     def append(self, name: AppendName, parts: Iterable[Part]) -> bool:
@@ -107,7 +108,7 @@ class WarehouseFiles:
         """Takes the right to write, and clears away what a killed writer has left.
 
         Raises:
-            Unavailable: another process writes, or the catalogue does not answer.
+            Unavailable: another process writes, or the catalogue or the rows' file system does not answer.
             Corrupt: the folder can't be written, or is of a newer schema.
         """
         if self._lock is None:
@@ -116,12 +117,14 @@ class WarehouseFiles:
                 check_stamp(self.folder, new_fields={})
                 self._manifest.cut_torn_tail()
                 self._sweep()
+                self._unwanted.clear()
                 self._follow_intent()
             except BaseException:
                 lock.release()
                 raise
             self._lock = lock
         else:
+            self._remove_unwanted()
             self._follow_intent()
 
     def replace(
@@ -141,7 +144,8 @@ class WarehouseFiles:
         """
         self.take_writing()
         rows = [file for file in files if not file.is_index]
-        below = Path(_next_folder(str(folder.folder))) / _MERGED_NAME
+        newest, _ = self._manifest.newest_folder(folder.table, folder.date, folder.cluster)
+        below = Path(next_folder(newest or str(folder.folder))) / _MERGED_NAME
         written: list[tuple[RowStore, Path]] = []
         is_whole = False
         try:
@@ -184,8 +188,9 @@ class WarehouseFiles:
         removed = 0
         try:
             for file, at_ms in self._manifest.replaced():
-                store = self._local if file.is_index else self.rows
-                removed += at_ms < before_ms and store.remove(Path(file.path))
+                if at_ms < before_ms and file.path not in self._removed:
+                    removed += (self._local if file.is_index else self.rows).remove(Path(file.path))
+                    self._removed.add(file.path)
         except OSError as exc:
             raise unwritable(self.folder, exc) from exc
         return removed
@@ -222,15 +227,23 @@ class WarehouseFiles:
         return self._manifest.live()
 
     def partitions(self) -> list[PartitionFolder]:
-        """Every partition that has rows, and the folder that they lie in."""
+        """Every partition that has rows, once, and the folder that they lie in."""
         return _folders_of(self._manifest.live())
+
+    def partition_files(self, folder: PartitionFolder) -> list[PartFile]:
+        """All files of a partition that count now, rows and indexes."""
+        return [
+            file
+            for file in self._manifest.live()
+            if (file.table, file.date, file.cluster) == (folder.table, folder.date, folder.cluster)
+        ]
 
     def partition_folder(self, table: Table, date: str, cluster: str) -> Path:
         """The folder, below the warehouse's, that the rows of a partition lie in and further ones go to."""
         newest, is_in_use = self._manifest.newest_folder(table.name, date, cluster)
         if newest is None:
-            return Path(_first_folder(table.name, date, cluster))
-        return Path(newest) if is_in_use else Path(_next_folder(newest))
+            return Path(first_folder(table.name, date, cluster))
+        return Path(newest) if is_in_use else Path(next_folder(newest))
 
     def clusters(self) -> tuple[str, ...]:
         """Every cluster that has any row, sorted."""
@@ -282,7 +295,7 @@ class WarehouseFiles:
         self._write(self.rows, below, part.rows, written)
         files = [_part_file(part, below, sum(piece.num_rows for piece in part.rows), False, first_ms, last_ms)]
         if part.seen is not None:
-            index = Path(_SEEN_FOLDER, _first_folder(part.table.name, part.date, part.cluster), file_name)
+            index = Path(_SEEN_FOLDER, first_folder(part.table.name, part.date, part.cluster), file_name)
             rows = pa.Table.from_arrays(
                 [pa.array(part.seen.hashes), pa.array(part.seen.ts_ms), pa.array(part.seen.measures)],
                 schema=_SEEN_SCHEMA,
@@ -328,8 +341,19 @@ class WarehouseFiles:
             store.settle(path for owner, path in written if owner is store)
 
     def _take_back(self, written: list[tuple[RowStore, Path]]) -> None:
-        for store, path in written:
-            store.remove(path)
+        """Removes files that do not count; what storage does not let go of now goes before the next write."""
+        self._unwanted += written
+        with suppress(Unavailable, Corrupt):
+            self._remove_unwanted()
+
+    def _remove_unwanted(self) -> None:
+        try:
+            while self._unwanted:
+                store, path = self._unwanted[-1]
+                store.remove(path)
+                self._unwanted.pop()
+        except OSError as exc:
+            raise unwritable(self.folder, exc) from exc
 
     def _sweep(self) -> None:
         """Removes what a killed append has left."""
@@ -342,34 +366,19 @@ class WarehouseFiles:
                         store.remove(path)
 
 
-def _first_folder(table: str, date: str, cluster: str) -> str:
-    return f"{table}/dt={date}/cluster={safe_name(cluster)}"
-
-
-def _next_folder(folder: str) -> str:
-    """The name of the folder that takes a folder's place; `@` is in no `safe_name`."""
-    first, _, number = folder.partition("@")
-    return f"{first}@{int(number or 0) + 1}"
-
-
 _STATISTICS = ("window_start", "window_seconds", "last_seen", "first_seen")
 
 
-def safe_name(text: str) -> str:
-    """Foreign text as one harmless part of a path, different for different texts."""
-    name = quote(text, safe="").replace(".", "%2E") if text.startswith(".") else quote(text, safe="")
-    if not name or len(name) > _NAME_BYTES_MAX:
-        return f"%{blake2b(text.encode(), digest_size=16).hexdigest()}"
-    return name
-
-
 def _folders_of(files: Iterable[PartFile]) -> list[PartitionFolder]:
+    """Each partition of the files once, with the folder of its newest one."""
     found = {
-        PartitionFolder(table=file.table, date=file.date, cluster=file.cluster, folder=Path(file.path).parent): None
+        (file.table, file.date, file.cluster): PartitionFolder(
+            table=file.table, date=file.date, cluster=file.cluster, folder=Path(file.path).parent
+        )
         for file in files
         if not file.is_index
     }
-    return list(found)
+    return list(found.values())
 
 
 def _part_file(part: Part, path: Path, rows: int, is_index: bool, first_ms: int, last_ms: int) -> PartFile:

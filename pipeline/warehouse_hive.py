@@ -16,13 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from fleet.schema import Table
 from fleet.settings_pipeline import HiveSettings
 from pipeline.catalogue_hive import HiveCatalogue
 from pipeline.hive_session import HiveSession
 from pipeline.parquet_reads import ParquetReads
 from pipeline.row_store import arrow_rows
-from pipeline.warehouse import AppendName, Part, SeenRows
+from pipeline.warehouse import AppendName, Part
 from pipeline.warehouse_files import WarehouseFiles
 
 
@@ -74,14 +73,6 @@ class HiveWarehouse(ParquetReads):
         added = self._catalogue.add_missing(self.files.partitions())
         self._is_checked = True
         return added
-
-    def applied_offset(self, source: str) -> int:
-        """The offset after the last append from a bus, 0 where there is none."""
-        return self.files.applied_offset(source)
-
-    def seen(self, table: Table, date: str, cluster: str, *, since_ms: int, until_ms: int) -> tuple[SeenRows, ...]:
-        """Samples counted by earlier appends; see `SeenStore.seen`."""
-        return self.files.seen(table, date, cluster, since_ms=since_ms, until_ms=until_ms)
 
     def close(self) -> None:
         """Lets another process write, and ends the session with Hive."""

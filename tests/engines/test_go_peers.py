@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from urllib.parse import quote
 
 import pytest
 
 from gputide.engine_process import kill_process, start_process, wait_until
 from gputide.engines import free_port
 from tests.engines.go_peers import GoPeers
+from tests.engines.prometheus_parts import SAMPLES, SERIES, answer_of, send
+from tests.waiting import text_of
 
 pytestmark = pytest.mark.engines
-
-SERIES, SAMPLES = 5, 4
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +29,7 @@ def receiving_prometheus(go_peers: GoPeers, tmp_path_factory: pytest.TempPathFac
         folder=folder, log=folder / "log", environ=os.environ,
     )  # fmt: skip
     try:
-        wait_until(lambda: _is_ready(url), server, seconds_max=60)
+        wait_until(lambda: text_of(f"{url}/-/ready") != "", server, seconds_max=60)
         yield url
     finally:
         kill_process(server)
@@ -43,7 +39,7 @@ def receiving_prometheus(go_peers: GoPeers, tmp_path_factory: pytest.TempPathFac
 def test_prometheus_confirms_everything_that_the_sender_says_it_sent(
     layout: str, go_peers: GoPeers, receiving_prometheus: str
 ) -> None:
-    said = _send(
+    said = send(
         go_peers, receiving_prometheus, "-layout", layout, "-metric", f"layout_{layout}", "-label", f"layout={layout}"
     )
     assert said == {"samples": SERIES * SAMPLES, "histograms": 1, "exemplars": SERIES, "retries": 0, "error": ""}
@@ -52,13 +48,13 @@ def test_prometheus_confirms_everything_that_the_sender_says_it_sent(
 
 
 def test_a_body_in_chunks_is_taken_like_one_with_its_length(go_peers: GoPeers, receiving_prometheus: str) -> None:
-    said = _send(go_peers, receiving_prometheus, "-chunked", "-metric", "in_chunks", "-histogram=false")
+    said = send(go_peers, receiving_prometheus, "-chunked", "-metric", "in_chunks", "-histogram=false")
     assert said["samples"] == SERIES * SAMPLES
     assert _value(receiving_prometheus, "sum(count_over_time(in_chunks[5m]))") == SERIES * SAMPLES
 
 
 def test_the_sender_asks_again_where_nobody_listens(go_peers: GoPeers) -> None:
-    said = _send(go_peers, f"http://127.0.0.1:{free_port()}", "-retries", "3", "-back-off", "1ms", status=1)
+    said = send(go_peers, f"http://127.0.0.1:{free_port()}", "-retries", "3", "-back-off", "1ms", status=1)
     assert said["retries"] == 3
     assert "connection refused" in said["error"]
 
@@ -68,26 +64,7 @@ def test_promtool_is_of_the_version_that_was_asked_for(go_peers: GoPeers) -> Non
     assert "version 3.15.0" in done.stdout
 
 
-def _send(peers: GoPeers, url: str, *options: str, status: int = 0) -> dict:
-    done = subprocess.run(
-        [peers.sender, "-url", url, "-series", str(SERIES), "-samples", str(SAMPLES), *options],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == status, done.stdout + done.stderr
-    found: dict = json.loads(done.stdout)
-    return found
-
-
 def _value(url: str, expression: str) -> float:
     """Return what an expression with one answer is now."""
-    with urllib.request.urlopen(f"{url}/api/v1/query?query={quote(expression)}", timeout=10) as answer:
-        (found,) = json.load(answer)["data"]["result"]
+    (found,) = answer_of(url, expression)
     return float(found["value"][1])
-
-
-def _is_ready(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/-/ready", timeout=2):
-            return True
-    except (urllib.error.URLError, OSError):
-        return False

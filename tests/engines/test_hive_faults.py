@@ -4,9 +4,6 @@ there once, for us and through SQL.
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -20,6 +17,7 @@ from pipeline.hive_session import HiveSession
 from pipeline.remote_write import Version
 from pipeline.warehouse_hive import HiveWarehouse
 from tests.contracts.warehouse import NOON, name_of, node_part
+from tests.crashes import DeadlyFuse, was_killed
 from tests.pipeline.builders import (
     USAGE_TABLES,
     body_of,
@@ -47,33 +45,6 @@ def folder(hive, fresh_database):
     return hive.files / fresh_database
 
 
-class Fuse:
-    """Ends the process at the n-th moment at which a crash would matter."""
-
-    def __init__(self, moments: int) -> None:
-        self.left = moments
-
-    def __call__(self, _name: str) -> None:
-        self.left -= 1
-        if self.left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def was_killed(work: Callable[[], None]) -> bool:
-    """Does work in a fork of this process, and tells whether it was killed amid it."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    ending = os.waitstatus_to_exitcode(status)
-    assert ending in (0, -signal.SIGKILL)
-    return ending != 0
-
-
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_writer_killed_at_every_moment_of_an_append_leaves_each_row_once(folder, settings, tmp_path):
     samples = small_fleet(pods=2, hours=26)
@@ -86,7 +57,7 @@ def test_writer_killed_at_every_moment_of_an_append_leaves_each_row_once(folder,
         intake_of(bus).take(body, Version.V2)
 
         def work(moments: int) -> None:
-            with closing(HiveWarehouse(folder, settings, crash_point=Fuse(moments))) as warehouse:
+            with closing(HiveWarehouse(folder, settings, crash_point=DeadlyFuse(moments))) as warehouse:
                 roll_up(file_bus(tmp_path / "bus"), warehouse)
 
         # The first append makes partitions, later ones find them; each is killed at its 1st, 2nd, … moment.

@@ -19,8 +19,10 @@ from pipeline.kafka_topic import open_topic
 from pipeline.remote_write import Version
 from pipeline.rollup_duckdb import EmbeddedRollup
 from pipeline.warehouse_duckdb import DuckdbWarehouse
+from tests.crashes import Fuse, Killed
 from tests.engines.kafka_parts import everything_in, kafka_settings, roll_up_topic
 from tests.pipeline.builders import USAGE_TABLES, body_of, expected_rows, intake_of, read_all, small_fleet, stored_rows
+from tests.waiting import until
 
 pytestmark = pytest.mark.engines
 
@@ -98,8 +100,12 @@ def test_broker_killed_and_restarted_under_load_keeps_all_and_counts_once(kafka,
     threads = [threading.Thread(target=work, args=(place,)) for place in range(3)]
     for thread in threads:
         thread.start()
-    for part in (1, 2):
-        wait_until(lambda part=part: len(taken) >= 15 * part)
+
+    def wait_until_taken(enough: int) -> None:
+        until(lambda: len(taken) >= enough, seconds_max=DEADLINE_SECONDS)
+
+    for enough in (15, 30):
+        wait_until_taken(enough)
         kafka.kill()
         kafka.start()
     for thread in threads:
@@ -142,22 +148,6 @@ def test_lag_beyond_the_bound_is_429_and_over_once_the_rollup_has_caught_up(kafk
     assert statuses.count(429) >= 2
     assert set(statuses) == {204, 429}
     check(settings, warehouse, samples)
-
-
-class Killed(BaseException):
-    """Stands for the end of the process: nothing catches it."""
-
-
-class Fuse:
-    """Raises at the n-th moment at which a crash would matter."""
-
-    def __init__(self, moments):
-        self.left = moments
-
-    def __call__(self, _name):
-        self.left -= 1
-        if self.left == 0:
-            raise Killed
 
 
 def test_rollup_killed_at_any_moment_between_append_and_commit_counts_once(kafka, fresh_topic, tmp_path):
@@ -251,9 +241,27 @@ def test_records_that_retention_took_are_passed_over_and_said(kafka, fresh_topic
     writer.close()
 
 
-def wait_until(is_true):
-    """Polls for something that will be."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def test_read_that_broke_off_between_two_answers_gives_all_records_when_it_comes_again(kafka, fresh_topic, monkeypatch):
+    settings = kafka_settings(kafka, fresh_topic(), request_seconds=2)
+    writer = KafkaWriter(settings)
+    payloads = [b"%03d" % number + bytes(900_000) for number in range(60)]  # more than any answer of a broker holds
+    for payload in payloads:
+        writer.append_all({0: payload})
+    writer.close()
+    lane = KafkaLane(settings, writer.topic, 0)
+    fetch = lane._fetch
+
+    def fetch_and_pause():
+        place = fetch()
+        kafka.pause()
+        return place
+
+    with monkeypatch.context() as broken:
+        broken.setattr(lane, "_fetch", fetch_and_pause)
+        with pytest.raises(Unavailable):
+            lane.read(0, bytes_max=1 << 30)
+    kafka.resume()
+    chunk = read_all(lane)
+    assert chunk.start == 0
+    assert [record[:3] for record in chunk.records] == [payload[:3] for payload in payloads]
+    lane.close()

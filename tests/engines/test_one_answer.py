@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -20,8 +16,10 @@ import pytest
 from fleet.schema import CARD_USAGE, POD_USAGE, WINDOW_SECONDS
 from fleet.settings import load_settings
 from gputide.data_folder import open_data_folder
+from gputide.engines import free_port
 from gputide.wiring_warehouse import warehouse
 from tests.engines.running import Hive, Kafka
+from tests.waiting import text_of, until
 
 pytestmark = pytest.mark.engines
 
@@ -96,12 +94,10 @@ def opened(data: Path, settings: dict[str, str]) -> Any:
 @contextmanager
 def receiving(repository: Path, data: Path, settings: dict[str, str]) -> Iterator[str]:
     """A receiver that runs, stopped as a service manager does."""
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        port = place.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen(command(data, settings, "receive", "--listen", f"127.0.0.1:{port}"), cwd=repository)
     try:
-        wait_for(f"http://127.0.0.1:{port}/healthz")
+        until(lambda: text_of(f"http://127.0.0.1:{port}/healthz"), seconds_max=60)
         yield f"http://127.0.0.1:{port}/api/v1/write"
     finally:
         process.send_signal(signal.SIGTERM)
@@ -120,15 +116,3 @@ def command(data: Path, settings: dict[str, str], *words: str) -> list[str]:
     """The program's command line."""
     given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     return [sys.executable, "-m", "gputide.cli", "--quiet", "--data-dir", str(data), *given, *words]
-
-
-def wait_for(url: str) -> None:
-    """Wait until something answers there."""
-    end = time.monotonic() + 60
-    while True:
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-            return
-        except (urllib.error.URLError, OSError):
-            assert time.monotonic() < end, f"nothing answers at {url}"
-            time.sleep(0.1)

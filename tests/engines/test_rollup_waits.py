@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,10 +27,11 @@ from tests.pipeline.builders import (
     small_fleet,
     stored_rows,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.engines
 
-DEADLINE_SECONDS = 90.0
+PATIENCE = {"seconds_max": 90.0, "pause_seconds": 0.3}
 
 
 def test_running_rollup_waits_for_a_broker_that_is_away_and_goes_on(
@@ -53,12 +53,12 @@ def test_running_rollup_waits_for_a_broker_that_is_away_and_goes_on(
             stderr=errors, cwd=repository, env={**os.environ, "PYTHONPATH": str(repository)},
         )  # fmt: skip
         try:
-            until(lambda: found(tmp_path) == expected(first))
+            until(lambda: found(tmp_path) == expected(first), **PATIENCE)
             kafka.kill()
-            until(lambda: "trying again" in said.read_text())
+            until(lambda: "trying again" in said.read_text(), **PATIENCE)
             kafka.start()
             send(settings, second)
-            until(lambda: found(tmp_path) == expected(samples))
+            until(lambda: found(tmp_path) == expected(samples), **PATIENCE)
         finally:
             rollup.send_signal(signal.SIGTERM)
         assert rollup.wait(timeout=60) == 0, said.read_text()
@@ -80,11 +80,3 @@ def found(folder: Path) -> list[Rows]:
 def expected(samples: list[Sample]) -> list[Rows]:
     """What the warehouse must hold."""
     return [expected_rows(samples, table) for table in USAGE_TABLES]
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so."""
-    end = time.monotonic() + DEADLINE_SECONDS
-    while not is_so():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.3)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
 import pytest
 
@@ -30,15 +26,16 @@ from pipeline.rows import unpack
 from pipeline.senders import Sender, Senders
 from pipeline.warehouse_duckdb import DuckdbWarehouse
 from tests.engines.go_peers import GoPeers
+from tests.engines.prometheus_parts import SAMPLES, SERIES, answer_of, send
 from tests.pipeline.builders import COLUMN, FAR_OFF, LONG_AGO, file_bus, intake_of, read_all, series_table
 from tests.pipeline.receiving import served
+from tests.waiting import text_of
 
 pytestmark = pytest.mark.engines
 
 ROOT = Path(__file__).resolve().parents[2]
 CERTIFICATES = ROOT / "tests" / "pipeline" / "certificates"
 SCRAPES = 6
-SERIES, SAMPLES = 5, 4
 TOKEN = "a-token-of-edge-1-0123"
 
 CONFIGURATION = """
@@ -72,14 +69,6 @@ def gputide(data: Path, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "gputide.cli", "--data-dir", str(data), *arguments]
 
 
-def text_of(url: str) -> str:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return str(answer.read().decode())
-    except OSError:
-        return ""
-
-
 def metric(text: str, name: str) -> float:
     """Sum of a metric over all of its labels; 0 where there is none."""
     return sum(float(line.split()[-1]) for line in text.splitlines() if re.match(rf"{name}(\{{|\s)", line))
@@ -101,7 +90,7 @@ def test_prometheus_sends_both_versions_and_the_warehouse_has_each_sample_of_its
             with running("export", gputide(data, *export), tmp_path) as exporting:
                 wait_until(lambda: "_slice_" in text_of(f"http://{exporter}/metrics"), exporting, seconds_max=60)
                 wait_until(lambda: scrapes(server) >= SCRAPES, sending, seconds_max=60)
-            wait_until(lambda: answer_of(server, "max(up)") == [] or up(server) == 0, sending, seconds_max=60)
+            wait_until(lambda: has_lost_its_target(server), sending, seconds_max=60)
             wait_until(lambda: nothing_waits(server), sending, seconds_max=60)
             stored = stored_in_prometheus(server)
             own = text_of(f"http://{server}/metrics")
@@ -120,12 +109,14 @@ def test_prometheus_sends_both_versions_and_the_warehouse_has_each_sample_of_its
 
 
 def scrapes(server: str) -> float:
-    found = answer_of(server, "count_over_time(up[5m]) and on() count(gputide_slice_duty_cycle_ratio) > 0")
+    """Scrapes that went well; a target that has yet to start counts for none."""
+    found = answer_of(f"http://{server}", "sum_over_time(up[5m]) and on() count(gputide_slice_duty_cycle_ratio) > 0")
     return float(found[0]["value"][1]) if found else 0.0
 
 
-def up(server: str) -> float:
-    return float(answer_of(server, "max(up)")[0]["value"][1])
+def has_lost_its_target(server: str) -> bool:
+    found = answer_of(f"http://{server}", "max(up)")
+    return not found or float(found[0]["value"][1]) == 0
 
 
 def nothing_waits(server: str) -> bool:
@@ -139,17 +130,10 @@ def nothing_waits(server: str) -> bool:
     return metric(text, "prometheus_remote_storage_samples_pending") == 0 and len(sent) == 2 and newest - min(sent) < 2
 
 
-def answer_of(server: str, expression: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(
-        text_of(f"http://{server}/api/v1/query?query={quote(expression)}") or '{"data": {"result": []}}'
-    )["data"]["result"]
-    return found
-
-
 def stored_in_prometheus(server: str) -> dict[str, list[float]]:
     """Values of every slice's duty cycle by card, as Prometheus stored them; stale markers are none."""
     found: dict[str, list[float]] = {}
-    for series in answer_of(server, "gputide_slice_duty_cycle_ratio[10m]"):
+    for series in answer_of(f"http://{server}", "gputide_slice_duty_cycle_ratio[10m]"):
         values = found.setdefault(series["metric"]["card"], [])
         values += [float(value) for _, value in series["values"] if value != "NaN"]
     return {card: values for card, values in found.items() if values}
@@ -165,16 +149,6 @@ def in_warehouse(data: Path) -> dict[str, tuple[int, int]]:
         count, total = found.get(row["card"], (0, 0))
         if row["duty_cycle_ratio_count"]:
             found[row["card"]] = (count + row["duty_cycle_ratio_count"], total + row["duty_cycle_ratio_sum"])
-    return found
-
-
-def send(peers: GoPeers, url: str, *options: str, status: int = 0) -> dict[str, Any]:
-    done = subprocess.run(
-        [str(peers.sender), "-url", url, "-series", str(SERIES), "-samples", str(SAMPLES), *options],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    assert done.returncode == status, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 

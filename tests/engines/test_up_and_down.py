@@ -76,7 +76,9 @@ def test_a_flink_cluster_has_a_worker_and_status_shows_the_environment_of_jobs(
 
 
 def test_ctrl_c_while_a_broker_starts_leaves_nothing_running(engines_cache: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "gputide.cli", "engines", "up", "kafka", "--dir", str(tmp_path)]
+    # Whoever runs tests in the background of a shell has them ignore the signal, and all that they start.
+    program = ["env", "--default-signal=INT", sys.executable, "-m", "gputide.cli"]
+    command = [*program, "engines", "up", "kafka", "--dir", str(tmp_path)]
     calling = subprocess.Popen([*command, "--cache", str(engines_cache)], stderr=subprocess.PIPE, text=True)
     pid = _first_pid(tmp_path)
     calling.send_signal(signal.SIGINT)

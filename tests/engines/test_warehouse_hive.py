@@ -180,6 +180,25 @@ def test_warehouse_without_hive_is_taken_over_by_hive(folder, settings, sql):
         assert warehouse.migrate() == 0
 
 
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        "__HIVE_DEFAULT_PARTITION__", "x__HIVE_DEFAULT_ZOOKEEPER_PARTITION__", "a_INTERMEDIATE_ORIGINAL", "..",
+        "a'b/c;${d}", "%41", "_hidden", "Ω" * 90,
+    ],
+)  # fmt: skip
+def test_cluster_of_any_name_has_its_partition(cluster, folder, settings, sql):
+    with closing(HiveWarehouse(folder, settings)) as warehouse:
+        assert warehouse.append(name_of(0, 1), (node_part("a", NOON, cluster), node_part("b", NOON, "plain")))
+        assert [node.node for node in warehouse.inventory(cluster).nodes] == ["a"]
+        assert set(sql.rows(f"SELECT node FROM {settings.database}.inventory_nodes")) == {("a",), ("b",)}
+        assert warehouse.append(name_of(1, 2), (node_part("c", NOON, cluster),))
+        list(compact(warehouse, now=NOON, files_max=1))
+        assert set(sql.rows(f"SELECT node FROM {settings.database}.inventory_nodes")) == {("a",), ("b",), ("c",)}
+    with closing(HiveWarehouse(folder, settings)) as again:
+        assert again.migrate() == 0
+
+
 def files_of(folder: Path) -> list[str]:
     """Names of all files of rows."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.parquet"))

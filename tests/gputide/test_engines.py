@@ -8,7 +8,6 @@ import re
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from gputide.engine_stock import DATA, check_files, jars, read_lock
 from gputide.engine_tools import find_java
 from gputide.engines import down, states
 from tests.gputide.conftest import Program
+from tests.waiting import until
 
 JAVA_17 = "#!/bin/sh\necho 'openjdk version \"17.0.1\" 2021-10-19' >&2\n"
 
@@ -184,7 +184,7 @@ def test_a_process_is_stopped_with_its_children(started: Callable[[str], Process
     child = _number_in(tmp_path / "child")
     assert stop_process(record)
     assert not is_alive(record)
-    _until(lambda: not _runs(child))
+    until(lambda: not _runs(child))
 
 
 def test_a_process_that_will_not_end_is_made_to(started: Callable[[str], ProcessRecord], tmp_path: Path) -> None:
@@ -229,7 +229,13 @@ def test_the_register_gives_back_what_was_written(started: Callable[[str], Proce
     assert read_register(tmp_path) == {Engine.HIVE: run}
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"version": 2}', '{"version": 1, "engines": [{"engine": "spark"}]}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", '{"version": 2}', '{"version": 1, "engines": [{"engine": "spark"}]}',
+        '{"version": 1, "engines": [{"engine": "kafka", "ports": [], "processes": []}]}',
+    ],
+)  # fmt: skip
 def test_a_register_that_is_not_ours_is_refused(text: str, program: Program, tmp_path: Path) -> None:
     (tmp_path / "engines.json").write_text(text, encoding="utf-8")
     said = program(tmp_path / "data", "engines", "status", "--dir", str(tmp_path))
@@ -244,7 +250,7 @@ def test_nothing_runs_where_nothing_was_started(program: Program, tmp_path: Path
 
 
 def _number_in(path: Path) -> int:
-    _until(lambda: path.is_file() and path.read_text().endswith("\n"))
+    until(lambda: path.is_file() and path.read_text().endswith("\n"))
     return int(path.read_text())
 
 
@@ -254,10 +260,3 @@ def _runs(pid: int) -> bool:
     except (ProcessLookupError, FileNotFoundError):
         return False
     return state not in "ZX"
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

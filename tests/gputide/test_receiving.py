@@ -25,6 +25,7 @@ from pipeline.warehouse_duckdb import DuckdbWarehouse
 from tests.gputide.conftest import Program, Running, Said
 from tests.pipeline.builders import START_MS, Sample, body_of, stored_rows
 from tests.pipeline.receiving import V2, exchange, post, statuses
+from tests.waiting import until
 
 KILLED = -signal.SIGKILL
 SECONDS_MAX = 30.0
@@ -113,7 +114,7 @@ def test_stopped_receiver_ends_with_0_and_everything_acknowledged_is_on_the_bus(
         acknowledged: list[int] = []
         sender = threading.Thread(target=send_until_gone, args=(receiver, acknowledged))
         sender.start()
-        wait_for(lambda: len(acknowledged) >= 20)
+        until(lambda: len(acknowledged) >= 20)
         said = receiver.stop(how)
         sender.join()
     assert said.status == 0
@@ -134,13 +135,6 @@ def send_until_gone(receiver: Receiving, acknowledged: list[int]) -> None:
         if answer.getheader("Connection") == "close":
             break
     connection.close()
-
-
-def wait_for(is_so: object) -> None:
-    deadline = time.monotonic() + SECONDS_MAX
-    while not is_so():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 MOMENTS = [(1, "before"), (1, "after"), (2, "before"), (2, "after"), (7, "before"), (8, "before"), (8, "after")]
@@ -186,14 +180,15 @@ def test_receivers_killed_under_load_lose_nothing_acknowledged(tmp_path: Path, r
         threads = [threading.Thread(target=send, args=(taken[first], first)) for first in range(len(taken))]
         for thread in threads:
             thread.start()
-        for _ in range(3):
+
+        def wait_for_more() -> None:
             before = [len(steps) for steps in taken]
-            wait_for(
-                lambda before=before: all(len(steps) > count + 3 for steps, count in zip(taken, before, strict=True))
-            )
+            until(lambda: all(len(steps) > count + 3 for steps, count in zip(taken, before, strict=True)))
+
+        for _ in range(3):
+            wait_for_more()
             os.kill(children_of(receiver.running.pid)[0], signal.SIGKILL)
-        before = [len(steps) for steps in taken]
-        wait_for(lambda: all(len(steps) > count + 3 for steps, count in zip(taken, before, strict=True)))
+        wait_for_more()
         stopping.set()
         for thread in threads:
             thread.join()
@@ -214,7 +209,7 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path, receivers:
         children = children_of(receiver.running.pid)
         assert len(children) == 2
         receiver.stop(signal.SIGKILL)
-        wait_for(lambda: not any(is_running(child) for child in children))
+        until(lambda: not any(is_running(child) for child in children))
 
 
 def is_running(pid: int) -> bool:
@@ -385,3 +380,28 @@ def fill(path: Path) -> None:
     with path.open("wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(b"x" * 4096)
+
+
+def test_running_rollup_waits_for_more_rather_than_make_a_file_of_every_request(
+    tmp_path: Path, receivers: Program, program: Program
+) -> None:
+    data = tmp_path / "data"
+    manifest = DataFolder(path=data).warehouse / "MANIFEST"
+    with receiving(receivers, data) as receiver:
+        assert receiver.ask(body_at(0)) == 204
+        rollup = program.start(data, "--set", "rollup.pause_seconds=3", "rollup")
+        try:
+            until(lambda: manifest.exists() and manifest.read_text().count("\n") >= 1)
+            began = time.monotonic()
+            for step in range(1, 31):
+                assert receiver.ask(body_at(step)) == 204
+                time.sleep(0.1)
+            until(lambda: manifest.read_text().count("\n") >= 2)
+            appends, seconds = manifest.read_text().count("\n") - 1, time.monotonic() - began
+        finally:
+            os.kill(rollup.pid, signal.SIGTERM)
+        assert rollup.wait().status == 0
+    assert appends <= seconds / 3 + 1
+    assert program(data, "rollup", "--drain").status == 0
+    with closing(DuckdbWarehouse(data / "warehouse")) as warehouse:
+        assert sum(row["samples"] for row in stored_rows(warehouse, POD_USAGE, levels=(86_400,)).values()) == 31

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
 from datetime import UTC, datetime
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline import adapter_messages
 from pipeline.adapter_messages import AdapterDecoder
 from pipeline.label_sets import pairs_of_region
 from pipeline.remote_write import Version, decode
@@ -186,3 +188,15 @@ def test_fleet_that_comes_by_messages_gives_the_rows_of_one_that_comes_by_remote
 
 def _renamed(labels):
     return {"name": labels["__name__"], **{key: value for key, value in labels.items() if key != "__name__"}}
+
+
+def test_what_is_remembered_of_label_sets_is_bounded_however_long_they_are(monkeypatch):
+    monkeypatch.setattr(adapter_messages, "REMEMBERED_BYTES_MAX", 1 << 20)
+    decoder = AdapterDecoder()
+    tracemalloc.start()
+    for number in range(40):
+        batch = decoder.decode([message(pod=f"{number}-{place}" + "x" * 50_000) for place in range(5)])
+        assert batch.samples == 5
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 4 << 20

@@ -30,7 +30,7 @@ def server() -> Iterator[Callable[[bytes | None], int]]:
             held.append(connection)
             if answer is not None:
                 connection.sendall(answer)
-                connection.close()
+                connection.shutdown(socket.SHUT_WR)
 
     def start(answer: bytes | None) -> int:
         listener = socket.create_server(("127.0.0.1", 0))
@@ -53,6 +53,17 @@ def test_whatever_is_no_hive_is_unavailable(server, auth, answer):
     for _ in range(2):
         with pytest.raises(Unavailable, match=rf"cannot talk to HiveServer2 at 127\.0\.0\.1:{settings.port}"):
             session.rows("SHOW DATABASES")
+
+
+def test_password_that_hive_does_not_take_is_misconfigured(server, tmp_path):
+    said = b"Error validating the login"
+    (tmp_path / "password").write_text("wrong")
+    settings = HiveSettings(
+        port=server(b"\x03" + len(said).to_bytes(4, "big") + said), auth=HiveAuth.LDAP, username="ada",
+        password_file=tmp_path / "password", request_seconds=1,
+    )  # fmt: skip
+    with pytest.raises(Misconfigured, match=r"does not let hive\.username=ada in: .*validating the login"):
+        HiveSession(settings).execute("SHOW DATABASES")
 
 
 def test_server_without_tls_is_unavailable_over_tls(server):

@@ -251,26 +251,32 @@ def test_connection_is_refused_while_all_are_at_work(bus):
         assert [statuses(opened.recv(4096)) for opened in busy] == [[204], [204]]
 
 
+class StalledBus:
+    """A bus of one lane that takes nothing until it is told to go on."""
+
+    lanes = 1
+
+    def __init__(self, bus):
+        self._bus = bus
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def append_all(self, payloads):
+        self.begun.set()
+        assert self.go_on.wait(10)
+        self._bus.append_all(payloads)
+
+
 def test_more_requests_than_may_wait_are_429_and_come_through_later(bus):
-    begun, go_on = threading.Event(), threading.Event()
-
-    class Stalled:
-        lanes = 1
-
-        def append_all(self, payloads):
-            begun.set()
-            assert go_on.wait(10)
-            bus.append_all(payloads)
-
-    with served(lambda _sender: intake_of(Stalled()), {"pending_requests_max": 1}) as receiver, ExitStack() as stack:
+    stalled = StalledBus(bus)
+    with served(lambda _sender: intake_of(stalled), {"pending_requests_max": 1}) as receiver, ExitStack() as stack:
         first = stack.enter_context(socket.create_connection(receiver.address, timeout=10))
         first.sendall(request_of(body_at(1)))
-        assert begun.wait(10)
+        assert stalled.begun.wait(10)
         connection = http.client.HTTPConnection(*receiver.address, timeout=10)
         answer, text = post(connection, body_at(2), V2)
         assert (answer.status, answer.getheader("Retry-After")) == (429, "5")
         assert "receiver.pending_requests_max=1" in text
-        go_on.set()
+        stalled.go_on.set()
         assert statuses(first.recv(4096)) == [204]
         assert post(connection, body_at(2), V2)[0].status == 204
         connection.close()
@@ -310,24 +316,15 @@ def wait_for_metric(connection, name, value, *, at_most=False):
 
 
 def test_stop_answers_what_is_under_way_and_takes_nothing_more(bus):
-    begun, go_on = threading.Event(), threading.Event()
-
-    class Stalled:
-        lanes = 1
-
-        def append_all(self, payloads):
-            begun.set()
-            assert go_on.wait(10)
-            bus.append_all(payloads)
-
+    stalled = StalledBus(bus)
     with ExitStack() as stack:
-        with served(lambda _sender: intake_of(Stalled())) as receiver:
+        with served(lambda _sender: intake_of(stalled)) as receiver:
             address = receiver.address
             idle = stack.enter_context(socket.create_connection(address, timeout=10))
             busy = stack.enter_context(socket.create_connection(address, timeout=10))
             busy.sendall(request_of(body_at(1)) + HEALTH)
-            assert begun.wait(10)
-            threading.Timer(0.2, go_on.set).start()
+            assert stalled.begun.wait(10)
+            threading.Timer(0.2, stalled.go_on.set).start()
         answer = busy.recv(4096)
         assert statuses(answer) == [204]
         assert b"Connection: close" in answer

@@ -17,6 +17,7 @@ from pipeline.remote_write import Version
 from pipeline.rollup_duckdb import EmbeddedRollup
 from pipeline.warehouse_duckdb import DuckdbWarehouse
 from tests.contracts.rollup import RollupContract
+from tests.crashes import Fuse, Killed
 from tests.pipeline.builders import (
     START_MS,
     USAGE_TABLES,
@@ -43,22 +44,6 @@ class TestEmbeddedRollup(RollupContract):
     @pytest.fixture
     def rollup(self, bus, warehouse):
         return lambda: roll_up(bus, warehouse, chunk_bytes=2000)
-
-
-class Killed(BaseException):
-    """Stands for the end of the process: nothing catches it."""
-
-
-class Fuse:
-    """Raises at the n-th moment at which a crash would matter."""
-
-    def __init__(self, moments: int) -> None:
-        self.left = moments
-
-    def __call__(self, _name: str) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise Killed
 
 
 def test_killed_at_any_moment_and_started_again_gives_the_same_rows(tmp_path):

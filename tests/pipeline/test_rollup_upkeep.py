@@ -9,6 +9,7 @@ import pytest
 from fleet.errors import Unavailable
 from fleet.schema import Measure
 from pipeline.remote_write import Version
+from pipeline.rollup import RollupStep
 from pipeline.rollup_duckdb import EmbeddedRollup
 from pipeline.rollup_upkeep import TendingRollup
 from pipeline.warehouse_compact import compact
@@ -63,6 +64,28 @@ def test_upkeep_is_done_piece_by_piece_once_it_is_due_and_the_bus_is_empty(tmp_p
     clock.seconds = 200
     rollup.step()
     assert merges_left(warehouse) == 0
+
+
+def test_upkeep_that_has_waited_as_long_again_is_done_while_the_bus_is_never_empty(warehouse):
+    clock = Clock()
+
+    class NeverEmpty:
+        def step(self) -> RollupStep:
+            return RollupStep(start=0, end=1, records=1, corrupt=0, samples=1, repeats=0, rows=1)
+
+    def upkeep():
+        return compact(warehouse, now=NOON, files_max=1)
+
+    rollup = TendingRollup(NeverEmpty(), upkeep, every_seconds=100, now_seconds=clock)
+    for seconds, left in ((100, 2), (199, 2), (200, 1), (201, 0), (202, 0)):
+        clock.seconds = seconds
+        assert rollup.step() is not None
+        assert merges_left(warehouse) == left
+    warehouse.append(name_of(4, 5, "other"), (node_part("late", NOON),))
+    for seconds, left in ((302, 1), (401, 1), (402, 0)):
+        clock.seconds = seconds
+        rollup.step()
+        assert merges_left(warehouse) == left
 
 
 def test_upkeep_that_failed_begins_anew(tmp_path, warehouse):

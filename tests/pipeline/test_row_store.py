@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow.fs as pafs
 import pytest
 
-from fleet.errors import Corrupt, Misconfigured
+from fleet.errors import Corrupt, Misconfigured, Unavailable
+from pipeline.catalogue import NoCatalogue
 from pipeline.parquet_reads import ParquetReads
 from pipeline.remote_write import Version
 from pipeline.row_store import ArrowRows, arrow_rows
+from pipeline.usage_grid import epoch_ms
 from pipeline.warehouse_compact import compact, remove_replaced, retain
 from pipeline.warehouse_duckdb import DuckdbWarehouse
 from pipeline.warehouse_files import WarehouseFiles
@@ -112,6 +116,85 @@ def test_lost_file_is_corrupt(tmp_path, warehouse):
     rows_of(tmp_path / "elsewhere")[0].unlink()
     with pytest.raises(Corrupt, match="cannot read"):
         warehouse.inventory("c1")
+
+
+class Leaving:
+    """A file system that can be away, as one behind a network; counts the questions about single files."""
+
+    def __init__(self, file_system: pafs.FileSystem) -> None:
+        self._file_system = file_system
+        self.is_away = False
+        self.questions = 0
+
+    def __getattr__(self, name: str) -> Any:
+        if self.is_away:
+            raise OSError(errno.EHOSTUNREACH, "No route to host")
+        self.questions += name == "get_file_info"
+        return getattr(self._file_system, name)
+
+
+def test_file_system_that_is_away_is_unavailable_and_the_next_append_finds_it_clean(tmp_path, file_system):
+    there = Leaving(file_system)
+
+    class Board(NoCatalogue):
+        is_away = False
+
+        def add(self, partitions):
+            if self.is_away:
+                there.is_away = True
+                raise Unavailable("cannot reach the board")
+
+    board = Board()
+    files = WarehouseFiles(tmp_path / "state", rows=ArrowRows(there, "some/base"), catalogue=board)
+    files.append(name_of(0, 1), (node_part("a", NOON),))
+    board.is_away = True
+    with pytest.raises(Unavailable, match="board"):
+        files.append(name_of(1, 2), (node_part("b", NOON),))
+    board.is_away = False
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="some/base: No route to host"):
+            files.append(name_of(1, 3), (node_part("b", NOON), node_part("c", NOON)))
+    there.is_away = False
+    assert files.append(name_of(1, 3), (node_part("b", NOON), node_part("c", NOON)))
+    assert {str(path.relative_to(tmp_path / "elsewhere/some/base")) for path in rows_of(tmp_path / "elsewhere")} == {
+        file.path for file in files.live()
+    }
+    files.close()
+
+
+def test_file_that_was_to_go_and_came_again_after_a_close_stays(tmp_path, file_system, monkeypatch):
+    there = Leaving(file_system)
+
+    class Board(NoCatalogue):
+        def add(self, partitions):
+            there.is_away = True
+            raise Unavailable("cannot reach the board")
+
+    files = WarehouseFiles(tmp_path / "state", rows=ArrowRows(there, "some/base"), catalogue=Board())
+    with pytest.raises(Unavailable, match="board"):
+        files.append(name_of(0, 1), (node_part("a", NOON),))
+    files.close()
+    there.is_away = False
+    monkeypatch.setattr(Board, "add", NoCatalogue.add)
+    for start, node in enumerate("ab"):
+        assert files.append(name_of(start, start + 1), (node_part(node, NOON),))
+    assert len(rows_of(tmp_path / "elsewhere")) == 2
+    files.close()
+
+
+def test_files_that_were_removed_are_not_asked_for_again(tmp_path, file_system):
+    there = Leaving(file_system)
+    files = WarehouseFiles(tmp_path / "state", rows=ArrowRows(there, "some/base"))
+    for number, node in enumerate("abc"):
+        files.append(name_of(number, number + 1), (node_part(node, NOON),))
+    (folder,) = files.partitions()
+    files.replace(folder, files.live(), node_part("d", NOON).rows, epoch_ms(NOON))
+    hour_later = epoch_ms(NOON + timedelta(hours=1))
+    assert files.remove_replaced(hour_later) == 3
+    there.questions = 0
+    assert files.remove_replaced(hour_later) == 0
+    assert there.questions == 0
+    files.close()
 
 
 def test_location_that_arrow_does_not_know_is_misconfigured():

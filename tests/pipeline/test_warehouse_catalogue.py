@@ -116,3 +116,39 @@ def test_day_with_windows_of_two_lengths_keeps_its_history_through_a_compaction(
     assert (after.since, after.step_seconds, after.steps) == (before.since, before.step_seconds, before.steps)
     assert after.mean[Measure.DUTY_CYCLE].tobytes() == before.mean[Measure.DUTY_CYCLE].tobytes()
     assert epoch_ms(after.since) == START_MS
+
+
+def test_rows_that_came_between_two_pieces_of_upkeep_are_merged_too(tmp_path):
+    board = Board()
+    files = WarehouseFiles(tmp_path, catalogue=board)
+    days = (NOON, NOON + timedelta(days=1))
+    for start, node in enumerate("abcd"):
+        files.append(name_of(start, start + 1), (node_part(node, days[start % 2]),))
+    pieces = compact(ParquetReads(files), now=NOW, files_max=1)
+    next(pieces)
+    files.append(name_of(4, 5), (node_part("late", days[1]),))
+    next(pieces)
+    for start, node in enumerate("efg", start=5):
+        files.append(name_of(start, start + 1), (node_part(node, days[1]),))
+    list(compact(ParquetReads(files), now=NOW, files_max=1))
+    nodes = {node.node for node in ParquetReads(files).inventory("c1").nodes}
+    assert nodes == {"a", "b", "c", "d", "late", "e", "f", "g"}
+    assert board.files(tmp_path) == {tmp_path / file.path for file in files.files(INVENTORY_NODES, "c1")}
+
+
+def test_partition_whose_rows_lie_in_two_folders_is_merged_into_a_third(tmp_path):
+    board = Board()
+    files = WarehouseFiles(tmp_path, catalogue=board)
+    for start, node in enumerate("ab"):
+        files.append(name_of(start, start + 1), (node_part(node, NOON),))
+    (folder,), stale = files.partitions(), files.live()
+    files.append(name_of(2, 3), (node_part("late", NOON),))
+    reads = ParquetReads(files)
+    merged = reads.merged_rows(
+        INVENTORY_NODES, [file.path for file in stale], level_seconds=None, spill_folder=tmp_path / "spill"
+    )
+    files.replace(folder, stale, merged, epoch_ms(NOW))
+    assert len({Path(file.path).parent for file in files.live()}) == 2
+    assert [(item.files_before, item.files_after) for item in compact(reads, now=NOW, files_max=1)] == [(2, 1)]
+    assert {node.node for node in reads.inventory("c1").nodes} == {"a", "b", "late"}
+    assert board.files(tmp_path) == {tmp_path / file.path for file in files.live()}

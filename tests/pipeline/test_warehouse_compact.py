@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +17,7 @@ from pipeline.remote_write import Version
 from pipeline.warehouse_compact import compact, remove_replaced, retain
 from pipeline.warehouse_duckdb import DuckdbWarehouse
 from tests.contracts.warehouse import NOON, name_of, node_part
+from tests.crashes import DeadlyFuse, was_killed
 from tests.pipeline.builders import (
     DAY_MS,
     START_MS,
@@ -186,7 +185,7 @@ def test_killed_at_every_moment_a_merge_or_drop_is_done_wholly_or_not_at_all(cha
     ends = []
     for moment in range(1, 100):
         folder = shutil.copytree(chain.folder / "warehouse", chain.folder / f"copy-{moment}")
-        was_killed = is_killed_at(moment, folder)
+        is_killed = is_killed_at(moment, folder)
         with closing(DuckdbWarehouse(folder)) as warehouse:
             rows = stored_rows(warehouse, POD_USAGE, levels=(60,))
             assert rows in (everything, second_day)
@@ -196,7 +195,7 @@ def test_killed_at_every_moment_a_merge_or_drop_is_done_wholly_or_not_at_all(cha
             assert {str(path.relative_to(folder)) for path in folder.glob("pod_usage/*/*/*")} >= {
                 file.path for file in warehouse.files.live() if not file.is_index
             }
-        if not was_killed:
+        if not is_killed:
             break
     assert len(ends) >= 9
     assert ends == sorted(ends)
@@ -205,23 +204,10 @@ def test_killed_at_every_moment_a_merge_or_drop_is_done_wholly_or_not_at_all(cha
 
 def is_killed_at(moment: int, folder: Path) -> bool:
     """Merges everything and drops the first day in a process that is killed at its n-th moment, if it has so many."""
-    left = [moment]
 
-    def crash_point(_name: str) -> None:
-        left[0] -= 1
-        if left[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+    def work() -> None:
+        with closing(DuckdbWarehouse(folder, crash_point=DeadlyFuse(moment))) as warehouse:
+            list(compact(warehouse, now=NOW, files_max=2))
+            list(retain(warehouse, now=NOW, days=2, finest_days=None))
 
-    child = os.fork()
-    if child == 0:
-        try:
-            with closing(DuckdbWarehouse(folder, crash_point=crash_point)) as warehouse:
-                list(compact(warehouse, now=NOW, files_max=2))
-                list(retain(warehouse, now=NOW, days=2, finest_days=None))
-            os._exit(0)
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    ending = os.waitstatus_to_exitcode(status)
-    assert ending in (0, -signal.SIGKILL)
-    return ending != 0
+    return was_killed(work)

@@ -12,11 +12,11 @@ import pytest
 
 from fleet.errors import Corrupt
 from fleet.schema import Measure
+from pipeline.partition_names import safe_name
 from pipeline.remote_write import Version
 from pipeline.remote_write_encode import LabelSets
 from pipeline.sightings import SILENT_SECONDS
 from pipeline.warehouse_duckdb import DuckdbWarehouse
-from pipeline.warehouse_files import safe_name
 from tests.contracts.warehouse import NOON, WarehouseContract, name_of, node_part
 from tests.pipeline.builders import START_MS, Sample, body_of, encoded, file_bus, intake_of, roll_up
 
@@ -229,6 +229,7 @@ def test_lost_file_is_corrupt(tmp_path, chain):
 
 def test_partition_names_stay_one_part_of_a_path():
     names = ["", ".", "..", "...", "a/b", "a%2Fb", "x" * 300, "x" * 301, "c1", ".c1", "%"]
+    names += ["__HIVE_DEFAULT_PARTITION__", "%5F%5FHIVE%5FDEFAULT%5FPARTITION%5F%5F", "a_INTERMEDIATE_ORIGINAL", "a_b"]
     safe = [safe_name(name) for name in names]
     assert len(set(safe)) == len(names)
     assert all("/" not in name and not name.startswith(".") and 0 < len(name) <= 200 for name in safe)
