@@ -14,13 +14,12 @@ import orjson
 from fleet.schema import SLICE_MEASURES, WINDOW_SECONDS
 from fleet.series import slice_series
 
-WINDOW_MS = 60_000
 _LEVELS_MS = tuple(seconds * 1000 for seconds in WINDOW_SECONDS)
 _WITH_HISTOGRAM = frozenset(slice_series(column.measure) for column in SLICE_MEASURES if column.has_histogram)
 
 
-def roll_up(messages: Iterable[bytes]) -> dict[tuple[object, ...], list[float]]:
-    """Count, sum and maximum per series and minute of messages as `standin_receiver` writes them."""
+def roll_up(messages: Iterable[bytes], window_ms: int) -> dict[tuple[object, ...], list[float]]:
+    """Count, sum and maximum per series and window of messages as `standin_receiver` writes them."""
     windows: dict[tuple[object, ...], list[float]] = {}
     for message in messages:
         sample = orjson.loads(message)
@@ -33,7 +32,7 @@ def roll_up(messages: Iterable[bytes]) -> dict[tuple[object, ...], list[float]]:
             labels.get("container"),
             labels.get("node"),
             labels.get("card"),
-            (sample["timestamp"] - 1) // WINDOW_MS,
+            (sample["timestamp"] - 1) // window_ms,
         )
         window = windows.get(key)
         if window is None:

@@ -8,27 +8,18 @@ from __future__ import annotations
 
 import http.client
 import itertools
-import re
-import subprocess
 import threading
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
-from bench.measured_run import GPUTIDE
+from bench.receiving import HEADERS, WRITE_PATH
 from pipeline.remote_write import Version
 from pipeline.remote_write_encode import LabelSets
 
-HEADERS = {
-    "Content-Type": "application/x-protobuf;proto=io.prometheus.write.v2.Request",
-    "Content-Encoding": "snappy",
-}
 START_MS = 1_767_571_200_000
 SERIES = 20_000
 _CONNECT_SECONDS = 30.0
@@ -91,26 +82,6 @@ class Bodies:
         )
 
 
-@contextmanager
-def receiving(data: Path, *settings: str) -> Iterator[tuple[tuple[str, int], int]]:
-    """A receiver that runs: its address and process id."""
-    options = [part for setting in settings for part in ("--set", setting)]
-    process = subprocess.Popen(
-        [str(GPUTIDE), "--data-dir", str(data), *options, "receive", "--listen", "127.0.0.1:0"],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        line = process.stderr.readline() if process.stderr is not None else ""
-        found = re.search(r"http://([\d.]+):(\d+)/", line)
-        if found is None:
-            raise RuntimeError(f"the receiver did not start: {line}")
-        yield (found[1], int(found[2])), process.pid
-    finally:
-        process.terminate()
-        process.wait()
-
-
 def send_all(
     address: tuple[str, int],
     bodies: list[bytes],
@@ -158,20 +129,6 @@ def send_all(
     return answers
 
 
-def metric(address: tuple[str, int], name: str) -> float:
-    """One of the receiver's own metrics."""
-    with urllib.request.urlopen(f"http://{address[0]}:{address[1]}/metrics", timeout=30) as answer:
-        lines = answer.read().decode().splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith(f"gputide_receiver_{name} "))
-
-
-def rss_bytes(pid: int, what: str = "VmRSS") -> int:
-    """Resident memory of a process, now or (`VmHWM`) at its most."""
-    text = Path(f"/proc/{pid}/status").read_text()
-    found = re.search(rf"{what}:\s+(\d+) kB", text)
-    return int(found[1]) * 1024 if found else 0
-
-
 def _connected(address: tuple[str, int]) -> http.client.HTTPConnection:
     connection = http.client.HTTPConnection(*address, timeout=_CONNECT_SECONDS)
     connection.connect()
@@ -182,7 +139,7 @@ def _post(
     connection: http.client.HTTPConnection, address: tuple[str, int], body: bytes, answers: Answers
 ) -> http.client.HTTPConnection:
     try:
-        connection.request("POST", "/api/v1/write", body, HEADERS)
+        connection.request("POST", WRITE_PATH, body, HEADERS)
         answer = connection.getresponse()
         answer.read()
         answers.statuses[answer.status] += 1
