@@ -20,34 +20,25 @@ from analyzer.presence import Bools, Tenure, Timeline
 from fleet.inventory import CardId
 from fleet.profiles import Finding
 from fleet.schema import Measure
+from fleet.trust_thresholds import (
+    CARD_BUSY_RATIO_MIN,
+    FRAMEBUFFER_BYTES_MIN,
+    FROZEN_BAND,
+    FROZEN_STEPS_MIN,
+    REPEATS_MIN,
+    SHARE_MIN,
+    SM_OVER_DUTY_MIN,
+    SPIN_DUTY_MIN,
+    SPIN_SHARE_MIN,
+    SPIN_SM_MAX,
+    ZERO_RATIO_MAX,
+)
 from fleet.usage import Float32, SliceGrid
 
-ZERO_RATIO_MAX = 0.001
-"""Activity up to which a counter reads zero."""
-CARD_BUSY_RATIO_MIN = 0.05
-"""Activity of a card above which it is busy beyond doubt."""
-REPEATS_MIN = 3
-"""Fewest steps that must fail a check."""
-SHARE_MIN = 0.05
-"""Smallest share of the comparable steps that must fail it."""
-SM_OVER_DUTY_MIN = 0.10
-"""How far SM active may exceed the duty cycle: it cannot, but the two are sampled at different moments."""
 FROZEN_SECONDS_MIN = 6 * 3600
 """How long a value must repeat to the last bit before it is frozen."""
-FROZEN_STEPS_MIN = 12
-"""Fewest steps of such a repeat."""
-FROZEN_BAND = (0.02, 0.95)
-"""Between these a constant ratio is unnatural; near 0 and 1 it is what an idle or a full card shows."""
-SPIN_DUTY_MIN = 0.9
-"""Duty cycle from which a kernel is nearly always running."""
-SPIN_SM_MAX = 0.25
-"""SM active below which hardly anything is done meanwhile."""
-SPIN_SHARE_MIN = 0.5
-"""Share of the busy steps that must look so."""
 SCALE_RATIO_BAND = (0.008, 0.0125)
 """A ratio between two counters of one thing near 1/100: one of them is a percentage that was divided twice."""
-FRAMEBUFFER_BYTES_MIN = 2**20
-"""A framebuffer in use is never smaller: less is MiB taken for bytes."""
 
 CHECKS = (
     "container_zero_while_card_busy",
