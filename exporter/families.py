@@ -1,0 +1,96 @@
+"""Named metrics as columns: what every source of the exporter hands to the exposition.
+
+A family is one metric's name with all its series. Sources keep the label tuples from one reading to the next, so that
+whoever renders them compares values and not text. Read by `exporter.exposition`; made by whatever has figures that
+are shown to a scraper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class FamilyKind(StrEnum):
+    """What the values of a family are; the value is the word of the `# TYPE` line in OpenMetrics."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    """Only grows, until its source starts anew; the family's name ends in `_total`."""
+    INFO = "info"
+    """Always 1; what is told stands in the labels. The family's name ends in `_info`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """All series of one metric at one instant.
+
+    Attributes:
+        name: metric name, with its suffix (`_total`, `_info`).
+        kind: what the values are.
+        help_text: one sentence with the unit and the range.
+        label_names: names of the labels, in the order of `labels`.
+        labels: one tuple of label values per series; unique; a label whose value is empty is left out when rendered.
+            The same tuple object as in the reading before where nothing changed.
+        values: shape `(len(labels),)`, in base units; NaN = not there, and the series is left out.
+    """
+
+    name: str
+    kind: FamilyKind
+    help_text: str
+    label_names: tuple[str, ...]
+    labels: tuple[tuple[str, ...], ...]
+    values: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        """Keeps one source's slip from shifting the figures of all that follow.
+
+        Raises:
+            ValueError: there are not as many values as series.
+        """
+        if len(self.labels) != len(self.values):
+            raise ValueError(f"{self.name} has {len(self.labels)} series and {len(self.values)} values")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CataloguedFamily:
+    """What is known of a family before anything was measured: its line in the catalogue of metrics.
+
+    A source that makes families keeps a tuple of these beside its code, makes its families by `of`, and is named in
+    `exporter.exposition_catalogue`.
+
+    Attributes:
+        name: metric name, with its suffix.
+        kind: what the values are.
+        help_text: one sentence with the unit and the range.
+        label_names: names of the labels.
+    """
+
+    name: str
+    kind: FamilyKind
+    help_text: str
+    label_names: tuple[str, ...]
+
+    def of(self, labels: tuple[tuple[str, ...], ...], values: NDArray[np.float64]) -> Family:
+        """The family with what was measured.
+
+        Args:
+            labels: one tuple of label values per series, in the order of `label_names`; unique.
+            values: shape `(len(labels),)`; NaN = not there.
+        """
+        return Family(
+            name=self.name,
+            kind=self.kind,
+            help_text=self.help_text,
+            label_names=self.label_names,
+            labels=labels,
+            values=values,
+        )
+
+
+Column = tuple[Family | CataloguedFamily, tuple[tuple[str, ...], ...], NDArray[np.float64]]
+"""A family's description, labels and values side by side: what a `Family` holds, for whoever makes dozens per reading
+and needs no record of each."""

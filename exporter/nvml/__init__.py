@@ -1,0 +1,1 @@
+"""Cards as NVIDIA's management library tells of them."""
