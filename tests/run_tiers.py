@@ -177,6 +177,34 @@ def prepare_engines() -> dict[str, str]:
     return {"GPUTIDE_ENGINES_CACHE": cache, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
 
 
+def prepare_cluster() -> dict[str, str]:
+    """Build the Kubernetes control plane and helm into the cache, where they are not there yet.
+
+    Raises:
+        CannotRunError: Go or the network is missing.
+    """
+    building = (
+        "import os, sys\nfrom pathlib import Path\nimport gputide.engine_cache as c, gputide.engine_kubernetes as k"
+    )
+    building += "\ncache = Path(os.environ.get('GPUTIDE_ENGINES_CACHE') or c.default_cache_path())"
+    building += (
+        "\nk.kubernetes_programs(cache, tell=lambda told: print(told, file=sys.stderr, flush=True))\nprint(cache)"
+    )
+    with tempfile.TemporaryFile("w+") as answer:
+        with subprocess.Popen(
+            [sys.executable, "-c", building], cwd=ROOT, stdout=answer, stderr=subprocess.PIPE, text=True
+        ) as preparing:
+            reason = "the build of Kubernetes ended without a word"
+            for line in preparing.stderr or ():
+                print(f"   | {line}", end="", flush=True)
+                if line.startswith("fleet.errors."):
+                    reason = line.partition(": ")[2].strip()
+        if preparing.returncode != 0:
+            raise CannotRunError(reason)
+        answer.seek(0)
+        return {"GPUTIDE_CLUSTER_CACHE": answer.read().strip()}
+
+
 def _chromium_on_path() -> str | None:
     return next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
 
@@ -222,8 +250,14 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 # In the order in which they run: the fast answer first.
 TIERS = (
-    Tier(name="quick", marker_expression="not browser and not engines and not cluster", prepare=prepare_nothing),
+    Tier(
+        name="quick",
+        marker_expression="not browser and not engines and not cluster",
+        prepare=prepare_nothing,
+        pytest_arguments=("-n", "auto", "--maxprocesses", "4"),
+    ),
     Tier(name="engines", marker_expression="engines", prepare=prepare_engines),
+    Tier(name="cluster", marker_expression="cluster", prepare=prepare_cluster),
     Tier(name="browser", marker_expression="browser", prepare=prepare_browser),
 )
 

@@ -1,0 +1,1 @@
+"""The scheduler layer: what a cluster granted, read from the Kubernetes API."""

@@ -1,0 +1,178 @@
+"""Keeps the scheduler layer's state in the background, and hands out the latest families without any waiting.
+
+One thread per watched kind reads; one more works out what changed, a fifth of a second after it came at the latest,
+and swaps in an immutable snapshot. Called by the front door's `export cluster`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from exporter.allocation.health import health_families
+from exporter.allocation.objects import record_of
+from exporter.allocation.records import Key, Record
+from exporter.allocation.state import OWNER_KINDS, Allocation
+from exporter.cluster_reader import ClusterReader, Watched
+from exporter.cluster_reader_watch import PAGE_OBJECTS, REFUSED, ResourceWatch, WatchState
+from exporter.families import Family
+
+SETTLE_SECONDS = 0.2
+"""How long changes are gathered before they are worked out."""
+
+_PODS_PER_TURN = 500
+_LISTS_AT_ONCE = 2
+_NEEDED = OWNER_KINDS | {Watched.NODES, Watched.PODS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationSnapshot:
+    """The scheduler layer as it was last worked out.
+
+    Attributes:
+        families: all that is known, and how the watches fare.
+        watches: how each watch fares.
+        is_ready: nodes, pods and their owners have been read, so that what is granted, and to whom, can be told.
+        age_seconds: since all that was known had been worked out; None before the first time.
+    """
+
+    families: tuple[Family, ...]
+    watches: tuple[WatchState, ...]
+    is_ready: bool
+    age_seconds: float | None
+
+
+class AllocationCollector:
+    """Reads a cluster and keeps what it says of cards.
+
+    Args:
+        reader: what the cluster is read by; closed at the end.
+        cluster: name of the cluster, for the labels.
+        watched: kinds to read.
+        page_objects: objects of one page of a list.
+        settle_seconds: how long changes are gathered before they are worked out.
+        clock: seconds that never go back; for tests.
+        seed: of the differences between the waits of several watches.
+    """
+
+    def __init__(
+        self,
+        reader: ClusterReader,
+        *,
+        cluster: str,
+        watched: Sequence[Watched] = tuple(Watched),
+        page_objects: int = PAGE_OBJECTS,
+        settle_seconds: float = SETTLE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        seed: int = 0,
+    ) -> None:
+        self._reader = reader
+        self._cluster = cluster
+        self._settle_seconds = settle_seconds
+        self._clock = clock
+        self._state = _LockedAllocation(cluster)
+        pages = threading.Semaphore(_LISTS_AT_ONCE)
+        self._watches = tuple(
+            ResourceWatch(
+                reader, kind, self._state, record_of=record_of, pages=pages, clock=clock, page_objects=page_objects,
+                seed=seed,
+            )
+            for kind in watched
+        )  # fmt: skip
+        # One reference is swapped at a time, so whoever reads it needs no lock.
+        self._shown: tuple[tuple[Family, ...], float, bool] | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="allocation", daemon=True)
+
+    def start(self) -> None:
+        """Begins to read."""
+        for watch in self._watches:
+            watch.start()
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float = 5.0) -> bool:
+        """Ends all threads and closes the reader.
+
+        Returns:
+            False where a thread did not end in time; none of them keeps the process from ending.
+        """
+        self._stop.set()
+        for watch in self._watches:
+            watch.stop()
+        self._reader.close()
+        deadline = self._clock() + timeout_seconds
+        ended = [watch.join(max(0.0, deadline - self._clock())) for watch in self._watches]
+        self._thread.join(max(0.0, deadline - self._clock()))
+        return all(ended) and not self._thread.is_alive()
+
+    def snapshot(self) -> AllocationSnapshot:
+        """The latest state; answers at once, whatever the API server does."""
+        states = tuple(watch.state() for watch in self._watches)
+        shown = self._shown
+        health = health_families(self._cluster, states, self._state.held())
+        return AllocationSnapshot(
+            families=(*(() if shown is None else shown[0]), *health),
+            watches=states,
+            is_ready=shown is not None and shown[2],
+            age_seconds=None if shown is None else max(0.0, self._clock() - shown[1]),
+        )
+
+    def _run(self) -> None:
+        is_begun = False
+        while not self._stop.wait(self._settle_seconds):
+            # Asked before, so that a list which ends meanwhile is not called known before its last page is worked out.
+            states = {state.watched: state for state in (watch.state() for watch in self._watches)}
+            # Worked out while the first lists still come in, most pods would be worked out twice.
+            is_begun = is_begun or all(_has_answer(state) for state in states.values())
+            if not is_begun:
+                continue
+            known = _known(states)
+            at = self._clock()
+            families = self._state.settled(known, is_over=self._stop.is_set)
+            if families is not None:
+                self._shown = (families, at, known >= _NEEDED)
+
+
+def _has_answer(state: WatchState) -> bool:
+    """Whether the first list of a kind was read, or can't be for now."""
+    return state.is_known or state.is_served is False or bool(state.errors)
+
+
+def _known(states: Mapping[Watched, WatchState]) -> frozenset[Watched]:
+    """Kinds that have been read in full, and owners that never will be: those not watched, and those refused."""
+    known = {watched for watched, state in states.items() if state.is_known}
+    for watched in OWNER_KINDS:
+        if watched not in states or dict(states[watched].errors).get(REFUSED):
+            known.add(watched)
+    return frozenset(known)
+
+
+class _LockedAllocation:
+    """The state behind one lock, which nobody holds for long."""
+
+    def __init__(self, cluster: str) -> None:
+        self._allocation = Allocation(cluster)
+        self._lock = threading.Lock()
+
+    def put(self, watched: Watched, key: Key, record: Record | None) -> None:
+        with self._lock:
+            self._allocation.put(watched, key, record)
+
+    def retain(self, watched: Watched, keys: AbstractSet[Key]) -> None:
+        with self._lock:
+            self._allocation.retain(watched, keys)
+
+    def held(self) -> dict[Watched, int]:
+        # Lengths of dictionaries: each is read in one step.
+        return {watched: self._allocation.held(watched) for watched in Watched}
+
+    def settled(self, known: frozenset[Watched], *, is_over: Callable[[], bool]) -> tuple[Family, ...] | None:
+        """Works out all changes, in turns; None where it was told to end."""
+        while not is_over():
+            with self._lock:
+                if self._allocation.settle(_PODS_PER_TURN):
+                    return self._allocation.families(known)
+        return None

@@ -1,0 +1,96 @@
+"""How the reading of a cluster fares, as families of the exporter's own. Called by `exporter.allocation.collector`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from exporter.cluster_reader import Watched
+from exporter.cluster_reader_watch import WatchState
+from exporter.families import CataloguedFamily, Family, FamilyKind
+
+_LABELS = ("cluster", "resource")
+
+WATCH_OBJECTS = CataloguedFamily(
+    name="gputide_watch_objects",
+    kind=FamilyKind.GAUGE,
+    help_text="Objects of a kind that are kept, those that have nothing to do with cards left out.",
+    label_names=_LABELS,
+)
+WATCH_IS_KNOWN = CataloguedFamily(
+    name="gputide_watch_known",
+    kind=FamilyKind.GAUGE,
+    help_text="1 where all objects of a kind have been read, else 0; kinds that the API does not serve have no series.",
+    label_names=_LABELS,
+)
+WATCH_AGE = CataloguedFamily(
+    name="gputide_watch_age_seconds",
+    kind=FamilyKind.GAUGE,
+    help_text="Time since the API server last said anything of a kind, seconds; a watch where nothing happens grows "
+    "to some four minutes old.",
+    label_names=_LABELS,
+)
+WATCH_LISTS = CataloguedFamily(
+    name="gputide_watch_lists_total",
+    kind=FamilyKind.COUNTER,
+    help_text="Whole lists of a kind that were read.",
+    label_names=_LABELS,
+)
+WATCH_EVENTS = CataloguedFamily(
+    name="gputide_watch_events_total",
+    kind=FamilyKind.COUNTER,
+    help_text="Events of a kind that were taken in.",
+    label_names=_LABELS,
+)
+WATCH_RESTARTS = CataloguedFamily(
+    name="gputide_watch_restarts_total",
+    kind=FamilyKind.COUNTER,
+    help_text="Watches of a kind that failed and were begun anew.",
+    label_names=_LABELS,
+)
+WATCH_ERRORS = CataloguedFamily(
+    name="gputide_watch_errors_total",
+    kind=FamilyKind.COUNTER,
+    help_text="Failures to read a kind: expired, unavailable, refused, corrupt or bug.",
+    label_names=(*_LABELS, "kind"),
+)
+
+HEALTH_FAMILIES: tuple[CataloguedFamily, ...] = (
+    WATCH_OBJECTS,
+    WATCH_IS_KNOWN,
+    WATCH_AGE,
+    WATCH_LISTS,
+    WATCH_EVENTS,
+    WATCH_RESTARTS,
+    WATCH_ERRORS,
+)
+"""Every family of this module, in the order in which they are handed out."""
+
+
+def health_families(cluster: str, states: Sequence[WatchState], held: Mapping[Watched, int]) -> tuple[Family, ...]:
+    """The families as they stand.
+
+    Args:
+        cluster: name of the cluster.
+        states: how each watch fares.
+        held: how many objects of each kind are kept.
+    """
+    served = [state for state in states if state.is_served]
+    labels = tuple((cluster, state.watched.value) for state in served)
+    errors = [(state, kind, count) for state in states for kind, count in state.errors]
+    columns = (
+        (WATCH_OBJECTS, [held[state.watched] for state in served]),
+        (WATCH_IS_KNOWN, [state.is_known for state in served]),
+        (WATCH_AGE, [np.nan if state.age_seconds is None else state.age_seconds for state in served]),
+        (WATCH_LISTS, [state.lists for state in served]),
+        (WATCH_EVENTS, [state.events for state in served]),
+        (WATCH_RESTARTS, [state.restarts for state in served]),
+    )
+    return (
+        *(catalogued.of(labels, np.array(values, dtype=np.float64)) for catalogued, values in columns),
+        WATCH_ERRORS.of(
+            tuple((cluster, state.watched.value, kind) for state, kind, _ in errors),
+            np.array([count for _, _, count in errors], dtype=np.float64),
+        ),
+    )

@@ -1,0 +1,166 @@
+"""Which pods a change of something else reaches: pods by node, owner, claim and group; claims by device.
+
+Called by `exporter.allocation.state` for every object that comes, changes or goes. Where two objects claim the same
+name, the first in order counts, whichever came first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from collections.abc import Set as AbstractSet
+from typing import Generic, TypeVar
+
+from exporter.allocation.records import (
+    Key,
+    OwnedRecord,
+    OwnerLinkRecord,
+    PodRecord,
+    PublishedRecord,
+    Record,
+)
+from fleet.grammar_claims import ClaimAllocation, PublishedDevice
+
+DeviceKey = tuple[str, str, str]
+"""Driver, pool and name of a device that a driver publishes."""
+
+_Place = TypeVar("_Place", bound=Hashable)
+_Entry = TypeVar("_Entry", bound=Hashable)
+
+
+class Index:
+    """Finds what belongs to what; knows no rows."""
+
+    def __init__(self) -> None:
+        self._pods_on: _Links[str, Key] = _Links()
+        self._pods_of_owner: _Links[str, Key] = _Links()
+        self._pods_of_claim: _Links[Key, Key] = _Links()
+        self._pods_of_group: _Links[str, Key] = _Links()
+        self._claims_of: _Links[DeviceKey, Key] = _Links()
+        # Reservation pods with the card of each group; slices with the devices of each node.
+        self._reservations: _Links[str, tuple[Key, str]] = _Links()
+        self._reserved_on: _Links[str, tuple[Key, str]] = _Links()
+        self._slices_of: _Links[DeviceKey, Key] = _Links()
+        self._slices_on: _Links[str, Key] = _Links()
+        self._slices: dict[Key, PublishedRecord] = {}
+        self._owners: dict[str, OwnerLinkRecord] = {}
+
+    def change(self, key: Key, before: Record | None, after: Record | None) -> None:
+        """Forgets what an object was linked to, and notes what it is linked to now."""
+        match before:
+            case PodRecord():
+                self._link_pod(key, before, is_there=False)
+            case OwnedRecord():
+                self._owners.pop(before.uid, None)
+            case ClaimAllocation():
+                self._link_claim(key, before, is_there=False)
+            case PublishedRecord():
+                self._link_slice(key, before, is_there=False)
+        match after:
+            case PodRecord():
+                self._link_pod(key, after, is_there=True)
+            case OwnedRecord():
+                self._owners[after.uid] = after.owner
+            case ClaimAllocation():
+                self._link_claim(key, after, is_there=True)
+            case PublishedRecord():
+                self._link_slice(key, after, is_there=True)
+
+    def owner_of(self, link: OwnerLinkRecord) -> OwnerLinkRecord:
+        """The owner of an owner; that owner itself where nobody owns it, or it is not known."""
+        return self._owners.get(link.uid, link)
+
+    def pods_on(self, node: str) -> AbstractSet[Key]:
+        """Pods that are bound to a node."""
+        return self._pods_on.at(node)
+
+    def pods_of_owner(self, uid: str) -> AbstractSet[Key]:
+        """Pods whose controller has this UID."""
+        return self._pods_of_owner.at(uid)
+
+    def pods_of_claim(self, claim: Key) -> AbstractSet[Key]:
+        """Pods that name a claim."""
+        return self._pods_of_claim.at(claim)
+
+    def pods_of_group(self, group: str) -> AbstractSet[Key]:
+        """Pods that share the card of one of KAI's groups."""
+        return self._pods_of_group.at(group)
+
+    def claims_of(self, device: DeviceKey) -> AbstractSet[Key]:
+        """Claims that were given a device."""
+        return self._claims_of.at(device)
+
+    def card_of_group(self, group: str) -> str | None:
+        """The card that a reservation pod holds for a group; None where there is none."""
+        found = min(self._reservations.at(group), default=None)
+        return None if found is None else found[1]
+
+    def reserved_on(self, node: str) -> list[str]:
+        """Cards of a node that reservation pods hold, sorted."""
+        return sorted({card for _, card in self._reserved_on.at(node)})
+
+    def device(self, device: DeviceKey) -> PublishedDevice | None:
+        """What a driver publishes of a device; None where it publishes none of this name."""
+        slice_key = min(self._slices_of.at(device), default=None)
+        if slice_key is None:
+            return None
+        return next((one for one in self._slices[slice_key].devices if device_key(one) == device), None)
+
+    def published_on(self, node: str) -> list[PublishedDevice]:
+        """Devices that drivers publish for a node, in the order of their slices' names."""
+        return [device for key in sorted(self._slices_on.at(node)) for device in self._slices[key].devices]
+
+    def _link_pod(self, key: Key, pod: PodRecord, *, is_there: bool) -> None:
+        if pod.node is not None:
+            self._pods_on.set(pod.node, key, is_there=is_there)
+            for _, card in pod.reserves:
+                self._reserved_on.set(pod.node, (key, card), is_there=is_there)
+        if pod.owner is not None:
+            self._pods_of_owner.set(pod.owner.uid, key, is_there=is_there)
+        for _, claim in pod.claims:
+            self._pods_of_claim.set((pod.namespace, claim), key, is_there=is_there)
+        for share in pod.groups:
+            for group in share.groups:
+                self._pods_of_group.set(group, key, is_there=is_there)
+        for group, card in pod.reserves:
+            self._reservations.set(group, (key, card), is_there=is_there)
+
+    def _link_claim(self, key: Key, claim: ClaimAllocation, *, is_there: bool) -> None:
+        for device in claim.devices:
+            self._claims_of.set((device.driver, device.pool, device.device), key, is_there=is_there)
+
+    def _link_slice(self, key: Key, published: PublishedRecord, *, is_there: bool) -> None:
+        if published.node is not None:
+            self._slices_on.set(published.node, key, is_there=is_there)
+        for device in published.devices:
+            self._slices_of.set(device_key(device), key, is_there=is_there)
+        if is_there:
+            self._slices[key] = published
+        else:
+            del self._slices[key]
+
+
+def device_key(device: PublishedDevice) -> DeviceKey:
+    """Driver, pool and name of a device."""
+    return device.driver, device.pool, device.device
+
+
+class _Links(Generic[_Place, _Entry]):
+    """What is linked to each place; a place without links takes no memory."""
+
+    def __init__(self) -> None:
+        # A dictionary takes less than half of what a set does for the one entry that most places have.
+        self._entries: dict[_Place, dict[_Entry, None]] = {}
+
+    def set(self, place: _Place, entry: _Entry, *, is_there: bool) -> None:
+        if is_there:
+            self._entries.setdefault(place, {})[entry] = None
+            return
+        entries = self._entries.get(place)
+        if entries is not None:
+            entries.pop(entry, None)
+            if not entries:
+                del self._entries[place]
+
+    def at(self, place: _Place) -> AbstractSet[_Entry]:
+        entries = self._entries.get(place)
+        return frozenset() if entries is None else entries.keys()

@@ -1,0 +1,202 @@
+"""Turns a node's manifest into a record: its cards as device plugins register them, and in which ways they are shared.
+
+Pure. Called by `exporter.allocation.state` once per node event.
+
+Sources: Project-HAMi/HAMi:pkg/device/devices.go, docs/develop/protocol.md,
+Project-HAMi/volcano-vgpu-device-plugin:pkg/util/util.go, coldzerofear/vgpu-manager:pkg/device,
+NVIDIA/k8s-device-plugin:docs/gpu-feature-discovery/README.md, internal/lm, NVIDIA/mig-parted:deployments, Volcengine's
+help pages on mGPU.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from exporter.allocation.manifest import (
+    Shared,
+    card_model_name,
+    devices_of,
+    labels_of,
+    mapping,
+    objects,
+    quantity,
+    text,
+    texts,
+)
+from exporter.allocation.records import CardRecord, NodeRecord, SharingBackend
+from fleet.catalogue import find_model
+from fleet.errors import Corrupt
+from fleet.grammar import NODE_REGISTER_ANNOTATION, RegisteredDevice, parse_node_register
+from fleet.grammar_vendors import VENDOR_DEVICES
+from fleet.grammar_vgpumanager import REGISTER_ANNOTATION as VGPU_MANAGER_REGISTER
+from fleet.grammar_vgpumanager import parse_vgpu_register
+from fleet.grammar_volcano import REGISTER_ANNOTATION as VOLCANO_REGISTER
+from fleet.grammar_volcano import parse_volcano_register
+from fleet.units import MIB
+
+_CORDON = "hami.io/device-cordon"
+_HANDSHAKE = "hami.io/node-handshake"
+_HANDSHAKE_GONE = "Deleted_"
+_MGPU_LABEL = "vke.node.gpu.schedule"
+_PRODUCT, _MEMORY = "nvidia.com/gpu.product", "nvidia.com/gpu.memory"
+_STRATEGY = "nvidia.com/gpu.sharing-strategy"
+_MIG_STRATEGY, _MIG_CONFIG, _MIG_STATE = (
+    "nvidia.com/mig.strategy",
+    "nvidia.com/mig.config",
+    "nvidia.com/mig.config.state",
+)
+_WHOLE, _MIG = "whole", "mig"
+_LABELS_MAX, _LABELS_LENGTH_MAX = 256, 16384
+_TAINTS_MAX = 64
+
+_Parse = Callable[[str], tuple[RegisteredDevice, ...]]
+_REGISTERS: tuple[tuple[str, SharingBackend, _Parse], ...] = (
+    (NODE_REGISTER_ANNOTATION, SharingBackend.HAMI, parse_node_register),
+    *(
+        (device.register_annotation, SharingBackend.HAMI, parse_node_register)
+        for device in VENDOR_DEVICES
+        if device.register_annotation is not None
+    ),
+    (VOLCANO_REGISTER, SharingBackend.VOLCANO, parse_volcano_register),
+    (VGPU_MANAGER_REGISTER, SharingBackend.VGPU_MANAGER, parse_vgpu_register),
+)
+
+
+def node_record(manifest: Mapping[str, object], shared: Shared) -> NodeRecord:
+    """Reads a node; one without cards has none in its record.
+
+    Args:
+        manifest: the node as the API serves it.
+        shared: what equal values are taken from.
+    """
+    metadata, spec, status = (mapping(manifest.get(part)) for part in ("metadata", "spec", "status"))
+    annotations, labels = texts(metadata.get("annotations")), texts(metadata.get("labels"))
+    allocatable = mapping(status.get("allocatable"))
+    product = labels.get(_PRODUCT, "")
+    # Under the single MIG strategy these labels are of the instances, not of the cards.
+    is_of_instances = "-MIG-" in product
+    labelled = None if is_of_instances else _mib(labels.get(_MEMORY))
+    cards, unreadable = _cards(annotations, labelled)
+    devices = devices_of(allocatable)
+    memory = quantity(allocatable.get("memory"))
+    return NodeRecord(
+        node=text(metadata.get("name")),
+        cpu_cores=quantity(allocatable.get("cpu")),
+        memory_bytes=None if memory is None else int(memory),
+        taints=_taints(objects(spec.get("taints"))),
+        labels=shared.labels(labels_of(labels, annotations, labels_max=_LABELS_MAX, length_max=_LABELS_LENGTH_MAX)),
+        cards=cards,
+        devices=tuple(sorted(devices.items())),
+        sharing=_sharing(cards, devices, labels),
+        card_model=card_model_name(product.removesuffix("-SHARED")) if product and not is_of_instances else None,
+        framebuffer_bytes=labelled,
+        mig_strategy=_short(labels.get(_MIG_STRATEGY)),
+        mig_config=_short(labels.get(_MIG_CONFIG)),
+        mig_state=_short(labels.get(_MIG_STATE)),
+        unreadable=unreadable,
+    )
+
+
+def whole_framebuffer(card_model: str, grantable_bytes: int | None, labelled_bytes: int | None) -> int | None:
+    """Framebuffer of a whole card, from what is said of it.
+
+    What a plugin registers is already multiplied by its oversubscription factor, so it counts only as far as the model
+    can have it.
+
+    Args:
+        card_model: model.
+        grantable_bytes: what the plugin registered.
+        labelled_bytes: what gpu-feature-discovery says.
+
+    Returns:
+        Bytes; None where neither a label nor the catalogue knows the card.
+    """
+    if labelled_bytes is not None:
+        return labelled_bytes
+    model = find_model(card_model)
+    if model is None:
+        return None
+    return model.framebuffer_bytes if grantable_bytes is None else min(grantable_bytes, model.framebuffer_bytes)
+
+
+def _cards(annotations: Mapping[str, str], labelled: int | None) -> tuple[tuple[CardRecord, ...], int]:
+    cordoned = frozenset(annotations.get(_CORDON, "").split(","))
+    is_gone = annotations.get(_HANDSHAKE, "").startswith(_HANDSHAKE_GONE)
+    cards: dict[str, CardRecord] = {}
+    unreadable = 0
+    for annotation, backend, parse in _REGISTERS:
+        if annotation not in annotations:
+            continue
+        try:
+            devices = parse(annotations[annotation])
+        except Corrupt:
+            unreadable += 1
+            continue
+        for device in devices:
+            is_lost = is_gone and annotation == NODE_REGISTER_ANNOTATION
+            cards.setdefault(device.card, _card(device, backend, labelled, cordoned, is_lost=is_lost))
+    return tuple(cards.values()), unreadable
+
+
+def _card(
+    device: RegisteredDevice, backend: SharingBackend, labelled: int | None, cordoned: frozenset[str], *, is_lost: bool
+) -> CardRecord:
+    model = card_model_name(device.device_type)
+    grantable = device.framebuffer_mib * MIB or None
+    return CardRecord(
+        card=sys.intern(device.card),
+        card_model=model,
+        framebuffer_bytes=whole_framebuffer(model, grantable, labelled),
+        grantable_bytes=grantable,
+        compute_ratio=device.core_percent / 100 if device.core_percent else None,
+        slices_max=device.slices_max or None,
+        mode=None if device.mode is None else sys.intern(device.mode),
+        is_healthy=device.is_healthy and not is_lost,
+        is_cordoned=device.card in cordoned,
+        backend=backend,
+    )
+
+
+def _sharing(
+    cards: Sequence[CardRecord], devices: Mapping[str, float], labels: Mapping[str, str]
+) -> tuple[tuple[SharingBackend, str], ...]:
+    found = {(card.backend, card.mode or "") for card in cards}
+    if labels.get(_MGPU_LABEL) == "mgpu":
+        found.add((SharingBackend.MGPU, ""))
+    is_registered = any(card.card.startswith("GPU-") for card in cards)
+    if not is_registered:
+        # HAMi and vgpu-manager advertise the same resource names as NVIDIA's plugin does.
+        found.update(
+            (SharingBackend.NVIDIA, _nvidia_mode(resource, labels))
+            for resource in devices
+            if resource.startswith("nvidia.com/")
+        )
+    return tuple(sorted(found))
+
+
+def _nvidia_mode(resource: str, labels: Mapping[str, str]) -> str:
+    """How NVIDIA's plugin hands a resource out; empty where gpu-feature-discovery does not say."""
+    if resource.startswith("nvidia.com/mig-") or "-MIG-" in labels.get(_PRODUCT, ""):
+        return _MIG
+    strategy = labels.get(_STRATEGY)
+    if strategy is None:
+        return ""
+    return _WHOLE if strategy == "none" else sys.intern(strategy[:32])
+
+
+def _taints(taints: Sequence[Mapping[str, object]]) -> tuple[str, ...]:
+    found = sorted(
+        f"{text(taint.get('key'))}={text(taint.get('value'))}:{text(taint.get('effect'))}" for taint in taints
+    )
+    return tuple(found[:_TAINTS_MAX])
+
+
+def _mib(label: str | None) -> int | None:
+    if label is None or not (label.isascii() and label.isdigit() and len(label) <= 9):
+        return None
+    return int(label) * MIB or None
+
+
+def _short(label: str | None) -> str | None:
+    return sys.intern(label[:63]) if label else None

@@ -1,0 +1,71 @@
+"""Which record is made of which kind of object. Pure; called by whoever feeds `exporter.allocation.state`."""
+
+from __future__ import annotations
+
+from exporter.allocation.manifest import Shared, mapping, text
+from exporter.allocation.nodes import node_record
+from exporter.allocation.pods import owned_record, pod_record
+from exporter.allocation.queues import (
+    cluster_queue_record,
+    kai_queue_record,
+    local_queue_record,
+    pod_group_record,
+    quota_record,
+    volcano_queue_record,
+    workload_record,
+)
+from exporter.allocation.records import Key, PublishedRecord, Record
+from exporter.cluster_reader import Manifest, Watched
+from fleet.errors import Corrupt
+from fleet.grammar_claims import parse_claim, parse_published
+
+_OF_ONE_OBJECT = {
+    Watched.REPLICA_SETS: owned_record,
+    Watched.STATEFUL_SETS: owned_record,
+    Watched.JOBS: owned_record,
+    Watched.RESOURCE_QUOTAS: quota_record,
+    Watched.VOLCANO_QUEUES: volcano_queue_record,
+    Watched.POD_GROUPS: pod_group_record,
+    Watched.CLUSTER_QUEUES: cluster_queue_record,
+    Watched.LOCAL_QUEUES: local_queue_record,
+    Watched.WORKLOADS: workload_record,
+    Watched.KAI_QUEUES: kai_queue_record,
+    Watched.RESOURCE_CLAIMS: parse_claim,
+}
+
+
+def key_of(manifest: Manifest) -> Key:
+    """Namespace and name of an object."""
+    metadata = mapping(manifest.get("metadata"))
+    return text(metadata.get("namespace")), text(metadata.get("name"))
+
+
+def version_of(manifest: Manifest) -> str | None:
+    """Version of an object, which changes whenever the object does; None where it has none."""
+    version = mapping(manifest.get("metadata")).get("resourceVersion")
+    return version if isinstance(version, str) and version else None
+
+
+def record_of(watched: Watched, manifest: Manifest, shared: Shared) -> Record | None:
+    """What is kept of an object; None where nothing of it matters.
+
+    Args:
+        watched: what kind it is.
+        manifest: the object as the API serves it.
+        shared: what equal values are taken from.
+
+    Raises:
+        Corrupt: a custom object is not of its kind's shape.
+    """
+    match watched:
+        case Watched.NODES:
+            return node_record(manifest, shared)
+        case Watched.PODS:
+            return pod_record(manifest, shared)
+        case Watched.RESOURCE_SLICES:
+            spec = manifest.get("spec")
+            if not isinstance(spec, dict):
+                raise Corrupt("cannot read ResourceSlice: it has no spec")
+            return PublishedRecord(node=text(spec.get("nodeName")) or None, devices=parse_published(manifest))
+        case _:
+            return _OF_ONE_OBJECT[watched](manifest)

@@ -1,0 +1,223 @@
+"""Turns a pod's manifest into a record: what it asks for, what it was granted, and what it waits for.
+
+Pure. An annotation is a claim, not a fact: it counts only for a pod that lives, is bound to the node that the
+annotation was written for, and whose binding did not fail. Called by `exporter.allocation.state` once per pod event.
+
+Sources: Project-HAMi/HAMi:pkg/util/types.go (bind phases), pkg/device/devices.go,
+Project-HAMi/volcano-vgpu-device-plugin:pkg/util/types.go, kubernetes/api:core/v1/types.go.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+
+from exporter.allocation.manifest import (
+    Shared,
+    counts_devices,
+    devices_of,
+    epoch_seconds,
+    labels_of,
+    mapping,
+    objects,
+    quantity,
+    text,
+    texts,
+)
+from exporter.allocation.records import ContainerNeeds, DistrustReason, OwnedRecord, OwnerLinkRecord, PodRecord
+from exporter.allocation.shares import AnnotatedShares, annotated_shares, reserved_cards
+from exporter.allocation.waiting import waiting_reason
+from fleet.errors import Corrupt
+from fleet.grammar_kai import FRACTION_ANNOTATION, FRAMEBUFFER_ANNOTATION, RESERVATION_NAMESPACES
+from fleet.inventory import Priority
+
+_OVER = ("Succeeded", "Failed")
+_QUEUE_LABELS = ("kueue.x-k8s.io/queue-name", "kai.scheduler/queue")
+_QUEUE_ANNOTATION = "volcano.sh/queue-name"
+_PRIORITY_RESOURCE = "nvidia.com/priority"
+_PRIORITY_ENV = "CUDA_TASK_PRIORITY"
+_QOS_ANNOTATION = "katalyst.kubewharf.io/qos_level"
+_QOS_RECLAIMED = "reclaimed_cores"
+_CONTAINERS_MAX = 1024
+
+
+def pod_record(manifest: Mapping[str, object], shared: Shared) -> PodRecord | None:
+    """Reads a pod.
+
+    Args:
+        manifest: the pod as the API serves it.
+        shared: what equal values are taken from.
+
+    Returns:
+        The record; None for a pod that has nothing to do with cards.
+    """
+    metadata, spec, status = mapping(manifest.get("metadata")), mapping(manifest.get("spec")), manifest.get("status")
+    annotations = texts(metadata.get("annotations"))
+    namespace = text(metadata.get("namespace"))
+    inits, mains = objects(spec.get("initContainers")), objects(spec.get("containers"))
+    is_reservation = namespace in RESERVATION_NAMESPACES
+    if not (is_reservation or _wants_cards(inits, mains, spec, annotations)):
+        return None
+    state = mapping(status)
+    labels = texts(metadata.get("labels"))
+    reserves = reserved_cards(annotations, labels) if is_reservation else ()
+    priority = Priority.LOW if annotations.get(_QOS_ANNOTATION) == _QOS_RECLAIMED else Priority.NORMAL
+    containers = (
+        *(_needs(container, priority, is_init=not _is_sidecar(container)) for container in inits[:_CONTAINERS_MAX]),
+        *(_needs(container, priority, is_init=False) for container in mains[:_CONTAINERS_MAX]),
+    )
+    node = text(spec.get("nodeName")) or None
+    phase = state.get("phase")
+    is_over = phase in _OVER
+    granted, distrust = _granted(annotations, labels, containers, len(inits), node, phase)
+    idle = _idle_inits(inits, state)
+    scheduled = next((entry for entry in objects(state.get("conditions")) if entry.get("type") == "PodScheduled"), {})
+    is_waiting = node is None and not is_over
+    created_at = epoch_seconds(metadata.get("creationTimestamp"))
+    changed_at = epoch_seconds(scheduled.get("lastTransitionTime"))
+    return PodRecord(
+        namespace=namespace,
+        pod=text(metadata.get("name")),
+        uid=text(metadata.get("uid")),
+        node=node,
+        is_over=is_over,
+        created_at=created_at,
+        bound_at=None if node is None else (changed_at or epoch_seconds(state.get("startTime")) or created_at),
+        owner=_controller(metadata),
+        containers=containers,
+        labels=shared.labels(labels_of(labels, annotations)),
+        shares=tuple(share for share in granted.shares if share.container not in idle),
+        groups=granted.groups,
+        claims=_claims(spec, state),
+        reserves=() if is_over else reserves,
+        distrust=distrust,
+        queue=_queue(labels, annotations),
+        scheduler=text(spec.get("schedulerName")),
+        waits_for=waiting_reason(scheduled, spec) if is_waiting else None,
+        waits_since=(changed_at or created_at) if is_waiting else None,
+    )
+
+
+def owned_record(manifest: Mapping[str, object]) -> OwnedRecord | None:
+    """Reads the metadata of an object that may own pods; None for one that nobody owns."""
+    metadata = mapping(manifest.get("metadata"))
+    owner = _controller(metadata)
+    return None if owner is None else OwnedRecord(uid=text(metadata.get("uid")), owner=owner)
+
+
+def _wants_cards(
+    inits: Sequence[Mapping[str, object]],
+    mains: Sequence[Mapping[str, object]],
+    spec: Mapping[str, object],
+    annotations: Mapping[str, str],
+) -> bool:
+    # Most pods of a cluster leave here, so nothing is built before it is known.
+    if FRACTION_ANNOTATION in annotations or FRAMEBUFFER_ANNOTATION in annotations or spec.get("resourceClaims"):
+        return True
+    for containers in (mains, inits):
+        for container in containers:
+            resources = mapping(container.get("resources"))
+            for kind in ("limits", "requests"):
+                if any(counts_devices(name) for name in mapping(resources.get(kind))):
+                    return True
+    return False
+
+
+def _needs(container: Mapping[str, object], priority: Priority, *, is_init: bool) -> ContainerNeeds:
+    resources = mapping(container.get("resources"))
+    limits, requests = mapping(resources.get("limits")), mapping(resources.get("requests"))
+    # The API server copies limits to requests of extended resources; either may be given.
+    devices = devices_of({**requests, **limits})
+    memory = quantity(requests.get("memory"))
+    set_priority = _set_priority(container, limits)
+    claims = tuple(text(claim.get("name")) for claim in objects(resources.get("claims")))
+    return ContainerNeeds(
+        container=text(container.get("name")),
+        devices=tuple(sorted(devices.items())),
+        cpu_cores=quantity(requests.get("cpu")),
+        memory_bytes=None if memory is None else int(memory),
+        priority=set_priority or priority,
+        claims=claims,
+        is_init=is_init,
+    )
+
+
+def _is_sidecar(container: Mapping[str, object]) -> bool:
+    return container.get("restartPolicy") == "Always"
+
+
+def _set_priority(container: Mapping[str, object], limits: Mapping[str, object]) -> Priority | None:
+    """HAMi's two levels: 0 is high, every other number low; None where nobody set one."""
+    if _PRIORITY_RESOURCE in limits:
+        return Priority.HIGH if quantity(limits[_PRIORITY_RESOURCE]) == 0 else Priority.LOW
+    for entry in objects(container.get("env")):
+        if entry.get("name") == _PRIORITY_ENV:
+            value = entry.get("value")
+            if isinstance(value, str) and value.isascii() and value.isdigit():
+                return Priority.HIGH if int(value[:9]) == 0 else Priority.LOW
+    return None
+
+
+def _granted(
+    annotations: Mapping[str, str],
+    labels: Mapping[str, str],
+    containers: Sequence[ContainerNeeds],
+    inits: int,
+    node: str | None,
+    phase: object,
+) -> tuple[AnnotatedShares, DistrustReason | None]:
+    nothing = AnnotatedShares()
+    try:
+        found = annotated_shares(annotations, labels, [container.container for container in containers], inits)
+    except Corrupt:
+        return nothing, DistrustReason.CORRUPT
+    if not found.shares and not found.groups:
+        return nothing, None
+    if phase in _OVER:
+        return nothing, DistrustReason.FINISHED
+    if found.has_failed and phase != "Running":
+        return nothing, DistrustReason.BIND_FAILED
+    if node is None:
+        return nothing, DistrustReason.UNBOUND
+    if found.node is not None and found.node != node:
+        return nothing, DistrustReason.NODE_DIFFERS
+    return found, None
+
+
+def _idle_inits(inits: Sequence[Mapping[str, object]], status: Mapping[str, object]) -> frozenset[str]:
+    """Init containers that have ended for good; those that restart always are sidecars and hold what they have."""
+    sidecars = {text(container.get("name")) for container in inits if _is_sidecar(container)}
+    return frozenset(
+        text(entry.get("name"))
+        for entry in objects(status.get("initContainerStatuses"))
+        if mapping(entry.get("state")).get("terminated") and entry.get("name") not in sidecars
+    )
+
+
+def _controller(metadata: Mapping[str, object]) -> OwnerLinkRecord | None:
+    for reference in objects(metadata.get("ownerReferences")):
+        if reference.get("controller") is True:
+            return OwnerLinkRecord(
+                uid=text(reference.get("uid")), kind=text(reference.get("kind")), name=text(reference.get("name"))
+            )
+    return None
+
+
+def _claims(spec: Mapping[str, object], status: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    """Claims by their names within the pod; those made from a template are named in the status once they exist."""
+    made = {
+        text(entry.get("name")): text(entry.get("resourceClaimName"))
+        for entry in objects(status.get("resourceClaimStatuses"))
+    }
+    found = {}
+    for entry in objects(spec.get("resourceClaims")):
+        name = text(entry.get("name"))
+        claim = text(entry.get("resourceClaimName")) or made.get(name, "")
+        if claim:
+            found[name] = claim
+    return tuple(sorted(found.items()))
+
+
+def _queue(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str | None:
+    found = next((labels[key] for key in _QUEUE_LABELS if labels.get(key)), None) or annotations.get(_QUEUE_ANNOTATION)
+    return sys.intern(found[:253]) if found else None

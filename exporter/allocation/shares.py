@@ -1,0 +1,178 @@
+"""What a pod's annotations say that it was granted, of every backend that writes such annotations, in one shape.
+
+Pure; the grammars stand on the ground floor. Called by `pods`, which decides whether they are to be
+trusted.
+
+Sources: Project-HAMi/HAMi:pkg/util/types.go, Project-HAMi/volcano-vgpu-device-plugin:pkg/util/types.go,
+coldzerofear/vgpu-manager:pkg/util, kai-scheduler/KAI-Scheduler:pkg/common/constants/constants.go.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from exporter.allocation.records import CardShare, GroupShare, SharingBackend
+from fleet.errors import Corrupt
+from fleet.grammar import (
+    DEVICES_ALLOCATED_ANNOTATION,
+    VGPU_NODE_ANNOTATION,
+    DeviceGrant,
+    is_card_uuid,
+    parse_devices_allocated,
+)
+from fleet.grammar_kai import RESERVED_CARD_ANNOTATION, kai_groups, parse_kai_share
+from fleet.grammar_mig import MIG_ALLOCATIONS_ANNOTATION, parse_mig_allocations
+from fleet.grammar_vendors import VENDOR_DEVICES, parse_vendor_allocations
+from fleet.grammar_vgpumanager import REAL_ALLOCATED_ANNOTATION, parse_vgpu_allocation
+from fleet.grammar_volcano import IDS_ANNOTATION, parse_volcano_ids
+from fleet.units import MIB
+
+_HAMI_PHASE = "hami.io/bind-phase"
+_VOLCANO_PHASE = "volcano.sh/bind-phase"
+_VOLCANO_NODE = "volcano.sh/vgpu-node"
+_FAILED = "failed"
+_VENDOR_ANNOTATIONS = frozenset(key for device in VENDOR_DEVICES for key in device.allocated_annotations)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnotatedShares:
+    """What annotations say; whether it is so, their reader decides.
+
+    Attributes:
+        shares: per container and card.
+        groups: per container, shares of KAI's groups.
+        node: node that the scheduler chose; None where it is not said.
+        has_failed: binding, or handing out, is said to have failed.
+    """
+
+    shares: tuple[CardShare, ...] = ()
+    groups: tuple[GroupShare, ...] = ()
+    node: str | None = None
+    has_failed: bool = False
+
+
+def annotated_shares(
+    annotations: Mapping[str, str], labels: Mapping[str, str], containers: Sequence[str], inits: int
+) -> AnnotatedShares:
+    """Reads all annotations that speak of granted cards.
+
+    Args:
+        annotations: the pod's.
+        labels: the pod's.
+        containers: names of its containers, init containers first.
+        inits: how many of them are init containers.
+
+    Raises:
+        Corrupt: one of them is not the grammar, larger than its bounds, or speaks of more containers than there are.
+    """
+    shares: list[CardShare] = []
+    node, has_failed = None, False
+    hami = annotations.get(DEVICES_ALLOCATED_ANNOTATION)
+    others = parse_vendor_allocations(annotations) if not _VENDOR_ANNOTATIONS.isdisjoint(annotations) else ()
+    if hami is not None or others:
+        profiles = _profiles(annotations)
+        parts = [] if hami is None else [parse_devices_allocated(hami)]
+        for part in (*parts, *(other.containers for other in others)):
+            shares += _placed(part, containers, inits, SharingBackend.HAMI, profiles)
+        node, has_failed = annotations.get(VGPU_NODE_ANNOTATION), annotations.get(_HAMI_PHASE) == _FAILED
+    if (volcano := annotations.get(IDS_ANNOTATION)) is not None:
+        shares += _placed(parse_volcano_ids(volcano), containers, inits, SharingBackend.VOLCANO, {})
+        node, has_failed = annotations.get(_VOLCANO_NODE), annotations.get(_VOLCANO_PHASE) == _FAILED
+    if (vgpu := annotations.get(REAL_ALLOCATED_ANNOTATION)) is not None:
+        shares += _named(vgpu, containers)
+    return AnnotatedShares(
+        shares=tuple(shares),
+        groups=_group_shares(annotations, labels, containers, inits),
+        node=node or None,
+        has_failed=has_failed,
+    )
+
+
+def reserved_cards(annotations: Mapping[str, str], labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Group and card that a reservation pod of KAI's stands for; empty where it does not say, or not in the grammar."""
+    card = annotations.get(RESERVED_CARD_ANNOTATION, "")
+    if not is_card_uuid(card):
+        return ()
+    try:
+        return tuple((sys.intern(group), sys.intern(card)) for group in kai_groups(labels))
+    except Corrupt:
+        return ()
+
+
+def _placed(
+    parts: Sequence[Sequence[DeviceGrant]],
+    containers: Sequence[str],
+    inits: int,
+    backend: SharingBackend,
+    profiles: Mapping[tuple[int, int], str],
+) -> list[CardShare]:
+    # Releases that know no init containers leave them out altogether.
+    shift = inits if inits and len(parts) == len(containers) - inits else 0
+    if len(parts) + shift > len(containers):
+        raise Corrupt(f"cannot read what {len(parts)} containers were granted: the pod has {len(containers)}")
+    shares = []
+    for number, grants in enumerate(parts):
+        for place, grant in enumerate(grants):
+            shares.append(
+                CardShare(
+                    container=containers[number + shift],
+                    card=sys.intern(grant.card),
+                    framebuffer_bytes=grant.framebuffer_mib * MIB or None,
+                    compute_ratio=_ratio(grant.core_percent),
+                    mig_profile=profiles.get((number, place)),
+                    backend=backend,
+                )
+            )
+    return shares
+
+
+def _named(text: str, containers: Sequence[str]) -> list[CardShare]:
+    parts = parse_vgpu_allocation(text)
+    if stranger := next((part.container for part in parts if part.container not in containers), None):
+        raise Corrupt(f"cannot read what container {stranger} was granted: the pod has none of this name")
+    return [
+        CardShare(
+            container=sys.intern(part.container),
+            card=sys.intern(grant.card),
+            framebuffer_bytes=grant.framebuffer_mib * MIB or None,
+            compute_ratio=_ratio(grant.core_percent),
+            mig_profile=None,
+            backend=SharingBackend.VGPU_MANAGER,
+        )
+        for part in parts
+        for grant in part.grants
+    ]
+
+
+def _group_shares(
+    annotations: Mapping[str, str], labels: Mapping[str, str], containers: Sequence[str], inits: int
+) -> tuple[GroupShare, ...]:
+    share = parse_kai_share(annotations, labels)
+    if share is None or not share.groups or len(containers) <= inits:
+        return ()
+    container = share.container or containers[inits]
+    if container not in containers:
+        raise Corrupt(f"cannot read what container {container} was granted: the pod has none of this name")
+    mib = share.framebuffer_mib
+    return (
+        GroupShare(
+            container=sys.intern(container),
+            groups=tuple(sys.intern(group) for group in share.groups),
+            framebuffer_bytes=None if mib is None else mib * MIB,
+            ratio=share.ratio,
+        ),
+    )
+
+
+def _profiles(annotations: Mapping[str, str]) -> dict[tuple[int, int], str]:
+    text = annotations.get(MIG_ALLOCATIONS_ANNOTATION)
+    if text is None:
+        return {}
+    return {(part.container_index, part.device_index): sys.intern(part.profile) for part in parse_mig_allocations(text)}
+
+
+def _ratio(core_percent: int) -> float | None:
+    """A limit of 0 is none; HAMi clamps what lies above a whole card."""
+    return min(core_percent, 100) / 100 if core_percent else None

@@ -1,0 +1,187 @@
+"""The port through which a cluster's objects are read: what is watched, list pages and watch streams.
+
+`exporter.cluster_reader_watch` keeps a local state by it; `exporter.cluster_kubernetes` is the adapter for the real
+API. What is read changes nothing: a reader may get, list and watch, no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from fleet.errors import Corrupt, Unavailable
+
+Manifest = Mapping[str, object]
+"""An object as the API serves it."""
+
+
+class Watched(StrEnum):
+    """What is read of a cluster; the value is the label `resource` of the exporter's own metrics."""
+
+    NODES = "nodes"
+    PODS = "pods"
+    REPLICA_SETS = "replicasets"
+    STATEFUL_SETS = "statefulsets"
+    JOBS = "jobs"
+    RESOURCE_QUOTAS = "resourcequotas"
+    VOLCANO_QUEUES = "queues.scheduling.volcano.sh"
+    POD_GROUPS = "podgroups.scheduling.volcano.sh"
+    CLUSTER_QUEUES = "clusterqueues.kueue.x-k8s.io"
+    LOCAL_QUEUES = "localqueues.kueue.x-k8s.io"
+    WORKLOADS = "workloads.kueue.x-k8s.io"
+    KAI_QUEUES = "queues.scheduling.run.ai"
+    RESOURCE_CLAIMS = "resourceclaims.resource.k8s.io"
+    RESOURCE_SLICES = "resourceslices.resource.k8s.io"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiResource:
+    """How the API serves what is watched.
+
+    Attributes:
+        group: API group; empty for the core.
+        versions: versions that are understood, the preferred one first.
+        plural: name in the path.
+        metadata_only: only metadata are asked for, as the rest of the object is not needed.
+        is_optional: a cluster may not serve it, and nothing is wrong then.
+    """
+
+    group: str
+    versions: tuple[str, ...]
+    plural: str
+    metadata_only: bool = False
+    is_optional: bool = False
+
+
+API_RESOURCES: Mapping[Watched, ApiResource] = {
+    Watched.NODES: ApiResource(group="", versions=("v1",), plural="nodes"),
+    Watched.PODS: ApiResource(group="", versions=("v1",), plural="pods"),
+    Watched.REPLICA_SETS: ApiResource(group="apps", versions=("v1",), plural="replicasets", metadata_only=True),
+    Watched.STATEFUL_SETS: ApiResource(group="apps", versions=("v1",), plural="statefulsets", metadata_only=True),
+    Watched.JOBS: ApiResource(group="batch", versions=("v1",), plural="jobs", metadata_only=True),
+    Watched.RESOURCE_QUOTAS: ApiResource(group="", versions=("v1",), plural="resourcequotas"),
+    Watched.VOLCANO_QUEUES: ApiResource(
+        group="scheduling.volcano.sh", versions=("v1beta1",), plural="queues", is_optional=True
+    ),
+    Watched.POD_GROUPS: ApiResource(
+        group="scheduling.volcano.sh", versions=("v1beta1",), plural="podgroups", is_optional=True
+    ),
+    Watched.CLUSTER_QUEUES: ApiResource(
+        group="kueue.x-k8s.io", versions=("v1beta2", "v1beta1"), plural="clusterqueues", is_optional=True
+    ),
+    Watched.LOCAL_QUEUES: ApiResource(
+        group="kueue.x-k8s.io", versions=("v1beta2", "v1beta1"), plural="localqueues", is_optional=True
+    ),
+    Watched.WORKLOADS: ApiResource(
+        group="kueue.x-k8s.io", versions=("v1beta2", "v1beta1"), plural="workloads", is_optional=True
+    ),
+    Watched.KAI_QUEUES: ApiResource(group="scheduling.run.ai", versions=("v2",), plural="queues", is_optional=True),
+    Watched.RESOURCE_CLAIMS: ApiResource(
+        group="resource.k8s.io", versions=("v1", "v1beta2", "v1beta1"), plural="resourceclaims", is_optional=True
+    ),
+    Watched.RESOURCE_SLICES: ApiResource(
+        group="resource.k8s.io", versions=("v1", "v1beta2", "v1beta1"), plural="resourceslices", is_optional=True
+    ),
+}
+"""In the order in which reading starts: nodes give cards their models before pods name them."""
+
+
+class EventKind(StrEnum):
+    """What a watch tells; the value is the API's word."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"
+    """Nothing changed; the version up to which the watch has told everything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchEvent:
+    """One event of a watch.
+
+    Attributes:
+        kind: what happened.
+        manifest: the object after it (before it, for DELETED); only metadata in a bookmark.
+        version: the version from which a watch goes on after it.
+    """
+
+    kind: EventKind
+    manifest: Manifest
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """One page of a list.
+
+    Attributes:
+        manifests: the objects.
+        version: version of the whole list, equal on all its pages; a watch begins there.
+        next_token: what asks for the next page; None on the last.
+    """
+
+    manifests: Sequence[Manifest]
+    version: str
+    next_token: str | None
+
+
+class Expired(Unavailable):
+    """The version, or the token of the next page, is too old for the API server: the list must be read anew."""
+
+
+class TooLarge(Corrupt):
+    """A page is larger than is read at once: fewer objects must be asked for."""
+
+
+class ClusterReader(Protocol):
+    """Reads a cluster's objects.
+
+    Contract:
+
+    - All methods may be called from several threads at once.
+    - No call blocks for ever: a server that says nothing ends as `Unavailable`.
+    - Pages of one list show one version of the cluster; what happened after it is told by a watch from that version.
+    - A watch gives events in the order of their versions, each once.
+    """
+
+    def version_of(self, watched: Watched) -> str | None:
+        """The version by which the server serves it now; None where it does not, or only in versions not understood.
+
+        Raises:
+            Unavailable: the server can't be reached.
+            Misconfigured: the server lets nobody of this name in.
+        """
+        ...
+
+    def page(self, watched: Watched, *, limit: int, token: str | None) -> Page:
+        """One page of all objects of the cluster.
+
+        Args:
+            watched: what.
+            limit: most objects of the page.
+            token: the former page's `next_token`; None for the first.
+
+        Raises:
+            Expired: the token is too old.
+            TooLarge: the page has more bytes than are read at once.
+            Unavailable: the server can't be reached, or is busy.
+            Misconfigured: the server refuses; the message names resource, verb and the rule that is missing.
+        """
+        ...
+
+    def watch(self, watched: Watched, *, version: str) -> Iterator[WatchEvent]:
+        """Events after a version, until the server ends the stream, which is no error.
+
+        Raises:
+            Expired: the version is too old.
+            Unavailable: the server can't be reached, is busy, or says something that is no event.
+            Misconfigured: as `page`.
+        """
+        ...
+
+    def close(self) -> None:
+        """Gives back what the reader holds, and ends its watches; more than once does no harm."""
+        ...

@@ -1,0 +1,93 @@
+"""An administrator's hand on the API server: makes, changes and deletes objects, by plain HTTP."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+Manifest = dict[str, Any]
+
+
+class Api:
+    """Speaks to an API server by a kubeconfig's token.
+
+    Args:
+        url: its address.
+        ca: what its certificate is checked by.
+        kubeconfig: path.
+    """
+
+    def __init__(self, url: str, ca: Path, kubeconfig: Path) -> None:
+        self._url = url
+        self._context = ssl.create_default_context(cafile=str(ca))
+        self._token = json.loads(kubeconfig.read_text(encoding="utf-8"))["users"][0]["user"]["token"]
+
+    def create(self, path: str, manifest: Manifest) -> Manifest:
+        """Make an object in a list's path; one that is there already is no matter."""
+        try:
+            return self.ask("POST", path, manifest)
+        except urllib.error.HTTPError as refused:
+            if refused.code != 409:
+                raise
+            return manifest
+
+    def patch(self, path: str, change: Manifest) -> Manifest:
+        """Merge a change into an object."""
+        return self.ask("PATCH", path, change, content_type="application/merge-patch+json")
+
+    def delete(self, path: str) -> None:
+        """Delete an object at once."""
+        self.ask("DELETE", path, {"gracePeriodSeconds": 0})
+
+    def has(self, path: str) -> bool:
+        """Say whether there is an object at this path."""
+        try:
+            self.ask("GET", path)
+        except urllib.error.HTTPError as refused:
+            if refused.code != 404:
+                raise
+            return False
+        return True
+
+    def pod(self, namespace: str, name: str, **spec: Any) -> Manifest:
+        """Make a pod that asks for one card."""
+        annotations = spec.pop("annotations", {})
+        limits = {"nvidia.com/gpu": "1"}
+        container = {"name": "main", "image": "registry/none:1", "resources": {"limits": limits, "requests": limits}}
+        return self.create(
+            f"/api/v1/namespaces/{namespace}/pods",
+            {
+                "metadata": {"name": name, "annotations": annotations},
+                "spec": {"containers": [container], "tolerations": [{"operator": "Exists"}], **spec},
+            },
+        )
+
+    def node(self, name: str, *, cards: int = 1, **metadata: Any) -> None:
+        """Make a node that kwok plays, with devices to grant."""
+        annotations = {"kwok.x-k8s.io/node": "fake", **metadata.pop("annotations", {})}
+        self.create("/api/v1/nodes", {"metadata": {"name": name, "annotations": annotations, **metadata}})
+        offered = {"nvidia.com/gpu": str(cards), "cpu": "64", "memory": "512Gi", "pods": "110"}
+        status = {"status": {"capacity": offered, "allocatable": offered}}
+        self.patch(f"/api/v1/nodes/{name}/status", status)
+
+    def token(self, namespace: str, account: str) -> str:
+        """Return a token of a service account."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        made = self.ask("POST", path, {"spec": {"expirationSeconds": 3600}})
+        return str(made["status"]["token"])
+
+    def ask(
+        self, method: str, path: str, body: Manifest | None = None, *, content_type: str = "application/json"
+    ) -> Manifest:
+        """Ask anything."""
+        request = urllib.request.Request(
+            self._url + path, method=method, data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": f"Bearer {self._token}", "Content-Type": content_type},
+        )  # fmt: skip
+        with urllib.request.urlopen(request, context=self._context, timeout=30) as answer:
+            found: Manifest = json.load(answer)
+            return found

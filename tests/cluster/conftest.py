@@ -1,0 +1,94 @@
+"""One real control plane for all cluster tests of a session, and a namespace of its own for each.
+
+`tests/run_tiers.py cluster` builds what it is made of and says where it lies.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from exporter.cluster_kubernetes import KubernetesReader
+from fleet.errors import Unavailable
+from gputide.engine_kubernetes import ControlPlane, KubernetesPrograms, kubernetes_programs
+from tests.cluster.api import Api
+
+CACHE = os.environ.get("GPUTIDE_CLUSTER_CACHE")  # read before the suite hides the developer's variables
+ACCOUNT_SECONDS_MAX = 120.0
+_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def programs() -> KubernetesPrograms:
+    """Return the built programs; skip where there is no Go."""
+    if CACHE is None:
+        cannot_run("the control plane was not built: `python tests/run_tiers.py cluster` does it")
+    try:
+        return kubernetes_programs(Path(CACHE), tell=print)
+    except Unavailable as absence:
+        cannot_run(str(absence))
+
+
+@pytest.fixture(scope="session")
+def control_plane(programs: KubernetesPrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """Start the control plane that the session shares.
+
+    Quotas have no watch cache, so that etcd itself decides what is too old to watch from.
+    """
+    arguments = ["--watch-cache-sizes=resourcequotas#0"]
+    running = ControlPlane(programs, tmp_path_factory.mktemp("cluster"), api_arguments=arguments)
+    try:
+        running.start()
+        yield running
+    finally:
+        running.end()
+
+
+@pytest.fixture
+def api(control_plane: ControlPlane) -> Api:
+    """Return an administrator of the running API server."""
+    control_plane.start()
+    return Api(control_plane.url, control_plane.ca, control_plane.kubeconfig())
+
+
+@pytest.fixture
+def namespace(api: Api) -> Iterator[str]:
+    """Return a namespace that nobody else has; it and its pods are gone afterwards."""
+    name = f"test-{next(_numbers)}"
+    api.create("/api/v1/namespaces", {"metadata": {"name": name}})
+    # Pods are refused until the controllers have made the namespace's own account.
+    deadline = time.monotonic() + ACCOUNT_SECONDS_MAX
+    while not api.has(f"/api/v1/namespaces/{name}/serviceaccounts/default"):
+        assert time.monotonic() < deadline, f"the controllers made no service account in {ACCOUNT_SECONDS_MAX:.0f} s"
+        time.sleep(0.05)
+    yield name
+    api.delete(f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture
+def reader(control_plane: ControlPlane, api: Api) -> Iterator[Callable[..., KubernetesReader]]:
+    """Return a maker of readers, by the administrator's rights or a kubeconfig's."""
+    assert api is not None
+    made: list[KubernetesReader] = []
+
+    def make(kubeconfig: Path | None = None, *, watch_seconds: int = 60, node: str | None = None) -> KubernetesReader:
+        path = kubeconfig or control_plane.kubeconfig()
+        made.append(KubernetesReader(kubeconfig=path, watch_seconds=watch_seconds, node=node))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def cannot_run(reason: str) -> NoReturn:
+    """Skip with the reason; fail where `CI=true`, so that a missing set-up step cannot pass for a green run."""
+    if os.environ.get("CI", "").lower() == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)

@@ -1,0 +1,257 @@
+"""The scheduler layer on the real API server: rights, pages, watches, what gets lost, and how soon a change is seen."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from exporter.allocation.collector import AllocationCollector, AllocationSnapshot
+from exporter.cluster_kubernetes import KubernetesReader
+from exporter.cluster_reader import API_RESOURCES, EventKind, Expired, Watched
+from exporter.cluster_reader_watch import WatchState
+from fleet.errors import Misconfigured
+from fleet.units import MIB
+from gputide.engine_kubernetes import ControlPart, ControlPlane, User
+from tests.cluster.api import Api
+
+pytestmark = pytest.mark.cluster
+
+RULES = Path(__file__).resolve().parents[2] / "docs" / "rbac-reader.yaml"
+CARD = "GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448"
+SLICES = "gputide_slice_framebuffer_granted_bytes"
+Reader = Callable[..., KubernetesReader]
+
+
+@pytest.fixture
+def collector(reader: Reader) -> Iterator[AllocationCollector]:
+    """Collect with an administrator's rights until all is known."""
+    running = AllocationCollector(reader(), cluster="c1")
+    running.start()
+    until(lambda: running.snapshot().is_ready)
+    yield running
+    assert running.stop()
+
+
+def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.02)
+
+
+def values(snapshot: AllocationSnapshot, name: str) -> dict[tuple[str, ...], float]:
+    found = next((family for family in snapshot.families if family.name == name), None)
+    return {} if found is None else dict(zip(found.labels, found.values.tolist(), strict=True))
+
+
+def state(collector: AllocationCollector, watched: Watched) -> WatchState:
+    return next(state for state in collector.snapshot().watches if state.watched is watched)
+
+
+def hami(mib: int, *, node: str) -> dict[str, str]:
+    granted = f"{CARD},NVIDIA,{mib},30:;"
+    return {"hami.io/vgpu-devices-allocated": granted, "hami.io/vgpu-node": node, "hami.io/bind-phase": "success"}
+
+
+def hami_node(api: Api, name: str) -> None:
+    card = {"id": CARD, "count": 10, "devmem": 24_000, "devcore": 100, "type": "NVIDIA-NVIDIA A10", "health": True}
+    api.node(name, cards=10, annotations={"hami.io/node-nvidia-register": json.dumps([{**card, "mode": "hami-core"}])})
+
+
+def test_documented_rules_are_enough_to_read_everything(control_plane: ControlPlane, api: Api, reader: Reader):
+    paths = {
+        "ServiceAccount": "/api/v1/namespaces/default/serviceaccounts",
+        "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+        "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    }
+    for manifest in yaml.safe_load_all(RULES.read_text(encoding="utf-8")):
+        api.create(paths[manifest["kind"]], manifest)
+    kubeconfig = control_plane.kubeconfig_of_token("reader", api.token("default", "gputide-reader"))
+    running = AllocationCollector(reader(kubeconfig), cluster="c1")
+    running.start()
+    try:
+        until(lambda: running.snapshot().is_ready)
+        until(lambda: all(watch.is_served is not None for watch in running.snapshot().watches))
+        until(lambda: all(watch.is_known for watch in running.snapshot().watches if watch.is_served))
+        served = {watch.watched for watch in running.snapshot().watches if watch.is_served}
+        assert {Watched.PODS, Watched.NODES, Watched.RESOURCE_CLAIMS, Watched.RESOURCE_SLICES} <= served
+        assert Watched.KAI_QUEUES not in served
+        assert [watch.errors for watch in running.snapshot().watches if watch.errors] == []
+    finally:
+        running.stop()
+
+
+@pytest.mark.parametrize("watched", [watched for watched in Watched if not API_RESOURCES[watched].is_optional])
+def test_refusal_names_resource_verb_and_the_rule_that_is_missing(
+    control_plane: ControlPlane, reader: Reader, watched: Watched
+):
+    reading = reader(control_plane.kubeconfig(User.STRANGER))
+    wanted = API_RESOURCES[watched]
+    rule = f'{{apiGroups: ["{wanted.group}"], resources: ["{wanted.plural}"], verbs: ["list", "watch"]}}'
+    with pytest.raises(Misconfigured) as refused:
+        reading.page(watched, limit=1, token=None)
+    assert f"cannot list {watched.value}" in str(refused.value)
+    assert rule in str(refused.value)
+    with pytest.raises(Misconfigured, match=f"verb watch is forbidden.*{wanted.plural}"):
+        next(iter(reading.watch(watched, version="1")))
+
+
+def test_pages_hold_every_object_of_one_version(api: Api, namespace: str, reader: Reader):
+    for number in range(7):
+        api.pod(namespace, f"p{number}", nodeName="nowhere")
+    reading = reader()
+    names: list[str] = []
+    versions, token = set(), None
+    while True:
+        page = reading.page(Watched.PODS, limit=3, token=token)
+        names += [
+            str(manifest["metadata"]["name"])  # type: ignore[index]
+            for manifest in page.manifests
+            if manifest["metadata"]["namespace"] == namespace  # type: ignore[index]
+        ]
+        versions.add(page.version)
+        assert len(page.manifests) <= 3
+        token = page.next_token
+        if token is None:
+            break
+        api.pod(namespace, f"later-{len(versions)}-{len(names)}", nodeName="nowhere")
+    assert sorted(names) == [f"p{number}" for number in range(7)]
+    assert len(versions) == 1
+
+
+def test_reader_of_one_node_sees_its_pods_alone(api: Api, namespace: str, reader: Reader):
+    for node in ("here", "there"):
+        api.pod(namespace, f"p-{node}", nodeName=node)
+    reading = reader(node="here", watch_seconds=3)
+    page = reading.page(Watched.PODS, limit=100, token=None)
+    assert [manifest["metadata"]["name"] for manifest in page.manifests] == ["p-here"]  # type: ignore[index]
+    for node in ("there", "here"):
+        api.patch(f"/api/v1/namespaces/{namespace}/pods/p-{node}", {"metadata": {"labels": {"changed": "yes"}}})
+    events = [event for event in reading.watch(Watched.PODS, version=page.version) if event.kind != EventKind.BOOKMARK]
+    assert [event.manifest["metadata"]["name"] for event in events] == ["p-here"]  # type: ignore[index]
+
+
+def test_only_metadata_of_owners_travel(api: Api, namespace: str, reader: Reader):
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    spec = {"replicas": 0, "selector": {"matchLabels": {"a": "b"}}, "template": template}
+    api.create(f"/apis/apps/v1/namespaces/{namespace}/replicasets", {"metadata": {"name": "rs"}, "spec": spec})
+    page = reader().page(Watched.REPLICA_SETS, limit=100, token=None)
+    assert page.manifests
+    assert all("spec" not in manifest for manifest in page.manifests)
+
+
+def test_changed_pod_is_visible_within_a_second(api: Api, namespace: str, collector: AllocationCollector):
+    hami_node(api, "node-visible")
+    api.pod(namespace, "p", nodeName="node-visible", annotations=hami(8000, node="node-visible"))
+    slices = lambda: values(collector.snapshot(), SLICES)  # noqa: E731 - asked again and again
+    until(lambda: any(labels[1] == namespace for labels in slices()))
+    for mib in (9000, 10_000, 11_000):
+        api.patch(
+            f"/api/v1/namespaces/{namespace}/pods/p", {"metadata": {"annotations": hami(mib, node="node-visible")}}
+        )
+        until(lambda mib=mib: mib * MIB in slices().values(), seconds=1.0)  # type: ignore[misc]
+    free = values(collector.snapshot(), "gputide_card_framebuffer_left_to_grant_bytes")
+    assert free["c1", "node-visible", CARD, "NVIDIA A10"] == 13_000 * MIB
+    api.delete(f"/api/v1/namespaces/{namespace}/pods/p")
+    until(lambda: all(labels[1] != namespace for labels in slices()), seconds=5.0)
+
+
+def test_pod_that_the_scheduler_cannot_place_waits_for_cards(api: Api, namespace: str, collector: AllocationCollector):
+    api.pod(namespace, "big", nodeSelector={"no": "such-node"})
+    waiting = lambda: {  # noqa: E731 - asked again and again
+        labels[3] for labels in values(collector.snapshot(), "gputide_pending_pod_info") if labels[1] == namespace
+    }
+    until(lambda: waiting() == {"node_mismatch"})
+    api.node("node-full", cards=0, labels={"no": "such-node"})
+    until(lambda: waiting() == {"insufficient_cards"})
+    api.patch("/api/v1/nodes/node-full/status", {"status": {"allocatable": {"nvidia.com/gpu": "1"}}})
+    until(lambda: not waiting())
+    granted = values(collector.snapshot(), "gputide_container_devices_granted")
+    assert granted["c1", namespace, "big", "main", "node-full", "nvidia.com/gpu"] == 1
+
+
+def test_bookmark_moves_a_quiet_watch_on(reader: Reader):
+    reading = reader(watch_seconds=8)
+    version = reading.page(Watched.STATEFUL_SETS, limit=1, token=None).version
+    kinds = [event.kind for event in reading.watch(Watched.STATEFUL_SETS, version=version)]
+    assert EventKind.BOOKMARK in kinds
+
+
+def test_version_and_token_that_etcd_has_forgotten_are_expired(
+    control_plane: ControlPlane, api: Api, namespace: str, reader: Reader
+):
+    quotas = f"/api/v1/namespaces/{namespace}/resourcequotas"
+    for number in range(3):
+        api.create(quotas, {"metadata": {"name": f"q{number}"}, "spec": {"hard": {"requests.nvidia.com/gpu": "1"}}})
+    reading = reader(watch_seconds=10)
+    page = reading.page(Watched.RESOURCE_QUOTAS, limit=1, token=None)
+    later = [
+        api.create(quotas, {"metadata": {"name": f"later{number}"}, "spec": {"hard": {"pods": "1"}}})
+        for number in range(3)
+    ]
+    body = json.dumps({"revision": later[-1]["metadata"]["resourceVersion"], "physical": True}).encode()
+    urllib.request.urlopen(
+        urllib.request.Request(f"{control_plane.etcd_url}/v3/kv/compaction", data=body, method="POST"), timeout=30
+    ).read()
+    with pytest.raises(Expired):
+        list(reading.watch(Watched.RESOURCE_QUOTAS, version=page.version))
+    with pytest.raises(Expired):
+        reading.page(Watched.RESOURCE_QUOTAS, limit=1, token=page.next_token)
+
+
+def test_api_server_that_was_killed_is_read_on_and_nothing_is_forgotten_meanwhile(
+    control_plane: ControlPlane, api: Api, namespace: str, collector: AllocationCollector
+):
+    hami_node(api, "node-killed")
+    api.pod(namespace, "p", nodeName="node-killed", annotations=hami(8000, node="node-killed"))
+    mine = lambda: [  # noqa: E731 - asked again and again
+        value for labels, value in values(collector.snapshot(), SLICES).items() if labels[1] == namespace
+    ]
+    until(lambda: mine() == [8000 * MIB])
+    control_plane.kill(ControlPart.API_SERVER)
+    until(lambda: "unavailable" in dict(state(collector, Watched.PODS).errors))
+    assert mine() == [8000 * MIB]
+    control_plane.start()
+    change = {"metadata": {"annotations": hami(9000, node="node-killed")}}
+    api.patch(f"/api/v1/namespaces/{namespace}/pods/p", change)
+    until(lambda: mine() == [9000 * MIB])
+    assert state(collector, Watched.PODS).last_error is None
+
+
+def test_claim_that_the_scheduler_allocates_is_a_grant(api: Api, namespace: str, collector: AllocationCollector):
+    api.node("node-dra", cards=0)
+    devices = [
+        {"name": "gpu-0", "attributes": {"uuid": {"string": CARD}, "productName": {"string": "NVIDIA A10"}},
+         "capacity": {"memory": {"value": "24000Mi"}}}
+    ]  # fmt: skip
+    pool = {"name": "node-dra", "generation": 1, "resourceSliceCount": 1}
+    resources = "/apis/resource.k8s.io/v1"
+    api.create(
+        f"{resources}/resourceslices",
+        {
+            "metadata": {"name": "node-dra"},
+            "spec": {"driver": "gpu.nvidia.com", "nodeName": "node-dra", "pool": pool, "devices": devices},
+        },
+    )
+    selector = {"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}
+    api.create(
+        f"{resources}/deviceclasses", {"metadata": {"name": "gpu.nvidia.com"}, "spec": {"selectors": [selector]}}
+    )
+    exactly = {"name": "card", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+    claim = {"metadata": {"name": "claim"}, "spec": {"devices": {"requests": [exactly]}}}
+    api.create(f"{resources}/namespaces/{namespace}/resourceclaims", claim)
+    user = {"name": "main", "image": "i", "resources": {"claims": [{"name": "card"}]}}
+    api.pod(
+        namespace, "p", containers=[user], resourceClaims=[{"name": "card", "resourceClaimName": "claim"}]
+    )  # fmt: skip
+    place = ("c1", "node-dra", CARD, "NVIDIA A10")
+    until(lambda: values(collector.snapshot(), "gputide_card_tenants").get(place) == 1)
+    granted = {labels[:4]: value for labels, value in values(collector.snapshot(), SLICES).items()}
+    assert granted["c1", namespace, "p", "main"] == 24_000 * MIB
+    assert ("c1", "node-dra", "dra", "") in values(collector.snapshot(), "gputide_node_sharing_info")
