@@ -13,20 +13,19 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 sys.path[:0] = [str(DOCS.parent), str(DOCS)]
 
+from metrics_page import metrics_page  # noqa: E402
 from scaling import scaling_page  # noqa: E402
 
 from fleet.catalogue import catalogue  # noqa: E402 - the path is set above, so that the script runs anywhere
-from fleet.schema import MEASURES, TABLES  # noqa: E402
-from fleet.series import known_names  # noqa: E402
+from fleet.schema import TABLES  # noqa: E402
 from fleet.settings import settings_reference  # noqa: E402
-from pipeline.receiver_counts import OWN_METRICS, PREFIX  # noqa: E402
 
 
 def pages() -> dict[str, str]:
     """The generated pages: file name to text."""
     return {
         "settings.md": _settings(),
-        "metrics.md": _metrics(),
+        "metrics.md": metrics_page(),
         "card-models.md": _card_models(),
         "tables.md": _tables(),
         "scaling.md": scaling_page(DOCS / "scaling-figures.toml"),
@@ -38,27 +37,6 @@ def _settings() -> str:
         "# Settings\n\nDefaults < TOML file (`--config`) < environment < `--set NAME=VALUE`. Sizes and durations take "
         "units (`64MiB`, `15m`). `gputide --check` validates and exits.\n\n" + settings_reference()
     )
-
-
-def _metrics() -> str:
-    lines = [
-        "# Metrics\n",
-        "Names of gputide's own series are `gputide_card_MEASURE` and `gputide_slice_MEASURE`.\n",
-        "| measure | range | of cards | of slices |",
-        "|---|---|---|---|",
-    ]
-    for column in MEASURES:
-        span = f"{column.value_min:g} to {column.value_max:g}"
-        cells = ("yes" if held else "" for held in (column.of_card, column.of_slice))
-        lines.append(f"| `{column.measure.value}` | {span} | {' | '.join(cells)} |")
-    lines += ["", "Understood on the way in, with unit conversion:", ""]
-    lines += [f"- `{name}`" for name in sorted(known_names())]
-    lines += ["", "What the receiver says of itself at `/metrics`, all of its processes together:", ""]
-    lines += ["| metric | kind | by | meaning |", "|---|---|---|---|"]
-    lines += [
-        f"| `{PREFIX}{metric.name}` | {metric.kind.value} | {metric.per} | {metric.meaning} |" for metric in OWN_METRICS
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def _card_models() -> str:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 
+from exporter.families import Family
 from exporter.reader import DeviceReader, InventoryChange, Reading
 from fleet.errors import Unavailable
 from fleet.inventory import Card, CardId, Grant, Node
@@ -28,6 +30,7 @@ class Snapshot:
         nodes: every node.
         grants: grants that live.
         taken_at_seconds: when it was taken, by the collector's clock.
+        families: what goes beyond the stored measures: the reading's own families, then what was derived from it.
     """
 
     number: int
@@ -36,6 +39,11 @@ class Snapshot:
     nodes: tuple[Node, ...]
     grants: tuple[Grant, ...]
     taken_at_seconds: float
+    families: tuple[Family, ...] = ()
+
+
+Derivation = Callable[[Snapshot], tuple[Family, ...]]
+"""Makes figures out of a reading, such as its cross-checks; called once per reading, in order, by one thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +72,7 @@ class Collector:
         reader: what is read; used by one thread only.
         interval_seconds: time between two readings.
         deadline_seconds: longest time that one reading may take.
+        derivations: what is derived from every reading, in the order in which it is shown.
         clock: seconds that never go back; for tests.
     """
 
@@ -73,11 +82,13 @@ class Collector:
         *,
         interval_seconds: float,
         deadline_seconds: float,
+        derivations: Sequence[Derivation] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reader = reader
         self._interval_seconds = interval_seconds
         self._deadline_seconds = deadline_seconds
+        self._derivations = tuple(derivations)
         self._clock = clock
         self._made_at_seconds = clock()
         self._inventory = _Inventory()
@@ -119,14 +130,7 @@ class Collector:
             self._is_finished = True
             return False
         self._inventory.apply(reading.change)
-        self._snapshot = Snapshot(
-            number=self._snapshot.number + 1 if self._snapshot is not None else 1,
-            reading=reading,
-            cards=tuple(self._inventory.cards.values()),
-            nodes=tuple(self._inventory.nodes.values()),
-            grants=tuple(self._inventory.grants.values()),
-            taken_at_seconds=self._clock(),
-        )
+        self._snapshot = self._snapshot_of(reading)
         return True
 
     def start(self) -> None:
@@ -143,28 +147,53 @@ class Collector:
                 return
         self._reader.close()
 
+    def _snapshot_of(self, reading: Reading) -> Snapshot:
+        snapshot = Snapshot(
+            number=self._snapshot.number + 1 if self._snapshot is not None else 1,
+            reading=reading,
+            cards=self._inventory.cards,
+            nodes=self._inventory.nodes,
+            grants=self._inventory.grants,
+            taken_at_seconds=self._clock(),
+            families=reading.families,
+        )
+        derived = chain.from_iterable(derivation(snapshot) for derivation in self._derivations)
+        return replace(snapshot, families=(*reading.families, *derived))
+
     def _run(self) -> None:
         while not self._stop.is_set() and self.collect():
             self._stop.wait(self._interval_seconds)
 
 
 class _Inventory:
-    """What stands there, kept up to date from the changes that readings name."""
+    """What stands there, kept up to date from the changes that readings name.
+
+    The tuples are the same objects until something changes, so that whoever shows them need not compare.
+    """
 
     def __init__(self) -> None:
-        self.cards: dict[CardId, Card] = {}
-        self.nodes: dict[str, Node] = {}
-        self.grants: dict[tuple[str, str, CardId], Grant] = {}
+        self.cards: tuple[Card, ...] = ()
+        self.nodes: tuple[Node, ...] = ()
+        self.grants: tuple[Grant, ...] = ()
+        self._cards: dict[CardId, Card] = {}
+        self._nodes: dict[str, Node] = {}
+        self._grants: dict[tuple[str, str, CardId], Grant] = {}
 
     def apply(self, change: InventoryChange) -> None:
-        self.cards.update((card.card, card) for card in change.cards)
-        self.nodes.update((node.node, node) for node in change.nodes)
+        self._cards.update((card.card, card) for card in change.cards)
+        self._nodes.update((node.node, node) for node in change.nodes)
         # An end may belong to an earlier period of the same slice, so it counts only for the grant that it names.
-        self.grants.update((_key(grant), grant) for grant in change.grants_started)
+        self._grants.update((_key(grant), grant) for grant in change.grants_started)
         for grant in change.grants_ended:
-            living = self.grants.get(_key(grant))
+            living = self._grants.get(_key(grant))
             if living is not None and living.started_at <= grant.started_at:
-                del self.grants[_key(grant)]
+                del self._grants[_key(grant)]
+        if change.cards:
+            self.cards = tuple(self._cards.values())
+        if change.nodes:
+            self.nodes = tuple(self._nodes.values())
+        if change.grants_started or change.grants_ended:
+            self.grants = tuple(self._grants.values())
 
 
 def _key(grant: Grant) -> tuple[str, str, CardId]:

@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from exporter.families import Family
 from fleet.inventory import Card, Grant, Node
 from fleet.schema import Measure
 from fleet.usage import CardKey, SliceKey
@@ -57,6 +58,7 @@ class Reading:
         cards: one key per card that was read; a lost card isn't among them.
         card_values: per measure, shape `(len(cards),)`.
         change: what changed in the inventory since the reading before.
+        families: figures beyond the measures that are stored, as they are shown to a scraper; names are unique.
     """
 
     at: datetime
@@ -65,6 +67,7 @@ class Reading:
     cards: tuple[CardKey, ...] = ()
     card_values: Mapping[Measure, Float64] = field(default_factory=dict)
     change: InventoryChange = field(default_factory=InventoryChange)
+    families: tuple[Family, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

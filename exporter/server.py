@@ -1,20 +1,30 @@
 """The exporter's HTTP side: `/metrics` for a scraper, `/healthz` for a kubelet.
 
-Called by the front door's `export`. A request takes the collector's snapshot as it is and never touches a device.
+Called by the front door's `export`. A request takes the collector's snapshot as it is and never touches a device, so
+a scraper's time-out (`X-Prometheus-Scrape-Timeout-Seconds`) has nothing to cut short. What clients may cost is bounded
+in `exporter.server_connections`.
 """
 
 from __future__ import annotations
 
-import gzip
+import io
+import socket
+import socketserver
+import sys
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
 
 from exporter.collector import Collector
+from exporter.compat import Compat
 from exporter.exposition import Exposition, TextFormat
-from fleet.errors import Misconfigured
-
-REQUEST_SECONDS = 10.0
-"""Time-out of a connection: a client that sends nothing is let go."""
+from exporter.exposition_negotiation import accepts_gzip, text_format_of
+from exporter.server_connections import SEND_SECONDS_MAX, Admission, Connections, HeadReader
+from exporter.server_request import Request, read_request
+from fleet.errors import Corrupt, Misconfigured
 
 
 class MetricsServer:
@@ -25,15 +35,18 @@ class MetricsServer:
         host: address to listen on.
         port: port; 0 picks a free one.
         age_seconds_max: `/healthz` answers 503 once the figures are older.
+        compat: other exporters under whose names the figures are shown too.
 
     Raises:
         Misconfigured: the address can't be used.
     """
 
-    def __init__(self, collector: Collector, *, host: str, port: int, age_seconds_max: float) -> None:
+    def __init__(
+        self, collector: Collector, *, host: str, port: int, age_seconds_max: float, compat: Iterable[Compat] = ()
+    ) -> None:
         self._collector = collector
         self._age_seconds_max = age_seconds_max
-        self._exposition = Exposition()
+        self._exposition = Exposition(compat)
         self._lock = threading.Lock()
         try:
             self._server = _Server((host, port), _Handler)
@@ -56,10 +69,15 @@ class MetricsServer:
         """Ends `serve`."""
         self._server.shutdown()
 
-    def metrics(self, text_format: TextFormat) -> bytes:
-        """The answer to a scrape."""
+    def metrics(self, text_format: TextFormat, *, is_packed: bool = False) -> tuple[bytes, ...]:
+        """The answer to a scrape, in pieces that follow each other.
+
+        Args:
+            text_format: the format asked for.
+            is_packed: True for gzip.
+        """
         with self._lock:
-            return self._exposition.render(self._collector.state(), text_format)
+            return self._exposition.scrape(self._collector.state(), text_format, is_packed=is_packed)
 
     def health(self) -> tuple[bool, str]:
         """Whether the figures are fresh, and a line that says so."""
@@ -70,40 +88,111 @@ class MetricsServer:
         return state.age_seconds <= self._age_seconds_max, line
 
 
-class _Server(ThreadingHTTPServer):
+class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 64
     app: MetricsServer
 
+    def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
+        self.connections = Connections()
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, handler)
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server_version = "gputide"
-    sys_version = ""
-    timeout = REQUEST_SECONDS
-    server: _Server
-
-    def do_GET(self) -> None:
-        """Answers the two paths, and 404 for others."""
-        path = self.path.partition("?")[0]
-        if path == "/metrics":
-            accepts_openmetrics = "application/openmetrics-text" in self.headers.get("Accept", "")
-            text_format = TextFormat.OPENMETRICS if accepts_openmetrics else TextFormat.PROMETHEUS
-            self._answer(200, self.server.app.metrics(text_format), text_format.value)
-        elif path == "/healthz":
-            is_fresh, line = self.server.app.health()
-            self._answer(200 if is_fresh else 503, f"{line}\n".encode(), "text/plain; charset=utf-8")
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Gives the connection a thread, unless there are too many."""
+        if self.connections.admit(request) is Admission.CLOSED:
+            self.shutdown_request(request)
         else:
-            self._answer(404, b"try /metrics or /healthz\n", "text/plain; charset=utf-8")
+            super().process_request(request, client_address)
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Says nothing: a scrape is no event."""
+    def shutdown_request(self, request: Any) -> None:
+        """Closes the connection and frees its place."""
+        self.connections.leave(request)
+        super().shutdown_request(request)
 
-    def _answer(self, status: int, body: bytes, content_type: str) -> None:
-        self.send_response(status)
-        if "gzip" in self.headers.get("Accept-Encoding", "") and len(body) > 1000:
-            body = gzip.compress(body, compresslevel=1)
-            self.send_header("Content-Encoding", "gzip")
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing of a client that went away or was too slow; anything else is a bug and is told."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    status: HTTPStatus
+    pieces: tuple[bytes, ...]
+    headers: tuple[str, ...] = ("Content-Type: text/plain; charset=utf-8",)
+
+
+_NOT_FOUND = _Answer(status=HTTPStatus.NOT_FOUND, pieces=(b"try /metrics or /healthz\n",))
+_NOT_ALLOWED = _Answer(
+    status=HTTPStatus.METHOD_NOT_ALLOWED, pieces=(b"only GET and HEAD\n",), headers=("Allow: GET, HEAD",)
+)
+_NO_REQUEST = _Answer(status=HTTPStatus.BAD_REQUEST, pieces=(b"not a request\n",))
+_TOO_LONG = _Answer(
+    status=HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, pieces=(b"the head of the request is too long\n",)
+)
+_TOO_MANY = _Answer(
+    status=HTTPStatus.SERVICE_UNAVAILABLE, pieces=(b"too many connections\n",), headers=("Retry-After: 1",)
+)
+
+
+class _Handler(socketserver.BaseRequestHandler):
+    server: _Server
+    request: socket.socket
+
+    def handle(self) -> None:
+        """Answers the requests of one connection, until it ends or takes too long."""
+        self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connections, head = self.server.connections, HeadReader(self.request)
+        lines = io.BufferedReader(head)
+        stays_open = True
+        while stays_open:
+            connections.turn(self.request, is_answering=False)
+            head.begin()
+            try:
+                request = read_request(lines)
+            except Corrupt:
+                self._send(_TOO_LONG if head.is_exceeded else _NO_REQUEST, stays_open=False)
+                return
+            if request is None:
+                return
+            connections.turn(self.request, is_answering=True)
+            is_served = connections.is_served(self.request)
+            stays_open = request.stays_open and is_served
+            answer = self._answer(request) if is_served else _TOO_MANY
+            self._send(answer, stays_open=stays_open, has_body=request.method != "HEAD")
+
+    def _answer(self, request: Request) -> _Answer:
+        """Answers the two paths, and 404 for others."""
+        app = self.server.app
+        if request.method not in ("GET", "HEAD"):
+            return _NOT_ALLOWED
+        if request.path == "/metrics":
+            text_format = text_format_of(request.headers.get("accept", ""))
+            is_packed = accepts_gzip(request.headers.get("accept-encoding", ""))
+            encoding = ("Content-Encoding: gzip",) if is_packed else ()
+            pieces = app.metrics(text_format, is_packed=is_packed)
+            return _Answer(
+                status=HTTPStatus.OK, pieces=pieces, headers=(f"Content-Type: {text_format.value}", *encoding)
+            )
+        if request.path == "/healthz":
+            is_fresh, line = app.health()
+            status = HTTPStatus.OK if is_fresh else HTTPStatus.SERVICE_UNAVAILABLE
+            return _Answer(status=status, pieces=(f"{line}\n".encode(),))
+        return _NOT_FOUND
+
+    def _send(self, answer: _Answer, *, stays_open: bool, has_body: bool = True) -> None:
+        lines = (
+            f"HTTP/1.1 {answer.status.value} {answer.status.phrase}",
+            "Server: gputide",
+            f"Date: {time.strftime('%a, %d %b %Y %H:%M:%S GMT', time.gmtime())}",
+            *answer.headers,
+            f"Content-Length: {sum(map(len, answer.pieces))}",
+            *(() if stays_open else ("Connection: close",)),
+        )
+        self.request.settimeout(SEND_SECONDS_MAX)
+        self.request.sendall("".join(f"{line}\r\n" for line in (*lines, "")).encode("ascii"))
+        if has_body:
+            for piece in answer.pieces:
+                self.request.sendall(piece)

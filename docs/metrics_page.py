@@ -1,0 +1,113 @@
+"""The page about metrics: every family that the exporters show, whose names are understood, what the receiver tells.
+
+Called by `docs/generate.py`. All of it is made from the code: the families' own records, the alias table, the columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from exporter.compat_figures import SHOWN_FIGURES
+from exporter.compat_names import NameSource, names_of
+from exporter.cross_checks_columns import On
+from exporter.cross_checks_window import OutcomeWindow
+from exporter.exposition_catalogue import CATALOGUE
+from exporter.families import CataloguedFamily
+from fleet.schema import MEASURES, Measure
+from fleet.series import Subject, card_series, known_names, slice_series
+from pipeline.receiver_counts import OWN_METRICS, PREFIX
+
+_SOURCE_WORDS = {
+    NameSource.DCGM: "`--compat dcgm`",
+    NameSource.HAMI: "`--compat hami`",
+    NameSource.HAMI_LEGACY: "`--compat hami`, names before v2.9",
+}
+
+
+def metrics_page() -> str:
+    """The Markdown page."""
+    return "\n".join([*_measures(), *_families(), *_checks(), *_compat(), *_understood(), *_receiver()]) + "\n"
+
+
+def _measures() -> Iterator[str]:
+    yield "# Metrics\n"
+    yield "Names of gputide's own series are `gputide_card_MEASURE` and `gputide_slice_MEASURE`. Values are in base"
+    yield "units; what is not measured has no series: missing is not zero.\n"
+    yield "| measure | range | of cards | of slices |"
+    yield "|---|---|---|---|"
+    for column in MEASURES:
+        span = f"{column.value_min:g} to {column.value_max:g}"
+        cells = ("yes" if held else "" for held in (column.of_card, column.of_slice))
+        yield f"| `{column.measure.value}` | {span} | {' | '.join(cells)} |"
+
+
+def _families() -> Iterator[str]:
+    for section in CATALOGUE:
+        yield f"\n## {section.title}\n"
+        yield f"{section.text}\n"
+        yield "| metric | type | labels | meaning |"
+        yield "|---|---|---|---|"
+        yield from map(_family_row, section.families)
+
+
+def _family_row(family: CataloguedFamily) -> str:
+    labels = ", ".join(f"`{label}`" for label in family.label_names)
+    return f"| `{family.name}` | {family.kind.value} | {labels} | {_cell(family.help_text)} |"
+
+
+def _checks() -> Iterator[str]:
+    yield "\n## Checks\n"
+    yield "What the label `check` may say. A remark does not distrust the number: it says that the work is odd.\n"
+    yield "| check | of | counter | kind | fails where |"
+    yield "|---|---|---|---|---|"
+    rows: dict[tuple[str, str, str], tuple[list[str], list[str]]] = {}
+    for on in On:
+        for check in OutcomeWindow(on).checks:
+            kind = "distrust" if check.distrusts else "remark"
+            of, counters = rows.setdefault((check.name, kind, check.meaning), ([], []))
+            of += [on.value] * (on.value not in of)
+            counters += [check.counter.value] * (check.counter.value not in counters)
+    for (name, kind, meaning), (of, counters) in rows.items():
+        shown = ", ".join(f"`{counter}`" for counter in counters)
+        yield f"| `{name}` | {', '.join(of)} | {shown} | {kind} | {_cell(meaning)} |"
+
+
+def _compat() -> Iterator[str]:
+    yield "\n## Shown under other exporters' names\n"
+    yield "Where we have the figure, and with `export --compat` only.\n"
+    yield "| name | with | gputide's |"
+    yield "|---|---|---|"
+    for source in NameSource:
+        for name in names_of(source):
+            ours = _ours(name.subject, name.measure, name.fact)
+            if ours is not None:
+                yield f"| `{name.name}` | {_SOURCE_WORDS[source]} | {ours} |"
+        for figure in SHOWN_FIGURES:
+            if figure.source is source:
+                yield f"| `{figure.name}` | {_SOURCE_WORDS[source]} | `{figure.family}` |"
+
+
+def _ours(subject: Subject, measure: Measure | None, fact: str | None) -> str | None:
+    """What stands behind a name; None where no exporter of ours has the figure."""
+    if measure is not None:
+        return f"`{card_series(measure) if subject is Subject.CARD else slice_series(measure)}`"
+    return f"`{fact}` of the grant" if subject is Subject.GRANT else None
+
+
+def _understood() -> Iterator[str]:
+    yield "\n## Understood on the way in\n"
+    yield "By the receiver, with unit conversion:\n"
+    yield from (f"- `{name}`" for name in sorted(known_names()))
+
+
+def _receiver() -> Iterator[str]:
+    yield "\n## The receiver itself\n"
+    yield "At its `/metrics`, all of its processes together:\n"
+    yield "| metric | kind | by | meaning |"
+    yield "|---|---|---|---|"
+    for metric in OWN_METRICS:
+        yield f"| `{PREFIX}{metric.name}` | {metric.kind.value} | {metric.per} | {metric.meaning} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
