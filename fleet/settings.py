@@ -27,6 +27,7 @@ from pydantic.fields import FieldInfo
 from fleet.decisions import RiskLevel
 from fleet.errors import Misconfigured
 from fleet.setting_kinds import Bytes, Count, Price, Ratio, Seconds, Section
+from fleet.settings_exporter import ExporterSettings
 from fleet.settings_pipeline import (
     BusSettings,
     FlinkSettings,
@@ -196,6 +197,7 @@ class Settings(Section):
     """The whole tree; sections in the order of the data flow."""
 
     cluster: ClusterSettings = ClusterSettings()
+    exporter: ExporterSettings = ExporterSettings()
     receiver: ReceiverSettings = ReceiverSettings()
     bus: BusSettings = BusSettings()
     kafka: KafkaSettings = KafkaSettings()

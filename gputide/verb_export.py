@@ -1,42 +1,128 @@
-"""`gputide export`: the node exporter; here it serves a recorded fleet, so that any Prometheus can scrape it."""
+"""`gputide export`: the node exporter, the scheduler layer of a cluster, or a recorded fleet, for any Prometheus."""
 
 from __future__ import annotations
 
+import os
+import socket
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from exporter.collector import Collector
-from exporter.reader_replay import ReplayReader
-from exporter.server import MetricsServer
-from exporter.trace import open_trace
+from exporter.compat import Compat
+from fleet.errors import Misconfigured
+from fleet.logs import LogFormat
+from fleet.settings import Settings
+from fleet.settings_exporter import ApiUse
 from fleet.units import parse_time
 from gputide.addresses import host_and_port
+from gputide.exporting import serve
+from gputide.node_options import NodeOptions, become
+from gputide.session import session_of
 
-app = typer.Typer()
+app = typer.Typer(help="Serve /metrics: this node's cards and pods, a cluster's scheduler layer, or a recorded fleet.")
 
-STALE_INTERVALS = 5
-"""Intervals without a reading after which `/healthz` says so."""
+CLUSTER_INTERVAL_SECONDS = 0.5
+"""Time between two looks at the scheduler layer, which is kept up to date in the background."""
+_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+
+ListenOption = Annotated[str, typer.Option(metavar="HOST:PORT", help="Address to listen on.")]
+CompatOption = Annotated[
+    list[Compat] | None,
+    typer.Option(help="Show the same figures under this exporter's names too; may be repeated."),
+]
 
 
-@app.command(epilog="Example: gputide export --replay traces/fleet --interval 15")
+@app.callback(invoke_without_command=True, epilog="Example: gputide export --listen 0.0.0.0:9400")
 def export(
-    replay: Annotated[Path, typer.Option(metavar="DIR", help="Folder in the neutral trace format to read from.")],
+    context: typer.Context,
+    replay: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Serve a recorded fleet, a folder in the neutral trace format.")
+    ] = None,
     since: Annotated[str | None, typer.Option("--from", metavar="TIME", help="Where in the trace to begin.")] = None,
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address to listen on.")] = "127.0.0.1:9400",
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two steps of the trace.")] = 15.0,
+    listen: ListenOption = "127.0.0.1:9400",
+    interval: Annotated[
+        float | None, typer.Option(min=0.1, help="Seconds between two readings; exporter.interval_seconds.")
+    ] = None,
+    compat: CompatOption = None,
 ) -> None:
-    """Serve /metrics: every card and slice, one step of the trace per interval; a scrape never waits for a reading."""
+    """Serve this node's cards and pods, or a recorded fleet; a scrape never waits for a reading."""
+    if context.invoked_subcommand is not None:
+        return
+    settings = session_of(context).settings
     host, port = host_and_port(listen)
-    reader = ReplayReader(open_trace(replay), since=parse_time(since) if since is not None else None)
-    collector = Collector(reader, interval_seconds=interval, deadline_seconds=interval)
-    server = MetricsServer(collector, host=host, port=port, age_seconds_max=STALE_INTERVALS * interval)
-    collector.start()
-    typer.echo(f"serving http://{server.address[0]}:{server.address[1]}/metrics; Ctrl-C stops", err=True)
-    try:
-        server.serve()
-    except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
-    finally:
-        collector.stop()
+    interval_seconds = settings.exporter.interval_seconds if interval is None else interval
+    if replay is not None:
+        # The trace's drivers are no business of a node.
+        from exporter.reader_replay import ReplayReader
+        from exporter.trace import open_trace
+
+        reader = ReplayReader(open_trace(replay), since=parse_time(since) if since is not None else None)
+        serve(reader, host=host, port=port, interval_seconds=interval_seconds, compat=compat or ())
+        return
+    if since is not None:
+        raise Misconfigured("cannot begin at --from: it goes with --replay")
+    _check_extra("exporter", "pynvml", "h2")
+    become(_node_options(context, settings, host, port, interval_seconds, tuple(word.value for word in compat or ())))
+
+
+@app.command("cluster", epilog="Example: gputide export cluster --listen 0.0.0.0:9401")
+def cluster(context: typer.Context, listen: ListenOption = "127.0.0.1:9401") -> None:
+    """Serve what a cluster's schedulers granted: cards, pods, queues, quota and pods that wait, and why."""
+    from exporter.allocation.collector import AllocationCollector
+    from exporter.reader_cluster import ClusterLayerReader
+
+    _check_extra("kubernetes", "lightkube")
+    from exporter.cluster_kubernetes import KubernetesReader
+
+    settings = session_of(context).settings
+    host, port = host_and_port(listen)
+    reader = KubernetesReader(
+        kubeconfig=settings.exporter.kubeconfig, context=settings.exporter.kubeconfig_context
+    )  # fmt: skip
+    allocation = AllocationCollector(reader, cluster=settings.cluster.name)
+    serve(ClusterLayerReader(allocation), host=host, port=port, interval_seconds=CLUSTER_INTERVAL_SECONDS)
+
+
+def _node_options(
+    context: typer.Context, settings: Settings, host: str, port: int, interval_seconds: float, compat: tuple[str, ...]
+) -> NodeOptions:
+    exporter = settings.exporter
+    program = context.find_root().params
+    return NodeOptions(
+        cluster=settings.cluster.name,
+        node=exporter.node or os.environ.get("NODE_NAME") or socket.gethostname(),
+        host=host,
+        port=port,
+        interval_seconds=interval_seconds,
+        sample_seconds=exporter.sample_seconds,
+        nvml_library=None if exporter.nvml_library is None else str(exporter.nvml_library),
+        pod_resources_socket=str(exporter.pod_resources_socket) if exporter.pod_resources else None,
+        pod_resources_bytes_max=exporter.pod_resources_bytes_max,
+        containers_folder=None if exporter.containers_folder is None else str(exporter.containers_folder),
+        proc_folder=str(exporter.proc_folder),
+        asks_api_server=_asks_api_server(settings),
+        kubeconfig=None if exporter.kubeconfig is None else str(exporter.kubeconfig),
+        kubeconfig_context=exporter.kubeconfig_context,
+        compat=compat,
+        log_level=str(program["log_level"]),
+        log_format=LogFormat(program["log_format"]).value,
+    )
+
+
+def _asks_api_server(settings: Settings) -> bool:
+    use = settings.exporter.api_server
+    if use is ApiUse.OFF:
+        return False
+    is_configured = settings.exporter.kubeconfig is not None or "KUBECONFIG" in os.environ or _SERVICE_ACCOUNT.exists()
+    if use is ApiUse.AUTO:
+        return is_configured and find_spec("lightkube") is not None
+    _check_extra("kubernetes", "lightkube")
+    return True
+
+
+def _check_extra(extra: str, *modules: str) -> None:
+    for module in modules:
+        if find_spec(module) is None:
+            raise Misconfigured(f"cannot export without {module}: pip install 'gputide[{extra}]' brings it")

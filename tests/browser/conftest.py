@@ -8,7 +8,7 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-PATIENCE_MS = 20_000
+PATIENCE_MS = 60_000
 """How long a page may take to show something, on a machine that others load too."""
 
 

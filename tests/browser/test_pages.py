@@ -105,11 +105,11 @@ def test_apply_and_undo_change_the_cluster_and_change_it_back(
     expect(page.locator("#apply")).to_be_enabled()
     assert cluster.changed == set()
     page.locator("#apply").click()
-    expect(page.locator("#progress-phase .on")).to_have_text("done", timeout=30_000)
+    expect(page.locator("#progress-phase .on")).to_have_text("done", timeout=180_000)
     assert cluster.changed == first
     expect(page.locator("#undo-preview")).to_contain_text("Undo restores")
     page.locator("#undo").click()
-    expect(page.locator("#progress-phase .on")).to_have_text("restored", timeout=30_000)
+    expect(page.locator("#progress-phase .on")).to_have_text("restored", timeout=180_000)
     assert cluster.changed == set()
     assert cluster.ledger(CLUSTER)[0].action == "undone"
 

@@ -1,0 +1,133 @@
+"""What a node's reader says beyond its measures: how its sources fare, how sure it is of grants, and what is odd.
+
+Called by `exporter.reader_node`; the catalogue of metrics is made from `FAMILIES`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from exporter.attribution_records import AttributedSlice, Attribution, FindingKind
+from exporter.families import CataloguedFamily, Family, FamilyKind
+from fleet.schema import SLICE_IDENTITY
+from fleet.usage import SliceKey
+
+_NODE_LABELS = ("cluster", "node")
+
+_SOURCE_AGE = CataloguedFamily(
+    name="gputide_node_source_age_seconds",
+    kind=FamilyKind.GAUGE,
+    help_text="Seconds since a source of this node's figures last answered; absent for one that never did.",
+    label_names=(*_NODE_LABELS, "source"),
+)
+_SOURCE_FAILURES = CataloguedFamily(
+    name="gputide_node_source_failures_total",
+    kind=FamilyKind.COUNTER,
+    help_text="Times that a source of this node's figures could not be asked.",
+    label_names=(*_NODE_LABELS, "source"),
+)
+_PROCESSES = CataloguedFamily(
+    name="gputide_slice_processes",
+    kind=FamilyKind.GAUGE,
+    help_text="Processes of a slice that the driver lists on its card.",
+    label_names=SLICE_IDENTITY,
+)
+_CERTAIN = CataloguedFamily(
+    name="gputide_slice_certain",
+    kind=FamilyKind.GAUGE,
+    help_text="1 where card and amount of a grant are known, 0 where either is the best guess of its only source.",
+    label_names=(*SLICE_IDENTITY, "source"),
+)
+_FINDINGS = CataloguedFamily(
+    name="gputide_attribution_findings",
+    kind=FamilyKind.GAUGE,
+    help_text="What is odd about who was granted what on this node, by kind.",
+    label_names=(*_NODE_LABELS, "kind"),
+)
+_FINDING = CataloguedFamily(
+    name="gputide_attribution_finding_info",
+    kind=FamilyKind.INFO,
+    help_text="A pod or card about which something is odd; always 1.",
+    label_names=(*_NODE_LABELS, "kind", "namespace", "pod", "container", "card"),
+)
+FAMILIES: tuple[CataloguedFamily, ...] = (_SOURCE_AGE, _SOURCE_FAILURES, _PROCESSES, _CERTAIN, _FINDINGS, _FINDING)
+"""Every family that is made here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceState:
+    """How one source fares.
+
+    Attributes:
+        source: `kubelet`, `hami_regions` or `api_server`.
+        age_seconds: since it last answered; None where it never did.
+        failures: times that it could not be asked.
+    """
+
+    source: str
+    age_seconds: float | None
+    failures: int
+
+
+class NodeFamilies:
+    """Names the figures of one node.
+
+    Args:
+        cluster: name of the cluster.
+        node: name of the node.
+    """
+
+    def __init__(self, *, cluster: str, node: str) -> None:
+        self._place = (cluster, node)
+        self._keys: tuple[SliceKey, ...] = ()
+        self._labels: tuple[tuple[str, ...], ...] = ()
+
+    def of_slices(
+        self, keys: tuple[SliceKey, ...], slices: tuple[AttributedSlice, ...], *, are_processes_seen: bool
+    ) -> tuple[Family, ...]:
+        """How many processes each slice has, and how sure its grant is.
+
+        Args:
+            keys: a key for each slice.
+            slices: the slices.
+            are_processes_seen: processes can be told from each other's containers; otherwise none is counted.
+        """
+        if keys != self._keys:
+            self._keys = keys
+            self._labels = tuple(tuple(str(getattr(key, name)) for name in SLICE_IDENTITY) for key in keys)
+        counts = [float(len(found.pids)) if are_processes_seen else np.nan for found in slices]
+        sources = (found.sources[0].value for found in slices)
+        return (
+            _PROCESSES.of(self._labels, np.array(counts, np.float64)),
+            _CERTAIN.of(
+                tuple((*labels, source) for labels, source in zip(self._labels, sources, strict=True)),
+                np.array([found.is_certain and found.is_amount_known for found in slices], np.float64),
+            ),
+        )
+
+    def of_findings(self, attribution: Attribution) -> tuple[Family, ...]:
+        """What is odd: how often by kind, and about whom."""
+        counts = Counter(odd.kind for odd in attribution.findings)
+        about = dict.fromkeys(
+            (*self._place, odd.kind.value, odd.namespace, odd.pod, odd.container, odd.card)
+            for odd in attribution.findings
+        )
+        return (
+            _FINDINGS.of(
+                tuple((*self._place, kind.value) for kind in FindingKind),
+                np.array([counts[kind] for kind in FindingKind], np.float64),
+            ),
+            _FINDING.of(tuple(about), np.ones(len(about))),
+        )
+
+    def of_sources(self, states: tuple[SourceState, ...]) -> tuple[Family, ...]:
+        """How the sources fare."""
+        labels = tuple((*self._place, state.source) for state in states)
+        ages = [np.nan if state.age_seconds is None else state.age_seconds for state in states]
+        return (
+            _SOURCE_AGE.of(labels, np.array(ages, np.float64)),
+            _SOURCE_FAILURES.of(labels, np.array([state.failures for state in states], np.float64)),
+        )

@@ -1,0 +1,294 @@
+"""Everything on this node, as a `DeviceReader`: cards by the driver, slices by who was granted what, used or not.
+
+Joins the driver's cards and processes, the kubelet's and the API server's word on grants, and HAMi's regions. Only the
+driver is needed; what else can't be asked is told with its age, and what it last said stands until it speaks again: a
+kubelet that is being restarted ends no grant. Chosen by the front door's `export`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from exporter.attribution import Attributor
+from exporter.attribution_cards import KnownCard, KnownInstance
+from exporter.attribution_periods import GrantPeriods
+from exporter.attribution_pods import PodFacts
+from exporter.attribution_records import AttributedSlice, FindingKind, NodeView, ProcessOnCard
+from exporter.families import Family
+from exporter.node_families import NodeFamilies, SourceState
+from exporter.node_pods import NodePods
+from exporter.node_slices import CardsNow, slice_values
+from exporter.nvml.figures import Activity, CardFigures, CardsReading
+from exporter.pod_resources import DeviceRow, PodResources, PodRow
+from exporter.process_places import ProcessPlaces
+from exporter.reader import Reading
+from exporter.reader_hami import HamiReader
+from exporter.reader_nvml import NvmlReader
+from exporter.region_columns import CardFacts, HamiReading
+from exporter.region_families import NodeNames, RegionFamilies
+from fleet.errors import Corrupt, Unavailable
+from fleet.inventory import Card, CardId
+from fleet.logs import logger
+from fleet.usage import SliceKey
+
+HandedOut = tuple[tuple[PodRow, ...], tuple[DeviceRow, ...] | None]
+"""Who was handed what, and what may be handed out."""
+
+Answer = TypeVar("Answer")
+"""What a source answers."""
+
+_CARDS_SHARE = 0.6
+"""Of a reading's time, what the driver may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSources:
+    """Whom a node's reader asks.
+
+    Attributes:
+        cards: the driver.
+        kubelet: who was handed which device; None where it is not to be asked.
+        pods: what the API server says of this node's pods; None where it is not to be asked.
+        processes: where processes run.
+        regions: HAMi's regions; None where the node is not to be looked at for any.
+    """
+
+    cards: NvmlReader
+    kubelet: PodResources | None
+    pods: NodePods | None
+    processes: ProcessPlaces
+    regions: HamiReader | None
+
+
+class NodeReader:
+    """Reads a node.
+
+    Args:
+        sources: whom it asks; closed with the reader.
+        cluster: name of the cluster.
+        node: name of this node.
+        clock: Unix seconds; for tests.
+    """
+
+    def __init__(
+        self, sources: NodeSources, *, cluster: str, node: str, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._sources = sources
+        self._cluster = cluster
+        self._node = node
+        self._clock = clock
+        self._attributor = Attributor()
+        self._periods = GrantPeriods()
+        self._cards: dict[CardId, Card] = {}
+        self._kubelet = _Kept[HandedOut]("kubelet")
+        self._regions = _Kept[HamiReading]("hami_regions")
+        self._region_families = RegionFamilies(cluster=cluster, node=node)
+        self._names = NodeNames(pods={}, card_models={})
+        self._families = NodeFamilies(cluster=cluster, node=node)
+
+    def read(self, deadline_seconds: float) -> Reading:
+        """Reads once; see `DeviceReader`."""
+        until = time.monotonic() + deadline_seconds
+        reading = self._sources.cards.read(_CARDS_SHARE * deadline_seconds)
+        found = self._sources.cards.cards_reading
+        if found is None:
+            raise Unavailable("cannot read this node: the driver has told nothing")
+        self._cards.update((card.card, card) for card in reading.change.cards)
+        figures = {card.identity.card: card.figures for card in found.cards if card.is_new and card.figures is not None}
+        rows, allocatable = self._handed_out(until) or (None, None)
+        regions = self._read_regions(figures, until)
+        pods = None if self._sources.pods is None else self._sources.pods.facts()
+        processes, sees_processes = self._processes(figures)
+        attribution = self._attributor.attribute(
+            NodeView(
+                cluster=self._cluster,
+                node=self._node,
+                cards=self._known_cards(found),
+                rows=rows,
+                allocatable=allocatable,
+                pods=pods,
+                owners={},
+                processes=processes,
+                enclosing=self._sources.processes.enclosing(),
+            ),
+            reading.at,
+        )
+        change = self._periods.follow(attribution, reading.at)
+        shown = tuple(slice_ for slice_ in self._periods.slices if slice_.grant.card in figures)
+        keys = tuple(_key(slice_) for slice_ in shown)
+        values = slice_values(
+            shown,
+            CardsNow(
+                figures=figures,
+                shared=frozenset(
+                    CardId(odd.card) for odd in attribution.findings if odd.kind is FindingKind.STRANGER
+                ),
+                sees_processes=sees_processes,
+                regions=regions,
+            ),
+        )  # fmt: skip
+        return replace(
+            reading,
+            slices=keys,
+            slice_values=values,
+            change=replace(reading.change, grants_started=change.started, grants_ended=change.ended),
+            families=(
+                *reading.families,
+                *self._families_of_regions(regions, pods),
+                *self._families.of_slices(keys, shown, are_processes_seen=pods is not None),
+                *self._families.of_findings(attribution),
+                *self._families.of_sources(self._source_states()),
+            ),
+        )
+
+    def close(self) -> None:
+        """Closes all sources; more than once does no harm."""
+        self._sources.cards.close()
+        if self._sources.kubelet is not None:
+            self._sources.kubelet.close()
+        if self._sources.pods is not None:
+            self._sources.pods.stop()
+        if self._sources.regions is not None:
+            self._sources.regions.close()
+
+    def _handed_out(self, until: float) -> HandedOut | None:
+        kubelet = self._sources.kubelet
+        if kubelet is None:
+            return None
+        return self._kubelet.of(lambda seconds: (kubelet.list(seconds), kubelet.allocatable(seconds)), until)
+
+    def _read_regions(self, figures: Mapping[CardId, CardFigures], until: float) -> HamiReading | None:
+        regions = self._sources.regions
+        if regions is None:
+            return None
+        facts = {
+            str(card): CardFacts(
+                framebuffer_bytes=None if told.framebuffer is None else float(told.framebuffer.total_bytes),
+                duty_cycle_ratio=_duty_cycle(told),
+            )
+            for card, told in figures.items()
+        }
+        found = self._regions.of(
+            lambda seconds: regions.read(facts, now_seconds=self._clock(), deadline_seconds=seconds), until
+        )
+        # Unlike a grant, a figure from before says nothing of now.
+        return found if self._regions.is_fresh else None
+
+    def _processes(self, figures: Mapping[CardId, CardFigures]) -> tuple[tuple[ProcessOnCard, ...], bool]:
+        """Processes on the cards, and whether the host's can be looked at."""
+        listed = [(process.pid, card) for card, told in figures.items() for process in told.processes or ()]
+        places = {place.pid: place.places for place in self._sources.processes.look(pid for pid, _ in listed)}
+        found = tuple(
+            ProcessOnCard(pid=pid, card=card, places=places[pid])
+            for pid, card in dict.fromkeys(listed)
+            if pid in places
+        )
+        return found, bool(found) or not listed
+
+    def _known_cards(self, found: CardsReading) -> tuple[KnownCard, ...]:
+        """The cards, those that hang among them: a grant does not end because its card says nothing."""
+        return tuple(
+            KnownCard(
+                card=self._cards[reading.identity.card],
+                index=reading.identity.index,
+                minor=reading.identity.minor_number,
+                instances=tuple(
+                    KnownInstance(
+                        instance=instance.mig,
+                        profile=instance.mig_profile,
+                        framebuffer_bytes=None if instance.framebuffer is None else instance.framebuffer.total_bytes,
+                        gpu_instance=instance.gpu_instance,
+                        compute_instance=instance.compute_instance,
+                    )
+                    for instance in (reading.figures.migs if reading.figures is not None else ())
+                ),
+            )
+            for reading in found.cards
+            if reading.identity.card in self._cards
+        )
+
+    def _families_of_regions(
+        self, regions: HamiReading | None, pods: tuple[PodFacts, ...] | None
+    ) -> tuple[Family, ...]:
+        if regions is None:
+            return ()
+        names = NodeNames(
+            pods={facts.record.uid: (facts.record.namespace, facts.record.pod) for facts in pods or ()},
+            card_models={str(card.card): str(card.card_model) for card in self._cards.values()},
+        )
+        if names != self._names:
+            self._names = names
+        return self._region_families.of(regions, self._names)
+
+    def _source_states(self) -> tuple[SourceState, ...]:
+        states = [
+            kept.state()
+            for kept, source in ((self._kubelet, self._sources.kubelet), (self._regions, self._sources.regions))
+            if source is not None
+        ]
+        if self._sources.pods is not None:
+            watch = self._sources.pods.state()
+            failures = sum(count for _, count in watch.errors)
+            states.append(SourceState(source="api_server", age_seconds=watch.age_seconds, failures=failures))
+        return tuple(states)
+
+
+class _Kept(Generic[Answer]):
+    """What a source last answered, while it is asked again and again."""
+
+    def __init__(self, source: str) -> None:
+        self.failures = 0
+        self._source = source
+        self._answer: Answer | None = None
+        self._answered_at: float | None = None
+        self._is_failing = False
+        self._log = logger("exporter.reader_node")
+
+    def of(self, ask: Callable[[float], Answer], until: float) -> Answer | None:
+        """Asks, with the seconds that there are until a monotonic time; the former answer where it can't be asked."""
+        try:
+            seconds = until - time.monotonic()
+            if seconds <= 0:
+                raise Unavailable(f"cannot ask {self._source}: no time is left of this reading")
+            self._answer = ask(seconds)
+        except (Unavailable, Corrupt) as exc:
+            # The first of a row of failures is told; the rest are counted.
+            if not self._is_failing:
+                self._log.warning("source failed", source=self._source, error=str(exc))
+            self._is_failing = True
+            self.failures += 1
+        else:
+            self._is_failing = False
+            self._answered_at = time.monotonic()
+        return self._answer
+
+    @property
+    def is_fresh(self) -> bool:
+        """The last question was answered."""
+        return not self._is_failing
+
+    def state(self) -> SourceState:
+        """How the source fares."""
+        age = None if self._answered_at is None else time.monotonic() - self._answered_at
+        return SourceState(source=self._source, age_seconds=age, failures=self.failures)
+
+
+def _key(found: AttributedSlice) -> SliceKey:
+    grant = found.grant
+    return SliceKey(
+        cluster=grant.cluster,
+        namespace=grant.namespace,
+        pod=grant.pod,
+        container=grant.container,
+        node=grant.node,
+        card=grant.card,
+        card_model=grant.card_model,
+    )
+
+
+def _duty_cycle(figures: CardFigures) -> float | None:
+    spread = figures.activities.get(Activity.DUTY_CYCLE)
+    return None if spread is None else spread.mean

@@ -1,0 +1,81 @@
+"""Serves an exporter until it is told to stop: `gputide export` in its three forms ends here.
+
+Standard library and the exporter's own rooms only: the node exporter's process loads this module, and nothing that
+reads settings or draws tables.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Sequence
+from types import FrameType
+
+from exporter.collector import Collector, Derivation
+from exporter.compat import Compat
+from exporter.reader import DeviceReader
+from exporter.server import MetricsServer
+from fleet.errors import Misconfigured
+
+STALE_INTERVALS = 5
+"""Intervals without a reading after which `/healthz` says so."""
+
+
+def serve(
+    reader: DeviceReader,
+    *,
+    host: str,
+    port: int,
+    interval_seconds: float,
+    compat: Iterable[Compat] = (),
+    derivations: Sequence[Derivation] = (),
+) -> None:
+    """Collects in the background and answers scrapes, until SIGINT or SIGTERM.
+
+    Args:
+        reader: what is read; closed at the end.
+        host: address to listen on.
+        port: port; 0 picks a free one.
+        interval_seconds: time between two readings, and longest time that one may take.
+        compat: other exporters under whose names the figures are shown too.
+        derivations: what is derived from every reading.
+
+    Raises:
+        Misconfigured: the address can't be used.
+    """
+    collector = Collector(
+        reader, interval_seconds=interval_seconds, deadline_seconds=interval_seconds, derivations=derivations
+    )
+    try:
+        server = MetricsServer(
+            collector, host=host, port=port, age_seconds_max=STALE_INTERVALS * interval_seconds, compat=compat
+        )
+    except Misconfigured:
+        reader.close()
+        raise
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        # The thread that serves is this one: it can't wait for its own end.
+        threading.Thread(target=server.stop, name="stop", daemon=True).start()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    collector.start()
+    _say(f"serving http://{_shown(server.address)}/metrics; Ctrl-C stops")
+    try:
+        server.serve()
+    finally:
+        collector.stop()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    _say("stopped")
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def _shown(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,74 @@
+"""What the node exporter's process is told, and how `gputide export` turns into it.
+
+Reading and checking settings takes some thirty megabytes, and a node exporter runs on every node: so the verb checks
+them and then becomes `gputide.node_exporter`, which knows nothing of them. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOptions:
+    """What the process is told; settings of the same names (`fleet.settings_exporter`) with their defaults settled.
+
+    Attributes:
+        cluster: name of the cluster.
+        node: name of the node.
+        host: address to listen on.
+        port: port to listen on.
+        interval_seconds: time between two readings.
+        sample_seconds: time between two sub-samples of a card.
+        nvml_library: file of the driver's library; None for the usual places.
+        pod_resources_socket: the kubelet's socket; None not to ask it.
+        pod_resources_bytes_max: longest answer of it.
+        containers_folder: where HAMi keeps its regions; None for none.
+        proc_folder: the host's `/proc`.
+        asks_api_server: ask the API server for this node's pods.
+        kubeconfig: kubeconfig file; None for the usual places.
+        kubeconfig_context: context of it; None for the current one.
+        compat: words of `--compat`.
+        log_level: see `fleet.logs.set_up_logs`.
+        log_format: see there.
+    """
+
+    cluster: str
+    node: str
+    host: str
+    port: int
+    interval_seconds: float
+    sample_seconds: float
+    nvml_library: str | None
+    pod_resources_socket: str | None
+    pod_resources_bytes_max: int
+    containers_folder: str | None
+    proc_folder: str
+    asks_api_server: bool
+    kubeconfig: str | None
+    kubeconfig_context: str | None
+    compat: tuple[str, ...]
+    log_level: str
+    log_format: str
+
+
+def become(options: NodeOptions) -> None:
+    """Turns this process into the node exporter; does not return.
+
+    Args:
+        options: what it is told.
+    """
+    # Without docstrings, and with one arena of the allocator for all threads: some five megabytes.
+    arguments = [sys.executable, "-OO", "-m", "gputide.node_exporter", json.dumps(asdict(options))]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, arguments, {"MALLOC_ARENA_MAX": "1", **os.environ})
+
+
+def options_of(text: str) -> NodeOptions:
+    """The options, as `become` writes them."""
+    told = json.loads(text)
+    return NodeOptions(**{**told, "compat": tuple(told["compat"])})

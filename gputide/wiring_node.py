@@ -1,0 +1,82 @@
+"""Wires the node exporter: options to the driver, the kubelet, the API server and HAMi's regions.
+
+Loaded by the node exporter's process alone; standard library, numpy and the drivers of what is asked.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from exporter.cluster_reader import ClusterReader
+from exporter.compat import Compat
+from exporter.cross_checks import CrossChecks
+from exporter.node_pods import NodePods
+from exporter.nvml.cards import NvmlCards
+from exporter.pod_resources_kubelet import KubeletPodResources
+from exporter.process_places import ProcessPlaces
+from exporter.reader_hami import HamiReader
+from exporter.reader_node import NodeReader, NodeSources
+from exporter.reader_nvml import NvmlReader
+from fleet.errors import GputideError
+from fleet.logs import LogFormat, set_up_logs
+from gputide.exporting import serve
+from gputide.node_options import NodeOptions
+
+
+def serve_node(options: NodeOptions) -> int:
+    """Serves this node until it is told to stop.
+
+    Args:
+        options: what it is told.
+
+    Returns:
+        Exit status.
+    """
+    set_up_logs(level=options.log_level, log_format=LogFormat(options.log_format))
+    try:
+        serve(
+            _reader(options),
+            host=options.host,
+            port=options.port,
+            interval_seconds=options.interval_seconds,
+            compat=[Compat(word) for word in options.compat],
+            derivations=(CrossChecks(),),
+        )
+    except GputideError as exc:
+        sys.stderr.write(f"gputide: {exc}\n")
+        return exc.exit_status
+    return 0
+
+
+def _reader(options: NodeOptions) -> NodeReader:
+    cards = NvmlCards(library_path=options.nvml_library, sample_seconds=options.sample_seconds)
+    pods = NodePods(_api_reader(options)) if options.asks_api_server else None
+    if pods is not None:
+        pods.start()
+    return NodeReader(
+        NodeSources(
+            cards=NvmlReader(cards, cluster=options.cluster, node=options.node),
+            kubelet=None
+            if options.pod_resources_socket is None
+            else KubeletPodResources(
+                options.pod_resources_socket, message_bytes_max=options.pod_resources_bytes_max
+            ),
+            pods=pods,
+            processes=ProcessPlaces(options.proc_folder),
+            regions=None if options.containers_folder is None else HamiReader(Path(options.containers_folder)),
+        ),
+        cluster=options.cluster,
+        node=options.node,
+    )  # fmt: skip
+
+
+def _api_reader(options: NodeOptions) -> ClusterReader:
+    # Loaded where it is used alone: a node without it keeps ten megabytes.
+    from exporter.cluster_kubernetes import KubernetesReader
+
+    return KubernetesReader(
+        kubeconfig=None if options.kubeconfig is None else Path(options.kubeconfig),
+        context=options.kubeconfig_context,
+        node=options.node,
+    )

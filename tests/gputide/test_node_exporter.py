@@ -1,0 +1,137 @@
+"""`gputide export` as a process: this node's cards and pods, what it says where nothing is there, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.exporter.kubelet import StandInKubelet, container, device, pod
+from tests.exporter.nvml.standin import DATA_VARIABLE, FIELDS, GPM, H100, StandInWorld, library_file, uuid
+
+SECONDS_MAX = 60.0
+GPUTIDE = (str(Path(sys.executable).with_name("gputide")),)
+
+
+class Exporting:
+    """An exporter that runs."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self._log = log
+        self.address = self._until(r"serving (http://[\d.:]+)/metrics")
+
+    def said(self) -> str:
+        return self._log.read_text()
+
+    def ask(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(self.address + path, timeout=SECONDS_MAX) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as refusal:
+            return refusal.code, refusal.read().decode()
+
+    def until_shown(self, pattern: str) -> str:
+        """The whole answer, once it holds a line."""
+        deadline = time.monotonic() + SECONDS_MAX
+        while not re.search(pattern, text := self.ask("/metrics")[1], re.MULTILINE):
+            assert time.monotonic() < deadline, text[-2000:]
+            time.sleep(0.1)
+        return text
+
+    def _until(self, pattern: str) -> str:
+        deadline = time.monotonic() + SECONDS_MAX
+        while (found := re.search(pattern, self.said())) is None:
+            assert self.process.poll() is None, self.said()
+            assert time.monotonic() < deadline, self.said()
+            time.sleep(0.05)
+        return found[1]
+
+
+@contextmanager
+def exporting(folder: Path, *settings: str, environ: dict[str, str] | None = None) -> Iterator[Exporting]:
+    """An exporter on a free port, ended at the latest at the end."""
+    log = folder / "log"
+    options = [word for setting in settings for word in ("--set", setting)]
+    with log.open("wb") as target:
+        process = subprocess.Popen(
+            [*GPUTIDE, *options, "export", "--listen", "127.0.0.1:0", "--interval", "0.5"],
+            stderr=target, env={**os.environ, **(environ or {})},
+        )  # fmt: skip
+    try:
+        yield Exporting(process, log)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def kubelet(tmp_path: Path) -> Iterator[StandInKubelet]:
+    made = StandInKubelet(tmp_path / "kubelet.sock")
+    yield made
+    made.stop()
+
+
+def test_cards_and_pods_of_a_node_are_served_and_the_signal_ends_it(tmp_path: Path, kubelet: StandInKubelet) -> None:
+    world = StandInWorld(tmp_path / "world.txt").card(**H100, gpm=GPM, fields=FIELDS, util=60).card(**H100).write()
+    kubelet.pods = [pod("team", "web-0", container("main", device("nvidia.com/gpu", uuid(0))))]
+    kubelet.start()
+    with exporting(
+        tmp_path, f"exporter.nvml_library={library_file()}", f"exporter.pod_resources_socket={kubelet.path}",
+        "exporter.node=gpu-1", "cluster.name=prod", f"exporter.containers_folder={tmp_path / 'none'}",
+        environ={DATA_VARIABLE: str(world.file)},
+    ) as exporter:  # fmt: skip
+        text = exporter.until_shown(r'^gputide_slice_duty_cycle_ratio\{.*pod="web-0".* 0\.6$')
+        assert f'gputide_card_info{{cluster="prod",node="gpu-1",card="{uuid(1)}"' in text
+        assert re.search(r'^gputide_slice_info\{.*pod="web-0"', text, re.MULTILINE)
+        assert re.search(r"^gputide_counter_trusted\{", text, re.MULTILINE)
+        assert exporter.ask("/healthz")[0] == 200
+        exporter.process.send_signal(signal.SIGTERM)
+        assert exporter.process.wait(SECONDS_MAX) == 0
+        assert exporter.said().rstrip().endswith("stopped")
+
+
+def test_node_without_a_driver_says_so_and_is_not_healthy(tmp_path: Path) -> None:
+    with exporting(tmp_path, "exporter.nvml_library=/nonexistent/libnvidia-ml.so.1") as exporter:
+        exporter.until_shown(r"^gputide_exporter_reading_failures_total [1-9]")
+        status, line = exporter.ask("/healthz")
+        assert status == 503
+        assert "no reading yet" in line
+        assert "/nonexistent/libnvidia-ml.so.1" in exporter.said()
+        # A card that nobody could read is not a card at 0.
+        assert "gputide_card_" not in exporter.ask("/metrics")[1]
+
+
+def test_wrong_use_of_export_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    def refused(*arguments: str) -> str:
+        said = subprocess.run([*GPUTIDE, *arguments], capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+        assert said.returncode == 2, said.stderr
+        return said.stderr
+
+    assert "--from: it goes with --replay" in refused("export", "--from", "2026-01-01")
+    assert "expected HOST:PORT" in refused("export", "--listen", "9400")
+    assert "exporter.sample_seconds" in refused("--set", "exporter.sample_second=1", "export")
+    assert "see exporter.kubeconfig" in refused(
+        "--set", f"exporter.kubeconfig={tmp_path / 'none'}", "export", "cluster"
+    )
+
+
+def test_busy_port_ends_the_exporter_with_its_address(tmp_path: Path) -> None:
+    with exporting(tmp_path, "exporter.nvml_library=/nonexistent/libnvidia-ml.so.1") as exporter:
+        port = exporter.address.rpartition(":")[2]
+        second = subprocess.run(
+            [*GPUTIDE, "export", "--listen", f"127.0.0.1:{port}"],
+            capture_output=True, text=True, timeout=SECONDS_MAX, check=False,
+        )  # fmt: skip
+    assert second.returncode == 2
+    assert f"127.0.0.1:{port}" in second.stderr
