@@ -26,7 +26,7 @@ app = typer.Typer()
 SWITCH_SECONDS = 0.0005
 """How long a thread keeps the interpreter while others want it.
 
-With Python's 5 ms a request under way waits for hundreds of threads that read bodies only to refuse them: under ten
+With Python's 5 ms a request under way waits for hundreds of threads that read bodies only to refuse them: under several
 times its load a receiver took in a fifth of what it does so.
 """
 
