@@ -37,8 +37,9 @@ check: $(DEVELOP) ## lint, format, strict types, who may import whom, house styl
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m pytest -q tests/repository
 
-fuzz: $(DEVELOP) ## a million hostile remote-write bodies (ARGS="BODIES [FIRST SEED]")
+fuzz: $(DEVELOP) ## a million hostile remote-write bodies, and as many shared regions (ARGS="NUMBER [FIRST SEED]")
 	@$(BIN)/python -m tests.fuzz.run_fuzz $(ARGS)
+	@$(BIN)/python -m tests.fuzz.run_region_fuzz $(ARGS)
 
 bench: $(DEVELOP) ## every benchmark under bench/: ratios against a named baseline, on the same bytes, in the same run
 	@for benchmark in bench/bench_*.py; do \

@@ -21,7 +21,10 @@ from gputide.exporting import serve
 from gputide.node_options import NodeOptions, become
 from gputide.session import session_of
 
-app = typer.Typer(help="Serve /metrics: this node's cards and pods, a cluster's scheduler layer, or a recorded fleet.")
+app = typer.Typer(
+    add_completion=False,
+    help="Serve /metrics: this node's cards and pods, a cluster's scheduler layer, or a recorded fleet.",
+)
 
 CLUSTER_INTERVAL_SECONDS = 0.5
 """Time between two looks at the scheduler layer, which is kept up to date in the background."""
@@ -49,6 +52,8 @@ def export(
 ) -> None:
     """Serve this node's cards and pods, or a recorded fleet; a scrape never waits for a reading."""
     if context.invoked_subcommand is not None:
+        if replay is not None or since is not None or compat:
+            raise Misconfigured("cannot export a cluster with --replay, --from or --compat: they are a node's")
         return
     settings = session_of(context).settings
     host, port = host_and_port(listen)

@@ -1,0 +1,64 @@
+"""`gputide export cluster` as a process, against an HTTP server that answers as an API server does."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+from bench.cluster_api import SimulatedApi, fill, start_server
+
+SECONDS_MAX = 60.0
+GPUTIDE = str(Path(sys.executable).with_name("gputide"))
+
+
+def test_what_a_cluster_granted_is_served_until_the_signal(tmp_path: Path) -> None:
+    api = SimulatedApi()
+    fill(api, nodes=2, pods=6, cards_per_node=2)
+    server = start_server(api)
+    document = {
+        "apiVersion": "v1", "kind": "Config", "current-context": "t",
+        "clusters": [{"name": "t", "cluster": {"server": f"http://127.0.0.1:{server.server_address[1]}"}}],
+        "users": [{"name": "u", "user": {"token": "secret"}}],
+        "contexts": [{"name": "t", "context": {"cluster": "t", "user": "u"}}],
+    }  # fmt: skip
+    kubeconfig, log = tmp_path / "kubeconfig", tmp_path / "log"
+    kubeconfig.write_text(json.dumps(document))
+    options = ["--set", f"exporter.kubeconfig={kubeconfig}", "--set", "cluster.name=prod"]
+    with log.open("wb") as said:
+        exporter = subprocess.Popen([GPUTIDE, *options, "export", "cluster", "--listen", "127.0.0.1:0"], stderr=said)
+    try:
+        deadline = time.monotonic() + SECONDS_MAX
+        while (address := re.search(r"serving (http://[\d.:]+/metrics)", log.read_text())) is None:
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        text = ""
+        while text.count("\ngputide_slice_info{") < 6:
+            assert time.monotonic() < deadline, text[-2000:]
+            time.sleep(0.1)
+            with urllib.request.urlopen(address[1], timeout=SECONDS_MAX) as answer:
+                text = answer.read().decode()
+        assert text.count("\ngputide_card_info{") == 4
+        assert 'cluster="prod"' in text
+        exporter.send_signal(signal.SIGTERM)
+        assert exporter.wait(SECONDS_MAX) == 0
+        assert log.read_text().rstrip().endswith("stopped")
+    finally:
+        exporter.kill()
+        exporter.wait()
+        api.cut(forget=False)
+        server.shutdown()
+        server.server_close()
+
+
+def test_options_of_a_node_are_refused_for_a_cluster() -> None:
+    said = subprocess.run(
+        [GPUTIDE, "export", "--compat", "dcgm", "cluster"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert said.returncode == 2
+    assert "--compat" in said.stderr
