@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.compat_figures import SHOWN_FIGURES
-from exporter.compat_names import NameSource, names_of
-from exporter.cross_checks_columns import On
-from exporter.cross_checks_window import OutcomeWindow
-from exporter.exposition_catalogue import CATALOGUE
+from exporter.compat.figures import SHOWN_FIGURES
+from exporter.compat.names import NameSource, names_of
+from exporter.cross_checks.columns import On
+from exporter.cross_checks.window import OutcomeWindow
+from exporter.exposition.catalogue import CATALOGUE
 from exporter.families import CataloguedFamily
 from fleet.schema import MEASURES, Measure
 from fleet.series import Subject, card_series, known_names, slice_series

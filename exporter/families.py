@@ -1,8 +1,8 @@
 """Named metrics as columns: what every source of the exporter hands to the exposition.
 
 A family is one metric's name with all its series. Sources keep the label tuples from one reading to the next, so that
-whoever renders them compares values and not text. Read by `exporter.exposition`; made by whatever has figures that
-are shown to a scraper.
+whoever renders them compares values and not text. Read by `exporter.exposition.rendering`; made by whatever has figures
+that are shown to a scraper.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class CataloguedFamily:
     """What is known of a family before anything was measured: its line in the catalogue of metrics.
 
     A source that makes families keeps a tuple of these beside its code, makes its families by `of`, and is named in
-    `exporter.exposition_catalogue`.
+    `exporter.exposition.catalogue`.
 
     Attributes:
         name: metric name, with its suffix.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from exporter.attribution_records import AttributedSlice, Attribution, FindingKind
+from exporter.attribution.records import AttributedSlice, Attribution, FindingKind
 from exporter.families import CataloguedFamily, Family, FamilyKind
 from fleet.schema import SLICE_IDENTITY
 from fleet.usage import SliceKey

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
 from exporter.allocation.records import Key
-from exporter.attribution_pods import PodFacts, pod_facts
+from exporter.attribution.pods import PodFacts, pod_facts
 from exporter.cluster_reader import ClusterReader, Watched
 from exporter.cluster_reader_watch import ResourceWatch, WatchState
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from exporter.attribution_records import AttributedSlice
+from exporter.attribution.records import AttributedSlice
 from exporter.nvml.figures import Activities, Activity, CardFigures, MigFigures, ProcessFigures, Spread
 from exporter.reader import Float64
-from exporter.region_columns import HamiReading
+from exporter.regions.columns import HamiReading
 from fleet.inventory import CardId
 from fleet.schema import SLICE_MEASURES, Measure
 

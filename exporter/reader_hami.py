@@ -5,8 +5,8 @@ columns by container. A region that can't be believed is named with the reason; 
 whose process never called CUDA has a directory and no region: it is listed, with no card. Never blocks on a process of
 a container: no lock is taken, no byte is written.
 
-What is done about the library's known lies stands in `exporter.region_figures`; one needs the card's own duty cycle and
-is caught here: on some cards the driver reports no utilisation per process, and a container shows 0 under full load
+What is done about the library's known lies stands in `exporter.regions.figures`; one needs the card's own duty cycle
+and is caught here: on some cards the driver reports no utilisation per process, and a container shows 0 under full load
 (Project-HAMi/HAMi#2015).
 """
 
@@ -16,11 +16,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from exporter.region_columns import CardFacts, HamiReading
-from exporter.region_followed import FollowedRegion
-from exporter.region_looks import RegionLooks
-from exporter.region_slices import Seen, SliceRows, card_counts_of, container_columns, process_columns
-from exporter.region_tree import ContainerKey, ContainerPlace, RegionTree
+from exporter.regions.columns import CardFacts, HamiReading
+from exporter.regions.followed import FollowedRegion
+from exporter.regions.looks import RegionLooks
+from exporter.regions.slices import Seen, SliceRows, card_counts_of, container_columns, process_columns
+from exporter.regions.tree import ContainerKey, ContainerPlace, RegionTree
 
 
 class HamiReader:

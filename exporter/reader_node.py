@@ -12,23 +12,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from exporter.attribution import Attributor
-from exporter.attribution_cards import KnownCard, KnownInstance
-from exporter.attribution_periods import GrantPeriods
-from exporter.attribution_pods import PodFacts
-from exporter.attribution_records import AttributedSlice, FindingKind, NodeView, ProcessOnCard
+from exporter.attribution.attributor import Attributor
+from exporter.attribution.cards import KnownCard, KnownInstance
+from exporter.attribution.periods import GrantPeriods
+from exporter.attribution.pods import PodFacts
+from exporter.attribution.process_places import ProcessPlaces
+from exporter.attribution.records import AttributedSlice, FindingKind, NodeView, ProcessOnCard
 from exporter.families import Family
+from exporter.kubelet.pod_resources import DeviceRow, PodResources, PodRow
 from exporter.node_families import NodeFamilies, SourceState
 from exporter.node_pods import NodePods
 from exporter.node_slices import CardsNow, slice_values
 from exporter.nvml.figures import Activity, CardFigures, CardsReading
-from exporter.pod_resources import DeviceRow, PodResources, PodRow
-from exporter.process_places import ProcessPlaces
 from exporter.reader import Reading
 from exporter.reader_hami import HamiReader
 from exporter.reader_nvml import NvmlReader
-from exporter.region_columns import CardFacts, HamiReading
-from exporter.region_families import NodeNames, RegionFamilies
+from exporter.regions.columns import CardFacts, HamiReading
+from exporter.regions.families import NodeNames, RegionFamilies
 from fleet.errors import Corrupt, Unavailable
 from fleet.inventory import Card, CardId
 from fleet.logs import logger

@@ -19,9 +19,9 @@ from http import HTTPStatus
 from typing import Any
 
 from exporter.collector import Collector
-from exporter.compat import Compat
-from exporter.exposition import Exposition, TextFormat
-from exporter.exposition_negotiation import accepts_gzip, text_format_of
+from exporter.compat.translation import Compat
+from exporter.exposition.negotiation import accepts_gzip, text_format_of
+from exporter.exposition.rendering import Exposition, TextFormat
 from exporter.server_connections import SEND_SECONDS_MAX, Admission, Connections, HeadReader
 from exporter.server_request import Request, read_request
 from fleet.errors import Corrupt, Misconfigured

@@ -1,8 +1,8 @@
 """From where on a counter is not believed: thresholds that live readings and stored windows are judged by alike.
 
-Asked by `exporter.cross_checks` (readings of the last minutes) and by the analyzer's trust rules (windows of weeks), so
-that a counter which the one distrusts is not believed by the other for another reason. Only the standard library is
-imported here: the node exporter's process loads this module.
+Asked by `exporter.cross_checks.checks` (readings of the last minutes) and by the analyzer's trust rules (windows of
+weeks), so that a counter which the one distrusts is not believed by the other for another reason. Only the standard
+library is imported here: the node exporter's process loads this module.
 """
 
 from __future__ import annotations

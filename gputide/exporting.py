@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from types import FrameType
 
 from exporter.collector import Collector, Derivation
-from exporter.compat import Compat
+from exporter.compat.translation import Compat
 from exporter.reader import DeviceReader
 from exporter.server import MetricsServer
 from fleet.errors import Misconfigured

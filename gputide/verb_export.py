@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from exporter.compat import Compat
+from exporter.compat.translation import Compat
 from fleet.errors import Misconfigured
 from fleet.logs import LogFormat
 from fleet.settings import Settings

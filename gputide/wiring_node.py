@@ -8,13 +8,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from exporter.attribution.process_places import ProcessPlaces
 from exporter.cluster_reader import ClusterReader
-from exporter.compat import Compat
-from exporter.cross_checks import CrossChecks
+from exporter.compat.translation import Compat
+from exporter.cross_checks.checks import CrossChecks
+from exporter.kubelet.client import KubeletPodResources
 from exporter.node_pods import NodePods
 from exporter.nvml.cards import NvmlCards
-from exporter.pod_resources_kubelet import KubeletPodResources
-from exporter.process_places import ProcessPlaces
 from exporter.reader_hami import HamiReader
 from exporter.reader_node import NodeReader, NodeSources
 from exporter.reader_nvml import NvmlReader

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from exporter.collector import Collector
-from exporter.compat import Compat
-from exporter.exposition import OWN_FAMILIES
-from exporter.exposition_catalogue import CATALOGUE
+from exporter.compat.translation import Compat
+from exporter.exposition.catalogue import CATALOGUE
+from exporter.exposition.rendering import OWN_FAMILIES
 from exporter.families import Family, FamilyKind
 from exporter.reader import Reading
 from exporter.server import MetricsServer

@@ -9,11 +9,11 @@ from uuid import UUID
 
 from exporter.allocation.manifest import Shared
 from exporter.allocation.records import OwnerLinkRecord
-from exporter.attribution_cards import KnownCard, KnownInstance
-from exporter.attribution_pods import PodFacts, pod_facts
-from exporter.attribution_records import AttributedSlice, Attribution, FindingKind, NodeView
-from exporter.cgroup import CgroupPlace, Occupant
-from exporter.pod_resources import ClaimRow, ContainerRow, DeviceRow, PodRow
+from exporter.attribution.cards import KnownCard, KnownInstance
+from exporter.attribution.cgroup import CgroupPlace, Occupant
+from exporter.attribution.pods import PodFacts, pod_facts
+from exporter.attribution.records import AttributedSlice, Attribution, FindingKind, NodeView
+from exporter.kubelet.pod_resources import ClaimRow, ContainerRow, DeviceRow, PodRow
 from fleet.inventory import Card, CardId, CardModelName
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)

@@ -7,10 +7,10 @@ import pytest
 
 from exporter.allocation.manifest import Shared
 from exporter.allocation.records import OwnerLinkRecord
-from exporter.attribution import FINDINGS_MAX, attribute
-from exporter.attribution_cards import KnownInstance
-from exporter.attribution_pods import pod_facts
-from exporter.attribution_records import FindingKind, GrantSource
+from exporter.attribution.attributor import FINDINGS_MAX, attribute
+from exporter.attribution.cards import KnownInstance
+from exporter.attribution.pods import pod_facts
+from exporter.attribution.records import FindingKind, GrantSource
 from fleet.grammar_claims import ClaimAllocation, ClaimedDevice, PublishedDevice
 from fleet.inventory import CardId, CardModelName, Priority
 from tests.exporter.node import (

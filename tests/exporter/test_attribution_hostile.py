@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.attribution import attribute
-from exporter.attribution_cards import KnownInstance
-from exporter.attribution_records import ProcessOnCard
-from exporter.attribution_sources import OVERSUBSCRIPTION_MAX
-from exporter.cgroup import parse_cgroup
-from exporter.pod_resources import ContainerRow, DeviceRow
+from exporter.attribution.attributor import attribute
+from exporter.attribution.cards import KnownInstance
+from exporter.attribution.cgroup import parse_cgroup
+from exporter.attribution.records import ProcessOnCard
+from exporter.attribution.sources import OVERSUBSCRIPTION_MAX
+from exporter.kubelet.pod_resources import ContainerRow, DeviceRow
 from tests.exporter.node import CARD_BYTES, GIB, NODE, NOW, card_id, facts, handed, instance_id, known, row, uid, view
 
 INSTANCE = KnownInstance(instance=instance_id(1), profile="1g.10gb", framebuffer_bytes=10 * GIB, gpu_instance=7)

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from exporter.attribution import attribute
-from exporter.attribution_records import ProcessOnCard
-from exporter.pod_resources_kubelet import KubeletPodResources
-from exporter.process_places import ProcessPlaces
+from exporter.attribution.attributor import attribute
+from exporter.attribution.process_places import ProcessPlaces
+from exporter.attribution.records import ProcessOnCard
+from exporter.kubelet.client import KubeletPodResources
 from tests.exporter.kubelet import StandInKubelet, container, device, pod
 from tests.exporter.node import NOW, card_id, container_id, facts, hami, told, uid, view
 

@@ -2,9 +2,9 @@
 
 from datetime import timedelta
 
-from exporter.attribution import Attributor, attribute
-from exporter.attribution_periods import GrantPeriods
-from exporter.attribution_records import ProcessOnCard
+from exporter.attribution.attributor import Attributor, attribute
+from exporter.attribution.periods import GrantPeriods
+from exporter.attribution.records import ProcessOnCard
 from tests.exporter.node import GIB, NOW, card_id, facts, hami, handed, known, place, row, view
 
 LATER = NOW + timedelta(seconds=30)

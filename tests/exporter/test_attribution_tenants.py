@@ -1,8 +1,8 @@
 """Processes sit in the slice of their own container, and a stranger on a card is told and takes no slice over."""
 
-from exporter.attribution import attribute
-from exporter.attribution_records import FindingKind, ProcessOnCard
-from exporter.cgroup import CgroupPlace, Occupant
+from exporter.attribution.attributor import attribute
+from exporter.attribution.cgroup import CgroupPlace, Occupant
+from exporter.attribution.records import FindingKind, ProcessOnCard
 from tests.exporter.node import NOW, card_id, container_id, facts, hami, handed, known, odd, row, uid, view
 
 SHARED = [f"{card_id(0)}::{number}" for number in range(2)]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.cgroup import (
+from exporter.attribution.cgroup import (
     CgroupPlace,
     Occupant,
     container_id_of_status,
@@ -18,7 +18,7 @@ from exporter.cgroup import (
     parse_cgroup,
     place_that_counts,
 )
-from exporter.process_places import ProcessPlaces
+from exporter.attribution.process_places import ProcessPlaces
 
 UID = "0fd1b1e2-3a4b-4c5d-8e9f-a0b1c2d3e4f5"
 UID_ = UID.replace("-", "_")

@@ -9,9 +9,9 @@ import pytest
 
 from exporter.card_families import CARD_FAMILIES
 from exporter.collector import Snapshot
-from exporter.compat import Compat, CompatFamilies
-from exporter.compat_figures import SHOWN_FIGURES
-from exporter.compat_names import WRITTEN_LABELS, NameSource, names_of
+from exporter.compat.figures import SHOWN_FIGURES
+from exporter.compat.names import WRITTEN_LABELS, NameSource, names_of
+from exporter.compat.translation import Compat, CompatFamilies
 from exporter.families import Family, FamilyKind
 from exporter.reader import Reading
 from fleet.inventory import CardId, CardModelName, Grant, Priority

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from analyzer import trust
 from exporter.collector import Collector, Snapshot
-from exporter.cross_checks import CROSS_CHECK_FAMILIES, CrossChecks
+from exporter.cross_checks.checks import CROSS_CHECK_FAMILIES, CrossChecks
 from exporter.families import Family, FamilyKind
 from exporter.reader import InventoryChange, Reading
 from fleet.inventory import Card, CardId, CardModelName, Grant, Priority

@@ -17,7 +17,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_prometheus
 
 from exporter.collector import Collector, CollectorState, Snapshot
-from exporter.exposition import Exposition, TextFormat
+from exporter.exposition.rendering import Exposition, TextFormat
 from exporter.reader import DeviceReader, Reading
 from exporter.reader_replay import ReplayReader
 from exporter.server import MetricsServer

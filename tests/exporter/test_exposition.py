@@ -13,11 +13,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_prometheus
 
 from exporter.collector import CollectorState, Snapshot
-from exporter.exposition import Exposition, TextFormat
-from exporter.exposition_block import TextBlock
-from exporter.exposition_gzip import Packer
-from exporter.exposition_lines import formatted, head
-from exporter.exposition_negotiation import accepts_gzip, text_format_of
+from exporter.exposition.block import TextBlock
+from exporter.exposition.gzip_member import Packer
+from exporter.exposition.lines import formatted, head
+from exporter.exposition.negotiation import accepts_gzip, text_format_of
+from exporter.exposition.rendering import Exposition, TextFormat
 from exporter.families import Column, Family, FamilyKind
 from exporter.reader import Reading
 

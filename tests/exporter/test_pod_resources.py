@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.pod_resources import ClaimRow, ContainerRow, DeviceRow, PodRow
-from exporter.pod_resources_kubelet import KubeletPodResources
-from exporter.pod_resources_wire import decode_allocatable, decode_get, decode_list, encode_get
+from exporter.kubelet.client import KubeletPodResources
+from exporter.kubelet.pod_resources import ClaimRow, ContainerRow, DeviceRow, PodRow
+from exporter.kubelet.wire import decode_allocatable, decode_get, decode_list, encode_get
 from fleet.errors import Corrupt, Unavailable
 from tests.exporter.kubelet import MESSAGES, StandInKubelet, claim, container, device, pod
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from exporter.reader_hami import HamiReader
-from exporter.region_columns import CardFacts, HamiReading, SliceColumns
-from exporter.region_figures import DutyDoubt
-from exporter.region_looks import SLOTS_MAX
-from exporter.region_slices import LYING_READINGS
+from exporter.regions.columns import CardFacts, HamiReading, SliceColumns
+from exporter.regions.figures import DutyDoubt
+from exporter.regions.looks import SLOTS_MAX
+from exporter.regions.slices import LYING_READINGS
 from fleet.errors import Unavailable
 from fleet.region_doubts import RegionDoubt, doubts_of
 from fleet.region_layouts import LayoutName

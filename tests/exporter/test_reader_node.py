@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from exporter.attribution.process_places import ProcessPlaces
 from exporter.cluster_reader import Page, Watched, WatchEvent
+from exporter.kubelet.client import KubeletPodResources
 from exporter.node_pods import NodePods
 from exporter.nvml.cards import NvmlCards
-from exporter.pod_resources_kubelet import KubeletPodResources
-from exporter.process_places import ProcessPlaces
 from exporter.reader import DeviceReader, Reading
 from exporter.reader_hami import HamiReader
 from exporter.reader_node import NodeReader, NodeSources

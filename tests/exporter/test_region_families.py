@@ -4,8 +4,8 @@ import numpy as np
 
 from exporter.families import Family
 from exporter.reader_hami import HamiReader
-from exporter.region_columns import HamiReading
-from exporter.region_families import FAMILIES, NodeNames, RegionFamilies
+from exporter.regions.columns import HamiReading
+from exporter.regions.families import FAMILIES, NodeNames, RegionFamilies
 from tests.exporter.regions.plain_regions import MIB, NOW, PlainProcess, PlainRegion, write_region
 
 POD = "00000001-0000-4000-8000-000000000000"

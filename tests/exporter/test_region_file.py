@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.region_file import open_region, size_of
+from exporter.regions.file import open_region, size_of
 from fleet.region_doubts import RegionDoubt
 
 

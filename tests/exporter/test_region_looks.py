@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.region_followed import FollowedRegion
-from exporter.region_looks import LOOKS_MAX, RegionLooks
+from exporter.regions.followed import FollowedRegion
+from exporter.regions.looks import LOOKS_MAX, RegionLooks
 from tests.exporter.regions.plain_regions import NOW, PLAIN, PlainProcess, PlainRegion, write_open_region
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from exporter.region_figures import DutyDoubt
-from exporter.region_record import RegionCard, RegionRecord, read_region
+from exporter.regions.figures import DutyDoubt
+from exporter.regions.record import RegionCard, RegionRecord, read_region
 from fleet.errors import Unavailable
 from fleet.region_doubts import RegionDoubt
 from fleet.region_layouts import LayoutName

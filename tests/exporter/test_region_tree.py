@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.region_tree import CONTAINERS_MAX, FILES_MAX, LOOKS_BETWEEN, ContainerPlace, RegionTree
+from exporter.regions.tree import CONTAINERS_MAX, FILES_MAX, LOOKS_BETWEEN, ContainerPlace, RegionTree
 from fleet.errors import Unavailable
 from fleet.region_doubts import RegionDoubt
 from tests.exporter.regions.plain_regions import PlainRegion, write_region

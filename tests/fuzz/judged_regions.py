@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 from exporter.reader_hami import HamiReader
-from exporter.region_columns import CardFacts, HamiReading
+from exporter.regions.columns import CardFacts, HamiReading
 from fleet.region_doubts import RegionDoubt, bit_of, doubts_of
 from tests.exporter.regions.plain_regions import NOW, PlainCard, Verdict, judge
 from tests.fuzz.hostile_regions import FRAMEBUFFERS, HostileRegions

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from exporter.reader_hami import HamiReader
-from exporter.region_record import read_region
+from exporter.regions.record import read_region
 from fleet.region_fields import RegionField
 from fleet.region_layouts import LAYOUTS, LayoutName, locate
 from tests.exporter.regions.conftest import RegionWriter

@@ -1,0 +1,123 @@
+"""From process ids, as the driver lists them, to pods and containers.
+
+Reads two small files per process and remembers what it read for as long as the process is asked for. A process that
+ends while it is looked at is simply not there; a process id that is used anew is known by its start time. Called by
+whatever joins the driver's processes with `exporter.attribution.attributor`.
+
+The driver lists process ids of the host: this process must see the host's processes (`hostPID`, or the host's `/proc`
+mounted and named as `proc_root`), and must run with the host's cgroup namespace, or paths of its own pod are hidden.
+
+Source: man7.org/linux/man-pages/man5/proc_pid_stat.5.html (field 22), man7/cgroups.7.html.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from exporter.attribution.cgroup import TEXT_LENGTH_MAX, CgroupPlace, enclosing_pods, parse_cgroup
+
+PROCESSES_MAX = 16384
+"""Most processes that are looked at in one go; a card's driver lists far fewer."""
+
+_STAT_BYTES_MAX = 4096
+_START_TIME_FIELD = 22 - 3
+"""Counted from the state, the first field after the command's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessPlace:
+    """Where one process runs.
+
+    Attributes:
+        pid: process id on the host.
+        started_ticks: start of the process, clock ticks since boot; with the id, unique until the node restarts.
+        places: pods that its cgroup names, the outermost first; empty for a process of the node itself.
+    """
+
+    pid: int
+    started_ticks: int
+    places: tuple[CgroupPlace, ...]
+
+
+class ProcessPlaces:
+    """Looks processes up, and remembers those of the round before. For one thread.
+
+    Args:
+        proc_root: where the host's `/proc` is.
+    """
+
+    def __init__(self, proc_root: str = "/proc") -> None:
+        self._proc_root = proc_root
+        self._known: dict[int, ProcessPlace] = {}
+
+    def look(self, pids: Iterable[int]) -> tuple[ProcessPlace, ...]:
+        """Where each process runs; those that are gone, or may not be looked at, are left out.
+
+        Args:
+            pids: process ids on the host; what comes after the first `PROCESSES_MAX` is left out.
+        """
+        wanted = list(dict.fromkeys(pids))[:PROCESSES_MAX]
+        found = [place for pid in wanted if (place := self._look(pid)) is not None]
+        # Only what names a pod is remembered: the kubelet may still be about to move a process.
+        self._known = {place.pid: place for place in found if place.places}
+        return tuple(found)
+
+    def enclosing(self) -> frozenset[str]:
+        """UIDs of the pods that this very node runs in; as a rule there is none.
+
+        A tenant may make cgroups within its own that look like another's; what it can't do is to run this process in
+        them.
+        """
+        # The kernel knows which of a mounted /proc's processes asks, whatever id it has in its own namespace.
+        data = _read(f"{self._proc_root}/self/cgroup", TEXT_LENGTH_MAX)
+        return frozenset() if data is None else enclosing_pods(parse_cgroup(data.decode(errors="replace")))
+
+    def _look(self, pid: int) -> ProcessPlace | None:
+        folder = f"{self._proc_root}/{int(pid)}"
+        started = _started_ticks(folder)
+        if started is None:
+            return None
+        known = self._known.get(pid)
+        if known is not None and known.started_ticks == started:
+            return known
+        data = _read(f"{folder}/cgroup", TEXT_LENGTH_MAX)
+        # The id may have been given to another process between the two files.
+        if data is None or _started_ticks(folder) != started:
+            return None
+        return ProcessPlace(pid=pid, started_ticks=started, places=parse_cgroup(data.decode(errors="replace")))
+
+
+def _started_ticks(folder: str) -> int | None:
+    data = _read(f"{folder}/stat", _STAT_BYTES_MAX, is_one_piece=True)
+    if data is None:
+        return None
+    # The command's name may hold anything, blanks and brackets included; what follows its last bracket may not.
+    fields = data[data.rfind(b")") + 1 :].split(None, _START_TIME_FIELD + 1)
+    if len(fields) <= _START_TIME_FIELD or not fields[_START_TIME_FIELD].isdigit():
+        return None
+    return int(fields[_START_TIME_FIELD])
+
+
+def _read(path: str, length_max: int, *, is_one_piece: bool = False) -> bytes | None:
+    """The beginning of a file of `/proc`; None where the process is gone or hidden.
+
+    Args:
+        path: path of the file.
+        length_max: most bytes that are read.
+        is_one_piece: the kernel gives the file whole in one read.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        data = os.read(handle, length_max)
+        while not is_one_piece and len(data) < length_max and (part := os.read(handle, length_max - len(data))):
+            data += part
+    except OSError:
+        return None
+    finally:
+        os.close(handle)
+    return data

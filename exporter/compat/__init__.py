@@ -1,0 +1,1 @@
+"""Readings under the names of other exporters."""

@@ -1,0 +1,150 @@
+"""The labels in which other exporters name cards and slices.
+
+Called by `exporter.compat.translation`, one object per exporter; label tuples are kept while nothing changes.
+
+Sources: NVIDIA/dcgm-exporter:internal/pkg/transformation/kubernetes.go and internal/pkg/appconfig/const.go,
+Project-HAMi/HAMi:cmd/vGPUmonitor/metrics.go and cmd/scheduler/metrics.go (all with `zone="vGPU"`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from exporter.collector import Snapshot
+from exporter.compat.names import WRITTEN_LABELS, NameSource
+from exporter.families import Family
+from fleet.inventory import Grant
+
+Labels = tuple[str, ...]
+
+HARDWARE_FAMILY = "gputide_card_hardware_info"
+DRIVER_FAMILY = "gputide_driver_info"
+"""Families in which a reading may tell of boards and of the driver."""
+
+_TENANT = ("namespace", "pod", "container")
+_NOT_TOLD = ("", "", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subjects:
+    """Whom the series of a column speak of: one row per series.
+
+    Attributes:
+        parts: which parts of an identity the rows hold.
+        rows: the parts of each series; the same object while nothing changes.
+    """
+
+    parts: Labels
+    rows: tuple[Labels, ...]
+
+
+class CompatLabels:
+    """Makes the labels of one exporter.
+
+    Args:
+        source: whose labels.
+    """
+
+    def __init__(self, source: NameSource) -> None:
+        self._source = source
+        self._spelling = WRITTEN_LABELS[source]
+        self._boards = _Kept[tuple[object, ...], Mapping[str, Labels]]()
+        self._tenants = _Kept[tuple[Grant, ...], Mapping[str, Labels]]()
+        self._driver = ""
+        self._made: dict[tuple[Labels, int], tuple[tuple[object, ...], tuple[Labels, ...]]] = {}
+
+    def see(self, snapshot: Snapshot) -> None:
+        """Takes what a snapshot tells of boards and tenants; `of` speaks of this snapshot from now on."""
+        families = {family.name: family for family in snapshot.families if family.name in _ABOUT_HARDWARE}
+        hardware, driver = families.get(HARDWARE_FAMILY), families.get(DRIVER_FAMILY)
+        told = tuple(family.labels for family in (hardware, driver) if family is not None)
+        self._boards.of(told, lambda: _boards(hardware))
+        self._driver = _driver(driver)
+        self._tenants.of(snapshot.grants, lambda: _only_tenants(snapshot.grants))
+
+    def names(self, subjects: Subjects) -> Labels:
+        """The label names for subjects."""
+        spelled = tuple(self._spelling[part] for part in subjects.parts)
+        if "pod" in subjects.parts:
+            return (*spelled, *self._constant_names())
+        if self._source is NameSource.DCGM:
+            tenant = (self._spelling[part] for part in _TENANT)
+            return (*spelled, "gpu", "pci_bus_id", "device", "DCGM_FI_DRIVER_VERSION", *tenant)
+        return (*spelled, _INDEX[self._source], *self._constant_names())
+
+    def of(self, subjects: Subjects) -> tuple[Labels, ...]:
+        """The labels of subjects, in the order of `names`."""
+        key = (subjects.parts, id(subjects.rows))
+        made_of = (subjects.rows, self._boards.value, self._tenants.value, self._driver)
+        known = self._made.get(key)
+        if known is None or any(one is not other for one, other in zip(known[0], made_of, strict=True)):
+            if len(self._made) > _KEPT_MAX:
+                self._made.clear()
+            known = self._made[key] = made_of, tuple(self._row(subjects.parts, row) for row in subjects.rows)
+        return known[1]
+
+    def _row(self, parts: Labels, row: Labels) -> Labels:
+        if "pod" in parts:
+            return (*row, *self._constants())
+        card = row[parts.index("card")]
+        index, bus, minor = (self._boards.value or {}).get(card, _NOT_TOLD)
+        if self._source is NameSource.DCGM:
+            device = f"nvidia{minor}" if minor else ""
+            return (*row, index, bus, device, self._driver, *(self._tenants.value or {}).get(card, _NOT_TOLD))
+        # HAMi writes the vendor before the model, also where the model begins with it.
+        shown = (f"NVIDIA-{text}" if part == "card_model" else text for part, text in zip(parts, row, strict=True))
+        return (*shown, index, *self._constants())
+
+    def _constant_names(self) -> Labels:
+        return () if self._source is NameSource.DCGM else ("zone",)
+
+    def _constants(self) -> Labels:
+        return () if self._source is NameSource.DCGM else ("vGPU",)
+
+
+_ABOUT_HARDWARE = (HARDWARE_FAMILY, DRIVER_FAMILY)
+_INDEX = {NameSource.HAMI: "device_index", NameSource.HAMI_LEGACY: "deviceidx"}
+_KEPT_MAX = 64
+"""Columns share a handful of label tuples; more are leftovers of former snapshots."""
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class _Kept(Generic[Key, Value]):
+    """A value that is made anew only when what it is made of is another object."""
+
+    def __init__(self) -> None:
+        self._made_of: Key | None = None
+        self.value: Value | None = None
+
+    def of(self, made_of: Key, make: Callable[[], Value]) -> None:
+        if self.value is None or (made_of is not self._made_of and made_of != self._made_of):
+            self.value = make()
+        self._made_of = made_of
+
+
+def _boards(hardware: Family | None) -> Mapping[str, Labels]:
+    """Per card its index, PCI address and minor number."""
+    if hardware is None:
+        return {}
+    places = [hardware.label_names.index(name) for name in ("card", "index", "pci_bus_id", "minor_number")]
+    rows = (tuple(labels[place] for place in places) for labels in hardware.labels)
+    return {card: (index, bus, minor) for card, index, bus, minor in rows}
+
+
+def _driver(driver: Family | None) -> str:
+    if driver is None or not driver.labels:
+        return ""
+    return driver.labels[0][driver.label_names.index("driver")]
+
+
+def _only_tenants(grants: tuple[Grant, ...]) -> Mapping[str, Labels]:
+    """The tenant of each card that has exactly one."""
+    tenants = Counter(grant.card for grant in grants)
+    return {
+        str(grant.card): (grant.namespace, grant.pod, grant.container) for grant in grants if tenants[grant.card] == 1
+    }

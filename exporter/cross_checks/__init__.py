@@ -1,0 +1,1 @@
+"""Counters held against each other, reading by reading."""

@@ -1,0 +1,1 @@
+"""Readings as text for a scraper."""

@@ -1,0 +1,139 @@
+"""A snapshot as text that Prometheus can scrape: text format 0.0.4 and OpenMetrics 1.0.0, plain or gzip.
+
+A snapshot is rendered when it is first asked for, and once however often it is scraped; of it only the families that
+changed (`exporter.exposition.block`), compressed piece by piece (`exporter.exposition.gzip_member`). What is left for
+each scrape are the exporter's own few metrics. Called by `exporter.server`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from itertools import chain
+
+from exporter.collector import CollectorState, Snapshot
+from exporter.compat.translation import Compat, CompatFamilies
+from exporter.exposition.block import TextBlock
+from exporter.exposition.gzip_member import PackedText, Packer
+from exporter.exposition.lines import head, prefix
+from exporter.exposition.readings import ReadingFamilies
+from exporter.families import CataloguedFamily, Column, FamilyKind
+
+
+class TextFormat(StrEnum):
+    """Formats that a scraper may ask for; the value is the content type."""
+
+    PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+    OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+AGE_FAMILY = CataloguedFamily(
+    name="gputide_exporter_data_age_seconds",
+    kind=FamilyKind.GAUGE,
+    help_text="Age of the figures, seconds; grows while a device hangs.",
+    label_names=(),
+)
+READINGS_FAMILY = CataloguedFamily(
+    name="gputide_exporter_readings_total", kind=FamilyKind.COUNTER, help_text="Readings taken.", label_names=()
+)
+FAILURES_FAMILY = CataloguedFamily(
+    name="gputide_exporter_reading_failures_total",
+    kind=FamilyKind.COUNTER,
+    help_text="Readings that failed.",
+    label_names=(),
+)
+
+OWN_FAMILIES: tuple[CataloguedFamily, ...] = (AGE_FAMILY, READINGS_FAMILY, FAILURES_FAMILY)
+"""What the exporter says of itself in every answer."""
+
+
+class Exposition:
+    """Renders the snapshots of one collector; used under the server's lock.
+
+    Args:
+        compat: other exporters under whose names the same figures are shown too.
+    """
+
+    def __init__(self, compat: Iterable[Compat] = ()) -> None:
+        self._readings = ReadingFamilies()
+        self._compat = tuple(CompatFamilies(names) for names in sorted(set(compat)))
+        self._shown: Snapshot | None = None
+        self._columns: list[Column] = []
+        self._bodies = {text_format: _Body(text_format) for text_format in TextFormat}
+
+    def scrape(
+        self, state: CollectorState, text_format: TextFormat = TextFormat.PROMETHEUS, *, is_packed: bool = False
+    ) -> tuple[bytes, ...]:
+        """The answer to a scrape, in pieces that follow each other.
+
+        Args:
+            state: how the collector fares.
+            text_format: the format asked for.
+            is_packed: True for gzip; the pieces are one member then.
+        """
+        if state.snapshot is not None and state.snapshot is not self._shown:
+            self._columns = self._of(state.snapshot)
+            self._shown = state.snapshot
+        body = self._bodies[text_format]
+        body.show(self._columns)
+        return body.packed(state) if is_packed else body.plain(state)
+
+    def render(self, state: CollectorState, text_format: TextFormat = TextFormat.PROMETHEUS) -> bytes:
+        """The whole answer to a scrape that asks for no compression.
+
+        Args:
+            state: how the collector fares.
+            text_format: the format asked for.
+        """
+        return b"".join(self.scrape(state, text_format))
+
+    def _of(self, snapshot: Snapshot) -> list[Column]:
+        columns = self._readings.of(snapshot)
+        columns += [(family, family.labels, family.values) for family in snapshot.families]
+        for compat in self._compat:
+            columns += [(family, family.labels, family.values) for family in compat.of(snapshot)]
+        names = {family.name for family, _, _ in columns}
+        if len(names) == len(columns):
+            return columns
+        # Two sources may give series of one name; a format wants them together.
+        groups: dict[str, list[Column]] = {}
+        for column in columns:
+            groups.setdefault(column[0].name, []).append(column)
+        return list(chain.from_iterable(groups.values()))
+
+
+class _Body:
+    """The answers in one format: what is left to do for a scrape once a snapshot is rendered."""
+
+    def __init__(self, text_format: TextFormat) -> None:
+        is_openmetrics = text_format is TextFormat.OPENMETRICS
+        self._block = TextBlock(is_openmetrics=is_openmetrics)
+        self._own_heads = tuple(
+            head(family, is_openmetrics=is_openmetrics) + prefix(family.name, (), ()) for family in OWN_FAMILIES
+        )
+        self._end = b"\n# EOF\n" if is_openmetrics else b"\n"
+        self._columns: list[Column] = []
+        self._packed: PackedText | None = None
+        self._packer = Packer()
+
+    def show(self, columns: list[Column]) -> None:
+        """Takes the families of a snapshot; the same list again costs nothing."""
+        if columns is not self._columns:
+            self._columns = columns
+            if self._block.show(columns):
+                self._packed = None
+
+    def plain(self, state: CollectorState) -> tuple[bytes, ...]:
+        text, own = self._block.text(), self._own(state)
+        return (text, own) if text else (own[1:],)
+
+    def packed(self, state: CollectorState) -> tuple[bytes, ...]:
+        if self._packed is None:
+            self._packed = self._packer.begun(self._block.pieces())
+        own = self._own(state)
+        return self._packed.stream, self._packer.ended(self._packed, own if self._packed.length else own[1:])
+
+    def _own(self, state: CollectorState) -> bytes:
+        values = (repr(state.age_seconds), str(state.readings), str(state.failures))
+        lines = (before + value.encode() for before, value in zip(self._own_heads, values, strict=True))
+        return b"".join([*lines, self._end])

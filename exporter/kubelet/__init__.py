@@ -1,0 +1,1 @@
+"""What the kubelet handed to whom, asked over its pod-resources socket."""

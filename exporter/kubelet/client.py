@@ -1,0 +1,96 @@
+"""Asks the kubelet over its pod-resources socket (v1) what it handed to which container.
+
+The socket belongs to root, and so must this process, or be given it; a container mounts the kubelet's folder.
+
+Source: kubernetes/kubelet:pkg/apis/podresources/v1/api.proto.
+"""
+
+from __future__ import annotations
+
+from exporter.kubelet.grpc_call import (
+    STATUS_NOT_FOUND,
+    STATUS_OK,
+    STATUS_UNIMPLEMENTED,
+    STATUS_UNKNOWN,
+    Reply,
+    UnaryCaller,
+)
+from exporter.kubelet.pod_resources import DeviceRow, PodRow
+from exporter.kubelet.wire import decode_allocatable, decode_get, decode_list, encode_get
+from fleet.errors import Unavailable
+
+SOCKET_PATH = "/var/lib/kubelet/pod-resources/kubelet.sock"
+"""Where the kubelet listens, unless its `--root-dir` says otherwise."""
+
+MESSAGE_BYTES_MAX = 16 * 2**20
+"""Longest answer that a kubelet sends (kubernetes:pkg/kubelet/apis/podresources/constants.go)."""
+
+SOCKET_SETTING = "exporter.pod_resources_socket"
+SIZE_SETTING = "exporter.pod_resources_bytes_max"
+
+_SERVICE = "/v1.PodResourcesLister/"
+
+
+class KubeletPodResources:
+    """The kubelet's side of `exporter.kubelet.pod_resources.PodResources`. For one thread.
+
+    Args:
+        socket_path: path of the kubelet's socket.
+        message_bytes_max: longest answer that is read, bytes.
+    """
+
+    def __init__(self, socket_path: str = SOCKET_PATH, *, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
+        self._caller = UnaryCaller(
+            socket_path, socket_setting=SOCKET_SETTING, message_bytes_max=message_bytes_max, size_setting=SIZE_SETTING
+        )
+        self._rows: tuple[PodRow, ...] = ()
+        self._allocatable: tuple[DeviceRow, ...] = ()
+
+    def list(self, deadline_seconds: float) -> tuple[PodRow, ...]:
+        """See the port."""
+        rows = decode_list(_answered("List", self._ask("List", b"", deadline_seconds)))
+        # The very same rows while nothing changes, so that whoever compares them is done at once.
+        if rows != self._rows:
+            self._rows = rows
+        return self._rows
+
+    def allocatable(self, deadline_seconds: float) -> tuple[DeviceRow, ...] | None:
+        """See the port."""
+        reply = self._ask("GetAllocatableResources", b"", deadline_seconds)
+        if _is_not_offered(reply):
+            return None
+        devices = decode_allocatable(_answered("GetAllocatableResources", reply))
+        if devices != self._allocatable:
+            self._allocatable = devices
+        return self._allocatable
+
+    def get(self, namespace: str, pod: str, deadline_seconds: float) -> PodRow | None:
+        """See the port."""
+        reply = self._ask("Get", encode_get(namespace, pod), deadline_seconds)
+        # The kubelet has no status of its own for it.
+        is_unknown_pod = reply.status == STATUS_UNKNOWN and "not found" in reply.status_message
+        if is_unknown_pod or reply.status == STATUS_NOT_FOUND or _is_not_offered(reply):
+            return None
+        return decode_get(_answered("Get", reply))
+
+    def close(self) -> None:
+        """See the port."""
+        self._caller.close()
+
+    def _ask(self, name: str, request: bytes, deadline_seconds: float) -> Reply:
+        return self._caller.call(_SERVICE + name, request, deadline_seconds)
+
+
+def _answered(name: str, reply: Reply) -> bytes:
+    if reply.status != STATUS_OK:
+        raise Unavailable(f"cannot ask the kubelet for {name}: status {reply.status}: {reply.status_message!r}")
+    return reply.message
+
+
+def _is_not_offered(reply: Reply) -> bool:
+    """Whether the kubelet is too old for a method, or has it behind a gate that is shut.
+
+    Source: kubernetes:pkg/kubelet/apis/podresources/server_v1.go.
+    """
+    is_shut = reply.status == STATUS_UNKNOWN and "disabled" in reply.status_message
+    return is_shut or reply.status == STATUS_UNIMPLEMENTED

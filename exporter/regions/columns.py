@@ -1,0 +1,143 @@
+"""What one reading of a node's shared regions gives: columns per card of a container, per container, per process.
+
+Made by `exporter.reader_hami`; the node's reader joins them with pods and grants, `exporter.regions.families` shows
+what goes beyond the stored measures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from exporter.regions.tree import ContainerKey
+from fleet.region_layouts import LayoutName
+
+Float64 = NDArray[np.float64]
+Rows = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardFacts:
+    """What is known of a card from elsewhere; regions are checked against it.
+
+    Attributes:
+        framebuffer_bytes: the card's framebuffer; None where it isn't known.
+        duty_cycle_ratio: the card's duty cycle now, 0-1; None where it isn't known.
+    """
+
+    framebuffer_bytes: float | None = None
+    duty_cycle_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceOfRegion:
+    """One card of one container.
+
+    Attributes:
+        container: which container.
+        card: UUID of the card or MIG instance, as the container's driver names it.
+    """
+
+    container: ContainerKey
+    card: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceColumns:
+    """Figures per card of a container; shape `(slices,)`, NaN = not there.
+
+    Attributes:
+        keys: which slices; the same tuple as in the reading before where none came or went.
+        containers: for each slice its container's row in `ContainerColumns`.
+        framebuffer_used: bytes that the library counted.
+        framebuffer_context: of these, contexts.
+        framebuffer_module: of these, loaded code.
+        framebuffer_data: of these, data.
+        framebuffer_of_driver: bytes that the driver counts for the same processes.
+        framebuffer_limit: bytes; NaN = none.
+        compute_limit: ratio 0-1; 1 = none.
+        duty_cycle: ratio 0-1.
+        duty_doubt: `DutyDoubt`: why the duty cycle is not there.
+    """
+
+    keys: tuple[SliceOfRegion, ...]
+    containers: Rows
+    framebuffer_used: Float64
+    framebuffer_context: Float64
+    framebuffer_module: Float64
+    framebuffer_data: Float64
+    framebuffer_of_driver: Float64
+    framebuffer_limit: Float64
+    compute_limit: Float64
+    duty_cycle: Float64
+    duty_doubt: NDArray[np.int8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerColumns:
+    """What is said of each container as a whole; shape `(containers,)`, NaN = not there.
+
+    Attributes:
+        keys: every container that has a directory; the same tuple as in the reading before where none came or went.
+        layouts: layout of its region; None where there is none, or no layout fits.
+        has_region: whether there is a file at all. Without one the container never called CUDA.
+        doubts: bit set of `RegionDoubt`; 0 = trusted, where there is a region.
+        files: files that could be the region; the best named, sized and youngest one is read.
+        processes: living processes.
+        suspended: of these, paused ones.
+        priority: 0 is high.
+        last_kernel_at: Unix seconds of the last kernel launch or process start.
+        is_blocked: 1 where no kernel may be launched, else 0.
+        is_recently_active: 1 where a kernel was launched a moment ago, as far as the library gates it; else 0.
+        is_compute_limited: 1 where the compute limit is switched on, else 0.
+    """
+
+    keys: tuple[ContainerKey, ...]
+    layouts: tuple[LayoutName | None, ...]
+    has_region: NDArray[np.bool_]
+    doubts: NDArray[np.uint32]
+    files: NDArray[np.int32]
+    processes: Float64
+    suspended: Float64
+    priority: Float64
+    last_kernel_at: Float64
+    is_blocked: Float64
+    is_recently_active: Float64
+    is_compute_limited: Float64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessColumns:
+    """Living processes of all containers, in the containers' order; shape `(processes,)`.
+
+    Attributes:
+        containers: each one's container, as a row in `ContainerColumns`.
+        pids: process ids inside the container.
+        host_pids: process ids on the host; 0 = the library did not find it. A process may be dead: one that was killed
+            stays until another one of its container starts.
+    """
+
+    containers: Rows
+    pids: NDArray[np.int32]
+    host_pids: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HamiReading:
+    """All regions of a node at one instant.
+
+    Attributes:
+        at_seconds: Unix seconds.
+        slices: figures per card of a container.
+        containers: figures per container.
+        processes: living processes.
+        foreign_directories: entries beside the containers' directories that are none.
+    """
+
+    at_seconds: float
+    slices: SliceColumns
+    containers: ContainerColumns
+    processes: ProcessColumns
+    foreign_directories: int
