@@ -12,6 +12,8 @@ Then it prints its port, and takes two orders: `POST /orders/touch?namespace=NS&
 from __future__ import annotations
 
 import json
+import re
+import ssl
 import sys
 import threading
 import time
@@ -24,6 +26,7 @@ from urllib.parse import parse_qs, urlsplit
 JsonObject = dict[str, Any]
 BOOKMARK_SECONDS = 5.0
 _MIB_OF_CARD = 81_920
+_OBJECT_PATH = re.compile(r"(/apis?/.+)/namespaces/([^/]+)/([^/]+)/([^/]+)")
 _RESOURCES = {
     "/api/v1/nodes", "/api/v1/pods", "/api/v1/resourcequotas", "/apis/apps/v1/replicasets",
     "/apis/apps/v1/statefulsets", "/apis/batch/v1/jobs",
@@ -133,6 +136,15 @@ class SimulatedApi:
         """Whether objects are listed at this path."""
         return path in self._objects
 
+    def one(self, path: str) -> bytes | None:
+        """An object by its own path; None where there is none."""
+        match = _OBJECT_PATH.fullmatch(path)
+        if match is None:
+            return None
+        prefix, namespace, plural, name = match.groups()
+        with self._changed:
+            return self._objects.get(f"{prefix}/{plural}", {}).get((namespace, name))
+
     def described(self, prefix: str) -> bytes | None:
         """What a group serves, as discovery tells it; None where there is no such group."""
         names = sorted(path.removeprefix(f"{prefix}/") for path in self._objects if path.startswith(f"{prefix}/"))
@@ -144,14 +156,16 @@ class SimulatedApi:
         self._changed.notify_all()
 
 
-def start_server(api: SimulatedApi, port: int = 0) -> ThreadingHTTPServer:
-    """Serve on loopback, in threads of this process; `server_address[1]` is the port."""
+def start_server(api: SimulatedApi, port: int = 0, *, tls: ssl.SSLContext | None = None) -> ThreadingHTTPServer:
+    """Serve on loopback, in threads of this process; `server_address[1]` is the port. By TLS where that is given."""
 
     class Handler(_Handler):
         simulated = api
 
     server = _Server(("127.0.0.1", port), Handler)
     server.daemon_threads = True
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     return server
 
@@ -274,10 +288,12 @@ class _Handler(BaseHTTPRequestHandler):
         api = self.simulated
         api.requests.append(self.path)
         path = address.path
-        if path in api.refused:
-            self._answer(api.refused[path], _status(api.refused[path], f"{path} is refused"))
+        # What is refused of a kind is refused of each of its objects.
+        kind = _OBJECT_PATH.sub(r"\1/\3", path)
+        if kind in api.refused:
+            self._answer(api.refused[kind], _status(api.refused[kind], f"{path} is refused"))
         elif not api.serves(path):
-            described = api.described(path)
+            described = api.described(path) or api.one(path)
             if described is None:
                 self._answer(HTTPStatus.NOT_FOUND, _status(HTTPStatus.NOT_FOUND, "not found"))
             else:

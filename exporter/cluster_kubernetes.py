@@ -1,33 +1,36 @@
-"""Reads a cluster through the Kubernetes API: lightkube's configuration and connection, our own decoding.
+"""Reads a cluster through the Kubernetes API: pages, watches and single objects, decoded as plain JSON.
 
-Objects stay plain JSON, decoded page by page and line by line: models of 50,000 pods would cost more than all that is
-kept of them. Called by the front door, which hands it to `exporter.allocation.collector`.
+Objects stay plain: models of 50,000 pods would cost more than all that is kept of them, and a client that has such
+models takes a ninth of what a node's exporter may hold. Called by the front door, which hands it to
+`exporter.allocation.collector` or `exporter.node_pods`.
 
 Sources: kubernetes/website:content/en/docs/reference/using-api/api-concepts.md,
-kubernetes/apimachinery:pkg/apis/meta/v1 (Status, ListMeta, WatchEvent).
+kubernetes/apimachinery:pkg/apis/meta/v1 (Status, ListMeta, WatchEvent),
+kubernetes/client-go:tools/cache/reflector.go (which version a list asks for, how long a watch lasts),
+kubernetes/apiserver:pkg/storage/cacher (a list of what is in memory has no pages).
 """
 
 from __future__ import annotations
 
-import contextlib
+import http.client
 import json
-import socket
-import threading
-from collections.abc import Iterator, Mapping
+import random
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-import httpx2
-import yaml
-from lightkube.config import client_adapter
-from lightkube.config.kubeconfig import KubeConfig, SingleConfig
-from lightkube.core.exceptions import ConfigError
-
+from exporter.cluster_access import find_access
+from exporter.cluster_connection import Answer, ApiConnection, Asked
+from exporter.cluster_page import open_page
 from exporter.cluster_reader import (
     API_RESOURCES,
     ApiResource,
+    Busy,
     EventKind,
     Expired,
+    Manifest,
     Page,
     TooLarge,
     Watched,
@@ -37,32 +40,44 @@ from fleet.errors import Corrupt, Misconfigured, Unavailable
 
 PAGE_BYTES_MAX = 64 * 1024 * 1024
 """Most bytes of one page; a larger one is asked for again with fewer objects."""
+NODE_PAGE_BYTES_MAX = 16 * 1024 * 1024
+"""The same where one node is read: its exporter is small, and its tenants may write pods of a megabyte each."""
 EVENT_BYTES_MAX = 16 * 1024 * 1024
 """Most bytes of one event; the API server takes no object of a tenth of this."""
+OBJECT_BYTES_MAX = 4 * 1024 * 1024
+"""Most bytes of one object that is asked for by its name."""
 WATCH_SECONDS = 240
+_WATCH_SHARE_MIN = 0.75
+"""Watches that began in one moment, as after the server was away, must not end and begin anew in one moment too."""
 RULES_FILE = "docs/rbac-reader.yaml"
 
-_ANSWER_SECONDS = 30.0
+_ANSWER_SECONDS = 60.0
 _OVERTIME_SECONDS = 30.0
+_JSON = "application/json"
 _METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _SAID_LENGTH_MAX = 300
+_REFUSAL_BYTES_MAX = 1024 * 1024
+_OF_A_NODE = (Watched.PODS, Watched.RESOURCE_SLICES)
+# An owner's name is what a tenant wrote: only what can be a name becomes part of a path.
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.:]{0,251}[a-z0-9])?", re.ASCII)
 
 
 class KubernetesReader:
-    """A `ClusterReader` of a real API server.
+    """A `ClusterReader` and `ObjectReader` of a real API server.
 
     Args:
         kubeconfig: path of a kubeconfig; None for the pod's own service account, else `$KUBECONFIG` or
             `~/.kube/config`.
         context: name of a context of it; None for the current one.
-        node: pods of this node only are read; None for all. So the exporters of thousands of nodes cost the
-            server little.
-        watch_seconds: after this time the server ends a watch, and the next goes on where it stood.
-        page_bytes_max: most bytes of one page.
+        node: pods and published devices of this node only are read; None for all. So the exporters of thousands of
+            nodes cost the server little.
+        watch_seconds: after this time, or up to a quarter less, the server ends a watch, and the next goes on where it
+            stood.
+        page_bytes_max: most bytes of one page; None for what fits a node or a cluster.
 
     Raises:
-        Misconfigured: no configuration, or one that can't be read.
+        Misconfigured: no configuration, one that can't be read, or that needs what is not understood.
     """
 
     def __init__(
@@ -72,24 +87,16 @@ class KubernetesReader:
         context: str | None = None,
         node: str | None = None,
         watch_seconds: int = WATCH_SECONDS,
-        page_bytes_max: int = PAGE_BYTES_MAX,
+        page_bytes_max: int | None = None,
     ) -> None:
-        config = _configuration(kubeconfig, context)
-        timeout = httpx2.Timeout(_ANSWER_SECONDS, connect=10.0)
-        try:
-            self._client = client_adapter.Client(
-                config, client_adapter.ConnectionParams(timeout=timeout, trust_env=False)
-            )
-        except (ConfigError, OSError, ValueError) as exc:
-            raise Misconfigured(f"cannot use the Kubernetes configuration: {exc}") from exc
-        self._selectors = {} if node is None else {Watched.PODS: f"spec.nodeName={node}"}
+        self._connection = ApiConnection(find_access(kubeconfig, context))
+        self._selectors = {} if node is None else dict.fromkeys(_OF_A_NODE, f"spec.nodeName={node}")
         self._watch_seconds = watch_seconds
-        self._page_bytes_max = page_bytes_max
-        self._server = str(config.cluster.server)
+        self._page_bytes_max = page_bytes_max or (PAGE_BYTES_MAX if node is None else NODE_PAGE_BYTES_MAX)
+        self._random = random.Random()
+        self._server = self._connection.server
         self._versions: dict[Watched, str] = {}
-        self._open: dict[int, httpx2.Response] = {}
-        self._lock = threading.Lock()
-        self._is_closed = False
+        self._not_from_memory: set[Watched] = set()
 
     def version_of(self, watched: Watched) -> str | None:
         """See `ClusterReader`."""
@@ -97,7 +104,11 @@ class KubernetesReader:
         if not wanted.is_optional:
             return wanted.versions[0]
         for version in wanted.versions:
-            answer = self._answer(watched, "get", _prefix(wanted, version), {}, {})
+            answer = self._answer(
+                watched,
+                "get",
+                Asked(path=_prefix(wanted, version), query={}, accept=_JSON, seconds_max=_ANSWER_SECONDS),
+            )
             if answer is None:
                 continue
             listed = answer.get("resources")
@@ -112,113 +123,105 @@ class KubernetesReader:
     def page(self, watched: Watched, *, limit: int, token: str | None) -> Page:
         """See `ClusterReader`."""
         wanted = API_RESOURCES[watched]
-        asked = {"limit": str(limit)} if token is None else {"limit": str(limit), "continue": token}
-        asked |= self._selected(watched)
-        headers = {"Accept": _METADATA_LIST} if wanted.metadata_only else {}
-        answer = self._answer(watched, "list", self._path(watched), asked, headers)
-        if answer is None:
+        query = {"limit": str(limit), **self._selected(watched)}
+        if token is not None:
+            query["continue"] = token
+        elif watched in self._selectors and watched not in self._not_from_memory:
+            # From the server's memory, where a node's pods are indexed: else all pods of the cluster are read from its
+            # store for each node that asks.
+            query["resourceVersion"] = "0"
+        accept = _METADATA_LIST if wanted.metadata_only else _JSON
+        asked = Asked(path=self._path(watched), query=query, accept=accept, seconds_max=_ANSWER_SECONDS)
+        try:
+            body = self._body(watched, "list", asked)
+        except TooLarge:
+            # What it has in memory the server lists as a whole, whatever the limit is: the store alone gives pages.
+            self._not_from_memory.add(watched)
+            raise
+        if body is None:
             raise Expired(f"cannot list {watched.value}: {self._server} does not serve it any more")
-        metadata, items = answer.get("metadata"), answer.get("items")
-        if not isinstance(metadata, dict) or not isinstance(items or [], list):
-            raise Corrupt(f"cannot list {watched.value}: {self._server} answered with something that is no list")
+        try:
+            metadata, manifests = open_page(body)
+        except (ValueError, RecursionError) as exc:
+            raise Unavailable(f"cannot list {watched.value}: {self._server} answered with no list: {exc}") from exc
+        if token is None:
+            self._not_from_memory.discard(watched)
+        told = metadata.get("continue")
         return Page(
-            manifests=[item for item in items or [] if isinstance(item, dict)],
+            manifests=_Checked(manifests, watched),
             version=str(metadata.get("resourceVersion", "")),
-            next_token=metadata.get("continue") or None,
+            next_token=told if isinstance(told, str) and told else None,
         )
 
     def watch(self, watched: Watched, *, version: str) -> Iterator[WatchEvent]:
         """See `ClusterReader`."""
-        asked = {
-            "watch": "1",
-            "allowWatchBookmarks": "true",
-            "resourceVersion": version,
-            "timeoutSeconds": str(self._watch_seconds),
-            **self._selected(watched),
-        }
-        headers = {"Accept": _METADATA} if API_RESOURCES[watched].metadata_only else {}
-        timeout = httpx2.Timeout(_ANSWER_SECONDS, connect=10.0, read=self._watch_seconds + _OVERTIME_SECONDS)
-        with self._stream(watched, "watch", self._path(watched), asked, headers, timeout) as response:
-            if response.status_code != httpx2.codes.OK:
-                raise self._refusal(
-                    watched, "watch", response.status_code, _read(response, self._page_bytes_max, watched)
-                )
-            for line in _lines(response, watched):
-                yield self._event(watched, line)
+        seconds = round(self._watch_seconds * self._random.uniform(_WATCH_SHARE_MIN, 1.0))
+        asked = Asked(
+            path=self._path(watched),
+            query={
+                "watch": "1",
+                "allowWatchBookmarks": "true",
+                "resourceVersion": version,
+                "timeoutSeconds": str(seconds),
+                **self._selected(watched),
+            },
+            accept=_METADATA if API_RESOURCES[watched].metadata_only else _JSON,
+            seconds_max=seconds + _OVERTIME_SECONDS,
+            is_stream=True,
+        )
+        try:
+            with self._connection.get(asked) as answer:
+                if answer.status != http.client.OK:
+                    raise self._refusal(watched, "watch", answer.status, _read(answer, _REFUSAL_BYTES_MAX), answer)
+                for line in _lines(answer, watched):
+                    yield self._event(watched, line)
+        except Expired:
+            # What the server's memory holds may be as old: the next list is of its store.
+            self._not_from_memory.add(watched)
+            raise
+
+    def one(self, watched: Watched, *, namespace: str, name: str) -> Manifest | None:
+        """See `ObjectReader`."""
+        if not _NAME.fullmatch(namespace) or not _NAME.fullmatch(name):
+            return None
+        wanted = API_RESOURCES[watched]
+        path = f"{self._group(watched)}/namespaces/{quote(namespace)}/{wanted.plural}/{quote(name)}"
+        accept = _METADATA if wanted.metadata_only else _JSON
+        asked = Asked(path=path, query={}, accept=accept, seconds_max=_ANSWER_SECONDS)
+        return self._answer(watched, "get", asked, bytes_max=OBJECT_BYTES_MAX)
 
     def close(self) -> None:
         """See `ClusterReader`."""
-        with self._lock:
-            self._is_closed = True
-            streams = [response.extensions.get("network_stream") for response in self._open.values()]
-        for stream in streams:
-            # Another thread waits for this socket's next byte: closing it would not wake that thread, this does.
-            opened = stream.get_extra_info("socket") if stream is not None else None
-            if opened is not None:
-                with contextlib.suppress(OSError):
-                    opened.shutdown(socket.SHUT_RDWR)
-        self._client.close()
+        self._connection.close()
 
     def _selected(self, watched: Watched) -> dict[str, str]:
         selector = self._selectors.get(watched)
         return {} if selector is None else {"fieldSelector": selector}
 
     def _answer(
-        self, watched: Watched, verb: str, path: str, asked: Mapping[str, str], headers: Mapping[str, str]
+        self, watched: Watched, verb: str, asked: Asked, *, bytes_max: int | None = None
     ) -> dict[str, Any] | None:
-        """One whole answer; None where the server has nothing at this path."""
-        with self._stream(watched, verb, path, asked, headers, self._client.timeout) as response:
-            body = _read(response, self._page_bytes_max, watched)
-            status = response.status_code
-        if status == httpx2.codes.NOT_FOUND:
+        """One whole answer, decoded; None where the server has nothing at this path."""
+        body = self._body(watched, verb, asked, bytes_max=bytes_max)
+        return None if body is None else _decoded(body, watched)
+
+    def _body(self, watched: Watched, verb: str, asked: Asked, *, bytes_max: int | None = None) -> bytearray | None:
+        with self._connection.get(asked) as answer:
+            body = _read(answer, bytes_max or self._page_bytes_max)
+        if answer.status == http.client.NOT_FOUND:
             return None
-        if status != httpx2.codes.OK:
-            raise self._refusal(watched, verb, status, body)
-        return _decoded(body, watched)
+        if answer.status != http.client.OK:
+            raise self._refusal(watched, verb, answer.status, body, answer)
+        return body
 
-    @contextlib.contextmanager
-    def _stream(
-        self,
-        watched: Watched,
-        verb: str,
-        path: str,
-        asked: Mapping[str, str],
-        headers: Mapping[str, str],
-        timeout: httpx2.Timeout,
-    ) -> Iterator[httpx2.Response]:
-        if self._is_closed:
-            raise Unavailable(f"cannot {verb} {watched.value}: the reader is closed")
-        try:
-            with self._client.stream("GET", path, params=asked, headers=headers, timeout=timeout) as response:
-                number = threading.get_ident()
-                with self._lock:
-                    if self._is_closed:
-                        # Closed while the server made up its mind: nobody would wake this thread any more.
-                        raise Unavailable(f"cannot {verb} {watched.value}: the reader is closed")
-                    self._open[number] = response
-                try:
-                    yield response
-                finally:
-                    with self._lock:
-                        del self._open[number]
-        except (httpx2.HTTPError, httpx2.StreamError, OSError) as exc:
-            raise Unavailable(f"cannot {verb} {watched.value} at {self._server}: {exc!r}") from exc
-        except RuntimeError as exc:
-            # The client says so of itself when it was closed between the check and the call.
-            if not self._is_closed:
-                raise
-            raise Unavailable(f"cannot {verb} {watched.value}: the reader is closed") from exc
-        except ConfigError as exc:
-            raise Misconfigured(f"cannot {verb} {watched.value} at {self._server}: {exc}") from exc
-
-    def _event(self, watched: Watched, line: bytes) -> WatchEvent:
+    def _event(self, watched: Watched, line: bytes | bytearray) -> WatchEvent:
         event = _decoded(line, watched)
         manifest, kind = event.get("object"), event.get("type")
         if not isinstance(manifest, dict):
             raise Unavailable(f"cannot watch {watched.value}: {self._server} sent an event without an object")
         if kind == "ERROR":
             code = manifest.get("code")
-            raise self._refusal(watched, "watch", code if isinstance(code, int) else 500, line, manifest)
+            raise self._refusal(watched, "watch", code if isinstance(code, int) else 500, manifest)
         metadata = manifest.get("metadata")
         version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
         if not isinstance(kind, str) or kind not in EventKind.__members__ or not isinstance(version, str):
@@ -226,74 +229,91 @@ class KubernetesReader:
         return WatchEvent(kind=EventKind(kind), manifest=manifest, version=version)
 
     def _refusal(
-        self, watched: Watched, verb: str, status: int, body: bytes, manifest: Mapping[str, Any] | None = None
+        self, watched: Watched, verb: str, status: int, told: bytearray | Manifest, answer: Answer | None = None
     ) -> Exception:
-        try:
-            told = dict(manifest) if manifest is not None else json.loads(body)
-            said = str(told.get("message", ""))[:_SAID_LENGTH_MAX] if isinstance(told, dict) else ""
-        except ValueError:
-            said = body[:_SAID_LENGTH_MAX].decode(errors="replace")
+        said = _said(told)
         what = f"cannot {verb} {watched.value} at {self._server}"
-        if status == httpx2.codes.NOT_FOUND:
-            return Expired(f"{what}: it is not served any more")
-        if status == httpx2.codes.GONE:
-            return Expired(f"{what}: what was read is too old to go on from: {said}")
-        if status == httpx2.codes.FORBIDDEN:
-            wanted = API_RESOURCES[watched]
-            rule = f'{{apiGroups: ["{wanted.group}"], resources: ["{wanted.plural}"], verbs: ["list", "watch"]}}'
-            return Misconfigured(f"{what}: verb {verb} is forbidden ({said}); add rule {rule} of {RULES_FILE}")
-        if status == httpx2.codes.UNAUTHORIZED:
-            return Misconfigured(f"{what}: the server does not know who asks ({said}); check token and kubeconfig")
-        return Unavailable(f"{what}: status {status}: {said}")
+        match status:
+            case http.client.NOT_FOUND:
+                return Expired(f"{what}: it is not served any more")
+            case http.client.GONE:
+                return Expired(f"{what}: what was read is too old to go on from: {said}")
+            case http.client.FORBIDDEN:
+                wanted = API_RESOURCES[watched]
+                verbs = '["get"]' if verb == "get" else '["list", "watch"]'
+                rule = f'{{apiGroups: ["{wanted.group}"], resources: ["{wanted.plural}"], verbs: {verbs}}}'
+                return Misconfigured(f"{what}: verb {verb} is forbidden ({said}); add rule {rule} of {RULES_FILE}")
+            case http.client.UNAUTHORIZED:
+                return Misconfigured(f"{what}: the server does not know who asks ({said}); check token and kubeconfig")
+        message = f"{what}: status {status}: {said}"
+        seconds = None if answer is None else answer.retry_after
+        if seconds is not None and seconds.isascii() and seconds.isdigit():
+            # As a date, which it may be too, no API server writes it.
+            return Busy(message, retry_after_seconds=float(seconds[:9]))
+        return Unavailable(message)
+
+    def _group(self, watched: Watched) -> str:
+        return _prefix(API_RESOURCES[watched], self._versions.get(watched) or API_RESOURCES[watched].versions[0])
 
     def _path(self, watched: Watched) -> str:
-        version = self._versions.get(watched) or API_RESOURCES[watched].versions[0]
-        return f"{_prefix(API_RESOURCES[watched], version)}/{API_RESOURCES[watched].plural}"
+        return f"{self._group(watched)}/{API_RESOURCES[watched].plural}"
 
 
-def _configuration(kubeconfig: Path | None, context: str | None) -> SingleConfig:
-    try:
-        known = KubeConfig.from_env() if kubeconfig is None else KubeConfig.from_file(kubeconfig)
-        config = known.get(context)
-    except (ConfigError, OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError) as exc:
-        # What is no kubeconfig at all fails in all these ways inside the client.
-        where = "the Kubernetes configuration" if kubeconfig is None else f"kubeconfig {kubeconfig}"
-        raise Misconfigured(f"cannot read {where}: {exc!r}; see exporter.kubeconfig") from exc
-    if config is None or config.user is None:
-        raise Misconfigured(f"cannot use context {context!r} of the kubeconfig: it is not there or has no user")
-    return config
+class _Checked:
+    """Objects of a page; what turns out to be no JSON on the way is what the server said, and ends it."""
+
+    def __init__(self, manifests: Iterable[Manifest], watched: Watched) -> None:
+        self._manifests = manifests
+        self._watched = watched
+
+    def __iter__(self) -> Iterator[Manifest]:
+        try:
+            yield from self._manifests
+        except (ValueError, RecursionError) as exc:
+            raise Unavailable(f"cannot list {self._watched.value}: a page is no JSON: {exc}") from exc
 
 
 def _prefix(wanted: ApiResource, version: str) -> str:
     return f"/apis/{wanted.group}/{version}" if wanted.group else f"/api/{version}"
 
 
-def _read(response: httpx2.Response, bytes_max: int, watched: Watched) -> bytes:
+def _read(answer: Answer, bytes_max: int) -> bytearray:
     body = bytearray()
-    for part in response.iter_bytes():
+    for part in answer.parts():
         body += part
         if len(body) > bytes_max:
-            raise TooLarge(f"cannot read a page of {watched.value}: larger than {bytes_max} bytes")
-    return bytes(body)
+            raise TooLarge(f"cannot read an answer of status {answer.status}: larger than {bytes_max} bytes")
+    return body
 
 
-def _lines(response: httpx2.Response, watched: Watched) -> Iterator[bytes]:
+def _lines(answer: Answer, watched: Watched) -> Iterator[bytes | bytearray]:
     rest = bytearray()
-    for part in response.iter_bytes():
+    for part in answer.parts():
         rest += part
         if b"\n" in part:
-            *lines, last = bytes(rest).split(b"\n")
-            rest = bytearray(last)
+            *lines, rest = rest.split(b"\n")
             yield from filter(None, lines)
         elif len(rest) > EVENT_BYTES_MAX:
             raise Corrupt(f"cannot read an event of {watched.value}: larger than {EVENT_BYTES_MAX} bytes")
 
 
-def _decoded(body: bytes, watched: Watched) -> dict[str, Any]:
+def _decoded(body: bytes | bytearray, watched: Watched) -> dict[str, Any]:
     try:
         decoded = json.loads(body)
     except (ValueError, RecursionError) as exc:
-        raise Unavailable(f"cannot read what was answered of {watched.value}: not JSON: {body[:64]!r}") from exc
+        shown = bytes(body[:64])
+        raise Unavailable(f"cannot read what was answered of {watched.value}: not JSON: {shown!r}") from exc
     if not isinstance(decoded, dict):
         raise Unavailable(f"cannot read what was answered of {watched.value}: no object")
     return decoded
+
+
+def _said(told: bytearray | Manifest) -> str:
+    """What a refusal says, cut."""
+    if isinstance(told, bytearray):
+        try:
+            decoded = json.loads(told)
+        except (ValueError, RecursionError):
+            return told[:_SAID_LENGTH_MAX].decode(errors="replace")
+        told = decoded if isinstance(decoded, dict) else {}
+    return str(told.get("message", ""))[:_SAID_LENGTH_MAX]

@@ -6,7 +6,7 @@ API. What is read changes nothing: a reader may get, list and watch, no more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -15,6 +15,9 @@ from fleet.errors import Corrupt, Unavailable
 
 Manifest = Mapping[str, object]
 """An object as the API serves it."""
+
+RETRY_AFTER_SECONDS_MAX = 300.0
+"""Longest time for which a server that is busy is left alone."""
 
 
 class Watched(StrEnum):
@@ -118,18 +121,31 @@ class Page:
     """One page of a list.
 
     Attributes:
-        manifests: the objects.
+        manifests: the objects; may be decoded as they are gone through, and then raise `Unavailable` where the server's
+            words turn out to be none.
         version: version of the whole list, equal on all its pages; a watch begins there.
         next_token: what asks for the next page; None on the last.
     """
 
-    manifests: Sequence[Manifest]
+    manifests: Iterable[Manifest]
     version: str
     next_token: str | None
 
 
 class Expired(Unavailable):
     """The version, or the token of the next page, is too old for the API server: the list must be read anew."""
+
+
+class Busy(Unavailable):
+    """The API server wants to be left alone for a while.
+
+    Attributes:
+        retry_after_seconds: for how long; never more than `RETRY_AFTER_SECONDS_MAX`.
+    """
+
+    def __init__(self, message: str, *, retry_after_seconds: float) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = min(max(0.0, retry_after_seconds), RETRY_AFTER_SECONDS_MAX)
 
 
 class TooLarge(Corrupt):
@@ -167,7 +183,7 @@ class ClusterReader(Protocol):
         Raises:
             Expired: the token is too old.
             TooLarge: the page has more bytes than are read at once.
-            Unavailable: the server can't be reached, or is busy.
+            Unavailable: the server can't be reached, or is busy (`Busy` where it says for how long).
             Misconfigured: the server refuses; the message names resource, verb and the rule that is missing.
         """
         ...
@@ -184,4 +200,29 @@ class ClusterReader(Protocol):
 
     def close(self) -> None:
         """Gives back what the reader holds, and ends its watches; more than once does no harm."""
+        ...
+
+
+class ObjectReader(Protocol):
+    """Reads single objects by their names, for whoever needs a few of a kind that a cluster has many of.
+
+    Contract: as that of `ClusterReader`, whose adapter may be the same.
+    """
+
+    def version_of(self, watched: Watched) -> str | None:
+        """See `ClusterReader`."""
+        ...
+
+    def page(self, watched: Watched, *, limit: int, token: str | None) -> Page:
+        """See `ClusterReader`."""
+        ...
+
+    def one(self, watched: Watched, *, namespace: str, name: str) -> Manifest | None:
+        """The object of this name as it is now; None where there is none, or no object can have that name.
+
+        Raises:
+            TooLarge: it has more bytes than are read at once.
+            Unavailable: the server can't be reached, or is busy (`Busy` where it says for how long).
+            Misconfigured: the server refuses; the message names resource, verb and the rule that is missing.
+        """
         ...

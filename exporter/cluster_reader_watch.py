@@ -9,7 +9,6 @@ bookmarks, 410 Gone).
 
 from __future__ import annotations
 
-import random
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -20,7 +19,8 @@ from typing import Generic, Protocol, TypeVar
 from exporter.allocation.manifest import Shared
 from exporter.allocation.objects import key_of, version_of
 from exporter.allocation.records import Key
-from exporter.cluster_reader import ClusterReader, EventKind, Expired, Manifest, TooLarge, Watched
+from exporter.cluster_backoff import Backoff
+from exporter.cluster_reader import Busy, ClusterReader, EventKind, Expired, Manifest, TooLarge, Watched
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.logs import logger
 
@@ -94,7 +94,7 @@ class ResourceWatch(Generic[Kept]):
         pages: how many lists may be read at the same time, all kinds together: a page is large while it is read.
         clock: seconds that never go back.
         page_objects: objects of one page.
-        seed: of the differences between the waits of several watches.
+        seed: of the differences between the waits of several watches; None for other waits in each process.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class ResourceWatch(Generic[Kept]):
         pages: threading.Semaphore,
         clock: Callable[[], float],
         page_objects: int = PAGE_OBJECTS,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> None:
         self._reader = reader
         self._watched = watched
@@ -116,7 +116,11 @@ class ResourceWatch(Generic[Kept]):
         self._pages = pages
         self._clock = clock
         self._page_objects = page_objects
-        self._random = random.Random(f"{seed}/{watched.value}")
+        self._backoff = Backoff(
+            seconds_min=_BACKOFF_SECONDS_MIN,
+            seconds_max=_BACKOFF_SECONDS_MAX,
+            seed=None if seed is None else f"{seed}/{watched.value}",
+        )
         self._shared = Shared()
         self._version: str | None = None
         # Version of each object that is kept: one that comes again in a list as it was needs no reading.
@@ -127,7 +131,7 @@ class ResourceWatch(Generic[Kept]):
         self._lists = self._restarts = self._events = 0
         self._errors: Counter[str] = Counter()
         self._last_error: str | None = None
-        self._backoff_seconds = _BACKOFF_SECONDS_MIN
+        self._is_failing = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"watch-{watched.value}", daemon=True)
         self._log = logger("exporter.cluster_reader_watch")
@@ -177,11 +181,14 @@ class ResourceWatch(Generic[Kept]):
             self._is_served = True
             if self._version is None:
                 self._version = self._list()
-            return 0.0 if self._follow() else _HASTY_SECONDS
+            return 0.0 if self._follow() else max(_HASTY_SECONDS, self._backoff.failed())
         except Expired as exc:
             # What has been missed is not known: the list is read anew, and what is held stays until then.
             self._version = None
             self._failed("expired", str(exc))
+        except Busy as exc:
+            self._failed("unavailable", str(exc))
+            return self._backoff.failed(retry_after_seconds=exc.retry_after_seconds)
         except Unavailable as exc:
             self._failed("unavailable", str(exc))
         except Misconfigured as exc:
@@ -190,7 +197,7 @@ class ResourceWatch(Generic[Kept]):
         except Corrupt as exc:
             self._version = None
             self._failed("corrupt", str(exc))
-        return self._next_backoff()
+        return self._backoff.failed()
 
     def _unserved(self) -> None:
         if self._is_served is not False:
@@ -198,6 +205,7 @@ class ResourceWatch(Generic[Kept]):
             self._read.clear()
         self._is_served = False
         self._heard()
+        self._recovered()
 
     def _list(self) -> str:
         there: set[Key] = set()
@@ -238,20 +246,29 @@ class ResourceWatch(Generic[Kept]):
         if self._version is None:
             return False
         began_at, events = self._clock(), self._events
-        for event in self._reader.watch(self._watched, version=self._version):
-            if event.kind is EventKind.DELETED:
-                key = key_of(event.manifest)
-                self._read.pop(key, None)
-                self._sink.put(self._watched, key, None)
-            elif event.kind is not EventKind.BOOKMARK:
-                self._take(key_of(event.manifest), event.manifest)
-            self._version = event.version
-            self._events += 1
-            self._heard()
-            if self._stop.is_set():
-                return True
+        try:
+            for event in self._reader.watch(self._watched, version=self._version):
+                if event.kind is EventKind.DELETED:
+                    key = key_of(event.manifest)
+                    self._read.pop(key, None)
+                    self._sink.put(self._watched, key, None)
+                elif event.kind is not EventKind.BOOKMARK:
+                    self._take(key_of(event.manifest), event.manifest)
+                self._version = event.version
+                self._events += 1
+                self._heard()
+                self._recovered()
+                if self._stop.is_set():
+                    return True
+        finally:
+            # A watch of which nothing had to be told stood for a while nevertheless.
+            if self._clock() - began_at >= _BACKOFF_SECONDS_MAX:
+                self._recovered()
         self._heard()
-        return self._events > events or self._clock() - began_at >= _HASTY_SECONDS
+        is_hasty = self._events == events and self._clock() - began_at < _HASTY_SECONDS
+        if not is_hasty:
+            self._recovered()
+        return not is_hasty
 
     def _take(self, key: Key, manifest: Manifest) -> None:
         try:
@@ -271,21 +288,21 @@ class ResourceWatch(Generic[Kept]):
 
     def _heard(self) -> None:
         self._heard_at = self._clock()
-        self._backoff_seconds = _BACKOFF_SECONDS_MIN
         self._last_error = None
+
+    def _recovered(self) -> None:
+        # Not after a list: where every watch fails, each would be followed by another whole list at once.
+        self._backoff.recovered()
+        self._is_failing = False
 
     def _failed(self, kind: str, said: str) -> None:
         if self._stop.is_set():
             # The reader was closed under it, as it should be.
             return
-        if self._last_error is None:
+        if not self._is_failing:
             # The first of a row of failures is told; the rest are counted.
             self._log.warning("watch failed", resource=self._watched.value, kind=kind, error=said)
         self._errors[kind] += 1
         self._restarts += 1
         self._last_error = said
-
-    def _next_backoff(self) -> float:
-        wait = self._backoff_seconds * self._random.uniform(0.5, 1.0)
-        self._backoff_seconds = min(2 * self._backoff_seconds, _BACKOFF_SECONDS_MAX)
-        return wait
+        self._is_failing = True
