@@ -7,12 +7,13 @@ the kubelet's pod-resources list), `grammar_mig`, `grammar_volcano`, `grammar_ka
 `grammar_vgpumanager`, `grammar_mgpu` and, for other vendors, `grammar_vendors`.
 
 Sources: Project-HAMi/HAMi:pkg/device/devices.go (EncodeContainerDevices, EncodePodSingleDevice, EncodeNodeDevices,
-MarshalNodeDevices).
+MarshalNodeDevices; ExtractMigTemplatesFromUUID before 2.10).
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,7 @@ from fleet.grammar_text import (
     integer_member,
     json_list,
     json_object,
+    numa_member,
     number,
     shown,
     terminated,
@@ -50,6 +52,7 @@ __all__ = [
     "parse_device_id",
     "parse_devices_allocated",
     "parse_node_register",
+    "render_container_devices",
     "render_device_id",
     "render_devices_allocated",
     "render_node_register",
@@ -68,6 +71,8 @@ NODE_REGISTER_ANNOTATION = "hami.io/node-nvidia-register"
 VGPU_NODE_ANNOTATION = "hami.io/vgpu-node"
 """Pod annotation and label: the node that the HAMi scheduler chose."""
 
+_MIG_PLACE = re.compile(r"(?P<card>[^\[\]]+)\[(?P<place>[A-Za-z0-9._]{1,63}-\d{1,4})\]", re.ASCII)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceGrant:
@@ -78,12 +83,15 @@ class DeviceGrant:
         device_type: vendor's word, such as `NVIDIA`.
         framebuffer_mib: framebuffer granted, MiB.
         core_percent: compute granted, percent of the card; 0 is no limit.
+        mig_place: the MIG instance on the card, as HAMi before 2.10 and Volcano's plugin name it: a geometry of their
+            configuration, and a place in it (`1-0`); None for other shares. Says nothing without that configuration.
     """
 
     card: str
     device_type: str
     framebuffer_mib: int
     core_percent: int
+    mig_place: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +144,7 @@ def parse_devices_allocated(
 
 
 def parse_container_devices(text: str, annotation: str) -> tuple[DeviceGrant, ...]:
-    """Reads one container's devices: `UUID,type,MiB,cores:` each; none of an empty text.
+    """Reads one container's devices: `UUID,type,MiB,cores:` each, or `UUID[geometry-place],…`; none of an empty text.
 
     Raises:
         Corrupt: not the grammar, or larger than its bounds.
@@ -146,11 +154,16 @@ def parse_container_devices(text: str, annotation: str) -> tuple[DeviceGrant, ..
 
 def render_devices_allocated(containers: Sequence[Sequence[DeviceGrant]]) -> str:
     """Writes `hami.io/vgpu-devices-allocated`; the inverse of `parse_devices_allocated`."""
-    return "".join(
-        "".join(f"{grant.card},{grant.device_type},{grant.framebuffer_mib},{grant.core_percent}:" for grant in grants)
-        + ";"
-        for grants in containers
-    )
+    return "".join(render_container_devices(grants) + ";" for grants in containers)
+
+
+def render_container_devices(grants: Sequence[DeviceGrant]) -> str:
+    """Writes one container's devices; the inverse of `parse_container_devices`."""
+    parts = []
+    for grant in grants:
+        place = "" if grant.mig_place is None else f"[{grant.mig_place}]"
+        parts.append(f"{grant.card}{place},{grant.device_type},{grant.framebuffer_mib},{grant.core_percent}:")
+    return "".join(parts)
 
 
 def parse_node_register(text: str, annotation: str = NODE_REGISTER_ANNOTATION) -> tuple[RegisteredDevice, ...]:
@@ -207,11 +220,13 @@ def _device_grant(text: str, annotation: str) -> DeviceGrant:
     fields = text.split(",")
     if len(fields) != 4:
         raise Corrupt(f"cannot read {annotation}: {shown(text)} has {len(fields)} fields, not 4")
+    placed = _MIG_PLACE.fullmatch(fields[0])
     return DeviceGrant(
-        card=identifier(fields[0]),
+        card=identifier(fields[0] if placed is None else placed["card"]),
         device_type=device_type(fields[1]),
         framebuffer_mib=number(fields[2]),
         core_percent=number(fields[3]),
+        mig_place=None if placed is None else placed["place"],
     )
 
 
@@ -225,7 +240,7 @@ def _registered_of_csv(text: str, annotation: str) -> RegisteredDevice:
         framebuffer_mib=number(fields[2]),
         core_percent=number(fields[3]),
         device_type=device_type(fields[4]),
-        numa=number(fields[5]),
+        numa=0 if fields[5] == "-1" else number(fields[5]),
         is_healthy=fields[6] == "true",
         index=number(fields[7]) if len(fields) == 9 else 0,
         mode=(device_type(fields[8]) or None) if len(fields) == 9 else None,
@@ -240,7 +255,7 @@ def _registered_of_json(value: object, annotation: str) -> RegisteredDevice:
         framebuffer_mib=integer_member(entry, "devmem", annotation),
         core_percent=integer_member(entry, "devcore", annotation),
         device_type=device_type(text_member(entry, "type", annotation)),
-        numa=integer_member(entry, "numa", annotation),
+        numa=numa_member(entry, "numa", annotation),
         is_healthy=flag_member(entry, "health", annotation),
         index=integer_member(entry, "index", annotation),
         mode=device_type(text_member(entry, "mode", annotation)) or None,

@@ -61,12 +61,14 @@ class ClaimAllocation:
         claim: name.
         devices: what it was given.
         reserved_for: UIDs of the pods that may use it, sorted.
+        uid: UID of the claim; None where the manifest has none.
     """
 
     namespace: str
     claim: str
     devices: tuple[ClaimedDevice, ...]
     reserved_for: tuple[str, ...]
+    uid: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,7 @@ class PublishedDevice:
         parent: UUID of the card of a MIG instance; None for cards.
         profile: MIG profile; None for cards.
         framebuffer_bytes: framebuffer, bytes; None where the driver says none.
+        core_percent: cores that may be consumed of it, percent; None where they are not counted.
         product: model as the driver prints it; None where it says none.
     """
 
@@ -91,6 +94,7 @@ class PublishedDevice:
     parent: str | None = None
     profile: str | None = None
     framebuffer_bytes: int | None = None
+    core_percent: float | None = None
     product: str | None = None
 
 
@@ -115,6 +119,7 @@ def parse_claim(manifest: Mapping[str, object]) -> ClaimAllocation | None:
         reserved_for=tuple(
             sorted(_name(consumer, "uid", what) for consumer in consumers if consumer.get("resource") == "pods")
         ),
+        uid=_name(metadata, "uid", what) if metadata.get("uid") else None,
     )
 
 
@@ -156,7 +161,8 @@ def _published(entry: Mapping[str, object], driver: str, pool: str) -> Published
     parent = _text_attribute(attributes, "parentUUID")
     profile = _text_attribute(attributes, "profile")
     capacity = json_object(known.get("capacity") or {}, what)
-    framebuffer = _quantities(capacity, what).get("memory")
+    quantities = _quantities(capacity, what)
+    framebuffer, cores = quantities.get("memory"), quantities.get("cores")
     return PublishedDevice(
         driver=driver,
         pool=pool,
@@ -165,6 +171,7 @@ def _published(entry: Mapping[str, object], driver: str, pool: str) -> Published
         parent=parent if parent is not None and is_card_uuid(parent) else None,
         profile=profile if profile is not None and is_mig_profile(profile) else None,
         framebuffer_bytes=None if framebuffer is None else int(framebuffer),
+        core_percent=None if cores is None else float(cores),
         product=_text_attribute(attributes, "productName"),
     )
 

@@ -17,6 +17,8 @@ INDEX_ANNOTATION_PREFIX = "vke.volcengine.com/gpu-index-container-"
 """Before the container's name, or, in examples, its number in the pod."""
 CORES_RESOURCE = "vke.volcengine.com/mgpu-core"
 """Percent of cards; a multiple of 100 without framebuffer means whole cards."""
+RECLAIMED_CORES_RESOURCE = "vke.volcengine.com/reclaimed-mgpu-core"
+"""The same of what online work leaves idle, lent to offline work."""
 FRAMEBUFFER_RESOURCE = "vke.volcengine.com/mgpu-memory"
 """MiB."""
 

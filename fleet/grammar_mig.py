@@ -20,9 +20,11 @@ from fleet.grammar_text import integer_member, json_list, json_object, shown, te
 MIG_ALLOCATIONS_ANNOTATION = "hami.io/vgpu-mig-allocations"
 """Pod annotation with the instances that are reserved or made for the pod."""
 
-_PROFILE = re.compile(r"(\d{1,2}c\.)?\d{1,2}g\.\d{1,4}gb(\+[a-z0-9.]{1,16})?", re.ASCII)
+_PROFILE = re.compile(r"(\d{1,2}c\.)?\d{1,2}g\.\d{1,4}gb([+-][a-z0-9.]{1,16})?", re.ASCII)
 _PROFILE_RESOURCE = re.compile(
-    r"nvidia\.com/mig-(?P<profile>\d{1,2}g\.\d{1,4}gb)(?:\.(?P<with>[a-z0-9]{1,16}(?:\.[a-z0-9]{1,16})*))?", re.ASCII
+    r"nvidia\.com/mig-(?P<profile>\d{1,2}g\.\d{1,4}gb(?:-[a-z0-9]{1,16})?)"
+    r"(?:\.(?P<with>[a-z0-9]{1,16}(?:\.[a-z0-9]{1,16})*))?",
+    re.ASCII,
 )
 
 
@@ -54,7 +56,7 @@ class MigAllocation:
 
 
 def is_mig_profile(text: str) -> bool:
-    """Whether the text names a profile: `3g.40gb`, `1g.10gb+me`, `1c.3g.40gb`."""
+    """Whether the text names a profile: `3g.40gb`, `1g.10gb+me`, `1g.24gb-me`, `1c.3g.40gb`."""
     return _PROFILE.fullmatch(text) is not None
 
 

@@ -160,6 +160,15 @@ def integer_member(entry: Mapping[str, object], key: str, what: str) -> int:
     return value
 
 
+def numa_member(entry: Mapping[str, object], key: str, what: str) -> int:
+    """A NUMA node in a JSON object; 0 where it is left out, or -1, which both mean that nobody knows.
+
+    Raises:
+        Corrupt: it is none, or too large.
+    """
+    return 0 if entry.get(key) == -1 else integer_member(entry, key, what)
+
+
 def flag_member(entry: Mapping[str, object], key: str, what: str) -> bool:
     """True or false in a JSON object; false where it is left out.
 

@@ -1,7 +1,7 @@
 """Cards of other vendors as HAMi handles them: resources, units and annotations, as one table of data.
 
-HAMi writes every vendor's allocation and register in the grammars of `fleet.grammar`; what differs are names and units.
-Where facts are missing the field is None. Read by the exporter's attribution and the scheduler layer.
+HAMi writes every vendor's allocation in the grammar of `fleet.grammar`, and most registers too; what differs are names
+and units. Where facts are missing the field is None. Read by the exporter's attribution and the scheduler layer.
 
 Sources: Project-HAMi/HAMi:charts/hami/templates/scheduler/device-configmap.yaml, charts/hami/values.yaml,
 pkg/device/<vendor>/*.go.
@@ -9,13 +9,13 @@ pkg/device/<vendor>/*.go.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from fleet.grammar import DeviceGrant, parse_devices_allocated
-from fleet.grammar_text import device_type, identifier, integer_member, json_list, json_object, text_member
+from fleet.grammar_ascend import ASCEND_CHIPS, ascend_ratios
+from fleet.grammar_metax import METAX_REGISTER_ANNOTATION
 from fleet.units import GIB, MIB
 
 _PERCENT_PER_CARD = 100
@@ -49,10 +49,15 @@ class VendorDevice:
         framebuffer_resource: resource for framebuffer of each device; None where there is none.
         framebuffer_unit_bytes: bytes per unit of that resource; None without it.
         core_resource: resource for compute of each device; None where there is none.
-        cores_per_card: units of that resource in a whole card; None without it, or where it is not known.
-        allocated_annotations: pod annotations with what was granted, in HAMi's grammar; the first that is there counts.
-        templates_annotation: pod annotation with the vendor's own JSON of what was granted; None where there is none.
-        register_annotation: node annotation that lists the cards, in either of HAMi's grammars; None where not known.
+        cores_per_card: units of that resource in a whole card; None without it, or where a card's own size is the
+            unit.
+        framebuffer_percent_max: amounts of framebuffer up to this one in `allocated_annotation` are percent of the
+            card; 0 where all of them are MiB.
+        allocated_annotation: pod annotation with what was granted, in HAMi's grammar; None where there is none.
+        register_annotation: node annotation that lists the cards; None where there is none.
+        handshake_annotation: node annotation in which HAMi's scheduler tells that it has given the node up; None where
+            there is none.
+        numbered: where no register lists the cards, HAMi numbers them: `<node><numbered><number>`; None elsewhere.
         use_annotation: pod annotation with the cards that the user wants; None where not known.
         avoid_annotation: pod annotation with the cards that the user does not want; None where not known.
     """
@@ -64,60 +69,28 @@ class VendorDevice:
     framebuffer_unit_bytes: int | None = None
     core_resource: str | None = None
     cores_per_card: int | None = None
-    allocated_annotations: tuple[str, ...] = ()
-    templates_annotation: str | None = None
+    framebuffer_percent_max: int = 0
+    allocated_annotation: str | None = None
     register_annotation: str | None = None
+    handshake_annotation: str | None = None
+    numbered: str | None = None
     use_annotation: str | None = None
     avoid_annotation: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AscendTemplate:
-    """A size in which an Ascend chip is cut.
+class VendorGrant:
+    """One card's share for one container, in units that all vendors have.
 
     Attributes:
-        name: such as `vir05_1c_16g`.
-        framebuffer_mib: framebuffer, MiB.
-        ai_cores: AI cores.
-    """
-
-    name: str
-    framebuffer_mib: int
-    ai_cores: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AscendChip:
-    """An Ascend chip as HAMi's chart knows it.
-
-    Attributes:
-        name: HAMi's word, such as `Ascend910B3`.
-        framebuffer_mib: framebuffer that can be granted, MiB.
-        ai_cores: AI cores.
-        templates: the sizes, smallest first.
-    """
-
-    name: str
-    framebuffer_mib: int
-    ai_cores: int
-    templates: tuple[AscendTemplate, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AscendGrant:
-    """One chip's share for a pod, as `huawei.com/<chip>` writes it.
-
-    Attributes:
-        card: id of the chip.
-        template: the size; None for a whole chip or a soft split.
-        framebuffer_mib: framebuffer, MiB; 0 where the annotation leaves it out.
-        core_percent: compute, percent; 0 where the annotation leaves it out.
+        card: id of the card.
+        framebuffer_mib: framebuffer granted, MiB; None where nothing is said in MiB.
+        compute_ratio: limit on its compute, share of the card, 0-1; None where there is none, or nothing is said.
     """
 
     card: str
-    template: str | None
-    framebuffer_mib: int
-    core_percent: int
+    framebuffer_mib: int | None
+    compute_ratio: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,38 +99,11 @@ class VendorAllocation:
 
     Attributes:
         device: the kind.
-        annotation: the annotation that says so.
         containers: one tuple per container in the pod's order, init containers first.
     """
 
     device: VendorDevice
-    annotation: str
-    containers: tuple[tuple[DeviceGrant, ...], ...]
-
-
-def _chip(name: str, framebuffer_mib: int, ai_cores: int, *templates: tuple[str, int, int]) -> AscendChip:
-    return AscendChip(
-        name=name,
-        framebuffer_mib=framebuffer_mib,
-        ai_cores=ai_cores,
-        templates=tuple(
-            AscendTemplate(name=word, framebuffer_mib=mib, ai_cores=cores) for word, mib, cores in templates
-        ),
-    )
-
-
-_B3_TEMPLATES = (("vir05_1c_16g", 16384, 5), ("vir10_3c_32g", 32768, 10))
-
-ASCEND_CHIPS: tuple[AscendChip, ...] = (
-    _chip("Ascend910A", 32768, 30, ("vir02", 2184, 2), ("vir04", 4369, 4), ("vir08", 8738, 8), ("vir16", 17476, 16)),
-    _chip("Ascend910B2", 65536, 24, ("vir03_1c_8g", 8192, 3), ("vir06_1c_16g", 16384, 6), ("vir12_3c_32g", 32768, 12)),
-    _chip("Ascend910B3", 65536, 20, *_B3_TEMPLATES),
-    _chip("Ascend910B4", 32768, 20, ("vir05_1c_8g", 8192, 5), ("vir10_3c_16g", 16384, 10)),
-    _chip("Ascend910B4-1", 65536, 20, *_B3_TEMPLATES),
-    _chip("Ascend910C", 65536, 20, *_B3_TEMPLATES),
-    _chip("Ascend310P", 21527, 8, ("vir01", 3072, 1), ("vir02", 6144, 2), ("vir04", 12288, 4)),
-)
-"""Chart defaults; a cluster may define others."""
+    containers: tuple[tuple[VendorGrant, ...], ...]
 
 
 def _ascend(chip: str) -> VendorDevice:
@@ -169,9 +115,9 @@ def _ascend(chip: str) -> VendorDevice:
         framebuffer_unit_bytes=MIB,
         core_resource=f"huawei.com/{chip}-core",
         cores_per_card=_PERCENT_PER_CARD,
-        allocated_annotations=(f"hami.io/{chip}-devices-allocated",),
-        templates_annotation=f"huawei.com/{chip}",
+        allocated_annotation=f"hami.io/{chip}-devices-allocated",
         register_annotation=f"hami.io/node-register-{chip}",
+        handshake_annotation=f"hami.io/node-handshake-{chip}",
         use_annotation=f"hami.io/use-{chip}-uuid",
         avoid_annotation=f"hami.io/no-use-{chip}-uuid",
     )
@@ -186,8 +132,9 @@ def _iluvatar(chip: str) -> VendorDevice:
         framebuffer_unit_bytes=256 * MIB,
         core_resource=f"iluvatar.ai/{chip}.vCore",
         cores_per_card=_PERCENT_PER_CARD,
-        allocated_annotations=(f"hami.io/{chip}-devices-allocated",),
+        allocated_annotation=f"hami.io/{chip}-devices-allocated",
         register_annotation=f"hami.io/node-{chip}-register",
+        handshake_annotation=f"hami.io/node-handshake-{chip}",
         use_annotation=f"hami.io/use-{chip}-uuid",
         avoid_annotation=f"hami.io/no-use-{chip}-uuid",
     )
@@ -203,7 +150,8 @@ VENDOR_DEVICES: tuple[VendorDevice, ...] = (
         framebuffer_unit_bytes=256 * MIB,
         core_resource="cambricon.com/mlu.smlu.vcore",
         cores_per_card=_PERCENT_PER_CARD,
-        allocated_annotations=("hami.io/cambricon-mlu-devices-allocated",),
+        allocated_annotation="hami.io/cambricon-mlu-devices-allocated",
+        numbered="-cambricon-mlu-",
         use_annotation="cambricon.com/use-gpuuuid",
         avoid_annotation="cambricon.com/nouse-gpuuuid",
     ),
@@ -215,8 +163,9 @@ VENDOR_DEVICES: tuple[VendorDevice, ...] = (
         framebuffer_unit_bytes=MIB,
         core_resource="hygon.com/dcucores",
         cores_per_card=_PERCENT_PER_CARD,
-        allocated_annotations=("hami.io/dcu-devices-allocated",),
+        allocated_annotation="hami.io/dcu-devices-allocated",
         register_annotation="hami.io/node-dcu-register",
+        handshake_annotation="hami.io/node-handshake-dcu",
         use_annotation="hygon.com/use-gpuuuid",
         avoid_annotation="hygon.com/nouse-gpuuuid",
     ),
@@ -225,8 +174,8 @@ VENDOR_DEVICES: tuple[VendorDevice, ...] = (
         name="Metax-GPU",
         vendor=Vendor.METAX,
         count_resource="metax-tech.com/gpu",
-        allocated_annotations=("hami.io/metax-gpu-devices-allocated", "metax-tech.com/gpu-devices-allocated"),
-        register_annotation="metax-tech.com/node-gpu-devices",
+        allocated_annotation="hami.io/metax-gpu-devices-allocated",
+        numbered="-metax-",
         use_annotation="metax-tech.com/use-gpuuuid",
         avoid_annotation="metax-tech.com/nouse-gpuuuid",
     ),
@@ -238,7 +187,8 @@ VENDOR_DEVICES: tuple[VendorDevice, ...] = (
         framebuffer_unit_bytes=GIB,
         core_resource="metax-tech.com/vcore",
         cores_per_card=_PERCENT_PER_CARD,
-        allocated_annotations=("hami.io/metax-sgpu-devices-allocated",),
+        allocated_annotation="hami.io/metax-sgpu-devices-allocated",
+        register_annotation=METAX_REGISTER_ANNOTATION,
         use_annotation="metax-tech.com/use-gpuuuid",
         avoid_annotation="metax-tech.com/nouse-gpuuuid",
     ),
@@ -250,7 +200,8 @@ VENDOR_DEVICES: tuple[VendorDevice, ...] = (
         framebuffer_unit_bytes=512 * MIB,
         core_resource="mthreads.com/sgpu-core",
         cores_per_card=16,
-        allocated_annotations=("hami.io/mthreads-vgpu-devices-allocated",),
+        allocated_annotation="hami.io/mthreads-vgpu-devices-allocated",
+        numbered="-mthreads-",
         use_annotation="mthreads.ai/use-gpuuuid",
         avoid_annotation="mthreads.ai/nouse-gpuuuid",
     ),
@@ -258,7 +209,8 @@ VENDOR_DEVICES: tuple[VendorDevice, ...] = (
         name="Kunlun",
         vendor=Vendor.KUNLUNXIN,
         count_resource="kunlunxin.com/xpu",
-        allocated_annotations=("hami.io/kunlun-allocated",),
+        allocated_annotation="hami.io/kunlun-allocated",
+        numbered="-kunlun-",
         use_annotation="baidu.com/use-gpuuuid",
         avoid_annotation="baidu.com/nouse-gpuuuid",
     ),
@@ -268,8 +220,9 @@ VENDOR_DEVICES: tuple[VendorDevice, ...] = (
         count_resource="kunlunxin.com/vxpu",
         framebuffer_resource="kunlunxin.com/vxpu-memory",
         framebuffer_unit_bytes=MIB,
-        allocated_annotations=("hami.io/xpu-devices-allocated",),
+        allocated_annotation="hami.io/xpu-devices-allocated",
         register_annotation="hami.io/node-register-xpu",
+        handshake_annotation="hami.io/node-handshake-xpu",
         use_annotation="hami.io/use-xpu-uuid",
         avoid_annotation="hami.io/no-use-xpu-uuid",
     ),
@@ -281,7 +234,9 @@ VENDOR_DEVICES: tuple[VendorDevice, ...] = (
         framebuffer_unit_bytes=MIB,
         core_resource="enflame.com/gcu-core",
         cores_per_card=_PERCENT_PER_CARD,
-        allocated_annotations=("hami.io/enflame-gcu-devices-allocated",),
+        framebuffer_percent_max=_PERCENT_PER_CARD,
+        allocated_annotation="hami.io/enflame-gcu-devices-allocated",
+        numbered="-GCU-",
         use_annotation="enflame.com/use-gpuuuid",
         avoid_annotation="enflame.com/nouse-gpuuuid",
     ),
@@ -289,7 +244,8 @@ VENDOR_DEVICES: tuple[VendorDevice, ...] = (
         name="Enflame-VGCU",
         vendor=Vendor.ENFLAME,
         count_resource="enflame.com/drs-gcu",
-        allocated_annotations=("hami.io/enflame-vgpu-devices-allocated",),
+        framebuffer_percent_max=_PERCENT_PER_CARD,
+        allocated_annotation="hami.io/enflame-vgpu-devices-allocated",
         use_annotation="enflame.com/use-gpuuuid",
         avoid_annotation="enflame.com/nouse-gpuuuid",
     ),
@@ -299,7 +255,7 @@ VENDOR_DEVICES: tuple[VendorDevice, ...] = (
         count_resource="amd.com/gpu",
         framebuffer_resource="amd.com/gpumem",
         core_resource="amd.com/gpucores",
-        allocated_annotations=("hami.io/amd-devices-allocated",),
+        allocated_annotation="hami.io/amd-devices-allocated",
         register_annotation="hami.io/node-amd-register",
         use_annotation="amd.com/use-gpu-uuid",
         avoid_annotation="amd.com/nouse-gpu-uuid",
@@ -309,7 +265,7 @@ VENDOR_DEVICES: tuple[VendorDevice, ...] = (
         vendor=Vendor.AWS,
         count_resource="aws.amazon.com/neuron",
         core_resource="aws.amazon.com/neuroncore",
-        allocated_annotations=("hami.io/aws-neuron-devices-allocated",),
+        allocated_annotation="hami.io/aws-neuron-devices-allocated",
         use_annotation="aws.amazon.com/use-neuron-uuid",
         avoid_annotation="aws.amazon.com/nouse-neuron-uuid",
     ),
@@ -318,12 +274,14 @@ VENDOR_DEVICES: tuple[VendorDevice, ...] = (
         vendor=Vendor.BIREN,
         count_resource="birentech.com/gpu",
         register_annotation="hami.io/node-biren-register",
+        handshake_annotation="hami.io/node-handshake-biren",
     ),
     VendorDevice(
         name="Vastai",
         vendor=Vendor.VASTAI,
         count_resource="vastaitech.com/va",
         register_annotation="hami.io/node-va-register",
+        handshake_annotation="hami.io/node-handshake-va",
     ),
 )
 """Every kind of device of other vendors that HAMi hands out."""
@@ -347,39 +305,38 @@ def parse_vendor_allocations(annotations: Mapping[str, str]) -> tuple[VendorAllo
     """
     allocations = []
     for device in VENDOR_DEVICES:
-        annotation = next((key for key in device.allocated_annotations if key in annotations), None)
-        if annotation is not None:
-            containers = parse_devices_allocated(annotations[annotation], annotation)
-            allocations.append(VendorAllocation(device=device, annotation=annotation, containers=containers))
+        annotation = device.allocated_annotation
+        if annotation is None or annotation not in annotations:
+            continue
+        containers = parse_devices_allocated(annotations[annotation], annotation)
+        # What Ascend's templates cut, its own annotation says, or the size.
+        ratios = iter(ascend_ratios(device.name, containers, annotations)) if device.vendor is Vendor.ASCEND else None
+        allocations.append(
+            VendorAllocation(
+                device=device,
+                containers=tuple(
+                    tuple(
+                        VendorGrant(
+                            card=grant.card,
+                            framebuffer_mib=_framebuffer_mib(device, grant),
+                            compute_ratio=_ratio(device, grant) if ratios is None else next(ratios),
+                        )
+                        for grant in grants
+                    )
+                    for grants in containers
+                ),
+            )
+        )
     return tuple(allocations)
 
 
-def parse_ascend_grants(text: str, annotation: str) -> tuple[AscendGrant, ...]:
-    """Reads `huawei.com/<chip>`: a JSON list of `{UUID, temp, memory, core}`, empty fields left out.
-
-    Raises:
-        Corrupt: not the grammar, or larger than its bounds.
-    """
-    grants = []
-    for value in json_list(text, annotation):
-        entry = json_object(value, annotation)
-        grants.append(
-            AscendGrant(
-                card=identifier(text_member(entry, "UUID", annotation)),
-                template=device_type(text_member(entry, "temp", annotation)) or None,
-                framebuffer_mib=integer_member(entry, "memory", annotation),
-                core_percent=integer_member(entry, "core", annotation),
-            )
-        )
-    return tuple(grants)
+def _framebuffer_mib(device: VendorDevice, grant: DeviceGrant) -> int | None:
+    return grant.framebuffer_mib if grant.framebuffer_mib > device.framebuffer_percent_max else None
 
 
-def render_ascend_grants(grants: Sequence[AscendGrant]) -> str:
-    """Writes `huawei.com/<chip>`; the inverse of `parse_ascend_grants`."""
-    entries = [
-        {"UUID": grant.card, "temp": grant.template, "memory": grant.framebuffer_mib, "core": grant.core_percent}
-        for grant in grants
-    ]
-    return json.dumps(
-        [{key: value for key, value in entry.items() if value} for entry in entries], separators=(",", ":")
-    )
+def _ratio(device: VendorDevice, grant: DeviceGrant) -> float | None:
+    if device.core_resource is not None and device.cores_per_card is None:
+        # AMD writes compute units, of which each model has another number; AWS a mask of cores.
+        return None
+    whole = device.cores_per_card or _PERCENT_PER_CARD
+    return min(grant.core_percent, whole) / whole if grant.core_percent else None

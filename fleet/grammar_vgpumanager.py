@@ -27,6 +27,7 @@ from fleet.grammar_text import (
     integer_member,
     json_list,
     json_object,
+    numa_member,
     number,
     separated,
     shown,
@@ -151,15 +152,13 @@ def _registered(value: object) -> RegisteredDevice:
     card = text_member(entry, "uuid", REGISTER_ANNOTATION)
     if not is_card_uuid(card):
         raise Corrupt(f"cannot read {REGISTER_ANNOTATION}: uuid {shown(card)} is no card")
-    # Releases differ in whether a GPU without NUMA node is -1 or left out; both mean that nobody knows.
-    numa = entry.get("numa")
     return RegisteredDevice(
         card=card,
         slices_max=integer_member(entry, "number", REGISTER_ANNOTATION),
         framebuffer_mib=integer_member(entry, "memory", REGISTER_ANNOTATION),
         core_percent=integer_member(entry, "core", REGISTER_ANNOTATION),
         device_type=device_type(text_member(entry, "type", REGISTER_ANNOTATION)),
-        numa=0 if numa == -1 else integer_member(entry, "numa", REGISTER_ANNOTATION),
+        numa=numa_member(entry, "numa", REGISTER_ANNOTATION),
         is_healthy=flag_member(entry, "healthy", REGISTER_ANNOTATION),
         index=integer_member(entry, "id", REGISTER_ANNOTATION),
         mode="mig" if flag_member(entry, "mig", REGISTER_ANNOTATION) else None,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fleet.errors import Corrupt
-from fleet.grammar import DeviceGrant, RegisteredDevice, parse_container_devices
+from fleet.grammar import DeviceGrant, RegisteredDevice, parse_container_devices, render_container_devices
 from fleet.grammar_text import (
     CONTAINERS_MAX,
     DEVICES_MAX,
@@ -67,10 +67,7 @@ def render_volcano_ids(containers: Sequence[Sequence[DeviceGrant]]) -> str:
     The inverse of `parse_volcano_ids`, but for a single container without a card, which the grammar can't tell from
     no container.
     """
-    return ";".join(
-        "".join(f"{grant.card},{grant.device_type},{grant.framebuffer_mib},{grant.core_percent}:" for grant in grants)
-        for grants in containers
-    )
+    return ";".join(render_container_devices(grants) for grants in containers)
 
 
 def parse_volcano_register(text: str) -> tuple[RegisteredDevice, ...]:

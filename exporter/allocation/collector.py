@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 
 from exporter.allocation.health import health_families
 from exporter.allocation.objects import record_of
@@ -52,6 +53,7 @@ class AllocationCollector:
         reader: what the cluster is read by; closed at the end.
         cluster: name of the cluster, for the labels.
         watched: kinds to read.
+        device_resources: names of resources that count GPU devices, beyond those that are known.
         page_objects: objects of one page of a list.
         settle_seconds: how long changes are gathered before they are worked out.
         clock: seconds that never go back; for tests.
@@ -64,6 +66,7 @@ class AllocationCollector:
         *,
         cluster: str,
         watched: Sequence[Watched] = tuple(Watched),
+        device_resources: AbstractSet[str] = frozenset(),
         page_objects: int = PAGE_OBJECTS,
         settle_seconds: float = SETTLE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
@@ -75,9 +78,10 @@ class AllocationCollector:
         self._clock = clock
         self._state = _LockedAllocation(cluster)
         pages = threading.Semaphore(_LISTS_AT_ONCE)
+        of_object = partial(record_of, device_resources=device_resources)
         self._watches = tuple(
             ResourceWatch(
-                reader, kind, self._state, record_of=record_of, pages=pages, clock=clock, page_objects=page_objects,
+                reader, kind, self._state, record_of=of_object, pages=pages, clock=clock, page_objects=page_objects,
                 seed=seed,
             )
             for kind in watched

@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from functools import lru_cache
 
 from fleet.errors import Misconfigured
+from fleet.grammar_mgpu import CORES_RESOURCE, RECLAIMED_CORES_RESOURCE
 from fleet.grammar_vendors import vendor_device
 from fleet.inventory import CardModelName
 from fleet.units import parse_quantity
@@ -31,7 +33,8 @@ _NVIDIA_DEVICES = re.compile(r"nvidia\.com/(gpu|gpu[.-][a-z0-9.-]{1,48}|mig-[a-z
 _OTHER_DEVICES = frozenset(
     {"volcano.sh/vgpu-number", "volcano.sh/gpu-number", "gpu.intel.com/i915", "gpu.intel.com/xe"}
 )
-MGPU_CORES = "vke.volcengine.com/mgpu-core"
+MGPU_CORES = frozenset({CORES_RESOURCE, RECLAIMED_CORES_RESOURCE})
+"""Percent of cards; the second is what mGPU lends to offline work."""
 
 
 class Shared:
@@ -115,26 +118,49 @@ def counts_devices(resource: str) -> bool:
     """Whether a resource counts GPU devices, rather than framebuffer, compute or something else."""
     if _NVIDIA_DEVICES.fullmatch(resource):
         return resource not in ("nvidia.com/gpu-memory", "nvidia.com/gpu-cores")
-    return resource in _OTHER_DEVICES or resource == MGPU_CORES or vendor_device(resource) is not None
+    return resource in _OTHER_DEVICES or resource in MGPU_CORES or vendor_device(resource) is not None
+
+
+def is_extended(resource: str) -> bool:
+    """Whether a resource is a device plugin's: its name has a domain that is not Kubernetes' own."""
+    domain, slash, _ = resource.partition("/")
+    return bool(slash) and not domain.endswith("kubernetes.io")
+
+
+def speaks_of_cards(resource: str, also: AbstractSet[str] = frozenset()) -> bool:
+    """Whether a resource name, as quotas and queues write it, is of cards or of amounts of them.
+
+    Args:
+        resource: the name.
+        also: further names of resources that count GPU devices.
+    """
+    name = resource.removeprefix("requests.").removeprefix("limits.")
+    return name in also or _speaks_of_cards(name)
 
 
 @lru_cache(maxsize=1024)
-def speaks_of_cards(resource: str) -> bool:
-    """Whether a resource name, as quotas and queues write it, is of cards or of amounts of them."""
-    name = resource.removeprefix("requests.").removeprefix("limits.")
+def _speaks_of_cards(name: str) -> bool:
     if counts_devices(name) or name.startswith(("nvidia.com/", "volcano.sh/vgpu-", "vke.volcengine.com/mgpu-")):
         return True
-    return name.partition("/")[0] in _VENDOR_DOMAINS or name.endswith(".deviceclass.resource.k8s.io/devices")
+    domain = name.partition("/")[0]
+    # Classes of dynamic resource allocation: Kubernetes' quotas, then Volcano's queues, by number or by an amount.
+    is_class = name.endswith(".deviceclass.resource.k8s.io/devices") or domain.rpartition(".")[2] == "deviceclass"
+    return is_class or domain in _VENDOR_DOMAINS
 
 
-def devices_of(resources: Mapping[str, object]) -> dict[str, float]:
-    """Number of each resource that counts GPU devices; mGPU's percent as cards."""
+def devices_of(resources: Mapping[str, object], also: AbstractSet[str] = frozenset()) -> dict[str, float]:
+    """Number of each resource that counts GPU devices; mGPU's percent as cards.
+
+    Args:
+        resources: amounts by name.
+        also: further names of resources that count GPU devices.
+    """
     found: dict[str, float] = {}
     for name, value in resources.items():
-        if counts_devices(name):
+        if counts_devices(name) or name in also:
             amount = quantity(value)
             if amount is not None and amount > 0:
-                found[sys.intern(name)] = amount / 100 if name == MGPU_CORES else amount
+                found[sys.intern(name)] = amount / 100 if name in MGPU_CORES else amount
     return found
 
 

@@ -11,7 +11,10 @@ help pages on mGPU.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import partial
 
 from exporter.allocation.manifest import (
     Shared,
@@ -28,15 +31,16 @@ from exporter.allocation.records import CardRecord, NodeRecord, SharingBackend
 from fleet.catalogue import find_model
 from fleet.errors import Corrupt
 from fleet.grammar import NODE_REGISTER_ANNOTATION, RegisteredDevice, parse_node_register
-from fleet.grammar_vendors import VENDOR_DEVICES
+from fleet.grammar_metax import METAX_REGISTER_ANNOTATION, parse_metax_register
+from fleet.grammar_vendors import VENDOR_DEVICES, VendorDevice
 from fleet.grammar_vgpumanager import REGISTER_ANNOTATION as VGPU_MANAGER_REGISTER
 from fleet.grammar_vgpumanager import parse_vgpu_register
 from fleet.grammar_volcano import REGISTER_ANNOTATION as VOLCANO_REGISTER
 from fleet.grammar_volcano import parse_volcano_register
+from fleet.inventory import CardModelName
 from fleet.units import MIB
 
 _CORDON = "hami.io/device-cordon"
-_HANDSHAKE = "hami.io/node-handshake"
 _HANDSHAKE_GONE = "Deleted_"
 _MGPU_LABEL = "vke.node.gpu.schedule"
 _PRODUCT, _MEMORY = "nvidia.com/gpu.product", "nvidia.com/gpu.memory"
@@ -49,26 +53,71 @@ _MIG_STRATEGY, _MIG_CONFIG, _MIG_STATE = (
 _WHOLE, _MIG = "whole", "mig"
 _LABELS_MAX, _LABELS_LENGTH_MAX = 256, 16384
 _TAINTS_MAX = 64
+_CARDS_MAX = 1024
+_FRAMEBUFFER_BYTES_MAX = 2.0**50
 
-_Parse = Callable[[str], tuple[RegisteredDevice, ...]]
-_REGISTERS: tuple[tuple[str, SharingBackend, _Parse], ...] = (
-    (NODE_REGISTER_ANNOTATION, SharingBackend.HAMI, parse_node_register),
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Register:
+    """An annotation in which a device plugin lists cards.
+
+    Attributes:
+        annotation: its name.
+        backend: who hands the cards out.
+        parse: reads it.
+        handshake: annotation that tells of a plugin that is gone; None where there is none.
+        is_scaled: amounts are multiplied by the node's oversubscription factor, and compute is percent; of other
+            vendors' cards amounts are as they are, and compute is in units of their own.
+    """
+
+    annotation: str
+    backend: SharingBackend
+    parse: Callable[[str], tuple[RegisteredDevice, ...]]
+    handshake: str | None = None
+    is_scaled: bool = True
+
+
+_REGISTERS: tuple[_Register, ...] = (
+    _Register(
+        annotation=NODE_REGISTER_ANNOTATION,
+        backend=SharingBackend.HAMI,
+        parse=parse_node_register,
+        handshake="hami.io/node-handshake",
+    ),
     *(
-        (device.register_annotation, SharingBackend.HAMI, parse_node_register)
+        _Register(
+            annotation=device.register_annotation,
+            backend=SharingBackend.HAMI,
+            parse=(
+                parse_metax_register
+                if device.register_annotation == METAX_REGISTER_ANNOTATION
+                else partial(parse_node_register, annotation=device.register_annotation)
+            ),
+            handshake=device.handshake_annotation,
+            is_scaled=False,
+        )
         for device in VENDOR_DEVICES
         if device.register_annotation is not None
     ),
-    (VOLCANO_REGISTER, SharingBackend.VOLCANO, parse_volcano_register),
-    (VGPU_MANAGER_REGISTER, SharingBackend.VGPU_MANAGER, parse_vgpu_register),
+    _Register(
+        annotation=VOLCANO_REGISTER,
+        backend=SharingBackend.VOLCANO,
+        parse=parse_volcano_register,
+        handshake="volcano.sh/node-vgpu-handshake",
+    ),
+    _Register(annotation=VGPU_MANAGER_REGISTER, backend=SharingBackend.VGPU_MANAGER, parse=parse_vgpu_register),
 )
 
 
-def node_record(manifest: Mapping[str, object], shared: Shared) -> NodeRecord:
+def node_record(
+    manifest: Mapping[str, object], shared: Shared, device_resources: AbstractSet[str] = frozenset()
+) -> NodeRecord:
     """Reads a node; one without cards has none in its record.
 
     Args:
         manifest: the node as the API serves it.
         shared: what equal values are taken from.
+        device_resources: further names of resources that count GPU devices.
     """
     metadata, spec, status = (mapping(manifest.get(part)) for part in ("metadata", "spec", "status"))
     annotations, labels = texts(metadata.get("annotations")), texts(metadata.get("labels"))
@@ -77,11 +126,12 @@ def node_record(manifest: Mapping[str, object], shared: Shared) -> NodeRecord:
     # Under the single MIG strategy these labels are of the instances, not of the cards.
     is_of_instances = "-MIG-" in product
     labelled = None if is_of_instances else _mib(labels.get(_MEMORY))
+    name = text(metadata.get("name"))
     cards, unreadable = _cards(annotations, labelled)
-    devices = devices_of(allocatable)
+    devices = devices_of(allocatable, device_resources)
     memory = quantity(allocatable.get("memory"))
     return NodeRecord(
-        node=text(metadata.get("name")),
+        node=name,
         cpu_cores=quantity(allocatable.get("cpu")),
         memory_bytes=None if memory is None else int(memory),
         taints=_taints(objects(spec.get("taints"))),
@@ -95,6 +145,7 @@ def node_record(manifest: Mapping[str, object], shared: Shared) -> NodeRecord:
         mig_config=_short(labels.get(_MIG_CONFIG)),
         mig_state=_short(labels.get(_MIG_STATE)),
         unreadable=unreadable,
+        numbered=tuple(_numbered_cards(name, mapping(status.get("capacity")))),
     )
 
 
@@ -121,41 +172,71 @@ def whole_framebuffer(card_model: str, grantable_bytes: int | None, labelled_byt
 
 
 def _cards(annotations: Mapping[str, str], labelled: int | None) -> tuple[tuple[CardRecord, ...], int]:
-    cordoned = frozenset(annotations.get(_CORDON, "").split(","))
-    is_gone = annotations.get(_HANDSHAKE, "").startswith(_HANDSHAKE_GONE)
+    cordoned = frozenset(part.strip() for part in annotations.get(_CORDON, "").split(","))
     cards: dict[str, CardRecord] = {}
     unreadable = 0
-    for annotation, backend, parse in _REGISTERS:
-        if annotation not in annotations:
+    for register in _REGISTERS:
+        if register.annotation not in annotations:
             continue
         try:
-            devices = parse(annotations[annotation])
+            devices = register.parse(annotations[register.annotation])
         except Corrupt:
             unreadable += 1
             continue
+        is_lost = annotations.get(register.handshake or "", "").startswith(_HANDSHAKE_GONE)
         for device in devices:
-            is_lost = is_gone and annotation == NODE_REGISTER_ANNOTATION
-            cards.setdefault(device.card, _card(device, backend, labelled, cordoned, is_lost=is_lost))
+            cards.setdefault(device.card, _card(device, register, labelled, cordoned, is_lost=is_lost))
     return tuple(cards.values()), unreadable
 
 
 def _card(
-    device: RegisteredDevice, backend: SharingBackend, labelled: int | None, cordoned: frozenset[str], *, is_lost: bool
+    device: RegisteredDevice, register: _Register, labelled: int | None, cordoned: frozenset[str], *, is_lost: bool
 ) -> CardRecord:
     model = card_model_name(device.device_type)
     grantable = device.framebuffer_mib * MIB or None
+    compute = device.core_percent / 100 if register.is_scaled else 1.0
     return CardRecord(
         card=sys.intern(device.card),
         card_model=model,
-        framebuffer_bytes=whole_framebuffer(model, grantable, labelled),
+        framebuffer_bytes=whole_framebuffer(model, grantable, labelled) if register.is_scaled else grantable,
         grantable_bytes=grantable,
-        compute_ratio=device.core_percent / 100 if device.core_percent else None,
+        compute_ratio=compute if device.core_percent else None,
         slices_max=device.slices_max or None,
         mode=None if device.mode is None else sys.intern(device.mode),
         is_healthy=device.is_healthy and not is_lost,
         is_cordoned=device.card in cordoned,
-        backend=backend,
+        backend=register.backend,
     )
+
+
+def _numbered_cards(node: str, capacity: Mapping[str, object]) -> Iterator[CardRecord]:
+    """Cards that no annotation lists, where HAMi hands them out: it numbers as many as the capacity tells of.
+
+    Source: Project-HAMi/HAMi:pkg/device/<vendor>/device.go (GetNodeDevices).
+    """
+    for device in VENDOR_DEVICES:
+        if device.numbered is None:
+            continue
+        count = _count_of(device, capacity)
+        units = quantity(capacity.get(device.framebuffer_resource or "")) or 0.0
+        framebuffer = units * (device.framebuffer_unit_bytes or 0) / max(1, count)
+        whole = int(framebuffer) if 0 < framebuffer < _FRAMEBUFFER_BYTES_MAX else None
+        for number in range(count):
+            yield CardRecord(
+                card=sys.intern(f"{node}{device.numbered}{number}"),
+                card_model=CardModelName(device.name),
+                framebuffer_bytes=whole,
+                grantable_bytes=whole,
+                compute_ratio=1.0,
+                backend=SharingBackend.HAMI,
+            )
+
+
+def _count_of(device: VendorDevice, capacity: Mapping[str, object]) -> int:
+    """Cards of a kind, from units of compute where cards are shared by them, else from the count."""
+    cores = device.cores_per_card if device.core_resource in capacity else None
+    offered = quantity(capacity.get(device.count_resource if cores is None else device.core_resource or ""))
+    return 0 if offered is None else min(int(max(offered, 0.0) // (cores or 1)), _CARDS_MAX)
 
 
 def _sharing(

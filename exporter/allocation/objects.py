@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
+
 from exporter.allocation.manifest import Shared, mapping, text
 from exporter.allocation.nodes import node_record
 from exporter.allocation.pods import owned_record, pod_record
@@ -23,14 +25,17 @@ _OF_ONE_OBJECT = {
     Watched.REPLICA_SETS: owned_record,
     Watched.STATEFUL_SETS: owned_record,
     Watched.JOBS: owned_record,
-    Watched.RESOURCE_QUOTAS: quota_record,
-    Watched.VOLCANO_QUEUES: volcano_queue_record,
     Watched.POD_GROUPS: pod_group_record,
-    Watched.CLUSTER_QUEUES: cluster_queue_record,
-    Watched.LOCAL_QUEUES: local_queue_record,
     Watched.WORKLOADS: workload_record,
     Watched.KAI_QUEUES: kai_queue_record,
     Watched.RESOURCE_CLAIMS: parse_claim,
+}
+
+_OF_AMOUNTS = {
+    Watched.RESOURCE_QUOTAS: quota_record,
+    Watched.VOLCANO_QUEUES: volcano_queue_record,
+    Watched.CLUSTER_QUEUES: cluster_queue_record,
+    Watched.LOCAL_QUEUES: local_queue_record,
 }
 
 
@@ -46,26 +51,31 @@ def version_of(manifest: Manifest) -> str | None:
     return version if isinstance(version, str) and version else None
 
 
-def record_of(watched: Watched, manifest: Manifest, shared: Shared) -> Record | None:
+def record_of(
+    watched: Watched, manifest: Manifest, shared: Shared, device_resources: AbstractSet[str] = frozenset()
+) -> Record | None:
     """What is kept of an object; None where nothing of it matters.
 
     Args:
         watched: what kind it is.
         manifest: the object as the API serves it.
         shared: what equal values are taken from.
+        device_resources: names of resources that count GPU devices, beyond those that are known.
 
     Raises:
         Corrupt: a custom object is not of its kind's shape.
     """
     match watched:
         case Watched.NODES:
-            return node_record(manifest, shared)
+            return node_record(manifest, shared, device_resources)
         case Watched.PODS:
-            return pod_record(manifest, shared)
+            return pod_record(manifest, shared, device_resources)
         case Watched.RESOURCE_SLICES:
             spec = manifest.get("spec")
             if not isinstance(spec, dict):
                 raise Corrupt("cannot read ResourceSlice: it has no spec")
             return PublishedRecord(node=text(spec.get("nodeName")) or None, devices=parse_published(manifest))
+        case _ if watched in _OF_AMOUNTS:
+            return _OF_AMOUNTS[watched](manifest, device_resources)
         case _:
             return _OF_ONE_OBJECT[watched](manifest)

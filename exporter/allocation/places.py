@@ -134,11 +134,7 @@ def published_card(device: PublishedDevice) -> CardRecord | None:
         card_model=sys.intern(device.product or ""),
         framebuffer_bytes=device.framebuffer_bytes,
         grantable_bytes=device.framebuffer_bytes,
-        compute_ratio=None,
-        slices_max=None,
-        mode=None,
-        is_healthy=None,
-        is_cordoned=False,
+        compute_ratio=None if device.core_percent is None else device.core_percent / 100,
         backend=SharingBackend.DRA,
     )
 
@@ -151,11 +147,6 @@ def reserved_card(card: str, node: NodeRecord | None) -> CardRecord:
         card_model="" if node is None else node.card_model or "",
         framebuffer_bytes=framebuffer,
         grantable_bytes=framebuffer,
-        compute_ratio=None,
-        slices_max=None,
-        mode=None,
-        is_healthy=None,
-        is_cordoned=False,
         backend=SharingBackend.KAI,
     )
 

@@ -4,19 +4,22 @@ Pure. An annotation is a claim, not a fact: it counts only for a pod that lives,
 annotation was written for, and whose binding did not fail. Called by `exporter.allocation.state` once per pod event.
 
 Sources: Project-HAMi/HAMi:pkg/util/types.go (bind phases), pkg/device/devices.go,
-Project-HAMi/volcano-vgpu-device-plugin:pkg/util/types.go, kubernetes/api:core/v1/types.go.
+Project-HAMi/HAMi:pkg/device/metax/protocol.go, Project-HAMi/volcano-vgpu-device-plugin:pkg/util/types.go,
+kubernetes/api:core/v1/types.go.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from exporter.allocation.manifest import (
     Shared,
     counts_devices,
     devices_of,
     epoch_seconds,
+    is_extended,
     labels_of,
     mapping,
     objects,
@@ -25,10 +28,11 @@ from exporter.allocation.manifest import (
     texts,
 )
 from exporter.allocation.records import ContainerNeeds, DistrustReason, OwnedRecord, OwnerLinkRecord, PodRecord
-from exporter.allocation.shares import AnnotatedShares, annotated_shares, reserved_cards
+from exporter.allocation.shares import AnnotatedShares, annotated_shares, reserved_cards, speaks_of_grants
 from exporter.allocation.waiting import waiting_reason
 from fleet.errors import Corrupt
 from fleet.grammar_kai import FRACTION_ANNOTATION, FRAMEBUFFER_ANNOTATION, RESERVATION_NAMESPACES
+from fleet.grammar_mgpu import RECLAIMED_CORES_RESOURCE
 from fleet.inventory import Priority
 
 _OVER = ("Succeeded", "Failed")
@@ -38,15 +42,20 @@ _PRIORITY_RESOURCE = "nvidia.com/priority"
 _PRIORITY_ENV = "CUDA_TASK_PRIORITY"
 _QOS_ANNOTATION = "katalyst.kubewharf.io/qos_level"
 _QOS_RECLAIMED = "reclaimed_cores"
+_APP_CLASS_ANNOTATION = "metax-tech.com/sgpu-app-class"
+_APP_CLASSES = {"online": Priority.HIGH, "offline": Priority.LOW}
 _CONTAINERS_MAX = 1024
 
 
-def pod_record(manifest: Mapping[str, object], shared: Shared) -> PodRecord | None:
+def pod_record(
+    manifest: Mapping[str, object], shared: Shared, device_resources: AbstractSet[str] = frozenset()
+) -> PodRecord | None:
     """Reads a pod.
 
     Args:
         manifest: the pod as the API serves it.
         shared: what equal values are taken from.
+        device_resources: further names of resources that count GPU devices.
 
     Returns:
         The record; None for a pod that has nothing to do with cards.
@@ -56,15 +65,18 @@ def pod_record(manifest: Mapping[str, object], shared: Shared) -> PodRecord | No
     namespace = text(metadata.get("namespace"))
     inits, mains = objects(spec.get("initContainers")), objects(spec.get("containers"))
     is_reservation = namespace in RESERVATION_NAMESPACES
-    if not (is_reservation or _wants_cards(inits, mains, spec, annotations)):
+    if not (is_reservation or _wants_cards((*mains, *inits), spec, annotations, device_resources)):
         return None
     state = mapping(status)
     labels = texts(metadata.get("labels"))
     reserves = reserved_cards(annotations, labels) if is_reservation else ()
-    priority = Priority.LOW if annotations.get(_QOS_ANNOTATION) == _QOS_RECLAIMED else Priority.NORMAL
+    priority = _pod_priority(annotations)
     containers = (
-        *(_needs(container, priority, is_init=not _is_sidecar(container)) for container in inits[:_CONTAINERS_MAX]),
-        *(_needs(container, priority, is_init=False) for container in mains[:_CONTAINERS_MAX]),
+        *(
+            _needs(container, priority, device_resources, is_init=not _is_sidecar(container))
+            for container in inits[:_CONTAINERS_MAX]
+        ),
+        *(_needs(container, priority, device_resources, is_init=False) for container in mains[:_CONTAINERS_MAX]),
     )
     node = text(spec.get("nodeName")) or None
     phase = state.get("phase")
@@ -106,28 +118,32 @@ def owned_record(manifest: Mapping[str, object]) -> OwnedRecord | None:
 
 
 def _wants_cards(
-    inits: Sequence[Mapping[str, object]],
-    mains: Sequence[Mapping[str, object]],
+    containers: Sequence[Mapping[str, object]],
     spec: Mapping[str, object],
     annotations: Mapping[str, str],
+    device_resources: AbstractSet[str],
 ) -> bool:
     # Most pods of a cluster leave here, so nothing is built before it is known.
     if FRACTION_ANNOTATION in annotations or FRAMEBUFFER_ANNOTATION in annotations or spec.get("resourceClaims"):
         return True
-    for containers in (mains, inits):
-        for container in containers:
-            resources = mapping(container.get("resources"))
-            for kind in ("limits", "requests"):
-                if any(counts_devices(name) for name in mapping(resources.get(kind))):
-                    return True
+    # An administrator may name HAMi's resources otherwise. What a pod that asks for none of any device plugin has
+    # written on it, nobody granted.
+    is_wanted = is_extended if speaks_of_grants(annotations) else counts_devices
+    for container in containers:
+        resources = mapping(container.get("resources"))
+        for kind in ("limits", "requests"):
+            if any(is_wanted(name) or name in device_resources for name in mapping(resources.get(kind))):
+                return True
     return False
 
 
-def _needs(container: Mapping[str, object], priority: Priority, *, is_init: bool) -> ContainerNeeds:
+def _needs(
+    container: Mapping[str, object], priority: Priority, device_resources: AbstractSet[str], *, is_init: bool
+) -> ContainerNeeds:
     resources = mapping(container.get("resources"))
     limits, requests = mapping(resources.get("limits")), mapping(resources.get("requests"))
     # The API server copies limits to requests of extended resources; either may be given.
-    devices = devices_of({**requests, **limits})
+    devices = devices_of({**requests, **limits}, device_resources)
     memory = quantity(requests.get("memory"))
     set_priority = _set_priority(container, limits)
     claims = tuple(text(claim.get("name")) for claim in objects(resources.get("claims")))
@@ -142,12 +158,21 @@ def _needs(container: Mapping[str, object], priority: Priority, *, is_init: bool
     )
 
 
+def _pod_priority(annotations: Mapping[str, str]) -> Priority:
+    """What annotations say of all containers of a pod: Katalyst's level, or MetaX's class of work."""
+    if annotations.get(_QOS_ANNOTATION) == _QOS_RECLAIMED:
+        return Priority.LOW
+    return _APP_CLASSES.get(annotations.get(_APP_CLASS_ANNOTATION, ""), Priority.NORMAL)
+
+
 def _is_sidecar(container: Mapping[str, object]) -> bool:
     return container.get("restartPolicy") == "Always"
 
 
 def _set_priority(container: Mapping[str, object], limits: Mapping[str, object]) -> Priority | None:
-    """HAMi's two levels: 0 is high, every other number low; None where nobody set one."""
+    """HAMi's two levels: 0 is high, every other number low; what mGPU lends is low; None where nobody set one."""
+    if RECLAIMED_CORES_RESOURCE in limits:
+        return Priority.LOW
     if _PRIORITY_RESOURCE in limits:
         return Priority.HIGH if quantity(limits[_PRIORITY_RESOURCE]) == 0 else Priority.LOW
     for entry in objects(container.get("env")):

@@ -1,7 +1,7 @@
 """Turns queues, quotas and groups that wait into records; of resources, only those that speak of cards.
 
-Pure. Custom resources are read by shape: what a release does not write is absent. Called by
-`exporter.allocation.state`.
+Pure. Custom resources are read by shape: what a release does not write is absent. `device_resources` are further names
+of resources that count GPU devices. Called by `exporter.allocation.objects`.
 
 Sources: kubernetes/api:core/v1/types.go (ResourceQuota), volcano-sh/apis:pkg/apis/scheduling/v1beta1/types.go,
 kubernetes-sigs/kueue:apis/kueue/v1beta1 and v1beta2, kai-scheduler/KAI-Scheduler:pkg/apis/scheduling/v2.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 from exporter.allocation.manifest import mapping, objects, quantity, speaks_of_cards, text, whole
 from exporter.allocation.records import AmountRecord, QueueRecord, WaitingRecord
@@ -20,11 +21,11 @@ _KAI_RESOURCE = "nvidia.com/gpu"
 _RUNNING_PHASES = ("Running", "Completed")
 
 
-def quota_record(manifest: Mapping[str, object]) -> QueueRecord | None:
+def quota_record(manifest: Mapping[str, object], device_resources: AbstractSet[str]) -> QueueRecord | None:
     """Reads a ResourceQuota; None for one that says nothing of cards."""
     metadata, status = mapping(manifest.get("metadata")), mapping(manifest.get("status"))
     hard = mapping(status.get("hard")) or mapping(mapping(manifest.get("spec")).get("hard"))
-    amounts = _amounts({}, hard, mapping(status.get("used")))
+    amounts = _amounts({}, hard, mapping(status.get("used")), device_resources)
     if not amounts:
         return None
     return QueueRecord(
@@ -33,7 +34,7 @@ def quota_record(manifest: Mapping[str, object]) -> QueueRecord | None:
     )  # fmt: skip
 
 
-def volcano_queue_record(manifest: Mapping[str, object]) -> QueueRecord:
+def volcano_queue_record(manifest: Mapping[str, object], device_resources: AbstractSet[str]) -> QueueRecord:
     """Reads a Queue of Volcano."""
     spec, status = mapping(manifest.get("spec")), mapping(manifest.get("status"))
     deserved = {**mapping(mapping(spec.get("guarantee")).get("resource")), **mapping(spec.get("deserved"))}
@@ -42,13 +43,13 @@ def volcano_queue_record(manifest: Mapping[str, object]) -> QueueRecord:
         namespace="",
         name=text(mapping(manifest.get("metadata")).get("name")),
         parent=text(spec.get("parent")) or None,
-        amounts=_amounts(deserved, mapping(spec.get("capability")), mapping(status.get("allocated"))),
+        amounts=_amounts(deserved, mapping(spec.get("capability")), mapping(status.get("allocated")), device_resources),
         pending=whole(status.get("pending")),
         admitted=whole(status.get("running")),
     )
 
 
-def cluster_queue_record(manifest: Mapping[str, object]) -> QueueRecord:
+def cluster_queue_record(manifest: Mapping[str, object], device_resources: AbstractSet[str]) -> QueueRecord:
     """Reads a ClusterQueue of Kueue; its flavors are summed per resource."""
     spec, status = mapping(manifest.get("spec")), mapping(manifest.get("status"))
     nominal: dict[str, float] = {}
@@ -70,13 +71,13 @@ def cluster_queue_record(manifest: Mapping[str, object]) -> QueueRecord:
         name=text(mapping(manifest.get("metadata")).get("name")),
         parent=cohort,
         # Outside a cohort there is nobody to borrow from.
-        amounts=_amounts(nominal, nominal if cohort is None else limit, _flavor_usage(status)),
+        amounts=_amounts(nominal, nominal if cohort is None else limit, _flavor_usage(status), device_resources),
         pending=whole(status.get("pendingWorkloads")),
         admitted=whole(status.get("admittedWorkloads")),
     )
 
 
-def local_queue_record(manifest: Mapping[str, object]) -> QueueRecord:
+def local_queue_record(manifest: Mapping[str, object], device_resources: AbstractSet[str]) -> QueueRecord:
     """Reads a LocalQueue of Kueue."""
     metadata, status = mapping(manifest.get("metadata")), mapping(manifest.get("status"))
     return QueueRecord(
@@ -84,7 +85,7 @@ def local_queue_record(manifest: Mapping[str, object]) -> QueueRecord:
         namespace=text(metadata.get("namespace")),
         name=text(metadata.get("name")),
         parent=text(mapping(manifest.get("spec")).get("clusterQueue")) or None,
-        amounts=_amounts({}, {}, _flavor_usage(status)),
+        amounts=_amounts({}, {}, _flavor_usage(status), device_resources),
         pending=whole(status.get("pendingWorkloads")),
         admitted=whole(status.get("admittedWorkloads")),
     )
@@ -160,9 +161,12 @@ def _flavor_usage(status: Mapping[str, object]) -> dict[str, object]:
 
 
 def _amounts(
-    deserved: Mapping[str, object], limit: Mapping[str, object], used: Mapping[str, object]
+    deserved: Mapping[str, object],
+    limit: Mapping[str, object],
+    used: Mapping[str, object],
+    device_resources: AbstractSet[str],
 ) -> tuple[AmountRecord, ...]:
-    names = sorted(name for name in {*deserved, *limit, *used} if speaks_of_cards(name))
+    names = sorted(name for name in {*deserved, *limit, *used} if speaks_of_cards(name, device_resources))
     return tuple(
         AmountRecord(
             resource=sys.intern(name),

@@ -199,24 +199,24 @@ class CardRecord:
         card_model: model as the driver prints it.
         framebuffer_bytes: framebuffer of the card, bytes; None where only what may be granted is known.
         grantable_bytes: framebuffer that may be granted, bytes, oversubscription included; None where not said.
+        backend: who registered it.
         compute_ratio: compute that may be granted, share of the card; None where not said.
         slices_max: how many slices it is split into at most; None where not said.
         mode: how it is shared, in the backend's own word; None where not said.
         is_healthy: False takes it out of scheduling; None where not said.
         is_cordoned: nothing new is granted on it.
-        backend: who registered it.
     """
 
     card: str
     card_model: str
     framebuffer_bytes: int | None
     grantable_bytes: int | None
-    compute_ratio: float | None
-    slices_max: int | None
-    mode: str | None
-    is_healthy: bool | None
-    is_cordoned: bool
     backend: SharingBackend
+    compute_ratio: float | None = None
+    slices_max: int | None = None
+    mode: str | None = None
+    is_healthy: bool | None = None
+    is_cordoned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +238,8 @@ class NodeRecord:
         mig_config: name of the wanted MIG configuration; None where not said.
         mig_state: what MIG manager says of it (`success`, `pending`, `failed` …); None where not said.
         unreadable: annotations that are not the grammar.
+        numbered: cards that HAMi's scheduler numbers by the node's capacity; whether it is HAMi that hands them out,
+            only a pod that was granted one tells.
     """
 
     node: str
@@ -254,6 +256,7 @@ class NodeRecord:
     mig_config: str | None = None
     mig_state: str | None = None
     unreadable: int = 0
+    numbered: tuple[CardRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

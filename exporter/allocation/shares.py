@@ -10,8 +10,9 @@ coldzerofear/vgpu-manager:pkg/util, kai-scheduler/KAI-Scheduler:pkg/common/const
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from exporter.allocation.records import CardShare, GroupShare, SharingBackend
 from fleet.errors import Corrupt
@@ -23,17 +24,21 @@ from fleet.grammar import (
     parse_devices_allocated,
 )
 from fleet.grammar_kai import RESERVED_CARD_ANNOTATION, kai_groups, parse_kai_share
+from fleet.grammar_mgpu import INDEX_ANNOTATION_PREFIX
 from fleet.grammar_mig import MIG_ALLOCATIONS_ANNOTATION, parse_mig_allocations
 from fleet.grammar_vendors import VENDOR_DEVICES, parse_vendor_allocations
 from fleet.grammar_vgpumanager import REAL_ALLOCATED_ANNOTATION, parse_vgpu_allocation
 from fleet.grammar_volcano import IDS_ANNOTATION, parse_volcano_ids
 from fleet.units import MIB
 
+_Grant = TypeVar("_Grant")
+
 _HAMI_PHASE = "hami.io/bind-phase"
 _VOLCANO_PHASE = "volcano.sh/bind-phase"
 _VOLCANO_NODE = "volcano.sh/vgpu-node"
 _FAILED = "failed"
-_VENDOR_ANNOTATIONS = frozenset(key for device in VENDOR_DEVICES for key in device.allocated_annotations)
+_VENDOR_ANNOTATIONS = frozenset(device.allocated_annotation for device in VENDOR_DEVICES if device.allocated_annotation)
+_GRANT_ANNOTATIONS = _VENDOR_ANNOTATIONS | {DEVICES_ALLOCATED_ANNOTATION, IDS_ANNOTATION, REAL_ALLOCATED_ANNOTATION}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,13 +77,24 @@ def annotated_shares(
     hami = annotations.get(DEVICES_ALLOCATED_ANNOTATION)
     others = parse_vendor_allocations(annotations) if not _VENDOR_ANNOTATIONS.isdisjoint(annotations) else ()
     if hami is not None or others:
-        profiles = _profiles(annotations)
-        parts = [] if hami is None else [parse_devices_allocated(hami)]
-        for part in (*parts, *(other.containers for other in others)):
-            shares += _placed(part, containers, inits, SharingBackend.HAMI, profiles)
+        if hami is not None:
+            shares += _granted(parse_devices_allocated(hami), containers, inits, SharingBackend.HAMI, annotations)
+        for other in others:
+            shares += [
+                CardShare(
+                    container=container,
+                    card=sys.intern(grant.card),
+                    framebuffer_bytes=None if grant.framebuffer_mib is None else grant.framebuffer_mib * MIB,
+                    compute_ratio=grant.compute_ratio,
+                    mig_profile=None,
+                    backend=SharingBackend.HAMI,
+                )
+                for container, grants in _named_parts(other.containers, containers, inits)
+                for grant in grants
+            ]
         node, has_failed = annotations.get(VGPU_NODE_ANNOTATION), annotations.get(_HAMI_PHASE) == _FAILED
     if (volcano := annotations.get(IDS_ANNOTATION)) is not None:
-        shares += _placed(parse_volcano_ids(volcano), containers, inits, SharingBackend.VOLCANO, {})
+        shares += _granted(parse_volcano_ids(volcano), containers, inits, SharingBackend.VOLCANO, {})
         node, has_failed = annotations.get(_VOLCANO_NODE), annotations.get(_VOLCANO_PHASE) == _FAILED
     if (vgpu := annotations.get(REAL_ALLOCATED_ANNOTATION)) is not None:
         shares += _named(vgpu, containers)
@@ -101,31 +117,51 @@ def reserved_cards(annotations: Mapping[str, str], labels: Mapping[str, str]) ->
         return ()
 
 
-def _placed(
-    parts: Sequence[Sequence[DeviceGrant]],
-    containers: Sequence[str],
-    inits: int,
-    backend: SharingBackend,
-    profiles: Mapping[tuple[int, int], str],
-) -> list[CardShare]:
+def speaks_of_grants(annotations: Mapping[str, str]) -> bool:
+    """Whether a backend has written on the pod what it granted, by whatever name its resources go.
+
+    The names of HAMi's resources are its administrator's to choose; those of its annotations are not.
+    """
+    return not _GRANT_ANNOTATIONS.isdisjoint(annotations) or any(
+        key.startswith(INDEX_ANNOTATION_PREFIX) for key in annotations
+    )
+
+
+def _named_parts(
+    parts: Sequence[Sequence[_Grant]], containers: Sequence[str], inits: int
+) -> Iterator[tuple[str, Sequence[_Grant]]]:
+    """What was granted with the name of its container.
+
+    Raises:
+        Corrupt: for more containers than there are.
+    """
     # Releases that know no init containers leave them out altogether.
     shift = inits if inits and len(parts) == len(containers) - inits else 0
     if len(parts) + shift > len(containers):
         raise Corrupt(f"cannot read what {len(parts)} containers were granted: the pod has {len(containers)}")
-    shares = []
-    for number, grants in enumerate(parts):
-        for place, grant in enumerate(grants):
-            shares.append(
-                CardShare(
-                    container=containers[number + shift],
-                    card=sys.intern(grant.card),
-                    framebuffer_bytes=grant.framebuffer_mib * MIB or None,
-                    compute_ratio=_ratio(grant.core_percent),
-                    mig_profile=profiles.get((number, place)),
-                    backend=backend,
-                )
-            )
-    return shares
+    return zip(containers[shift:], parts, strict=False)
+
+
+def _granted(
+    parts: Sequence[Sequence[DeviceGrant]],
+    containers: Sequence[str],
+    inits: int,
+    backend: SharingBackend,
+    annotations: Mapping[str, str],
+) -> list[CardShare]:
+    profiles = _profiles(annotations)
+    return [
+        CardShare(
+            container=container,
+            card=sys.intern(grant.card),
+            framebuffer_bytes=grant.framebuffer_mib * MIB or None,
+            compute_ratio=_ratio(grant.core_percent),
+            mig_profile=profiles.get((number, place, grant.card)),
+            backend=backend,
+        )
+        for number, (container, grants) in enumerate(_named_parts(parts, containers, inits))
+        for place, grant in enumerate(grants)
+    ]
 
 
 def _named(text: str, containers: Sequence[str]) -> list[CardShare]:
@@ -166,11 +202,15 @@ def _group_shares(
     )
 
 
-def _profiles(annotations: Mapping[str, str]) -> dict[tuple[int, int], str]:
+def _profiles(annotations: Mapping[str, str]) -> dict[tuple[int, int, str], str]:
+    """Profiles of MIG instances by container, place among its devices, and card."""
     text = annotations.get(MIG_ALLOCATIONS_ANNOTATION)
     if text is None:
         return {}
-    return {(part.container_index, part.device_index): sys.intern(part.profile) for part in parse_mig_allocations(text)}
+    return {
+        (part.container_index, part.device_index, part.card): sys.intern(part.profile)
+        for part in parse_mig_allocations(text)
+    }
 
 
 def _ratio(core_percent: int) -> float | None:

@@ -170,6 +170,9 @@ class Allocation:
         self._pod_marks[key] = None
         if pod.node is not None:
             self._granted_marks.add(pod.node)
+            node = self._node(pod.node) if pod.shares else None
+            if node is not None and node.numbered:
+                self._mark_node(pod.node)
         if pod.reserves:
             if pod.node is not None:
                 self._mark_node(pod.node)
@@ -194,6 +197,8 @@ class Allocation:
     def _settle_node(self, name: str) -> None:
         node = self._node(name)
         cards = {} if node is None else {card.card: card for card in node.cards}
+        if node is not None and node.numbered and self._is_numbered(node):
+            cards |= {card.card: card for card in node.numbered}
         for device in self._index.published_on(name):
             card = published_card(device)
             if card is not None:
@@ -209,6 +214,12 @@ class Allocation:
         rows = () if node is None else node_rows(self._cluster, node, cards, has_reservations=bool(reserved))
         self._tables.replace(("node", name), rows)
         self._mark_pods(self._index.pods_on(name))
+
+    def _is_numbered(self, node: NodeRecord) -> bool:
+        """Whether a pod of the node was granted one of the cards that HAMi would number there."""
+        ids = {card.card for card in node.numbered}
+        pods = (self._shelves[Watched.PODS][key] for key in self._index.pods_on(node.node))
+        return any(share.card in ids for pod in pods if isinstance(pod, PodRecord) for share in pod.shares)
 
     def _settle_pod(self, key: Key) -> None:
         pod = self._shelves[Watched.PODS].get(key)

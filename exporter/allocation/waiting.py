@@ -3,8 +3,8 @@
 A scheduler's message names a reason per node (`0/5 nodes are available: 2 2/2 CardInsufficientMemory, 3 node(s) had
 untolerated taint …`), so what speaks of cards counts before what keeps the pod off nodes that have none.
 
-Sources: Project-HAMi/HAMi:pkg/scheduler/score.go and pkg/device/common, kubernetes/kubernetes:pkg/scheduler/framework,
-kubernetes/api:core/v1/types.go (PodReasonSchedulingGated).
+Sources: Project-HAMi/HAMi:pkg/scheduler/score.go, pkg/device/common, pkg/device/metax/sdevice.go,
+kubernetes/kubernetes:pkg/scheduler/framework, kubernetes/api:core/v1/types.go (PodReasonSchedulingGated).
 """
 
 from __future__ import annotations
@@ -31,8 +31,15 @@ _WORDS: tuple[tuple[str, str], ...] = (
     ("CardUuidMismatch", "card_mismatch"),
     ("CardUUIDMismatch", "card_mismatch"),
     ("CardNotFoundCustomFilterRule", "card_mismatch"),
+    ("CardQosPolicyMismatch", "card_mismatch"),
+    ("CardAppClassMismatch", "card_mismatch"),
+    ("ModeNotFit", "card_mismatch"),
+    ("CardMigTopologyInfeasible", "insufficient_slices"),
     ("NumaNotFit", "numa"),
     ("CardNotHealth", "unhealthy_card"),
+    ("CardUnhealthy", "unhealthy_card"),
+    ("CardCordoned", "cordoned"),
+    ("ResourceQuotaNotFit", "quota"),
     ("cannot allocate all claims", "insufficient_cards"),
     ("exceeded quota", "quota"),
     ("over quota", "quota"),

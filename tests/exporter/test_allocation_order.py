@@ -36,13 +36,17 @@ CLAIMING: dict[str, Any] = {
     "containers": [{"name": name, "resources": {"claims": [{"name": "card"}]}} for name in ("a", "b")],
     "claims": [{"name": "card", "resourceClaimName": "claim-1"}],
 }
+NUMBERED: dict[str, Any] = {
+    "resources": {"kunlunxin.com/xpu": "1"},
+    "annotations": {"hami.io/kunlun-allocated": "n1-kunlun-1,kunlun,98304,100:;"},
+}
 
 
 def a_pod(chance: random.Random) -> Event:
     """Draw a pod of few names, by one of the ways in which it may hold cards, bound or not, alive or not."""
     granted = "".join(grant(chance.randrange(4), chance.randrange(9000)) for _ in range(chance.randrange(3))) + ";"
     way: dict[str, Any] = chance.choice(
-        ({"granted": granted}, {"granted": granted}, FRACTION, CLAIMING,
+        ({"granted": granted}, {"granted": granted}, FRACTION, CLAIMING, NUMBERED,
          {"resources": {"vke.volcengine.com/mgpu-core": "30"}}, {"resources": {"cpu": "1"}})
     )  # fmt: skip
     owner = chance.choice((None, "rs1", "rs2"))
@@ -66,9 +70,9 @@ def a_reservation(chance: random.Random) -> Event:
 def a_node(chance: random.Random) -> Event:
     """Draw a node whose cards come and go."""
     labels = chance.choice(({}, GFD))
-    return Watched.NODES, node(
-        chance.choice(("n1", "n2")), chance.randrange(3), first=chance.randrange(2), labels=labels
-    )  # fmt: skip
+    manifest = node(chance.choice(("n1", "n2")), chance.randrange(3), first=chance.randrange(2), labels=labels)
+    manifest["status"]["capacity"] = {"kunlunxin.com/xpu": str(chance.randrange(3))}
+    return Watched.NODES, manifest
 
 
 def an_owner(chance: random.Random) -> Event:

@@ -14,7 +14,12 @@ CARDS = st.uuids().map(lambda value: f"GPU-{value}")
 NUMBERS = st.integers(0, 999_999)
 TYPES = st.text(st.characters(codec="ascii", exclude_characters=",:;", categories=["L", "N", "P", "Zs"]), max_size=40)
 GRANTS = st.builds(
-    DeviceGrant, card=CARDS, device_type=TYPES, framebuffer_mib=st.integers(0, 10**9), core_percent=st.integers(0, 100)
+    DeviceGrant,
+    card=CARDS,
+    device_type=TYPES,
+    framebuffer_mib=st.integers(0, 10**9),
+    core_percent=st.integers(0, 100),
+    mig_place=st.none() | st.from_regex(r"[A-Za-z0-9._]{1,12}-[0-9]{1,3}", fullmatch=True),
 )
 REGISTERED = st.builds(
     RegisteredDevice,
@@ -65,6 +70,24 @@ def test_allocations_are_the_same_after_writing_and_reading(containers: list[lis
 def test_containers_without_a_card_keep_their_place() -> None:
     read = grammar.parse_devices_allocated(f";{CARD},NVIDIA,3000,30:;;{CARD},NVIDIA,5000,0:;")
     assert [[grant.framebuffer_mib for grant in grants] for grants in read] == [[], [3000], [], [5000]]
+
+
+@pytest.mark.parametrize("place", ["0-2", "group1-10"], ids=["hami-before-2.10", "volcano"])
+def test_a_place_in_a_mig_geometry_is_no_part_of_the_cards_id(place: str) -> None:
+    ((grant,),) = grammar.parse_devices_allocated(f"{CARD}[{place}],NVIDIA,10240,14:;")
+    assert (grant.card, grant.mig_place, grant.framebuffer_mib) == (CARD, place, 10240)
+
+
+@pytest.mark.parametrize("text", [f"{CARD}[]", f"{CARD}[1]", f"{CARD}[1-0", f"[1-0]{CARD}", f"{CARD}[1-0][1-0]"])
+def test_brackets_that_name_no_place_are_corrupt(text: str) -> None:
+    with pytest.raises(Corrupt):
+        grammar.parse_devices_allocated(f"{text},NVIDIA,1,1:;")
+
+
+def test_a_numa_node_that_nobody_knows_makes_no_register_unreadable() -> None:
+    for text in (f'[{{"id":"{CARD}","numa":-1}}]', f"{CARD},10,32768,100,NVIDIA-T,-1,true:"):
+        (device,) = grammar.parse_node_register(text)
+        assert device.numa == 0
 
 
 @given(st.lists(REGISTERED, max_size=4))

@@ -32,6 +32,20 @@ def test_a_claim_says_which_device_of_which_pool_and_for_which_pods() -> None:
     assert (allocation.namespace, allocation.claim, allocation.reserved_for) == ("team", "half", ("a", "b"))
 
 
+def test_a_claims_uid_is_kept_where_it_is_told_and_checked() -> None:
+    named = claim(result())
+    assert (found := parse_claim(named)) is not None
+    assert found.uid is None
+    for uid, kept in (("0fc3eda5-e98b-a25b-5b0d-cf5c855d1448", True), ("../etc", False), (7, False)):
+        named["metadata"]["uid"] = uid
+        if kept:
+            assert (found := parse_claim(named)) is not None
+            assert found.uid == uid
+        else:
+            with pytest.raises(Corrupt, match="uid"):
+                parse_claim(named)
+
+
 def test_what_a_shared_device_gives_is_read_with_its_units() -> None:
     allocation = parse_claim(
         claim(result(shareID="s1", consumedCapacity={"memory": "10Gi", "gpu.example.com/cores": "30", "other": "x"}))

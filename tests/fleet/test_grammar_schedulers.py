@@ -199,7 +199,7 @@ def test_a_mig_place_that_is_only_reserved_has_no_instance_yet() -> None:
     ("resource", "profile"),
     [("nvidia.com/mig-1g.10gb", "1g.10gb"), ("nvidia.com/mig-1g.10gb.me", "1g.10gb+me"),
      ("nvidia.com/mig-3g.40gb.shared", "3g.40gb"), ("nvidia.com/mig-1g.10gb.me.shared", "1g.10gb+me"),
-     ("nvidia.com/gpu", None), ("nvidia.com/mig-many", None)],
+     ("nvidia.com/mig-1g.24gb-me", "1g.24gb-me"), ("nvidia.com/gpu", None), ("nvidia.com/mig-many", None)],
 )  # fmt: skip
 def test_a_mig_resource_names_its_profile(resource: str, profile: str | None) -> None:
     assert profile_of_resource(resource) == profile

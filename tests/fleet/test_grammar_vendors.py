@@ -6,30 +6,75 @@ from hypothesis import strategies as st
 
 from fleet.errors import Corrupt
 from fleet.grammar import DeviceGrant, parse_node_register, render_devices_allocated
+from fleet.grammar_metax import METAX_REGISTER_ANNOTATION, parse_metax_register
 from fleet.grammar_vendors import (
-    ASCEND_CHIPS,
     VENDOR_DEVICES,
-    AscendGrant,
     Vendor,
     VendorDevice,
-    parse_ascend_grants,
+    VendorGrant,
     parse_vendor_allocations,
-    render_ascend_grants,
     vendor_device,
 )
 
 MIB = 2**20
+METAX_CARD = "GPU-f2b4ac4a-4f3c-8b6c-bd3d-0c2e3c3f6c01"
 
 
 @pytest.mark.parametrize(
-    "device", [device for device in VENDOR_DEVICES if device.allocated_annotations], ids=lambda device: device.name
+    "device", [device for device in VENDOR_DEVICES if device.allocated_annotation], ids=lambda device: device.name
 )
-def test_every_vendors_allocation_is_found_under_each_of_its_annotations(device: VendorDevice) -> None:
-    granted = DeviceGrant(card="card-0", device_type=device.name, framebuffer_mib=1024, core_percent=25)
-    for annotation in device.allocated_annotations:
-        (allocation,) = parse_vendor_allocations({annotation: render_devices_allocated([[], [granted]]), "app": "x"})
-        assert (allocation.device, allocation.annotation) == (device, annotation)
-        assert allocation.containers == ((), (granted,))
+def test_every_vendors_allocation_is_found_under_its_annotation(device: VendorDevice) -> None:
+    assert device.allocated_annotation is not None
+    granted = DeviceGrant(card="card-0", device_type=device.name, framebuffer_mib=1024, core_percent=0)
+    text = render_devices_allocated([[], [granted]])
+    (allocation,) = parse_vendor_allocations({device.allocated_annotation: text, "app": "x"})
+    assert allocation.device == device
+    assert allocation.containers == ((), (VendorGrant(card="card-0", framebuffer_mib=1024, compute_ratio=None),))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "cores", "ratio"),
+    [("hami.io/dcu-devices-allocated", 30, 0.3), ("hami.io/metax-sgpu-devices-allocated", 100, 1.0),
+     # Sixteen units are a card of Moore Threads.
+     ("hami.io/mthreads-vgpu-devices-allocated", 8, 0.5), ("hami.io/mthreads-vgpu-devices-allocated", 16, 1.0),
+     ("hami.io/xpu-devices-allocated", 25, 0.25), ("hami.io/dcu-devices-allocated", 300, 1.0),
+     # Compute units of AMD and core masks of AWS are of a card whose number of them the annotation doesn't say.
+     ("hami.io/amd-devices-allocated", 38, None), ("hami.io/aws-neuron-devices-allocated", 2, None)],
+)  # fmt: skip
+def test_cores_are_counted_in_the_vendors_own_unit(annotation: str, cores: int, ratio: float | None) -> None:
+    (allocation,) = parse_vendor_allocations({annotation: f"card-0,X,1024,{cores}:;"})
+    assert allocation.containers[0][0].compute_ratio == ratio
+
+
+def test_framebuffer_that_enflame_writes_in_percent_is_not_taken_for_mib() -> None:
+    for annotation in ("hami.io/enflame-vgpu-devices-allocated", "hami.io/enflame-gcu-devices-allocated"):
+        percent, mib = (
+            parse_vendor_allocations({annotation: f"n1-enflame-0,Enflame,{amount},0:;"})[0].containers[0][0]
+            for amount in (25, 16384)
+        )
+        assert (percent.framebuffer_mib, mib.framebuffer_mib) == (None, 16384)
+
+
+def test_what_metax_writes_for_its_own_plugin_takes_nothing_from_what_hami_writes() -> None:
+    annotations = {
+        "hami.io/metax-sgpu-devices-allocated": f"{METAX_CARD},Metax-SGPU,16384,30:;",
+        "metax-tech.com/gpu-devices-allocated": f'[[{{"uuid":"{METAX_CARD}","compute":30,"vRam":16384}}]]',
+    }
+    (allocation,) = parse_vendor_allocations(annotations)
+    assert allocation.containers == ((VendorGrant(card=METAX_CARD, framebuffer_mib=16384, compute_ratio=0.3),),)
+
+
+def test_metaxs_register_is_read_in_its_own_words() -> None:
+    text = (
+        f'[{{"uuid":"{METAX_CARD}","bdf":"0000:08:00.0","model":"MXC500","totalDevCount":16,"totalCompute":100,'
+        '"totalVRam":65536,"numa":-1,"healthy":true,"qosPolicy":"best-effort"},{"uuid":"GPU-2"}]'
+    )
+    first, second = parse_metax_register(text)
+    assert (first.card, first.device_type, first.slices_max) == (METAX_CARD, "MXC500", 16)
+    assert (first.framebuffer_mib, first.core_percent, first.numa, first.is_healthy) == (65536, 100, 0, True)
+    assert (second.index, second.framebuffer_mib, second.is_healthy) == (1, 0, False)
+    with pytest.raises(Corrupt, match=METAX_REGISTER_ANNOTATION):
+        parse_metax_register('{"uuid":"GPU-2"}')
 
 
 @pytest.mark.parametrize(
@@ -56,18 +101,13 @@ def test_names_and_annotations_of_the_table_are_each_one_devices() -> None:
     for names in (
         [device.name for device in VENDOR_DEVICES],
         [device.count_resource for device in VENDOR_DEVICES],
-        [annotation for device in VENDOR_DEVICES for annotation in device.allocated_annotations],
+        [device.allocated_annotation for device in VENDOR_DEVICES if device.allocated_annotation],
         [device.register_annotation for device in VENDOR_DEVICES if device.register_annotation],
+        [device.handshake_annotation for device in VENDOR_DEVICES if device.handshake_annotation],
+        [device.numbered for device in VENDOR_DEVICES if device.numbered],
     ):
         assert len(set(names)) == len(names)
     assert {device.vendor for device in VENDOR_DEVICES} == set(Vendor)
-
-
-def test_no_ascend_template_is_larger_than_its_chip() -> None:
-    for chip in ASCEND_CHIPS:
-        for template in chip.templates:
-            assert template.framebuffer_mib <= chip.framebuffer_mib
-            assert template.ai_cores <= chip.ai_cores
 
 
 @pytest.mark.parametrize(
@@ -90,26 +130,10 @@ def test_a_message_names_the_vendors_annotation() -> None:
         parse_vendor_allocations({"hami.io/dcu-devices-allocated": "DCU-0,1"})
 
 
-@given(
-    st.lists(
-        st.builds(
-            AscendGrant,
-            card=st.from_regex(r"[A-Za-z0-9._/-]{1,40}", fullmatch=True),
-            template=st.none() | st.sampled_from(["vir05_1c_16g", "vir04"]),
-            framebuffer_mib=st.integers(0, 10**6),
-            core_percent=st.integers(0, 100),
-        ),
-        max_size=3,
-    )
-)
-def test_ascends_own_annotation_is_the_same_after_writing_and_reading(grants: list[AscendGrant]) -> None:
-    assert parse_ascend_grants(render_ascend_grants(grants), "huawei.com/Ascend910B3") == tuple(grants)
-
-
 @given(st.text(max_size=60))
 def test_any_text_is_read_or_corrupt(text: str) -> None:
     for read in (
-        lambda: parse_ascend_grants(text, "huawei.com/Ascend910B3"),
+        lambda: parse_metax_register(text),
         lambda: parse_vendor_allocations({"hami.io/xpu-devices-allocated": text}),
     ):
         try:
