@@ -6,12 +6,14 @@ Called by `exporter.reader_node`; the catalogue of metrics is made from `FAMILIE
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from exporter.attribution.records import AttributedSlice, Attribution, FindingKind
 from exporter.families import CataloguedFamily, Family, FamilyKind
+from exporter.nvml.figures import MigFigures
 from fleet.schema import SLICE_IDENTITY
 from fleet.usage import SliceKey
 
@@ -41,6 +43,12 @@ _CERTAIN = CataloguedFamily(
     help_text="1 where card and amount of a grant are known, 0 where either is the best guess of its only source.",
     label_names=(*SLICE_IDENTITY, "source"),
 )
+_INSTANCE = CataloguedFamily(
+    name="gputide_slice_mig_info",
+    kind=FamilyKind.INFO,
+    help_text="A MIG instance that a container was granted; always 1.",
+    label_names=(*SLICE_IDENTITY, "mig", "mig_profile", "gpu_instance", "compute_instance"),
+)
 _FINDINGS = CataloguedFamily(
     name="gputide_attribution_findings",
     kind=FamilyKind.GAUGE,
@@ -53,7 +61,15 @@ _FINDING = CataloguedFamily(
     help_text="A pod or card about which something is odd; always 1.",
     label_names=(*_NODE_LABELS, "kind", "namespace", "pod", "container", "card"),
 )
-FAMILIES: tuple[CataloguedFamily, ...] = (_SOURCE_AGE, _SOURCE_FAILURES, _PROCESSES, _CERTAIN, _FINDINGS, _FINDING)
+FAMILIES: tuple[CataloguedFamily, ...] = (
+    _SOURCE_AGE,
+    _SOURCE_FAILURES,
+    _PROCESSES,
+    _CERTAIN,
+    _INSTANCE,
+    _FINDINGS,
+    _FINDING,
+)
 """Every family that is made here."""
 
 
@@ -62,7 +78,7 @@ class SourceState:
     """How one source fares.
 
     Attributes:
-        source: `kubelet`, `hami_regions` or `api_server`.
+        source: `kubelet`, `hami_regions`, `processes` or `api_server`.
         age_seconds: since it last answered; None where it never did.
         failures: times that it could not be asked.
     """
@@ -84,6 +100,7 @@ class NodeFamilies:
         self._place = (cluster, node)
         self._keys: tuple[SliceKey, ...] = ()
         self._labels: tuple[tuple[str, ...], ...] = ()
+        self._instance_labels: tuple[tuple[str, ...], ...] = ()
 
     def of_slices(
         self, keys: tuple[SliceKey, ...], slices: tuple[AttributedSlice, ...], *, are_processes_seen: bool
@@ -107,6 +124,29 @@ class NodeFamilies:
                 np.array([found.is_certain and found.is_amount_known for found in slices], np.float64),
             ),
         )
+
+    def of_instances(
+        self, keys: tuple[SliceKey, ...], slices: tuple[AttributedSlice, ...], migs: Iterable[MigFigures]
+    ) -> tuple[Family, ...]:
+        """Which MIG instances each slice consists of; none where no slice has any.
+
+        Args:
+            keys: a key for each slice.
+            slices: the slices.
+            migs: the instances that the driver knows.
+        """
+        known = {mig.mig: mig for mig in migs}
+        labels = tuple(
+            (
+                *(str(getattr(key, name)) for name in SLICE_IDENTITY),
+                *(mig.mig, mig.mig_profile, str(mig.gpu_instance), str(mig.compute_instance)),
+            )
+            for key, found in zip(keys, slices, strict=True)
+            for mig in (known[instance] for instance in found.instances if instance in known)
+        )
+        if labels != self._instance_labels:
+            self._instance_labels = labels
+        return (_INSTANCE.of(self._instance_labels, np.ones(len(labels))),) if labels else ()
 
     def of_findings(self, attribution: Attribution) -> tuple[Family, ...]:
         """What is odd: how often by kind, and about whom."""

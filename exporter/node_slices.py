@@ -4,7 +4,8 @@ Pure. Whose figure counts, the surest first:
 
 - A slice that has its card to itself does what the card does.
 - A MIG instance has figures of its own, of the instance and not of the card.
-- On a shared card, the driver's figures of the container's processes, added up; without any process there, 0.
+- On a shared card, the driver's figures of the container's processes, added up; without any process there, 0. While a
+  server of MPS works, it works for some of them, and the driver doesn't tell for whom.
 - HAMi's region of the container, for what the driver doesn't tell of processes.
 
 What none of them tells is absent. Called by `exporter.reader_node`.
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from exporter.attribution.mps import lists_mps_clients
 from exporter.attribution.records import AttributedSlice
 from exporter.nvml.figures import Activities, Activity, CardFigures, MigFigures, ProcessFigures, Spread
 from exporter.reader import Float64
@@ -66,12 +68,14 @@ class CardsNow:
         shared: cards on which a process runs that was not granted them.
         sees_processes: the host's processes can be looked at, so that a container without one has none.
         regions: HAMi's regions; None where the node has none.
+        mps_servers: processes, by card and id, that work for the tenants of their card together.
     """
 
     figures: Mapping[CardId, CardFigures]
     shared: frozenset[CardId]
     sees_processes: bool
     regions: HamiReading | None
+    mps_servers: frozenset[tuple[CardId, int]] = frozenset()
 
 
 def slice_values(slices: Sequence[AttributedSlice], now: CardsNow) -> dict[Measure, Float64]:
@@ -87,8 +91,8 @@ def slice_values(slices: Sequence[AttributedSlice], now: CardsNow) -> dict[Measu
         _values(
             found,
             now.figures[found.grant.card],
+            now,
             is_alone=tenants[found.grant.card] == 1 and found.grant.card not in now.shared,
-            sees_processes=now.sees_processes,
             of_region=regions.get((found.pod_uid or "", found.grant.container, str(found.grant.card)), {}),
         )
         for found in slices
@@ -103,11 +107,20 @@ def slice_values(slices: Sequence[AttributedSlice], now: CardsNow) -> dict[Measu
 
 
 def _values(
-    found: AttributedSlice, figures: CardFigures, *, is_alone: bool, sees_processes: bool, of_region: Values
+    found: AttributedSlice, figures: CardFigures, now: CardsNow, *, is_alone: bool, of_region: Values
 ) -> Values:
     of_processes: Values = {}
-    if figures.processes is not None and sees_processes and found.pod_uid is not None:
-        of_processes = _of_processes([process for process in figures.processes if process.pid in found.pids])
+    if figures.processes is not None and now.sees_processes and found.pod_uid is not None:
+        own = [process for process in figures.processes if process.pid in found.pids]
+        servers = [process for process in figures.processes if (found.grant.card, process.pid) in now.mps_servers]
+        if found.instances:
+            of_processes = _of_processes(own)
+        elif is_alone:
+            of_processes = _of_processes([*own, *servers])
+        elif servers:
+            of_processes = _beside_servers(own, servers, are_clients_listed=lists_mps_clients(figures))
+        else:
+            of_processes = _of_processes(own)
     if found.instances:
         instances = [instance for instance in figures.migs if instance.mig in found.instances]
         return {**of_processes, **_of_instances(instances, figures.migs)}
@@ -141,6 +154,22 @@ def _of_processes(processes: Sequence[ProcessFigures]) -> Values:
     if len(known) == len(held):
         values[Measure.FRAMEBUFFER_USED] = float(sum(known))
     return values
+
+
+def _beside_servers(
+    own: Sequence[ProcessFigures], servers: Sequence[ProcessFigures], *, are_clients_listed: bool
+) -> Values:
+    """What one of several tenants does on a card with servers of MPS.
+
+    What a server uses, its clients use together; on cards before Volta it is listed in their place.
+    """
+    if not own and are_clients_listed:
+        return _of_processes(own)
+    is_idle = {
+        measure: all((spread := spread_of(server)) is not None and spread.mean == 0 for server in servers)
+        for measure, spread_of in _OF_PROCESS.items()
+    }
+    return {measure: value for measure, value in _of_processes(own).items() if is_idle.get(measure, bool(own))}
 
 
 def _of_instances(instances: Sequence[MigFigures], all_instances: Iterable[MigFigures]) -> Values:

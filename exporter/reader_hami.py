@@ -5,22 +5,25 @@ columns by container. A region that can't be believed is named with the reason; 
 whose process never called CUDA has a directory and no region: it is listed, with no card. Never blocks on a process of
 a container: no lock is taken, no byte is written.
 
-What is done about the library's known lies stands in `exporter.regions.figures`; one needs the card's own duty cycle
-and is caught here: on some cards the driver reports no utilisation per process, and a container shows 0 under full load
-(Project-HAMi/HAMi#2015).
+What is done about the library's known lies stands in `exporter.regions.figures`; two need the driver's own word and are
+caught here. On some cards the driver reports no utilisation per process, and a container shows 0 under full load
+(Project-HAMi/HAMi#2015). And a process that was killed keeps its slot (`exporter.regions.killed`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from exporter.regions.columns import CardFacts, HamiReading
 from exporter.regions.followed import FollowedRegion
+from exporter.regions.killed import KilledProcesses
 from exporter.regions.looks import RegionLooks
 from exporter.regions.slices import Seen, SliceRows, card_counts_of, container_columns, process_columns
-from exporter.regions.tree import ContainerKey, ContainerPlace, RegionTree
+from exporter.regions.tree import NO_CLAIMS, ClaimUsers, ContainerKey, ContainerPlace, RegionTree
 
 
 class HamiReader:
@@ -28,29 +31,39 @@ class HamiReader:
 
     Args:
         containers_dir: `<hook path>/vgpu/containers`; may not be there yet.
+        claims_dir: `<hook path>/vgpu/claims`; may not be there. None not to look.
     """
 
-    def __init__(self, containers_dir: Path) -> None:
-        self._tree = RegionTree(containers_dir)
+    def __init__(self, containers_dir: Path, claims_dir: Path | None = None) -> None:
+        self._tree = RegionTree(containers_dir, claims_dir)
         self._looks = RegionLooks()
         self._framebuffers: Mapping[str, float] = {}
         self._places: tuple[ContainerPlace, ...] = ()
         self._keys: tuple[ContainerKey, ...] = ()
         self._rows: SliceRows | None = None
+        self._killed = KilledProcesses()
 
-    def read(self, cards: Mapping[str, CardFacts], *, now_seconds: float, deadline_seconds: float) -> HamiReading:
+    def read(
+        self,
+        cards: Mapping[str, CardFacts],
+        *,
+        now_seconds: float,
+        deadline_seconds: float,
+        claims: ClaimUsers = NO_CLAIMS,
+    ) -> HamiReading:
         """Reads every region once.
 
         Args:
             cards: what is known of the node's cards, by UUID; may be empty.
             now_seconds: Unix seconds.
             deadline_seconds: longest time that the call may take, above 0.
+            claims: who uses which claim of HAMi's driver, as far as it is known.
 
         Raises:
             Unavailable: it would take longer, or the directory is there and can't be read.
         """
         deadline_at = time.monotonic() + deadline_seconds
-        places = self._tree.look()
+        places = self._tree.look(claims)
         if places is not self._places:
             self._places, self._keys = places, tuple(place.key for place in places)
         regions = _numbered(places)
@@ -59,8 +72,13 @@ class HamiReader:
         }
         if framebuffers != self._framebuffers:
             self._framebuffers = framebuffers
+        gone = self._killed.gone(cards)
         looks = self._looks.at(
-            regions, framebuffers=self._framebuffers, now_seconds=now_seconds, deadline_at=deadline_at
+            regions,
+            framebuffers=self._framebuffers,
+            now_seconds=now_seconds,
+            deadline_at=deadline_at,
+            gone=np.fromiter(gone, dtype=np.int32, count=len(gone)),
         )
         seen = [Seen.of(look) for look in looks]
         card_counts = card_counts_of(len(places), seen)
@@ -69,6 +87,7 @@ class HamiReader:
             self._rows = SliceRows(places, self._keys, card_counts, self._rows)
         for region in changed:
             region.cards_changed = False
+        self._killed.forget_all_but(_standing(seen))
         return HamiReading(
             at_seconds=now_seconds,
             slices=self._rows.columns(seen, cards),
@@ -81,6 +100,11 @@ class HamiReader:
         """Closes every region; more than once does no harm."""
         self._tree.close()
         self._places, self._keys, self._rows = (), (), None
+
+
+def _standing(seen: Sequence[Seen]) -> frozenset[int]:
+    """Host pids in the slots of all regions, living or not."""
+    return frozenset[int]().union(*(np.unique(part.figures.host_pid[part.rows]).tolist() for part in seen))
 
 
 def _numbered(places: tuple[ContainerPlace, ...]) -> list[FollowedRegion]:

@@ -7,6 +7,7 @@ kubelet that is being restarted ends no grant. Chosen by the front door's `expor
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,21 +15,27 @@ from typing import Generic, TypeVar
 
 from exporter.attribution.attributor import Attributor
 from exporter.attribution.cards import KnownCard, KnownInstance
+from exporter.attribution.claim_users import sole_users
+from exporter.attribution.mps import is_mps_server
 from exporter.attribution.periods import GrantPeriods
 from exporter.attribution.pods import PodFacts
 from exporter.attribution.process_places import ProcessPlaces
-from exporter.attribution.records import AttributedSlice, FindingKind, NodeView, ProcessOnCard
+from exporter.attribution.records import Attribution, Finding, FindingKind, NodeView, ProcessOnCard
+from exporter.cluster_reader import Watched
 from exporter.families import Family
 from exporter.kubelet.pod_resources import DeviceRow, PodResources, PodRow
 from exporter.node_families import NodeFamilies, SourceState
+from exporter.node_objects import NodeObjects
 from exporter.node_pods import NodePods
 from exporter.node_slices import CardsNow, slice_values
 from exporter.nvml.figures import Activity, CardFigures, CardsReading
+from exporter.process_series import ProcessSeries
 from exporter.reader import Reading
 from exporter.reader_hami import HamiReader
 from exporter.reader_nvml import NvmlReader
 from exporter.regions.columns import CardFacts, HamiReading
 from exporter.regions.families import NodeNames, RegionFamilies
+from exporter.regions.tree import ClaimUsers
 from fleet.errors import Corrupt, Unavailable
 from fleet.inventory import Card, CardId
 from fleet.logs import logger
@@ -42,6 +49,11 @@ Answer = TypeVar("Answer")
 
 _CARDS_SHARE = 0.6
 """Of a reading's time, what the driver may take."""
+_KUBELET_SHARE = 0.5
+"""Of the time that is left after that, what the kubelet may take: one that hangs must not hide HAMi's regions."""
+_OF_CLAIMS = (Watched.RESOURCE_CLAIMS, Watched.RESOURCE_SLICES)
+_PODS_SHARE = 0.3
+"""Of the first reading's time, what the API server may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,21 +82,31 @@ class NodeReader:
         sources: whom it asks; closed with the reader.
         cluster: name of the cluster.
         node: name of this node.
+        process_series: names single processes; None where nobody asked for them.
         clock: Unix seconds; for tests.
     """
 
     def __init__(
-        self, sources: NodeSources, *, cluster: str, node: str, clock: Callable[[], float] = time.time
+        self,
+        sources: NodeSources,
+        *,
+        cluster: str,
+        node: str,
+        process_series: ProcessSeries | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._sources = sources
         self._cluster = cluster
         self._node = node
+        self._process_series = process_series
         self._clock = clock
         self._attributor = Attributor()
         self._periods = GrantPeriods()
+        self._is_begun = False
         self._cards: dict[CardId, Card] = {}
         self._kubelet = _Kept[HandedOut]("kubelet")
         self._regions = _Kept[HamiReading]("hami_regions")
+        self._processes_seen = _Kept[tuple[ProcessOnCard, ...]]("processes")
         self._region_families = RegionFamilies(cluster=cluster, node=node)
         self._names = NodeNames(pods={}, card_models={})
         self._families = NodeFamilies(cluster=cluster, node=node)
@@ -98,9 +120,11 @@ class NodeReader:
             raise Unavailable("cannot read this node: the driver has told nothing")
         self._cards.update((card.card, card) for card in reading.change.cards)
         figures = {card.identity.card: card.figures for card in found.cards if card.is_new and card.figures is not None}
+        self._await_pods(min(_PODS_SHARE * deadline_seconds, until - time.monotonic()))
         rows, allocatable = self._handed_out(until) or (None, None)
-        regions = self._read_regions(figures, until)
         pods = None if self._sources.pods is None else self._sources.pods.facts()
+        named = NodeObjects() if self._sources.pods is None else self._sources.pods.objects()
+        regions = self._read_regions(figures, sole_users(named.claims, pods or ()), until)
         processes, sees_processes = self._processes(figures)
         attribution = self._attributor.attribute(
             NodeView(
@@ -110,7 +134,9 @@ class NodeReader:
                 rows=rows,
                 allocatable=allocatable,
                 pods=pods,
-                owners={},
+                owners=named.owners,
+                claims=named.claims,
+                published=named.published,
                 processes=processes,
                 enclosing=self._sources.processes.enclosing(),
             ),
@@ -118,7 +144,7 @@ class NodeReader:
         )
         change = self._periods.follow(attribution, reading.at)
         shown = tuple(slice_ for slice_ in self._periods.slices if slice_.grant.card in figures)
-        keys = tuple(_key(slice_) for slice_ in shown)
+        keys = tuple(SliceKey.of(slice_.grant) for slice_ in shown)
         values = slice_values(
             shown,
             CardsNow(
@@ -126,6 +152,7 @@ class NodeReader:
                 shared=frozenset(
                     CardId(odd.card) for odd in attribution.findings if odd.kind is FindingKind.STRANGER
                 ),
+                mps_servers=frozenset((server.card, server.pid) for server in attribution.mps_servers),
                 sees_processes=sees_processes,
                 regions=regions,
             ),
@@ -139,7 +166,9 @@ class NodeReader:
                 *reading.families,
                 *self._families_of_regions(regions, pods),
                 *self._families.of_slices(keys, shown, are_processes_seen=pods is not None),
-                *self._families.of_findings(attribution),
+                *self._families.of_instances(keys, shown, (mig for card in figures.values() for mig in card.migs)),
+                *(self._process_series.of(figures, self._cards, shown) if self._process_series is not None else ()),
+                *self._families.of_findings(_with_refusals(attribution, named)),
                 *self._families.of_sources(self._source_states()),
             ),
         )
@@ -154,13 +183,31 @@ class NodeReader:
         if self._sources.regions is not None:
             self._sources.regions.close()
 
+    def _await_pods(self, seconds: float) -> None:
+        """Gives the API server time before the first reading: a grant that begins without its owner begins twice."""
+        if self._sources.pods is not None and not self._is_begun:
+            self._sources.pods.wait(seconds)
+        self._is_begun = True
+
     def _handed_out(self, until: float) -> HandedOut | None:
         kubelet = self._sources.kubelet
         if kubelet is None:
             return None
-        return self._kubelet.of(lambda seconds: (kubelet.list(seconds), kubelet.allocatable(seconds)), until)
 
-    def _read_regions(self, figures: Mapping[CardId, CardFigures], until: float) -> HamiReading | None:
+        def ask(seconds: float) -> HandedOut:
+            due = time.monotonic() + seconds
+            rows = kubelet.list(seconds)
+            left = due - time.monotonic()
+            if left <= 0:
+                raise Unavailable("cannot ask the kubelet what may be handed out: no time is left of this reading")
+            return rows, kubelet.allocatable(left)
+
+        now = time.monotonic()
+        return self._kubelet.of(ask, now + _KUBELET_SHARE * (until - now))
+
+    def _read_regions(
+        self, figures: Mapping[CardId, CardFigures], claims: ClaimUsers, until: float
+    ) -> HamiReading | None:
         regions = self._sources.regions
         if regions is None:
             return None
@@ -168,11 +215,13 @@ class NodeReader:
             str(card): CardFacts(
                 framebuffer_bytes=None if told.framebuffer is None else float(told.framebuffer.total_bytes),
                 duty_cycle_ratio=_duty_cycle(told),
+                host_pids=None if told.processes is None else frozenset(one.pid for one in told.processes),
             )
             for card, told in figures.items()
         }
         found = self._regions.of(
-            lambda seconds: regions.read(facts, now_seconds=self._clock(), deadline_seconds=seconds), until
+            lambda seconds: regions.read(facts, now_seconds=self._clock(), deadline_seconds=seconds, claims=claims),
+            until,
         )
         # Unlike a grant, a figure from before says nothing of now.
         return found if self._regions.is_fresh else None
@@ -180,13 +229,24 @@ class NodeReader:
     def _processes(self, figures: Mapping[CardId, CardFigures]) -> tuple[tuple[ProcessOnCard, ...], bool]:
         """Processes on the cards, and whether the host's can be looked at."""
         listed = [(process.pid, card) for card, told in figures.items() for process in told.processes or ()]
-        places = {place.pid: place.places for place in self._sources.processes.look(pid for pid, _ in listed)}
-        found = tuple(
-            ProcessOnCard(pid=pid, card=card, places=places[pid])
-            for pid, card in dict.fromkeys(listed)
-            if pid in places
-        )
-        return found, bool(found) or not listed
+
+        def look(_seconds: float) -> tuple[ProcessOnCard, ...]:
+            places = {place.pid: place for place in self._sources.processes.look(pid for pid, _ in listed)}
+            if listed and not places:
+                raise Unavailable(f"cannot look at any of {len(listed)} processes that the driver lists on the cards")
+            return tuple(
+                ProcessOnCard(
+                    pid=pid,
+                    card=card,
+                    places=places[pid].places,
+                    is_mps_server=is_mps_server(places[pid].name, figures[card]),
+                )
+                for pid, card in dict.fromkeys(listed)
+                if pid in places
+            )
+
+        found = self._processes_seen.of(look, math.inf)
+        return (found or (), True) if self._processes_seen.is_fresh else ((), False)
 
     def _known_cards(self, found: CardsReading) -> tuple[KnownCard, ...]:
         """The cards, those that hang among them: a grant does not end because its card says nothing."""
@@ -229,9 +289,10 @@ class NodeReader:
             for kept, source in ((self._kubelet, self._sources.kubelet), (self._regions, self._sources.regions))
             if source is not None
         ]
+        states.append(self._processes_seen.state())
         if self._sources.pods is not None:
             watch = self._sources.pods.state()
-            failures = sum(count for _, count in watch.errors)
+            failures = sum(count for _, count in watch.errors) + self._sources.pods.objects().failures
             states.append(SourceState(source="api_server", age_seconds=watch.age_seconds, failures=failures))
         return tuple(states)
 
@@ -276,17 +337,15 @@ class _Kept(Generic[Answer]):
         return SourceState(source=self._source, age_seconds=age, failures=self.failures)
 
 
-def _key(found: AttributedSlice) -> SliceKey:
-    grant = found.grant
-    return SliceKey(
-        cluster=grant.cluster,
-        namespace=grant.namespace,
-        pod=grant.pod,
-        container=grant.container,
-        node=grant.node,
-        card=grant.card,
-        card_model=grant.card_model,
-    )
+def _with_refusals(attribution: Attribution, named: NodeObjects) -> Attribution:
+    """What may not be read of the cluster is odd too, once for each kind of use."""
+    if not named.refused:
+        return attribution
+    kinds = {
+        FindingKind.CLAIMS_REFUSED if watched in _OF_CLAIMS else FindingKind.OWNERS_REFUSED for watched in named.refused
+    }
+    refused = tuple(Finding(kind=kind, namespace="", pod="") for kind in sorted(kinds))
+    return replace(attribution, findings=(*attribution.findings, *refused))
 
 
 def _duty_cycle(figures: CardFigures) -> float | None:

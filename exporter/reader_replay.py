@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exporter.reader import Block, InventoryChange, Reading, Samples
-from exporter.replay_places import Places, slice_key
+from exporter.replay_places import Places
 from exporter.seating import Seating, Table, played
 from exporter.trace import Trace, epoch_ms, from_epoch_ms
 from exporter.trace_usage import Piece, joined
@@ -142,7 +142,7 @@ class ReplayReader:
             self._row_of_grant[:] = -1
             self._rows_generation = self._places.generation
         for number in np.unique(grants[self._row_of_grant[grants] < 0]).tolist():
-            key = slice_key(self._places.current(number))
+            key = SliceKey.of(self._places.current(number))
             if key not in self._slice_rows:
                 self._slice_rows[key] = len(self._slices)
                 self._slices.append(key)

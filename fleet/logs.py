@@ -37,7 +37,8 @@ def set_up_logs(*, level: str = "info", log_format: LogFormat = LogFormat.AUTO, 
     Args:
         level: one of `LEVELS`; what lies below is dropped before it is rendered.
         log_format: prose or JSON.
-        stream: where to write; standard error by default, because standard output belongs to data.
+        stream: where to write; by default standard error, whatever that is at the moment of each event, because
+            standard output belongs to data.
 
     Raises:
         Misconfigured: no such level.
@@ -49,7 +50,7 @@ def set_up_logs(*, level: str = "info", log_format: LogFormat = LogFormat.AUTO, 
     structlog.configure(
         processors=_processors(is_json=is_json, has_colours=target.isatty()),
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.WriteLoggerFactory(file=target),
+        logger_factory=_to_standard_error if stream is None else structlog.WriteLoggerFactory(file=stream),
         # Loggers made at import time must follow a later call.
         cache_logger_on_first_use=False,
     )
@@ -58,6 +59,11 @@ def set_up_logs(*, level: str = "info", log_format: LogFormat = LogFormat.AUTO, 
 def logger(name: str) -> FilteringBoundLogger:
     """The logger of one module; `name` is its `__name__` and stands in each event as `module`."""
     return cast("FilteringBoundLogger", structlog.get_logger(module=name))
+
+
+def _to_standard_error(*_names: object) -> structlog.WriteLogger:
+    # Whoever replaces standard error may close the one before.
+    return structlog.WriteLogger(sys.stderr)
 
 
 def _processors(*, is_json: bool, has_colours: bool) -> list[Processor]:

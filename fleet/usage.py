@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.inventory import CardId, CardModelName, Inventory
+from fleet.inventory import CardId, CardModelName, Grant, Inventory
 from fleet.schema import Measure
 
 Key = TypeVar("Key")
@@ -36,6 +36,19 @@ class SliceKey:
     node: str
     card: CardId
     card_model: CardModelName
+
+    @classmethod
+    def of(cls, grant: Grant) -> SliceKey:
+        """The key of the slice that a grant gives."""
+        return cls(
+            cluster=grant.cluster,
+            namespace=grant.namespace,
+            pod=grant.pod,
+            container=grant.container,
+            node=grant.node,
+            card=grant.card,
+            card_model=grant.card_model,
+        )
 
     @property
     def pod_id(self) -> str:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from exporter.allocation.records import ContainerNeeds
 from exporter.attribution.owners import workload_of
@@ -34,12 +34,15 @@ from exporter.attribution.records import (
 )
 from exporter.attribution.sources import Held, Sources
 from exporter.attribution.tenants import seat_processes
-from exporter.kubelet.pod_resources import PodRow
+from exporter.kubelet.pod_resources import DeviceRow, PodRow
 from fleet.grammar_kai import RESERVATION_NAMESPACES
 from fleet.inventory import CardId, Grant, Priority
 
 FINDINGS_MAX = 1000
 """Most findings that are kept of one round."""
+
+CLOCK_SKEW_MAX = timedelta(minutes=5)
+"""How far the clock of the machine that binds pods may be ahead of this node's."""
 
 PodName = tuple[str, str]
 """Namespace and name."""
@@ -48,20 +51,31 @@ PodName = tuple[str, str]
 class Attributor:
     """Joins one round after the other, and grants anew only where more has changed than processes. For one thread.
 
-    Pods come and go far less often than they are looked at, and with 80 containers the join is most of a round.
+    Pods come and go far less often than they are looked at, and with 80 containers the join is most of a round. The
+    plugin of a resource that lists nothing any more is away, or starts anew: what it listed last goes on telling how
+    many share a card.
     """
 
     def __init__(self) -> None:
         self._view: NodeView | None = None
+        self._listed: tuple[DeviceRow, ...] = ()
         self._granted = Attribution(slices=(), findings=())
 
     def attribute(self, view: NodeView, now: datetime) -> Attribution:
         """Joins all sources of one node, as `attribute` does; grants without a start of their own keep their first."""
-        bare = replace(view, processes=())
+        bare = replace(view, processes=(), allocatable=self._allocatable(view))
         if bare != self._view:
             self._granted = _granted(bare, now)
             self._view = bare
         return _seated(self._granted, view)
+
+    def _allocatable(self, view: NodeView) -> tuple[DeviceRow, ...] | None:
+        if view.allocatable is None:
+            return None
+        listed = tuple(row for row in view.allocatable if row.ids)
+        resources = {row.resource for row in listed}
+        self._listed = (*listed, *(row for row in self._listed if row.resource not in resources))
+        return self._listed
 
 
 def attribute(view: NodeView, now: datetime) -> Attribution:
@@ -94,8 +108,9 @@ def _granted(view: NodeView, now: datetime) -> Attribution:
 
 
 def _seated(granted: Attribution, view: NodeView) -> Attribution:
-    seated, odd = seat_processes(granted.slices, view)
-    return Attribution(slices=seated, findings=_in_order((*granted.findings, *odd)) if odd else granted.findings)
+    seated = seat_processes(granted.slices, view)
+    odd = seated.findings
+    return replace(seated, findings=_in_order((*granted.findings, *odd)) if odd else granted.findings)
 
 
 def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -258,8 +273,10 @@ def _started_at(pod: _Pod) -> datetime:
     bound_at = None if pod.facts is None else pod.facts.record.bound_at
     if bound_at is None:
         return pod.now
-    # Another machine's clock may be ahead of this one's; no grant begins in the future.
-    return min(pod.now, datetime.fromtimestamp(bound_at, UTC))
+    started_at = datetime.fromtimestamp(bound_at, UTC)
+    # The scheduler's clock may be a little ahead of this node's, and the scheduler layer tells the same pod's start by
+    # it; what lies further ahead is nonsense, and no grant begins in the future.
+    return started_at if started_at <= pod.now + CLOCK_SKEW_MAX else pod.now
 
 
 def _needs(facts: PodFacts | None, container: str) -> ContainerNeeds | None:

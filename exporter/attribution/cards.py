@@ -12,11 +12,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fleet.catalogue import find_model
-from fleet.grammar_claims import NVIDIA_DRIVER, PublishedDevice
+from fleet.grammar_claims import HAMI_DRIVER, NVIDIA_DRIVER, PublishedDevice
 from fleet.grammar_device_ids import DeviceId, DeviceIdForm, IdTruth
 from fleet.inventory import Card
 
-_MINOR_DEVICE = re.compile(r"gpu-(\d{1,3})", re.ASCII)
+_MINOR_DEVICES = {
+    NVIDIA_DRIVER: re.compile(r"gpu-(\d{1,3})", re.ASCII),
+    HAMI_DRIVER: re.compile(r"hami-gpu-(\d{1,3})", re.ASCII),
+}
+"""Names that drivers give whole cards, by the kernel's number of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,12 +139,20 @@ class KnownCards:
         Args:
             driver: name of the driver.
             device: name of the device in its pool.
-            published: what the driver publishes of it; None where that could not be read. NVIDIA's names tell whole
-                cards by themselves.
+            published: what the driver publishes of it; None where that could not be read. NVIDIA's and HAMi's names
+                tell whole cards by themselves.
         """
         if published is not None and published.uuid is not None:
             return self._units.get(published.uuid)
-        match = _MINOR_DEVICE.fullmatch(device) if driver == NVIDIA_DRIVER else None
+        if published is not None and published.parent is not None:
+            # An instance that is made when a claim is prepared: its card and size are known, and not what it is called.
+            parent = self._units.get(published.parent)
+            size = KnownInstance(
+                instance=None, profile=published.profile, framebuffer_bytes=published.framebuffer_bytes
+            )
+            return None if parent is None else Unit(card=parent.card, instance=size)
+        pattern = _MINOR_DEVICES.get(driver)
+        match = None if pattern is None else pattern.fullmatch(device)
         return self._minors.get(int(match[1])) if match is not None else None
 
 

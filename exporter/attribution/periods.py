@@ -1,7 +1,9 @@
 """Turns one attribution after the other into grants that begin and end.
 
 A slice keeps its start for as long as it lasts; a pod of the same name but another UID is another life, and what has
-changed in size, owner or labels is another period. Called by the node exporter once per round.
+changed in size or labels is another period. What is merely known better (the pod's UID and with it the time when it
+was bound, the owner of its owner) is the same period, told anew: so it begins when the scheduler layer, which knows the
+same pod by the same status, says that it does. Called by the node exporter once per round.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ class GrantChange:
     """What came and went since the attribution before; the first one names all that stands there.
 
     Attributes:
-        started: grants whose period began.
+        started: grants whose period began, and grants that are known better now: those take the place of what was
+            told of the same pod, container and card.
         ended: grants whose period is over, with `ended_at`; otherwise equal to what was once started.
     """
 
@@ -61,8 +64,14 @@ class GrantPeriods:
             elif found.grant is self._found.get(name) or _is_same_period(before, found):
                 # Who is asked later may know less; what was told once is kept, its start above all.
                 living[name] = replace(found, pod_uid=before.pod_uid, grant=before.grant)
+            elif before.pod_uid is None:
+                living[name] = found
+                started.append(found.grant)
+            elif _is_same_but_for_its_owner(before, found):
+                living[name] = replace(found, grant=replace(found.grant, started_at=before.grant.started_at))
+                started.append(living[name].grant)
             else:
-                is_new_life = before.pod_uid is not None and before.pod_uid != found.pod_uid
+                is_new_life = before.pod_uid != found.pod_uid
                 since = max(before.grant.started_at, found.grant.started_at) if is_new_life else now
                 ended.append(replace(before.grant, ended_at=now))
                 living[name] = replace(found, grant=replace(found.grant, started_at=since))
@@ -79,6 +88,14 @@ def _is_same_period(before: AttributedSlice, found: AttributedSlice) -> bool:
         return True
     is_same_life = before.pod_uid == found.pod_uid
     return is_same_life and before.grant == replace(found.grant, started_at=before.grant.started_at)
+
+
+def _is_same_but_for_its_owner(before: AttributedSlice, found: AttributedSlice) -> bool:
+    of_before = replace(
+        before.grant, workload=found.grant.workload, workload_kind=found.grant.workload_kind,
+        started_at=found.grant.started_at,
+    )  # fmt: skip
+    return before.pod_uid == found.pod_uid and of_before == found.grant
 
 
 def _name(found: AttributedSlice) -> SliceName:

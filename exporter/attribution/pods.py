@@ -17,7 +17,13 @@ from exporter.allocation.pods import pod_record
 from exporter.allocation.records import PodRecord
 from exporter.attribution.cgroup import container_id_of_status
 from fleet.errors import Corrupt
-from fleet.grammar_mgpu import CORES_RESOURCE, FRAMEBUFFER_RESOURCE, INDEX_ANNOTATION_PREFIX, parse_card_indexes
+from fleet.grammar_mgpu import (
+    CORES_RESOURCE,
+    FRAMEBUFFER_RESOURCE,
+    INDEX_ANNOTATION_PREFIX,
+    RECLAIMED_CORES_RESOURCE,
+    parse_card_indexes,
+)
 from fleet.grammar_mig import MIG_ALLOCATIONS_ANNOTATION, parse_mig_allocations
 from fleet.units import MIB
 
@@ -157,7 +163,8 @@ def _indexes(manifest: Mapping[str, object], annotations: Mapping[str, str]) -> 
             continue
         indexes = parse_card_indexes(value)
         limits = mapping(mapping(container.get("resources")).get("limits"))
-        mib, percent = quantity(limits.get(FRAMEBUFFER_RESOURCE)), quantity(limits.get(CORES_RESOURCE))
+        mib = quantity(limits.get(FRAMEBUFFER_RESOURCE))
+        percent = quantity(limits.get(CORES_RESOURCE, limits.get(RECLAIMED_CORES_RESOURCE)))
         found.append(
             ContainerIndexes(
                 container=name,

@@ -5,7 +5,9 @@ ends while it is looked at is simply not there; a process id that is used anew i
 whatever joins the driver's processes with `exporter.attribution.attributor`.
 
 The driver lists process ids of the host: this process must see the host's processes (`hostPID`, or the host's `/proc`
-mounted and named as `proc_root`), and must run with the host's cgroup namespace, or paths of its own pod are hidden.
+mounted and named as `proc_root`), and must run with the host's cgroup namespace, or paths of its own pod are hidden. In
+a namespace of its own the same id is another process, which would be blamed or let a tenant look idle; and the driver
+may list nobody at all.
 
 Source: man7.org/linux/man-pages/man5/proc_pid_stat.5.html (field 22), man7/cgroups.7.html.
 """
@@ -17,6 +19,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from exporter.attribution.cgroup import TEXT_LENGTH_MAX, CgroupPlace, enclosing_pods, parse_cgroup
+from exporter.process_stat import ProcessStats, printable
+from fleet.errors import Unavailable
 
 PROCESSES_MAX = 16384
 """Most processes that are looked at in one go; a card's driver lists far fewer."""
@@ -32,11 +36,13 @@ class ProcessPlace:
 
     Attributes:
         pid: process id on the host.
+        name: what it calls itself, printable, at most 15 characters.
         started_ticks: start of the process, clock ticks since boot; with the id, unique until the node restarts.
         places: pods that its cgroup names, the outermost first; empty for a process of the node itself.
     """
 
     pid: int
+    name: str
     started_ticks: int
     places: tuple[CgroupPlace, ...]
 
@@ -50,6 +56,7 @@ class ProcessPlaces:
 
     def __init__(self, proc_root: str = "/proc") -> None:
         self._proc_root = proc_root
+        self._stats = ProcessStats(proc_root)
         self._known: dict[int, ProcessPlace] = {}
 
     def look(self, pids: Iterable[int]) -> tuple[ProcessPlace, ...]:
@@ -57,7 +64,15 @@ class ProcessPlaces:
 
         Args:
             pids: process ids on the host; what comes after the first `PROCESSES_MAX` is left out.
+
+        Raises:
+            Unavailable: the host's processes can't be seen, so that nobody can be placed, and nobody be missed.
         """
+        if not self._stats.sees_host():
+            raise Unavailable(
+                f"cannot look at processes on the cards: the host's are not those under "
+                f"exporter.proc_folder={self._proc_root} (hostPID is missing), or are hidden from this user"
+            )
         wanted = list(dict.fromkeys(pids))[:PROCESSES_MAX]
         found = [place for pid in wanted if (place := self._look(pid)) is not None]
         # Only what names a pod is remembered: the kubelet may still be about to move a process.
@@ -76,28 +91,34 @@ class ProcessPlaces:
 
     def _look(self, pid: int) -> ProcessPlace | None:
         folder = f"{self._proc_root}/{int(pid)}"
-        started = _started_ticks(folder)
-        if started is None:
+        line = _line(folder)
+        if line is None:
             return None
+        name, started = line
         known = self._known.get(pid)
-        if known is not None and known.started_ticks == started:
+        # A process that becomes another program keeps its id and its start.
+        if known is not None and (known.name, known.started_ticks) == line:
             return known
         data = _read(f"{folder}/cgroup", TEXT_LENGTH_MAX)
         # The id may have been given to another process between the two files.
-        if data is None or _started_ticks(folder) != started:
+        if data is None or (again := _line(folder)) is None or again[1] != started:
             return None
-        return ProcessPlace(pid=pid, started_ticks=started, places=parse_cgroup(data.decode(errors="replace")))
+        return ProcessPlace(
+            pid=pid, name=name, started_ticks=started, places=parse_cgroup(data.decode(errors="replace"))
+        )
 
 
-def _started_ticks(folder: str) -> int | None:
+def _line(folder: str) -> tuple[str, int] | None:
+    """Name and start of a process; None where it is gone or hidden."""
     data = _read(f"{folder}/stat", _STAT_BYTES_MAX, is_one_piece=True)
     if data is None:
         return None
     # The command's name may hold anything, blanks and brackets included; what follows its last bracket may not.
-    fields = data[data.rfind(b")") + 1 :].split(None, _START_TIME_FIELD + 1)
-    if len(fields) <= _START_TIME_FIELD or not fields[_START_TIME_FIELD].isdigit():
+    begin, end = data.find(b"("), data.rfind(b")")
+    fields = data[end + 1 :].split(None, _START_TIME_FIELD + 1)
+    if not 0 <= begin < end or len(fields) <= _START_TIME_FIELD or not fields[_START_TIME_FIELD].isdigit():
         return None
-    return int(fields[_START_TIME_FIELD])
+    return printable(data[begin + 1 : end]), int(fields[_START_TIME_FIELD])
 
 
 def _read(path: str, length_max: int, *, is_one_piece: bool = False) -> bytes | None:

@@ -61,6 +61,10 @@ class FindingKind(StrEnum):
     """A process of a pod runs on a card that the pod was not granted."""
     VIRTUAL_MACHINE = "virtual_machine"
     """A pod in a virtual machine: what runs inside can't be seen from the node."""
+    OWNERS_REFUSED = "owners_refused"
+    """The API server lets nobody of this name read who owns an owner; a pod's own controller is its workload then."""
+    CLAIMS_REFUSED = "claims_refused"
+    """The same for claims or for what drivers publish: the kubelet alone tells of dynamic resource allocation then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +96,13 @@ class ProcessOnCard:
         pid: process id on the host.
         card: UUID of the card.
         places: where it runs, see `exporter.attribution.process_places`.
+        is_mps_server: it looks like the server by which the card's tenants share it, see `exporter.attribution.mps`.
     """
 
     pid: int
     card: CardId
     places: tuple[CgroupPlace, ...]
+    is_mps_server: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,10 +167,12 @@ class Attribution:
     Attributes:
         slices: one per container and card, sorted by namespace, pod, container and card.
         findings: what is odd, in a stable order, at most `exporter.attribution.attributor.FINDINGS_MAX`.
+        mps_servers: processes whose use is that of the tenants of their card together.
     """
 
     slices: tuple[AttributedSlice, ...]
     findings: tuple[Finding, ...]
+    mps_servers: tuple[ProcessOnCard, ...] = ()
 
     def on_card(self, card: CardId) -> tuple[AttributedSlice, ...]:
         """Everybody who was granted a part of one card."""

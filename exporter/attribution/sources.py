@@ -6,13 +6,13 @@ Pure. Names become cards here, and what leads nowhere becomes a finding; which s
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from exporter.allocation.manifest import counts_devices
 from exporter.allocation.records import CardShare, PodRecord
 from exporter.attribution.cards import KnownCards, KnownInstance, Unit
+from exporter.attribution.claim_users import users_in_pod
 from exporter.attribution.pods import ContainerInstance, PodFacts
 from exporter.attribution.records import Finding, FindingKind, GrantSource, NodeView
 from exporter.kubelet.pod_resources import ClaimRow, ContainerRow, DeviceRow, PodRow
@@ -62,7 +62,7 @@ class Sources:
     def __init__(self, view: NodeView) -> None:
         self.findings: list[Finding] = []
         self._cards = KnownCards(view.cards)
-        self._replicas = _replicas(view.allocatable or ())
+        self._replicas = _replicas(view.allocatable or (), view.rows or ())
         self._published = {(part.driver, part.pool, part.device): part for part in view.published}
         self._claims = {(claim.namespace, claim.claim): claim for claim in view.claims}
         self._groups = self._reserved(view.pods or (), view.rows or ())
@@ -120,12 +120,11 @@ class Sources:
     def of_claims(self, record: PodRecord) -> list[Held]:
         """What ResourceClaims gave the pod."""
         held = []
-        for name, claim in record.claims:
+        for claim in dict.fromkeys(claim for _, claim in record.claims):
             allocation = self._claims.get((record.namespace, claim))
-            if allocation is None or record.uid not in allocation.reserved_for:
+            if allocation is None:
                 continue
-            users = [needs.container for needs in record.containers if name in needs.claims]
-            for user in users:
+            for user in users_in_pod(record, allocation):
                 held += self._of_allocation(record, user, allocation)
         return held
 
@@ -139,14 +138,18 @@ class Sources:
         """
         held = [
             found
-            for device in row.devices
+            # A device that is near several NUMA nodes is listed once for each of them.
+            for device in dict.fromkeys(row.devices)
             for text in device.ids
             if (found := self._of_id(pod, row.container, device, text, is_quiet=is_annotated)) is not None
         ]
         for claim in row.claims:
             unit = self._of_device(claim.driver, claim.pool, claim.device)
             if unit is not None:
-                held.append(_whole(row.container, unit, GrantSource.POD_RESOURCES))
+                whole = _whole(row.container, unit, GrantSource.POD_RESOURCES)
+                # How much of a device that several claims may hold was given, the claim alone says.
+                is_share = claim.share_id is not None or claim.driver == HAMI_DRIVER
+                held.append(replace(whole, framebuffer_bytes=None, compute_ratio=None) if is_share else whole)
             elif claim.driver in _CARD_DRIVERS:
                 self._find(FindingKind.DEVICE_UNKNOWN, pod, row.container, detail=_device_name(claim))
         return held
@@ -216,9 +219,9 @@ class Sources:
             kind = FindingKind.INSTANCE_UNKNOWN if device.truth is IdTruth.INSTANCE else FindingKind.CARD_UNKNOWN
             self._find(kind, pod, container, card=device.unit or "")
             return None
-        return self._of_device_id(container, device, unit)
+        return self._of_device_id(container, device, unit, self._replicas.get(row.resource))
 
-    def _of_device_id(self, container: str, device: DeviceId, unit: Unit) -> Held:
+    def _of_device_id(self, container: str, device: DeviceId, unit: Unit, replicas: int | None) -> Held:
         if device.truth is IdTruth.MAY_DIFFER:
             return Held(
                 container=container,
@@ -231,7 +234,6 @@ class Sources:
         whole = _whole(container, unit, GrantSource.POD_RESOURCES)
         if not device.is_replica:
             return whole
-        replicas = self._replicas[device.unit]
         framebuffer, ratio = whole.framebuffer_bytes, whole.compute_ratio
         return Held(
             container=container,
@@ -303,18 +305,33 @@ def _whole(container: str, unit: Unit, source: GrantSource) -> Held:
     )
 
 
-def _replicas(rows: Iterable[DeviceRow]) -> Counter[str | None]:
-    """How many replicas of each card or instance there are to hand out."""
-    replicas: Counter[str | None] = Counter()
-    for row in rows:
-        for text in row.ids:
-            try:
-                device = parse_device_id(text)
-            except Corrupt:
-                continue
-            if device.is_replica:
-                replicas[device.unit] += 1
+def _replicas(allocatable: Iterable[DeviceRow], rows: Iterable[PodRow]) -> Mapping[str, int]:
+    """How many replicas each card or instance of a resource has; a resource that lists none is absent.
+
+    A plugin has one number for all of a resource and counts from 0, so the highest tells it. To count what is listed
+    would not do: the kubelet lists what is healthy, and of a card with a fault NVIDIA's plugin calls one replica
+    unhealthy (NVIDIA/k8s-device-plugin:internal/rm/device_map.go, health.go).
+    """
+    replicas: dict[str, int] = {}
+    for row in allocatable:
+        listed = max(_numbers(row), default=0)
+        if listed:
+            replicas[row.resource] = max(replicas.get(row.resource, 0), listed)
+    for device in (device for pod in rows for container in pod.containers for device in container.devices):
+        if device.resource in replicas:
+            replicas[device.resource] = max(replicas[device.resource], *_numbers(device), 0)
     return replicas
+
+
+def _numbers(row: DeviceRow) -> Iterator[int]:
+    """Number of each replica, counted from 1."""
+    for text in row.ids:
+        try:
+            device = parse_device_id(text)
+        except Corrupt:
+            continue
+        if device.is_replica and device.number is not None:
+            yield device.number + 1
 
 
 def _unknown(name: str) -> FindingKind:

@@ -1,8 +1,8 @@
 """Who really sits on a card: the driver's processes, each in the slice of its container, or a stranger there.
 
 Pure. A process in a container that was granted the card belongs to that slice; a pod's process on a card that the pod
-was not granted is told, for it takes from those who were (a privileged pod, or one that was shown every card). Called
-by `exporter.attribution.attributor`.
+was not granted is told, for it takes from those who were (a privileged pod, or one that was shown every card). The
+server of MPS is no stranger: what it does, it does for the tenants. Called by `exporter.attribution.attributor`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from exporter.attribution.cgroup import CgroupPlace, Occupant, place_that_counts
-from exporter.attribution.records import AttributedSlice, Finding, FindingKind, NodeView, ProcessOnCard
+from exporter.attribution.records import AttributedSlice, Attribution, Finding, FindingKind, NodeView, ProcessOnCard
 from fleet.inventory import CardId
 
 
-def seat_processes(
-    slices: Sequence[AttributedSlice], view: NodeView
-) -> tuple[tuple[AttributedSlice, ...], tuple[Finding, ...]]:
+def seat_processes(slices: Sequence[AttributedSlice], view: NodeView) -> Attribution:
     """Puts each process into its container's slice.
 
     Args:
@@ -26,11 +24,11 @@ def seat_processes(
         view: what is known of the node.
 
     Returns:
-        The same slices with their processes, and what is odd. Without the API server nobody knows which container has
-        which id: then every slice has none, and nothing is odd.
+        The same slices with their processes, and what is odd about these. Without the API server nobody knows which
+        container has which id: then every slice has none, and nothing is odd.
     """
     if view.pods is None:
-        return tuple(slices), ()
+        return Attribution(slices=tuple(slices), findings=())
     uids = {facts.record.uid for facts in view.pods}
     names = {facts.record.uid: (facts.record.namespace, facts.record.pod) for facts in view.pods}
     containers = {
@@ -43,10 +41,15 @@ def seat_processes(
     for number, found in enumerate(slices):
         if found.pod_uid is not None:
             by_place[found.pod_uid, found.grant.card].append(number)
+    holders = {found.pod_uid for found in slices}
     pids: dict[int, set[int]] = defaultdict(set)
-    findings = []
+    findings, servers = [], []
     for process in view.processes:
         place = place_that_counts(process.places, view.enclosing)
+        # Who holds cards himself serves himself by MPS, and takes from others what he uses elsewhere.
+        if process.is_mps_server and (place is None or place.pod_uid not in holders):
+            servers.append(process)
+            continue
         if place is None or place.occupant is Occupant.MONITOR:
             continue
         if place.occupant is Occupant.VIRTUAL_MACHINE:
@@ -65,7 +68,7 @@ def seat_processes(
         replace(found, pids=tuple(sorted(pids[number]))) if number in pids else found
         for number, found in enumerate(slices)
     )
-    return tuple(seated), tuple(findings)
+    return Attribution(slices=tuple(seated), findings=tuple(findings), mps_servers=tuple(servers))
 
 
 def _seat(slices: Sequence[AttributedSlice], there: Sequence[int], container: str | None) -> int | None:

@@ -97,7 +97,7 @@ def rows_before(before: Sequence[SliceKey | CardKey], now: Sequence[SliceKey | C
 
 
 def compute_of(columns: tuple[Float64, ...]) -> Float64:
-    """The largest of several counters of computing; NaN where none is collected."""
+    """The largest of several counters; NaN where none is collected."""
     largest: Float64 = np.fmax.reduce(columns)
     return largest
 

@@ -98,9 +98,17 @@ def container_above_card(now: Compared) -> Judged:
 
 
 def zero_while_serving(now: Compared) -> Judged:
-    """Every counter of computing reads zero while requests are answered."""
+    """Every counter of computing reads zero while requests are answered, and no other engine works for them."""
     own = compute_of(tuple(now.slice_column(measure) for measure in COMPUTE))
-    comparable = (now.slice_column(Measure.REQUEST_RATE) >= 1.0) & ~np.isnan(own)
+    # A transcoder answers by the encoder and decoder alone, and its zero is true.
+    engines = compute_of(
+        tuple(
+            values
+            for measure in (Measure.ENCODER, Measure.DECODER)
+            for values in (now.slice_column(measure), now.beside(now.card_column(measure)))
+        )
+    )
+    comparable = (now.slice_column(Measure.REQUEST_RATE) >= 1.0) & ~np.isnan(own) & ~(engines > ZERO_RATIO_MAX)
     return Judged(comparable=comparable, fails=comparable & (own <= 0.0))
 
 
@@ -185,6 +193,16 @@ def _framebuffer_scale(on: On) -> Callable[[Compared], Judged]:
     return rule
 
 
+def _framebuffer_zero(on: On) -> Callable[[Compared], Judged]:
+    def rule(now: Compared) -> Judged:
+        used = now.column(on, Measure.FRAMEBUFFER_USED)
+        works = compute_of(tuple(now.column(on, measure) for measure in COMPUTE)) > CARD_BUSY_RATIO_MIN
+        comparable = works & ~np.isnan(used)
+        return Judged(comparable=comparable, fails=comparable & (used <= 0.0))
+
+    return rule
+
+
 _RATIOS = (Measure.DUTY_CYCLE, Measure.SM_ACTIVE, Measure.MEMORY_ACTIVE, Measure.ENCODER, Measure.DECODER)
 
 
@@ -241,6 +259,13 @@ def _of_both(on: On) -> tuple[Check, ...]:
             counter=framebuffer,
             meaning="Less than 1 MiB of framebuffer is in use: MiB taken for bytes.",
             rule=_framebuffer_scale(on),
+        ),
+        Check(
+            name="framebuffer_zero_while_working",
+            on=on,
+            counter=framebuffer,
+            meaning="No framebuffer is in use while kernels run: it was not collected.",
+            rule=_framebuffer_zero(on),
         ),
         Check(
             name="spinning",

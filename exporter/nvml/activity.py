@@ -20,11 +20,13 @@ MEMORY_V2 = 0x02000028
 
 _GPU_UTILIZATION_SAMPLES = 1
 
-_ENGINES = (
-    (Activity.ENCODER, "nvmlDeviceGetEncoderUtilization"),
-    (Activity.DECODER, "nvmlDeviceGetDecoderUtilization"),
-    (Activity.JPEG, "nvmlDeviceGetJpgUtilization"),
-    (Activity.OPTICAL_FLOW, "nvmlDeviceGetOfaUtilization"),
+_ENGINES: Mapping[Activity, str] = MappingProxyType(
+    {
+        Activity.ENCODER: "nvmlDeviceGetEncoderUtilization",
+        Activity.DECODER: "nvmlDeviceGetDecoderUtilization",
+        Activity.JPEG: "nvmlDeviceGetJpgUtilization",
+        Activity.OPTICAL_FLOW: "nvmlDeviceGetOfaUtilization",
+    }
 )
 
 _PCIE = ((Activity.PCIE_TRANSMIT, 0), (Activity.PCIE_RECEIVE, 1))
@@ -137,7 +139,7 @@ class ActivitySampler:
         if rates is not None:
             self._add_percent(Activity.DUTY_CYCLE, rates.gpu)
             self._add_percent(Activity.MEMORY_COPY, rates.memory)
-        for activity, function in _ENGINES:
+        for activity, function in _ENGINES.items():
             answer = self._calls.ask(function)
             if answer is not None:
                 self._add_percent(activity, answer[0])
@@ -172,7 +174,8 @@ class ActivitySampler:
 
     def _add_from_gpm(self, activity: Activity, value: float) -> None:
         # The engines' own functions speak of all engines of a kind together; where they answer, they count.
-        if activity not in _ENGINE_ACTIVITIES:
+        function = _ENGINES.get(activity)
+        if function is None or self._calls.is_silent(function):
             self._tally.add(activity, value)
 
     def _add_percent(self, activity: Activity, percent: int) -> None:
@@ -210,9 +213,6 @@ class ActivitySampler:
             if exc.code != INSUFFICIENT_SIZE:
                 raise
             return self._calls.library.call("nvmlDeviceGetSamples", *arguments)
-
-
-_ENGINE_ACTIVITIES = frozenset(activity for activity, _ in _ENGINES)
 
 
 def framebuffer(calls: CardCalls, handle: object = None) -> Framebuffer | None:

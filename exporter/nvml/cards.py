@@ -191,4 +191,5 @@ class NvmlCards:
             age_seconds=max(0.0, self._clock() - since),
             is_new=is_new,
             xids=self._keeper.xids.counts(slot.identity.card),
+            last_xid=self._keeper.xids.last(slot.identity.card),
         )

@@ -39,15 +39,26 @@ class XidWatch:
     def __init__(self, library: NvmlLibrary) -> None:
         self._library = library
         self._counts: dict[CardId, dict[int, int]] = {}
+        self._last: dict[CardId, int] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+
+    @property
+    def is_watching(self) -> bool:
+        """True while somebody listens; a watch ends by itself where the driver tells of no card's events."""
+        return self._thread is not None and self._thread.is_alive()
 
     def counts(self, card: CardId) -> Mapping[int, int] | None:
         """Events of one card so far, by code; None where the driver doesn't tell of them."""
         with self._lock:
             found = self._counts.get(card)
             return None if found is None else dict(found)
+
+    def last(self, card: CardId) -> int | None:
+        """Code of one card's last event; None where there was none."""
+        with self._lock:
+            return self._last.get(card)
 
     def follow(self, handles: Mapping[CardId, object]) -> bool:
         """Watches these cards from now on, instead of those before; counts go on.
@@ -122,7 +133,7 @@ class XidWatch:
             return
         with self._lock:
             counts = self._counts[card]
-            code = int(event.eventData)
+            code = self._last[card] = int(event.eventData)
             if code not in counts and len(counts) >= CODES_MAX:
                 code = OTHER_CODES
             counts[code] = counts.get(code, 0) + 1

@@ -234,6 +234,8 @@ class ProcessFigures:
         decoder_busy: share of the decoder's time, 0-1.
         framebuffer_peak_bytes: the most that it ever held, where accounting mode is on.
         accounted_seconds: how long it has been accounted, where accounting mode is on.
+        accounted_sm_busy: as `sm_busy`, over its whole life, where accounting mode is on.
+        accounted_memory_busy: as `memory_busy`, over its whole life, where accounting mode is on.
     """
 
     pid: int
@@ -247,6 +249,8 @@ class ProcessFigures:
     decoder_busy: Spread | None = None
     framebuffer_peak_bytes: int | None = None
     accounted_seconds: float | None = None
+    accounted_sm_busy: float | None = None
+    accounted_memory_busy: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +266,8 @@ class CardFigures:
         mig_mode: True where MIG is on, None where the card doesn't know MIG.
         compute_mode: who may open the card.
         migs: MIG devices, by GPU instance and compute instance.
-        processes: by process id; None where the driver doesn't list them (no permission), () where there are none.
+        processes: by process id; None where the driver doesn't list them (no permission, or it failed to), () where
+            there are none.
         failed_calls: calls that failed so far, by function and the error's word.
     """
 
@@ -290,6 +295,7 @@ class CardReading:
         is_new: True where the figures were not part of an earlier reading.
         xids: XID events since the process started, by code (docs.nvidia.com, "XID errors"); None where the driver
             doesn't tell of them.
+        last_xid: code of the last of them; None where there was none.
     """
 
     identity: CardIdentity
@@ -298,6 +304,7 @@ class CardReading:
     age_seconds: float
     is_new: bool
     xids: Mapping[int, int] | None = None
+    last_xid: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ for once. Called by `exporter.nvml.card`.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ from exporter.nvml.gpm import GpmSampler, card_supports_gpm
 MIG_DEVICES_MAX = 16
 """MIG devices per card; cards of today have 7."""
 
-_PROFILE = re.compile(r"MIG ((?:\d{1,2}c\.)?\d{1,2}g\.\d{1,4}gb(?:\+[a-z.]{1,12})?)$", re.ASCII)
+_PROFILE = re.compile(r"MIG ((?:\d{1,2}c\.)?\d{1,2}g\.\d{1,4}gb(?:[+-][a-z.]{1,12})?)$", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,15 @@ class _Instance:
     sm_count: int | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sampled:
+    """A GPU instance that is sampled, and the MIG devices in it: another instance may get its number."""
+
+    migs: frozenset[str]
+    sampler: GpmSampler
+    tally: SpreadTally
+
+
 class MigReader:
     """Reads the MIG devices of one card.
 
@@ -45,7 +55,7 @@ class MigReader:
         self._calls = calls
         self._metrics = calls.library.gpm_metrics()
         self._instances: dict[str, _Instance] = {}
-        self._samplers: dict[int, tuple[GpmSampler, SpreadTally]] = {}
+        self._sampled: dict[int, _Sampled] = {}
 
     @property
     def handles(self) -> tuple[object, ...]:
@@ -59,14 +69,18 @@ class MigReader:
 
     def sample(self) -> None:
         """Takes one sub-sample of every GPU instance that can be sampled."""
-        for sampler, tally in self._samplers.values():
-            sampler.sample(tally.add)
+        for sampled in self._sampled.values():
+            sampled.sampler.sample(sampled.tally.add)
 
     def read(self) -> tuple[MigFigures, ...]:
         """The MIG devices as they are now, with what was sampled since the reading before."""
         self._instances = {instance.mig: instance for instance in self._found()}
-        activities = {number: tally.take() for number, (_, tally) in self._samplers.items()}
-        self._follow({instance.gpu_instance for instance in self._instances.values()})
+        there: dict[int, set[str]] = {}
+        for instance in self._instances.values():
+            there.setdefault(instance.gpu_instance, set()).add(instance.mig)
+        self._forget({number for number, one in self._sampled.items() if one.migs.isdisjoint(there.get(number, ()))})
+        activities = {number: sampled.tally.take() for number, sampled in self._sampled.items()}
+        self._follow(there)
         figures = [
             MigFigures(
                 mig=instance.mig,
@@ -84,16 +98,22 @@ class MigReader:
     def close(self) -> None:
         """Gives back what the library allocated, and forgets the MIG devices."""
         self._instances = {}
-        self._follow(set())
+        self._forget(self._sampled.keys())
 
-    def _follow(self, gpu_instances: set[int]) -> None:
-        for gone in self._samplers.keys() - gpu_instances:
-            self._samplers.pop(gone)[0].close()
-        new = gpu_instances - self._samplers.keys()
+    def _forget(self, gpu_instances: Collection[int]) -> None:
+        for gone in tuple(gpu_instances):
+            self._sampled.pop(gone).sampler.close()
+
+    def _follow(self, there: Mapping[int, set[str]]) -> None:
+        """Samples these GPU instances from now on; whoever was sampled before and stays goes on."""
+        for number in self._sampled.keys() & there.keys():
+            self._sampled[number] = replace(self._sampled[number], migs=frozenset(there[number]))
+        new = there.keys() - self._sampled.keys()
         if new and card_supports_gpm(self._calls):
             for number in new:
-                self._samplers[number] = GpmSampler(self._calls, self._metrics, number), SpreadTally()
-                self._samplers[number][0].sample(self._samplers[number][1].add)
+                sampler, tally = GpmSampler(self._calls, self._metrics, number), SpreadTally()
+                self._sampled[number] = _Sampled(migs=frozenset(there[number]), sampler=sampler, tally=tally)
+                sampler.sample(tally.add)
 
     def _found(self) -> list[_Instance]:
         count = self._calls.ask("nvmlDeviceGetMaxMigDeviceCount") or 0

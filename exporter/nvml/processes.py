@@ -6,7 +6,8 @@ again. Called by `exporter.nvml.card`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -35,6 +36,13 @@ _LISTS = (
 _VERSIONS = ("_v3", "_v2")
 """Newest first; drivers before 510 have only the second."""
 
+CLOCK_SLACK_US = 5_000_000
+"""The driver stamps its samples by the host's clock; a stamp that lies further ahead than this is from before the clock
+was set back."""
+
+SAMPLING_US = 2_000_000
+"""The driver looks at processes about once a second; within this time none may have been looked at again."""
+
 _USES = (("sm", "smUtil"), ("memory", "memUtil"), ("encoder", "encUtil"), ("decoder", "decUtil"))
 
 
@@ -55,10 +63,12 @@ class ProcessReader:
 
     Args:
         calls: the card.
+        wall_clock: Unix seconds; for tests.
     """
 
-    def __init__(self, calls: CardCalls) -> None:
+    def __init__(self, calls: CardCalls, wall_clock: Callable[[], float] = time.time) -> None:
         self._calls = calls
+        self._wall_clock = wall_clock
         self._seen_us = 0
         self._known: frozenset[int] = frozenset()
 
@@ -70,7 +80,8 @@ class ProcessReader:
                 card need more rights under MIG.
 
         Returns:
-            One entry per process and MIG instance, by process id; None where the card lists no kind of process.
+            One entry per process and MIG instance, by process id; None where the card doesn't list those that compute,
+            or failed to list any kind this time: who is missing there is not gone.
 
         Raises:
             CardLost: the card is gone.
@@ -97,6 +108,8 @@ class ProcessReader:
                     decoder_busy=use.get("decoder"),
                     framebuffer_peak_bytes=(number_or_none(account.maxMemoryUsage) or None) if account else None,
                     accounted_seconds=account.time / 1000 if account and number_or_none(account.time) else None,
+                    accounted_sm_busy=_share_or_none(account.gpuUtilization) if account else None,
+                    accounted_memory_busy=_share_or_none(account.memoryUtilization) if account else None,
                 )
             )
         self._known = frozenset(key[0] for key in found)
@@ -104,12 +117,14 @@ class ProcessReader:
 
     def _listed(self, mig_handles: Sequence[object]) -> dict[_Key, _Found] | None:
         found: dict[_Key, _Found] = {}
-        is_told = False
         for kind, function in _LISTS:
-            entries = self._list(function, [self._calls.handle], of="card")
+            of = "card"
+            entries = self._list(function, [self._calls.handle], of)
             if entries is None and mig_handles:
-                entries = self._list(function, mig_handles, of="MIG")
-            is_told |= entries is not None
+                of = "MIG"
+                entries = self._list(function, mig_handles, of)
+            if entries is None and (kind is ProcessKind.COMPUTE or not self._is_refused(function, of)):
+                return None
             for entry in entries or ():
                 key = entry.pid, instance_or_none(entry.gpuInstanceId), instance_or_none(entry.computeInstanceId)
                 process = found.setdefault(key, _Found())
@@ -118,7 +133,11 @@ class ProcessReader:
                 # A process that computes and draws stands in both lists with the same framebuffer.
                 if held is not None:
                     process.framebuffer_bytes = max(held, process.framebuffer_bytes or 0)
-        return found if is_told else None
+        return found
+
+    def _is_refused(self, function: str, of: str) -> bool:
+        """Whether the driver will not list this kind of process at all, rather than not this time."""
+        return all(self._calls.is_silent(f"{function}{version} of {of}") for version in _VERSIONS)
 
     def _list(self, function: str, handles: Sequence[object], of: str) -> list[Any] | None:
         for version in _VERSIONS:
@@ -145,7 +164,10 @@ class ProcessReader:
         return ()
 
     def _uses(self) -> dict[int, list[Any]] | None:
-        """Samples by process since the reading before; None where the card has none to give."""
+        """Samples by process since the reading before; None where the card has none to give, or took none meanwhile."""
+        if self._seen_us > self._wall_clock() * 1e6 + CLOCK_SLACK_US:
+            # Nothing would be newer until the clock is there again, and whoever works would look idle.
+            self._seen_us, self._known = 0, frozenset()
         since = self._seen_us
         samples = self._calls.try_to(
             "nvmlDeviceGetProcessUtilization",
@@ -159,7 +181,8 @@ class ProcessReader:
             if sample.pid and sample.timeStamp > since:
                 by_pid.setdefault(sample.pid, []).append(sample)
                 self._seen_us = max(self._seen_us, sample.timeStamp)
-        return by_pid
+        is_sampled = bool(by_pid) or self._wall_clock() * 1e6 - since >= SAMPLING_US
+        return by_pid if is_sampled else None
 
     def _use_of(self, pid: int, uses: dict[int, list[Any]] | None) -> dict[str, Spread]:
         if uses is None:
@@ -194,6 +217,10 @@ class ProcessReader:
 def _order(item: tuple[_Key, _Found]) -> tuple[int, int, int]:
     pid, gpu_instance, compute_instance = item[0]
     return pid, -1 if gpu_instance is None else gpu_instance, -1 if compute_instance is None else compute_instance
+
+
+def _share_or_none(percent: int) -> float | None:
+    return percent / 100 if 0 <= percent <= 100 else None
 
 
 def _bytes_or_none(value: int | None) -> int | None:

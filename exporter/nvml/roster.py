@@ -183,7 +183,9 @@ class RosterKeeper:
             else:
                 handles[found.identity.card] = found.handle
                 cards.append(found.identity)
-        if handles.keys() != self._followed.keys() or self._library.generation != self._followed_generation:
+        is_other = handles.keys() != self._followed.keys() or self._library.generation != self._followed_generation
+        # A driver that was busy when it was asked may tell of events by now.
+        if is_other or (handles and not self.xids.is_watching):
             generation = self._library.generation
             if self.xids.follow(handles):
                 self._followed, self._followed_generation = handles, generation

@@ -25,10 +25,12 @@ class CardFacts:
     Attributes:
         framebuffer_bytes: the card's framebuffer; None where it isn't known.
         duty_cycle_ratio: the card's duty cycle now, 0-1; None where it isn't known.
+        host_pids: processes that the driver lists on the card, by their ids on the host; None where it lists none.
     """
 
     framebuffer_bytes: float | None = None
     duty_cycle_ratio: float | None = None
+    host_pids: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +118,7 @@ class ProcessColumns:
         containers: each one's container, as a row in `ContainerColumns`.
         pids: process ids inside the container.
         host_pids: process ids on the host; 0 = the library did not find it. A process may be dead: one that was killed
-            stays until another one of its container starts.
+            stays until another one of its container starts, or the driver lists it no more.
     """
 
     containers: Rows

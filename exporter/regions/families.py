@@ -107,7 +107,7 @@ _NODE = (
     ),
     _gauge(
         "gputide_region_foreign_directories",
-        "Entries beside the containers' directories that name no container, or are too many.",
+        "Entries beside the containers' directories that are no one container's, or are too many.",
         ("cluster", "node"),
     ),
 )

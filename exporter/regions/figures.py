@@ -8,6 +8,7 @@ doesn't is NaN, never 0. The library's own accounting has habits of its own, whi
 - The driver's figures (utilisation, `monitorused`) are zeroed and filled again about every 120 ms, together. A zero
   utilisation of a process that uses the card is therefore no 0 unless its `monitorused` stands there.
 - They are written only for processes whose host pid the library found: without one nothing was measured.
+- A process that was killed keeps its slot, and its usage in it, until another one of its container starts.
 - Accounting goes by the driver's numbering of cards, the driver's figures by CUDA's; they differ where a container sets
   CUDA_VISIBLE_DEVICES, and the region doesn't say so.
 
@@ -133,7 +134,12 @@ class Figures:
 
 
 def take_apart(
-    batch: RegionBatch, *, card_counts: NDArray[np.int64], framebuffer_max: Float64, now_seconds: float
+    batch: RegionBatch,
+    *,
+    card_counts: NDArray[np.int64],
+    framebuffer_max: Float64,
+    now_seconds: float,
+    gone: NDArray[np.int32],
 ) -> Figures:
     """The figures of a batch.
 
@@ -143,8 +149,9 @@ def take_apart(
         framebuffer_max: framebuffer of each card, bytes, shape `(rows, cards)` with the most cards of any row; NaN
             where it isn't known.
         now_seconds: Unix seconds.
+        gone: host pids of processes that live no more, whatever their slots say.
     """
-    table = _ProcessTable(batch)
+    table = _ProcessTable(batch, gone)
     doubts = _doubts_of_head(batch) | table.doubts
     cards = framebuffer_max.shape[1]
     is_card = np.arange(cards) < card_counts[:, None]
@@ -194,7 +201,7 @@ def take_apart(
 class _ProcessTable:
     """Who is in the region."""
 
-    def __init__(self, batch: RegionBatch) -> None:
+    def __init__(self, batch: RegionBatch, gone: NDArray[np.int32]) -> None:
         count = _signed(batch, RegionField.PROC_NUM)
         is_possible = (count >= 0) & (count <= PROCESSES_MAX)
         self.count = np.where(is_possible, count, 0).astype(np.int64)
@@ -204,6 +211,8 @@ class _ProcessTable:
         in_use = np.arange(batch.shape.slots) < self.count[:, None]
         has_id = in_use & (self.pid > 0)
         self.is_live = has_id & (self.status != PROCESS_DEAD)
+        if len(gone):
+            self.is_live &= ~np.isin(self.host_pid, gone)
         self.has_stateless_process = (has_id & (self.status == PROCESS_DEAD)).any(axis=1)
         repeated = self._repeated()
         strange = in_use & (

@@ -28,6 +28,9 @@ LOOKS_MAX = 4
 SLOTS_MAX = 16384
 """Process slots of all regions together in one reading (32 MiB to copy); who claims the most is refused first."""
 
+NOBODY = np.zeros(0, dtype=np.int32)
+"""Host pids of no processes."""
+
 _SAME_LABEL = (LayoutName.V1_1, LayoutName.V1_1_DEV)
 _OTHER_FILE_BITS = bit_of(RegionDoubt.UNINITIALISED) | bit_of(RegionDoubt.UNKNOWN_VERSION)
 
@@ -64,6 +67,7 @@ class RegionLooks:
         framebuffers: Mapping[str, float],
         now_seconds: float,
         deadline_at: float,
+        gone: NDArray[np.int32] = NOBODY,
     ) -> Iterator[Look]:
         """Looks at each region until it holds together; regions that end up `refused` are in no look.
 
@@ -72,6 +76,7 @@ class RegionLooks:
             framebuffers: framebuffer of the cards of which it is known, bytes; the same object as long as it is equal.
             now_seconds: Unix seconds.
             deadline_at: when to give up, by the clock of `time.monotonic`.
+            gone: host pids of processes that live no more, whatever their slots say.
 
         Raises:
             Unavailable: the deadline is over.
@@ -87,7 +92,8 @@ class RegionLooks:
                 filled = self._fill(shape, rows, again)
                 if filled:
                     batch = RegionBatch(self._scratch, shape, len(filled))
-                    yield _look(batch, filled, again, framebuffers, now_seconds, number)
+                    _take_cards(batch, filled, framebuffers)
+                    yield _look(batch, filled, again, number, now_seconds=now_seconds, gone=gone)
             if not again:
                 return
             pending = again
@@ -128,24 +134,29 @@ def _batches(regions: Sequence[FollowedRegion]) -> Iterator[tuple[RowShape, list
             yield shape, afforded[start : start + shape.rows_max]
 
 
+def _take_cards(batch: RegionBatch, rows: list[FollowedRegion], framebuffers: Mapping[str, float]) -> None:
+    """Has every region whose cards are others than before take them."""
+    for region, raw in zip(rows, batch.card_bytes(), strict=True):
+        if raw != region.card_bytes or framebuffers is not region.framebuffers:
+            region.take_cards(raw, framebuffers)
+
+
 def _look(
     batch: RegionBatch,
     rows: list[FollowedRegion],
     again: list[FollowedRegion],
-    framebuffers: Mapping[str, float],
-    now_seconds: float,
     number: int,
+    *,
+    now_seconds: float,
+    gone: NDArray[np.int32],
 ) -> Look:
     """Takes a batch apart, and says which of its regions have to be looked at again."""
-    for region, raw in zip(rows, batch.card_bytes(), strict=True):
-        if raw != region.card_bytes or framebuffers is not region.framebuffers:
-            region.take_cards(raw, framebuffers)
     counts = np.fromiter((len(region.cards) for region in rows), dtype=np.int64, count=len(rows))
     framebuffer_max = np.full((len(rows), int(counts.max())), np.nan)
     framebuffer_max[np.arange(framebuffer_max.shape[1]) < counts[:, None]] = np.fromiter(
         chain.from_iterable(region.card_framebuffers for region in rows), dtype=np.float64
     )
-    figures = take_apart(batch, card_counts=counts, framebuffer_max=framebuffer_max, now_seconds=now_seconds)
+    figures = take_apart(batch, card_counts=counts, framebuffer_max=framebuffer_max, now_seconds=now_seconds, gone=gone)
     doubts = figures.doubts | np.fromiter((region.doubts_of_cards for region in rows), dtype=np.uint32)
     is_same_table = np.fromiter((region.table for region in rows), dtype=np.uint64) == figures.table
     is_final = ~figures.needs_another_look

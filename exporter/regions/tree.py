@@ -2,11 +2,14 @@
 
 `<hook path>/vgpu/containers/<pod UID>_<container>/*.cache`: the device plugin makes the directory when the kubelet
 allocates, the library makes the file at the first call of CUDA or NVML, so a container that never used its card has a
-directory and no file. Root and directories are listed again only when their modification time changed. What stands in a
-container's directory is its tenant's to write: every name and number is bounded.
+directory and no file. HAMi's driver for dynamic resource allocation makes `<hook path>/vgpu/claims/<claim UID>`
+instead, one for all containers that use the claim: its region can be told of a container only where that is the one.
+Root and directories are listed again only when their modification time changed. What stands in a container's directory
+is its tenant's to write: every name and number is bounded.
 
 Sources: Project-HAMi/HAMi:pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go (Allocate),
-Project-HAMi/HAMi:pkg/monitor/nvidia/cudevshr.go; Project-HAMi/volcano-vgpu-device-plugin:pkg/plugin/server.go.
+Project-HAMi/HAMi:pkg/monitor/nvidia/cudevshr.go; Project-HAMi/volcano-vgpu-device-plugin:pkg/plugin/server.go;
+Project-HAMi/k8s-dra-driver:cmd/hami-kubelet-plugin/hami_core.go (GetCDIContainerEdits).
 """
 
 from __future__ import annotations
@@ -15,17 +18,17 @@ import os
 import re
 import stat
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import is_not
 from pathlib import Path
 
 from exporter.regions.file import open_region
 from exporter.regions.followed import FollowedRegion
-from fleet.errors import Unavailable
+from exporter.regions.root import UNSETTLED_NS, RegionRoot
 from fleet.region_doubts import RegionDoubt
 from fleet.region_layouts import candidates
 
-CONTAINERS_MAX = 4096
-"""Directories that are looked at; a node runs some hundred pods."""
 FILES_MAX = 256
 """Entries that a container's directory may have; HAMi's and the library's own are two."""
 RELIST_SECONDS = 10.0
@@ -34,13 +37,12 @@ RELIST_SECONDS = 10.0
 LOOKS_BETWEEN = 8
 """A directory whose region is open is looked at once in so many readings; all are when the root changed."""
 
-_UNSETTLED_NS = 2_000_000_000
-"""A directory changed this shortly before it was listed may have changed once more without another time stamp."""
-_DIRECTORY = re.compile(
-    r"(?P<pod_uid>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32})_(?P<container>[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)",
-    re.ASCII,
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_OF_CONTAINER = re.compile(
+    rf"(?P<pod_uid>{_UUID}|[0-9a-f]{{32}})_(?P<container>[a-z0-9](?:[-a-z0-9]{{0,61}}[a-z0-9])?)", re.ASCII
 )
-_REGION_NAME = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.cache", re.ASCII)
+_OF_CLAIM = re.compile(_UUID, re.ASCII)
+_REGION_NAME = re.compile(rf"{_UUID}\.cache", re.ASCII)
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -103,7 +105,7 @@ class ContainerPlace:
             return
         self._checked_at_ns = now_ns
         # A stamp is kept only once it is old: a change within the clock's tick leaves none of its own.
-        self._stamp = stamp if now_ns - status.st_mtime_ns > _UNSETTLED_NS else None
+        self._stamp = stamp if now_ns - status.st_mtime_ns > UNSETTLED_NS else None
         self._find_region()
 
     def close(self) -> None:
@@ -145,83 +147,104 @@ class ContainerPlace:
             self.region, self._file = FollowedRegion(opened), chosen.identity
 
 
+ClaimUsers = Mapping[str, ContainerKey]
+"""By the UID of a claim of HAMi's driver the one container that uses it."""
+
+NO_CLAIMS: ClaimUsers = {}
+
+
 class RegionTree:
     """All containers' directories of a node.
 
     Args:
         containers_dir: `<hook path>/vgpu/containers`; may not be there yet.
+        claims_dir: `<hook path>/vgpu/claims`; may not be there. None not to look.
     """
 
-    def __init__(self, containers_dir: Path) -> None:
-        self._root = str(containers_dir)
-        self._stamp: tuple[int, int] | None = None
+    def __init__(self, containers_dir: Path, claims_dir: Path | None = None) -> None:
+        self._containers = RegionRoot(containers_dir, _OF_CONTAINER)
+        self._claims = None if claims_dir is None else RegionRoot(claims_dir, _OF_CLAIM)
+        self._users = NO_CLAIMS
         self._places: dict[str, ContainerPlace] = {}
         self._in_order: tuple[ContainerPlace, ...] = ()
+        self._shown: tuple[ContainerPlace, ...] = ()
+        self._has_rivals = False
         self._turn = 0
         self.foreign_directories = 0
-        """Entries of the root that are no container's directory, or more than `CONTAINERS_MAX`."""
+        """Entries of the roots that are no container's directory, or more than `CONTAINERS_MAX`."""
 
-    def look(self) -> tuple[ContainerPlace, ...]:
-        """Looks at the root and at every directory.
+    def look(self, users: ClaimUsers = NO_CLAIMS) -> tuple[ContainerPlace, ...]:
+        """Looks at the roots and at every directory.
+
+        Args:
+            users: who uses which claim, as far as it is known.
 
         Returns:
-            All containers, by their directories' names; the same tuple as before where none came or went.
+            All containers, by their UIDs and names; the same tuple as before where none came or went.
 
         Raises:
-            Unavailable: the root is there and can't be read.
+            Unavailable: a root is there and can't be read.
         """
         now_ns = time.time_ns()
-        has_changed = self._look_at_root(now_ns)
+        has_changed = self._containers.has_changed(now_ns)
+        if self._claims is not None:
+            has_changed = self._claims.has_changed(now_ns) or users != self._users or has_changed
+        if has_changed:
+            self._users = users
+            self._follow()
         self._turn = (self._turn + 1) % LOOKS_BETWEEN
         for number, place in enumerate(self._in_order):
             if has_changed or (number + self._turn) % LOOKS_BETWEEN == 0 or not place.is_settled:
                 place.look(now_ns)
-        return self._in_order
+        self._shown = _one_each(self._in_order, self._shown) if self._has_rivals else self._in_order
+        return self._shown
 
     def close(self) -> None:
         """Closes all regions."""
         for place in self._in_order:
             place.close()
-        self._places, self._in_order, self._stamp = {}, (), None
+        for root in (self._containers, self._claims):
+            if root is not None:
+                root.forget()
+        self._places, self._in_order, self._shown = {}, (), ()
 
-    def _look_at_root(self, now_ns: int) -> bool:
-        """Lists the root if it changed, and says whether it did."""
-        try:
-            status = os.stat(self._root)
-            stamp = (status.st_ino, status.st_mtime_ns)
-            if stamp == self._stamp:
-                return False
-            names = self._names()
-        except FileNotFoundError:
-            self.close()
-            self.foreign_directories = 0
-            return True
-        except OSError as exc:
-            raise Unavailable(f"cannot list the containers' regions in {self._root}: {exc.strerror}") from exc
-        self._stamp = stamp if now_ns - status.st_mtime_ns > _UNSETTLED_NS else None
-        for name in self._places.keys() - names.keys():
-            self._places.pop(name).close()
-        for name in names.keys() - self._places.keys():
-            self._places[name] = ContainerPlace(names[name], f"{self._root}/{name}")
-        if len(self._in_order) != len(self._places) or any(
-            self._places.get(_name(place)) is not place for place in self._in_order
-        ):
-            self._in_order = tuple(self._places[name] for name in sorted(self._places))
-        return True
+    def _follow(self) -> None:
+        """Follows the directories that are there now, and no others."""
+        keys, self.foreign_directories = self._keys()
+        for path, place in list(self._places.items()):
+            if keys.get(path) != place.key:
+                self._places.pop(path).close()
+        for path, key in keys.items():
+            if path not in self._places:
+                self._places[path] = ContainerPlace(key, path)
+        in_order = tuple(place for _, place in sorted(self._places.items(), key=_order))
+        if len(in_order) != len(self._in_order) or any(map(is_not, in_order, self._in_order)):
+            self._in_order = in_order
+            self._has_rivals = len({place.key for place in in_order}) < len(in_order)
 
-    def _names(self) -> dict[str, ContainerKey]:
-        """The directories' names, with the containers they belong to."""
-        names: dict[str, ContainerKey] = {}
-        foreign = 0
-        with os.scandir(self._root) as entries:
-            for entry in entries:
-                match = _DIRECTORY.fullmatch(entry.name)
-                if match is None or len(names) >= CONTAINERS_MAX or not entry.is_dir(follow_symlinks=False):
-                    foreign += 1
-                else:
-                    names[entry.name] = ContainerKey(pod_uid=match["pod_uid"], container=match["container"])
-        self.foreign_directories = foreign
-        return names
+    def _keys(self) -> tuple[dict[str, ContainerKey], int]:
+        """The directories with the containers they belong to, and how many belong to none."""
+        keys = {
+            f"{self._containers.path}/{name}": ContainerKey(pod_uid=match["pod_uid"], container=match["container"])
+            for name, match in self._containers.names.items()
+        }
+        foreign = self._containers.foreign
+        if self._claims is not None:
+            used = [claim for claim in self._claims.names if claim in self._users]
+            keys |= {f"{self._claims.path}/{claim}": self._users[claim] for claim in used}
+            foreign += self._claims.foreign + len(self._claims.names) - len(used)
+        return keys, foreign
+
+
+def _one_each(places: tuple[ContainerPlace, ...], before: tuple[ContainerPlace, ...]) -> tuple[ContainerPlace, ...]:
+    """One directory per container, of several the first that has a region: its last claim's, as nobody tells before."""
+    chosen: dict[ContainerKey, ContainerPlace] = {}
+    for place in places:
+        if place.key not in chosen or (place.has_file and not chosen[place.key].has_file):
+            chosen[place.key] = place
+    found = tuple(chosen.values())
+    is_same = len(found) == len(before) and not any(map(is_not, found, before))
+    return before if is_same else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,5 +283,6 @@ def _region_files(directory: int) -> list[_RegionFile] | None:
     return found
 
 
-def _name(place: ContainerPlace) -> str:
-    return f"{place.key.pod_uid}_{place.key.container}"
+def _order(item: tuple[str, ContainerPlace]) -> tuple[str, str]:
+    path, place = item
+    return f"{place.key.pod_uid}_{place.key.container}", path

@@ -9,7 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fleet.inventory import Grant, Priority
 from fleet.units import GIB
+from fleet.usage import SliceKey
 
 T0 = datetime(2026, 1, 5, tzinfo=UTC)
 TIME = pa.timestamp("us", tz="UTC")
@@ -64,6 +66,30 @@ def row(minutes: float, name: str, on: str, **changes: Any) -> dict[str, Any]:
         "kv_cache_usage_ratio": None,
         **changes,
     }
+
+
+def grant_of(key: SliceKey, **changes: Any) -> Grant:
+    """The grant of a slice, of a whole card of 24 GiB unless told."""
+    granted: dict[str, Any] = {
+        "workload": key.pod,
+        "workload_kind": "Deployment",
+        "framebuffer_bytes": 24 * GIB,
+        "framebuffer_granted_bytes": 24 * GIB,
+        "compute_granted_ratio": 1.0,
+        "priority": Priority.NORMAL,
+        "started_at": T0,
+        **changes,
+    }
+    return Grant(
+        cluster=key.cluster,
+        namespace=key.namespace,
+        pod=key.pod,
+        container=key.container,
+        node=key.node,
+        card=key.card,
+        card_model=key.card_model,
+        **granted,
+    )
 
 
 _TYPES: Mapping[str, pa.DataType] = {

@@ -68,23 +68,26 @@ SCHEMA: Mapping[str, Sequence[tuple[str, int, int | str, bool]]] = {
 _POOL_NUMBERS = itertools.count()
 
 
-def _messages() -> dict[str, Any]:
-    file = descriptor_pb2.FileDescriptorProto(name=f"kubelet{next(_POOL_NUMBERS)}.proto", package="v1", syntax="proto3")
-    for name, fields in SCHEMA.items():
+def messages_of(package: str, schema: Mapping[str, Sequence[tuple[str, int, int | str, bool]]]) -> dict[str, Any]:
+    """Classes of messages, by name."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name=f"kubelet{next(_POOL_NUMBERS)}.proto", package=package, syntax="proto3"
+    )
+    for name, fields in schema.items():
         message = file.message_type.add(name=name)
         for field_name, number, kind, is_repeated in fields:
             field = message.field.add(name=field_name, number=number, label=3 if is_repeated else 1)
             if isinstance(kind, str):
                 field.type = descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE
-                field.type_name = f".v1.{kind}"
+                field.type_name = f".{package}.{kind}"
             else:
                 field.type = kind
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"v1.{name}")) for name in SCHEMA}
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in schema}
 
 
-MESSAGES = _messages()
+MESSAGES = messages_of("v1", SCHEMA)
 
 
 def device(resource: str, *ids: str, numa: int = 1) -> dict[str, Any]:

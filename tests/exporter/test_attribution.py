@@ -11,6 +11,7 @@ from exporter.attribution.attributor import FINDINGS_MAX, attribute
 from exporter.attribution.cards import KnownInstance
 from exporter.attribution.pods import pod_facts
 from exporter.attribution.records import FindingKind, GrantSource
+from exporter.kubelet.pod_resources import ContainerRow, DeviceRow
 from fleet.grammar_claims import ClaimAllocation, ClaimedDevice, PublishedDevice
 from fleet.inventory import CardId, CardModelName, Priority
 from tests.exporter.node import (
@@ -97,6 +98,42 @@ def test_several_replicas_of_one_card_are_one_slice() -> None:
     ids = [f"{card_id(0)}::{number}" for number in range(4)]
     found = only(attribute(view(rows=[row("a", handed(*ids[:3]))], pods=[facts("a", 1)], allocatable=ids), NOW))
     assert (found.grant.framebuffer_granted_bytes, found.grant.compute_granted_ratio) == (60 * GIB, 0.75)
+
+
+@pytest.mark.parametrize("broken", range(4))
+def test_replica_that_became_unhealthy_leaves_the_share_of_the_others_as_it_was(broken: int) -> None:
+    # The kubelet lists as allocatable what is healthy; a fault of the card takes one of its replicas away.
+    replicas = [f"{card_id(card)}::{number}" for card in (0, 1) for number in range(4)]
+    attribution = attribute(
+        view(
+            rows=[row("a", handed(f"{card_id(0)}::1"))],
+            pods=[facts("a", 1)],
+            allocatable=[name for name in replicas if name != f"{card_id(0)}::{broken}"],
+        ),
+        NOW,
+    )
+    assert only(attribution).grant.framebuffer_granted_bytes == 20 * GIB
+    assert attribution.findings == ()
+
+
+def test_device_that_the_kubelet_lists_once_per_numa_node_is_held_once() -> None:
+    ids = [f"{card_id(0)}::{number}" for number in range(4)]
+    twice = ContainerRow(container="main", devices=handed(ids[1]).devices * 2)
+    found = only(attribute(view(rows=[row("a", twice)], pods=[facts("a", 1)], allocatable=ids * 2), NOW))
+    assert (found.grant.framebuffer_granted_bytes, found.grant.compute_granted_ratio) == (20 * GIB, 0.25)
+
+
+def test_share_is_told_by_the_replicas_of_its_own_resource() -> None:
+    listed = (
+        DeviceRow(resource="nvidia.com/gpu.shared", ids=tuple(f"{card_id(0)}::{number}" for number in range(4))),
+        DeviceRow(resource="nvidia.com/other.shared", ids=tuple(f"{card_id(1)}::{number}" for number in range(2))),
+    )
+    rows = [
+        row("a", handed(f"{card_id(0)}::1", resource="nvidia.com/gpu.shared")),
+        row("b", handed(f"{card_id(1)}::1", resource="nvidia.com/other.shared")),
+    ]
+    attribution = attribute(replace(view(rows=rows, pods=[facts("a", 1), facts("b", 2)]), allocatable=listed), NOW)
+    assert [found.grant.compute_granted_ratio for found in attribution.slices] == [0.25, 0.5]
 
 
 def test_a_replica_of_who_knows_how_many_counts_as_the_most_it_can_be_and_says_so() -> None:
@@ -323,6 +360,16 @@ def test_an_instance_that_is_reserved_only_or_cut_away_is_a_part_of_its_card_all
     attribution = attribute(view(cards=[known(0, ONE_G)], rows=None, pods=[gone]), NOW)
     assert only(attribution).grant.framebuffer_granted_bytes == 10 * GIB
     assert odd(attribution) == {FindingKind.INSTANCE_UNKNOWN}
+
+
+def test_what_mgpu_lends_to_offline_work_sizes_its_share_too() -> None:
+    pod = facts(
+        "offline",
+        1,
+        annotations={"vke.volcengine.com/gpu-index-container-main": "1"},
+        resources={"vke.volcengine.com/reclaimed-mgpu-core": "30", "vke.volcengine.com/mgpu-memory": "4096"},
+    )
+    assert only(attribute(view(rows=None, pods=[pod]), NOW)).grant.compute_granted_ratio == pytest.approx(0.3)
 
 
 def test_mgpus_cards_are_named_by_number_and_sized_by_the_request() -> None:

@@ -6,6 +6,7 @@ from exporter.attribution.attributor import attribute
 from exporter.attribution.process_places import ProcessPlaces
 from exporter.attribution.records import ProcessOnCard
 from exporter.kubelet.client import KubeletPodResources
+from tests.exporter.host_processes import HostProcesses
 from tests.exporter.kubelet import StandInKubelet, container, device, pod
 from tests.exporter.node import NOW, card_id, container_id, facts, hami, told, uid, view
 
@@ -23,14 +24,11 @@ def test_hami_and_nvidia_pods_of_one_node_are_attributed_from_its_sources(tmp_pa
     kubelet.devices = [device("nvidia.com/gpu", card_id(0), card_id(1))]
     kubelet.start()
     client = KubeletPodResources(str(kubelet.path))
-    proc = tmp_path / "proc"
+    proc = HostProcesses(tmp_path / "proc")
     for pid, number in ((100, 1), (200, 2)):
-        folder = proc / str(pid)
-        folder.mkdir(parents=True)
-        (folder / "stat").write_text(f"{pid} (python) S {'0 ' * 18}{pid} {'0 ' * 30}\n")
         scope = f"cri-containerd-{container_id(10 * number)}.scope"
         slice_name = f"kubepods-burstable-pod{uid(number).replace('-', '_')}.slice"
-        (folder / "cgroup").write_text(f"0::/kubepods.slice/kubepods-burstable.slice/{slice_name}/{scope}\n")
+        proc.put(pid, cgroup=f"/kubepods.slice/kubepods-burstable.slice/{slice_name}/{scope}")
     try:
         rows, allocatable = client.list(5.0), client.allocatable(5.0)
     finally:
@@ -38,7 +36,7 @@ def test_hami_and_nvidia_pods_of_one_node_are_attributed_from_its_sources(tmp_pa
         kubelet.stop()
     assert allocatable is not None
     # Process 300 ended between the driver's list and ours.
-    seen = {place.pid: place.places for place in ProcessPlaces(str(proc)).look([100, 200, 300])}
+    seen = {place.pid: place.places for place in ProcessPlaces(str(proc.folder)).look([100, 200, 300])}
     attribution = attribute(
         view(
             rows=rows,

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+from exporter.allocation.records import OwnerLinkRecord
 from exporter.attribution.attributor import Attributor, attribute
 from exporter.attribution.periods import GrantPeriods
 from exporter.attribution.records import ProcessOnCard
@@ -60,12 +61,37 @@ def test_an_api_server_that_goes_away_ends_no_grant_and_takes_no_owner() -> None
     assert periods.slices[0].pod_uid is not None
 
 
-def test_what_is_learnt_of_a_pod_later_is_told() -> None:
+def test_what_is_learnt_of_a_pod_later_is_told_with_the_start_that_its_status_tells() -> None:
     periods = GrantPeriods()
-    periods.follow(attribute(view(rows=ROWS, pods=None), NOW), NOW)
-    change = periods.follow(attribute(view(rows=ROWS, pods=[facts("a", 1, labels={"app": "x"})]), LATER), LATER)
-    assert [grant.label("app") for grant in change.started] == ["x"]
-    assert [grant.ended_at for grant in change.ended] == [LATER]
+    (guessed,) = periods.follow(attribute(view(rows=ROWS, pods=None), NOW), NOW).started
+    assert guessed.started_at == NOW
+    named = facts("a", 1, labels={"app": "x"}, bound_at="2026-03-04T09:00:00Z")
+    change = periods.follow(attribute(view(rows=ROWS, pods=[named]), LATER), LATER)
+    # The same grant, known better: it takes the place of what was told, and nothing has ended.
+    assert [(grant.label("app"), grant.started_at) for grant in change.started] == [("x", NOW - timedelta(hours=3))]
+    assert change.ended == ()
+
+
+def test_an_owner_that_is_learnt_later_leaves_the_grants_start() -> None:
+    job = OwnerLinkRecord(uid="j", kind="Job", name="nightly-1")
+    cron = OwnerLinkRecord(uid="c", kind="CronJob", name="nightly")
+    pods = [facts("a", 1, owner=job, bound_at="2026-03-04T09:00:00Z")]
+    periods = GrantPeriods()
+    (first,) = periods.follow(attribute(view(rows=ROWS, pods=pods), NOW), NOW).started
+    change = periods.follow(attribute(view(rows=ROWS, pods=pods, owners={"j": cron}), LATER), LATER)
+    assert [(grant.workload_kind, grant.workload, grant.started_at) for grant in change.started] == [
+        ("CronJob", "nightly", first.started_at)
+    ]
+    assert change.ended == ()
+    assert periods.slices[0].grant == change.started[0]
+
+
+def test_a_label_that_changes_is_another_period() -> None:
+    periods = GrantPeriods()
+    periods.follow(attribute(view(rows=ROWS, pods=[facts("a", 1, labels={"app": "x"})]), NOW), NOW)
+    change = periods.follow(attribute(view(rows=ROWS, pods=[facts("a", 1, labels={"app": "y"})]), LATER), LATER)
+    assert [(grant.label("app"), grant.started_at) for grant in change.started] == [("y", LATER)]
+    assert [(grant.label("app"), grant.ended_at) for grant in change.ended] == [("x", LATER)]
 
 
 def test_rounds_in_which_only_processes_change_find_what_a_fresh_join_finds() -> None:
@@ -95,3 +121,27 @@ def test_what_is_handed_out_or_told_anew_is_seen_in_the_next_round() -> None:
     assert [found.grant.label("app") for found in attributor.attribute(named, LATER).slices] == ["x"]
     gone = view(cards=[known(1)], rows=ROWS, pods=None)
     assert attributor.attribute(gone, LATER).slices == ()
+
+
+def test_share_stands_while_the_plugin_is_away_and_lists_nothing() -> None:
+    attributor, periods = Attributor(), GrantPeriods()
+    rows = [row("a", handed(f"{card_id(0)}::1"))]
+    replicas = [f"{card_id(0)}::{number}" for number in range(4)]
+    for minute, listed in enumerate((replicas, [], replicas)):
+        now = NOW + timedelta(minutes=minute)
+        found = attributor.attribute(view(rows=rows, pods=[facts("a", 1)], allocatable=listed), now)
+        change = periods.follow(found, now)
+        assert [grant.compute_granted_ratio for grant in change.started] == ([0.25] if minute == 0 else [])
+        assert change.ended == ()
+        assert found.findings == ()
+
+
+def test_share_follows_a_plugin_that_comes_back_with_other_replicas() -> None:
+    attributor = Attributor()
+    rows = [row("a", handed(f"{card_id(0)}::1"))]
+    ratios = []
+    for count in (4, 0, 2):
+        listed = [f"{card_id(0)}::{number}" for number in range(count)]
+        found = attributor.attribute(view(rows=rows, pods=[facts("a", 1)], allocatable=listed), NOW)
+        ratios.append(found.slices[0].grant.compute_granted_ratio)
+    assert ratios == [0.25, 0.25, 0.5]

@@ -1,5 +1,7 @@
 """Processes sit in the slice of their own container, and a stranger on a card is told and takes no slice over."""
 
+import pytest
+
 from exporter.attribution.attributor import attribute
 from exporter.attribution.cgroup import CgroupPlace, Occupant
 from exporter.attribution.records import FindingKind, ProcessOnCard
@@ -8,8 +10,8 @@ from tests.exporter.node import NOW, card_id, container_id, facts, hami, handed,
 SHARED = [f"{card_id(0)}::{number}" for number in range(2)]
 
 
-def process(pid: int, *places: CgroupPlace, card: int = 0) -> ProcessOnCard:
-    return ProcessOnCard(pid=pid, card=card_id(card), places=places)
+def process(pid: int, *places: CgroupPlace, card: int = 0, is_mps_server: bool = False) -> ProcessOnCard:
+    return ProcessOnCard(pid=pid, card=card_id(card), places=places, is_mps_server=is_mps_server)
 
 
 def in_container(pod: int, container: int = 0) -> CgroupPlace:
@@ -115,6 +117,33 @@ def test_processes_of_the_node_and_of_the_runtime_are_nobodys() -> None:
     attribution = two_pods_on_a_card(process(1), process(2, monitor))
     assert [found.pids for found in attribution.slices] == [(), ()]
     assert attribution.findings == ()
+
+
+@pytest.mark.parametrize("places", [(), (in_container(77),)], ids=["of the host", "of a daemon's pod"])
+def test_mps_server_is_no_stranger_and_sits_in_nobodys_slice(places: tuple[CgroupPlace, ...]) -> None:
+    server = process(9, *places, is_mps_server=True)
+    attribution = two_pods_on_a_card(process(8, in_container(1)), server)
+    assert [found.pids for found in attribution.slices] == [(8,), ()]
+    assert (attribution.findings, attribution.mps_servers) == ((), (server,))
+
+
+def test_mps_server_that_a_tenant_runs_for_itself_is_the_tenants() -> None:
+    attribution = two_pods_on_a_card(process(9, in_container(1), is_mps_server=True))
+    assert [found.pids for found in attribution.slices] == [(9,), ()]
+    assert attribution.mps_servers == ()
+
+
+def test_tenant_of_another_card_is_a_stranger_here_whatever_it_calls_itself() -> None:
+    attribution = attribute(
+        view(
+            rows=[row("a", handed(card_id(0)))],
+            pods=[facts("a", 1)],
+            processes=(process(9, in_container(1), card=1, is_mps_server=True),),
+        ),
+        NOW,
+    )
+    assert odd(attribution) == {FindingKind.STRANGER}
+    assert attribution.mps_servers == ()
 
 
 def test_a_pod_in_a_virtual_machine_is_told_for_nobody_sees_inside() -> None:

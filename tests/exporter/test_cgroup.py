@@ -19,6 +19,9 @@ from exporter.attribution.cgroup import (
     place_that_counts,
 )
 from exporter.attribution.process_places import ProcessPlaces
+from exporter.process_stat import ProcessStats
+from fleet.errors import Unavailable
+from tests.exporter.host_processes import HostProcesses
 
 UID = "0fd1b1e2-3a4b-4c5d-8e9f-a0b1c2d3e4f5"
 UID_ = UID.replace("-", "_")
@@ -123,91 +126,95 @@ def test_a_pods_status_names_containers_as_cgroups_do(text: str, container_id: s
     assert container_id_of_status(text) == container_id
 
 
-class Proc:
-    """A `/proc` of files, for paths and times that this machine has not."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def put(self, pid: int, *, started: int, path: str, command: str = "python") -> None:
-        folder = self.root / str(pid)
-        folder.mkdir(exist_ok=True)
-        fields = ["S"] + ["0"] * 18 + [str(started)] + ["0"] * 30
-        (folder / "stat").write_text(f"{pid} ({command}) {' '.join(fields)}\n")
-        (folder / "cgroup").write_text(f"0::{path}\n")
-
-
 @pytest.fixture
-def proc(tmp_path: Path) -> Proc:
-    return Proc(tmp_path)
+def proc(tmp_path: Path) -> HostProcesses:
+    return HostProcesses(tmp_path)
 
 
-def test_processes_are_looked_up_in_the_given_proc(proc: Proc) -> None:
-    proc.put(7, started=100, path=f"/kubepods/pod{UID}/{CONTAINER}", command="a) S 1 (b")
-    proc.put(8, started=101, path="/init.scope")
-    found = ProcessPlaces(str(proc.root)).look([7, 8, 9, 7])
+def test_processes_are_looked_up_in_the_given_proc(proc: HostProcesses) -> None:
+    proc.put(7, started=100, cgroup=f"/kubepods/pod{UID}/{CONTAINER}", name=b"a) S 1 (b")
+    proc.put(8, started=101, cgroup="/init.scope")
+    found = ProcessPlaces(str(proc.folder)).look([7, 8, 9, 7])
     assert [(place.pid, place.started_ticks, len(place.places)) for place in found] == [(7, 100, 1), (8, 101, 0)]
 
 
-def test_a_process_id_that_is_used_anew_is_not_taken_for_the_old_process(proc: Proc) -> None:
-    places = ProcessPlaces(str(proc.root))
-    proc.put(7, started=100, path=f"/kubepods/pod{UID}/{CONTAINER}")
+def test_a_process_id_that_is_used_anew_is_not_taken_for_the_old_process(proc: HostProcesses) -> None:
+    places = ProcessPlaces(str(proc.folder))
+    proc.put(7, started=100, cgroup=f"/kubepods/pod{UID}/{CONTAINER}")
     (before,) = places.look([7])
-    proc.put(7, started=200, path=f"/kubepods/pod{OTHER_UID}/{OTHER}")
+    proc.put(7, started=200, cgroup=f"/kubepods/pod{OTHER_UID}/{OTHER}")
     (after,) = places.look([7])
     assert (before.places[0].pod_uid, after.places[0].pod_uid) == (UID, OTHER_UID)
 
 
-def test_a_process_id_that_changes_hands_while_it_is_read_is_left_out(proc: Proc) -> None:
-    proc.put(7, started=100, path="/")
-    pipe = proc.root / "7" / "cgroup"
+def test_a_process_id_that_changes_hands_while_it_is_read_is_left_out(proc: HostProcesses) -> None:
+    proc.put(7, started=100, cgroup="/")
+    pipe = proc.folder / "7" / "cgroup"
     pipe.unlink()
     os.mkfifo(pipe)
 
     def change_hands() -> None:
         with pipe.open("w") as cgroup:  # opens once the reader has seen the old start
-            stat = proc.root / "7" / "stat"
+            stat = proc.folder / "7" / "stat"
             stat.write_text(stat.read_text().replace(" 100 ", " 200 "))
             cgroup.write(f"0::/kubepods/pod{UID}/{CONTAINER}\n")
 
     writer = threading.Thread(target=change_hands)
     writer.start()
-    assert ProcessPlaces(str(proc.root)).look([7]) == ()
+    assert ProcessPlaces(str(proc.folder)).look([7]) == ()
     writer.join()
 
 
-def test_a_process_that_is_still_the_same_is_not_read_again(proc: Proc) -> None:
-    places = ProcessPlaces(str(proc.root))
-    proc.put(7, started=100, path=f"/kubepods/pod{UID}/{CONTAINER}")
+def test_a_process_that_is_still_the_same_is_not_read_again(proc: HostProcesses) -> None:
+    places = ProcessPlaces(str(proc.folder))
+    proc.put(7, started=100, cgroup=f"/kubepods/pod{UID}/{CONTAINER}")
     first = places.look([7])
-    (proc.root / "7" / "cgroup").unlink()
+    (proc.folder / "7" / "cgroup").unlink()
     assert places.look([7]) == first
     # Once it was not asked for, it is forgotten.
     assert places.look([]) == ()
     assert places.look([7]) == ()
 
 
-def test_a_process_that_is_moved_into_a_pod_later_is_seen_there(proc: Proc) -> None:
-    places = ProcessPlaces(str(proc.root))
-    proc.put(7, started=100, path="/system.slice/containerd.service")
+def test_a_process_that_is_moved_into_a_pod_later_is_seen_there(proc: HostProcesses) -> None:
+    places = ProcessPlaces(str(proc.folder))
+    proc.put(7, started=100, cgroup="/system.slice/containerd.service")
     assert places.look([7])[0].places == ()
-    proc.put(7, started=100, path=f"/kubepods/pod{UID}/{CONTAINER}")
+    proc.put(7, started=100, cgroup=f"/kubepods/pod{UID}/{CONTAINER}")
     assert places.look([7])[0].places[0].pod_uid == UID
 
 
-def test_the_exporter_knows_by_its_own_path_what_its_node_runs_in(proc: Proc) -> None:
-    assert ProcessPlaces(str(proc.root)).enclosing() == frozenset()
-    proc.put(5, started=1, path=f"/kubepods/pod{UID}/{CONTAINER}/kubepods/pod{OTHER_UID}/{OTHER}")
-    (proc.root / "self").symlink_to("5")
-    assert ProcessPlaces(str(proc.root)).enclosing() == {UID}
+def test_process_that_becomes_another_program_has_that_ones_name(proc: HostProcesses) -> None:
+    places = ProcessPlaces(str(proc.folder))
+    for name in (b"nvidia-cuda-mps", b"python"):
+        proc.put(7, started=100, name=name, cgroup=f"/kubepods/pod{UID}/{CONTAINER}")
+        assert places.look([7])[0].name == name.decode()
 
 
-def test_a_file_without_end_is_read_to_its_bound_only(proc: Proc) -> None:
-    proc.put(7, started=100, path="/" + "a/" * 200_000 + f"pod{UID}/{CONTAINER}")
-    assert ProcessPlaces(str(proc.root)).look([7])[0].places == ()
+def test_the_exporter_knows_by_its_own_path_what_its_node_runs_in(proc: HostProcesses) -> None:
+    assert ProcessPlaces(str(proc.folder)).enclosing() == frozenset()
+    proc.put(5, started=1, cgroup=f"/kubepods/pod{UID}/{CONTAINER}/kubepods/pod{OTHER_UID}/{OTHER}")
+    (proc.folder / "self").symlink_to("5")
+    assert ProcessPlaces(str(proc.folder)).enclosing() == {UID}
+
+
+def test_a_file_without_end_is_read_to_its_bound_only(proc: HostProcesses) -> None:
+    proc.put(7, started=100, cgroup="/" + "a/" * 200_000 + f"pod{UID}/{CONTAINER}")
+    assert ProcessPlaces(str(proc.folder)).look([7])[0].places == ()
+
+
+def test_process_of_another_pid_namespace_is_not_taken_for_one_of_the_drivers(proc: HostProcesses) -> None:
+    proc.put(7, started=100, cgroup=f"/kubepods/pod{UID}/{CONTAINER}")
+    proc.hide_host()
+    # Who lists no process may be kept from seeing any: a tenant is not idle for that.
+    for pids in ([7], []):
+        with pytest.raises(Unavailable, match="hostPID"):
+            ProcessPlaces(str(proc.folder)).look(pids)
 
 
 def test_real_processes_come_and_go() -> None:
+    if not ProcessStats().sees_host():
+        pytest.skip("no host's processes in /proc: this runs in a PID namespace of its own")
     places = ProcessPlaces()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         found = {place.pid: place for place in places.look([os.getpid(), child.pid, 2**22 + 1])}

@@ -14,11 +14,11 @@ from exporter.collector import Collector, Snapshot
 from exporter.cross_checks.checks import CROSS_CHECK_FAMILIES, CrossChecks
 from exporter.families import Family, FamilyKind
 from exporter.reader import InventoryChange, Reading
-from fleet.inventory import Card, CardId, CardModelName, Grant, Priority
+from fleet.inventory import Card, CardId, CardModelName, Grant
 from fleet.schema import Measure
 from fleet.units import GIB
 from fleet.usage import CardKey, SliceKey
-from tests.exporter.builders import T0
+from tests.exporter.builders import T0, grant_of
 
 A10 = CardModelName("NVIDIA A10")
 CARD = CardKey(cluster="c1", node="node-a", card=CardId("GPU-a"), card_model=A10)
@@ -39,22 +39,7 @@ def tenant(pod: str, card: str = "GPU-a") -> SliceKey:
 
 
 def grant(key: SliceKey, granted_bytes: int = 24 * GIB) -> Grant:
-    return Grant(
-        cluster=key.cluster,
-        namespace=key.namespace,
-        pod=key.pod,
-        container=key.container,
-        workload=key.pod,
-        workload_kind="Deployment",
-        node=key.node,
-        card=key.card,
-        card_model=A10,
-        framebuffer_bytes=24 * GIB,
-        framebuffer_granted_bytes=granted_bytes,
-        compute_granted_ratio=1.0,
-        priority=Priority.NORMAL,
-        started_at=T0,
-    )
+    return grant_of(key, framebuffer_granted_bytes=granted_bytes)
 
 
 def snapshot(
@@ -214,6 +199,15 @@ def test_mebibytes_taken_for_bytes_are_not_believed() -> None:
     checks = CrossChecks()
     after(checks, repeated({tenant("web-0"): {USED: 8192.0}}, {}))
     assert checks_of(checks) == {"framebuffer_scale"}
+
+
+def test_kernels_without_framebuffer_are_not_believed() -> None:
+    checks = CrossChecks()
+    after(checks, repeated({tenant("web-0"): {DUTY: 0.5, USED: 0.0}}, {DUTY: 0.5}))
+    assert checks_of(checks) == {"framebuffer_zero_while_working"}
+    idle = CrossChecks()
+    after(idle, repeated({tenant("web-0"): {DUTY: 0.0, USED: 0.0}}, {DUTY: 0.0}))
+    assert checks_of(idle) == set()
 
 
 def test_sm_activity_without_kernels_is_not_believed() -> None:

@@ -1,6 +1,5 @@
 """One card tells what it can, and nothing that it can't: the traps of GPU figures are met here on the real pynvml."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,25 +7,12 @@ import pytest
 from exporter.nvml.calls import ASK_AGAIN_SECONDS, CardLost, LibraryLost
 from exporter.nvml.figures import Activity, CardFigures, ClockReason, ComputeMode, Counter, Gauge
 from exporter.nvml.library import NvmlLibrary
-from tests.exporter.nvml.drivers import Clock, card_reader, started_library
-from tests.exporter.nvml.standin import A100, DATA_VARIABLE, FIELDS, GIB, GPM, H100, T4, StandInWorld
+from tests.exporter.nvml.drivers import Clock, card_reader
+from tests.exporter.nvml.standin import A100, FIELDS, GIB, GPM, H100, T4, StandInWorld
 
 NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, UNKNOWN = 3, 4, 13, 999
 UINT_NONE = 2**32 - 1
 CAPABLE = {**H100, "gpm": GPM, "fields": FIELDS}
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandInWorld:
-    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path / "world.txt"))
-    return StandInWorld(tmp_path / "world.txt")
-
-
-@pytest.fixture
-def library(world: StandInWorld) -> Iterator[NvmlLibrary]:
-    world.write()
-    with started_library() as library:
-        yield library
 
 
 def figures_of(world: StandInWorld, library: NvmlLibrary, samples: int = 1, /, **card: object) -> CardFigures:
@@ -73,6 +59,15 @@ def test_transcoder_that_runs_no_kernel_is_seen_at_its_engines(world: StandInWor
     assert mean(found, Activity.DUTY_CYCLE) == 0.0
     engines = (Activity.ENCODER, Activity.DECODER, Activity.JPEG, Activity.OPTICAL_FLOW)
     assert [mean(found, engine) for engine in engines] == pytest.approx([0.8, 0.6, 0.05, 0.01])
+
+
+def test_engine_that_has_no_function_of_its_own_is_seen_by_the_cards_counters(
+    world: StandInWorld, library: NvmlLibrary
+) -> None:
+    world.line("err", fn="nvmlDeviceGetJpgUtilization", ret=3)
+    found = figures_of(world, library, **{**CAPABLE, "gpm": {**GPM, 40: 70, 41: 20}}, dec=5)
+    assert mean(found, Activity.JPEG) == pytest.approx(0.7)
+    assert mean(found, Activity.DECODER) == pytest.approx(0.05)
 
 
 def test_burst_between_two_readings_is_in_the_peak(world: StandInWorld, library: NvmlLibrary) -> None:

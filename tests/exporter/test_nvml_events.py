@@ -3,31 +3,21 @@
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from exporter.nvml.events import CODES_MAX, OTHER_CODES, XidWatch
 from exporter.nvml.library import NvmlLibrary
 from fleet.inventory import CardId
-from tests.exporter.nvml.drivers import started_library
-from tests.exporter.nvml.standin import DATA_VARIABLE, T4, StandInWorld, uuid
+from tests.exporter.nvml.standin import T4, StandInWorld, uuid
 
 FIRST, SECOND = CardId(uuid(0)), CardId(uuid(1))
 NOT_SUPPORTED = 3
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandInWorld:
-    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path / "world.txt"))
-    return StandInWorld(tmp_path / "world.txt").card(**T4).card(**T4)
-
-
-@pytest.fixture
-def library(world: StandInWorld) -> Iterator[NvmlLibrary]:
-    world.write()
-    with started_library() as library:
-        yield library
+def world(world: StandInWorld) -> StandInWorld:
+    return world.card(**T4).card(**T4)
 
 
 @pytest.fixture
@@ -59,6 +49,26 @@ def test_repeats_of_one_code_are_all_counted(world: StandInWorld, library: NvmlL
     world.line("xid", dev=1, code=48).write()
     follow(watch, library)
     eventually(lambda: watch.counts(FIRST) == {79: 3, 31: 1} and watch.counts(SECOND) == {48: 1})
+
+
+def test_last_event_is_told_by_its_own_code(world: StandInWorld, library: NvmlLibrary, watch: XidWatch) -> None:
+    world.line("xid", dev=0, code=79).line("xid", dev=0, code=31).write()
+    follow(watch, library)
+    eventually(lambda: has_counted(watch, 2))
+    assert watch.last(FIRST) == 31
+    assert watch.last(SECOND) is None
+
+
+def test_event_is_told_to_everybody_who_watches_the_card(
+    world: StandInWorld, library: NvmlLibrary, watch: XidWatch
+) -> None:
+    other = XidWatch(library)
+    follow(watch, library)
+    follow(other, library)
+    eventually(lambda: has_counted(watch, 0) and has_counted(other, 0) and other.counts(SECOND) is not None)
+    world.line("xid", dev=0, code=79).write()
+    eventually(lambda: watch.counts(FIRST) == other.counts(FIRST) == {79: 1})
+    assert other.stop(5.0)
 
 
 def test_card_without_events_counts_none_and_an_unwatched_one_is_unknown(library: NvmlLibrary, watch: XidWatch) -> None:
@@ -102,3 +112,4 @@ def test_endless_new_codes_take_no_endless_memory(world: StandInWorld, library: 
     assert counts is not None
     assert len(counts) == CODES_MAX + 1
     assert counts[OTHER_CODES] == told - CODES_MAX
+    assert watch.last(FIRST) == told - 1

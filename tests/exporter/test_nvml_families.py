@@ -59,6 +59,7 @@ CARD = CardReading(
     age_seconds=0.5,
     is_new=True,
     xids={79: 2, -1: 1},
+    last_xid=79,
 )
 LABELS = ("gpu-1", "GPU-a", "NVIDIA H100")
 
@@ -110,8 +111,14 @@ def test_figures_stand_under_their_names() -> None:
     assert value(families, "xid_errors_total", "79") == 2.0
     assert value(families, "xid_errors_total", "other") == 1.0
     assert value(families, "xid_events_total") == 3.0
+    assert value(families, "last_xid") == 79.0
     assert value(families, "mig_sm_active_ratio", "1g.10gb", "MIG-a", "3", "0") == 0.25
     assert value(families, "call_failures_total", "nvmlDeviceGetPowerUsage", "unknown") == 2.0
+
+
+def test_last_xid_is_0_where_none_came_and_absent_where_nobody_would_tell() -> None:
+    assert value(shown(replace(CARD, xids={}, last_xid=None)), "last_xid") == 0.0
+    assert "gputide_card_last_xid" not in shown(replace(CARD, xids=None, last_xid=None))
 
 
 def test_card_that_tells_nothing_has_state_and_age_and_no_zeros() -> None:

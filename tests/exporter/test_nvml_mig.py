@@ -1,8 +1,5 @@
 """MIG devices come and go, and have figures of their own."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,21 +8,8 @@ from exporter.nvml.figures import Activity, MigFigures
 from exporter.nvml.library import NvmlLibrary
 from exporter.nvml.mig import profile_of
 from fleet.units import GIB
-from tests.exporter.nvml.drivers import card_reader, started_library
-from tests.exporter.nvml.standin import A100, DATA_VARIABLE, H100, StandInWorld
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandInWorld:
-    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path / "world.txt"))
-    return StandInWorld(tmp_path / "world.txt")
-
-
-@pytest.fixture
-def library(world: StandInWorld) -> Iterator[NvmlLibrary]:
-    world.write()
-    with started_library() as library:
-        yield library
+from tests.exporter.nvml.drivers import card_reader
+from tests.exporter.nvml.standin import A100, H100, StandInWorld
 
 
 def instance(world: StandInWorld, number: int, **values: object) -> None:
@@ -89,6 +73,22 @@ def test_card_that_is_cut_anew_shows_its_new_instances_only(world: StandInWorld,
     assert reader.read().migs[0].activities[Activity.SM_ACTIVE].mean == pytest.approx(0.1)
 
 
+def test_instance_that_takes_anothers_number_has_none_of_its_figures(world: StandInWorld, library: NvmlLibrary) -> None:
+    world.card(**H100, mig=1)
+    instance(world, 1, uuid="MIG-before", gpm={2: 80})
+    world.write()
+    reader = card_reader(library)
+    reader.read()
+    reader.sample()
+    world.without("mig")
+    instance(world, 1, uuid="MIG-after", gpm={2: 10})
+    world.write()
+    (found,) = reader.read().migs
+    assert (found.mig, found.activities) == ("MIG-after", {})
+    (found,) = reader.read().migs
+    assert found.activities[Activity.SM_ACTIVE].peak == pytest.approx(0.1)
+
+
 def test_card_whose_mig_is_switched_off_has_no_instances(world: StandInWorld, library: NvmlLibrary) -> None:
     world.card(**H100, mig=1)
     instance(world, 1, gpm={2: 80})
@@ -115,6 +115,7 @@ def test_compute_instances_share_the_figures_of_their_gpu_instance(world: StandI
 def test_profile_of_a_part_of_an_instance_names_the_part() -> None:
     assert profile_of("NVIDIA A100-SXM4-40GB MIG 1c.2g.10gb", None) == "1c.2g.10gb"
     assert profile_of("NVIDIA H100 80GB HBM3 MIG 1g.10gb+me", None) == "1g.10gb+me"
+    assert profile_of("NVIDIA RTX PRO 6000 Blackwell MIG 1g.24gb-me", None) == "1g.24gb-me"
 
 
 @given(st.text(max_size=60))

@@ -1,35 +1,23 @@
 """Processes of a card: their lists grow while they are read, their utilisation comes in samples."""
 
-from collections.abc import Iterator
-from pathlib import Path
+import time
 
 import pytest
 
+from exporter.nvml.calls import CardCalls
 from exporter.nvml.card import CardReader
 from exporter.nvml.figures import ProcessFigures, ProcessKind
 from exporter.nvml.library import NvmlLibrary
-from tests.exporter.nvml.drivers import card_reader, started_library
-from tests.exporter.nvml.standin import A100, DATA_VARIABLE, GIB, T4, StandInWorld
+from exporter.nvml.processes import ProcessReader
+from tests.exporter.nvml.drivers import card_reader, identity
+from tests.exporter.nvml.standin import A100, GIB, T4, StandInWorld
 
-NO_PERMISSION, NOT_SUPPORTED = 4, 3
+NO_PERMISSION, NOT_SUPPORTED, UNKNOWN = 4, 3, 999
 LISTS = (
     "nvmlDeviceGetComputeRunningProcesses",
     "nvmlDeviceGetGraphicsRunningProcesses",
     "nvmlDeviceGetMPSComputeRunningProcesses",
 )
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandInWorld:
-    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path / "world.txt"))
-    return StandInWorld(tmp_path / "world.txt")
-
-
-@pytest.fixture
-def library(world: StandInWorld) -> Iterator[NvmlLibrary]:
-    world.write()
-    with started_library() as library:
-        yield library
 
 
 def processes(reader: CardReader) -> dict[int, ProcessFigures]:
@@ -119,6 +107,46 @@ def test_peak_of_accounting_is_told_where_it_is_switched_on(world: StandInWorld,
     assert (found[8].framebuffer_peak_bytes, found[8].accounted_seconds) == (None, None)
 
 
+def test_accounting_tells_how_busy_a_process_was_all_its_life(world: StandInWorld, library: NvmlLibrary) -> None:
+    world.card(**T4, accounting=1)
+    for pid, busy in ((7, 30), (8, 2**32 - 1)):
+        world.line("proc", dev=0, pid=pid, mem=GIB).line("acct", dev=0, pid=pid, util=busy, memutil=3, maxmem=GIB)
+    world.write()
+    found = processes(card_reader(library))
+    assert (found[7].accounted_sm_busy, found[7].accounted_memory_busy) == (0.3, 0.03)
+    assert found[8].accounted_sm_busy is None
+
+
+def test_clock_that_is_set_back_makes_nobody_idle(world: StandInWorld, library: NvmlLibrary) -> None:
+    now = [time.time()]
+    reader = ProcessReader(CardCalls(library, identity(0)), wall_clock=lambda: now[0])
+    world.card(**T4).line("proc", dev=0, pid=7, mem=GIB, sm=60).write()
+    reader.read(())
+    # The driver's stamps follow the host's clock, so nothing is newer than what was seen before.
+    now[0] -= 3600
+    world.line("err", fn="nvmlDeviceGetProcessUtilization", ret=6).write()
+    (found,) = reader.read(()) or ()
+    assert found.sm_busy is None
+    world.without("err").write()
+    (found,) = reader.read(()) or ()
+    assert found.sm_busy is not None
+    assert found.sm_busy.mean == pytest.approx(0.6)
+
+
+def test_reading_that_comes_before_the_drivers_next_look_calls_nobody_idle(
+    world: StandInWorld, library: NvmlLibrary
+) -> None:
+    now = [time.time()]
+    reader = ProcessReader(CardCalls(library, identity(0)), wall_clock=lambda: now[0])
+    world.card(**T4).line("proc", dev=0, pid=7, mem=GIB, sm=60).write()
+    reader.read(())
+    world.line("err", fn="nvmlDeviceGetProcessUtilization", ret=6).write()
+    for seconds, busy in ((0.5, None), (4.0, 0.0)):
+        now[0] += seconds
+        (found,) = reader.read(()) or ()
+        assert (None if found.sm_busy is None else found.sm_busy.mean) == busy
+
+
 def test_accounting_without_a_peak_is_absent(world: StandInWorld, library: NvmlLibrary) -> None:
     world.card(**T4, accounting=1).line("proc", dev=0, pid=7, mem=GIB)
     world.line("acct", dev=0, pid=7, maxmem=2**64 - 1, time=5000).write()
@@ -132,6 +160,37 @@ def test_lists_that_are_refused_are_absent_and_not_empty(world: StandInWorld, li
             world.line("err", fn=name + version, ret=NO_PERMISSION)
     world.write()
     assert card_reader(library).read().processes is None
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_that_fails_this_time_is_not_taken_for_no_processes(
+    world: StandInWorld, library: NvmlLibrary, name: str
+) -> None:
+    world.card(**T4).line("proc", dev=0, pid=7, mem=GIB, kind="mps")
+    for version in ("_v2", "_v3"):
+        world.line("err", fn=name + version, ret=UNKNOWN)
+    world.write()
+    reader = card_reader(library)
+    assert reader.read().processes is None
+    world.without("err").write()
+    assert processes(reader).keys() == {7}
+
+
+def test_processes_that_compute_are_listed_or_none_are(world: StandInWorld, library: NvmlLibrary) -> None:
+    world.card(**T4).line("proc", dev=0, pid=7, mem=GIB)
+    for version in ("_v2", "_v3"):
+        world.line("err", fn=LISTS[0] + version, ret=NO_PERMISSION)
+    world.write()
+    assert card_reader(library).read().processes is None
+
+
+def test_card_that_lists_no_graphics_or_mps_at_all_lists_the_rest(world: StandInWorld, library: NvmlLibrary) -> None:
+    world.card(**T4).line("proc", dev=0, pid=7, mem=GIB)
+    for name in LISTS[1:]:
+        for version in ("_v2", "_v3"):
+            world.line("err", fn=name + version, ret=NOT_SUPPORTED)
+    world.write()
+    assert processes(card_reader(library)).keys() == {7}
 
 
 def test_driver_without_the_newest_lists_is_asked_for_the_older_ones(world: StandInWorld, library: NvmlLibrary) -> None:

@@ -328,3 +328,75 @@ def test_distrust_survives_that_other_pods_come(tmp_path: Path) -> None:
     place(tmp_path, 2, on(1))
     reading = read(reader)
     assert np.isnan(reading.slices.duty_cycle).tolist() == [True, False]
+
+
+# --- processes that were killed ---------------------------------------------------------------------------------------
+
+
+def listing(*pids: int, card: int = 0) -> dict[str, CardFacts]:
+    """The node's cards as a driver tells of them that lists these processes."""
+    return {CARDS[card]: replace(BUSY[CARDS[card]], host_pids=frozenset(pids))}
+
+
+def two_processes() -> tuple[PlainProcess, ...]:
+    return PlainProcess(pid=1, host_pid=7001), PlainProcess(pid=2, host_pid=7002)
+
+
+def test_process_that_was_killed_holds_nothing_once_the_driver_lists_it_no_more(tmp_path: Path) -> None:
+    place(tmp_path, 1, on(0, processes=two_processes()))
+    reader = HamiReader(tmp_path)
+    assert read(reader, listing(7001, 7002)).slices.framebuffer_used.tolist() == [2640.0 * MIB]
+    for _ in range(2):
+        reading = read(reader, listing(7001))
+        assert reading.slices.framebuffer_used.tolist() == [1320.0 * MIB]
+        assert reading.processes.host_pids.tolist() == [7001]
+    # A card that is not told of keeps what was known of it.
+    assert read(reader, BUSY).slices.framebuffer_used.tolist() == [1320.0 * MIB]
+    assert read(reader, listing(7001, 7002)).slices.framebuffer_used.tolist() == [2640.0 * MIB]
+
+
+def test_process_that_the_driver_never_listed_is_not_called_dead(tmp_path: Path) -> None:
+    place(tmp_path, 1, on(0, processes=two_processes()))
+    reader = HamiReader(tmp_path)
+    for _ in range(3):
+        assert read(reader, listing(7001)).slices.framebuffer_used.tolist() == [2640.0 * MIB]
+
+
+def test_process_id_that_is_given_anew_is_alive(tmp_path: Path) -> None:
+    path = place(tmp_path, 1, on(0, processes=two_processes()))
+    layout = PLAIN["v1.2"]
+    host_pid = layout.procs + layout.slot + 4
+    reader = HamiReader(tmp_path)
+    read(reader, listing(7001, 7002))
+    assert read(reader, listing(7001)).slices.framebuffer_used.tolist() == [1320.0 * MIB]
+    poke(path, host_pid, "<i", 7003)
+    read(reader, listing(7001, 7003))
+    # The next one of that id is new here, and not listed yet.
+    poke(path, host_pid, "<i", 7002)
+    assert read(reader, listing(7001)).slices.framebuffer_used.tolist() == [2640.0 * MIB]
+
+
+def test_process_whose_card_hangs_is_not_called_dead(tmp_path: Path) -> None:
+    place(tmp_path, 1, on(0, 1, processes=two_processes()))
+    reader = HamiReader(tmp_path)
+    read(reader, {**listing(7001, 7002), **listing(7001, 7002, card=1)})
+    assert read(reader, listing(card=0)).slices.framebuffer_used.tolist() == [2640.0 * MIB] * 2
+
+
+@pytest.mark.parametrize(
+    "cards", [{}, BUSY, {CARDS[1]: CardFacts(host_pids=frozenset())}], ids=["unknown", "unlisted", "another-card"]
+)
+def test_nobody_is_called_dead_on_a_card_whose_processes_are_not_told(
+    tmp_path: Path, cards: dict[str, CardFacts]
+) -> None:
+    place(tmp_path, 1, on(0, processes=two_processes()))
+    reader = HamiReader(tmp_path)
+    for _ in range(4):
+        assert read(reader, cards).slices.framebuffer_used.tolist() == [2640.0 * MIB]
+
+
+def test_process_that_the_library_did_not_find_on_the_host_is_not_called_dead(tmp_path: Path) -> None:
+    place(tmp_path, 1, on(0, processes=(PlainProcess(host_pid=0),)))
+    reader = HamiReader(tmp_path)
+    for _ in range(4):
+        assert read(reader, listing()).slices.framebuffer_used.tolist() == [1320.0 * MIB]

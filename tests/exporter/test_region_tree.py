@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.regions.tree import CONTAINERS_MAX, FILES_MAX, LOOKS_BETWEEN, ContainerPlace, RegionTree
+from exporter.regions.root import CONTAINERS_MAX
+from exporter.regions.tree import FILES_MAX, LOOKS_BETWEEN, ContainerKey, ContainerPlace, RegionTree
 from fleet.errors import Unavailable
 from fleet.region_doubts import RegionDoubt
 from tests.exporter.regions.plain_regions import PlainRegion, write_region
@@ -199,12 +200,13 @@ def test_link_in_a_directorys_place_is_not_entered(tmp_path: Path) -> None:
     assert (place.region, place.doubt) == (None, RegionDoubt.UNREADABLE)
 
 
-def test_settled_directories_are_looked_at_now_and_then_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize("claims", [None, "not-there"])
+def test_settled_directories_are_looked_at_now_and_then_only(claims: str | None, tmp_path: Path) -> None:
     at = directory(tmp_path)
     path = region(at)
     os.utime(at, (OLD, OLD))
     os.utime(tmp_path, (OLD, OLD))
-    tree = RegionTree(tmp_path)
+    tree = RegionTree(tmp_path, tmp_path / claims if claims else None)
     places = tree.look()
     assert places[0].is_settled
     before = places[0].region
@@ -216,3 +218,82 @@ def test_settled_directories_are_looked_at_now_and_then_only(tmp_path: Path) -> 
         assert looks <= LOOKS_BETWEEN
     assert looks > 0
     assert tree.look() is places
+
+
+# --- claims of HAMi's driver for dynamic resource allocation ----------------------------------------------------------
+
+CLAIM = "c1a1c1a1-0000-4000-8000-00000000000{}"
+
+
+def user(pod: int, container: str = "main") -> ContainerKey:
+    return ContainerKey(pod_uid=POD.format(pod), container=container)
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> tuple[Path, Path]:
+    """The containers' and the claims' root."""
+    made = tmp_path / "containers", tmp_path / "claims"
+    for root in made:
+        root.mkdir()
+    return made
+
+
+def claim_directory(roots: tuple[Path, Path], claim: int) -> Path:
+    made = roots[1] / CLAIM.format(claim)
+    made.mkdir()
+    return made
+
+
+def test_region_of_a_claim_belongs_to_the_container_that_uses_it(roots: tuple[Path, Path]) -> None:
+    directory(roots[0], 2)
+    held = region(claim_directory(roots, 1))
+    claim_directory(roots, 2)
+    tree = RegionTree(*roots)
+    places = tree.look({CLAIM.format(1): user(1)})
+    assert [place.key for place in places] == [user(1), user(2)]
+    assert opened(places[0]) == str(held)
+    # Nobody, or several, use the second.
+    assert tree.foreign_directories == 1
+
+
+def test_claim_whose_user_becomes_known_later_is_followed_from_then_on(roots: tuple[Path, Path]) -> None:
+    region(claim_directory(roots, 1))
+    tree = RegionTree(*roots)
+    assert tree.look({}) == ()
+    before = tree.look({CLAIM.format(1): user(1)})
+    assert [place.key for place in before] == [user(1)]
+    assert tree.look({CLAIM.format(1): user(1)}) is before
+    descriptor = before[0].region
+    assert [place.key for place in tree.look({CLAIM.format(1): user(2)})] == [user(2)]
+    assert descriptor is not None
+    assert before[0].region is None  # closed
+
+
+def test_container_of_several_claims_has_one_region_the_one_that_is_written(roots: tuple[Path, Path]) -> None:
+    # Its last claim's environment wins, and which that is nobody tells.
+    claim_directory(roots, 1)
+    second = claim_directory(roots, 2)
+    users = {CLAIM.format(number): user(1) for number in (1, 2)}
+    tree = RegionTree(*roots)
+    (place,) = tree.look(users)
+    assert not place.has_file
+    held = region(second)
+    (place,) = tree.look(users)
+    assert opened(place) == str(held)
+
+
+@pytest.mark.parametrize("name", ["lost+found", CLAIM.format(1) + "x", f"{POD.format(1)}_main", "\udcff"])
+def test_entry_beside_the_claims_that_is_none_is_counted(name: str, roots: tuple[Path, Path]) -> None:
+    (roots[1] / name).mkdir()
+    tree = RegionTree(*roots)
+    assert (tree.look({name: user(1)}), tree.foreign_directories) == ((), 1)
+
+
+def test_claim_that_is_gone_is_closed(roots: tuple[Path, Path]) -> None:
+    at = claim_directory(roots, 1)
+    region(at)
+    tree = RegionTree(*roots)
+    (place,) = tree.look({CLAIM.format(1): user(1)})
+    shutil.rmtree(at)
+    assert tree.look({CLAIM.format(1): user(1)}) == ()
+    assert place.region is None

@@ -62,6 +62,18 @@ def test_standard_output_stays_for_data(capsys: pytest.CaptureFixture[str]) -> N
     assert "lost" in captured.err
 
 
+def test_standard_error_that_was_replaced_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = io.StringIO(), io.StringIO()
+    monkeypatch.setattr("sys.stderr", first)
+    set_up_logs()
+    log = logger("x")
+    log.info("before")
+    monkeypatch.setattr("sys.stderr", second)
+    first.close()
+    log.info("after")
+    assert "after" in second.getvalue()
+
+
 def test_an_unknown_level_is_refused() -> None:
     with pytest.raises(Misconfigured, match="'loud'"):
         set_up_logs(level="loud")

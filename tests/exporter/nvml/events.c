@@ -1,13 +1,16 @@
-/* XID events: each line of the file is handed out once. */
+/* XID events: each line of the file is handed out once to every set that is there; a set made later hears what is new. */
 #include "standin.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 enum { XID = 8, POLL_MS = 20 };
 
 struct EventSet {
     int is_registered[CARDS_MAX];
+    int reading; /* of the file, that `has_heard` is about */
+    int has_heard[RULES_MAX];
 };
 
 struct Event {
@@ -18,7 +21,13 @@ struct Event {
 
 Return nvmlEventSetCreate(struct EventSet **out) {
     ENTER(NULL);
-    *out = calloc(1, sizeof **out);
+    struct EventSet *set = calloc(1, sizeof *set);
+    standin_lock();
+    set->reading = world.reading;
+    for (int i = 0; i < world.xids; i++)
+        set->has_heard[i] = world.xid[i].is_told;
+    standin_unlock();
+    *out = set;
     return OK;
 }
 
@@ -40,14 +49,18 @@ Return nvmlDeviceRegisterEvents(Handle device, Ulong types, struct EventSet *set
     return OK;
 }
 
-static int take(const struct EventSet *set, struct Event *out) {
+static int take(struct EventSet *set, struct Event *out) {
     int is_found = 0;
     standin_lock();
+    if (set->reading != world.reading) {
+        set->reading = world.reading;
+        memset(set->has_heard, 0, sizeof set->has_heard);
+    }
     for (int i = 0; i < world.xids && !is_found; i++) {
         struct Xid *xid = &world.xid[i];
-        if (xid->is_told || !set->is_registered[xid->dev])
+        if (set->has_heard[i] || !set->is_registered[xid->dev])
             continue;
-        xid->is_told = is_found = 1;
+        set->has_heard[i] = xid->is_told = is_found = 1;
         *out = (struct Event){&world.device[xid->dev], XID, xid->code, xid->gi, xid->ci};
     }
     standin_unlock();

@@ -24,7 +24,7 @@
  *   err   dev=-1 fn=nvmlDeviceGetUtilizationRates ret=15 cardsonly=0
  *         what a function returns; dev=-1: for every card; cardsonly=1: but not for MIG devices
  *   hang  dev=1 fn=nvmlDeviceGetPowerUsage seconds=10                (or until the line is gone)
- *   xid   dev=0 code=79 gi=-1 ci=-1                                  (handed out once per reading of the file)
+ *   xid   dev=0 code=79 gi=-1 ci=-1                                  (told once per reading of the file)
  *
  * NVML_STANDIN_TRACE names a file to which every call is appended as `pid function`. -DOLD_DRIVER leaves out what a
  * driver of 2020 (450) did not have. Build: gcc -O2 -Wall -Wextra -shared -fPIC -pthread
@@ -106,6 +106,7 @@ struct World {
     char driver[80], nvml[80];
     int cuda, init_result, generation;
     Ulong loaded_us;
+    int reading; /* how often the file was read */
     int cards, migs, processes, accounts, profiles, xids;
     int late_ones_are_there;
     struct Device device[CARDS_MAX + MIGS_MAX]; /* cards first, MIG devices from CARDS_MAX on */

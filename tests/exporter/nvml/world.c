@@ -79,6 +79,7 @@ void standin_load(void) {
     file_inode = now.st_ino;
     int generation = world.generation;
     forget();
+    world.reading++;
     world.loaded_us = standin_now_us();
     char line[8192];
     while (fgets(line, sizeof line, file))
