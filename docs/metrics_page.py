@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.compat.figures import SHOWN_FIGURES
+from exporter.compat.figures import SHOWN_FIGURES, Of
+from exporter.compat.grant_sums import GRANT_SUMS
 from exporter.compat.names import NameSource, names_of
+from exporter.compat.peers import peer_names
 from exporter.cross_checks.columns import On
 from exporter.cross_checks.window import OutcomeWindow
 from exporter.exposition.catalogue import CATALOGUE
@@ -26,7 +28,9 @@ _SOURCE_WORDS = {
 
 def metrics_page() -> str:
     """The Markdown page."""
-    return "\n".join([*_measures(), *_families(), *_checks(), *_compat(), *_understood(), *_receiver()]) + "\n"
+    return (
+        "\n".join([*_measures(), *_families(), *_checks(), *_compat(), *_peers(), *_understood(), *_receiver()]) + "\n"
+    )
 
 
 def _measures() -> Iterator[str]:
@@ -84,7 +88,22 @@ def _compat() -> Iterator[str]:
                 yield f"| `{name.name}` | {_SOURCE_WORDS[source]} | {ours} |"
         for figure in SHOWN_FIGURES:
             if figure.source is source:
-                yield f"| `{figure.name}` | {_SOURCE_WORDS[source]} | `{figure.family}` |"
+                of = " (of a MIG instance, with `GPU_I_ID` and `GPU_I_PROFILE`)" if figure.of is Of.MIG else ""
+                yield f"| `{figure.name}`{of} | {_SOURCE_WORDS[source]} | `{figure.family}` |"
+        for grant_sum in GRANT_SUMS.get(source, ()):
+            yield f"| `{grant_sum.name}` | {_SOURCE_WORDS[source]} | {grant_sum.meaning} |"
+
+
+def _peers() -> Iterator[str]:
+    yield "\n## What others show, and where it is here\n"
+    yield "Every name of dcgm-exporter's default and profiling lists (commented lines included), of HAMi's two"
+    yield "exporters (old names too) and of nvitop's. *same name*: `--compat` shows it under that name too.\n"
+    yield "| exporter | name | here | |"
+    yield "|---|---|---|---|"
+    for told in peer_names():
+        here = ", ".join(f"`{family}`" for family in told.families) or "–"
+        remark = "same name" if told.is_shown else told.remark
+        yield f"| {told.peer.value} | `{told.name}` | {here} | {_cell(remark)} |"
 
 
 def _ours(subject: Subject, measure: Measure | None, fact: str | None) -> str | None:

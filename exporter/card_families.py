@@ -191,6 +191,10 @@ _COMPUTE_MODE = _gauge("compute_mode", "1 for the compute mode in force, else 0.
 _PROCESSES = _gauge("processes", "Processes that sit on the card.", (*_CARD, "kind"))
 _XIDS = _counter("xid_errors_total", "XID events since the exporter started, by code.", (*_CARD, "xid"))
 _XID_EVENTS = _counter("xid_events_total", "XID events since the exporter started, all codes.")
+_LAST_XID = _gauge(
+    "last_xid",
+    "Code of the last XID event since the exporter started, 0 where there was none; never goes back to 0.",
+)
 _HARDWARE = CataloguedFamily(
     name="gputide_card_hardware_info",
     kind=FamilyKind.INFO,
@@ -235,6 +239,7 @@ CARD_FAMILIES: tuple[CataloguedFamily, ...] = (
     *_MIG_PEAKS.values(),
     _XIDS,
     _XID_EVENTS,
+    _LAST_XID,
     _HARDWARE,
     _DRIVER,
     _UNNAMED,
@@ -284,6 +289,7 @@ def _rows_of(card: CardReading, labels: Labels) -> Iterator[tuple[CataloguedFami
     yield _HARDWARE, ((*labels, *_hardware(card)), 1.0)
     if card.xids is not None:
         yield _XID_EVENTS, (labels, float(sum(card.xids.values())))
+        yield _LAST_XID, (labels, float(card.last_xid or 0))
         for code, count in sorted(card.xids.items()):
             yield _XIDS, ((*labels, str(code) if code >= 0 else "other"), float(count))
     if card.figures is None:

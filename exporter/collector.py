@@ -96,6 +96,7 @@ class Collector:
         self._snapshot: Snapshot | None = None
         self._failures = 0
         self._is_finished = False
+        self._crash: Exception | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._log = logger("exporter.collector")
@@ -133,19 +134,30 @@ class Collector:
         self._snapshot = self._snapshot_of(reading)
         return True
 
-    def start(self) -> None:
-        """Starts sampling in the background; a reader that hangs keeps no process from ending."""
-        self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
+    def start(self, on_crash: Callable[[], None] = lambda: None) -> None:
+        """Starts sampling in the background; a reader that hangs keeps no process from ending.
+
+        Args:
+            on_crash: called in the background where sampling ended by a bug; whoever serves the figures then ends, for
+                they would only grow old.
+        """
+        self._thread = threading.Thread(target=self._run, args=(on_crash,), name="collector", daemon=True)
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
-        """Stops sampling and closes the reader, unless a reading still hangs after the time-out."""
+        """Stops sampling and closes the reader, unless a reading still hangs after the time-out.
+
+        Raises:
+            Exception: the bug by which sampling ended, if it did.
+        """
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout_seconds)
             if self._thread.is_alive():
                 return
         self._reader.close()
+        if self._crash is not None:
+            raise self._crash
 
     def _snapshot_of(self, reading: Reading) -> Snapshot:
         snapshot = Snapshot(
@@ -160,9 +172,13 @@ class Collector:
         derived = chain.from_iterable(derivation(snapshot) for derivation in self._derivations)
         return replace(snapshot, families=(*reading.families, *derived))
 
-    def _run(self) -> None:
-        while not self._stop.is_set() and self.collect():
-            self._stop.wait(self._interval_seconds)
+    def _run(self, on_crash: Callable[[], None]) -> None:
+        try:
+            while not self._stop.is_set() and self.collect():
+                self._stop.wait(self._interval_seconds)
+        except Exception as exc:  # noqa: BLE001 - raised again by `stop`, in the thread that can end the process
+            self._crash = exc
+            on_crash()
 
 
 class _Inventory:

@@ -20,6 +20,8 @@ class FamilyKind(StrEnum):
     GAUGE = "gauge"
     COUNTER = "counter"
     """Only grows, until its source starts anew; the family's name ends in `_total`."""
+    FOREIGN_COUNTER = "unknown"
+    """Only grows, and bears another exporter's name without `_total`: OpenMetrics would refuse it as a counter."""
     INFO = "info"
     """Always 1; what is told stands in the labels. The family's name ends in `_info`."""
 

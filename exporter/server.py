@@ -191,8 +191,12 @@ class _Handler(socketserver.BaseRequestHandler):
             f"Content-Length: {sum(map(len, answer.pieces))}",
             *(() if stays_open else ("Connection: close",)),
         )
-        self.request.settimeout(SEND_SECONDS_MAX)
-        self.request.sendall("".join(f"{line}\r\n" for line in (*lines, "")).encode("ascii"))
-        if has_body:
-            for piece in answer.pieces:
-                self.request.sendall(piece)
+        head = "".join(f"{line}\r\n" for line in (*lines, "")).encode("ascii")
+        until = time.monotonic() + SEND_SECONDS_MAX
+        for piece in (head, *answer.pieces) if has_body else (head,):
+            # A time-out holds for one piece, and the client has this long for all of them.
+            left = until - time.monotonic()
+            if left <= 0.0:
+                raise TimeoutError(f"an answer was not taken within {SEND_SECONDS_MAX} s")
+            self.request.settimeout(left)
+            self.request.sendall(piece)

@@ -18,9 +18,11 @@ from fleet.errors import Corrupt
 HEADERS_MAX = 64
 """Most field lines of a head."""
 
-_REQUEST_LINE = re.compile(rb"([A-Z]{1,16}) ([\x21-\x7e]{1,8192}) HTTP/1\.([0-9])\r?\n")
-_FIELD_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}):[ \t]*([^\r\n\x00]*?)[ \t]*\r?\n")
-_ENDS = (b"\r\n", b"\n")
+_REQUEST_LINE = re.compile(rb"([A-Z]{1,16}) ([\x21-\x7e]{1,8192}) HTTP/1\.([0-9])\r\n")
+_FIELD_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}):[ \t]*([^\r\n\x00]*?)[ \t]*\r\n")
+# A bare line feed ends no line: whoever stands before us may take it for a part of a field (RFC 9112 §2.2).
+_END = b"\r\n"
+_ABSOLUTE = re.compile(rb"https?://([^/?]*)([^?]*)(\?.*)?", re.IGNORECASE)
 
 
 class LineReader(Protocol):
@@ -62,7 +64,7 @@ def read_request(lines: LineReader) -> Request | None:
         Corrupt: not the head of a request, or one that ends before its blank line.
     """
     first = lines.readline()
-    if first in _ENDS:
+    if first == _END:
         # A client may send an empty line before the next request (RFC 9112 §2.2).
         first = lines.readline()
     if not first:
@@ -76,17 +78,27 @@ def read_request(lines: LineReader) -> Request | None:
     is_latest = request_line[3] != b"0"
     return Request(
         method=request_line[1].decode("ascii"),
-        path=request_line[2].partition(b"?")[0].decode("ascii"),
+        path=_path(request_line[2]),
         headers=headers,
         stays_open=is_latest and "close" not in connection and not has_body,
     )
+
+
+def _path(target: bytes) -> str:
+    """The path of a target; one that names the host too, as proxies send it, is taken as well (RFC 9112 §3.2.2)."""
+    absolute = _ABSOLUTE.fullmatch(target)
+    if absolute is None:
+        return target.partition(b"?")[0].decode("ascii")
+    if not absolute[1]:
+        raise Corrupt(f"cannot read request target {target[:80]!r}: it names no host")
+    return absolute[2].decode("ascii") or "/"
 
 
 def _headers(lines: LineReader) -> Mapping[str, str]:
     headers: dict[str, str] = {}
     for _ in range(HEADERS_MAX + 1):
         line = lines.readline()
-        if line in _ENDS:
+        if line == _END:
             return headers
         field = _FIELD_LINE.fullmatch(line)
         if field is None:

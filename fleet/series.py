@@ -253,6 +253,8 @@ _ALIASES: Mapping[str, _Alias] = MappingProxyType(
         # hami_container_device_memory_bytes repeats hami_vgpu_memory_used_bytes and would count twice.
         "hami_host_gpu_memory_used_bytes": _card(_HAMI, Measure.FRAMEBUFFER_USED),
         "hami_host_gpu_utilization_ratio": _card(_HAMI, Measure.DUTY_CYCLE, _PERCENT),
+        "hami_host_gpu_temperature_celsius": _card(_HAMI, Measure.TEMPERATURE),
+        "hami_host_gpu_power_usage_watts": _card(_HAMI, Measure.POWER),
         "hami_vgpu_memory_used_bytes": _slice(_HAMI, Measure.FRAMEBUFFER_USED),
         "hami_container_device_utilization_ratio": _slice(_HAMI, Measure.DUTY_CYCLE, _PERCENT, 1.0),
         "hami_vgpu_memory_limit_bytes": _fact(Subject.GRANT, _HAMI, _GRANTED_BYTES),

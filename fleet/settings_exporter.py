@@ -43,8 +43,14 @@ class ExporterSettings(Section):
     """Longest answer of the kubelet that is read."""
     containers_folder: Path | None = Path("/usr/local/vgpu/containers")
     """Where HAMi and Volcano keep a folder per container; none to look at no shared regions."""
+    claims_folder: Path | None = Path("/usr/local/vgpu/claims")
+    """Where HAMi's driver for dynamic resource allocation keeps a folder per claim; looked at with the containers'."""
     proc_folder: Path = Path("/proc")
     """Where the host's `/proc` is."""
+    processes_max: Annotated[int, Field(ge=0, le=1000)] = 0
+    """Processes on cards that have series of their own, those that hold most framebuffer first; 0 for none."""
+    device_resources: tuple[str, ...] = ()
+    """Names of resources that count GPU devices, beyond the usual ones: HAMi's may have been given another."""
     api_server: ApiUse = ApiUse.AUTO
     """Ask the API server for this node's pods: owners, UIDs and the annotations of sharing backends."""
     kubeconfig: Path | None = None

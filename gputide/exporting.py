@@ -60,7 +60,7 @@ def serve(
         threading.Thread(target=server.stop, name="stop", daemon=True).start()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    collector.start()
+    collector.start(on_crash=server.stop)
     _say(f"serving http://{_shown(server.address)}/metrics; Ctrl-C stops")
     try:
         server.serve()

@@ -27,7 +27,9 @@ class NodeOptions:
         pod_resources_socket: the kubelet's socket; None not to ask it.
         pod_resources_bytes_max: longest answer of it.
         containers_folder: where HAMi keeps its regions; None for none.
+        claims_folder: where HAMi's driver for dynamic resource allocation keeps its regions; None for none.
         proc_folder: the host's `/proc`.
+        processes_max: processes with series of their own.
         asks_api_server: ask the API server for this node's pods.
         kubeconfig: kubeconfig file; None for the usual places.
         kubeconfig_context: context of it; None for the current one.
@@ -46,7 +48,9 @@ class NodeOptions:
     pod_resources_socket: str | None
     pod_resources_bytes_max: int
     containers_folder: str | None
+    claims_folder: str | None
     proc_folder: str
+    processes_max: int
     asks_api_server: bool
     kubeconfig: str | None
     kubeconfig_context: str | None

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
+from exporter.cluster_access import SERVICE_ACCOUNT
 from exporter.compat.translation import Compat
 from fleet.errors import Misconfigured
 from fleet.logs import LogFormat
 from fleet.settings import Settings
-from fleet.settings_exporter import ApiUse
+from fleet.settings_exporter import ApiUse, ExporterSettings
 from fleet.units import parse_time
 from gputide.addresses import host_and_port
 from gputide.exporting import serve
@@ -28,7 +31,6 @@ app = typer.Typer(
 
 CLUSTER_INTERVAL_SECONDS = 0.5
 """Time between two looks at the scheduler layer, which is kept up to date in the background."""
-_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 ListenOption = Annotated[str, typer.Option(metavar="HOST:PORT", help="Address to listen on.")]
 CompatOption = Annotated[
@@ -46,18 +48,24 @@ def export(
     since: Annotated[str | None, typer.Option("--from", metavar="TIME", help="Where in the trace to begin.")] = None,
     listen: ListenOption = "127.0.0.1:9400",
     interval: Annotated[
-        float | None, typer.Option(min=0.1, help="Seconds between two readings; exporter.interval_seconds.")
+        float | None, typer.Option(help="Seconds between two readings; exporter.interval_seconds.")
     ] = None,
     compat: CompatOption = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(min=0, max=1000, help="Processes on cards to show one by one; exporter.processes_max."),
+    ] = None,
 ) -> None:
     """Serve this node's cards and pods, or a recorded fleet; a scrape never waits for a reading."""
     if context.invoked_subcommand is not None:
-        if replay is not None or since is not None or compat:
-            raise Misconfigured("cannot export a cluster with --replay, --from or --compat: they are a node's")
+        if replay is not None or since is not None or compat or processes is not None:
+            raise Misconfigured(
+                "cannot export a cluster with --replay, --from, --compat or --processes: they are a node's"
+            )
         return
     settings = session_of(context).settings
     host, port = host_and_port(listen)
-    interval_seconds = settings.exporter.interval_seconds if interval is None else interval
+    interval_seconds = settings.exporter.interval_seconds if interval is None else _interval(interval)
     if replay is not None:
         # The trace's drivers are no business of a node.
         from exporter.reader_replay import ReplayReader
@@ -69,25 +77,37 @@ def export(
     if since is not None:
         raise Misconfigured("cannot begin at --from: it goes with --replay")
     _check_extra("exporter", "pynvml", "h2")
-    become(_node_options(context, settings, host, port, interval_seconds, tuple(word.value for word in compat or ())))
+    options = _node_options(
+        context, settings, host, port, interval_seconds, tuple(word.value for word in compat or ())
+    )  # fmt: skip
+    become(options if processes is None else replace(options, processes_max=processes))
 
 
 @app.command("cluster", epilog="Example: gputide export cluster --listen 0.0.0.0:9401")
 def cluster(context: typer.Context, listen: ListenOption = "127.0.0.1:9401") -> None:
     """Serve what a cluster's schedulers granted: cards, pods, queues, quota and pods that wait, and why."""
     from exporter.allocation.collector import AllocationCollector
-    from exporter.reader_cluster import ClusterLayerReader
-
-    _check_extra("kubernetes", "lightkube")
     from exporter.cluster_kubernetes import KubernetesReader
+    from exporter.reader_cluster import ClusterLayerReader
 
     settings = session_of(context).settings
     host, port = host_and_port(listen)
     reader = KubernetesReader(
         kubeconfig=settings.exporter.kubeconfig, context=settings.exporter.kubeconfig_context
     )  # fmt: skip
-    allocation = AllocationCollector(reader, cluster=settings.cluster.name)
+    allocation = AllocationCollector(
+        reader, cluster=settings.cluster.name, device_resources=frozenset(settings.exporter.device_resources)
+    )
     serve(ClusterLayerReader(allocation), host=host, port=port, interval_seconds=CLUSTER_INTERVAL_SECONDS)
+
+
+def _interval(seconds: float) -> float:
+    """The option, within the bounds of the setting that it stands for."""
+    try:
+        return ExporterSettings(interval_seconds=seconds).interval_seconds
+    except ValidationError as exc:
+        said = exc.errors()[0]["msg"]
+        raise Misconfigured(f"cannot export with --interval {seconds:g}: exporter.interval_seconds: {said}") from exc
 
 
 def _node_options(
@@ -106,7 +126,9 @@ def _node_options(
         pod_resources_socket=str(exporter.pod_resources_socket) if exporter.pod_resources else None,
         pod_resources_bytes_max=exporter.pod_resources_bytes_max,
         containers_folder=None if exporter.containers_folder is None else str(exporter.containers_folder),
+        claims_folder=None if exporter.claims_folder is None else str(exporter.claims_folder),
         proc_folder=str(exporter.proc_folder),
+        processes_max=exporter.processes_max,
         asks_api_server=_asks_api_server(settings),
         kubeconfig=None if exporter.kubeconfig is None else str(exporter.kubeconfig),
         kubeconfig_context=exporter.kubeconfig_context,
@@ -118,13 +140,10 @@ def _node_options(
 
 def _asks_api_server(settings: Settings) -> bool:
     use = settings.exporter.api_server
-    if use is ApiUse.OFF:
-        return False
-    is_configured = settings.exporter.kubeconfig is not None or "KUBECONFIG" in os.environ or _SERVICE_ACCOUNT.exists()
-    if use is ApiUse.AUTO:
-        return is_configured and find_spec("lightkube") is not None
-    _check_extra("kubernetes", "lightkube")
-    return True
+    if use is not ApiUse.AUTO:
+        return use is ApiUse.ON
+    has_account = (SERVICE_ACCOUNT / "token").exists()
+    return settings.exporter.kubeconfig is not None or "KUBECONFIG" in os.environ or has_account
 
 
 def _check_extra(extra: str, *modules: str) -> None:

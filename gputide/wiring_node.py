@@ -9,12 +9,14 @@ import sys
 from pathlib import Path
 
 from exporter.attribution.process_places import ProcessPlaces
-from exporter.cluster_reader import ClusterReader
 from exporter.compat.translation import Compat
 from exporter.cross_checks.checks import CrossChecks
 from exporter.kubelet.client import KubeletPodResources
+from exporter.node_objects import NodeLookups
 from exporter.node_pods import NodePods
 from exporter.nvml.cards import NvmlCards
+from exporter.process_series import ProcessSeries
+from exporter.process_stat import ProcessStats
 from exporter.reader_hami import HamiReader
 from exporter.reader_node import NodeReader, NodeSources
 from exporter.reader_nvml import NvmlReader
@@ -51,7 +53,7 @@ def serve_node(options: NodeOptions) -> int:
 
 def _reader(options: NodeOptions) -> NodeReader:
     cards = NvmlCards(library_path=options.nvml_library, sample_seconds=options.sample_seconds)
-    pods = NodePods(_api_reader(options)) if options.asks_api_server else None
+    pods = _pods(options) if options.asks_api_server else None
     if pods is not None:
         pods.start()
     return NodeReader(
@@ -64,19 +66,35 @@ def _reader(options: NodeOptions) -> NodeReader:
             ),
             pods=pods,
             processes=ProcessPlaces(options.proc_folder),
-            regions=None if options.containers_folder is None else HamiReader(Path(options.containers_folder)),
+            regions=_regions(options),
         ),
         cluster=options.cluster,
         node=options.node,
+        process_series=_process_series(options),
     )  # fmt: skip
 
 
-def _api_reader(options: NodeOptions) -> ClusterReader:
-    # Loaded where it is used alone: a node without it keeps ten megabytes.
+def _regions(options: NodeOptions) -> HamiReader | None:
+    if options.containers_folder is None:
+        return None
+    claims = None if options.claims_folder is None else Path(options.claims_folder)
+    return HamiReader(Path(options.containers_folder), claims)
+
+
+def _process_series(options: NodeOptions) -> ProcessSeries | None:
+    if options.processes_max == 0:
+        return None
+    stats = ProcessStats(options.proc_folder)
+    return ProcessSeries(node=options.node, processes_max=options.processes_max, stats=stats)
+
+
+def _pods(options: NodeOptions) -> NodePods:
+    # Loaded where it is used alone: a node without it keeps a megabyte.
     from exporter.cluster_kubernetes import KubernetesReader
 
-    return KubernetesReader(
+    reader = KubernetesReader(
         kubeconfig=None if options.kubeconfig is None else Path(options.kubeconfig),
         context=options.kubeconfig_context,
         node=options.node,
     )
+    return NodePods(reader, lookups=NodeLookups(reader))

@@ -22,7 +22,8 @@ Labels = tuple[str, ...]
 
 HARDWARE_FAMILY = "gputide_card_hardware_info"
 DRIVER_FAMILY = "gputide_driver_info"
-"""Families in which a reading may tell of boards and of the driver."""
+INSTANCE_FAMILY = "gputide_slice_mig_info"
+"""Families in which a reading may tell of boards, of the driver, and of who was granted which MIG instance."""
 
 _TENANT = ("namespace", "pod", "container")
 _NOT_TOLD = ("", "", "")
@@ -35,10 +36,12 @@ class Subjects:
     Attributes:
         parts: which parts of an identity the rows hold.
         rows: the parts of each series; the same object while nothing changes.
+        constant: labels that all of them have besides.
     """
 
     parts: Labels
     rows: tuple[Labels, ...]
+    constant: tuple[tuple[str, str], ...] = ()
 
 
 class CompatLabels:
@@ -52,51 +55,62 @@ class CompatLabels:
         self._source = source
         self._spelling = WRITTEN_LABELS[source]
         self._boards = _Kept[tuple[object, ...], Mapping[str, Labels]]()
-        self._tenants = _Kept[tuple[Grant, ...], Mapping[str, Labels]]()
+        self._tenants = _Kept[tuple[object, ...], Mapping[Labels, Labels]]()
         self._driver = ""
-        self._made: dict[tuple[Labels, int], tuple[tuple[object, ...], tuple[Labels, ...]]] = {}
+        self._made: dict[tuple[Labels, Labels, int], tuple[tuple[object, ...], tuple[Labels, ...]]] = {}
 
     def see(self, snapshot: Snapshot) -> None:
         """Takes what a snapshot tells of boards and tenants; `of` speaks of this snapshot from now on."""
-        families = {family.name: family for family in snapshot.families if family.name in _ABOUT_HARDWARE}
+        families = {family.name: family for family in snapshot.families if family.name in _ASKED}
         hardware, driver = families.get(HARDWARE_FAMILY), families.get(DRIVER_FAMILY)
+        instances = families.get(INSTANCE_FAMILY)
         told = tuple(family.labels for family in (hardware, driver) if family is not None)
         self._boards.of(told, lambda: _boards(hardware))
         self._driver = _driver(driver)
-        self._tenants.of(snapshot.grants, lambda: _only_tenants(snapshot.grants))
+        granted = (snapshot.grants, None if instances is None else instances.labels)
+        self._tenants.of(granted, lambda: {**_only_tenants(snapshot.grants), **_tenants_of_instances(instances)})
+
+    def has(self, part: str) -> bool:
+        """Whether this exporter has a label for a part of an identity."""
+        return part in self._spelling
 
     def names(self, subjects: Subjects) -> Labels:
         """The label names for subjects."""
         spelled = tuple(self._spelling[part] for part in subjects.parts)
+        constant = tuple(name for name, _ in subjects.constant)
         if "pod" in subjects.parts:
-            return (*spelled, *self._constant_names())
+            return (*spelled, *constant, *self._constant_names())
         if self._source is NameSource.DCGM:
             tenant = (self._spelling[part] for part in _TENANT)
-            return (*spelled, "gpu", "pci_bus_id", "device", "DCGM_FI_DRIVER_VERSION", *tenant)
-        return (*spelled, _INDEX[self._source], *self._constant_names())
+            return (*spelled, *constant, "gpu", "pci_bus_id", "device", "DCGM_FI_DRIVER_VERSION", *tenant)
+        return (*spelled, *constant, _INDEX[self._source], *self._constant_names())
 
     def of(self, subjects: Subjects) -> tuple[Labels, ...]:
         """The labels of subjects, in the order of `names`."""
-        key = (subjects.parts, id(subjects.rows))
+        constant = tuple(text for _, text in subjects.constant)
+        key = (subjects.parts, constant, id(subjects.rows))
         made_of = (subjects.rows, self._boards.value, self._tenants.value, self._driver)
         known = self._made.get(key)
         if known is None or any(one is not other for one, other in zip(known[0], made_of, strict=True)):
             if len(self._made) > _KEPT_MAX:
                 self._made.clear()
-            known = self._made[key] = made_of, tuple(self._row(subjects.parts, row) for row in subjects.rows)
+            rows = tuple(self._row(subjects.parts, row, constant) for row in subjects.rows)
+            known = self._made[key] = made_of, rows
         return known[1]
 
-    def _row(self, parts: Labels, row: Labels) -> Labels:
+    def _row(self, parts: Labels, row: Labels, constant: Labels) -> Labels:
         if "pod" in parts:
-            return (*row, *self._constants())
+            return (*row, *constant, *self._constants())
         card = row[parts.index("card")]
         index, bus, minor = (self._boards.value or {}).get(card, _NOT_TOLD)
         if self._source is NameSource.DCGM:
             device = f"nvidia{minor}" if minor else ""
-            return (*row, index, bus, device, self._driver, *(self._tenants.value or {}).get(card, _NOT_TOLD))
+            sits_on = (card, row[parts.index("gpu_instance")]) if "gpu_instance" in parts else (card,)
+            tenant = (self._tenants.value or {}).get(sits_on, _NOT_TOLD)
+            return (*row, *constant, index, bus, device, self._driver, *tenant)
         # HAMi writes the vendor before the model, also where the model begins with it.
         shown = (f"NVIDIA-{text}" if part == "card_model" else text for part, text in zip(parts, row, strict=True))
-        return (*shown, index, *self._constants())
+        return (*shown, *constant, index, *self._constants())
 
     def _constant_names(self) -> Labels:
         return () if self._source is NameSource.DCGM else ("zone",)
@@ -105,7 +119,7 @@ class CompatLabels:
         return () if self._source is NameSource.DCGM else ("vGPU",)
 
 
-_ABOUT_HARDWARE = (HARDWARE_FAMILY, DRIVER_FAMILY)
+_ASKED = frozenset({HARDWARE_FAMILY, DRIVER_FAMILY, INSTANCE_FAMILY})
 _INDEX = {NameSource.HAMI: "device_index", NameSource.HAMI_LEGACY: "deviceidx"}
 _KEPT_MAX = 64
 """Columns share a handful of label tuples; more are leftovers of former snapshots."""
@@ -142,9 +156,25 @@ def _driver(driver: Family | None) -> str:
     return driver.labels[0][driver.label_names.index("driver")]
 
 
-def _only_tenants(grants: tuple[Grant, ...]) -> Mapping[str, Labels]:
-    """The tenant of each card that has exactly one."""
+def _only_tenants(grants: tuple[Grant, ...]) -> dict[Labels, Labels]:
+    """The tenant of each card that has exactly one, by card."""
     tenants = Counter(grant.card for grant in grants)
     return {
-        str(grant.card): (grant.namespace, grant.pod, grant.container) for grant in grants if tenants[grant.card] == 1
+        (str(grant.card),): (grant.namespace, grant.pod, grant.container)
+        for grant in grants
+        # Who has one MIG instance does not do what the whole card does, even alone.
+        if tenants[grant.card] == 1 and grant.mig_profile is None
     }
+
+
+def _tenants_of_instances(instances: Family | None) -> dict[Labels, Labels]:
+    """The tenant of each GPU instance that has exactly one, by card and number of the instance."""
+    if instances is None:
+        return {}
+    places = {name: instances.label_names.index(name) for name in (*_TENANT, "card", "gpu_instance")}
+    told = {
+        (tuple(row[places[name]] for name in ("card", "gpu_instance")), tuple(row[places[name]] for name in _TENANT))
+        for row in instances.labels
+    }
+    tenants = Counter(instance for instance, _ in told)
+    return {instance: tenant for instance, tenant in told if tenants[instance] == 1}

@@ -57,6 +57,8 @@ WRITTEN_LABELS: Mapping[NameSource, Mapping[str, str]] = MappingProxyType(
             "namespace": "namespace",
             "pod": "pod",
             "container": "container",
+            "mig_profile": "GPU_I_PROFILE",
+            "gpu_instance": "GPU_I_ID",
         },
         NameSource.HAMI: {
             "node": "node",
@@ -65,6 +67,10 @@ WRITTEN_LABELS: Mapping[NameSource, Mapping[str, str]] = MappingProxyType(
             "namespace": "namespace",
             "pod": "pod",
             "container": "container",
+            "mig": "mig_uuid",
+            "mig_profile": "profile",
+            "gpu_instance": "gpu_instance_id",
+            "compute_instance": "compute_instance_id",
         },
         NameSource.HAMI_LEGACY: {
             "node": "nodeid",
@@ -73,11 +79,13 @@ WRITTEN_LABELS: Mapping[NameSource, Mapping[str, str]] = MappingProxyType(
             "namespace": "podnamespace",
             "pod": "podname",
             "container": "ctrname",
+            "gpu_instance": "instanceid",
         },
     }
 )
 """Per source, the label in which it writes each part of an identity."""
 
+_OF_WHOLE_CARDS = ("node", "card", "card_model", "namespace", "pod", "container")
 _SUBJECTS = frozenset({Subject.CARD, Subject.SLICE, Subject.GRANT, Subject.CAPACITY})
 
 
@@ -86,7 +94,8 @@ def names_of(source: NameSource) -> tuple[ForeignName, ...]:
 
     Names that count for MIG instances only are not among them: their series need the instance's number.
     """
-    labels = {label: part for part, label in WRITTEN_LABELS[source].items()}
+    # A whole card's: with an instance's labels a name would mean what the instance does.
+    labels = {WRITTEN_LABELS[source][part]: part for part in _OF_WHOLE_CARDS}
     found = []
     for name in known_names():
         meaning = resolve(name, labels)

@@ -16,6 +16,7 @@ from exporter.exposition.readings import READING_FAMILIES
 from exporter.exposition.rendering import OWN_FAMILIES
 from exporter.families import CataloguedFamily
 from exporter.node_families import FAMILIES as NODE_FAMILIES
+from exporter.process_series import FAMILIES as PROCESS_FAMILIES
 from exporter.regions.families import FAMILIES as REGION_FAMILIES
 
 
@@ -54,6 +55,11 @@ CATALOGUE: tuple[CatalogueSection, ...] = (
         title="The node's sources",
         text="Whom the node exporter asks, how that fares, and what is odd about who was granted what.",
         families=NODE_FAMILIES,
+    ),
+    CatalogueSection(
+        title="Processes",
+        text="From the driver and the host's `/proc`, by the node exporter where `exporter.processes_max` is above 0.",
+        families=PROCESS_FAMILIES,
     ),
     CatalogueSection(
         title="Cross-checks",

@@ -16,6 +16,12 @@ from exporter.families import CataloguedFamily, Family, FamilyKind
 _UNITS = ("ratio", "bytes", "seconds", "watts", "joules", "celsius", "hertz", "volts")
 """Units that a family's name may end in, as OpenMetrics' `# UNIT` names them."""
 
+_OWN_PREFIX = "gputide_"
+"""Names of other exporters say nothing about their unit: HAMi's `_ratio` is a percentage."""
+
+_PLAIN_KINDS = {FamilyKind.INFO: FamilyKind.GAUGE, FamilyKind.FOREIGN_COUNTER: FamilyKind.COUNTER}
+"""What the older format, which knows no infos and asks for no suffix, calls them."""
+
 _INTEGER_MAX = 2.0**53
 """Up to here a float64 that is an integer is exactly that integer."""
 
@@ -51,7 +57,7 @@ def head(family: Family | CataloguedFamily, *, is_openmetrics: bool) -> bytes:
     """
     help_text = family.help_text.replace("\\", "\\\\").replace("\n", "\\n")
     if not is_openmetrics:
-        kind = FamilyKind.GAUGE if family.kind is FamilyKind.INFO else family.kind
+        kind = _PLAIN_KINDS.get(family.kind, family.kind)
         return f"\n# HELP {family.name} {help_text}\n# TYPE {family.name} {kind.value}".encode()
     name = family.name
     if family.kind is FamilyKind.COUNTER:
@@ -61,7 +67,7 @@ def head(family: Family | CataloguedFamily, *, is_openmetrics: bool) -> bytes:
     escaped_help = help_text.replace('"', '\\"')
     lines = f"\n# HELP {name} {escaped_help}\n# TYPE {name} {family.kind.value}"
     unit = name.rpartition("_")[2]
-    if unit in _UNITS and not name.endswith(f"_per_{unit}"):
+    if name.startswith(_OWN_PREFIX) and unit in _UNITS and not name.endswith(f"_per_{unit}"):
         lines += f"\n# UNIT {name} {unit}"
     return lines.encode()
 

@@ -1,25 +1,30 @@
 """Under another exporter's names a figure means what it means there: whoever reads it back has ours again."""
 
+import math
+from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
-from exporter.card_families import CARD_FAMILIES
-from exporter.collector import Snapshot
-from exporter.compat.figures import SHOWN_FIGURES
+from exporter.collector import CollectorState, Snapshot
+from exporter.compat.figures import SHOWN_FIGURES, Of
 from exporter.compat.names import WRITTEN_LABELS, NameSource, names_of
 from exporter.compat.translation import Compat, CompatFamilies
+from exporter.exposition.catalogue import CATALOGUE
+from exporter.exposition.readings import READING_FAMILIES
+from exporter.exposition.rendering import OWN_FAMILIES, Exposition, TextFormat
 from exporter.families import Family, FamilyKind
 from exporter.reader import Reading
-from fleet.inventory import CardId, CardModelName, Grant, Priority
+from fleet.inventory import Card, CardId, CardModelName, Grant
 from fleet.schema import CARD_MEASURES, SLICE_MEASURES, Measure
 from fleet.series import Subject, meaning_of_name, resolve
 from fleet.units import GIB
 from fleet.usage import CardKey, SliceKey
-from tests.exporter.builders import T0
+from tests.exporter.builders import T0, grant_of
 
 A100 = CardModelName("NVIDIA A100-SXM4-80GB")
 CARDS = tuple(CardKey(cluster="c1", node="node-a", card=CardId(f"GPU-{name}"), card_model=A100) for name in "abc")
@@ -41,22 +46,7 @@ SLICES = (tenant("alone-0", "GPU-a"), tenant("left-0", "GPU-b"), tenant("right-0
 
 
 def grant(key: SliceKey) -> Grant:
-    return Grant(
-        cluster=key.cluster,
-        namespace=key.namespace,
-        pod=key.pod,
-        container=key.container,
-        workload=key.pod,
-        workload_kind="Deployment",
-        node=key.node,
-        card=key.card,
-        card_model=A100,
-        framebuffer_bytes=80 * GIB,
-        framebuffer_granted_bytes=10 * GIB,
-        compute_granted_ratio=0.3,
-        priority=Priority.NORMAL,
-        started_at=T0,
-    )
+    return grant_of(key, framebuffer_bytes=80 * GIB, framebuffer_granted_bytes=10 * GIB, compute_granted_ratio=0.3)
 
 
 def gauge(name: str, label_names: tuple[str, ...], *rows: tuple[tuple[str, ...], float]) -> Family:
@@ -71,6 +61,11 @@ def gauge(name: str, label_names: tuple[str, ...], *rows: tuple[tuple[str, ...],
 
 
 CARD_LABELS = ("node", "card", "card_model")
+LABELS = ("node-a", "GPU-a", A100)
+INVENTORY = tuple(
+    Card(card=key.card, card_model=A100, framebuffer_bytes=80 * GIB, node=key.node, cluster=key.cluster)
+    for key in CARDS
+)
 HARDWARE = gauge(
     "gputide_card_hardware_info",
     (*CARD_LABELS, "index", "minor_number", "pci_bus_id", "serial"),
@@ -103,6 +98,10 @@ def snapshot(*families: Family, number: int = 1) -> Snapshot:
     )
 
 
+def state(now: Snapshot) -> CollectorState:
+    return CollectorState(snapshot=now, age_seconds=0.0, readings=1, failures=0, is_finished=False)
+
+
 def series(families: tuple[Family, ...]) -> dict[str, list[tuple[dict[str, str], float]]]:
     return {
         family.name: [
@@ -116,7 +115,8 @@ def series(families: tuple[Family, ...]) -> dict[str, list[tuple[dict[str, str],
 @pytest.mark.parametrize("compat", Compat)
 def test_what_is_read_back_is_what_was_measured(compat: Compat) -> None:
     now = snapshot()
-    shown = series(CompatFamilies(compat).of(now))
+    beyond = {figure.name for figure in SHOWN_FIGURES if figure.of is not Of.MIG}
+    shown = {name: rows for name, rows in series(CompatFamilies(compat).of(now)).items() if name not in beyond}
     assert len(shown) >= 8
     facts = {"framebuffer_granted_bytes": 10.0 * GIB, "compute_granted_ratio": 0.3}
     for name, rows in shown.items():
@@ -223,6 +223,20 @@ def test_labels_stay_the_same_object_while_nothing_changes(compat: Compat) -> No
     assert all(one.labels is other.labels for one, other in zip(first, again, strict=True))
 
 
+def test_figures_of_the_same_cards_share_their_labels() -> None:
+    told = [
+        gauge(name, CARD_LABELS, (LABELS, 1.0), (("node-a", "GPU-b", A100), 2.0))
+        for name in sorted({figure.family for figure in SHOWN_FIGURES if figure.of is Of.CARD})
+    ]
+    shown = [
+        family
+        for family in CompatFamilies(Compat.DCGM).of(snapshot(HARDWARE, DRIVER, *told))
+        if len(family.labels) == 2
+    ]
+    assert len(shown) > 40
+    assert len({id(family.labels) for family in shown}) == 1
+
+
 def test_a_pod_that_left_is_named_no_more() -> None:
     dcgm, hami, now = CompatFamilies(Compat.DCGM), CompatFamilies(Compat.HAMI), snapshot()
     dcgm.of(now)
@@ -233,21 +247,160 @@ def test_a_pod_that_left_is_named_no_more() -> None:
     assert [labels["pod"] for labels, _ in rows] == ["left-0", "right-0"]
 
 
-def test_no_gauge_of_the_last_xid_is_shown() -> None:
-    # It shows the last code for ever, and two events of one code look like one.
-    xids = gauge("gputide_card_xid_errors_total", (*CARD_LABELS, "xid"), (("node-a", "GPU-a", A100, "79"), 2.0))
-    assert [name for name in series(CompatFamilies(Compat.DCGM).of(snapshot(xids))) if "XID" in name] == []
+def test_last_xid_is_shown_and_0_says_that_there_was_none() -> None:
+    last = gauge("gputide_card_last_xid", CARD_LABELS, (LABELS, 79.0), (("node-a", "GPU-b", A100), 0.0))
+    rows = series(CompatFamilies(Compat.DCGM).of(snapshot(last)))["DCGM_FI_DEV_XID_ERRORS"]
+    assert [(labels["UUID"], value) for labels, value in rows] == [("GPU-a", 79.0), ("GPU-b", 0.0)]
+
+
+MIG_LABELS = (*CARD_LABELS, "mig_profile", "mig", "gpu_instance", "compute_instance")
+INSTANCES = tuple(
+    ("node-a", "GPU-b", A100, profile, f"MIG-{number}", number, compute)
+    for profile, number, compute in (("1g.10gb", "7", "0"), ("1c.2g.20gb", "3", "0"), ("1c.2g.20gb", "3", "1"))
+)
+OF_INSTANCES = (
+    gauge("gputide_card_mig_framebuffer_used_bytes", MIG_LABELS, *((row, 2.0 * GIB) for row in INSTANCES)),
+    gauge("gputide_card_mig_graphics_active_ratio", MIG_LABELS, *((row, 0.5) for row in INSTANCES)),
+)
+
+
+def tenants_of_instances(*rows: tuple[str, str, str]) -> Family:
+    """Who was granted which instance: pod, number, compute instance."""
+    names = ("cluster", "namespace", "pod", "container", "node", "card", "card_model")
+    return gauge(
+        "gputide_slice_mig_info",
+        (*names, "mig", "mig_profile", "gpu_instance", "compute_instance"),
+        *(
+            (("c1", "team", pod, "server", "node-a", "GPU-b", A100, f"MIG-{number}", "1g.10gb", number, compute), 1.0)
+            for pod, number, compute in rows
+        ),
+    )
+
+
+def test_mig_instances_stand_under_dcgms_names_once_each_with_their_tenant() -> None:
+    granted = tenants_of_instances(("left-0", "7", "0"), ("right-0", "3", "0"), ("other-0", "3", "1"))
+    shown = series(CompatFamilies(Compat.DCGM).of(snapshot(HARDWARE, *OF_INSTANCES, granted)))
+    rows = [(labels, value) for labels, value in shown["DCGM_FI_PROF_GR_ENGINE_ACTIVE"] if "GPU_I_ID" in labels]
+    assert [(labels["GPU_I_ID"], labels["GPU_I_PROFILE"], labels["UUID"]) for labels, _ in rows] == [
+        ("7", "1g.10gb", "GPU-b"),
+        ("3", "1c.2g.20gb", "GPU-b"),
+    ]
+    # An instance of two tenants is named after neither.
+    assert [labels.get("pod") for labels, _ in rows] == ["left-0", None]
+    meanings = [resolve("DCGM_FI_PROF_GR_ENGINE_ACTIVE", labels) for labels, _ in rows]
+    assert meanings[0] is not None
+    assert (meanings[0].subject, meanings[0].measure) == (Subject.SLICE, Measure.DUTY_CYCLE)
+    assert (meanings[0].identity.pod, meanings[0].identity.mig_profile) == ("left-0", "1g.10gb")
+    assert meanings[1] is None
+
+
+def test_a_card_and_its_instances_under_one_name_are_one_valid_family() -> None:
+    shown = CompatFamilies(Compat.DCGM).of(snapshot(*OF_INSTANCES))
+    used = [family for family in shown if family.name == "DCGM_FI_DEV_FB_USED"]
+    assert [len(family.labels) for family in used] == [len(CARDS), 2]
+    text = Exposition((Compat.DCGM,)).render(state(snapshot(*OF_INSTANCES)), TextFormat.OPENMETRICS)
+    (parsed,) = (one for one in parse_openmetrics(text.decode()) if one.name == "DCGM_FI_DEV_FB_USED")
+    assert len(parsed.samples) == len(CARDS) + 2
+
+
+def test_who_has_a_mig_instance_is_not_named_for_the_whole_card() -> None:
+    now = snapshot()
+    cut = replace(now, grants=(replace(now.grants[0], mig_profile="1g.10gb"), *now.grants[1:]))
+    rows = series(CompatFamilies(Compat.DCGM).of(cut))["DCGM_FI_DEV_POWER_USAGE"]
+    assert [labels.get("pod") for labels, _ in rows] == [None, None, None]
+
+
+def test_counters_are_none_in_openmetrics_and_counters_in_the_older_format() -> None:
+    held = gauge("gputide_card_held_back_by_power_seconds_total", CARD_LABELS, (LABELS, 1.5))
+    ecc = gauge("gputide_card_ecc_lifetime_corrected_errors_total", CARD_LABELS, (LABELS, 4.0))
+    worse = gauge("gputide_card_ecc_lifetime_uncorrected_errors_total", CARD_LABELS, (LABELS, 1.0))
+    now = snapshot(held, ecc, worse)
+    rows = series(CompatFamilies(Compat.DCGM).of(now))
+    assert rows["DCGM_FI_DEV_POWER_VIOLATION"][0][1] == 1.5e9
+    both = Exposition(Compat)
+    plain, open_metrics = (both.render(state(now), one) for one in (TextFormat.PROMETHEUS, TextFormat.OPENMETRICS))
+    assert b"# TYPE DCGM_FI_DEV_POWER_VIOLATION counter\n" in plain
+    assert b"# TYPE DCGM_FI_DEV_POWER_VIOLATION unknown\n" in open_metrics
+    (errors,) = (one for one in parse_openmetrics(open_metrics.decode()) if one.name == "hami_host_gpu_ecc_errors")
+    assert errors.type == "counter"
+    assert [(one.labels["error_type"], one.value) for one in errors.samples] == [("corrected", 4), ("uncorrected", 1)]
+
+
+REGION_LABELS = ("cluster", "namespace", "pod", "container", "node", "card", "card_model", "pod_uid")
+
+
+def test_figures_of_regions_name_the_container_and_not_the_card_alone() -> None:
+    rows = (("left-0", "u1"), ("right-0", "u2"), ("right-0", "u3"))
+    context = gauge(
+        "gputide_slice_framebuffer_context_bytes",
+        REGION_LABELS,
+        *((("c1", "team", pod, "server", "node-a", "GPU-b", A100, uid), 7.0) for pod, uid in rows),
+    )
+    shown = series(CompatFamilies(Compat.HAMI).of(snapshot(context)))["hami_vgpu_memory_context_bytes"]
+    # Two lives of one pod would be the same series twice, which breaks a scrape.
+    assert [labels for labels, _ in shown] == [
+        {"namespace": "team", "pod": pod, "container": "server", "device_uuid": "GPU-b", "zone": "vGPU"}
+        for pod in ("left-0", "right-0")
+    ]
+
+
+def test_what_hamis_scheduler_adds_up_follows_from_the_grants() -> None:
+    asked = gauge("gputide_node_source_age_seconds", ("cluster", "node", "source"), (("c1", "node-a", "kubelet"), 1.0))
+    now = replace(snapshot(asked), cards=INVENTORY)
+    shown = series(CompatFamilies(Compat.HAMI).of(now))
+    for name in ("hami_gpu_shared_count", "GPUDeviceSharedNum"):
+        assert [value for _, value in shown[name]] == [1.0, 2.0, 0.0]
+    assert [value for _, value in shown["hami_gpu_memory_allocated_bytes"]] == [10.0 * GIB, 20.0 * GIB, 0.0]
+
+
+@pytest.mark.parametrize("told", [(("api_server", math.nan),), (("hami_regions", 1.0),), ()])
+def test_nobody_is_called_free_while_nobody_says_who_was_granted_what(told: tuple[tuple[str, float], ...]) -> None:
+    rows = [(("c1", "node-a", source), age) for source, age in told]
+    asked = gauge("gputide_node_source_age_seconds", ("cluster", "node", "source"), *rows)
+    shown = series(CompatFamilies(Compat.HAMI).of(replace(snapshot(asked), cards=INVENTORY, grants=())))
+    assert [name for name in shown if "allocated" in name.lower() or "shared" in name.lower()] == []
+
+
+def test_last_kernel_and_mig_instance_of_a_container_stand_under_hamis_names() -> None:
+    idle = gauge(
+        "gputide_container_since_last_kernel_seconds",
+        ("cluster", "namespace", "pod", "container", "node", "pod_uid"),
+        (("c1", "team", "left-0", "server", "node-a", "u1"), 12.0),
+    )
+    shown = series(CompatFamilies(Compat.HAMI).of(snapshot(idle, tenants_of_instances(("left-0", "7", "0")))))
+    assert shown["hami_container_last_kernel_elapsed_seconds"][0][1] == 12.0
+    (labels, _), *_ = shown["hami_mig_device_info"]
+    assert (labels["mig_uuid"], labels["profile"], labels["gpu_instance_id"]) == ("MIG-7", "1g.10gb", "7")
+    (labels, _), *_ = shown["MigInfo"]
+    assert (labels["podname"], labels["instanceid"]) == ("left-0", "7")
+
+
+@pytest.mark.parametrize("text_format", TextFormat)
+def test_no_series_is_shown_twice_whatever_tells_ours_apart(text_format: TextFormat) -> None:
+    own = {family.name for family in (*OWN_FAMILIES, *READING_FAMILIES)}
+    catalogued = {family.name: family for section in CATALOGUE for family in section.families if family.name not in own}
+    families = []
+    for family in catalogued.values():
+        rows = [tuple(f"{name}-{number}" for name in family.label_names) for number in range(2)]
+        # The last label of a family is one that another exporter may not have.
+        rows += [(*rows[0][:-1], "another")] if family.label_names else []
+        families.append(family.of(tuple(dict.fromkeys(rows)), np.ones(len(dict.fromkeys(rows)))))
+    text = Exposition(Compat).render(state(replace(snapshot(*families), cards=INVENTORY)), text_format).decode()
+    shown = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
+    assert [series for series, count in Counter(shown).items() if count > 1] == []
+    assert sum(line.startswith("DCGM_") for line in shown) > 100
+    heads = [line for line in text.splitlines() if line.startswith("# TYPE ")]
+    assert len(set(heads)) == len(heads)
 
 
 def test_names_beyond_the_alias_table_are_no_second_list_of_it() -> None:
     aliased = {name.name for source in NameSource for name in names_of(source)}
-    shown = [figure.name for figure in SHOWN_FIGURES]
-    assert aliased.isdisjoint(shown)
-    assert len(set(shown)) == len(shown)
-    cards = {family.name for family in CARD_FAMILIES}
-    assert [
-        one.family for one in SHOWN_FIGURES if one.family.startswith("gputide_card_") and one.family not in cards
-    ] == []
+    # The alias table knows instances too: what it says of an instance is read with its labels.
+    assert aliased.isdisjoint(figure.name for figure in SHOWN_FIGURES if figure.of is not Of.MIG)
+    keys = [(figure.name, figure.of, figure.constant) for figure in SHOWN_FIGURES]
+    assert len(set(keys)) == len(keys)
+    catalogued = {family.name for section in CATALOGUE for family in section.families}
+    assert [one.family for one in SHOWN_FIGURES if one.family not in catalogued] == []
 
 
 def test_labels_are_written_as_they_are_read() -> None:
@@ -257,7 +410,7 @@ def test_labels_are_written_as_they_are_read() -> None:
             meaning = meaning_of_name(name.name)
             assert meaning is not None
             assert (meaning.measure, meaning.factor) == (name.measure, name.factor)
-        assert len(set(WRITTEN_LABELS[source].values())) == 6
+        assert len(set(WRITTEN_LABELS[source].values())) == len(WRITTEN_LABELS[source])
 
 
 def test_the_counters_that_users_are_told_to_keep_are_those_that_are_understood(repository: Path) -> None:

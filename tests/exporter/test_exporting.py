@@ -26,6 +26,7 @@ from fleet.errors import Misconfigured, Unavailable
 from fleet.inventory import CardId, CardModelName
 from fleet.schema import Measure
 from fleet.usage import SliceKey
+from gputide.exporting import serve
 from tests.exporter.builders import T0, TraceFiles, at, pod
 
 KEY = SliceKey(
@@ -67,6 +68,19 @@ class Failing:
 
     def close(self) -> None:
         pass
+
+
+class Broken:
+    """A reader with a bug."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def read(self, deadline_seconds: float) -> Reading | None:
+        raise ZeroDivisionError("a bug")
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 class Clock:
@@ -196,6 +210,23 @@ def test_failures_are_counted_and_health_says_so() -> None:
         status, _, body = fetch(f"{url}/healthz")
     assert found["gputide_exporter_reading_failures_total", frozenset()] == 2.0
     assert (status, body) == (503, b"no reading yet, 2 failed\n")
+
+
+def test_a_bug_in_a_reading_ends_the_exporter_and_is_not_served_for_ever_as_old_figures() -> None:
+    reader, ended = Broken(), threading.Event()
+    collects = collector(reader)
+    collects.start(on_crash=ended.set)
+    assert ended.wait(5.0)
+    with pytest.raises(ZeroDivisionError):
+        collects.stop()
+    assert reader.is_closed
+
+
+def test_a_process_whose_readings_ended_by_a_bug_ends_with_it() -> None:
+    reader = Broken()
+    with pytest.raises(ZeroDivisionError):
+        serve(reader, host="127.0.0.1", port=0, interval_seconds=0.1)
+    assert reader.is_closed
 
 
 def test_a_scraper_gets_the_format_and_encoding_it_asks_for(tmp_path: Path) -> None:

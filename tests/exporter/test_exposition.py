@@ -200,6 +200,8 @@ def test_an_info_is_an_info_in_openmetrics() -> None:
         ("gputide_card_pcie_transmit_bytes_per_second", None),
         ("gputide_slice_requests_per_second", None),
         ("gputide_card_tenants", None),
+        # Another exporter's name may be wrong about it: this one is in percent.
+        ("hami_host_gpu_utilization_ratio", None),
     ],
 )
 def test_a_unit_is_told_where_the_name_ends_in_it(name: str, unit: bytes | None) -> None:

@@ -51,13 +51,34 @@ def test_nothing_is_read_behind_a_request_that_may_have_a_body_or_is_the_last(
         pytest.param(b"GET / HTTP/1.1\r\nHost : x\r\n\r\n", id="space-before-colon"),
         pytest.param(b"GET / HTTP/1.1\r\nHost\r\n\r\n", id="no-colon"),
         pytest.param(b"GET / HTTP/1.1\r\nHost: a\rb\r\n\r\n", id="bare-carriage-return"),
+        pytest.param(b"GET / HTTP/1.1\nHost: x\r\n\r\n", id="bare-line-feed"),
+        # A proxy that takes it for one field passes on what would be two requests here.
+        pytest.param(b"GET / HTTP/1.1\r\nX: a\n\nGET /healthz HTTP/1.1\r\n\r\n", id="bare-line-feeds-within"),
         pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\n", id="no-blank-line"),
+        pytest.param(b"GET http:///metrics HTTP/1.1\r\n\r\n", id="no-authority"),
         pytest.param(b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * (HEADERS_MAX + 1) + b"\r\n", id="too-many"),
     ],
 )
 def test_what_is_not_the_grammar_is_refused(sent: bytes) -> None:
     with pytest.raises(Corrupt):
         read_request(io.BytesIO(sent))
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        ("http://node-a:9400/metrics?x=1", "/metrics"),
+        ("HTTPS://[::1]:9400/healthz", "/healthz"),
+        ("http://node-a:9400", "/"),
+        ("http://node-a?x", "/"),
+        ("*", "*"),
+        ("//metrics", "//metrics"),
+    ],
+)
+def test_a_proxy_may_name_the_host_in_the_target(target: str, path: str) -> None:
+    request = read_request(head(f"GET {target} HTTP/1.1"))
+    assert request is not None
+    assert request.path == path
 
 
 def test_requests_on_one_connection_are_read_in_order() -> None:

@@ -5,13 +5,14 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 import numpy as np
 import pytest
 
-from exporter import server_connections
+from exporter import server, server_connections
 from exporter.collector import Collector
+from exporter.exposition.rendering import TextFormat
 from exporter.reader import Reading
 from exporter.server import MetricsServer
 from exporter.server_connections import Admission, Connections
@@ -34,16 +35,21 @@ class OneReading:
         pass
 
 
+@contextmanager
+def serving(of: MetricsServer) -> Iterator[Address]:
+    thread = threading.Thread(target=of.serve, daemon=True)
+    thread.start()
+    yield of.address
+    of.stop()
+    thread.join()
+
+
 @pytest.fixture
 def address() -> Iterator[Address]:
     collector = Collector(OneReading(), interval_seconds=60.0, deadline_seconds=1.0)
     collector.collect()
-    server = MetricsServer(collector, host="127.0.0.1", port=0, age_seconds_max=60.0)
-    thread = threading.Thread(target=server.serve, daemon=True)
-    thread.start()
-    yield server.address
-    server.stop()
-    thread.join()
+    with serving(MetricsServer(collector, host="127.0.0.1", port=0, age_seconds_max=60.0)) as address:
+        yield address
 
 
 def connected(address: Address) -> socket.socket:
@@ -154,6 +160,32 @@ def test_a_head_that_comes_byte_by_byte_is_given_up(address: Address, monkeypatc
         assert answer(client) == b""
 
 
+class LongAnswers(MetricsServer):
+    """Answers of many pieces, more than a connection's buffers hold."""
+
+    def metrics(self, text_format: TextFormat, *, is_packed: bool = False) -> tuple[bytes, ...]:
+        return (b"x" * 2_000_000,) * 20
+
+
+def test_an_answer_that_is_taken_piece_by_piece_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "SEND_SECONDS_MAX", 0.5)
+    collector = Collector(OneReading(), interval_seconds=60.0, deadline_seconds=1.0)
+    with serving(LongAnswers(collector, host="127.0.0.1", port=0, age_seconds_max=60.0)) as address:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+            client.settimeout(10)
+            client.connect(address)
+            client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            begun, taken = time.monotonic(), 0
+            with suppress(ConnectionError):
+                # Each piece is taken in time, and all of them together are not.
+                while (chunk := client.recv(200_000)) and time.monotonic() - begun < 8.0:
+                    taken += len(chunk)
+                    time.sleep(0.02)
+        assert taken < 40_000_000
+        assert time.monotonic() - begun < 6.0
+
+
 def test_connections_that_are_only_held_open_keep_no_scraper_out(
     address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,9 +271,5 @@ def test_an_address_of_ip_version_6_can_be_listened_on() -> None:
     except OSError as exc:
         pytest.skip(f"this machine has no IPv6: {exc}")
     collector = Collector(OneReading(), interval_seconds=60.0, deadline_seconds=1.0)
-    server = MetricsServer(collector, host="::1", port=0, age_seconds_max=60.0)
-    thread = threading.Thread(target=server.serve, daemon=True)
-    thread.start()
-    assert scrape(server.address) == 200
-    server.stop()
-    thread.join()
+    with serving(MetricsServer(collector, host="::1", port=0, age_seconds_max=60.0)) as address:
+        assert scrape(address) == 200

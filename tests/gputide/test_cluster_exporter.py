@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import subprocess
@@ -11,7 +10,10 @@ import time
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from bench.cluster_api import SimulatedApi, fill, start_server
+from tests.exporter.kubeconfigs import write_kubeconfig
 
 SECONDS_MAX = 60.0
 GPUTIDE = str(Path(sys.executable).with_name("gputide"))
@@ -21,14 +23,8 @@ def test_what_a_cluster_granted_is_served_until_the_signal(tmp_path: Path) -> No
     api = SimulatedApi()
     fill(api, nodes=2, pods=6, cards_per_node=2)
     server = start_server(api)
-    document = {
-        "apiVersion": "v1", "kind": "Config", "current-context": "t",
-        "clusters": [{"name": "t", "cluster": {"server": f"http://127.0.0.1:{server.server_address[1]}"}}],
-        "users": [{"name": "u", "user": {"token": "secret"}}],
-        "contexts": [{"name": "t", "context": {"cluster": "t", "user": "u"}}],
-    }  # fmt: skip
-    kubeconfig, log = tmp_path / "kubeconfig", tmp_path / "log"
-    kubeconfig.write_text(json.dumps(document))
+    kubeconfig = write_kubeconfig(tmp_path, f"http://127.0.0.1:{server.server_address[1]}")
+    log = tmp_path / "log"
     options = ["--set", f"exporter.kubeconfig={kubeconfig}", "--set", "cluster.name=prod"]
     with log.open("wb") as said:
         exporter = subprocess.Popen([GPUTIDE, *options, "export", "cluster", "--listen", "127.0.0.1:0"], stderr=said)
@@ -56,9 +52,10 @@ def test_what_a_cluster_granted_is_served_until_the_signal(tmp_path: Path) -> No
         server.server_close()
 
 
-def test_options_of_a_node_are_refused_for_a_cluster() -> None:
+@pytest.mark.parametrize("option", [("--compat", "dcgm"), ("--processes", "5")])
+def test_options_of_a_node_are_refused_for_a_cluster(option: tuple[str, str]) -> None:
     said = subprocess.run(
-        [GPUTIDE, "export", "--compat", "dcgm", "cluster"], capture_output=True, text=True, timeout=60, check=False
+        [GPUTIDE, "export", *option, "cluster"], capture_output=True, text=True, timeout=60, check=False
     )
     assert said.returncode == 2
-    assert "--compat" in said.stderr
+    assert option[0] in said.stderr

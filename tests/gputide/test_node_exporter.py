@@ -15,9 +15,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from bench.cluster_api import SimulatedApi, start_server
+from exporter.allocation.records import OwnerLinkRecord
+from fleet.errors import Misconfigured
+from gputide.cli import app
+from tests.exporter.kubeconfigs import write_kubeconfig
 from tests.exporter.kubelet import StandInKubelet, container, device, pod
+from tests.exporter.node import NODE, manifest
 from tests.exporter.nvml.standin import DATA_VARIABLE, FIELDS, GPM, H100, StandInWorld, library_file, uuid
+from tests.waiting import until
 
 SECONDS_MAX = 60.0
 GPUTIDE = (str(Path(sys.executable).with_name("gputide")),)
@@ -95,10 +103,41 @@ def test_cards_and_pods_of_a_node_are_served_and_the_signal_ends_it(tmp_path: Pa
         assert f'gputide_card_info{{cluster="prod",node="gpu-1",card="{uuid(1)}"' in text
         assert re.search(r'^gputide_slice_info\{.*pod="web-0"', text, re.MULTILINE)
         assert re.search(r"^gputide_counter_trusted\{", text, re.MULTILINE)
-        assert exporter.ask("/healthz")[0] == 200
+        # Between two readings that come late the figures are old for a moment.
+        until(lambda: exporter.ask("/healthz")[0] == 200)
         exporter.process.send_signal(signal.SIGTERM)
         assert exporter.process.wait(SECONDS_MAX) == 0
         assert exporter.said().rstrip().endswith("stopped")
+
+
+def test_api_server_tells_the_owner_above_a_pods_own(tmp_path: Path, kubelet: StandInKubelet) -> None:
+    world = StandInWorld(tmp_path / "world.txt").card(**H100, gpm=GPM, fields=FIELDS, util=60).write()
+    kubelet.pods = [pod("team", "run", container("main", device("nvidia.com/gpu", uuid(0))))]
+    kubelet.start()
+    api = SimulatedApi()
+    api.put("/api/v1/pods", manifest("run", 1, owner=OwnerLinkRecord(uid="j", kind="Job", name="nightly-1")))
+    cron = {"uid": "c", "kind": "CronJob", "name": "nightly", "controller": True}
+    job = {"metadata": {"namespace": "team", "name": "nightly-1", "uid": "j", "ownerReferences": [cron]}}
+    api.put("/apis/batch/v1/jobs", job)
+    server = start_server(api)
+    (tmp_path / "token").write_text("secret")
+    address = f"http://127.0.0.1:{server.server_address[1]}"
+    kubeconfig = write_kubeconfig(tmp_path, address, user={"tokenFile": "token"})
+    try:
+        with exporting(
+            tmp_path, f"exporter.nvml_library={library_file()}", f"exporter.pod_resources_socket={kubelet.path}",
+            f"exporter.node={NODE}", f"exporter.kubeconfig={kubeconfig}",
+            environ={DATA_VARIABLE: str(world.file)},
+        ) as exporter:  # fmt: skip
+            # The first readings wait for the API server for a moment only, and go on without it.
+            text = exporter.until_shown(r'^gputide_slice_info\{.*pod="run".*workload="nightly"')
+            (line,) = re.findall(r"^gputide_slice_info\{.*", text, re.MULTILINE)
+            assert 'workload="nightly",workload_kind="CronJob"' in line
+            assert 'started_at="2026-03-04T11:00:00+00:00"' in line
+    finally:
+        api.cut(forget=False)
+        server.shutdown()
+        server.server_close()
 
 
 def test_node_without_a_driver_says_so_and_is_not_healthy(tmp_path: Path) -> None:
@@ -124,6 +163,18 @@ def test_wrong_use_of_export_is_refused_with_the_way_out(tmp_path: Path) -> None
     assert "see exporter.kubeconfig" in refused(
         "--set", f"exporter.kubeconfig={tmp_path / 'none'}", "export", "cluster"
     )
+
+
+@pytest.mark.parametrize(
+    ("interval", "bound"),
+    [("0.2", "greater than or equal to 0.5"), ("-1", "greater than or equal to 0.5"), ("nan", "finite"),
+     ("3601", "less than or equal to 3600")],
+)  # fmt: skip
+def test_interval_is_bounded_as_its_setting_is(interval: str, bound: str) -> None:
+    done = CliRunner().invoke(app, ["export", "--interval", interval])
+    assert isinstance(done.exception, Misconfigured)
+    assert f"--interval {interval}: exporter.interval_seconds" in str(done.exception)
+    assert bound in str(done.exception)
 
 
 def test_busy_port_ends_the_exporter_with_its_address(tmp_path: Path) -> None:
