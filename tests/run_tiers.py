@@ -153,7 +153,7 @@ def prepare_browser() -> dict[str, str]:
 
 
 def prepare_engines() -> dict[str, str]:
-    """Fetch Kafka, Flink, Hive and, where there is a Go, build Prometheus and the reference sender; into a cache.
+    """Fetch Kafka, Flink, Hive and, where there is a Go, build the peers written in it; into a cache.
 
     Raises:
         CannotRunError: Java, Maven or the network is missing.

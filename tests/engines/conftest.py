@@ -10,14 +10,20 @@ import os
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 from fleet.errors import Unavailable
 from gputide.engine_flink import FlinkStock, prepare_flink
-from tests.engines.go_peers import GoPeers, build_go_peers
+from pipeline.warehouse_duckdb import DuckdbWarehouse
+from tests.engines.go_peers import GoPeers, NvidiaPeers, build_go_peers, build_nvidia_peers
+from tests.engines.nvidia_node import NvidiaNode, private_root_command
 from tests.engines.running import Hive, Kafka
+from tests.exporter.nvml.standin import DATA_VARIABLE
+
+if TYPE_CHECKING:
+    from tests.engines.flink_parts import RowsBus, SharedProcess
 
 CACHE = os.environ.get("GPUTIDE_ENGINES_CACHE")  # read before the suite hides the developer's variables
 
@@ -99,6 +105,34 @@ def flink(engines_cache: Path) -> FlinkStock:
     return prepare_flink(engines_cache, tell=print)
 
 
+@pytest.fixture(scope="module")
+def shared(flink: FlinkStock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedProcess]:
+    """Start a Flink process that a module's jobs share; it takes some 10 s."""
+    from tests.engines.flink_parts import SharedProcess, environment_of  # noqa: PLC0415 - needs the driver of Kafka
+
+    process = SharedProcess(environment_of(flink), "shared-by-tests", tmp_path_factory.mktemp("flink") / "flink.log")
+    yield process
+    process.finish()
+
+
+@pytest.fixture
+def bus(kafka: Kafka, fresh_topic: Callable[..., str]) -> Iterator[RowsBus]:
+    """Return a bus of rows on a topic of its own, as Flink's job reads it."""
+    from tests.engines.flink_parts import RowsBus, rows_settings  # noqa: PLC0415 - needs the driver of Kafka
+
+    opened = RowsBus(rows_settings(kafka, fresh_topic(2)))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Iterator[DuckdbWarehouse]:
+    """Return the local warehouse, empty."""
+    opened = DuckdbWarehouse(tmp_path / "warehouse")
+    yield opened
+    opened.close()
+
+
 @pytest.fixture(scope="session")
 def go_peers(engines_cache: Path) -> GoPeers:
     """Return the paths of Prometheus, promtool and the remote-write 2.0 sender; skip where there is no Go."""
@@ -106,6 +140,27 @@ def go_peers(engines_cache: Path) -> GoPeers:
         return build_go_peers(engines_cache, tell=print)
     except Unavailable as absence:
         cannot_run(str(absence))
+
+
+@pytest.fixture(scope="session")
+def nvidia_peers(engines_cache: Path) -> NvidiaPeers:
+    """Return the paths of NVIDIA's device plugin and daemon of MPS; skip where they can't be built."""
+    try:
+        return build_nvidia_peers(engines_cache, tell=print)
+    except Unavailable as absence:
+        cannot_run(str(absence))
+
+
+@pytest.fixture
+def node(nvidia_peers: NvidiaPeers, monkeypatch: pytest.MonkeyPatch) -> Iterator[NvidiaNode]:
+    """Return a node without cards for NVIDIA's device plugin to run on; skip where it can't have mounts of its own."""
+    try:
+        made = NvidiaNode(nvidia_peers, private_root_command())
+    except Unavailable as absence:
+        cannot_run(str(absence))
+    monkeypatch.setenv(DATA_VARIABLE, str(made.world.file))
+    yield made
+    made.close()
 
 
 def cannot_run(reason: str) -> NoReturn:

@@ -1,10 +1,11 @@
-"""Senders written by others, built from locked sources into the cache: Prometheus, promtool and the reference client.
+"""Peers written by others in Go, built from locked sources into the cache: senders, and NVIDIA's device plugin.
 
 Called by `tests/run_tiers.py` before the engine tests, and by hand:
 
     python tests/engines/go_peers.py [CACHE]
 
-A build of Prometheus takes some five minutes of one core, once per version of it and of Go.
+A build of Prometheus takes some five minutes of one core, that of the device plugin one, once per version of it and of
+Go.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from gputide.engine_tools import Tell, run_tool
 HERE = Path(__file__).parent
 PROMETHEUS_VERSION = "3.15.0"
 """Of the module version in `prometheus/go.mod`, as its releases are called."""
-_MODULE = "github.com/prometheus/prometheus"
+DEVICE_PLUGIN_VERSION = "0.19.3"
+"""Of the module version in `nvidia/go.mod`."""
+_PROMETHEUS = "github.com/prometheus/prometheus"
+_DEVICE_PLUGIN = "github.com/NVIDIA/k8s-device-plugin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,51 @@ class GoPeers:
     sender: Path
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvidiaPeers:
+    """Paths of the built programs; both open `libnvidia-ml.so.1` when they run.
+
+    Attributes:
+        device_plugin: what advertises cards to the kubelet and hands them out.
+        mps_daemon: what starts the driver's daemon of MPS and tells it how much each client may have.
+    """
+
+    device_plugin: Path
+    mps_daemon: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recipe:
+    """How the programs of one folder's module are built.
+
+    Attributes:
+        module: the folder, of the same name as the entry in the cache.
+        packages: what is built.
+        link_flags: for the linker, beside those that leave out symbols.
+        has_c: parts of it are written in C.
+    """
+
+    module: str
+    packages: tuple[str, ...]
+    link_flags: str = ""
+    has_c: bool = False
+
+
+_SERVER = _Recipe(
+    module="prometheus",
+    packages=(f"{_PROMETHEUS}/cmd/prometheus", f"{_PROMETHEUS}/cmd/promtool"),
+    link_flags=f"-X github.com/prometheus/common/version.Version={PROMETHEUS_VERSION}",
+)
+_SENDER = _Recipe(module="sender", packages=(".",))
+_NVIDIA = _Recipe(
+    module="nvidia",
+    packages=(f"{_DEVICE_PLUGIN}/cmd/nvidia-device-plugin", f"{_DEVICE_PLUGIN}/cmd/mps-control-daemon"),
+    # It names every function of the driver's library and loads that library itself: none may be looked up before.
+    link_flags=f"-extldflags=-Wl,-z,lazy -X {_DEVICE_PLUGIN}/internal/info.version={DEVICE_PLUGIN_VERSION}",
+    has_c=True,
+)
+
+
 def find_go() -> str:
     """Return the path of Go.
 
@@ -48,7 +97,7 @@ def find_go() -> str:
     """
     go = shutil.which("go")
     if go is None:
-        raise Unavailable("cannot build Prometheus: no `go` is on PATH; install Go 1.26 or newer")
+        raise Unavailable("cannot build peers in Go: no `go` is on PATH; install Go 1.26 or newer")
     return go
 
 
@@ -58,36 +107,45 @@ def build_go_peers(cache: Path, *, tell: Tell) -> GoPeers:
     Raises:
         Unavailable: Go is missing or too old, or a module could not be fetched.
     """
-    go = find_go()
-    version = run_tool([go, "version"], purpose="ask Go for its version")
-    server = _built(cache, "prometheus", go, version, tell)
-    sender = _built(cache, "sender", go, version, tell)
+    server = _built(cache, _SERVER, tell)
+    sender = _built(cache, _SENDER, tell)
     return GoPeers(prometheus=server / "prometheus", promtool=server / "promtool", sender=sender / "sender")
 
 
-def _built(cache: Path, name: str, go: str, version: str, tell: Tell) -> Path:
-    module = HERE / name
+def build_nvidia_peers(cache: Path, *, tell: Tell) -> NvidiaPeers:
+    """Build NVIDIA's device plugin and its daemon of MPS, where they are not in the cache yet.
+
+    Raises:
+        Unavailable: Go or a C compiler is missing or too old, or a module could not be fetched.
+    """
+    built = _built(cache, _NVIDIA, tell)
+    return NvidiaPeers(device_plugin=built / "nvidia-device-plugin", mps_daemon=built / "mps-control-daemon")
+
+
+def _built(cache: Path, recipe: _Recipe, tell: Tell) -> Path:
+    go = find_go()
+    version = run_tool([go, "version"], purpose="ask Go for its version")
+    module = HERE / recipe.module
     sources = [path.read_bytes() for path in sorted(module.iterdir()) if path.suffix in (".go", ".mod", ".sum")]
-    stamps, packages = {
-        "prometheus": (
-            f"-X github.com/prometheus/common/version.Version={PROMETHEUS_VERSION}",
-            [f"{_MODULE}/cmd/prometheus", f"{_MODULE}/cmd/promtool"],
-        ),
-        "sender": ("", ["."]),
-    }[name]
 
     def fill(folder: Path) -> None:
-        tell(f"building {name} with Go")
+        tell(f"building {recipe.module} with Go")
         # Without the clients of thirty clouds' service discovery, which no test needs.
-        command = [go, "build", "-tags", "remove_all_sd", "-trimpath", "-ldflags", f"-s -w {stamps}"]
-        environ = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false", "GOWORK": "off"}
-        run_tool([*command, "-o", f"{folder}/", *packages], purpose=f"build {name}", folder=module, environ=environ)
+        command = [go, "build", "-tags", "remove_all_sd", "-trimpath", "-ldflags", f"-s -w {recipe.link_flags}"]
+        settings = {"CGO_ENABLED": str(int(recipe.has_c)), "GOFLAGS": "-mod=readonly -buildvcs=false", "GOWORK": "off"}
+        run_tool(
+            [*command, "-o", f"{folder}/", *recipe.packages],
+            purpose=f"build {recipe.module}", folder=module, environ={**os.environ, **settings},
+        )  # fmt: skip
 
-    return stocked(cache, f"go-{name}", key_of(*sources, version.encode(), stamps.encode()), fill, tell=tell)
+    key = key_of(*sources, version.encode(), recipe.link_flags.encode())
+    return stocked(cache, f"go-{recipe.module}", key, fill, tell=tell)
 
 
 if __name__ == "__main__":
     try:
-        print(build_go_peers(Path(sys.argv[1]) if sys.argv[1:] else default_cache_path(), tell=print))
+        where = Path(sys.argv[1]) if sys.argv[1:] else default_cache_path()
+        print(build_go_peers(where, tell=print))
+        print(build_nvidia_peers(where, tell=print))
     except GputideError as error:
         sys.exit(str(error))

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +28,7 @@ from tests.engines.flink_parts import (
     drain,
     environment_of,
     rollup_of,
-    rows_settings,
 )
-from tests.engines.running import Kafka
 from tests.pipeline.builders import body_of, intake_of, small_fleet
 
 pytestmark = pytest.mark.engines
@@ -42,20 +40,6 @@ PUBLISHER_KILLS = {2: "after intent", 7: "after append", 12: "before intent is r
 
 class Killed(Exception):
     """Stands for the death of the publishing process."""
-
-
-@pytest.fixture
-def bus(kafka: Kafka, fresh_topic: Callable[..., str]) -> Iterator[RowsBus]:
-    opened = RowsBus(rows_settings(kafka, fresh_topic(2)))
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def warehouse(tmp_path: Path) -> Iterator[DuckdbWarehouse]:
-    opened = DuckdbWarehouse(tmp_path / "warehouse")
-    yield opened
-    opened.close()
 
 
 class Victims:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from fleet.schema import INVENTORY_NODES
-from gputide.engine_flink import FlinkStock
 from pipeline.flink_sql_words import DEAD_SUFFIX
 from pipeline.remote_write import Version
 from pipeline.row_records import pack_rows
@@ -24,36 +22,11 @@ from tests.engines.flink_parts import (
     SharedProcess,
     assert_oracle,
     drain,
-    environment_of,
     rollup_of,
-    rows_settings,
 )
-from tests.engines.running import Kafka
 from tests.pipeline.builders import body_of, intake_of, small_fleet
 
 pytestmark = pytest.mark.engines
-
-
-@pytest.fixture(scope="module")
-def shared(flink: FlinkStock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedProcess]:
-    log = tmp_path_factory.mktemp("flink") / "flink.log"
-    process = SharedProcess(environment_of(flink), "shared-by-tests", log)
-    yield process
-    process.finish()
-
-
-@pytest.fixture
-def bus(kafka: Kafka, fresh_topic: Callable[..., str]) -> Iterator[RowsBus]:
-    opened = RowsBus(rows_settings(kafka, fresh_topic(2)))
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def warehouse(tmp_path: Path) -> Iterator[DuckdbWarehouse]:
-    opened = DuckdbWarehouse(tmp_path / "warehouse")
-    yield opened
-    opened.close()
 
 
 def test_what_cannot_be_read_goes_to_the_dead_letter_topic_and_the_rest_counts(

@@ -1,4 +1,4 @@
-"""The sender that our receiver is tested with is held against somebody else's receiver first: Prometheus's own."""
+"""Peers are what they are called, and our sender is held against somebody else's receiver first: Prometheus's own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from gputide.engine_process import kill_process, start_process, wait_until
 from gputide.engines import free_port
-from tests.engines.go_peers import GoPeers
+from tests.engines.go_peers import GoPeers, NvidiaPeers
 from tests.engines.prometheus_parts import SAMPLES, SERIES, answer_of, send
 from tests.waiting import text_of
 
@@ -62,6 +62,12 @@ def test_the_sender_asks_again_where_nobody_listens(go_peers: GoPeers) -> None:
 def test_promtool_is_of_the_version_that_was_asked_for(go_peers: GoPeers) -> None:
     done = subprocess.run([go_peers.promtool, "--version"], capture_output=True, text=True, check=True)
     assert "version 3.15.0" in done.stdout
+
+
+def test_nvidias_programs_are_of_the_version_that_was_asked_for(nvidia_peers: NvidiaPeers) -> None:
+    for program in (nvidia_peers.device_plugin, nvidia_peers.mps_daemon):
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+        assert "version 0.19.3" in done.stdout
 
 
 def _value(url: str, expression: str) -> float:

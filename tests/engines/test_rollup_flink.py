@@ -11,7 +11,6 @@ import pytest
 from fleet.errors import Misconfigured
 from fleet.schema import Measure
 from fleet.settings_pipeline import FlinkSettings
-from gputide.engine_flink import FlinkStock
 from pipeline.remote_write import Version
 from pipeline.warehouse import AppendName
 from pipeline.warehouse_duckdb import DuckdbWarehouse
@@ -22,9 +21,7 @@ from tests.engines.flink_parts import (
     SharedProcess,
     assert_oracle,
     drain,
-    environment_of,
     rollup_of,
-    rows_settings,
 )
 from tests.engines.running import Kafka
 from tests.pipeline.builders import (
@@ -39,28 +36,6 @@ from tests.pipeline.builders import (
 )
 
 pytestmark = pytest.mark.engines
-
-
-@pytest.fixture(scope="module")
-def shared(flink: FlinkStock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedProcess]:
-    log = tmp_path_factory.mktemp("flink") / "flink.log"
-    process = SharedProcess(environment_of(flink), "shared-by-tests", log)
-    yield process
-    process.finish()
-
-
-@pytest.fixture
-def bus(kafka: Kafka, fresh_topic: Callable[..., str]) -> Iterator[RowsBus]:
-    opened = RowsBus(rows_settings(kafka, fresh_topic(2)))
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def warehouse(tmp_path: Path) -> Iterator[DuckdbWarehouse]:
-    opened = DuckdbWarehouse(tmp_path / "warehouse")
-    yield opened
-    opened.close()
 
 
 class TestFlinkRollup(RollupContract):
