@@ -160,7 +160,11 @@ class SimulatedCluster:
         if self._store.number("clock_ms") <= now_ms:
             return
         with self._store.transaction():
-            self._store.write("UPDATE pods SET made_ms=min(made_ms, ?), ready_ms=min(ready_ms, ?)", [(now_ms, now_ms)])
+            # Who took time to start keeps an instant of it: by that it is told from what a trace began.
+            self._store.write(
+                "UPDATE pods SET made_ms=min(made_ms, ? - (ready_ms > made_ms)), ready_ms=min(ready_ms, ?)",
+                [(now_ms, now_ms)],
+            )
             self._store.set_number("clock_ms", now_ms)
 
     def start(self, workload: WorkloadId) -> None:

@@ -44,6 +44,7 @@ class SimulatedSeat:
         priority: priority.
         is_oversubscribed: the card's grants together may exceed its framebuffer.
         since: when the pod was made, UTC; the start of time for a pod that has no seat.
+        is_remade: True where its owner made it anew since the trace began it, so that it has run from `since` on.
     """
 
     namespace: str
@@ -59,6 +60,7 @@ class SimulatedSeat:
     priority: Priority
     is_oversubscribed: bool
     since: datetime
+    is_remade: bool = False
 
 
 def read_seats(store: SimulatedStore) -> tuple[SimulatedSeat, ...]:
@@ -69,9 +71,9 @@ def read_seats(store: SimulatedStore) -> tuple[SimulatedSeat, ...]:
     for namespace, pod, container, card, mib, cores in store.rows("SELECT * FROM slots"):
         slots.setdefault((namespace, pod), []).append((container, card, mib, cores))
     running = {
-        (row[0], row[1]): (row[2], row[3], row[4])
+        (row[0], row[1]): (row[2], row[3], row[4], row[5])
         for row in store.rows(
-            "SELECT namespace, name, node, made_ms, "
+            "SELECT namespace, name, node, made_ms, ready_ms, "
             f"json_extract(body, '$.spec.containers[0].resources.limits.\"{PRIORITY_RESOURCE}\"') FROM pods"
         )
     }
@@ -88,8 +90,10 @@ def read_seats(store: SimulatedStore) -> tuple[SimulatedSeat, ...]:
         if (namespace, pod) not in running:
             seats.append(base)
             continue
-        node, made_ms, priority = running[namespace, pod]
-        base = replace(base, since=time_from_epoch_ms(made_ms))
+        node, made_ms, ready_ms, priority = running[namespace, pod]
+        # What the trace begins runs at once; what an owner makes takes its time to start.
+        is_remade = ready_ms is None or ready_ms > made_ms
+        base = replace(base, since=time_from_epoch_ms(made_ms), is_remade=is_remade)
         if node is None:
             seats.append(replace(base, state=SeatState.PENDING))
         for container, card, mib, cores in slots.get((namespace, pod), ()):

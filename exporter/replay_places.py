@@ -16,7 +16,6 @@ from exporter.reader import InventoryChange
 from exporter.seating import Seat, Seating, is_as_recorded, seated_grants
 from exporter.trace import Trace
 from fleet.inventory import CardId, Grant
-from fleet.usage import SliceKey
 
 
 class Places:
@@ -97,12 +96,12 @@ class Places:
         )
 
     def _is_told(self, started: Grant) -> bool:
-        """True where the start of a recorded grant is no news: the pod sits elsewhere, or was stopped."""
+        """True where the start of a recorded grant is no news: the pod sits elsewhere or anew, or was stopped."""
         if started.pod_id not in self._by_pod:
             return False
         numbers = self._numbers_by_pod[started.pod_id]
         number = next(n for n in numbers if _period(self.grants[n]) == _period(started))
-        return self._is_touched(number)
+        return self.is_stopped[number] or _period(self._current[number]) != _period(started) or self._is_touched(number)
 
     def _ends(self, over: tuple[Grant, ...]) -> Iterator[Grant]:
         """Ends as things stand: a pod that was moved ends where it sits now, one that was stopped has ended before."""
@@ -143,7 +142,8 @@ class Places:
             else:
                 grant, seat = dealt.get(card, (None, None))
             moved_at = seat.since if seat is not None else _stopped_at(seats, at)
-            self._note(number, grant, moved_at, at)
+            is_back = seat is not None and seat.is_anew and is_as_recorded(self.grants[number], seat)
+            self._note(number, grant, moved_at, at, is_end_told=is_back and self._known_until is None)
             for period in numbers_by_card[card]:
                 self.is_stopped[period] = grant is None
                 self.seats[period] = seat
@@ -159,28 +159,18 @@ class Places:
         begun = [number for number in numbers if self.grants[number].started_at <= at]
         return begun[-1] if begun else numbers[0]
 
-    def _note(self, number: int, grant: Grant | None, moved_at: datetime, at: datetime) -> None:
-        """Keeps what began and ended, for slices that live."""
+    def _note(self, number: int, grant: Grant | None, moved_at: datetime, at: datetime, *, is_end_told: bool) -> None:
+        """Keeps what began and ended, for slices that live.
+
+        Whoever is found back in its recorded place when a replay goes on had left it in an earlier one, which told.
+        """
         recorded, then = self.grants[number], replace(self._current[number], ended_at=None)
         if recorded.started_at > at or (recorded.ended_at is not None and recorded.ended_at <= at):
             return
-        if not self.is_stopped[number] and then != grant:
+        if not self.is_stopped[number] and then != grant and not is_end_told:
             self._ended.append(replace(then, ended_at=max(moved_at, then.started_at)))
         if grant is not None and (then != grant or self.is_stopped[number]):
             self._begun.append(grant)
-
-
-def slice_key(grant: Grant) -> SliceKey:
-    """The key of the slice that a grant gives."""
-    return SliceKey(
-        cluster=grant.cluster,
-        namespace=grant.namespace,
-        pod=grant.pod,
-        container=grant.container,
-        node=grant.node,
-        card=grant.card,
-        card_model=grant.card_model,
-    )
 
 
 def _stopped_at(seats: tuple[Seat, ...] | None, at: datetime) -> datetime:

@@ -40,6 +40,7 @@ class Seat:
         priority: priority.
         is_oversubscribed: True where the grant may be spilled to host memory.
         since: when the pod got this seat, UTC.
+        is_anew: True where the pod was made anew at `since`: its grant begins then, even where it sits as recorded.
     """
 
     card: CardId | None
@@ -49,6 +50,7 @@ class Seat:
     priority: Priority = Priority.NORMAL
     is_oversubscribed: bool = False
     since: datetime
+    is_anew: bool = False
 
 
 class Seating(Protocol):
@@ -62,8 +64,9 @@ class Seating(Protocol):
 
         Returns:
             Pod (`namespace/pod`) to its seats; a pod that isn't named sits where the trace has it, and so does one
-            whose seats are as recorded. A recorded card that is among the seats keeps its seat, the rest are dealt in
-            order; recorded slices beyond the seats are stopped. The same object again means that nothing changed.
+            whose seats are as recorded and not anew. A recorded card that is among the seats keeps its seat, the rest
+            are dealt in order; recorded slices beyond the seats are stopped. The same object again means that nothing
+            changed.
         """
         ...
 
@@ -116,7 +119,8 @@ def _regranted(grant: Grant, seat: Seat, cards: Mapping[CardId, Card]) -> Grant:
             f"cannot replay pod {grant.pod_id}: it was moved to card {seat.card}, which the trace does not list"
         )
     if is_as_recorded(grant, seat):
-        return replace(grant, ended_at=None)
+        begun = max(seat.since, grant.started_at) if seat.is_anew else grant.started_at
+        return replace(grant, started_at=begun, ended_at=None)
     card = cards[seat.card]
     return replace(
         grant,

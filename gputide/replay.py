@@ -161,7 +161,7 @@ class ClusterSeating:
         self._gone: dict[str, datetime] = {}
 
     def seats(self, at: datetime) -> dict[str, tuple[Seat, ...]]:
-        """Seats of pods that sit elsewhere, or with another grant, than the trace says; see `Seating`.
+        """Seats of pods that sit elsewhere, with another grant, or anew, against what the trace says; see `Seating`.
 
         The cluster's users end a pod before the block that holds its last sample is read; until its recorded end it
         is told where it last sat, or it would be played on its recorded card, which may long be somebody else's.
@@ -178,7 +178,8 @@ class ClusterSeating:
         self._seats = {pod: self._seats[pod] for pod in self._gone} | {
             pod: tuple(_seat(place) for place in places)
             for pod, places in by_pod.items()
-            if not _sits_as_recorded(places, self._recorded.get(pod, ()), at)
+            if any(place.is_remade for place in places)
+            or not _sits_as_recorded(places, self._recorded.get(pod, ()), at)
         }
         return self._seats
 
@@ -282,6 +283,7 @@ def _seat(place: SimulatedSeat) -> Seat:
         priority=place.priority,
         is_oversubscribed=place.is_oversubscribed,
         since=place.since,
+        is_anew=place.is_remade,
     )
 
 

@@ -169,7 +169,7 @@ def _judge(
 ) -> list[BacktestScore]:
     now = known.inventory.as_of
     future: SliceGrid = _columns(history.slices, cut, end)
-    coming = demand_of(History(inventory=known.inventory, slices=future))
+    coming = _as_granted(demand_of(History(inventory=known.inventory, slices=future)), history, now)
     judged = np.array(
         [
             row
@@ -193,7 +193,7 @@ def _judge(
         chosen = settings.model_copy(update={"risk": settings.risk.model_copy(update={"preset": preset})})
         plan = make_plan(known, profiles, settings=chosen, capability=capability, now=now)
         predicted = plan.totals.predicted_violation_ratio
-        scores.append(_score(fold_of, preset.value, *_seats_of(plan, coming), predicted=predicted))
+        scores.append(_score(fold_of, preset.value, *seats_of(plan, coming), predicted=predicted))
     past = demand_of(known)
     never = np.zeros(len(coming.grants), bool)
     scores += [
@@ -202,7 +202,27 @@ def _judge(
     return scores
 
 
-def _seats_of(plan: Plan, coming: Demand) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]:
+def _as_granted(coming: Demand, history: History, now: datetime) -> Demand:
+    """What the pods of the cut did as long as they had the grants they had then: remade ones are other pods."""
+    ends = {
+        (grant.pod_id, grant.container, grant.card, grant.started_at): grant.ended_at
+        for grant in history.inventory.grants
+    }
+    after = np.zeros(coming.compute.shape, bool)
+    for row, grant in enumerate(coming.grants):
+        end = ends.get((grant.pod_id, grant.container, grant.card, grant.started_at))
+        if end is not None:
+            # A step that the end falls into was not lived through.
+            after[row, max(0, int((end - now).total_seconds() // coming.step_seconds)) :] = True
+    return replace(
+        coming,
+        compute=np.where(after, np.float32(np.nan), coming.compute),
+        used_bytes=np.where(after, np.float32(np.nan), coming.used_bytes),
+        need_bytes=np.where(after, np.float32(np.nan), coming.need_bytes),
+    )
+
+
+def seats_of(plan: Plan, coming: Demand) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]:
     """Card number, grant and oversubscription of each row; a pod that the plan does not place has its own card."""
     placed: dict[tuple[str, str, str, CardId | None], tuple[int, PlacedSlice]] = {}
     for number, card in enumerate(plan.placement):

@@ -280,6 +280,15 @@ def test_seats_as_recorded_change_nothing(tmp_path: Path) -> None:
     assert card_values(after, Measure.DUTY_CYCLE, B) == [0.9] * 3
 
 
+def test_a_pod_that_came_back_before_the_replay_went_on_begins_anew(tmp_path: Path) -> None:
+    whole = seat(B, framebuffer_granted_bytes=24 * GIB, priority=Priority.HIGH, since=at(20), is_anew=True)
+    first, *_ = replay(two_cards(), tmp_path, since=at(30), seating=Moves({"team/web-1": (whole,)}, at(30))).blocks(3)
+    mine = [grant for grant in first.change.grants_started if grant.pod == "web-1"]
+    assert [(grant.card, grant.started_at, grant.ended_at) for grant in mine] == [(B, at(20), None)]
+    # It had left its recorded grant in an earlier replay, which told that end.
+    assert not [grant for grant in first.change.grants_ended if grant.pod == "web-1"]
+
+
 def test_a_seated_pod_that_sits_as_recorded_still_ends(tmp_path: Path) -> None:
     files = two_cards()
     files.pods[1]["ended_at"] = at(50)
