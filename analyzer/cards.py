@@ -18,6 +18,7 @@ from fleet.inventory import Card, CardId
 from fleet.profiles import CardProfile, CardState
 from fleet.schema import Measure
 from fleet.settings import AnalyzerSettings
+from fleet.trust_thresholds import FRAMEBUFFER_OVER_CARD_MIN
 from fleet.usage import Float32, History
 
 
@@ -127,7 +128,9 @@ def _profile(
     recent_covered = _share(int(seen.known[recent].sum()) * stride, window)
     values = seen.compute[lived & ~np.isnan(seen.compute)]
     p95 = float(np.quantile(values, 0.95, method="inverted_cdf")) if len(values) else None
-    held = seen.framebuffer[lived & ~np.isnan(seen.framebuffer)]
+    # What no card can hold was not measured, whatever was written down.
+    possible = (seen.framebuffer >= 0) & (seen.framebuffer <= FRAMEBUFFER_OVER_CARD_MIN * card.framebuffer_bytes)
+    held = seen.framebuffer[lived & possible]
     is_idle = (
         recent_covered >= settings.idle_coverage_min
         and not seen.used[recent].any()
@@ -145,7 +148,7 @@ def _profile(
         framebuffer_bytes=card.framebuffer_bytes,
         framebuffer_used_max=int(held.max()) if len(held) else None,
         state=state,
-        compute_p95=None if p95 is None else round(min(1.0, p95), 4),
+        compute_p95=None if p95 is None else round(max(0.0, min(1.0, p95)), 4),
         idle_since=idle_since,
         workloads=tuple(sorted({look.lives[number].workload_id for number in tenants})),
         coverage_ratio=round(covered, 4),

@@ -36,6 +36,8 @@ OFF_PEAK_PRIOR = 0.905
 """Chance that an hour which was always low is low again; naive promises held so often on the same fleet."""
 PRIOR_WEIGHT = 10.0
 """How many observed days a prior is worth."""
+OWN_WEIGHT = 20.0
+"""How many days the fleet's hazard is worth against one workload's own record of waking up."""
 PROMISE_PRIOR_WEIGHT = 48.0
 """How many observed hours the pool is worth against one workload's own promises."""
 STREAK_BUCKETS = (1, 2, 3, 7)
@@ -84,12 +86,29 @@ class Calibration:
     busy: Hazards
     kept_ratio: float
 
-    def survival(self, hazards: Hazards, workload_class: WorkloadClass, streak_days: float) -> float:
-        """Chance that a state that has lasted `streak_days` lasts `HORIZON_DAYS` more, 0-1."""
+    def survival(
+        self,
+        hazards: Hazards,
+        workload_class: WorkloadClass,
+        streak_days: float,
+        *,
+        at_risk: int = 0,
+        broke: int = 0,
+    ) -> float:
+        """Chance that a state that has lasted `streak_days` lasts `HORIZON_DAYS` more, 0-1.
+
+        Args:
+            hazards: of that state.
+            workload_class: class of the workload.
+            streak_days: how long it has lasted.
+            at_risk: days on which this workload could have broken it.
+            broke: on how many of them it did; what came back often comes back sooner than its class.
+        """
         chance = 1.0
         start = max(1, int(streak_days + 0.5))
         for day in range(HORIZON_DAYS):
-            chance *= 1.0 - hazards[workload_class, _bucket(start + day)]
+            hazard = hazards[workload_class, _bucket(start + day)]
+            chance *= 1.0 - (broke + OWN_WEIGHT * hazard) / (at_risk + OWN_WEIGHT)
         return chance
 
     def promise(self, promised: int, kept: int) -> float:
@@ -156,6 +175,12 @@ def streaks(holds: Bools, seen: Bools) -> NDArray[np.int64]:
         running = np.where(holds[:, day] & seen[:, day], running + 1, 0)
         lasted[:, day] = running
     return lasted
+
+
+def breaks(holds: Bools, seen: Bools) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Days on which each workload's state could have broken, and on which it did, (workloads,) each."""
+    could = (streaks(holds, seen)[:, :-1] > 0) & seen[:, 1:]
+    return could.sum(axis=1), (could & ~holds[:, 1:]).sum(axis=1)
 
 
 def _bucket(days: int) -> int:

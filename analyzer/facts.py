@@ -15,25 +15,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzer.activity import idleness
+from analyzer.company import replica_correlation
 from analyzer.confidence import DayRecord, day_starts, kept_promises
+from analyzer.drift import TREND_DAYS_MIN, day_levels, drift
 from analyzer.footprint import Footprint, day_peaks, footprint
 from analyzer.kind import workload_class
-from analyzer.presence import Bools, SilenceBasis, Tenure, coverage
+from analyzer.period import periods
+from analyzer.presence import Bools, SilenceBasis, Tenure, Timeline, coverage
+from analyzer.reservation import hourly_reservation
 from analyzer.rhythm import (
+    HOURS_PER_WEEK,
     LocalHours,
-    hour_histograms,
+    cycle_hours,
+    hourly_means,
     hourly_peaks,
+    is_folded,
     local_hours,
-    periods,
     promised_hours,
     week_peaks,
     week_quantiles,
+    week_upper,
 )
 from analyzer.survey import Survey
 from analyzer.trust import of_workload
+from analyzer.week_histograms import week_counts
 from fleet.inventory import WorkloadId
 from fleet.profiles import (
     ComputeProfile,
+    DriftProfile,
     EnginesProfile,
     Finding,
     HourOfWeek,
@@ -45,6 +54,7 @@ from fleet.settings import AnalyzerSettings
 from fleet.usage import Float32
 
 _CELLS_PER_CHUNK = 4_000_000
+_NO_HOURS = (None,) * HOURS_PER_WEEK
 _DAY_SEEN_MIN = 0.8
 _LARGE_SHARE_MIN = 0.01
 """Share of a day's windows beyond a limit of p99 above which the day passed it."""
@@ -79,6 +89,9 @@ class Facts:
         off_peak_hours: hours of the week promised to stay low.
         hour_of_week: demand by hour of the week.
         samples: cells of demand that were seen.
+        drift: how the level of its days moves; None where compute is not trusted.
+        reservation: level to reserve by local hour of the day, (24,) or empty.
+        replica_correlation: mean correlation between its slices; None with fewer than two.
     """
 
     workload: WorkloadId
@@ -105,6 +118,9 @@ class Facts:
     off_peak_hours: tuple[int, ...]
     hour_of_week: HourOfWeek
     samples: int
+    drift: DriftProfile | None
+    reservation: tuple[float | None, ...]
+    replica_correlation: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +138,19 @@ class _Chunk:
         return slice(int(self.borders[place]), int(self.borders[place + 1]))
 
 
-def gather(look: Survey, time_zone: str, settings: AnalyzerSettings) -> tuple[tuple[Facts, ...], DayRecord]:
-    """Figures of every live workload, and what each did day by day.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Habits:
+    """What one workload does again and again, and how that moves."""
+
+    period: int | None
+    promised: Bools
+    week: HourOfWeek
+    drift: DriftProfile | None
+    reservation: tuple[float | None, ...]
+
+
+def gather(look: Survey, time_zone: str, settings: AnalyzerSettings) -> tuple[tuple[Facts, ...], DayRecord, Float32]:
+    """Figures of every live workload, what each did day by day, and its level hour by hour.
 
     Args:
         look: the survey.
@@ -131,19 +158,23 @@ def gather(look: Survey, time_zone: str, settings: AnalyzerSettings) -> tuple[tu
         settings: thresholds.
 
     Returns:
-        One record per workload, in the survey's order, and their days in the same order.
+        One record per workload, in the survey's order; their days and their mean demand by hour, (workloads, hours),
+        in the same order.
     """
     hours = local_hours(look.line, time_zone)
     facts: list[Facts] = []
     days: list[DayRecord] = []
+    levels: list[Float32] = []
     for chunk in _chunks(look):
-        found, record = _of_chunk(chunk, look, hours, settings)
+        found, record, level = _of_chunk(chunk, look, hours, settings)
         facts.extend(found)
         days.append(record)
+        levels.append(level)
     if not days:
         none, count = np.zeros((0, 0), bool), np.zeros(0, np.int64)
-        return (), DayRecord(seen=none, used=none, compute_large=none, need_large=none, promised=count, kept=count)
-    return tuple(facts), DayRecord(
+        record = DayRecord(seen=none, used=none, compute_large=none, need_large=none, promised=count, kept=count)
+        return (), record, np.zeros((0, 0), np.float32)
+    record = DayRecord(
         seen=np.concatenate([record.seen for record in days]),
         used=np.concatenate([record.used for record in days]),
         compute_large=np.concatenate([record.compute_large for record in days]),
@@ -151,6 +182,7 @@ def gather(look: Survey, time_zone: str, settings: AnalyzerSettings) -> tuple[tu
         promised=np.concatenate([record.promised for record in days]),
         kept=np.concatenate([record.kept for record in days]),
     )
+    return tuple(facts), record, np.concatenate(levels)
 
 
 def _chunks(look: Survey) -> Iterator[_Chunk]:
@@ -177,7 +209,7 @@ def _chunk(look: Survey, names: Sequence[WorkloadId], numbers: Sequence[int], bo
 
 def _of_chunk(
     chunk: _Chunk, look: Survey, hours: LocalHours, settings: AnalyzerSettings
-) -> tuple[list[Facts], DayRecord]:
+) -> tuple[list[Facts], DayRecord, Float32]:
     line = look.line
     firsts = chunk.borders[:-1]
     tops: Float32 = np.fmax.reduceat(chunk.demand, firsts, axis=0)
@@ -190,22 +222,27 @@ def _of_chunk(
     p95 = np.array([_quantile(values, 0.95) if len(values) else np.nan for values in ordered])
     promised = promised_hours(peaks, seen, hours.hour, p95, history_seconds=history_seconds, settings=settings)
     period = periods(means, line)
-    histograms = np.stack(
-        [
-            hour_histograms(chunk.demand[chunk.part(place)], hours, history_seconds=history_seconds)
-            for place in range(len(chunk.workloads))
-        ]
-    )
+    if not is_folded(history_seconds):
+        # A few bursts leave hours of the week that were never busy; where nothing repeats they are no habit. In less
+        # than two weeks the period is too often missed to be asked for.
+        promised &= np.array([found is not None for found in period], bool)[:, None]
+    cycle = cycle_hours(history_seconds)
+    owners = np.repeat(np.arange(len(chunk.workloads)), np.diff(chunk.borders))
+    histograms = week_counts(chunk.demand, owners, len(chunk.workloads), hours.of_step, cycle)
     week_of = (
         week_quantiles(histograms, 0.5),
         week_quantiles(histograms, 0.95),
         week_peaks(peaks, hours.hour, history_seconds=history_seconds),
+        week_upper(peaks, seen, hours.hour, history_seconds=history_seconds),
     )
+    reserved = hourly_reservation(tops, hours, line.step_seconds)
     days_promised, days_kept = kept_promises(peaks, seen, hours.hour, p95, settings)
     facts, day_rows = [], []
     starts = day_starts(line.steps, line.step_seconds)
+    levels_by_day = day_levels(means, starts, _DAY_SEEN_MIN)
     for place, workload in enumerate(chunk.workloads):
-        week = HourOfWeek(p50=_hours(week_of[0][place]), p95=_hours(week_of[1][place]), max=_hours(week_of[2][place]))
+        p50, p95_of_hour, top, upper = (_hours(one[place]) for one in week_of)
+        week = HourOfWeek(p50=p50, p95=p95_of_hour, max=top, upper=upper)
         fact = _of_workload(
             chunk,
             place,
@@ -213,14 +250,18 @@ def _of_chunk(
             look,
             settings,
             ordered=ordered[place],
-            period=period[place],
-            promised=promised[place],
-            week=week,
+            habits=_Habits(
+                period=period[place],
+                promised=promised[place],
+                week=week,
+                drift=_drift(levels_by_day[place], starts, line),
+                reservation=_hours(reserved[place]),
+            ),
         )
         facts.append(fact)
         day_rows.append(_days(chunk, place, look, fact, starts, settings))
     stacked = np.stack(day_rows)
-    return facts, DayRecord(
+    record = DayRecord(
         seen=stacked[:, 0],
         used=stacked[:, 1],
         compute_large=stacked[:, 2],
@@ -228,6 +269,7 @@ def _of_chunk(
         promised=days_promised,
         kept=days_kept,
     )
+    return facts, record, hourly_means(means, hours)
 
 
 def _of_workload(
@@ -238,9 +280,7 @@ def _of_workload(
     settings: AnalyzerSettings,
     *,
     ordered: NDArray[np.float32],
-    period: int | None,
-    promised: Bools,
-    week: HourOfWeek,
+    habits: _Habits,
 ) -> Facts:
     line = look.line
     numbers = chunk.numbers[chunk.part(place)]
@@ -303,12 +343,29 @@ def _of_workload(
             compute_p95=compute.p95,
             video_p95=None if video is None else video[1],
             serves_requests=rate is not None and rate.max > 0,
-            period_hours=period,
+            period_hours=habits.period,
         ),
-        period_hours=period,
-        off_peak_hours=tuple(np.flatnonzero(promised).tolist()),
-        hour_of_week=week,
+        period_hours=habits.period,
+        off_peak_hours=tuple(np.flatnonzero(habits.promised).tolist()),
+        # Hours of a counter that lies are no hours.
+        hour_of_week=habits.week
+        if compute.p50 is not None
+        else HourOfWeek(p50=_NO_HOURS, p95=_NO_HOURS, max=_NO_HOURS),
         samples=len(ordered),
+        drift=habits.drift if compute.p50 is not None else None,
+        reservation=habits.reservation if compute.p50 is not None else (),
+        replica_correlation=replica_correlation(chunk.demand[chunk.part(place)]) if compute.p50 is not None else None,
+    )
+
+
+def _drift(days: NDArray[np.float64], starts: NDArray[np.int64], line: Timeline) -> DriftProfile | None:
+    if len(days) < TREND_DAYS_MIN - 1:
+        return None
+    found = drift(days)
+    return DriftProfile(
+        shifted_at=None if found.shift_day is None else line.end_of(int(starts[found.shift_day]) - 1),
+        shift_ratio=found.shift_ratio,
+        growth_per_week_ratio=found.growth_per_week_ratio,
     )
 
 

@@ -19,6 +19,7 @@ from analyzer.presence import Bools, Tenure, Timeline
 from fleet.profiles import FramebufferProfile
 from fleet.schema import Measure
 from fleet.sharing import PREALLOCATED_RATIO, framebuffer_need
+from fleet.trust_thresholds import ABOVE_ONE_MIN, FRAMEBUFFER_OVER_CARD_MIN
 from fleet.usage import Float32, SliceGrid
 
 PREALLOCATING_SERVERS = frozenset({"vllm", "sglang", "lmdeploy", "tensorrt-llm", "tgi", "jax", "tensorflow"})
@@ -27,6 +28,8 @@ CONSTANT_RATIO_MAX = 0.01
 """Framebuffer that moves by no more than this share of itself is constant."""
 CONSTANT_STEPS_MIN = 36
 """Fewest collected steps before constancy says anything."""
+START_SECONDS = 3600
+"""How long after its start a process counts as starting."""
 KV_CACHE_COVERAGE_MIN = 0.8
 """Share of the steps with framebuffer in which the cache's usage must be known before it tells the need."""
 
@@ -69,23 +72,51 @@ def footprint(
     peaks = {**grid.mean, **grid.peak}
     used = np.full((len(lives), steps), np.nan, np.float32)
     if Measure.FRAMEBUFFER_USED in peaks and len(rows):
-        used[numbers] = peaks[Measure.FRAMEBUFFER_USED][rows, :steps]
+        taken = peaks[Measure.FRAMEBUFFER_USED][rows, :steps]
+        # What no card can hold was not measured, whatever was written down; the findings say so where it is common.
+        capacity = np.array([_capacity(lives[number]) for number in numbers.tolist()], np.float64)[:, None]
+        used[numbers] = np.where((taken >= 0) & (taken <= FRAMEBUFFER_OVER_CARD_MIN * capacity), taken, np.nan)
     cache = None
     if Measure.KV_CACHE_USAGE in peaks and len(rows):
         cache = np.full((len(lives), steps), np.nan, np.float32)
-        cache[numbers] = peaks[Measure.KV_CACHE_USAGE][rows, :steps]
+        share = peaks[Measure.KV_CACHE_USAGE][rows, :steps]
+        cache[numbers] = np.where((share >= 0) & (share <= ABOVE_ONE_MIN), share, np.nan)
     collected = ~np.isnan(used)
     preallocated = _preallocated(lives, used, collected, used_by_engines)
     need, hidden = _need(lives, used, cache, preallocated, line)
     used_live = used[live] if collected[live].any() else used
+    is_hidden = bool((hidden & live).any())
+    starting = _starting(lives, used, line)
     profile = FramebufferProfile(
         granted=granted,
         used_max=_largest(used_live),
-        need_max=None if (hidden & live).any() else _largest(need),
+        need_max=None if is_hidden else _largest(need),
         preallocated=bool(preallocated[live].any()),
+        start_max=None if is_hidden else _largest(need[starting]),
+        steady_max=None if is_hidden else _largest(need[~starting]),
     )
     recent = used[live][:, max(0, steps - recent_steps) :]
     return Footprint(profile=profile, need=need, held_recently_max=_largest(recent))
+
+
+def _starting(lives: Sequence[Tenure], used: Float32, line: Timeline) -> Bools:
+    """Steps within an hour of a start of a slice's process, (rows, steps).
+
+    A process starts with its grant, and where framebuffer is held again after a step without any: weights are loaded
+    and kernels are tried out then, and the peak of it comes back with every restart.
+    """
+    window = max(1, START_SECONDS // line.step_seconds)
+    starting = np.zeros(used.shape, bool)
+    for number, life in enumerate(lives):
+        begins = [line.first_step_after(grant.started_at) for grant in life.grants if grant.started_at >= line.since]
+        begins += (np.flatnonzero((used[number, 1:] > 0) & (used[number, :-1] <= 0)) + 1).tolist()
+        for begin in begins:
+            starting[number, begin : begin + window] = True
+    return starting
+
+
+def _capacity(life: Tenure) -> float:
+    return float(max(grant.framebuffer_bytes for grant in life.grants))
 
 
 def _preallocated(lives: Sequence[Tenure], used: Float32, collected: Bools, worked: Bools) -> Bools:

@@ -11,14 +11,15 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 from analyzer.cards import card_profiles
-from analyzer.confidence import DayRecord, calibrate, streaks
+from analyzer.company import companions
+from analyzer.confidence import DayRecord, breaks, calibrate, streaks
 from analyzer.facts import Facts, gather
 from analyzer.presence import Timeline, timeline
 from analyzer.rhythm import DAY_HISTORY_SECONDS_MIN, WEEK_HISTORY_SECONDS_MIN
 from analyzer.state import Streaks, Verdict, verdict
 from analyzer.survey import Survey, survey
 from fleet.decisions import RecommendationKind, Withheld
-from fleet.inventory import CardId, Priority
+from fleet.inventory import CardId, Priority, WorkloadId
 from fleet.profiles import Profile, Profiles, WorkloadState
 from fleet.schema import Measure
 from fleet.settings import AnalyzerSettings
@@ -49,7 +50,7 @@ def profile_fleet(history: History, *, settings: AnalyzerSettings, now: datetime
     if timeline(history.slices, now).steps == 0:
         history = _without_usage(history, now)
     look = survey(history, settings, now)
-    facts, days = gather(look, inventory.time_zone, settings)
+    facts, days, levels = gather(look, inventory.time_zone, settings)
     calibration = calibrate(days, [fact.workload_class for fact in facts])
     slack_seconds = float(look.line.slack_seconds)
     verdicts = [
@@ -64,8 +65,8 @@ def profile_fleet(history: History, *, settings: AnalyzerSettings, now: datetime
         until=look.line.until,
         coverage_ratio=round(windows / max(1, sum(len(fact.lives) for fact in facts)), 4),
         workloads=tuple(
-            _profile(fact, said, inventory.cluster, inventory.time_zone)
-            for fact, said in zip(facts, verdicts, strict=True)
+            _profile(fact, said, inventory.cluster, inventory.time_zone, tuple(facts[other].workload for other in near))
+            for fact, said, near in zip(facts, verdicts, companions(levels), strict=True)
         ),
         cards=card_profiles(history, look, settings),
         unallocated=_unallocated(history),
@@ -130,15 +131,20 @@ def _history_seconds(line: Timeline) -> float:
 
 def _streaks(days: DayRecord, count: int) -> Iterator[Streaks]:
     if not days.seen.shape[1]:
-        nothing = Streaks(idle=0, small_compute=0, small_need=0, busy=0, promised=0, kept=0)
+        nothing = Streaks(
+            idle=0, idle_at_risk=0, idle_broke=0, small_compute=0, small_need=0, busy=0, promised=0, kept=0
+        )
         yield from (nothing for _ in range(count))
         return
     lasted = [
         streaks(holds, days.seen)[:, -1] for holds in (~days.used, ~days.compute_large, ~days.need_large, days.used)
     ]
+    at_risk, broke = breaks(~days.used, days.seen)
     for number in range(count):
         yield Streaks(
             idle=int(lasted[0][number]),
+            idle_at_risk=int(at_risk[number]),
+            idle_broke=int(broke[number]),
             small_compute=int(lasted[1][number]),
             small_need=int(lasted[2][number]),
             busy=int(lasted[3][number]),
@@ -147,7 +153,7 @@ def _streaks(days: DayRecord, count: int) -> Iterator[Streaks]:
         )
 
 
-def _profile(fact: Facts, said: Verdict, cluster: str, time_zone: str) -> Profile:
+def _profile(fact: Facts, said: Verdict, cluster: str, time_zone: str, rises_with: tuple[WorkloadId, ...]) -> Profile:
     live = [life.latest for life in fact.lives if life.is_live]
     state = said.state
     names_idle_pods = state is WorkloadState.PARTLY_IDLE or state in _IDLE_STATES
@@ -175,6 +181,10 @@ def _profile(fact: Facts, said: Verdict, cluster: str, time_zone: str) -> Profil
         confidence=said.confidence,
         trust=fact.findings,
         reason=said.reason,
+        drift=fact.drift,
+        reservation=fact.reservation,
+        replica_correlation=fact.replica_correlation,
+        rises_with=rises_with if fact.compute.p50 is not None else (),
     )
 
 

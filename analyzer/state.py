@@ -20,6 +20,8 @@ RECENT_COVERAGE_MIN = 0.5
 CONFIDENCE_MAX = 0.99
 """Nothing about the future is surer than this, however long the record."""
 
+_HIDDEN = "; how much framebuffer it needs is unknown: it can be shrunk with a canary only"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
@@ -38,9 +40,22 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streaks:
-    """For how many days in a row a workload had been so by the end of the history."""
+    """For how many days in a row a workload had been so by the end of the history.
+
+    Attributes:
+        idle: silent.
+        idle_at_risk: days before which it was silent, all through the history.
+        idle_broke: of them those on which it woke.
+        small_compute: compute stayed within the limit of `oversized`.
+        small_need: so did the need of framebuffer.
+        busy: something was used.
+        promised: off-peak hours that earlier days would have promised.
+        kept: how many of them stayed low.
+    """
 
     idle: int
+    idle_at_risk: int
+    idle_broke: int
     small_compute: int
     small_need: int
     busy: int
@@ -94,12 +109,13 @@ def verdict(
             parts.append(f"it needs {need.need_max / MIB:.0f} MiB of {need.granted / MIB:.0f} MiB granted")
         return Verdict(
             state=WorkloadState.OVERSIZED,
-            reason=f"{' and '.join(parts)}, by {counter}",
+            reason=f"{' and '.join(parts)}, by {counter}{_HIDDEN if need.is_hidden else ''}",
             confidence=_confidence(max(chances)),
         )
     return Verdict(
         state=WorkloadState.BUSY,
-        reason=f"p95 of compute is {compute.p95:.1%}, by {counter}" if compute.p95 is not None else "it works",
+        reason=(f"p95 of compute is {compute.p95:.1%}, by {counter}" if compute.p95 is not None else "it works")
+        + (_HIDDEN if need.is_hidden else ""),
         confidence=_confidence(calibration.survival(calibration.busy, kind, streaks.busy)),
     )
 
@@ -132,7 +148,13 @@ def why_unknown(facts: Facts, slack_seconds: float, settings: AnalyzerSettings) 
 
 
 def _idle(facts: Facts, streaks: Streaks, calibration: Calibration, settings: AnalyzerSettings) -> Verdict:
-    chance = calibration.survival(calibration.idle, facts.workload_class, max(1, streaks.idle))
+    chance = calibration.survival(
+        calibration.idle,
+        facts.workload_class,
+        max(1, streaks.idle),
+        at_risk=streaks.idle_at_risk,
+        broke=streaks.idle_broke,
+    )
     ground = ""
     if facts.silence is SilenceBasis.NODE:
         # Nobody measured the card itself, so the fleet's own record of idleness does not carry over in full.

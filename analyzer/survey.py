@@ -32,6 +32,7 @@ from analyzer.presence import (
 from analyzer.trust import CardView, findings
 from fleet.inventory import CardId, Priority, WorkloadId
 from fleet.profiles import Finding
+from fleet.schema import Measure
 from fleet.settings import AnalyzerSettings
 from fleet.usage import CardGrid, Float32, History, SliceGrid
 
@@ -82,7 +83,8 @@ class Survey:
             wanted[there], by_sm[there] = demand(self.grid, rows[there], self.line.steps)
         for place in np.flatnonzero(~there).tolist():
             wanted[place] = self.inferred[int(numbers[place])][0]
-        return wanted, by_sm
+        # What no card can do is named by the cross-checks; here it must only not spoil the sums.
+        return np.clip(wanted, 0.0, 1.0, out=wanted), by_sm
 
 
 def survey(history: History, settings: AnalyzerSettings, now: datetime) -> Survey:
@@ -185,7 +187,15 @@ def _card_view(
         accounted=accounted,
         fully_known={card: (known[card] >= crowd[card]) & (crowd[card] > 0) for card in row_of},
         crowd=crowd,
+        video=_video(cards, row_of, steps),
     )
+
+
+def _video(cards: CardGrid, row_of: Mapping[CardId, int], steps: int) -> Mapping[CardId, Float32]:
+    found = [cards.mean[measure] for measure in (Measure.ENCODER, Measure.DECODER) if measure in cards.mean]
+    if not found:
+        return {}
+    return {card: np.fmax.reduce([values[row, :steps] for values in found]) for card, row in row_of.items()}
 
 
 def _inferred(

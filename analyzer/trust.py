@@ -21,6 +21,7 @@ from fleet.inventory import CardId
 from fleet.profiles import Finding
 from fleet.schema import Measure
 from fleet.trust_thresholds import (
+    ABOVE_ONE_MIN,
     CARD_BUSY_RATIO_MIN,
     FRAMEBUFFER_BYTES_MIN,
     FROZEN_BAND,
@@ -47,8 +48,10 @@ CHECKS = (
     "frozen",
     "scale_off_by_100",
     "above_one",
+    "out_of_range",
     "framebuffer_above_card",
     "framebuffer_scale",
+    "framebuffer_zero_while_working",
     "spinning",
 )
 """Names of the checks, as `Finding.check` carries them."""
@@ -65,12 +68,14 @@ class CardView:
         accounted: per card, activity of its tenants together, (steps,).
         fully_known: per card, steps in which every tenant was seen, (steps,).
         crowd: per card, number of tenants, (steps,).
+        video: per card, activity of the busier one of encoder and decoder, 0-1, (steps,), NaN where not seen.
     """
 
     activity: Mapping[CardId, Float32]
     accounted: Mapping[CardId, Float32]
     fully_known: Mapping[CardId, Bools]
     crowd: Mapping[CardId, NDArray[np.int16]]
+    video: Mapping[CardId, Float32]
 
 
 def findings(
@@ -104,17 +109,41 @@ def _of_chunk(
     rows = np.array([life.row for life in chunk], np.int64)
     mean = {measure: values[rows, : line.steps] for measure, values in grid.mean.items()}
     engines = level[rows]
+    video = _video_beside(chunk, mean, view, engines)
     if view is not None:
-        yield from _against_cards(chunk, rows, engines, view, line)
-    yield from _against_serving(rows, mean, engines, line)
+        yield from _against_cards(chunk, rows, engines, video, view, line)
+    yield from _against_serving(rows, mean, engines, video, line)
     yield from _sm_against_duty(rows, mean, line)
     yield from _frozen(rows, mean, line)
-    yield from _above_one(rows, mean, line)
+    yield from _impossible(rows, mean, line)
     yield from _framebuffer(chunk, rows, mean, line)
 
 
+def _video_beside(
+    chunk: Sequence[Tenure], mean: Mapping[Measure, Float32], view: CardView | None, engines: Float32
+) -> Float32:
+    """Video engines of each slice's card, (rows, steps), NaN where the slice's own are collected and count instead.
+
+    A transcoder works by them alone, and drivers tell of them per card more often than per container.
+    """
+    beside = np.full_like(engines, np.nan)
+    for number, life in enumerate(chunk):
+        of_card = None if view is None else view.video.get(life.latest.card)
+        if of_card is not None:
+            beside[number] = of_card
+    for measure in (Measure.ENCODER, Measure.DECODER):
+        if measure in mean:
+            beside[~np.isnan(mean[measure])] = np.nan
+    return beside
+
+
 def _against_cards(
-    chunk: Sequence[Tenure], rows: NDArray[np.int64], engines: Float32, view: CardView, line: Timeline
+    chunk: Sequence[Tenure],
+    rows: NDArray[np.int64],
+    engines: Float32,
+    video: Float32,
+    view: CardView,
+    line: Timeline,
 ) -> Iterator[tuple[int, Finding]]:
     for number, life in enumerate(chunk):
         card = life.latest.card
@@ -123,6 +152,9 @@ def _against_cards(
             continue
         own = engines[number]
         comparable = (busy > CARD_BUSY_RATIO_MIN) & view.fully_known[card] & ~np.isnan(own)
+        comparable &= ~(
+            video[number] >= busy
+        )  # the card is busy with video, of which the container's counters are none
         lies = comparable & (own <= ZERO_RATIO_MAX) & (view.accounted[card] <= ZERO_RATIO_MAX)
         if _is_common(lies.sum(), comparable.sum()):
             yield (
@@ -145,12 +177,12 @@ def _against_cards(
 
 
 def _against_serving(
-    rows: NDArray[np.int64], mean: Mapping[Measure, Float32], engines: Float32, line: Timeline
+    rows: NDArray[np.int64], mean: Mapping[Measure, Float32], engines: Float32, video: Float32, line: Timeline
 ) -> Iterator[tuple[int, Finding]]:
     """Nothing answers requests at full rate without a single engine moving."""
     if Measure.REQUEST_RATE not in mean:
         return
-    serving = (mean[Measure.REQUEST_RATE] >= 1.0) & ~np.isnan(engines)
+    serving = (mean[Measure.REQUEST_RATE] >= 1.0) & ~np.isnan(engines) & ~(video > ZERO_RATIO_MAX)
     lies = serving & (engines <= 0)
     for number in np.flatnonzero(_common(lies, serving)):
         yield (
@@ -280,23 +312,26 @@ def longest_runs(changed: Bools, excluded: Bools) -> tuple[NDArray[np.int64], ND
     return length[np.arange(len(excluded)), last].astype(np.int64), last
 
 
-def _above_one(
+def _impossible(
     rows: NDArray[np.int64], mean: Mapping[Measure, Float32], line: Timeline
 ) -> Iterator[tuple[int, Finding]]:
     for measure in (Measure.DUTY_CYCLE, Measure.SM_ACTIVE, Measure.MEMORY_ACTIVE, Measure.ENCODER, Measure.DECODER):
         if measure not in mean:
             continue
-        above = mean[measure] > 1.0 + 1e-6
-        for number in np.flatnonzero(above.any(axis=1)):
-            yield (
-                int(rows[number]),
-                Finding(
-                    check="above_one",
-                    counter=measure.value,
-                    detail=f"{int(above[number].sum())} windows above 1: a percentage taken for a ratio",
-                    since=line.end_of(int(np.argmax(above[number])) - 1),
-                ),
-            )
+        for check, hit, text in (
+            ("above_one", mean[measure] > ABOVE_ONE_MIN, "above 1: a percentage taken for a ratio"),
+            ("out_of_range", mean[measure] < 0, "below 0: a rate taken across the reset of a counter"),
+        ):
+            for number in np.flatnonzero(hit.any(axis=1)):
+                yield (
+                    int(rows[number]),
+                    Finding(
+                        check=check,
+                        counter=measure.value,
+                        detail=f"{int(hit[number].sum())} windows {text}",
+                        since=line.end_of(int(np.argmax(hit[number])) - 1),
+                    ),
+                )
 
 
 def _framebuffer(
@@ -308,9 +343,14 @@ def _framebuffer(
     capacity = np.array([life.latest.framebuffer_bytes for life in chunk], np.float64)[:, None]
     above = used > 1.01 * capacity
     tiny = (used > 0) & (used < FRAMEBUFFER_BYTES_MIN)
+    working = np.zeros(used.shape, bool)
+    for measure in (Measure.SM_ACTIVE, Measure.DUTY_CYCLE):
+        if measure in mean:
+            working |= mean[measure] > CARD_BUSY_RATIO_MIN
     for check, hit, text in (
         ("framebuffer_above_card", above, "more framebuffer than the card has"),
         ("framebuffer_scale", tiny, "less than 1 MiB of framebuffer: MiB taken for bytes"),
+        ("framebuffer_zero_while_working", working & (used <= 0), "no framebuffer while kernels run: not collected"),
     ):
         for number in np.flatnonzero(_common(hit, ~np.isnan(used))):
             yield (

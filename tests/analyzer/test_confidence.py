@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from analyzer.confidence import HORIZON_DAYS, IDLE_PRIOR, DayRecord, calibrate, day_starts, hazards, streaks
-from fleet.profiles import WorkloadClass
-from tests.analyzer.build import Slice, by_hour, history, profile, work
+from analyzer.confidence import HORIZON_DAYS, IDLE_PRIOR, DayRecord, breaks, calibrate, day_starts, hazards, streaks
+from fleet.profiles import WorkloadClass, WorkloadState
+from tests.analyzer.build import Slice, by_hour, history, profile, profiles, work
 
 INFERENCE = WorkloadClass.INFERENCE
 
@@ -78,3 +78,20 @@ def test_promises_that_were_broken_before_lower_the_confidence_of_new_ones() -> 
         for level in (steady[: 13 * 144], surprised[: 13 * 144])
     )
     assert doubtful < sure
+
+
+def test_what_woke_often_before_is_believed_less_than_what_slept_on() -> None:
+    asleep, restless = np.full(12 * 144, 0.0, np.float32), np.full(12 * 144, 0.0, np.float32)
+    for day in (1, 3, 5, 7, 9):
+        restless[day * 144 + 70] = 0.5
+    slices = [Slice(workload="asleep", usage=work(asleep)), Slice(workload="restless", usage=work(restless))]
+    found = {one.workload.rsplit("/", 1)[1]: one for one in profiles(history(slices, days=12)).workloads}
+    assert {one.state for one in found.values()} == {WorkloadState.IDLE_HELD}
+    assert found["restless"].confidence < found["asleep"].confidence
+
+
+def test_breaks_are_counted_on_seen_days_only() -> None:
+    holds = np.array([[True, False, True, True, False]])
+    seen = np.array([[True, True, True, True, False]])
+    at_risk, broke = breaks(holds, seen)
+    assert (at_risk.tolist(), broke.tolist()) == ([2], [1])

@@ -1,12 +1,14 @@
 """What framebuffer is needed, and when nobody can tell."""
 
+from datetime import timedelta
+
 import numpy as np
 import pytest
 
 from fleet.profiles import WorkloadState
 from fleet.schema import Measure
 from fleet.units import GIB
-from tests.analyzer.build import Slice, history, noise, profile, work
+from tests.analyzer.build import MONDAY, Slice, history, noise, profile, work
 
 BUSY = noise(2, low=0.6, high=0.9)
 
@@ -68,3 +70,34 @@ def test_compute_far_below_the_grant_is_oversized() -> None:
     usage = work(noise(2, low=0.1, high=0.45), framebuffer=70 * GIB)
     assert profile(history([Slice(usage=usage)])).state is WorkloadState.OVERSIZED
     assert profile(history([Slice(usage=usage, compute=0.5)])).state is WorkloadState.BUSY
+
+
+def test_the_peak_of_a_start_is_told_from_the_steady_one() -> None:
+    used = np.full(288, 20 * GIB, np.float32)
+    used[:3] = 50 * GIB
+    used[150], used[151:154] = 0, 45 * GIB
+    level = np.where(used > 0, BUSY, 0)
+    said = profile(history([Slice(usage=work(level, framebuffer=used))])).framebuffer
+    assert (said.start_max, said.steady_max, said.need_max) == (50 * GIB, 20 * GIB, 50 * GIB)
+
+
+def test_a_start_before_the_history_was_not_seen() -> None:
+    given = history([Slice(usage=work(BUSY), started_at=MONDAY - timedelta(days=3))])
+    said = profile(given).framebuffer
+    assert said.start_max is None
+    assert said.steady_max == said.need_max
+
+
+def test_hidden_need_says_that_only_a_canary_helps() -> None:
+    said = profile(history([Slice(usage=work(BUSY, framebuffer=72 * GIB), server="vllm")]))
+    assert said.framebuffer.is_hidden
+    assert (said.framebuffer.start_max, said.framebuffer.steady_max) == (None, None)
+    assert "canary" in said.reason
+
+
+@pytest.mark.parametrize("bad", [np.inf, -0.5, 40.0])
+def test_an_impossible_cache_usage_is_left_out(bad: float) -> None:
+    cache = np.where(np.arange(288) % 10 == 0, bad, 0.25)
+    usage = {**work(BUSY, framebuffer=72 * GIB), Measure.KV_CACHE_USAGE: cache}
+    said = profile(history([Slice(usage=usage, server="vllm", pool=40 * GIB)])).framebuffer
+    assert said.need_max == pytest.approx(42 * GIB, rel=1e-6)

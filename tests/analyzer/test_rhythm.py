@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analyzer.period import periods
 from analyzer.presence import Timeline
-from analyzer.rhythm import local_hours, periods
+from analyzer.rhythm import local_hours
+from bench.labelled_series import labelled_series
 from fleet.profiles import WorkloadState
 from fleet.schema import Measure
 from tests.analyzer.build import MONDAY, Slice, by_hour, history, noise, profile, profiles, work
@@ -137,3 +139,21 @@ def test_a_workload_that_hardly_ever_works_promises_nothing() -> None:
     level = np.zeros(5 * 144)
     level[-10] = 0.6
     assert profile(history([Slice(usage={Measure.SM_ACTIVE: level})], days=5)).off_peak_hours == ()
+
+
+@pytest.mark.parametrize("days", [1, 7, 21])
+def test_a_fleet_of_noise_promises_no_hours_and_has_no_period(days: int) -> None:
+    given = labelled_series(5, days=max(days, 4), per_kind=3)
+    noisy = [row[: days * 144] for row, label in zip(given.values, given.periods, strict=True) if label is None]
+    said = profiles(
+        history([Slice(workload=f"n{number}", usage=work(row)) for number, row in enumerate(noisy)], days=days)
+    )
+    assert [one.workload for one in said.workloads if one.off_peak_hours] == []
+    assert [one.workload for one in said.workloads if one.period_hours] == []
+
+
+def test_work_that_comes_once_in_a_while_promises_nothing() -> None:
+    level = np.full(10 * 144, 0.02, np.float32)
+    for day in (0, 3, 4):
+        level[day * 144 + 60 : day * 144 + 110] = 0.7
+    assert profile(history([Slice(usage=work(level))], days=10)).off_peak_hours == ()

@@ -46,6 +46,20 @@ def test_requests_served_without_any_engine_moving_are_distrusted() -> None:
     assert checks(given) == {"zero_while_serving": True}
 
 
+@pytest.mark.parametrize("engine", [Measure.ENCODER, Measure.DECODER])
+def test_a_transcoder_that_serves_by_its_cards_video_engines_alone_is_believed(engine: Measure) -> None:
+    given = history(
+        [Slice(usage={**work(0.0), Measure.REQUEST_RATE: 20.0})], cards={"GPU-000": {**work(0.0), engine: 0.6}}
+    )
+    assert checks(given) == {}
+
+
+def test_video_engines_of_a_neighbour_do_not_excuse_a_zero_of_all_of_ones_own() -> None:
+    usage = {**work(0.0), Measure.ENCODER: 0.0, Measure.DECODER: 0.0, Measure.REQUEST_RATE: 20.0}
+    given = history([Slice(usage=usage)], cards={"GPU-000": {**work(0.0), Measure.ENCODER: 0.6}})
+    assert checks(given) == {"container_zero_while_card_busy": True, "zero_while_serving": True}
+
+
 def test_sm_active_above_the_duty_cycle_is_distrusted() -> None:
     level = noise(2, low=0.4, high=0.8)
     usage = {**work(level), Measure.DUTY_CYCLE: level / 4}
@@ -132,3 +146,38 @@ def test_a_missing_value_is_no_zero() -> None:
     assert said.trust == ()
     assert said.compute.p50 is not None
     assert said.compute.p50 > 0.4
+
+
+def test_a_share_below_zero_is_a_rate_across_a_reset_and_distrusted() -> None:
+    level = noise(2, low=0.3, high=0.6)
+    level[50] = -4.0
+    given = history([Slice(usage={**work(0.5), Measure.SM_ACTIVE: level})])
+    assert checks(given)["out_of_range"] is True
+    assert profile(given).state is WorkloadState.UNKNOWN
+
+
+def test_framebuffer_of_zero_while_kernels_run_is_missing_and_not_free() -> None:
+    given = history([Slice(usage=work(noise(2, low=0.3, high=0.6), framebuffer=0.0))])
+    assert checks(given) == {"framebuffer_zero_while_working": True}
+    assert profile(given).state is WorkloadState.UNKNOWN
+
+
+def test_framebuffer_of_zero_without_work_is_believed() -> None:
+    assert checks(history([Slice(usage=work(0.0, framebuffer=0.0))])) == {}
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, 1e30, -1.0])
+@pytest.mark.parametrize("measure", [Measure.SM_ACTIVE, Measure.DUTY_CYCLE, Measure.FRAMEBUFFER_USED])
+def test_impossible_values_get_an_answer_without_them(bad: float, measure: Measure) -> None:
+    usage = {name: np.broadcast_to(values, 432).astype(np.float32).copy() for name, values in work(0.5).items()}
+    usage[measure][::3] = bad
+    said = profile(history([Slice(usage=usage)], days=3))
+    shown = [said.framebuffer.used_max, said.framebuffer.need_max, *said.hour_of_week.max, said.compute.max]
+    assert all(value is None or 0 <= value <= 80 * 2**30 for value in shown)
+    assert said.state is WorkloadState.UNKNOWN
+
+
+def test_one_impossible_reading_of_framebuffer_is_left_out() -> None:
+    held = np.full(288, 20 * 2**30, np.float32)
+    held[7] = np.inf
+    assert profile(history([Slice(usage=work(0.5, framebuffer=held))])).framebuffer.used_max == 20 * 2**30
