@@ -89,6 +89,9 @@ class CardModel:
         aliases: as people and other tools write it.
         framebuffer_bytes: framebuffer as sold; what a driver reports is a little less.
         sms: streaming multiprocessors.
+        half_tflops: dense half-precision tensor performance, 10¹² operations a second; None where not known.
+        bandwidth_bytes_per_second: bandwidth of the framebuffer; None where not known.
+        compute_capability: NVIDIA's (major, minor); None where not known.
         watts_max: power limit of the board.
         watts_idle: power at rest; None where no measurement is known.
         mig: how MIG may cut it; None for models without MIG.
@@ -99,6 +102,9 @@ class CardModel:
     aliases: tuple[str, ...]
     framebuffer_bytes: int
     sms: int
+    half_tflops: float | None
+    bandwidth_bytes_per_second: float | None
+    compute_capability: tuple[int, int] | None
     watts_max: float
     watts_idle: float | None
     mig: MigFamily | None
@@ -197,11 +203,21 @@ def _model(entry: Mapping[str, Any], families: Mapping[str, MigFamily]) -> CardM
         aliases=tuple(entry.get("aliases", ())),
         framebuffer_bytes=_gib(entry["framebuffer_gib"]),
         sms=int(entry["sms"]),
+        half_tflops=float(entry["half_tflops"]) if "half_tflops" in entry else None,
+        bandwidth_bytes_per_second=(
+            float(entry["bandwidth_gb_per_second"]) * 1e9 if "bandwidth_gb_per_second" in entry else None
+        ),
+        compute_capability=_capability(entry["compute_capability"]) if "compute_capability" in entry else None,
         watts_max=float(entry["watts_max"]),
         watts_idle=float(entry["watts_idle"]) if "watts_idle" in entry else None,
         mig=families[entry["mig_family"]] if "mig_family" in entry else None,
         price=_price(entry["price"]) if "price" in entry else None,
     )
+
+
+def _capability(text: str) -> tuple[int, int]:
+    major, minor = text.split(".")
+    return int(major), int(minor)
 
 
 def _price(entry: Mapping[str, Any]) -> ListPrice:

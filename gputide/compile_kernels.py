@@ -9,6 +9,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 from analyzer.profile import profile_fleet
 from exporter.synthetic import CARDS_MIN, write_synthetic_fleet
 from fleet.capabilities import capabilities_of
@@ -17,6 +19,9 @@ from gputide.clock import read_replay_clock
 from gputide.data_folder import open_data_folder
 from gputide.replay import replay
 from gputide.wiring import load_history
+from recommender.packer import PackingProblem
+from recommender.packer_exact import ExactPacker, pack_slots_exactly
+from recommender.placement_online import FreeNodes, PodKinds, cards_for, place_arrivals, placement_scores
 from recommender.planner import make_plan
 
 DAYS = 3
@@ -51,6 +56,38 @@ def main() -> None:
             capability=capabilities_of(settings.enforcer.backend),
             now=clock.now,
         )
+    compile_packers()
+
+
+def compile_packers() -> None:
+    """Run the kernels of the packers and of online placement that a plan does not, on the least there is."""
+    types = np.arange(3, dtype=np.int32)
+    problem = PackingProblem(
+        item_type=types,
+        item_workload=types,
+        item_group=np.full(3, -1, np.int32),
+        item_bytes=np.ones(3),
+        load=np.full((3, 4), 0.6, np.float32),
+        is_low=np.zeros(3, bool),
+        capacity_bytes=3.0,
+        slices_max=2,
+    )
+    pack_slots_exactly(problem, seed=1)
+    for _ in ExactPacker().sweep(problem, [1.0], seed=1):
+        pass
+    one = np.ones(1, np.int64)
+    nodes = FreeNodes(cpu_milli=one, memory_bytes=one, card_model=one - 1, cards=one, card_milli=one[:, None])
+    kinds = PodKinds(
+        cpu_milli=one,
+        memory_bytes=one,
+        cards=one,
+        card_milli=one,
+        may_use=np.ones((1, 1), bool),
+        frequency=np.ones(1),
+    )
+    place_arrivals(nodes, kinds, one - 1)
+    placement_scores(nodes, kinds, 0)
+    cards_for(one, 1, 1)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recommender.packer import Packer, PackingProblem
+from recommender.packer_exact import ExactPacker
 from recommender.packer_greedy import GreedyPacker
+from recommender.packer_slots import SlotPacker
 from recommender.risk import contention_harm
 
-PACKERS: list[Packer] = [GreedyPacker()]
+PACKERS: list[Packer] = [GreedyPacker(), SlotPacker(repacks_max=5), ExactPacker(items_max=20)]
 
 
 def problem(items: int, types: int, seed: int, *, slices_max: int = 4, groups: int = 1, busy: float = 0.4):
