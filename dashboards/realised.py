@@ -158,7 +158,7 @@ def harm_budgets(entries: Sequence[PlanEntry], outcomes: Sequence[Outcome]) -> t
 
 def violation_ratio_max(risk: RiskLevel) -> float:
     """The violation that a preset accepts, 0-1."""
-    return RiskSettings(preset=risk).violation_ratio_max
+    return RiskSettings(preset=risk).violation_ratio_limit
 
 
 def _once_applied(entry: PlanEntry) -> tuple[int, ...]:

@@ -94,11 +94,16 @@ class RiskSettings(Section):
 
     preset: RiskLevel = RiskLevel.MEDIUM
     """Most violation that a plan may predict: low 0.1 %, medium 0.5 %, high 2 % of the active time."""
+    violation_ratio_max: Ratio | None = None
+    """Most violation that a plan may predict, share of the active time; none takes the preset's."""
+
+    latency_inflation_max: float = Field(default=1.5, ge=1.0, le=100.0)
+    """Most that sharing a card may raise the P99 latency of a latency-critical service, foretold: times that alone."""
 
     @property
-    def violation_ratio_max(self) -> float:
-        """The preset as a ratio of active time, 0-1."""
-        return _VIOLATION_RATIO_MAX[self.preset]
+    def violation_ratio_limit(self) -> float:
+        """What holds: the ratio that was set, else the preset's; share of the active time, 0-1."""
+        return _VIOLATION_RATIO_MAX[self.preset] if self.violation_ratio_max is None else self.violation_ratio_max
 
 
 _VIOLATION_RATIO_MAX: Mapping[RiskLevel, float] = {
@@ -126,6 +131,8 @@ class RecommenderSettings(Section):
     """Kept free above the predicted need of framebuffer when a slice is cut."""
     opt_out_namespaces: tuple[str, ...] = ("kube-system",)
     """Namespaces that no recommendation touches."""
+    measured_pairs: Path | None = None
+    """CSV of pairs measured on one card (victim, aggressor, speed_ratio …); who suffers there is kept apart."""
 
 
 class PricesSettings(Section):

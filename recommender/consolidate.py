@@ -6,34 +6,60 @@ prices, the cards that harm most per card they save are dissolved. Called by `pl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.decisions import RiskLevel
 from fleet.inventory import CardModelName
 from fleet.sharing import CONTENTION_RATIO_MAX
 from fleet.usage import Float32
 from recommender.demand import Demand, alike
-from recommender.footprint_grants import Grants, grant_framebuffer
+from recommender.footprint_grants import Footprints, Grants, footprints_of, grant_framebuffer
 from recommender.packer import Packer, PackingProblem, renumbered
 from recommender.risk import Harm, contention_harm, shortage_points
 from recommender.scenarios import daily_blocks, draw_scenarios, type_means
 from recommender.surprise import learn_surprises
 
-PRICES = (0.1, 0.03, 0.01, 0.005, 0.0025, 0.0012, 0.0006, 0.0003, 0.0001)
-"""Harm that a card is worth: violated pods, on average over time."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """One level of care: framebuffer is granted at one price of a card and packed at some others.
+
+    Prices are harm that a card is worth: violated pods, on average over time. Framebuffer is granted at lower prices
+    than it is packed at, for it is the cheaper care: a little more of it rules a shortage out, where contention is
+    only thinned by another card.
+
+    Attributes:
+        grant_price: price at which framebuffer is granted.
+        card_prices: prices at which cards are packed, highest first.
+    """
+
+    grant_price: float
+    card_prices: tuple[float, ...]
+
+
+TIERS = (
+    Tier(grant_price=0.4, card_prices=(1.0,)),
+    Tier(grant_price=0.2, card_prices=(1.0,)),
+    Tier(grant_price=0.1, card_prices=(1.0,)),
+    Tier(grant_price=0.03, card_prices=(0.3,)),
+    Tier(grant_price=0.01, card_prices=(0.1, 0.05)),
+    Tier(grant_price=0.002, card_prices=(0.03, 0.015)),
+    Tier(grant_price=0.0003, card_prices=(0.008, 0.004)),
+    Tier(grant_price=0.00003, card_prices=(0.002, 0.0008, 0.0003, 0.0001)),
+)
+"""From the densest to the most careful."""
 SCENARIO_DAYS = 84
 """Days of scenarios that a packing is searched on, and as many fresh ones that it is judged on."""
 DRAWS_MAX = 24
 DAYS_MAX = 14
 """Latest days of the history that scenarios are made of."""
-HAZARD_FACTOR = 1.5
-"""Multiplies the learned hazards. Chosen so that predictions straddle what was realised on cut days of one public
-inference fleet: with 1 the harm was predicted 2-3 times too low where services shifted and right where they did not,
-with 2 about 1.5 times too low and 1.7 times too high. The last days of a history have no later days to learn from."""
+HAZARD_FACTOR = 2.3
+"""Multiplies the learned hazards, for the last days of a history have no later days to learn from. Chosen so that what
+is predicted straddles what was realised on cut days of a public inference fleet (too low where its services shifted,
+too high where they did not) and on fleets of a second generator."""
 _PEAK_QUANTILE = 0.9995
 
 
@@ -57,6 +83,41 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What may come for the rows on one card model, whatever they are granted.
+
+    Attributes:
+        card_model: model.
+        rows: rows of the demand, (items,), int64.
+        members: what the rules allow, (items).
+        type_of: type of each item, (items,), int32.
+        is_low: True for items of low priority, (items,).
+        load: scenarios to search on, (types, points); 0 for low priority, the peak throughout for flat types.
+        fresh: scenarios the search never sees, likewise.
+        fresh_rising: `fresh` as drawn.
+        footprints: need of framebuffer per item.
+        peak: largest demand to expect of each item, 0-1, (items,).
+        low_demand: mean demand of each item of low priority, 0 for others, (items,).
+        joint_points: the first points of `load` replay the history jointly.
+        capacity_bytes: framebuffer of a card.
+    """
+
+    card_model: CardModelName
+    rows: NDArray[np.int64]
+    members: tuple[Member, ...]
+    type_of: NDArray[np.int32]
+    is_low: NDArray[np.bool_]
+    load: Float32
+    fresh: Float32
+    fresh_rising: Float32
+    footprints: Footprints
+    peak: NDArray[np.float64]
+    low_demand: NDArray[np.float64]
+    joint_points: int
+    capacity_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """Rows on one card model that may share, with everything the packer wants.
 
@@ -69,7 +130,7 @@ class Group:
         peak: largest demand to expect of each item, 0-1, (items,).
         low_demand: mean demand of each item of low priority, 0 for others, (items,).
         joint_points: the first points of `problem.load` replay the history jointly.
-        shortage: expected item-points short of framebuffer once all are cut.
+        shortage: expected points short of framebuffer of each item, if its workload is cut, (items,).
     """
 
     card_model: CardModelName
@@ -80,12 +141,18 @@ class Group:
     peak: NDArray[np.float64]
     low_demand: NDArray[np.float64]
     joint_points: int
-    shortage: float
+    shortage: NDArray[np.float64]
 
     @property
     def points(self) -> int:
         """Points of the scenarios."""
         return int(self.problem.load.shape[1])
+
+    def shortage_of(self, bin_of: NDArray[np.int32]) -> float:
+        """Expected item-points short of framebuffer: of workloads of which any pod shares a card, for all are cut."""
+        workload = self.problem.item_workload
+        shares = np.bincount(bin_of)[bin_of] > 1 if len(bin_of) else np.zeros(0, bool)
+        return float(self.shortage[np.isin(workload, np.unique(workload[shares]))].sum())
 
     def harm_of(self, bin_of: NDArray[np.int32], bins: int) -> Harm:
         """Predicted harm of a packing of this group."""
@@ -109,25 +176,20 @@ class Choice:
     bins: int
 
 
-def make_group(
-    demand: Demand,
-    members: Sequence[Member],
-    *,
-    risk: RiskLevel,
-    headroom_ratio: float,
-    step_bytes: int,
-    slices_max: int,
-    seed: int,
-) -> Group:
-    """Prepares the rows of one card model.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One point of the frontier: groups and how they are packed."""
+
+    groups: tuple[Group, ...]
+    choice: Choice
+
+
+def outlook_of(demand: Demand, members: Sequence[Member], *, seed: int) -> Outlook:
+    """Draws what may come for the rows of one card model.
 
     Args:
         demand: the series.
         members: rows that may share, all on one card model, sorted by row.
-        risk: harm preset (chooses how careful grants are).
-        headroom_ratio: see `grant_framebuffer`.
-        step_bytes: the backend's step of framebuffer.
-        slices_max: most slices of a card.
         seed: seed of the scenarios.
     """
     rows = np.array([member.row for member in members], np.int64)
@@ -141,63 +203,113 @@ def make_group(
         for number in (seed, seed + 1)
     )
     peak = np.quantile(load, _PEAK_QUANTILE, axis=1)[type_of].astype(float)
-    grants = grant_framebuffer(demand, rows, risk=risk, headroom_ratio=headroom_ratio, step_bytes=step_bytes)
-    low_demand = np.where(is_low, load.mean(axis=1)[type_of], 0.0)
-    capacity = float(demand.grants[members[0].row].framebuffer_bytes)
-    shortage = shortage_points(grants, type_of, fresh, capacity, is_low)
+    footprints = footprints_of(demand, rows, type_of=type_of, load=load)
+    mean, fresh_rising = load.mean(axis=1), fresh.copy()
+    flat = np.unique(type_of[[member.is_flat for member in members]])
     for matrix in (load, fresh):
-        for number in sorted({int(type_of[k]) for k, member in enumerate(members) if member.is_flat}):
-            matrix[number] = np.float32(np.quantile(matrix[number], _PEAK_QUANTILE))
+        matrix[flat] = np.quantile(matrix[flat], _PEAK_QUANTILE, axis=1)[:, None]
         matrix[np.unique(type_of[is_low])] = 0.0
-    problem = PackingProblem(
-        item_type=type_of,
-        # Two pods of low priority would eat the same leftovers: at most one per card, as if of one workload.
-        item_workload=np.array([-1 if member.is_low else member.workload for member in members], np.int32),
-        item_group=np.array([member.group for member in members], np.int32),
-        item_bytes=grants.granted_bytes,
-        load=load,
+    return Outlook(
+        card_model=demand.grants[members[0].row].card_model,
+        rows=rows,
+        members=tuple(members),
+        type_of=type_of,
         is_low=is_low,
-        capacity_bytes=capacity,
+        load=load,
+        fresh=fresh,
+        fresh_rising=fresh_rising,
+        footprints=footprints,
+        peak=peak,
+        low_demand=np.where(is_low, mean[type_of], 0.0),
+        joint_points=load.shape[1] // draws,
+        capacity_bytes=float(demand.grants[members[0].row].framebuffer_bytes),
+    )
+
+
+def group_of(outlook: Outlook, *, card_price: float, headroom_ratio: float, step_bytes: int, slices_max: int) -> Group:
+    """What the packer wants, with framebuffer granted at one price.
+
+    Args:
+        outlook: what may come.
+        card_price: harm that a card is worth, see `TIERS`.
+        headroom_ratio: see `grant_framebuffer`.
+        step_bytes: the backend's step of framebuffer.
+        slices_max: most slices of a card.
+    """
+    grants = grant_framebuffer(
+        outlook.footprints, card_price=card_price, headroom_ratio=headroom_ratio, step_bytes=step_bytes
+    )
+    problem = PackingProblem(
+        item_type=outlook.type_of,
+        # Two pods of low priority would eat the same leftovers: at most one per card, as if of one workload.
+        item_workload=np.array([-1 if member.is_low else member.workload for member in outlook.members], np.int32),
+        item_group=np.array([member.group for member in outlook.members], np.int32),
+        item_bytes=grants.granted_bytes,
+        load=outlook.load,
+        is_low=outlook.is_low,
+        capacity_bytes=outlook.capacity_bytes,
         slices_max=slices_max,
     )
     return Group(
-        card_model=demand.grants[members[0].row].card_model,
-        rows=rows,
+        card_model=outlook.card_model,
+        rows=outlook.rows,
         problem=problem,
-        fresh=fresh,
+        fresh=outlook.fresh,
         grants=grants,
-        peak=peak,
-        low_demand=low_demand,
-        joint_points=load.shape[1] // draws,
-        shortage=shortage,
+        peak=outlook.peak,
+        low_demand=outlook.low_demand,
+        joint_points=outlook.joint_points,
+        shortage=shortage_points(grants, outlook.type_of, outlook.fresh_rising, outlook.capacity_bytes, outlook.is_low),
     )
 
 
-def choose(
-    groups: Sequence[Group], *, violation_ratio_max: float, resting_active: float, packer: Packer, seed: int
-) -> Choice:
-    """The packing with the fewest cards whose predicted violation meets the preset.
+def frontier(
+    tiers: Iterable[Sequence[Group]], *, violation_ratio_min: float, resting_active: float, packer: Packer, seed: int
+) -> Iterator[Point]:
+    """Packings from the densest to the first that predicts little enough harm, and those that are as dense but safer.
 
     Args:
-        groups: groups, packed at one common price.
-        violation_ratio_max: the preset, 0-1.
+        tiers: for each of `TIERS` the groups with framebuffer granted at its price; read one by one.
+        violation_ratio_min: once a packing predicts no more than this, the walk goes on only while it costs no card.
         resting_active: active pods on average of all that are in no group (they count in the ratio).
         packer: packer.
         seed: seed of the search.
 
-    Returns:
-        The choice; where even the lowest price is too harmful, cards are dissolved until it is not.
+    Yields:
+        One point per price.
     """
-    sweeps = [packer.sweep(group.problem, [price * group.points for price in PRICES], seed=seed) for group in groups]
-    best: Choice | None = None
-    for packings in zip(*sweeps, strict=True):
-        found = judged(groups, [packing.bin_of for packing in packings], resting_active)
-        settled = _dissolved(groups, found, violation_ratio_max, resting_active)
-        if best is None or settled.bins < best.bins:
-            best = settled
-        if found.violation_ratio <= violation_ratio_max:
-            break
-    return best or judged(groups, [], resting_active)
+    enough: int | None = None
+    for tier, groups in zip(TIERS, tiers, strict=False):
+        sweeps = [
+            packer.sweep(group.problem, [price * group.points for price in tier.card_prices], seed=seed)
+            for group in groups
+        ]
+        # Where nobody may share there is one packing: that of nobody.
+        for packings in zip(*sweeps, strict=True) if sweeps else [()]:
+            choice = judged(groups, [packing.bin_of for packing in packings], resting_active)
+            if enough is not None and choice.bins > enough:
+                return
+            yield Point(groups=tuple(groups), choice=choice)
+            if choice.violation_ratio <= violation_ratio_min:
+                enough = choice.bins
+
+
+def choose(points: Sequence[Point], *, violation_ratio_max: float, resting_active: float) -> Point:
+    """The point with the fewest cards whose predicted violation meets the limit.
+
+    Args:
+        points: the frontier, at least one point.
+        violation_ratio_max: the limit, 0-1.
+        resting_active: see `frontier`.
+
+    Returns:
+        The point; where a point is too harmful, cards of it are dissolved until it is not.
+    """
+    # Of equals the last, which is the most careful: what costs no card is had for nothing.
+    thinned = [_dissolved(point, violation_ratio_max, resting_active) for point in points]
+    best = min(range(len(points)), key=lambda number: (thinned[number][0], -number))
+    groups = points[best].groups
+    return Point(groups=groups, choice=judged(groups, thinned[best][1], resting_active))
 
 
 def judged(groups: Sequence[Group], packings: Sequence[NDArray[np.int32]], resting_active: float) -> Choice:
@@ -205,7 +317,10 @@ def judged(groups: Sequence[Group], packings: Sequence[NDArray[np.int32]], resti
     harms = [
         group.harm_of(bin_of, int(bin_of.max(initial=-1)) + 1) for group, bin_of in zip(groups, packings, strict=True)
     ]
-    bad = sum((h.violated.sum() + g.shortage) / g.points for g, h in zip(groups, harms, strict=True))
+    bad = sum(
+        (harm.violated.sum() + group.shortage_of(bin_of)) / group.points
+        for group, harm, bin_of in zip(groups, harms, packings, strict=True)
+    )
     active = resting_active + sum(h.active.sum() / g.points for g, h in zip(groups, harms, strict=True))
     return Choice(
         bin_of=tuple(packings),
@@ -215,26 +330,58 @@ def judged(groups: Sequence[Group], packings: Sequence[NDArray[np.int32]], resti
     )
 
 
-def _dissolved(groups: Sequence[Group], choice: Choice, limit: float, resting_active: float) -> Choice:
-    """The choice with its most harmful cards given up until it is within the limit and no hard share is exceeded."""
+def _dissolved(point: Point, limit: float, resting_active: float) -> tuple[int, list[NDArray[np.int32]]]:
+    """The point with its most harmful cards given up until it is within the limit and no hard share is exceeded.
+
+    Returns:
+        How many cards that takes, and the packings.
+    """
+    groups, harms = point.groups, point.choice.harm
+    packings = [bin_of.copy() for bin_of in point.choice.bin_of]
     candidates: list[tuple[float, int, int, float]] = []
-    packings = [bin_of.copy() for bin_of in choice.bin_of]
-    for number, (group, harm) in enumerate(zip(groups, choice.harm, strict=True)):
-        count = np.bincount(packings[number], minlength=len(harm.violated))
+    shorts: list[_Shortage] = []
+    bad = 0.0
+    for number, (group, harm) in enumerate(zip(groups, harms, strict=True)):
+        violated = harm.violated / group.points
         for full in _over_promised(group, packings[number]):
             packings[number] = _split(packings[number], full)
-            harm.violated[full] = 0.0
-        for shared in np.flatnonzero((harm.violated > 0) & (count > 1)):
-            share = float(harm.violated[shared]) / group.points
-            candidates.append((-share / (int(count[shared]) - 1), number, int(shared), share))
-    active = resting_active + sum(h.active.sum() / g.points for g, h in zip(groups, choice.harm, strict=True))
-    bad = sum((h.violated.sum() + g.shortage) / g.points for g, h in zip(groups, choice.harm, strict=True))
+            violated[full] = 0.0
+        shorts.append(_Shortage(group, packings[number]))
+        bad += float(violated.sum()) + group.shortage_of(packings[number]) / group.points
+        count = np.bincount(packings[number], minlength=len(violated))
+        harm_of_bin = np.bincount(packings[number], weights=group.shortage, minlength=len(count)) / group.points
+        harm_of_bin[: len(violated)] += violated
+        for shared in np.flatnonzero((harm_of_bin > 0) & (count > 1)):
+            gain = float(harm_of_bin[shared]) / (int(count[shared]) - 1)
+            candidates.append((-gain, number, int(shared), float(violated[shared])))
+    active = resting_active + sum(h.active.sum() / g.points for g, h in zip(groups, harms, strict=True))
     for _, number, b, share in sorted(candidates):
         if active <= 0 or bad / active <= limit:
             break
+        bad -= share + shorts[number].without(np.flatnonzero(packings[number] == b)) / groups[number].points
         packings[number] = _split(packings[number], b)
-        bad -= share
-    return judged(groups, [renumbered(bin_of)[0] for bin_of in packings], resting_active)
+    renumbers = [renumbered(bin_of) for bin_of in packings]
+    return sum(bins for _, bins in renumbers), [bin_of for bin_of, _ in renumbers]
+
+
+class _Shortage:
+    """Which workloads are still cut while cards are dissolved one by one."""
+
+    def __init__(self, group: Group, bin_of: NDArray[np.int32]) -> None:
+        # Low priority has no workload here (-1) and is never short.
+        self._workload = group.problem.item_workload.astype(np.int64) + 1
+        shares = np.bincount(bin_of)[bin_of] > 1
+        self._shared = np.bincount(self._workload[shares], minlength=int(self._workload.max()) + 1)
+        self._points = np.bincount(self._workload, weights=group.shortage, minlength=len(self._shared))
+
+    def without(self, items: NDArray[np.int64]) -> float:
+        """Item-points that are spared once these items of one card share it no more."""
+        spared = 0.0
+        for workload in self._workload[items]:
+            self._shared[workload] -= 1
+            if not self._shared[workload]:
+                spared += float(self._points[workload])
+        return spared
 
 
 def _split(bin_of: NDArray[np.int32], b: int) -> NDArray[np.int32]:

@@ -3,9 +3,11 @@
 Replicas of one workload share one pod template, so there is one grant per workload and card model. Need grows with
 load, need(load) = a + b × load, and most services keep what they once took. A service that has been at full load has
 shown all it needs; one that has not will need more on the day it rises, by a slope that its busy neighbours (same
-server) have shown. Found on public inference traces: with the upper slope of the busy services, shortfall falls from
-1.3 % of active time (maximum + 10 %) to below 0.1 %. A server that takes framebuffer ahead of need uses a share of its
-grant only, so its grant is what its need asks for divided by that share. Called by `planner`.
+server) have shown. How much of that is granted ahead is the newsvendor's question (Arrow, Harris, Marschak 1951): one
+more byte costs its share of a card at the card's price in harm, and spares the time in which the service would be short
+of it, by the scenarios' rises and the neighbours' slopes. Found on public inference traces: with slopes, shortfall
+falls from 1.3 % of active time (maximum + 10 %) to below 0.1 %. A server that takes framebuffer ahead of need uses a
+share of its grant only, so its grant is what its need asks for divided by that share. Called by `consolidate`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.decisions import RiskLevel
 from fleet.sharing import PREALLOCATED_RATIO
 from fleet.units import MIB
 from fleet.usage import Float32
@@ -24,13 +25,16 @@ from recommender.demand import Demand
 
 SNAP_BYTES = 256 * MIB
 """Grants are multiples of this, so that replicas of many services fit beside each other and plans stay readable."""
-SLOPE_QUANTILE = {RiskLevel.LOW: 0.97, RiskLevel.MEDIUM: 0.9, RiskLevel.HIGH: 0.75}
-"""Which quantile of the busy services' slopes a service that never was busy is assumed to have."""
 BUSY_RATIO = 0.3
 """Demand that a replica must have reached for its service to teach a slope."""
 PRIOR_SPAN_RATIO = 0.12
 """Share of the card between a service's least and largest need, where no busy service shows it."""
 _TEACHERS_MIN = 8
+_OWN_SLOPE = np.array([0.8, 0.9, 1.0, 1.1, 1.25])
+"""How well a busy workload's own slope is known."""
+_RISES_MAX = 32
+_SLOPES_MAX = 12
+"""Quantiles of rises and slopes that are combined."""
 _TAKEN_RATIO_MIN = 0.5
 """Least share of its grant that a pre-allocating server is believed to take: one that shows less was not yet up."""
 
@@ -44,38 +48,56 @@ class Grants:
         shown_bytes: largest grant that the need of the row's workload asked for so far, (rows,), NaN likewise.
         need_max_bytes: largest need that the row's workload showed, (rows,), NaN likewise; less than `shown_bytes`
             where a server takes a share of its grant only.
-        slope_bytes: what full load would add to a service that showed nothing yet, (rows,).
         load_max: largest demand that the row's workload showed, (rows,).
-        spans_bytes: how far need spread in each busy workload, ascending: what a rise may cost, (workloads,).
+        slope_of: which of `slopes_bytes` holds for each row, (rows,).
+        slopes_bytes: equally likely slopes, ascending: what full load may add to the need.
     """
 
     granted_bytes: NDArray[np.float64]
     shown_bytes: NDArray[np.float64]
     need_max_bytes: NDArray[np.float64]
-    slope_bytes: NDArray[np.float64]
     load_max: NDArray[np.float64]
-    spans_bytes: NDArray[np.float64]
+    slope_of: NDArray[np.int64]
+    slopes_bytes: tuple[NDArray[np.float64], ...]
 
 
-def grant_framebuffer(
-    demand: Demand,
-    rows: NDArray[np.int64],
-    *,
-    risk: RiskLevel,
-    headroom_ratio: float,
-    step_bytes: int,
-) -> Grants:
-    """Grants for rows on one card model.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprints:
+    """What is known of the need of framebuffer, whatever is granted for it.
+
+    Attributes:
+        shown_bytes: see `Grants`.
+        need_max_bytes: see `Grants`.
+        usual_bytes: the grant that the median need asks for, (rows,), NaN where nothing shows it.
+        load_max: see `Grants`.
+        slope_of: see `Grants`.
+        slopes_bytes: see `Grants`.
+        rises_bytes: per workload, what may be needed beyond `shown_bytes`, equally likely, ascending.
+        rise_share: per workload, share of the time in which any of it is.
+        workload_of: number of each row's workload in these two, (rows,).
+        capacity_bytes: framebuffer of a card.
+    """
+
+    shown_bytes: NDArray[np.float64]
+    need_max_bytes: NDArray[np.float64]
+    usual_bytes: NDArray[np.float64]
+    load_max: NDArray[np.float64]
+    slope_of: NDArray[np.int64]
+    slopes_bytes: tuple[NDArray[np.float64], ...]
+    rises_bytes: tuple[Float32, ...]
+    rise_share: NDArray[np.float64]
+    workload_of: NDArray[np.int64]
+    capacity_bytes: float
+
+
+def footprints_of(demand: Demand, rows: NDArray[np.int64], *, type_of: NDArray[np.int32], load: Float32) -> Footprints:
+    """Reads the need off the history, and what may come on top off the scenarios.
 
     Args:
         demand: the series.
         rows: rows to grant, (n,), all on cards of one size.
-        risk: harm preset, chooses the slope.
-        headroom_ratio: the grant is at least the usual (median) need plus this share of it.
-        step_bytes: grants are multiples of this as well (the backend's step).
-
-    Returns:
-        One entry per row, the same for all rows of a workload.
+        type_of: type of each row, (n,), rows of `load`.
+        load: scenarios of demand, share of a card, (types, points).
     """
     capacity = float(demand.grants[int(rows[0])].framebuffer_bytes) if len(rows) else 0.0
     groups: dict[int, list[int]] = defaultdict(list)
@@ -85,16 +107,73 @@ def grant_framebuffer(
     for positions in groups.values():
         members = rows[positions]
         need, compute = _asked_of_card(demand, members), demand.compute[members]
-        seen = np.isfinite(need)
-        if not seen.any() or not demand.has_need[members].all():
+        seen = need[np.isfinite(need)]
+        if not len(seen) or not demand.has_need[members].all():
             continue
-        shown[positions] = float(need[seen].max())
-        needed[positions] = float(demand.need_bytes[members][seen].max())
-        least[positions] = float(need[seen].min())
-        usual[positions] = float(np.median(need[seen]))
+        shown[positions] = float(seen.max())
+        needed[positions] = float(np.nanmax(demand.need_bytes[members]))
+        least[positions] = float(seen.min())
+        usual[positions] = float(np.median(seen))
         busiest[positions] = float(np.nan_to_num(compute).max(initial=0.0))
-    slope, spans = _slopes(demand, rows, groups, (shown - least), busiest, SLOPE_QUANTILE[risk], capacity)
-    need = np.maximum(shown + slope * np.maximum(0.0, 1.0 - busiest), usual * (1.0 + headroom_ratio))
+    busiest = np.nan_to_num(busiest)
+    slope_of, slopes = _slopes(demand, rows, groups, (shown - least), busiest, capacity)
+    workload_of = np.zeros(len(rows), np.int64)
+    rises: list[Float32] = []
+    shares = np.zeros(len(groups))
+    for number, positions in enumerate(groups.values()):
+        first = positions[0]
+        workload_of[positions] = number
+        above = load[np.unique(type_of[positions])].ravel() - np.float32(busiest[first])
+        shares[number] = float((above > 0).mean()) if len(above) else 0.0
+        rises.append(_needed_beyond(above[above > 0], slopes[slope_of[first]]))
+    return Footprints(
+        shown_bytes=shown,
+        need_max_bytes=needed,
+        usual_bytes=usual,
+        load_max=busiest,
+        slope_of=slope_of,
+        slopes_bytes=slopes,
+        rises_bytes=tuple(rises),
+        rise_share=shares,
+        workload_of=workload_of,
+        capacity_bytes=capacity,
+    )
+
+
+def _needed_beyond(rises: Float32, slopes: NDArray[np.float64]) -> Float32:
+    """Bytes that rises of demand may ask for beyond what was shown: every rise with every slope, ascending."""
+    if not len(rises):
+        return np.zeros(0, np.float32)
+    rise = np.quantile(rises, _middles(_RISES_MAX))
+    slope = np.quantile(slopes, _middles(_SLOPES_MAX))
+    return np.sort(np.outer(rise, slope).ravel()).astype(np.float32)
+
+
+def _middles(parts: int) -> NDArray[np.float64]:
+    """The middles of equal parts stand for the whole; the last one for the worst, so that care can rule it out."""
+    return np.append((np.arange(parts - 1) + 0.5) / parts, 1.0)
+
+
+def grant_framebuffer(footprints: Footprints, *, card_price: float, headroom_ratio: float, step_bytes: int) -> Grants:
+    """Grants for rows on one card model.
+
+    Args:
+        footprints: what is known of the need.
+        card_price: harm that a card is worth: violated pods, on average over time.
+        headroom_ratio: the grant is at least the usual (median) need plus this share of it.
+        step_bytes: grants are multiples of this as well (the backend's step).
+
+    Returns:
+        One entry per row, the same for all rows of a workload.
+    """
+    capacity, shown = footprints.capacity_bytes, footprints.shown_bytes
+    room = np.zeros(len(footprints.rises_bytes))
+    for number, beyond in enumerate(footprints.rises_bytes):
+        if len(beyond):
+            steps = np.concatenate([[0.0], beyond])
+            short = np.arange(len(beyond), -1, -1) / len(beyond) * footprints.rise_share[number]
+            room[number] = steps[np.argmin(steps * (card_price / capacity) + short)]
+    need = np.maximum(shown + room[footprints.workload_of], footprints.usual_bytes * (1.0 + headroom_ratio))
     # Where the usual need is all there is, head-room beyond the card helps nobody.
     need = np.maximum(np.minimum(need, capacity), np.minimum(shown, capacity))
     unit = float(np.lcm(SNAP_BYTES, step_bytes))
@@ -102,10 +181,10 @@ def grant_framebuffer(
     return Grants(
         granted_bytes=granted,
         shown_bytes=shown,
-        need_max_bytes=needed,
-        slope_bytes=slope,
-        load_max=np.nan_to_num(busiest),
-        spans_bytes=spans,
+        need_max_bytes=footprints.need_max_bytes,
+        load_max=footprints.load_max,
+        slope_of=footprints.slope_of,
+        slopes_bytes=footprints.slopes_bytes,
     )
 
 
@@ -133,26 +212,37 @@ def _slopes(
     groups: dict[int, list[int]],
     span: NDArray[np.float64],
     busiest: NDArray[np.float64],
-    quantile: float,
     capacity: float,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Bytes that full load adds, per row: the quantile over busy workloads of the same server, else of all.
+) -> tuple[NDArray[np.int64], tuple[NDArray[np.float64], ...]]:
+    """What full load may add to each row's need: its own slope where it was busy, else those of its server's busy ones.
 
-    Also all spans that taught it, ascending.
+    Returns:
+        The number of the slopes that hold for each row, and these, ascending.
     """
+    own: dict[int, float] = {}
     by_server: dict[str | None, list[float]] = defaultdict(list)
-    everyone: list[float] = []
     for positions in groups.values():
         first = positions[0]
+        found = by_server[demand.grants[int(rows[first])].server]
         if np.isfinite(span[first]) and busiest[first] >= BUSY_RATIO:
-            by_server[demand.grants[int(rows[first])].server].append(float(span[first]))
-            everyone.append(float(span[first]))
-    everyone.sort()
-    prior = PRIOR_SPAN_RATIO * capacity
-    overall = float(np.quantile(everyone, quantile)) if len(everyone) >= _TEACHERS_MIN else prior
-    slope_of = {
-        server: float(np.quantile(spans, quantile)) if len(spans) >= _TEACHERS_MIN else overall
-        for server, spans in by_server.items()
-    }
-    slopes = np.array([slope_of.get(demand.grants[int(row)].server, overall) for row in rows], float)
-    return slopes, np.array(everyone if everyone else [prior], float)
+            # Need rose by its span while load rose to its busiest, so full load adds that much more.
+            own[first] = float(span[first]) / float(busiest[first])
+            found.append(own[first])
+    everyone = sorted(own.values())
+    if len(everyone) < _TEACHERS_MIN:
+        everyone = sorted([*everyone, PRIOR_SPAN_RATIO * capacity])
+    slopes = [np.array(everyone, float)]
+    number: dict[str | None, int] = {}
+    for server in sorted(by_server, key=str):
+        number[server] = len(slopes) if len(by_server[server]) >= _TEACHERS_MIN else 0
+        if number[server]:
+            slopes.append(np.array(sorted(by_server[server]), float))
+    slope_of = np.zeros(len(rows), np.int64)
+    for positions in groups.values():
+        first = positions[0]
+        if first in own:
+            slope_of[positions] = len(slopes)
+            slopes.append(own[first] * _OWN_SLOPE)
+        else:
+            slope_of[positions] = number[demand.grants[int(rows[first])].server]
+    return slope_of, tuple(slopes)

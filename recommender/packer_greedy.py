@@ -23,15 +23,19 @@ OPEN_BINS_MAX = 256
 """Open bins kept while inserting; the fullest is closed first."""
 INSERT_CANDIDATES_MAX = 64
 """Bins whose harm is computed for one insertion."""
-MOVE_CANDIDATES_MAX = 64
+MOVE_CANDIDATES_MAX = 32
 """Bins drawn for one pod that may move."""
-SWAP_CANDIDATES_MAX = 16
+SWAP_CANDIDATES_MAX = 8
 """Of those, bins whose items are tried for a swap."""
 SLICES_MAX = 32
 """Most slices of one card that are ever planned, whatever the backend allows."""
 RAMP_RATIO = 0.06
 """Width of the ramp around the limit, share of a card."""
+CHUNK_POINTS = 256
+"""Points that are added up before it is asked whether a candidate is out already."""
 _EPSILON = 1e-6
+_WORTH_RATIO = 0.05
+"""Share of a card's price that a bin's harm must pass before its items look for another place."""
 _FIT_WEIGHT = 0.05
 
 _ACTIVE = np.float32(ACTIVE_RATIO_MIN)
@@ -47,7 +51,7 @@ def _compiled(function: F) -> F:
 
 
 class _Items(NamedTuple):
-    """What is packed, as the compiled functions see it; fields as in `PackingProblem`."""
+    """What is packed, as the compiled functions see it: fields of `PackingProblem`, and the highest of each load."""
 
     types: Any
     workloads: Any
@@ -55,17 +59,22 @@ class _Items(NamedTuple):
     sizes: Any
     counted: Any
     load: Any
+    top: Any
     capacity: Any
 
 
 class _Bins(NamedTuple):
-    """Bins while they are being filled, one row per possible bin; changed in place by the compiled functions."""
+    """Bins while they are being filled, one row per possible bin; changed in place by the compiled functions.
+
+    `total` is the summed demand, `crest` its highest, `active` how many items are active, per point.
+    """
 
     bin_of: Any
     used: Any
     count: Any
     members: Any
     total: Any
+    crest: Any
     active: Any
     harm: Any
 
@@ -73,7 +82,7 @@ class _Bins(NamedTuple):
 class GreedyPacker:
     """First fit by decreasing framebuffer on predicted harm, then local search."""
 
-    def __init__(self, *, passes: int = 2, first_passes: int = 4) -> None:
+    def __init__(self, *, passes: int = 1, first_passes: int = 2) -> None:
         """Sets how long it searches.
 
         Args:
@@ -89,7 +98,7 @@ class GreedyPacker:
             yield from (Packing(price=price, bin_of=np.empty(0, np.int32), bins=0) for price in prices)
             return
         items = _items(problem)
-        bins = _no_bins(len(problem.item_type), problem.load.shape[1], problem.slices_max)
+        bins = _no_bins(len(problem.item_type), items.load.shape[1], problem.slices_max)
         order = np.lexsort((np.arange(len(items.sizes)), items.types, -items.sizes)).astype(np.int32)
         random = np.array([seed * 2654435761 % 2**32 + 1], np.uint64)
         for number, price in enumerate(prices):
@@ -103,13 +112,15 @@ class GreedyPacker:
 
 
 def _items(problem: PackingProblem) -> _Items:
+    load = np.ascontiguousarray(problem.load, np.float32)
     return _Items(
         types=problem.item_type,
         workloads=problem.item_workload,
         groups=problem.item_group,
         sizes=problem.item_bytes,
         counted=(~problem.is_low).astype(np.float32),
-        load=np.ascontiguousarray(problem.load, np.float32),
+        load=load,
+        top=load.max(axis=1, initial=0.0),
         capacity=float(problem.capacity_bytes),
     )
 
@@ -122,25 +133,35 @@ def _no_bins(items: int, points: int, slices_max: int) -> _Bins:
         members=np.full((items, min(slices_max, SLICES_MAX)), -1, np.int32),
         # Bins that are never opened cost address space, no memory: the pages stay untouched.
         total=np.zeros((items, points), np.float32),
+        crest=np.zeros(items, np.float32),
         active=np.zeros((items, points), np.float32),
         harm=np.zeros(items),
     )
 
 
 @_compiled
-def _harm_with(total: Any, active: Any, load: Any, counted: Any) -> float:
-    """Harm of a bin with one more item."""
+def _harm_with(b: int, kind: int, counted: Any, bound: float, it: Any, bins: Any) -> float:
+    """Harm of a bin with one more item of a type; beyond the bound only that it is more."""
+    if bins.crest[b] + it.top[kind] <= _RAMP_START:
+        return 0.0
     harm = np.float32(0.0)
-    for t in range(load.shape[0]):
-        over = (total[t] + load[t] - _RAMP_START) * _RAMP_SLOPE
-        over = min(max(over, np.float32(0.0)), np.float32(1.0))
-        harm += over * (active[t] + (counted if load[t] > _ACTIVE else np.float32(0.0)))
+    for start in range(0, it.load.shape[1], CHUNK_POINTS):
+        total = bins.total[b, start : start + CHUNK_POINTS]
+        active = bins.active[b, start : start + CHUNK_POINTS]
+        load = it.load[kind, start : start + CHUNK_POINTS]
+        for t in range(load.shape[0]):
+            over = (total[t] + load[t] - _RAMP_START) * _RAMP_SLOPE
+            over = min(max(over, np.float32(0.0)), np.float32(1.0))
+            harm += over * (active[t] + (counted if load[t] > _ACTIVE else np.float32(0.0)))
+        if harm > bound:
+            break
     return float(harm)
 
 
 @_compiled
-def _harm_without(total: Any, active: Any, load: Any, counted: Any) -> float:
-    """Harm of a bin with one item less."""
+def _harm_without(b: int, kind: int, counted: Any, it: Any, bins: Any) -> float:
+    """Harm of a bin with one item of a type less."""
+    total, active, load = bins.total[b], bins.active[b], it.load[kind]
     harm = np.float32(0.0)
     for t in range(load.shape[0]):
         over = (total[t] - load[t] - _RAMP_START) * _RAMP_SLOPE
@@ -150,35 +171,49 @@ def _harm_without(total: Any, active: Any, load: Any, counted: Any) -> float:
 
 
 @_compiled
-def _harm_swapped(total: Any, active: Any, out: Any, counted_out: Any, into: Any, counted_into: Any) -> float:
-    """Harm of a bin where one item takes another's place."""
+def _harm_swapped(b: int, leaving: int, joining: int, bound: float, it: Any, bins: Any) -> float:
+    """Harm of a bin where one item takes another's place; beyond the bound only that it is more."""
+    if bins.crest[b] + it.top[it.types[joining]] <= _RAMP_START:
+        return 0.0
+    counted_out, counted_into = it.counted[leaving], it.counted[joining]
     harm = np.float32(0.0)
-    for t in range(out.shape[0]):
-        over = (total[t] - out[t] + into[t] - _RAMP_START) * _RAMP_SLOPE
-        over = min(max(over, np.float32(0.0)), np.float32(1.0))
-        less = counted_out if out[t] > _ACTIVE else np.float32(0.0)
-        more = counted_into if into[t] > _ACTIVE else np.float32(0.0)
-        harm += over * (active[t] - less + more)
+    for start in range(0, it.load.shape[1], CHUNK_POINTS):
+        total = bins.total[b, start : start + CHUNK_POINTS]
+        active = bins.active[b, start : start + CHUNK_POINTS]
+        out = it.load[it.types[leaving], start : start + CHUNK_POINTS]
+        into = it.load[it.types[joining], start : start + CHUNK_POINTS]
+        for t in range(out.shape[0]):
+            over = (total[t] - out[t] + into[t] - _RAMP_START) * _RAMP_SLOPE
+            over = min(max(over, np.float32(0.0)), np.float32(1.0))
+            less = counted_out if out[t] > _ACTIVE else np.float32(0.0)
+            more = counted_into if into[t] > _ACTIVE else np.float32(0.0)
+            harm += over * (active[t] - less + more)
+        if harm > bound:
+            break
     return float(harm)
 
 
 @_compiled
 def _put(item: int, b: int, it: Any, bins: Any, new_harm: float) -> None:
-    row = it.load[it.types[item]]
+    load, total, active = it.load[it.types[item]], bins.total[b], bins.active[b]
+    counted = it.counted[item]
     bins.bin_of[item] = b
     bins.used[b] += it.sizes[item]
     bins.members[b, bins.count[b]] = item
     bins.count[b] += 1
-    for t in range(row.shape[0]):
-        bins.total[b, t] += row[t]
-        if row[t] > _ACTIVE:
-            bins.active[b, t] += it.counted[item]
+    crest = np.float32(0.0)
+    for t in range(load.shape[0]):
+        total[t] += load[t]
+        active[t] += counted if load[t] > _ACTIVE else np.float32(0.0)
+        crest = max(crest, total[t])
+    bins.crest[b] = crest
     bins.harm[b] = new_harm
 
 
 @_compiled
 def _take(item: int, b: int, it: Any, bins: Any) -> None:
-    row = it.load[it.types[item]]
+    load, total, active = it.load[it.types[item]], bins.total[b], bins.active[b]
+    counted = it.counted[item]
     for k in range(bins.count[b]):
         if bins.members[b, k] == item:
             bins.members[b, k] = bins.members[b, bins.count[b] - 1]
@@ -187,20 +222,23 @@ def _take(item: int, b: int, it: Any, bins: Any) -> None:
     bins.count[b] -= 1
     bins.bin_of[item] = -1
     bins.used[b] -= it.sizes[item]
-    for t in range(row.shape[0]):
-        bins.total[b, t] -= row[t]
-        if row[t] > _ACTIVE:
-            bins.active[b, t] -= it.counted[item]
     if bins.count[b] == 0:
         # Rounding of many additions and subtractions must not outlive the last item.
         bins.used[b] = 0.0
-        for t in range(row.shape[0]):
-            bins.total[b, t] = 0.0
-            bins.active[b, t] = 0.0
-    bins.harm[b] = 0.0
-    for t in range(row.shape[0]):
-        over = (bins.total[b, t] - _RAMP_START) * _RAMP_SLOPE
-        bins.harm[b] += min(max(over, np.float32(0.0)), np.float32(1.0)) * bins.active[b, t]
+        bins.crest[b] = np.float32(0.0)
+        total[:] = 0.0
+        active[:] = 0.0
+        bins.harm[b] = 0.0
+        return
+    harm, crest = np.float32(0.0), np.float32(0.0)
+    for t in range(load.shape[0]):
+        total[t] -= load[t]
+        active[t] -= counted if load[t] > _ACTIVE else np.float32(0.0)
+        crest = max(crest, total[t])
+        over = (total[t] - _RAMP_START) * _RAMP_SLOPE
+        harm += min(max(over, np.float32(0.0)), np.float32(1.0)) * active[t]
+    bins.crest[b] = crest
+    bins.harm[b] = harm
 
 
 @_compiled
@@ -238,7 +276,6 @@ def _insert_all(order: Any, it: Any, bins: Any, price: float) -> None:
     opened = 0
     made = 0
     for item in order:
-        row = it.load[it.types[item]]
         best, best_score, best_harm = -1, price, 0.0
         looked = 0
         for k in range(opened - 1, -1, -1):
@@ -248,8 +285,9 @@ def _insert_all(order: Any, it: Any, bins: Any, price: float) -> None:
             if not _fits(item, b, -1, it, bins):
                 continue
             looked += 1
-            with_item = _harm_with(bins.total[b], bins.active[b], row, it.counted[item])
             left = (it.capacity - bins.used[b] - it.sizes[item]) / it.capacity
+            bound = best_score + bins.harm[b] - price * _FIT_WEIGHT * left
+            with_item = _harm_with(b, it.types[item], it.counted[item], bound, it, bins)
             score = with_item - bins.harm[b] + price * _FIT_WEIGHT * left
             if score < best_score:
                 best, best_score, best_harm = b, score, with_item
@@ -258,7 +296,7 @@ def _insert_all(order: Any, it: Any, bins: Any, price: float) -> None:
             made += 1
             window[opened] = best
             opened += 1
-            best_harm = _harm_with(bins.total[best], bins.active[best], row, it.counted[item])
+            best_harm = _harm_with(best, it.types[item], it.counted[item], np.inf, it, bins)
         _put(item, best, it, bins, best_harm)
         if opened > OPEN_BINS_MAX or it.capacity - bins.used[best] < smallest:
             fullest = 0
@@ -285,15 +323,15 @@ def _search(  # noqa: C901, PLR0912 - compiled: a loop nest whose parts share to
     """Moves and swaps items of harmed bins, worst first; opens a new bin where that gains more than the price."""
     items = it.types.shape[0]
     vacant = _empty_bin(bins)
+    worth = max(_EPSILON, price * _WORTH_RATIO)
     for b in np.argsort(-bins.harm):
-        if bins.harm[b] <= _EPSILON:
+        if bins.harm[b] <= worth:
             break
         for k in range(bins.count[b] - 1, -1, -1):
-            if k >= bins.count[b] or bins.harm[b] <= _EPSILON:
+            if k >= bins.count[b] or bins.harm[b] <= worth:
                 continue
             item = bins.members[b, k]
-            row = it.load[it.types[item]]
-            without = _harm_without(bins.total[b], bins.active[b], row, it.counted[item])
+            without = _harm_without(b, it.types[item], it.counted[item], it, bins)
             leaving = without - bins.harm[b] - (price if bins.count[b] == 1 else 0.0)
             best_gain, best_bin, best_swap = -_EPSILON, -1, -1
             if vacant >= 0 and bins.count[b] > 1 and leaving + price < best_gain:
@@ -303,7 +341,8 @@ def _search(  # noqa: C901, PLR0912 - compiled: a loop nest whose parts share to
                 if c == b:
                     continue
                 if _fits(item, c, -1, it, bins):
-                    gain = leaving + _harm_with(bins.total[c], bins.active[c], row, it.counted[item]) - bins.harm[c]
+                    bound = best_gain - leaving + bins.harm[c]
+                    gain = leaving + _harm_with(c, it.types[item], it.counted[item], bound, it, bins) - bins.harm[c]
                     if gain < best_gain:
                         best_gain, best_bin, best_swap = gain, c, -1
                 if tried >= SWAP_CANDIDATES_MAX:
@@ -316,17 +355,11 @@ def _search(  # noqa: C901, PLR0912 - compiled: a loop nest whose parts share to
                         continue
                     if not _fits(other, b, item, it, bins):
                         continue
-                    back = it.load[it.types[other]]
-                    gain = (
-                        _harm_swapped(bins.total[b], bins.active[b], row, it.counted[item], back, it.counted[other])
-                        - bins.harm[b]
-                    )
+                    gain = _harm_swapped(b, item, other, best_gain + bins.harm[b], it, bins) - bins.harm[b]
                     if gain >= best_gain:
                         continue
-                    gain += (
-                        _harm_swapped(bins.total[c], bins.active[c], back, it.counted[other], row, it.counted[item])
-                        - bins.harm[c]
-                    )
+                    bound = best_gain - gain + bins.harm[c]
+                    gain += _harm_swapped(c, other, item, bound, it, bins) - bins.harm[c]
                     if gain < best_gain:
                         best_gain, best_bin, best_swap = gain, c, other
             if best_bin < 0:
@@ -334,9 +367,9 @@ def _search(  # noqa: C901, PLR0912 - compiled: a loop nest whose parts share to
             _take(item, b, it, bins)
             if best_swap >= 0:
                 _take(best_swap, best_bin, it, bins)
-                after = _harm_with(bins.total[b], bins.active[b], it.load[it.types[best_swap]], it.counted[best_swap])
+                after = _harm_with(b, it.types[best_swap], it.counted[best_swap], np.inf, it, bins)
                 _put(best_swap, b, it, bins, after)
-            after = _harm_with(bins.total[best_bin], bins.active[best_bin], row, it.counted[item])
+            after = _harm_with(best_bin, it.types[item], it.counted[item], np.inf, it, bins)
             _put(item, best_bin, it, bins, after)
             if best_bin == vacant or bins.count[b] == 0:
                 vacant = _empty_bin(bins)
@@ -358,13 +391,12 @@ def _empty_cards(it: Any, bins: Any, price: float, random: Any) -> None:
             for k in range(1, bins.count[b]):
                 if it.sizes[bins.members[b, k]] > it.sizes[item]:
                     item = bins.members[b, k]
-            row = it.load[it.types[item]]
             best, best_cost, best_harm = -1, price - spent, 0.0
             for _ in range(2 * MOVE_CANDIDATES_MAX):
                 c = bins.bin_of[_next(random, items)]
                 if c == b or not _fits(item, c, -1, it, bins):
                     continue
-                with_item = _harm_with(bins.total[c], bins.active[c], row, it.counted[item])
+                with_item = _harm_with(c, it.types[item], it.counted[item], best_cost + bins.harm[c], it, bins)
                 cost = with_item - bins.harm[c]
                 if cost < best_cost:
                     best, best_cost, best_harm = c, cost, with_item
@@ -381,5 +413,5 @@ def _empty_cards(it: Any, bins: Any, price: float, random: Any) -> None:
             item = moved[k]
             c = bins.bin_of[item]
             _take(item, c, it, bins)
-            after = _harm_with(bins.total[b], bins.active[b], it.load[it.types[item]], it.counted[item])
+            after = _harm_with(b, it.types[item], it.counted[item], np.inf, it, bins)
             _put(item, b, it, bins, after)

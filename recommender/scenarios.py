@@ -2,12 +2,15 @@
 
 A scenario is a matrix of demand, one row per type of replica and one column per point (a sampled step of some day).
 The first draw replays the history's days as they were, jointly; later draws pick each service's day on its own (the
-hour of day is kept) and let services rise above their record by the learned hazard. A search works on one set, and
-its answer is judged on a fresh one with another seed. Called by `planner` and `risk`.
+hour of day is kept, recent days come more often) and let services rise above their record by the learned hazard. A
+search works on one set, and its answer is judged on a fresh one with another seed. Called by `consolidate`.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +20,8 @@ from recommender.surprise import Surprises
 
 POINTS_PER_DAY = 48
 """Steps that are sampled of every day."""
+DAY_HALF_LIFE = 7.0
+"""After how many days a day is half as likely to come again as the last one."""
 
 
 def daily_blocks(demand: Demand, rows: NDArray[np.int64]) -> Float32:
@@ -37,12 +42,8 @@ def daily_blocks(demand: Demand, rows: NDArray[np.int64]) -> Float32:
 def type_means(blocks: Float32, type_of: NDArray[np.int32]) -> Float32:
     """Mean over the replicas of each type, (types, days, steps); NaN where none was seen."""
     types = int(type_of.max()) + 1 if len(type_of) else 0
-    total = np.zeros((types, *blocks.shape[1:]), np.float64)
-    count = np.zeros((types, *blocks.shape[1:]), np.int32)
-    np.add.at(total, type_of, np.nan_to_num(blocks))
-    np.add.at(count, type_of, np.isfinite(blocks))
-    means = np.full(total.shape, np.nan, np.float32)
-    np.divide(total, count, out=means, where=count > 0, casting="unsafe")
+    means = np.full((types, *blocks.shape[1:]), np.nan, np.float32)
+    _mean_by_type(blocks.reshape(len(blocks), -1), type_of, means.reshape(types, -1))
     return means
 
 
@@ -86,24 +87,46 @@ def draw_scenarios(
     generator = np.random.default_rng(seed)
     means = type_means(blocks, type_of)
     noise = replica_noise(blocks, means, type_of)
-    fallback = np.nan_to_num(np.nanmax(np.where(np.isfinite(means), means, 0), axis=(1, 2)))
+    usual = _usual_day(means)
     starts, counts, members = _members(type_of, types)
     load = np.empty((types, draws, days, points), np.float32)
     picked_steps = _sampled_steps(generator, draws, days, points, per_day)
+    weight = _day_weights(means)
+    every = np.arange(types)
     for draw in range(draws):
         for day in range(days):
             steps = picked_steps[draw, day]
-            day_of = np.full(types, day) if draw == 0 else generator.integers(0, days, types)
+            chance = generator.random(types)
+            day_of = np.full(types, day) if draw == 0 else (weight < chance[:, None]).sum(axis=1).clip(0, days - 1)
             replica = members[starts + (generator.random(types) * counts).astype(np.int64)]
             series = blocks[replica[:, None], day_of[:, None], steps[None, :]]
-            mean = means[np.arange(types)[:, None], day_of[:, None], steps[None, :]]
-            series = np.where(np.isfinite(series), series, mean)
-            series = np.where(np.isfinite(series), series, np.minimum(fallback, 1.0)[:, None])
+            for stand_in in (means[every[:, None], day_of[:, None], steps[None, :]], usual[:, steps]):
+                series = np.where(np.isfinite(series), series, stand_in)
             if draw > 0 or days == 1:
                 surges = generator.random(types) < surprises.hazard[surprises.type_class] * hazard_factor
                 _surge(series, np.flatnonzero(surges), steps, surprises, generator, noise)
             load[:, draw, day] = series
     return np.minimum(load, 1.0).reshape(types, -1)
+
+
+def _day_weights(means: Float32) -> NDArray[np.float64]:
+    """Cumulated chance of each day to come again, per type, (types, days): the latest are the likeliest.
+
+    Days on which a type was not seen never come again, unless none was seen.
+    """
+    days = means.shape[1]
+    seen: NDArray[np.bool_] = np.asarray(np.isfinite(means).any(axis=2), bool)
+    seen[~seen.any(axis=1)] = True
+    weight = seen * 0.5 ** (np.arange(days - 1, -1, -1) / DAY_HALF_LIFE)
+    return np.cumsum(weight / weight.sum(axis=1, keepdims=True), axis=1)
+
+
+def _usual_day(means: Float32) -> Float32:
+    """What stands in for steps that nobody collected: the type's largest demand at that time of day, else at all."""
+    known = np.where(np.isfinite(means), means, -1.0)
+    by_time = known.max(axis=1)
+    at_all = np.maximum(known.max(axis=(1, 2)), 0.0)[:, None]
+    return np.asarray(np.where(by_time >= 0, by_time, at_all), np.float32)
 
 
 def _surge(
@@ -115,13 +138,14 @@ def _surge(
     noise: float,
 ) -> None:
     """Lays surges over the rising types' series, in place."""
-    for number in rising:
-        kind = int(surprises.type_class[number])
-        pool = surprises.shapes[kind]
-        shape = pool[int(generator.integers(0, len(pool)))][steps]
-        unit = 1.0 if kind == 0 else float(surprises.record[number])
-        jitter = np.exp(generator.normal(0.0, noise, len(steps))) if noise else 1.0
-        series[number] = np.maximum(series[number], shape * unit * jitter)
+    for kind, shapes in enumerate(surprises.shapes):
+        here = rising[surprises.type_class[rising] == kind]
+        if not len(here):
+            continue
+        shape = shapes[generator.choice(len(shapes), len(here), p=surprises.weights[kind])][:, steps]
+        unit = np.ones(len(here)) if kind == 0 else surprises.record[here]
+        jitter = np.exp(generator.normal(0.0, noise, shape.shape)) if noise else 1.0
+        series[here] = np.maximum(series[here], shape * unit[:, None] * jitter)
 
 
 def _members(type_of: NDArray[np.int32], types: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -139,3 +163,30 @@ def _sampled_steps(
     width = np.diff(edges)
     offset = generator.random((draws, days, points))
     return np.minimum(per_day - 1, (edges[:-1] + offset * width).astype(np.int64))
+
+
+@numba.njit(cache=True, nogil=True)
+def _mean_by_type(rows: Any, type_of: Any, means: Any) -> None:
+    """Writes the mean of the rows of each type, one type at a time, so that sums stay in cache."""
+    types, steps = means.shape
+    first = np.full(types, -1, np.int64)
+    following = np.full(len(rows), -1, np.int64)
+    for row in range(len(rows) - 1, -1, -1):
+        following[row] = first[type_of[row]]
+        first[type_of[row]] = row
+    total = np.empty(steps, np.float64)
+    count = np.empty(steps, np.int64)
+    for number in range(types):
+        total[:] = 0
+        count[:] = 0
+        row = first[number]
+        while row >= 0:
+            for step in range(steps):
+                value = rows[row, step]
+                if not np.isnan(value):
+                    total[step] += value
+                    count[step] += 1
+            row = following[row]
+        for step in range(steps):
+            if count[step]:
+                means[number, step] = total[step] / count[step]

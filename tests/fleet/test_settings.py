@@ -25,7 +25,7 @@ def test_defaults_are_those_of_the_documented_states() -> None:
     settings = load_settings(None, {}, {})
     assert (settings.analyzer.idle_ratio_max, settings.analyzer.idle_coverage_min) == (0.01, 0.95)
     assert settings.receiver.body_bytes_max == 33554432
-    assert (settings.risk.preset, settings.risk.violation_ratio_max) == (RiskLevel.MEDIUM, 0.005)
+    assert (settings.risk.preset, settings.risk.violation_ratio_limit) == (RiskLevel.MEDIUM, 0.005)
 
 
 def test_flags_win_over_environment_over_file_over_defaults(config: Path) -> None:

@@ -1,0 +1,227 @@
+"""Static plans on cut days of a recorded fleet, scored by the referee's own functions: shared by the bars of quality.
+
+One history is replayed once and cut in this process, so that a dozen plans cost seconds each. Days are counted from
+the fleet's first midnight; a fold learns days `first` … `cut` - 1 and is judged on `cut` … `end` - 1.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analyzer.profile import profile_fleet
+from bench.measured_run import gputide
+from fleet.capabilities import HAMI
+from fleet.decisions import Plan
+from fleet.settings import Settings
+from fleet.usage import History
+from gputide.clock import read_replay_clock
+from gputide.data_folder import open_data_folder
+from gputide.wiring import load_history
+from recommender.planner import make_plan
+
+DAY_ZERO = "2026-01-05"
+HINDSIGHT = "hindsight (first fit decreasing on the test days)"
+KEEP = "keep whole cards"
+LIMITS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.0225, 0.025, 0.05)
+"""Limits of predicted violation that the frontier is walked at; the presets are among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Which days are learned and judged."""
+
+    first: int
+    cut: int
+    end: int
+
+    @property
+    def label(self) -> str:
+        """Learned and judged days, both ends included."""
+        judged = f"{self.cut}-{self.end - 1}" if self.end - self.cut > 1 else str(self.cut)
+        return f"{self.first}-{self.cut - 1} → {judged}"
+
+
+POOLED = (
+    Cut(first=0, cut=7, end=10),
+    Cut(first=0, cut=4, end=7),
+    Cut(first=0, cut=5, end=7),
+    Cut(first=0, cut=3, end=6),
+    Cut(first=0, cut=6, end=9),
+    Cut(first=0, cut=8, end=10),
+)
+"""At least three days to learn and two to judge."""
+ONE_DAY = Cut(first=0, cut=6, end=7)
+"""Printed beside them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Sums of the referee: cards after, pods, active and violated pod-steps, and those short of framebuffer."""
+
+    cards: int
+    pods: int
+    active: int
+    bad: int
+    memory: int
+
+    @property
+    def saved_ratio(self) -> float:
+        """Cards saved, 0-1."""
+        return 1 - self.cards / self.pods
+
+    @property
+    def violation_ratio(self) -> float:
+        """Violated active time, 0-1."""
+        return self.bad / max(1, self.active)
+
+    def __str__(self) -> str:
+        return f"{self.saved_ratio:.1%} at {self.violation_ratio:.3%}"
+
+
+def pooled(scores: Sequence[Score]) -> Score:
+    """The sums of several scores."""
+    columns = zip(*((score.cards, score.pods, score.active, score.bad, score.memory) for score in scores), strict=True)
+    cards, pods, active, bad, memory = (sum(column) for column in columns)
+    return Score(cards=cards, pods=pods, active=active, bad=bad, memory=memory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Model:
+    """What the referee needs of one card model."""
+
+    card_model: str
+    names: tuple[str, ...]
+    capacity: float
+    demand: Any
+    need: Any
+    counted: Any
+
+
+class Fold:
+    """One cut: the referee's arrays, its naive rules' scores, and the history that a plan may know."""
+
+    def __init__(self, referee: ModuleType, fleet: Path, history: History, cut: Cut) -> None:
+        self.cut = cut
+        self._referee = referee
+        self.history = known_history(history, cut)
+        self.profiles = profile_fleet(self.history, settings=Settings().analyzer, now=self.history.inventory.as_of)
+        pods, usage, _ = referee.load(fleet)
+        since, now, until = (_moment(usage, day) for day in (cut.first, cut.cut, cut.end))
+        train = usage[(usage.ts >= since) & (usage.ts < now)]
+        test = usage[(usage.ts >= now) & (usage.ts < until)]
+        alive = set(train.pod) & set(test.pod) & set(pods.index)
+        judged = [pod for pod in pods.index if pod in alive and pods.workload_kind[pod] == "Deployment"]
+        self._models: list[_Model] = []
+        naive: dict[str, list[Score]] = {}
+        for model in sorted({pods.card_model[pod] for pod in judged}):
+            names = [pod for pod in judged if pods.card_model[pod] == model]
+            capacity = float(pods.framebuffer_bytes[names[0]])
+            demand, used, need = referee.series(train, None, pods, names)
+            test_demand, _, test_need = referee.series(test, None, pods, names)
+            rules = referee.baselines(
+                pods, names, demand.to_numpy(float), used, need, test_demand.to_numpy(float), test_need, capacity,
+                demand.index,
+            )  # fmt: skip
+            found = _Model(
+                card_model=model,
+                names=tuple(names),
+                capacity=capacity,
+                demand=test_demand.to_numpy(float),
+                need=test_need,
+                counted=(pods.priority.reindex(names) != "low").to_numpy(),
+            )
+            self._models.append(found)
+            for rule, (card_of, grant) in rules.items():
+                got = referee.score(card_of, found.demand, found.need, grant, capacity)
+                naive.setdefault(rule, []).append(_score(got, len(names)))
+        self.naive: Mapping[str, Score] = {rule: pooled(scores) for rule, scores in naive.items()}
+
+    def plan(self, limit: float) -> Plan:
+        """The plan that may predict this violation, share of active time."""
+        settings = Settings.model_validate({"risk": {"violation_ratio_max": limit}})
+        return make_plan(
+            self.history, self.profiles, settings=settings, capability=HAMI, now=self.history.inventory.as_of
+        )
+
+    def judge(self, plan: Plan) -> Score:
+        """The referee's score of a plan; a pod that it does not place keeps its own whole card."""
+        scores = []
+        for model in self._models:
+            placed = {
+                part.pod: (str(card.card), float(part.framebuffer_bytes))
+                for card in plan.placement
+                if card.card_model == model.card_model
+                for part in card.slices
+            }
+            numbers: dict[str, int] = {}
+            where = [placed.get(name, (f"own {name}", model.capacity)) for name in model.names]
+            card_of = np.array([numbers.setdefault(card, len(numbers)) for card, _ in where])
+            grant = np.array([size for _, size in where])
+            got = self._referee.score(card_of, model.demand, model.need, grant, model.capacity, model.counted)
+            scores.append(_score(got, len(model.names)))
+        return pooled(scores)
+
+
+def _score(got: Mapping[str, Any], pods: int) -> Score:
+    return Score(cards=got["cards"], pods=pods, active=got["active"], bad=got["bad"], memory=got["memory"])
+
+
+def _moment(usage: pd.DataFrame, day: int) -> pd.Timestamp:
+    return pd.Timestamp(DAY_ZERO, tz=getattr(usage.ts.dt, "tz", None)) + pd.Timedelta(days=day)
+
+
+def recorded_history(fleet: Path, scratch: Path) -> History:
+    """Replays a trace into a folder and loads it as the product does."""
+    data = scratch / "data"
+    gputide(data, "replay", str(fleet))
+    folder = open_data_folder(data, create=False)
+    clock = read_replay_clock(folder)
+    if clock is None:
+        raise AssertionError("a replay leaves its clock behind")
+    return load_history(folder, Settings(), clock.now)
+
+
+def known_history(history: History, cut: Cut) -> History:
+    """What was known at a cut: samples before it, and no grant that began or ended later."""
+    grid = history.slices
+    zero = pd.Timestamp(DAY_ZERO, tz="UTC").to_pydatetime()
+    # A sample's time is the end of its step, so the first step of a day is the one that ends at midnight.
+    first = round((zero - grid.since).total_seconds() / grid.step_seconds) - 1
+    per_day = 86400 // grid.step_seconds
+    start, stop = first + cut.first * per_day, first + cut.cut * per_day
+    since = grid.since + timedelta(seconds=grid.step_seconds * start)
+    now = grid.since + timedelta(seconds=grid.step_seconds * stop)
+    grants = tuple(
+        replace(grant, ended_at=None) if grant.ended_at is not None and grant.ended_at >= now else grant
+        for grant in history.inventory.grants
+        if grant.started_at < now
+    )
+    return History(
+        inventory=replace(history.inventory, as_of=now, grants=grants),
+        slices=replace(
+            grid,
+            since=since,
+            steps=stop - start,
+            mean={measure: values[:, start:stop] for measure, values in grid.mean.items()},
+            peak={measure: values[:, start:stop] for measure, values in grid.peak.items()},
+        ),
+    )
+
+
+def load_referee(path: Path) -> ModuleType:
+    """The referee as a module."""
+    spec = importlib.util.spec_from_file_location("judge_plan", path)
+    if spec is None or spec.loader is None:
+        raise AssertionError(f"{path} is no Python module")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

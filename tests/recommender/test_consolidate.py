@@ -1,0 +1,90 @@
+"""The frontier and the choice on it: fewest cards within the limit, and care that costs nothing is taken."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fleet.settings import Settings
+from recommender.consolidate import TIERS, Member, Point, choose, frontier, group_of, judged, outlook_of
+from recommender.demand import Demand, demand_of
+from recommender.naive import HOUR_PROFILE, SUM_OF_MAXIMA, naive_packing
+from recommender.packer_greedy import GreedyPacker
+from tests.recommender.second_fleet import second_fleet
+
+
+def demand() -> Demand:
+    """Forty-odd pods of one card model."""
+    return demand_of(second_fleet(4, 90, 5, "mixed", step_seconds=1800))
+
+
+def points(seen: Demand, *, violation_ratio_min: float = 0.001) -> tuple[Point, ...]:
+    """The frontier of the first card model."""
+    model = seen.grants[0].card_model
+    members = [
+        Member(row=row, workload=int(seen.workload_of[row]), is_low=False, group=-1, is_flat=False)
+        for row, grant in enumerate(seen.grants)
+        if grant.card_model == model and np.isfinite(seen.compute[row]).any()
+    ]
+    outlook = outlook_of(seen, members, seed=1)
+    tiers = (
+        (group_of(outlook, card_price=tier.grant_price, headroom_ratio=0.1, step_bytes=1, slices_max=10),)
+        for tier in TIERS
+    )
+    return tuple(
+        frontier(tiers, violation_ratio_min=violation_ratio_min, resting_active=0.0, packer=GreedyPacker(), seed=1)
+    )
+
+
+SEEN_DEMAND = demand()
+POINTS = points(SEEN_DEMAND)
+
+
+def test_frontier_goes_from_dense_to_careful() -> None:
+    assert POINTS[0].choice.bins <= POINTS[-1].choice.bins
+    assert POINTS[-1].choice.violation_ratio <= POINTS[0].choice.violation_ratio
+
+
+def test_more_care_grants_more_framebuffer() -> None:
+    granted = [float(point.groups[0].grants.granted_bytes.sum()) for point in POINTS]
+    assert granted == sorted(granted)
+    assert granted[-1] > granted[0]
+
+
+@pytest.mark.parametrize("limit", [0.001, 0.005, 0.02, 0.1])
+def test_choice_stays_within_its_limit(limit: float) -> None:
+    assert choose(POINTS, violation_ratio_max=limit, resting_active=0.0).choice.violation_ratio <= limit
+
+
+def test_laxer_limit_never_needs_more_cards() -> None:
+    bins = [choose(POINTS, violation_ratio_max=limit, resting_active=0.0).choice.bins for limit in (0.1, 0.01, 0.001)]
+    assert bins == sorted(bins)
+
+
+def test_prediction_is_what_the_fresh_scenarios_say() -> None:
+    chosen = choose(POINTS, violation_ratio_max=0.005, resting_active=0.0)
+    assert judged(chosen.groups, chosen.choice.bin_of, 0.0).violation_ratio == chosen.choice.violation_ratio
+
+
+def test_care_that_costs_no_card_is_taken() -> None:
+    """Two pods that never work fit one card whatever they are granted: they get what the most careful tier grants."""
+    quiet = demand_of(second_fleet(9, 2, 4, "night_batch", step_seconds=3600))
+    found = points(quiet, violation_ratio_min=1.0)
+    assert len(found) > 1
+    chosen = choose(found, violation_ratio_max=1.0, resting_active=0.0)
+    assert chosen.groups is found[-1].groups
+
+
+def test_limit_is_the_presets_unless_it_is_set() -> None:
+    assert Settings().risk.violation_ratio_limit == 0.005
+    assert Settings.model_validate({"risk": {"violation_ratio_max": 0.03}}).risk.violation_ratio_limit == 0.03
+
+
+@pytest.mark.parametrize("rule", [SUM_OF_MAXIMA, HOUR_PROFILE])
+def test_naive_rule_places_everybody_within_the_card(rule: str) -> None:
+    model = SEEN_DEMAND.grants[0].card_model
+    rows = np.array([row for row, grant in enumerate(SEEN_DEMAND.grants) if grant.card_model == model], np.int64)
+    capacity = float(SEEN_DEMAND.grants[0].framebuffer_bytes)
+    bin_of, granted = naive_packing(rule, SEEN_DEMAND, rows, capacity)
+    assert set(bin_of.tolist()) == set(range(int(bin_of.max()) + 1))
+    assert np.bincount(bin_of, weights=granted).max() <= capacity

@@ -1,0 +1,121 @@
+"""Days that may come: what history teaches about surprises, and how scenarios use it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from fleet.usage import Float32
+from recommender.scenarios import draw_scenarios, type_means
+from recommender.surprise import CLASSES, SHAPES_MAX, Surprises, learn_surprises
+
+STEPS = 48
+
+
+def days_of(peaks: NDArray[np.float64]) -> Float32:
+    """Days with one step at the peak and a tenth of it else, (types, days, steps)."""
+    daily = np.repeat(peaks[:, :, None] * 0.1, STEPS, axis=2)
+    daily[:, :, 20] = peaks
+    return daily.astype(np.float32)
+
+
+def middle_hazard(days: int, *, seed: int = 1) -> float:
+    """What is learned of 400 services of the middle class whose days are all alike."""
+    random = np.random.default_rng(seed)
+    found = learn_surprises(days_of(random.uniform(0.16, 0.39, (400, days))))
+    return float(found.hazard[2])
+
+
+def test_longer_record_is_broken_more_seldom() -> None:
+    hazards = [middle_hazard(days) for days in (3, 6, 12)]
+    assert hazards == sorted(hazards, reverse=True)
+    assert hazards[2] < hazards[0] / 2
+
+
+def test_what_happened_last_weighs_more() -> None:
+    calm = np.full((50, 8), 0.3)
+    late, early = calm.copy(), calm.copy()
+    late[:25, 7] = 0.39
+    early[:25, 2] = 0.39
+    assert learn_surprises(days_of(late)).hazard[2] > 5 * learn_surprises(days_of(early)).hazard[2]
+
+
+def test_service_born_yesterday_is_no_surprise() -> None:
+    daily = days_of(np.full((20, 6), 0.3))
+    daily[:10, :5] = np.nan
+    assert learn_surprises(daily).hazard[0] == learn_surprises(daily[:0]).hazard[0]
+
+
+@given(types=st.integers(0, 6), days=st.integers(0, 5), seed=st.integers(0, 99))
+def test_anything_teaches_finite_hazards_and_shapes(types: int, days: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    daily = random.uniform(0, 1, (types, days, STEPS)).astype(np.float32)
+    daily[random.uniform(size=daily.shape) < 0.3] = np.nan
+    found = learn_surprises(daily)
+    assert np.isfinite(found.hazard).all()
+    assert ((found.hazard >= 0) & (found.hazard <= 1)).all()
+    assert len(found.shapes) == len(found.weights) == CLASSES
+    for shapes, weights in zip(found.shapes, found.weights, strict=True):
+        assert len(shapes) == len(weights) <= SHAPES_MAX + 1
+        assert weights.sum() == pytest.approx(1.0)
+
+
+def never() -> Surprises:
+    """Nobody ever surprises."""
+    found = learn_surprises(days_of(np.full((2, 4), 0.3)))
+    return Surprises(
+        hazard=np.zeros(CLASSES), shapes=found.shapes, weights=found.weights, record=found.record,
+        type_class=found.type_class,
+    )  # fmt: skip
+
+
+def test_days_on_which_a_service_was_not_seen_never_come_again() -> None:
+    blocks = np.full((2, 4, STEPS), 0.3, np.float32)
+    blocks[0, :2] = np.nan
+    blocks[0, 2:] = 0.2
+    drawn = draw_scenarios(blocks, np.arange(2, dtype=np.int32), never(), draws=8, seed=1)
+    assert set(np.unique(drawn[0]).tolist()) == {np.float32(0.2)}
+
+
+def test_latest_days_come_again_most_often() -> None:
+    blocks = np.repeat(np.linspace(0.1, 0.8, 8, dtype=np.float32)[None, :, None], STEPS, axis=2).repeat(2, axis=0)
+    drawn = draw_scenarios(blocks, np.arange(2, dtype=np.int32), never(), draws=40, seed=1)
+    later = drawn[0, 8 * STEPS :]  # the first draw replays
+    assert (later > 0.75).sum() > 1.4 * (later < 0.15).sum() > 0
+
+
+def test_certain_surge_rises_above_the_record() -> None:
+    blocks = days_of(np.array([[0.2, 0.2, 0.4, 0.2]] * 2))
+    surprises = learn_surprises(type_means(blocks, np.arange(2, dtype=np.int32)))
+    sure = Surprises(
+        hazard=np.ones(CLASSES), shapes=surprises.shapes, weights=surprises.weights, record=surprises.record,
+        type_class=surprises.type_class,
+    )  # fmt: skip
+    drawn = draw_scenarios(blocks, np.arange(2, dtype=np.int32), sure, draws=20, seed=3)
+    assert drawn.max() > 0.41
+
+
+def test_seed_decides_the_scenarios() -> None:
+    blocks = days_of(np.random.default_rng(2).uniform(0, 1, (6, 5)))
+    types = np.array([0, 0, 1, 1, 2, 2], np.int32)
+    surprises = learn_surprises(type_means(blocks, types))
+    first, again, other = (draw_scenarios(blocks, types, surprises, draws=3, seed=seed) for seed in (1, 1, 2))
+    assert first.tobytes() == again.tobytes() != other.tobytes()
+
+
+@given(seed=st.integers(0, 99))
+def test_mean_of_a_type_is_that_of_its_seen_replicas(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    blocks = random.uniform(0, 1, (7, 2, 5)).astype(np.float32)
+    blocks[random.uniform(size=blocks.shape) < 0.4] = np.nan
+    types = np.sort(random.integers(0, 3, 7)).astype(np.int32)
+    means = type_means(blocks, types)
+    for number in range(len(means)):
+        mine = blocks[types == number]
+        seen = np.isfinite(mine).any(axis=0)
+        assert (np.isfinite(means[number]) == seen).all()
+        if seen.any():
+            assert means[number][seen] == pytest.approx(np.nanmean(mine[:, seen], axis=0), rel=1e-5)
