@@ -79,6 +79,7 @@ class Capabilities:
         framebuffer_step_bytes: grants are multiples of this; None where framebuffer can't be divided.
         needs_restart: a pod must be created anew to get another slice.
         fault_isolation: a fault of one pod (such as an illegal access) leaves the others on the card alone.
+        cuts_by_mig: slices are MIG instances of fixed profiles, cut while their card is empty.
         source: where each fact was read, `repository:path` or `repository#issue`.
     """
 
@@ -96,6 +97,7 @@ class Capabilities:
     needs_restart: bool
     fault_isolation: bool
     source: tuple[str, ...]
+    cuts_by_mig: bool = False
 
     @property
     def can_share(self) -> bool:
@@ -159,7 +161,44 @@ WHOLE_CARDS = Capabilities(
 )
 """No sharing: NVIDIA's device plugin gives every card to one container."""
 
-CAPABILITIES: tuple[Capabilities, ...] = (WHOLE_CARDS, HAMI)
+MIG = Capabilities(
+    backend="mig",
+    # An instance has memory slices, L2 banks and SMs of its own; no process reaches beyond them.
+    framebuffer_isolation=FramebufferIsolation.HARDWARE,
+    compute_isolation=ComputeIsolation.HARD,
+    # What an instance leaves unused is lent to nobody.
+    core_policies=(CorePolicy.HARD,),
+    # Instances know no order among each other.
+    priority_levels=1,
+    oversubscription=Oversubscription.NONE,
+    # The manager clears a card before it cuts it, so no pod may be on it.
+    live_framebuffer_change=False,
+    live_framebuffer_change_accounted=False,
+    # A label on the node (nvidia.com/mig.config) starts it, but what it names lists a layout per card, and only those
+    # cards must be empty. With the device plugin's strategy `single` all cards of a node are alike nevertheless.
+    granularity=Granularity.CARD,
+    # Seven compute slices on data-centre cards; four on an A30, which its catalogue entry says.
+    slices_per_card_max=7,
+    # Profiles, no steps.
+    framebuffer_step_bytes=None,
+    # A pod asks for an instance by the name of a resource, nvidia.com/mig-<profile>, in its template.
+    needs_restart=True,
+    fault_isolation=True,
+    cuts_by_mig=True,
+    source=(
+        "NVIDIA/mig-parted:api/spec/v1/spec.go",
+        "NVIDIA/mig-parted:cmd/nvidia-mig-manager/main.go",
+        "NVIDIA/mig-parted:pkg/mig/reconfigure/reconfigure.go",
+        "NVIDIA/mig-parted#3",
+        "NVIDIA/gpu-operator:assets/state-mig-manager/0400_configmap.yaml",
+        "NVIDIA/gpu-operator:deployments/gpu-operator/values.yaml",
+        "NVIDIA/k8s-device-plugin:README.md",
+        "NVIDIA/k8s-device-plugin#992",
+    ),
+)
+"""NVIDIA MIG, cut by the GPU operator's mig-manager and handed out by NVIDIA's device plugin (strategy `mixed`)."""
+
+CAPABILITIES: tuple[Capabilities, ...] = (WHOLE_CARDS, HAMI, MIG)
 """Every backend, from the one that enforces nothing new on; a new one is a record above and an entry here."""
 
 

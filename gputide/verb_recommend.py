@@ -14,7 +14,7 @@ from gputide.data_folder import writing
 from gputide.options import FormatOption, OutputOption, RiskOption
 from gputide.output import Format, print_answer
 from gputide.session import session_of
-from gputide.wiring import keep_plan, load_profiles, with_overrides
+from gputide.wiring import keep_plan, load_interference, load_profiles, with_overrides
 from recommender.planner import make_plan
 
 app = typer.Typer()
@@ -48,6 +48,7 @@ def recommend(
             only=only,
             max_moves=max_moves,
             namespace=namespace,
+            interference=load_interference(session.settings),
         )
     plan = seal_plan(plan)
     if not what_if:

@@ -24,14 +24,17 @@ from enforcer.plan_store import PlanStore
 from enforcer.rollout import Progress, Rollout, RolloutPolicy, Tools
 from enforcer.snapshot import take_snapshot
 from enforcer.watch import ClusterSignals, WatchPolicy
+from fleet.capabilities import CAPABILITIES
 from fleet.decisions import Plan
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.profiles import Profiles
 from fleet.settings import Settings, load_settings
 from fleet.usage import History
 from gputide.data_folder import DataFolder
+from gputide.measured_pairs import read_measured_pairs
 from gputide.session import Session
 from gputide.wiring_warehouse import warehouse
+from recommender.interference import Interference, learn_interference
 
 BACKENDS: tuple[tuple[str, Callable[[datetime], Backend]], ...] = (("hami", HamiBackend),)
 """Backends that can render changes, by name (see `fleet.capabilities`); each is made with the moment of the change."""
@@ -78,6 +81,12 @@ def load_profiles(session: Session) -> tuple[History, Profiles]:
     folder, now = session.folder(), session.now()
     history = load_history(folder, session.settings, now)
     return history, profile_fleet(history, settings=session.settings.analyzer, now=now)
+
+
+def load_interference(settings: Settings) -> Interference | None:
+    """What measured pairs teach; None where the settings name none."""
+    path = settings.recommender.measured_pairs
+    return None if path is None else learn_interference(read_measured_pairs(path))
 
 
 def with_overrides(session: Session, assignments: Sequence[str]) -> Session:
@@ -207,9 +216,10 @@ def backend(settings: Settings, now: datetime) -> Backend:
     chosen = dict(BACKENDS).get(settings.enforcer.backend)
     if chosen is None:
         known = ", ".join(name for name, _ in BACKENDS)
-        raise Misconfigured(
-            f"cannot render for enforcer.backend={settings.enforcer.backend!r}: expected one of {known}"
-        )
+        named = settings.enforcer.backend
+        only_plans = any(record.backend == named for record in CAPABILITIES)
+        why = "plans can be made for it and not applied yet; applied is" if only_plans else "expected one of"
+        raise Misconfigured(f"cannot render for enforcer.backend={named!r}: {why} {known}")
     return chosen(now)
 
 

@@ -38,6 +38,8 @@ class Case:
         seen_seconds: span in which any of its live pods was seen, seconds.
         has_need: True where what it needs of framebuffer shows.
         neighbours: other workloads on its cards now.
+        spare_rows: rows of cards that its pods hold and never work on, see `spare_cards`.
+        spare_held_bytes: most framebuffer that is held on one of those.
         settings: settings.
         capability: what the backend enforces.
         now: moment of the plan.
@@ -52,6 +54,8 @@ class Case:
     settings: Settings
     capability: Capabilities
     now: datetime
+    spare_rows: tuple[int, ...] = ()
+    spare_held_bytes: int = 0
 
     @property
     def workload_kind(self) -> str:

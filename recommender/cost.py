@@ -16,26 +16,34 @@ HOURS_PER_WEEK = 168
 _CENT = Decimal("0.01")
 
 
-def saving_of(cards: Iterable[Card], book: PriceBook) -> Saving:
+def saving_of(cards: Iterable[Card], book: PriceBook, *, taken: Iterable[Card] = ()) -> Saving:
     """What freeing these cards saves per week.
 
     Args:
         cards: cards that nobody needs any more.
         book: prices.
+        taken: cards that somebody needs from now on and nobody did before: their price comes off.
 
     Returns:
         Amounts in the book's currency, rounded to cents: the sum over the cards whose price is known, so a lower bound
-        where some have none; None where no card has one. No card saves 0.
+        where some have none; None where no freed card has one, or a taken one has none. No card saves 0.
     """
-    freed = list(cards)
+    freed, added = list(cards), list(taken)
     return Saving(
-        amortised=_per_week([book.amortised_per_hour(card.card_model) for card in freed]),
-        marginal=_per_week([book.marginal_per_hour(card.card_model, is_owned=card.is_owned) for card in freed]),
+        amortised=_per_week(
+            [book.amortised_per_hour(card.card_model) for card in freed],
+            [book.amortised_per_hour(card.card_model) for card in added],
+        ),
+        marginal=_per_week(
+            [book.marginal_per_hour(card.card_model, is_owned=card.is_owned) for card in freed],
+            [book.marginal_per_hour(card.card_model, is_owned=card.is_owned) for card in added],
+        ),
     )
 
 
-def _per_week(per_hour: list[Decimal | None]) -> Decimal | None:
-    known = [price for price in per_hour if price is not None]
-    if per_hour and not known:
+def _per_week(freed: list[Decimal | None], added: list[Decimal | None]) -> Decimal | None:
+    known = [price for price in freed if price is not None]
+    cost = [price for price in added if price is not None]
+    if (freed and not known) or len(cost) < len(added):
         return None
-    return (sum(known, start=Decimal(0)) * HOURS_PER_WEEK).quantize(_CENT)
+    return ((sum(known, start=Decimal(0)) - sum(cost, start=Decimal(0))) * HOURS_PER_WEEK).quantize(_CENT)

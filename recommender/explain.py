@@ -9,10 +9,12 @@ from dataclasses import dataclass
 
 from fleet.decisions import Evidence, Plan, Recommendation, RecommendationKind, Saving
 from fleet.errors import Misconfigured
+from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL
 from fleet.profiles import Profiles
 from fleet.units import GIB
 
 _SHOWN_PODS = 5
+_INFLATION = "latency_p99_inflation_ratio"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +61,23 @@ def explain(plan: Plan, profiles: Profiles, recommendation_id: str) -> Explanati
             f"{len(plan.recommendations)} recommendations, such as {known}"
         )
     stage = next((stage.stage for stage in plan.stages if found.id in stage.recommendations), None)
+    told = (
+        found.reason,
+        _MEANING[found.kind],
+        _state(found, profiles),
+        _evidence(found),
+        _cards(plan, found),
+        _window(plan, found),
+        _harm(found),
+        _saving(found, plan.currency),
+    )
     return Explanation(
         recommendation=found,
         headline=_headline(found),
-        why=tuple(
-            text for text in (found.reason, _state(found, profiles), _evidence(found), _cards(plan, found)) if text
-        ),
+        why=tuple(text for text in told if text),
         change_of_mind=(
             found.change_of_mind,
+            *_knobs(plan, found),
             f"Confidence is {found.confidence:.0%}; it grows with days and coverage of the history.",
         ),
         stage=stage,
@@ -76,21 +87,125 @@ def explain(plan: Plan, profiles: Profiles, recommendation_id: str) -> Explanati
     )
 
 
+_VERB = {
+    RecommendationKind.RECLAIM: "Give back the idle cards of",
+    RecommendationKind.SLICE: "Grant a slice of a card to",
+    RecommendationKind.OVERSUBSCRIBE: "Let bursts share cards with",
+    RecommendationKind.COLOCATE: "Put low priority beside services:",
+    RecommendationKind.OFFPEAK_PAIR: "Pair by busy hours:",
+    RecommendationKind.TIDE: "Step back in quiet hours:",
+    RecommendationKind.MIG: "Give MIG instances to",
+    RecommendationKind.REHOME: "Move to cheaper cards:",
+    RecommendationKind.FEWER_CARDS: "Ask for fewer cards for",
+}
+_MEANING = {
+    RecommendationKind.RECLAIM: (
+        "A card that does nothing costs as much as one that works; scaled to zero, the workload can be started again."
+    ),
+    RecommendationKind.SLICE: "It is granted what it needs instead of a whole card, so that others can use the rest.",
+    RecommendationKind.OVERSUBSCRIBE: (
+        "The card's compute is promised more than once: peaks seldom meet, and while they do, everybody on the card is "
+        "slower."
+    ),
+    RecommendationKind.COLOCATE: (
+        "Work of low priority uses what services leave of a card and yields to them; it may be paused at any time."
+    ),
+    RecommendationKind.OFFPEAK_PAIR: "Workloads whose busy hours differ use one card in turn.",
+    RecommendationKind.TIDE: (
+        "In hours in which fewer replicas carry the load the others step back, come up again when the hours end, and "
+        "other work has their cards meanwhile."
+    ),
+    RecommendationKind.MIG: (
+        "The card is cut in hardware: each pod has framebuffer and compute that nobody else can take, and a fault of "
+        "one leaves the others alone; what one leaves unused nobody can borrow either."
+    ),
+    RecommendationKind.REHOME: (
+        "A cheaper card that it still fits on does the same work; money is saved by the difference of the prices."
+    ),
+    RecommendationKind.FEWER_CARDS: "A card that a pod holds and never works on is given back; it keeps the others.",
+}
+_SHARING = frozenset(
+    {
+        RecommendationKind.SLICE,
+        RecommendationKind.OVERSUBSCRIBE,
+        RecommendationKind.COLOCATE,
+        RecommendationKind.OFFPEAK_PAIR,
+    }
+)
+_NOT_FOR_CRITICAL = frozenset(
+    {
+        RecommendationKind.RECLAIM,
+        RecommendationKind.OVERSUBSCRIBE,
+        RecommendationKind.TIDE,
+        RecommendationKind.REHOME,
+    }
+)
+
+
 def _headline(item: Recommendation) -> str:
-    verb = {
-        RecommendationKind.RECLAIM: "Give back the idle cards of",
-        RecommendationKind.SLICE: "Grant a slice of a card to",
-        RecommendationKind.OVERSUBSCRIBE: "Let bursts share cards with",
-        RecommendationKind.COLOCATE: "Put low priority beside services:",
-        RecommendationKind.OFFPEAK_PAIR: "Pair by busy hours:",
-    }.get(item.kind, f"{item.kind.value}:")
-    freed = "no card by itself" if not item.cards_freed else f"{item.cards_freed} cards"
-    return f"{verb} {', '.join(item.workloads)} (frees {freed})"
+    freed = "no card by itself" if not item.cards_freed else _count(item.cards_freed, "card")
+    if item.kind is RecommendationKind.TIDE:
+        freed = "cards in these hours only"
+    return f"{_VERB[item.kind]} {', '.join(item.workloads)} (frees {freed})"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def _window(plan: Plan, item: Recommendation) -> str:
+    """The hours of a tide; it is run by the schedule, not by a stage."""
+    windows = [
+        f"{each.workload} keeps {_count(each.replicas, 'replica')} from {each.start} to {each.end} ({each.time_zone}), "
+        f"which leaves {_count(len(each.frees), 'card')} to others"
+        for each in plan.schedule
+        if item.kind is RecommendationKind.TIDE and each.workload in item.workloads
+    ]
+    return f"Every day {'; '.join(windows)}." if windows else ""
+
+
+def _harm(item: Recommendation) -> str:
+    text = (
+        f"Predicted harm is {item.violation_ratio:.2%} of its active time: risk {item.risk_level.value}."
+        if item.violation_ratio
+        else "No harm is predicted."
+    )
+    inflation = dict(item.evidence.numbers).get(_INFLATION)
+    if inflation is None:
+        return text
+    return (
+        f"{text} Of a hundred of its requests the slowest is foretold to take {inflation:.2f} times as long as alone."
+    )
+
+
+def _saving(item: Recommendation, currency: str) -> str:
+    if item.low_priority_gpu_hours_per_week:
+        return f"It makes room for {item.low_priority_gpu_hours_per_week:.0f} GPU hours a week of other work."
+    amount = item.saving_per_week.amortised
+    if amount is None:
+        return "What that saves can't be told: its card model has no price (prices.overrides)."
+    return f"That saves {amount:,.2f} {currency} a week at the full price of its cards." if amount else ""
+
+
+def _knobs(plan: Plan, item: Recommendation) -> tuple[str, ...]:
+    """What its owner or the operator can say against it, by the names of labels and settings."""
+    knobs = []
+    if item.kind in _SHARING:
+        knobs.append(f"A stricter risk.preset (now {plan.risk.value}) keeps more apart.")
+    if item.kind in _NOT_FOR_CRITICAL:
+        knobs.append(f"Labelled {LATENCY_CRITICAL_LABEL} it would be left out of this.")
+    elif item.kind is not RecommendationKind.FEWER_CARDS:
+        knobs.append(
+            f"Labelled {LATENCY_CRITICAL_LABEL} it gets this only while its P99 latency stays within "
+            "risk.latency_inflation_max times that alone."
+        )
+    knobs.append(f"With {OPT_OUT_LABEL} nothing of it is touched.")
+    return tuple(knobs)
 
 
 def _state(item: Recommendation, profiles: Profiles) -> str:
     sentences = [
-        f"{profile.workload} is {profile.state.value}: {profile.reason}"
+        f"{profile.workload} is {profile.state.value}: {profile.reason.rstrip('.')}."
         for profile in profiles.workloads
         if profile.workload in item.workloads
     ]
@@ -110,19 +225,23 @@ def _evidence(item: Recommendation) -> str:
 def _shown(name: str, value: float) -> str:
     if name.endswith("_bytes"):
         return f"{value / GIB:.2f} GiB"
+    if name == _INFLATION:
+        return f"{value:.2f} times"
     return f"{value:.2%}" if name.endswith("_ratio") else f"{value:g}"
 
 
 def _cards(plan: Plan, item: Recommendation) -> str:
-    if item.kind is RecommendationKind.RECLAIM:
-        return ""
+    """Where its pods are after the plan: how many cards, of which model and cut, and beside whom."""
     pods = set(item.pods)
-    beside: set[str] = set()
-    cards = 0
-    for placed in plan.placement:
-        if any(part.pod_id in pods for part in placed.slices):
-            cards += 1
-            beside |= {str(part.workload) for part in placed.slices if part.workload not in item.workloads}
+    seats = [placed for placed in plan.placement if any(part.pod_id in pods for part in placed.slices)]
+    if not seats:
+        return ""
+    beside = {str(part.workload) for placed in seats for part in placed.slices if part.workload not in item.workloads}
+    profiles = sorted(
+        {part.mig_profile for placed in seats for part in placed.slices if part.pod_id in pods and part.mig_profile}
+    )
     names = ", ".join(sorted(beside)[:_SHOWN_PODS]) + (" and others" if len(beside) > _SHOWN_PODS else "")
+    models = ", ".join(sorted({placed.card_model for placed in seats}))
+    cut = f" in instances {', '.join(profiles)}" if profiles else ""
     neighbours = f" beside {names}" if beside else " alone"
-    return f"After the plan these pods sit on {cards} cards{neighbours}."
+    return f"After the plan these pods sit on {_count(len(seats), 'card')} ({models}){cut}{neighbours}."

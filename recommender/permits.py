@@ -18,6 +18,7 @@ from recommender.case import Case, untouchable
 from recommender.consolidate import Member
 from recommender.demand import Demand
 from recommender.rules import RULES
+from recommender.spare_cards import spare_cards
 
 _SHARING = (
     RecommendationKind.SLICE,
@@ -35,6 +36,7 @@ class Permits:
         cases: every live workload, sorted.
         kinds: kinds that each workload may be proposed.
         reclaimed: workloads that give everything back.
+        dropped: rows of cards that pods of several cards give back, (their workload stays).
         members: rows that may share cards, sorted by row.
         refused: who is left alone in what, and why.
         withheld: kinds that nobody is offered.
@@ -43,6 +45,7 @@ class Permits:
     cases: dict[WorkloadId, Case]
     kinds: dict[WorkloadId, frozenset[RecommendationKind]]
     reclaimed: tuple[WorkloadId, ...]
+    dropped: frozenset[int]
     members: tuple[Member, ...]
     refused: tuple[Refusal, ...]
     withheld: tuple[Withheld, ...]
@@ -84,14 +87,17 @@ def permits_of(
         refused += said
     reclaimed = [name for name in kinds if RecommendationKind.RECLAIM in kinds[name]]
     sharing = [name for name in kinds if name not in set(reclaimed) and _may_share(kinds[name], only)]
-    sharing, late = _within_moves(demand, cases, sharing, moves_max, len(_pods_of(cases, reclaimed)))
+    fewer, over = _fewer(cases, kinds, reclaimed, moves_max)
+    used = len(_pods_of(cases, [*reclaimed, *fewer]))
+    sharing, late = _within_moves(demand, cases, sharing, moves_max, used)
     members, stuck = _members(demand, cases, kinds, sharing, set(reclaimed))
     return Permits(
         cases=cases,
         kinds=kinds,
         reclaimed=tuple(reclaimed),
+        dropped=frozenset(row for name in fewer for row in cases[name].spare_rows),
         members=tuple(members),
-        refused=tuple(refused + late + stuck),
+        refused=tuple(refused + over + late + stuck),
         withheld=withheld,
     )
 
@@ -101,6 +107,9 @@ _FRAMEBUFFER_REASON = "framebuffer_not_oversubscribed"
 
 def _withheld_by_backend(capability: Capabilities) -> tuple[Withheld, ...]:
     name = capability.backend
+    if capability.cuts_by_mig:
+        detail = f"backend {name} gives instances of fixed profiles, kept apart by hardware: nothing is shared or lent"
+        return tuple(Withheld(kind=kind, reason="backend_cuts_by_mig", detail=detail) for kind in _SHARING)
     if not capability.can_share or capability.framebuffer_step_bytes is None:
         detail = (
             f"backend {name} can't put two pods on one card: slices_per_card_max={capability.slices_per_card_max}, "
@@ -133,15 +142,38 @@ def _ask(
         refusal = rule.refusal(case)
         if refusal is None:
             allowed.add(rule.kind)
-        elif rule.kind is not RecommendationKind.SLICE or only is not RecommendationKind.RECLAIM:
+        elif rule.kind is not RecommendationKind.SLICE or only is None or only in _SHARING:
             refused.append(refusal)
     if case.priority is Priority.LOW and RecommendationKind.COLOCATE not in allowed:
         allowed.discard(RecommendationKind.SLICE)
     return frozenset(allowed), refused
 
 
+def _fewer(
+    cases: dict[WorkloadId, Case],
+    kinds: dict[WorkloadId, frozenset[RecommendationKind]],
+    reclaimed: list[WorkloadId],
+    moves_max: int | None,
+) -> tuple[list[WorkloadId], list[Refusal]]:
+    """Workloads that ask for fewer cards, as far as the moves go; whoever gives all back is none of them."""
+    left = None if moves_max is None else moves_max - len(_pods_of(cases, reclaimed))
+    kept: list[WorkloadId] = []
+    refused: list[Refusal] = []
+    for name, allowed in kinds.items():
+        if RecommendationKind.FEWER_CARDS not in allowed or name in reclaimed:
+            continue
+        pods = len(_pods_of(cases, [name]))
+        if left is not None and pods > left:
+            detail = f"its {pods} pods would pass the limit of {moves_max} moves"
+            refused.append(cases[name].refuse(RecommendationKind.FEWER_CARDS, "moves_max", detail))
+            continue
+        left = None if left is None else left - pods
+        kept.append(name)
+    return kept, refused
+
+
 def _may_share(kinds: frozenset[RecommendationKind], only: RecommendationKind | None) -> bool:
-    if RecommendationKind.SLICE not in kinds or only is RecommendationKind.RECLAIM:
+    if RecommendationKind.SLICE not in kinds or (only is not None and only not in _SHARING):
         return False
     # A card is co-located by a pod of low priority and one that is not; the other side needs no consent but slicing.
     return only in (None, RecommendationKind.SLICE, RecommendationKind.COLOCATE) or only in kinds
@@ -162,6 +194,7 @@ def _cases(
     for number, name in enumerate(demand.workloads):
         rows = rows_of[number]
         grants = tuple(demand.grants[row] for row in rows)
+        spare = spare_cards(demand, rows, idle_ratio_max=settings.analyzer.idle_ratio_max)
         cases[name] = Case(
             workload=name,
             profile=profile_of.get(name),
@@ -172,12 +205,14 @@ def _cases(
             settings=settings,
             capability=capability,
             now=now,
+            spare_rows=spare.rows,
+            spare_held_bytes=spare.held_bytes,
         )
     return cases
 
 
 def _pods_of(cases: dict[WorkloadId, Case], names: Sequence[WorkloadId]) -> list[str]:
-    return [grant.pod_id for name in names for grant in cases[name].grants]
+    return sorted({grant.pod_id for name in names for grant in cases[name].grants})
 
 
 def _within_moves(

@@ -17,12 +17,19 @@ from fleet.sharing import CONTENTION_RATIO_MAX
 from recommender.consolidate import Choice, Group
 from recommender.cost import saving_of
 from recommender.demand import Demand
+from recommender.latency_guard import LatencyGuard
+from recommender.mig_advice import InstanceAdvice
+from recommender.mig_stages import Carving
+from recommender.pair_guard import PairGuard
 from recommender.permits import Permits
 from recommender.prices import PriceBook
 from recommender.proposals import Cut, Move
+from recommender.rehome import Rehoming
 from recommender.seating import Seat, seat_bins
 
 HOURS_PER_WEEK = 168
+MIG_MODE = "mig"
+"""Mode of a node with cards on which the plan counts with instances."""
 _SHARE_STEP = 0.01
 
 
@@ -35,6 +42,10 @@ class Arrangement:
         cuts: new slice per workload that is cut.
         moves: pods that change cards.
         refused: workloads that could not be seated.
+        dropped: rows of cards that pods of several give back.
+        rehomed: workloads that move to cheaper cards.
+        carved: workloads on MIG instances that the plan cuts or counts with.
+        inflations: P99 latency beside others / alone of each latency-critical row that shares its card.
         cards_before: cards granted to somebody before.
     """
 
@@ -42,6 +53,10 @@ class Arrangement:
     cuts: Mapping[WorkloadId, Cut]
     moves: tuple[Move, ...]
     refused: tuple[Refusal, ...]
+    dropped: frozenset[int]
+    rehomed: tuple[Rehoming, ...] = ()
+    carved: tuple[Carving, ...] = ()
+    inflations: Mapping[int, float | None]
     cards_before: frozenset[CardId]
 
     @property
@@ -50,9 +65,14 @@ class Arrangement:
         return self.cards_before - {seat.card for seat in self.seats}
 
     @property
+    def taken(self) -> frozenset[CardId]:
+        """Cards that nobody held before."""
+        return frozenset(seat.card for seat in self.seats) - self.cards_before
+
+    @property
     def cards_freed(self) -> int:
-        """How many they are."""
-        return len(self.freed)
+        """How many cards fewer are held."""
+        return len(self.freed) - len(self.taken)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +91,8 @@ def arrange(
     groups: Sequence[Group],
     choice: Choice,
     *,
+    guard: LatencyGuard,
+    pairs: PairGuard,
     only: RecommendationKind | None = None,
 ) -> Arrangement:
     """Seats a packing on physical cards.
@@ -81,6 +103,8 @@ def arrange(
         permits: who may share, who is reclaimed.
         groups: groups that were packed.
         choice: the packing.
+        guard: keeps those who must answer fast from being slowed.
+        pairs: keeps those apart that were measured to slow each other down.
         only: dissolve shared cards of any other kind; None for none.
 
     Returns:
@@ -88,13 +112,16 @@ def arrange(
     """
     gone = set(permits.reclaimed)
     packed = {int(row) for group in groups for row in group.rows}
-    resting = [row for row, grant in enumerate(demand.grants) if row not in packed and grant.workload_id not in gone]
+    away = packed | permits.dropped
+    resting = [row for row, grant in enumerate(demand.grants) if row not in away and grant.workload_id not in gone]
     seats: list[Seat] = []
     sharing: dict[int, _Sharing] = {}
     cuts: dict[WorkloadId, Cut] = {}
     refused: list[Refusal] = []
     for number, group in enumerate(groups):
         bins, known = _bins_of(group, choice, number, permits, demand, only)
+        bins, slowed = _kept_fast([part for rows in bins for part in pairs.parted(rows)], guard)
+        refused += _too_slow(slowed, demand, permits, guard)
         found = seat_bins(bins, demand.grants, inventory, resting)
         if found is None:
             refused += _too_dense(group, demand, permits)
@@ -124,6 +151,8 @@ def arrange(
         cuts=cuts,
         moves=tuple(moves),
         refused=tuple(refused),
+        dropped=permits.dropped,
+        inflations={row: ratio for seat in seats for row, ratio in guard.inflations(seat.rows).items()},
         cards_before=frozenset(grant.card for grant in demand.grants),
     )
 
@@ -155,6 +184,30 @@ def _bins_of(
         for place, row in enumerate(rows):
             known[row] = _Sharing(kind=kind, violation_ratio=ratio, low_hours=0.0 if place else low)
     return bins, known
+
+
+def _kept_fast(bins: Sequence[Sequence[int]], guard: LatencyGuard) -> tuple[list[list[int]], list[int]]:
+    """Bins in which nobody who must answer fast is slowed, and the rows that got a card of their own for that."""
+    kept: list[list[int]] = []
+    apart: list[int] = []
+    for rows in bins:
+        if not guard.is_too_slow(rows):
+            kept.append(list(rows))
+            continue
+        fast = [row for row in rows if row in guard.critical]
+        kept += [[row] for row in fast]
+        kept += [rest] if (rest := [row for row in rows if row not in guard.critical]) else []
+        apart += fast
+    return kept, apart
+
+
+def _too_slow(rows: Sequence[int], demand: Demand, permits: Permits, guard: LatencyGuard) -> list[Refusal]:
+    names = sorted({demand.grants[row].workload_id for row in rows})
+    detail = (
+        "beside the pods that fit it best its P99 latency would grow to more than risk.latency_inflation_max="
+        f"{guard.inflation_max:g} times that alone"
+    )
+    return [permits.cases[name].refuse(RecommendationKind.SLICE, "latency", detail) for name in names]
 
 
 def _kind_of(group: Group, items: Sequence[int], kinds: Sequence[frozenset[RecommendationKind]]) -> RecommendationKind:
@@ -210,22 +263,33 @@ def _resting_seats(resting: Sequence[int], demand: Demand) -> list[Seat]:
 def placement_of(demand: Demand, arrangement: Arrangement, inventory: Inventory) -> tuple[CardPlacement, ...]:
     """The plan's placement: every card that carries a pod afterwards."""
     cards = {card.card: card for card in inventory.cards}
+    instance_of = {row: item.advice for item in arrangement.carved for row in item.targets}
     placed = []
     for seat in arrangement.seats:
         grants = [demand.grants[row] for row in seat.rows]
-        capacity = cards[seat.card].framebuffer_bytes if seat.card in cards else grants[0].framebuffer_bytes
-        sizes = [_size(grant, arrangement, alone=len(grants) == 1, capacity=capacity) for grant in grants]
+        instances = [instance_of.get(row) for row in seat.rows]
+        known = cards.get(seat.card)
+        capacity = grants[0].framebuffer_bytes if known is None else known.framebuffer_bytes
+        sizes = [
+            _size(grant, arrangement, alone=len(grants) == 1, capacity=capacity)
+            if instance is None
+            else instance.framebuffer_bytes
+            for grant, instance in zip(grants, instances, strict=True)
+        ]
         over = sum(sizes) > capacity
         placed.append(
             CardPlacement(
                 card=seat.card,
-                card_model=grants[0].card_model,
+                card_model=grants[0].card_model if known is None else known.card_model,
                 node=seat.node,
                 framebuffer_bytes=capacity,
                 framebuffer_oversubscription_ratio=round(sum(sizes) / capacity, 6) if capacity else 0.0,
+                node_mode=MIG_MODE if any(instances) else None,
                 slices=tuple(
                     _slice(grant, size, arrangement, alone=len(grants) == 1, over=over)
-                    for grant, size in zip(grants, sizes, strict=True)
+                    if instance is None
+                    else _instance(grant, instance, over=over)
+                    for grant, size, instance in zip(grants, sizes, instances, strict=True)
                 ),
             )
         )
@@ -260,6 +324,21 @@ def _slice(grant: Grant, size: int, arrangement: Arrangement, *, alone: bool, ov
     )
 
 
+def _instance(grant: Grant, instance: InstanceAdvice, *, over: bool) -> PlacedSlice:
+    return PlacedSlice(
+        namespace=grant.namespace,
+        pod=grant.pod,
+        container=grant.container,
+        workload=grant.workload_id,
+        framebuffer_bytes=instance.framebuffer_bytes,
+        compute_ratio=round(instance.compute_ratio, 4),
+        core_policy=CorePolicy.HARD,
+        priority=grant.priority,
+        oversubscribed=over,
+        mig_profile=instance.profile.name,
+    )
+
+
 def totals_of(
     demand: Demand,
     inventory: Inventory,
@@ -273,30 +352,39 @@ def totals_of(
     after = len(arrangement.seats)
     freed = sorted(arrangement.freed)
     moved = arrangement.moves
-    spare = min(len(freed), math.ceil(settings.plan.spare_card_ratio * after)) if moved else 0
+    spare = min(max(0, arrangement.cards_freed), math.ceil(settings.plan.spare_card_ratio * after)) if moved else 0
     kept = cards_of(demand, inventory)
     cards = [kept[card] for card in freed]
     # Spare cards are taken from the cheapest, by name where prices are equal or unknown.
     cards.sort(key=lambda card: (book.amortised_per_hour(card.card_model) or 0, card.card))
     free = cards[spare:]
+    taken = [kept[card] for card in sorted(arrangement.taken)]
     nodes_before = {grant.node for grant in demand.grants}
     busy = {seat.node for seat in arrangement.seats}
     return Totals(
         cards_before=len(arrangement.cards_before),
         cards_after=after,
-        cards_freed=len(free),
+        cards_freed=len(free) - len(taken),
         spare_cards=spare,
         nodes_freed=len(nodes_before - busy - {card.node for card in cards[:spare]}),
-        framebuffer_bytes_freed=sum(card.framebuffer_bytes for card in free),
+        framebuffer_bytes_freed=sum(card.framebuffer_bytes for card in free)
+        - sum(card.framebuffer_bytes for card in taken),
         low_priority_gpu_hours_per_week=low_hours,
-        saving_per_week=saving_of(free, book),
+        saving_per_week=saving_of(free, book, taken=taken),
         predicted_violation_ratio=violation_ratio,
-        moves=len({demand.grants[row].pod_id for row in _restarted(demand, arrangement)}),
+        moves=moves_of(demand, arrangement),
     )
 
 
+def moves_of(demand: Demand, arrangement: Arrangement) -> int:
+    """Pods that are restarted."""
+    return len({demand.grants[row].pod_id for row in _restarted(demand, arrangement)})
+
+
 def _restarted(demand: Demand, arrangement: Arrangement) -> list[int]:
-    moved = {move.row for move in arrangement.moves}
+    moved = {move.row for move in arrangement.moves} | arrangement.dropped
+    moved |= {row for item in arrangement.rehomed for row in item.targets}
+    moved |= {row for item in arrangement.carved for row in item.restarted}
     return [row for row, grant in enumerate(demand.grants) if row in moved or grant.workload_id in arrangement.cuts]
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -22,29 +21,26 @@ from fleet.profiles import Profiles
 from fleet.settings import RiskSettings, Settings
 from fleet.sharing import ACTIVE_RATIO_MIN
 from fleet.usage import CardGrid, History, SliceGrid
-from recommender.consolidate import Choice, Group, Member, choose, make_group
+from recommender.consolidate import TIERS, Member, Point, choose, frontier, group_of, outlook_of
 from recommender.demand import Demand, demand_of
-from recommender.naive import NAIVE_RULES, naive_packing
+from recommender.interference import Interference
+from recommender.latency_guard import latency_guard
+from recommender.naive import NAIVE_RULES, SUM_OF_MAXIMA, naive_packing
 from recommender.packer_greedy import GreedyPacker
+from recommender.pair_guard import pair_guard
 from recommender.permits import Permits, permits_of
-from recommender.placement import Arrangement, arrange, placement_of, totals_of
-from recommender.prices import price_book
+from recommender.placement import Arrangement, arrange, moves_of, placement_of, totals_of
+from recommender.placement_mig import mig_violation_ratio, with_mig_instances
+from recommender.placement_rehome import with_cheaper_cards
+from recommender.prices import PriceBook, price_book
 from recommender.proposals import propose
 from recommender.scene import scene_of
+from recommender.tide_advice import plan_tide, tide_recommendations
 
 SEED = 20
 _PLANNED_SECTIONS = ("cluster", "analyzer", "risk", "plan", "recommender", "prices")
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Scheme:
-    """One preset, packed."""
-
-    groups: tuple[Group, ...]
-    choice: Choice
-    resting_active: float
 
 
 def make_plan(
@@ -57,6 +53,7 @@ def make_plan(
     only: RecommendationKind | None = None,
     max_moves: int | None = None,
     namespace: str | None = None,
+    interference: Interference | None = None,
     progress: Progress | None = None,
 ) -> Plan:
     """Makes the plan for one cluster.
@@ -70,6 +67,7 @@ def make_plan(
         only: propose this kind alone.
         max_moves: most pods that may be restarted; None takes `plan.moves_max`.
         namespace: propose for this namespace alone.
+        interference: what measured pairs teach; None where there are none.
         progress: told what is being done, a few words each time.
 
     Returns:
@@ -85,32 +83,28 @@ def make_plan(
         moves_max=limit,
     )  # fmt: skip
     preset = settings.risk.preset
-    schemes: dict[RiskLevel, _Scheme] = {}
-    for level in RiskLevel:
-        say(f"packing at risk {level}")
-        schemes[level] = _scheme(demand, permits, settings, capability, level)
-    say("seating")
-    levels = list(RiskLevel)
-    # What a stricter preset allows this one allows too: the plan is the best of them, the strictest of equals.
-    arrangements = {
-        level: arrange(
-            demand,
-            history.inventory,
-            permits,
-            schemes[level].groups,
-            schemes[level].choice,
-            only=_only_sharing(only),
-        )
-        for level in levels[: levels.index(preset) + 1]
+    say("packing")
+    resting = _resting_active(demand, permits)
+    points = _points(demand, permits, settings, capability, resting)
+    limits = _limits(settings.risk)
+    schemes = {
+        level: choose(points, violation_ratio_max=limit, resting_active=resting) for level, limit in limits.items()
     }
-    best = max(arrangements, key=lambda level: arrangements[level].cards_freed)
-    chosen, arrangement = schemes[best], arrangements[best]
-    say("writing recommendations")
+    say("seating")
+    chosen, arrangement = _seated(demand, history, permits, schemes, interference, settings, only)
     book = price_book(settings)
+    arrangement = _on_other_cards(demand, history, permits, arrangement, book, settings, capability, only, limit)
+    say("writing recommendations")
+    points_shown = _frontier(demand, {**schemes, preset: chosen}, preset, arrangement, resting)
     scene = scene_of(demand, history, profiles, permits, arrangement, book)
     recommendations, stages = propose(scene)
+    tide = None
+    if only in (None, RecommendationKind.TIDE):
+        tide = plan_tide(demand, history, permits, arrangement, violation_ratio_max=limits[preset])
+    if tide is not None:
+        recommendations += tide_recommendations(tide, demand, history, profiles, book)
     low_hours = sum((item.low_priority_gpu_hours_per_week for item in recommendations), start=0.0)
-    violation = chosen.choice.violation_ratio if arrangement.moves else 0.0
+    violation = (chosen.choice.violation_ratio if arrangement.moves else 0.0) + mig_violation_ratio(demand, arrangement)
     return Plan(
         plan_id="",
         created_at=now,
@@ -119,7 +113,7 @@ def make_plan(
         history=HistorySpan(
             since=history.slices.since, until=history.slices.until, coverage_ratio=profiles.coverage_ratio
         ),
-        inputs_sha256=inputs_digest(history, settings, capability),
+        inputs_sha256=inputs_digest(history, settings, capability, interference),
         settings=_printed(settings),
         risk=preset,
         backend=capability.backend,
@@ -127,15 +121,85 @@ def make_plan(
         totals=totals_of(demand, history.inventory, arrangement, settings, book, violation, low_hours),
         recommendations=recommendations,
         refused=_sorted(permits.refused + arrangement.refused),
-        withheld=_withheld(profiles, permits),
+        withheld=_withheld(profiles, permits, points_shown, limits[preset]),
         placement=placement_of(demand, arrangement, history.inventory),
+        schedule=() if tide is None else tide.schedule,
         stages=stages,
-        frontier=_frontier(demand, {**schemes, preset: chosen}, preset, arrangement),
+        frontier=points_shown,
     )
 
 
-def inputs_digest(history: History, settings: Settings, capability: Capabilities) -> str:
-    """SHA-256 of everything a plan is made from: inventory, usage, settings and backend."""
+def _seated(
+    demand: Demand,
+    history: History,
+    permits: Permits,
+    schemes: Mapping[RiskLevel, Point],
+    interference: Interference | None,
+    settings: Settings,
+    only: RecommendationKind | None,
+) -> tuple[Point, Arrangement]:
+    """The packing that is taken, and its seats."""
+    preset, limits = settings.risk.preset, _limits(settings.risk)
+    pairs = pair_guard(demand, history, interference)
+    guard = latency_guard(demand, permits, inflation_max=settings.risk.latency_inflation_max)
+    # Where one kind alone is asked for, cards shared in another way fall apart, and a stricter limit may leave more.
+    asked = [level for level in RiskLevel if level is preset or (only is not None and limits[level] < limits[preset])]
+    arrangements = {
+        level: arrange(
+            demand,
+            history.inventory,
+            permits,
+            schemes[level].groups,
+            schemes[level].choice,
+            guard=guard,
+            pairs=pairs,
+            only=_only_sharing(only),
+        )
+        for level in asked
+    }
+    best = max(arrangements, key=lambda level: arrangements[level].cards_freed)
+    return schemes[best], arrangements[best]
+
+
+def _on_other_cards(
+    demand: Demand,
+    history: History,
+    permits: Permits,
+    arrangement: Arrangement,
+    book: PriceBook,
+    settings: Settings,
+    capability: Capabilities,
+    only: RecommendationKind | None,
+    moves_max: int | None,
+) -> Arrangement:
+    """The arrangement with instances of cards that are cut by MIG, then with cheaper cards."""
+    if only in (None, RecommendationKind.MIG):
+        arrangement = with_mig_instances(
+            demand,
+            history.inventory,
+            permits,
+            arrangement,
+            capability=capability,
+            settings=settings,
+            moves_max=None if moves_max is None else max(0, moves_max - moves_of(demand, arrangement)),
+        )
+    if only in (None, RecommendationKind.REHOME):
+        arrangement = with_cheaper_cards(
+            demand,
+            history.inventory,
+            permits,
+            arrangement,
+            book=book,
+            headroom_ratio=settings.recommender.framebuffer_headroom_ratio,
+            moves_max=None if moves_max is None else max(0, moves_max - moves_of(demand, arrangement)),
+        )
+    return arrangement
+
+
+def inputs_digest(
+    history: History, settings: Settings, capability: Capabilities, interference: Interference | None = None
+) -> str:
+    """SHA-256 of everything a plan is made from: inventory, usage, settings, backend, and what measured pairs teach."""
     digest = hashlib.sha256()
     digest.update(repr(history.inventory).encode())
     _digest_grid(digest.update, history.slices)
@@ -143,6 +207,7 @@ def inputs_digest(history: History, settings: Settings, capability: Capabilities
         _digest_grid(digest.update, history.cards)
     digest.update(settings.model_dump_json().encode())
     digest.update(repr(capability).encode())
+    digest.update(b"" if interference is None else repr(interference).encode())
     return digest.hexdigest()
 
 
@@ -158,34 +223,44 @@ def _silent(_: str) -> None:
     return None
 
 
-def _scheme(
-    demand: Demand, permits: Permits, settings: Settings, capability: Capabilities, level: RiskLevel
-) -> _Scheme:
-    """Packs at one preset."""
+def _points(
+    demand: Demand, permits: Permits, settings: Settings, capability: Capabilities, resting: float
+) -> tuple[Point, ...]:
+    """The frontier, down to what the strictest limit asks for."""
     by_model: dict[str, list[Member]] = defaultdict(list)
     for member in permits.members:
         by_model[demand.grants[member.row].card_model].append(member)
-    groups = tuple(
-        make_group(
-            demand,
-            by_model[model],
-            risk=level,
-            headroom_ratio=settings.recommender.framebuffer_headroom_ratio,
-            step_bytes=capability.framebuffer_step_bytes or 1,
-            slices_max=capability.slices_per_card_max,
+    outlooks = [outlook_of(demand, by_model[model], seed=SEED) for model in sorted(by_model)]
+    tiers = (
+        tuple(
+            group_of(
+                outlook,
+                card_price=tier.grant_price,
+                headroom_ratio=settings.recommender.framebuffer_headroom_ratio,
+                step_bytes=capability.framebuffer_step_bytes or 1,
+                slices_max=capability.slices_per_card_max,
+            )
+            for outlook in outlooks
+        )
+        for tier in TIERS
+    )
+    return tuple(
+        frontier(
+            tiers,
+            violation_ratio_min=min(_limits(settings.risk).values()),
+            resting_active=resting,
+            packer=GreedyPacker(),
             seed=SEED,
         )
-        for model in sorted(by_model)
     )
-    resting = _resting_active(demand, permits)
-    choice = choose(
-        groups,
-        violation_ratio_max=RiskSettings(preset=level).violation_ratio_max,
-        resting_active=resting,
-        packer=GreedyPacker(),
-        seed=SEED,
-    )
-    return _Scheme(groups=groups, choice=choice, resting_active=resting)
+
+
+def _limits(risk: RiskSettings) -> dict[RiskLevel, float]:
+    """Most predicted violation per preset; the chosen one's is what the settings say."""
+    return {
+        level: risk.violation_ratio_limit if level is risk.preset else RiskSettings(preset=level).violation_ratio_limit
+        for level in RiskLevel
+    }
 
 
 def _resting_active(demand: Demand, permits: Permits) -> float:
@@ -204,7 +279,7 @@ def _only_sharing(only: RecommendationKind | None) -> RecommendationKind | None:
 
 
 def _frontier(
-    demand: Demand, schemes: dict[RiskLevel, _Scheme], preset: RiskLevel, arrangement: Arrangement
+    demand: Demand, schemes: dict[RiskLevel, Point], preset: RiskLevel, arrangement: Arrangement, resting: float
 ) -> tuple[FrontierPoint, ...]:
     """The presets and the naive rules, judged on the same scenarios (naive rules: contention alone)."""
     points = []
@@ -222,7 +297,7 @@ def _frontier(
         )
     scheme = schemes[preset]
     for rule in NAIVE_RULES:
-        freed, bad, active = given_back, 0.0, scheme.resting_active
+        freed, bad, active = given_back, 0.0, resting
         for group in scheme.groups:
             bin_of, _ = naive_packing(rule, demand, group.rows, group.problem.capacity_bytes)
             bins = int(bin_of.max(initial=-1)) + 1
@@ -234,8 +309,19 @@ def _frontier(
     return tuple(points)
 
 
-def _withheld(profiles: Profiles, permits: Permits) -> tuple[Withheld, ...]:
-    found = {(item.kind, item.reason): item for item in (*profiles.withheld, *permits.withheld)}
+def _withheld(
+    profiles: Profiles, permits: Permits, points: Sequence[FrontierPoint], limit: float
+) -> tuple[Withheld, ...]:
+    peaks = next((point for point in points if point.label == SUM_OF_MAXIMA), None)
+    own: tuple[Withheld, ...] = ()
+    if peaks is not None and peaks.violation_ratio > limit:
+        detail = (
+            f"even if pods shared a card only where their peaks so far fit together, {peaks.violation_ratio:.2%} of "
+            f"active time would be violated, more than the {limit:.2%} that were asked for: services here rise above "
+            f"their peaks too often; what is advised stays within, and leaves more cards whole"
+        )
+        own = (Withheld(kind=RecommendationKind.OVERSUBSCRIBE, reason="peaks_break_preset", detail=detail),)
+    found = {(item.kind, item.reason): item for item in (*profiles.withheld, *permits.withheld, *own)}
     return tuple(found[key] for key in sorted(found))
 
 

@@ -1,6 +1,7 @@
 """Recommendations and stages: the packing told to people, workload by workload, in an order that is safe to stop at.
 
-First idle cards are given back, then every workload that shares is cut in place, then pods move together in batches;
+First idle cards are given back, whole or by pods that hold several, then every workload that shares is cut in place,
+then pods move together in batches, or onto MIG instances;
 after each stage the granted framebuffer fits every card. Called by `planner`.
 """
 
@@ -15,6 +16,8 @@ from fleet.decisions import Evidence, Need, Recommendation, RecommendationKind, 
 from fleet.inventory import CardId, Grant, WorkloadId
 from fleet.profiles import Profile
 from fleet.units import GIB
+from recommender.mig_stages import Carving
+from recommender.rehome import Rehoming
 from recommender.risk import level_of
 
 BATCHES = 5
@@ -71,6 +74,11 @@ class Scene:
         cuts: new slice of each workload that is cut.
         moves: pods that change cards.
         reclaimed: workloads that give all back.
+        dropped: rows of cards that pods of several give back.
+        carved: workloads on MIG instances, by stage.
+        rehomed: workloads that move to cheaper cards.
+        rehoming_savings: what each of them saves.
+        cards_before: cards granted to somebody before.
         freed: cards that are free afterwards.
     """
 
@@ -82,6 +90,11 @@ class Scene:
     cuts: Mapping[WorkloadId, Cut]
     moves: Sequence[Move]
     reclaimed: Sequence[WorkloadId]
+    dropped: frozenset[int]
+    carved: Sequence[Carving]
+    rehomed: Sequence[Rehoming]
+    rehoming_savings: Mapping[WorkloadId, Saving]
+    cards_before: frozenset[CardId]
     freed: frozenset[CardId]
 
 
@@ -91,6 +104,7 @@ def propose(scene: Scene) -> tuple[tuple[Recommendation, ...], tuple[Stage, ...]
     Each freed card is counted in one recommendation: that of the last pod to leave it.
     """
     reclaims = [_reclaim(scene, number, name) for number, name in enumerate(scene.reclaimed, start=1)]
+    fewer = [_fewer(scene, number, name) for number, name in enumerate(_fewer_names(scene), start=1)]
     cuts = [_cut(scene, number, name) for number, name in enumerate(sorted(scene.cuts), start=1)]
     moves_of = _moves_of(scene)
     batches = _batches(scene, moves_of)
@@ -99,6 +113,8 @@ def propose(scene: Scene) -> tuple[tuple[Recommendation, ...], tuple[Stage, ...]
     stages: list[Stage] = []
     if reclaims:
         stages.append(_stage(1, "Give back idle cards", reclaims, sum(len(rec.pods) for rec in reclaims)))
+    if fewer:
+        stages.append(_stage(len(stages) + 1, "Ask for fewer cards", fewer, sum(len(rec.pods) for rec in fewer)))
     if cuts:
         stages.append(
             _stage(len(stages) + 1, "Cut slices in place, nobody moves", cuts, sum(len(rec.pods) for rec in cuts))
@@ -110,7 +126,18 @@ def propose(scene: Scene) -> tuple[tuple[Recommendation, ...], tuple[Stage, ...]
             joins.append(made[-1])
         title = f"Share cards, batch {number} of {len(batches)}"
         stages.append(_stage(len(stages) + 1, title, made, sum(len(rec.pods) for rec in made)))
-    return (*reclaims, *cuts, *joins), tuple(stages)
+    carved: list[Recommendation] = []
+    cut_before: set[CardId] = set()
+    for items in _mig_batches(scene):
+        made = [_mig(scene, len(carved) + number, item) for number, item in enumerate(items, start=1)]
+        carved += made
+        title = _mig_title(items, cut_before)
+        stages.append(_stage(len(stages) + 1, title, made, sum(len(rec.pods) for rec in made)))
+        cut_before |= {card for item in items for card in item.recut}
+    homes = [_rehome(scene, number, item) for number, item in enumerate(scene.rehomed, start=1)]
+    if homes:
+        stages.append(_stage(len(stages) + 1, "Move to cheaper cards", homes, sum(len(rec.pods) for rec in homes)))
+    return (*reclaims, *fewer, *cuts, *joins, *carved, *homes), tuple(stages)
 
 
 def _stage(number: int, title: str, recommendations: Sequence[Recommendation], moves: int) -> Stage:
@@ -159,6 +186,137 @@ def _reclaim(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
     )
 
 
+def _fewer_names(scene: Scene) -> list[WorkloadId]:
+    return sorted({scene.grants[row].workload_id for row in scene.dropped})
+
+
+def _fewer(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
+    rows = scene.rows_of[name]
+    dropped = [row for row in rows if row in scene.dropped]
+    cards = sorted({scene.grants[row].card for row in dropped} & scene.freed)
+    pods = _pods(scene, rows)
+    before, after = len(rows) // len(pods), (len(rows) - len(dropped)) // len(pods)
+    evidence = scene.evidence[name]
+    return Recommendation(
+        id=f"fewer-cards-{number:04d}",
+        kind=RecommendationKind.FEWER_CARDS,
+        workloads=(name,),
+        pods=pods,
+        cards_freed=len(cards),
+        saving_per_week=_saved(scene, cards),
+        risk_level=level_of(0.0),
+        confidence=confidence_of(evidence),
+        reason=(
+            f"{_each_of(len(pods))} holds {_count(before, 'card')} and worked on {after} at most, as "
+            f"long as it was seen. Asking for {after} frees {_count(len(cards), 'card')}."
+        ),
+        change_of_mind="Any activity on one of the cards that are given back, or a new version that spreads over all.",
+        evidence=evidence,
+    )
+
+
+def _rehome(scene: Scene, number: int, item: Rehoming) -> Recommendation:
+    evidence = scene.evidence[item.workload]
+    rows = sorted(item.targets)
+    return Recommendation(
+        id=f"rehome-{number:04d}",
+        kind=RecommendationKind.REHOME,
+        workloads=(item.workload,),
+        pods=_pods(scene, rows),
+        cards_freed=sum(card.card in scene.cards_before for card in item.targets.values()),
+        saving_per_week=scene.rehoming_savings[item.workload],
+        risk_level=level_of(0.0),
+        confidence=confidence_of(evidence),
+        reason=(
+            f"{_each_of(len(rows))} would fit a free {item.target_model} instead of its {item.source_model}: it is "
+            f"foretold to use {item.load_max:.0%} of that at most, the old model being {item.slowdown:.1f} times as "
+            "fast by its data sheet."
+        ),
+        change_of_mind=(
+            "A measured speed on the new model that is worse than its data sheet says, a need above its framebuffer, "
+            "or another price."
+        ),
+        evidence=evidence,
+    )
+
+
+def _mig_batches(scene: Scene) -> list[list[Carving]]:
+    numbers = sorted({item.stage for item in scene.carved if item.stage})
+    return [[item for item in scene.carved if item.stage == number] for number in numbers]
+
+
+def _mig_title(items: Sequence[Carving], cut_before: set[CardId]) -> str:
+    cards = {card for item in items for card in item.recut} - cut_before
+    if not cards:
+        return "Move onto MIG instances that are there"
+    told = f"Cut {_count(len(cards), 'card')} by MIG, each while it is empty"
+    waiting = sum(len(item.waiting) for item in items)
+    pods = "1 pod waits" if waiting == 1 else f"{waiting} pods wait"
+    return f"{told}: with a spare card, or {pods} meanwhile" if waiting else told
+
+
+def _mig(scene: Scene, number: int, item: Carving) -> Recommendation:
+    evidence = scene.evidence[item.workload]
+    rows = sorted(item.restarted)
+    cards = _left_last(scene).get(item.workload, ())
+    found = item.advice
+    return Recommendation(
+        id=f"mig-{number:04d}",
+        kind=RecommendationKind.MIG,
+        workloads=(item.workload,),
+        pods=_pods(scene, rows),
+        cards_freed=len(cards),
+        saving_per_week=_saved(scene, cards),
+        risk_level=level_of(found.violation_ratio),
+        confidence=confidence_of(evidence),
+        reason=_mig_reason(scene, item, len(cards)),
+        change_of_mind=(
+            f"A pod that needs more than {found.framebuffer_bytes / GIB:.2f} GiB or {found.compute_ratio:.0%} of a "
+            "card, for an instance is a wall and what others leave unused is not lent; a new model version; or a "
+            "driver that cuts instances of another size."
+        ),
+        evidence=evidence,
+        needs=_needs(True, has_low=False),
+        violation_ratio=found.violation_ratio,
+    )
+
+
+def _mig_reason(scene: Scene, item: Carving, freed: int) -> str:
+    found = item.advice
+    rows = sorted(item.restarted)
+    held = sorted({name for row in rows if (name := scene.grants[row].mig_profile) is not None})
+    instead = f"instead of {', '.join(held)}" if held else "instead of a whole card"
+    if held == [found.profile.name]:
+        instead = "as now, on cards that others share"
+    gain = f"That frees {_count(freed, 'card')}" if freed else "It frees no card by itself: others join it there"
+    text = (
+        f"{_each_of(len(rows))} needed at most {found.need_max_bytes / GIB:.1f} GiB and "
+        f"{found.load_max:.0%} of a card: an instance {found.profile.name} {instead} holds "
+        f"{found.framebuffer_bytes / GIB:.2f} GiB and {found.compute_ratio:.0%}, walled off by hardware. {gain}. "
+        "Every day seen was held against the instance that the other days ask for: it would have been too small in "
+        f"{found.violation_ratio:.2%} of the active time."
+    )
+    if not item.waiting:
+        return text
+    is_one = len(item.waiting) == 1
+    pods, whom = ("1 pod is", "it") if is_one else (f"{len(item.waiting)} pods are", "them")
+    return f"{text} A card is cut while it is empty: {pods} down meanwhile, unless a spare card takes {whom} in."
+
+
+def _left_last(scene: Scene) -> dict[WorkloadId, list[CardId]]:
+    """Freed cards by the workload on instances that leaves them last."""
+    owner = {
+        scene.grants[row].card: item.workload
+        for item in scene.carved
+        for row in item.restarted
+        if scene.grants[row].card in scene.freed
+    }
+    emptied: dict[WorkloadId, list[CardId]] = defaultdict(list)
+    for card in sorted(owner):
+        emptied[owner[card]].append(card)
+    return emptied
+
+
 def _cut(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
     rows = scene.rows_of[name]
     cut = scene.cuts[name]
@@ -172,9 +330,9 @@ def _cut(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
         cards_freed=0,
         saving_per_week=_saved(scene, ()),
         risk_level=level_of(0.0),
-        confidence=_confidence(evidence),
+        confidence=confidence_of(evidence),
         reason=(
-            f"Each of its {_count(len(rows), 'pod')} needed at most {cut.shown_bytes / GIB:.1f} GiB; a slice of "
+            f"{_each_of(len(rows))} needed at most {cut.shown_bytes / GIB:.1f} GiB; a slice of "
             f"{cut.framebuffer_bytes / GIB:.2f} of {whole / GIB:.0f} GiB and {cut.compute_ratio:.0%} of the card's "
             "compute leaves room for neighbours. It saves nothing by itself: the next stages do."
         ),
@@ -202,7 +360,7 @@ def _join(
         cards_freed=len(cards),
         saving_per_week=_saved(scene, cards),
         risk_level=level_of(mean),
-        confidence=_confidence(evidence),
+        confidence=confidence_of(evidence),
         reason=_join_reason(kind, len(moves), len(targets), len(cards), mean),
         change_of_mind=(
             "A day on which it or a neighbour rises above everything seen so far, more than the forecast counts on; "
@@ -237,7 +395,7 @@ def _needs(is_hard: bool, *, has_low: bool) -> tuple[Need, ...]:
     return tuple(needs)
 
 
-def _confidence(evidence: Evidence) -> float:
+def confidence_of(evidence: Evidence) -> float:
     """Coverage, times days / (days + 1): one day of history is half a promise, a week seven eighths."""
     days = (evidence.until - evidence.since).total_seconds() / 86400
     return round(evidence.coverage_ratio * days / (days + 1.0), 4)
@@ -298,7 +456,7 @@ def _held(scene: Scene) -> tuple[dict[CardId, int], dict[CardId, int]]:
     gone = set(scene.reclaimed)
     for row, grant in enumerate(scene.grants):
         capacity[grant.card] = max(capacity.get(grant.card, 0), grant.framebuffer_bytes)
-        if grant.workload_id not in gone:
+        if grant.workload_id not in gone and row not in scene.dropped:
             held[grant.card] += _size(scene, row)
     return held, capacity
 
@@ -325,6 +483,10 @@ def _emptied_by(scene: Scene, batches: Sequence[Sequence[WorkloadId]]) -> dict[W
 
 def _count(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def _each_of(pods: int) -> str:
+    return "Its only pod" if pods == 1 else f"Each of its {pods} pods"
 
 
 def _sentence(text: str) -> str:

@@ -11,10 +11,14 @@ from typing import Protocol
 from fleet.decisions import RecommendationKind, Refusal
 from recommender.case import Case
 from recommender.rule_colocate import ColocateRule
+from recommender.rule_fewer_cards import FewerCardsRule
+from recommender.rule_mig import MigRule
 from recommender.rule_offpeak import OffpeakRule
 from recommender.rule_oversubscribe import OversubscribeRule
 from recommender.rule_reclaim import ReclaimRule
+from recommender.rule_rehome import RehomeRule
 from recommender.rule_slice import SliceRule
+from recommender.rule_tide import TideRule
 
 
 class Rule(Protocol):
@@ -37,5 +41,15 @@ class Rule(Protocol):
         ...
 
 
-RULES: tuple[Rule, ...] = (ReclaimRule(), SliceRule(), OversubscribeRule(), ColocateRule(), OffpeakRule())
+RULES: tuple[Rule, ...] = (
+    ReclaimRule(),
+    FewerCardsRule(),
+    SliceRule(),
+    OversubscribeRule(),
+    ColocateRule(),
+    OffpeakRule(),
+    MigRule(),
+    RehomeRule(),
+    TideRule(),
+)
 """Every rule, in the order in which their advice is applied."""

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 import numpy as np
 
-from fleet.decisions import Evidence
-from fleet.inventory import WorkloadId
+from fleet.decisions import Evidence, Saving
+from fleet.inventory import Card, CardId
 from fleet.profiles import Profile, Profiles
 from fleet.schema import Measure
 from fleet.usage import History
 from recommender.cost import saving_of
 from recommender.demand import Demand
+from recommender.mig_advice import InstanceAdvice
 from recommender.permits import Permits
 from recommender.placement import Arrangement, cards_of, rows_by_workload
 from recommender.prices import PriceBook
-from recommender.proposals import Scene
+from recommender.proposals import Cut, Scene
+from recommender.rehome import Rehoming
 
 
 def scene_of(
@@ -30,37 +33,69 @@ def scene_of(
     """Everything `proposals.propose` wants."""
     rows_of = rows_by_workload(demand)
     profile_of = {profile.workload: profile for profile in profiles.workloads}
-    changed = sorted({*arrangement.cuts, *permits.reclaimed})
+    fewer = {demand.grants[row].workload_id for row in arrangement.dropped}
+    instances = {item.workload: item.advice for item in arrangement.carved if item.stage}
+    rehomed = {item.workload for item in arrangement.rehomed}
+    changed = sorted({*arrangement.cuts, *permits.reclaimed, *fewer, *instances, *rehomed})
     cards = cards_of(demand, history.inventory)
     return Scene(
         grants=demand.grants,
         rows_of=rows_of,
         profiles=profile_of,
         evidence={
-            name: _evidence(name, rows_of[name], demand, history, profile_of.get(name), arrangement) for name in changed
+            name: evidence_of(
+                rows_of[name],
+                demand,
+                history,
+                profile_of.get(name),
+                arrangement.cuts.get(name),
+                inflation=_inflation(rows_of[name], arrangement),
+                instance=instances.get(name),
+            )
+            for name in changed
         },
         savings={card: saving_of((cards[card],), book) for card in arrangement.freed},
+        carved=arrangement.carved,
+        rehomed=arrangement.rehomed,
+        rehoming_savings={
+            item.workload: _rehoming_saving(item, demand, cards, arrangement, book) for item in arrangement.rehomed
+        },
+        cards_before=arrangement.cards_before,
         cuts=arrangement.cuts,
         moves=arrangement.moves,
         reclaimed=permits.reclaimed,
+        dropped=arrangement.dropped,
         freed=arrangement.freed,
     )
 
 
-def _evidence(
-    name: WorkloadId,
-    rows: list[int],
+def evidence_of(
+    rows: Sequence[int],
     demand: Demand,
     history: History,
     profile: Profile | None,
-    arrangement: Arrangement,
+    cut: Cut | None,
+    *,
+    inflation: float | None = None,
+    instance: InstanceAdvice | None = None,
 ) -> Evidence:
-    compute = demand.compute[rows]
+    """What advice on a workload stands on.
+
+    Args:
+        rows: its rows of the demand.
+        demand: live slices and their series.
+        history: the history they come from.
+        profile: its profile, None where it has none.
+        cut: the slice that its pods get, None where they get none.
+        inflation: P99 latency beside others / alone that is foretold; None where nobody asked.
+        instance: the MIG instance that its pods get, None where they get none.
+    """
+    compute = demand.compute[list(rows)]
     seen = np.isfinite(compute)
     first = int(seen.any(axis=0).argmax()) if seen.any() else 0
     since = history.slices.since + timedelta(seconds=first * demand.step_seconds)
     values = compute[seen].astype(float)
-    numbers: list[tuple[str, float]] = [("pods", float(len(rows)))]
+    numbers: list[tuple[str, float]] = [("pods", float(len({demand.grants[row].pod_id for row in rows})))]
     if len(values):
         quantiles = np.quantile(values, (0.5, 0.95, 0.99, 1.0))
         stem = demand.counter.value.removesuffix("_ratio")
@@ -68,13 +103,19 @@ def _evidence(
             (f"{stem}_{label}_ratio", round(float(value), 6))
             for label, value in zip(("p50", "p95", "p99", "max"), quantiles, strict=True)
         ]
-    need = demand.need_bytes[rows]
+    need = demand.need_bytes[list(rows)]
     if np.isfinite(need).any():
         numbers.append(("framebuffer_need_max_bytes", float(np.nanmax(need))))
-    cut = arrangement.cuts.get(name)
     if cut is not None:
         numbers.append(("framebuffer_granted_bytes", float(cut.framebuffer_bytes)))
         numbers.append(("compute_granted_ratio", cut.compute_ratio))
+    if instance is not None:
+        numbers.append(("card_load_max_ratio", round(instance.load_max, 6)))
+        numbers.append(("instance_framebuffer_bytes", float(instance.framebuffer_bytes)))
+        numbers.append(("instance_compute_ratio", round(instance.compute_ratio, 4)))
+        inflation = instance.inflation
+    if inflation is not None:
+        numbers.append(("latency_p99_inflation_ratio", round(inflation, 3)))
     coverage = profile.coverage_ratio if profile is not None else float(seen.mean()) if seen.size else 0.0
     return Evidence(
         since=since,
@@ -84,3 +125,16 @@ def _evidence(
         counters=(demand.counter.value, Measure.FRAMEBUFFER_USED.value),
         numbers=tuple(numbers),
     )
+
+
+def _inflation(rows: Sequence[int], arrangement: Arrangement) -> float | None:
+    """The largest inflation foretold of a workload's pods."""
+    return max((ratio for row in rows if (ratio := arrangement.inflations.get(row)) is not None), default=None)
+
+
+def _rehoming_saving(
+    item: Rehoming, demand: Demand, cards: Mapping[CardId, Card], arrangement: Arrangement, book: PriceBook
+) -> Saving:
+    left = [cards[demand.grants[row].card] for row in sorted(item.targets)]
+    taken = [card for _, card in sorted(item.targets.items()) if card.card in arrangement.taken]
+    return saving_of(left, book, taken=taken)

@@ -1,7 +1,8 @@
 """Which physical card each bin becomes: a card that one of its pods already holds, on as few nodes as possible.
 
 A pod that stays on its card is not moved, so a bin takes the card of one of its own pods; among those, nodes are
-filled one by one so that whole nodes fall free. A node's CPU and host memory are respected where they are known.
+filled one by one so that whole nodes fall free. A node's CPU and host memory are respected where they are known, and
+its taints: what a pod tolerates is not known, but it tolerates those of the node that it runs on.
 Called by `planner`.
 """
 
@@ -44,7 +45,7 @@ def seat_bins(
         One seat per card, sorted by card; a bin that fits no node's CPU or memory is dissolved onto the cards its pods
         hold. None where pods share cards so closely already that they would need more cards than they hold.
     """
-    room = _Room(inventory, grants)
+    room = NodeRoom(inventory, grants)
     kept = {grants[row].node for row in resting}
     nodes: dict[str, list[int]] = defaultdict(list)
     for number, rows in enumerate(bins):
@@ -66,10 +67,11 @@ def seat_bins(
     return tuple(seats[card] for card in sorted(seats))
 
 
-class _Room:
-    """CPU and host memory that nodes have left; nothing is known of most."""
+class NodeRoom:
+    """CPU and host memory that nodes have left, and whom they keep off; nothing is known of most."""
 
     def __init__(self, inventory: Inventory, grants: Sequence[Grant]) -> None:
+        self._taints = {node.node: frozenset(node.taints) for node in inventory.nodes if node.taints}
         self._cpu = {node.node: node.cpu_cores for node in inventory.nodes if node.cpu_cores is not None}
         self._memory = {node.node: float(node.memory_bytes) for node in inventory.nodes if node.memory_bytes}
         for grant in {(grant.pod_id, grant.container): grant for grant in grants}.values():
@@ -81,11 +83,25 @@ class _Room:
         if grant.node in self._memory:
             self._memory[grant.node] -= grant.memory_request_bytes or 0
 
+    def copy(self) -> NodeRoom:
+        """The same room, booked apart."""
+        other = NodeRoom.__new__(NodeRoom)
+        other._taints = self._taints
+        other.book(self)
+        return other
+
+    def book(self, other: NodeRoom) -> None:
+        """Takes over what another has left."""
+        self._cpu, self._memory = dict(other._cpu), dict(other._memory)
+
     def admit(self, node: str, arriving: Sequence[Grant]) -> bool:
         """Takes the room that arriving pods need; False, and nothing taken, where it is not there.
 
         Those who leave give nothing back here, so that a stage is safe before the next has begun.
         """
+        taints = self._taints.get(node, frozenset())
+        if any(not taints <= self._taints.get(grant.node, frozenset()) for grant in arriving):
+            return False
         cores = sum(grant.cpu_request_cores or 0.0 for grant in arriving)
         memory = sum(grant.memory_request_bytes or 0 for grant in arriving)
         if cores > 0 and cores > self._cpu.get(node, cores):
@@ -106,7 +122,7 @@ def _anchors(rows: Sequence[int], grants: Sequence[Grant]) -> list[int]:
 
 
 def _seat_on(
-    node: str, rows: Sequence[int], grants: Sequence[Grant], seats: dict[CardId, Seat], room: _Room
+    node: str, rows: Sequence[int], grants: Sequence[Grant], seats: dict[CardId, Seat], room: NodeRoom
 ) -> Seat | None:
     held: dict[CardId, int] = defaultdict(int)
     for row in _anchors(rows, grants):

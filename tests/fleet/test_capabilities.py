@@ -2,7 +2,16 @@
 
 import pytest
 
-from fleet.capabilities import CAPABILITIES, HAMI, FramebufferIsolation, Oversubscription, capabilities_of
+from fleet.capabilities import (
+    CAPABILITIES,
+    HAMI,
+    MIG,
+    ComputeIsolation,
+    CorePolicy,
+    FramebufferIsolation,
+    Oversubscription,
+    capabilities_of,
+)
 from fleet.errors import Misconfigured
 from fleet.settings import Settings
 
@@ -16,6 +25,16 @@ def test_hami_intercepts_and_spills_nothing() -> None:
     assert HAMI.framebuffer_isolation is FramebufferIsolation.INTERCEPTED
     assert HAMI.oversubscription is Oversubscription.ACCOUNTING_ONLY
     assert not HAMI.fault_isolation
+
+
+def test_mig_walls_off_and_lends_nothing() -> None:
+    assert (MIG.framebuffer_isolation, MIG.compute_isolation) == (FramebufferIsolation.HARDWARE, ComputeIsolation.HARD)
+    assert MIG.core_policies == (CorePolicy.HARD,)
+    assert MIG.oversubscription is Oversubscription.NONE
+    assert MIG.fault_isolation
+    assert MIG.cuts_by_mig
+    assert MIG.framebuffer_step_bytes is None, "profiles, no steps"
+    assert [record.backend for record in CAPABILITIES if record.cuts_by_mig] == ["mig"]
 
 
 def test_the_default_backend_exists() -> None:

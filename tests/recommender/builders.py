@@ -24,7 +24,10 @@ A10 = CardModelName("NVIDIA A10")
 
 @dataclass(frozen=True, kw_only=True)
 class Service:
-    """One workload: `level` of a card at its peak, `hours` in which it works, framebuffer used in GiB."""
+    """One workload: `level` of a card at its peak, `hours` in which it works, framebuffer used in GiB.
+
+    Of the cards of each pod the last `idle_cards` do nothing and hold nothing.
+    """
 
     name: str
     replicas: int = 1
@@ -37,6 +40,7 @@ class Service:
     server: str | None = "triton"
     pool_gib: float | None = None
     cards_per_pod: int = 1
+    idle_cards: int = 0
     labels: tuple[tuple[str, str], ...] = ()
     age_days: float = 30.0
     mig_profile: str | None = None
@@ -55,7 +59,8 @@ def cluster(*services: Service, days: int = 7, seed: int = 1, spare_cards: int =
     used: list[np.ndarray] = []
     for service in services:
         for replica in range(service.replicas):
-            for _ in range(service.cards_per_pod):
+            for place in range(service.cards_per_pod):
+                works_here = place < service.cards_per_pod - service.idle_cards
                 card = _card(len(cards))
                 cards.append(card)
                 grant = _grant(service, replica, card)
@@ -68,11 +73,13 @@ def cluster(*services: Service, days: int = 7, seed: int = 1, spare_cards: int =
                 )  # fmt: skip
                 hour = np.arange(steps) * STEP_SECONDS // 3600 % 24
                 works = (hour >= service.hours[0]) & (hour < service.hours[1])
+                works &= works_here
                 series = np.where(works, service.level * random.uniform(0.7, 1.0, steps), 0.0).astype(np.float32)
                 unborn = max(0, steps - round(service.age_days * PER_DAY))
                 series[:unborn] = np.nan
                 compute.append(series)
-                used.append(np.where(np.isnan(series), np.nan, service.used_gib * GIB).astype(np.float32))
+                held = service.used_gib * GIB if works_here else 0.0
+                used.append(np.where(np.isnan(series), np.nan, held).astype(np.float32))
     cards += [_card(len(cards) + number) for number in range(spare_cards)]
     nodes = tuple(Node(node=name, cluster="c") for name in sorted({card.node for card in cards}))
     inventory = Inventory(
@@ -124,7 +131,8 @@ def _grant(service: Service, replica: int, card: Card) -> Grant:
 
 def plan_of(history: History, *, risk: str = "high", **options: Any) -> Plan:
     """The plan for a history, profiled on the way."""
-    settings = Settings.model_validate({"risk": {"preset": risk}, "plan": {"spare_card_ratio": 0.0}})
+    chosen = {"risk": {"preset": risk}, "plan": {"spare_card_ratio": 0.0}, **options.pop("settings", {})}
+    settings = Settings.model_validate(chosen)
     profiles = profile_fleet(history, settings=settings.analyzer, now=NOW)
     capability = options.pop("capability", HAMI)
     return make_plan(history, profiles, settings=settings, capability=capability, now=NOW, **options)

@@ -3,18 +3,24 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fleet.capabilities import HAMI, WHOLE_CARDS
+from fleet.capabilities import HAMI, MIG, WHOLE_CARDS
 from fleet.decisions import RecommendationKind
 from fleet.documents import document
 from fleet.inventory import Priority
 from tests.recommender.builders import Service, cluster, plan_of
+from tests.recommender.mig_builders import holder, on_a100
+from tests.recommender.test_rehome import PRICES, SMALL
+from tests.recommender.test_rehome import on_a100 as on_a100_beside_l4
 
 GOLDEN = Path(__file__).parent / "golden"
 
 CASES = {
+    "fewer_cards": cluster(Service(name="greedy", replicas=2, level=0.9, used_gib=20.0, cards_per_pod=4, idle_cards=3)),
+    "tide": cluster(Service(name="by-day", replicas=6, level=0.9, used_gib=20.0, hours=(8, 20))),
     "reclaim": cluster(
         Service(name="idle-book", kind="Notebook", level=0.0, priority=Priority.NORMAL, server="jupyter"),
         Service(name="busy", level=0.9, used_gib=20.0),
@@ -31,12 +37,26 @@ CASES = {
         Service(name="full", replicas=8, level=0.9, used_gib=20.0),
         days=21,
     ),
+    "mig": on_a100(
+        *(Service(name=f"small-{n}", replicas=2, level=0.08, used_gib=6.0) for n in range(3)),
+        holder("roomy", "3g.40gb", 6, level=0.2),
+        Service(name="full", level=0.9, used_gib=60.0),
+    ),
+    "rehome": on_a100_beside_l4(SMALL, Service(name="full", level=0.9, used_gib=60.0)),
 }
+OPTIONS: dict[str, dict[str, Any]] = {
+    "mig": {"capability": MIG},
+    "rehome": {"settings": PRICES, "only": RecommendationKind.REHOME},
+}
+
+
+def test_every_kind_has_a_golden_file() -> None:
+    assert {file.stem for file in GOLDEN.glob("*.json")} == set(CASES) == {kind.value for kind in RecommendationKind}
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_rule_proposes_what_its_golden_file_says(name: str) -> None:
-    plan = plan_of(CASES[name])
+    plan = plan_of(CASES[name], **OPTIONS.get(name, {}))
     kind = RecommendationKind(name)
     found = {
         "recommendations": [document(item) for item in plan.recommendations if item.kind is kind],
@@ -98,7 +118,8 @@ def test_hard_isolated_pod_shares_with_its_own_namespace_alone() -> None:
 
 def test_backend_that_cannot_share_withholds_sharing_and_names_the_fact() -> None:
     plan = plan_of(CASES["slice"], capability=WHOLE_CARDS)
-    assert not plan.recommendations
+    # Stepping back in quiet hours needs no sharing.
+    assert {item.kind for item in plan.recommendations} <= {RecommendationKind.TIDE}
     assert {item.reason for item in plan.withheld} == {"backend_cannot_share"}
     assert all("slices_per_card_max=1" in item.detail for item in plan.withheld)
 

@@ -1,0 +1,62 @@
+"""Seats: pods go where a scheduler would let them."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fleet.inventory import Node
+from fleet.units import GIB
+from fleet.usage import History
+from recommender.seating import NodeRoom
+from tests.recommender.builders import Service, cluster, plan_of
+
+PAIR = (Service(name="left", level=0.1), Service(name="fill", replicas=3, level=0.9, used_gib=20.0),
+        Service(name="right", level=0.1))  # fmt: skip
+"""Two small services on two nodes of four cards."""
+
+
+def with_nodes(history: History, **changes: Mapping[str, Any]) -> History:
+    nodes = tuple(replace(node, **changes.get(node.node.replace("-", "_"), {})) for node in history.inventory.nodes)
+    return replace(history, inventory=replace(history.inventory, nodes=nodes))
+
+
+def nodes_shared(history: History) -> list[str | None]:
+    return [card.node for card in plan_of(history).placement if len(card.slices) > 1]
+
+
+def test_two_small_services_share_a_card() -> None:
+    assert len(nodes_shared(cluster(*PAIR))) == 1
+
+
+def test_a_tainted_node_takes_nobody_who_is_not_on_such_a_one() -> None:
+    taint = {"taints": ("team=vision:NoSchedule",)}
+    assert nodes_shared(with_nodes(cluster(*PAIR), node_1=taint)) == ["node-0"]
+    assert nodes_shared(with_nodes(cluster(*PAIR), node_0=taint)) == ["node-1"]
+    assert nodes_shared(with_nodes(cluster(*PAIR), node_0=taint, node_1={"taints": ("team=ads:NoSchedule",)})) == []
+
+
+def test_taints_that_both_nodes_have_part_nobody() -> None:
+    taint = {"taints": ("nvidia.com/gpu=present:NoSchedule",)}
+    assert len(nodes_shared(with_nodes(cluster(*PAIR), node_0=taint, node_1=taint))) == 1
+
+
+@pytest.mark.parametrize("left", ["cpu_cores", "memory_bytes"])
+def test_a_node_without_room_takes_nobody(left: str) -> None:
+    asks: dict[str, Any] = {"cpu_request_cores": 4.0, "memory_request_bytes": 16 * GIB}
+    services = [replace(service, changes=asks) for service in PAIR]
+    history = cluster(*services)
+    full = {"cpu_cores": 16.0, "memory_bytes": 64 * GIB}
+    room = {"cpu_cores": 64.0, "memory_bytes": 256 * GIB}
+    assert nodes_shared(with_nodes(history, node_0={**room, left: full[left]}, node_1=room)) == ["node-1"]
+
+
+def test_what_is_tried_is_not_booked() -> None:
+    history = cluster(Service(name="web", changes={"cpu_request_cores": 4.0}))
+    nodes = (Node(node="node-0", cluster="c", cpu_cores=8.0), Node(node="other", cluster="c", cpu_cores=4.0))
+    room = NodeRoom(replace(history.inventory, nodes=nodes), history.inventory.grants)
+    tried = room.copy()
+    assert tried.admit("other", history.inventory.grants)
+    assert not tried.admit("other", history.inventory.grants)
+    assert room.admit("other", history.inventory.grants)

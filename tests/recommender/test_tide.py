@@ -1,0 +1,151 @@
+"""The tide: who steps back when, which machines fall free, and what the days seen say against it."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fleet.inventory import CardId
+from fleet.usage import History
+from recommender.demand import Demand, demand_of
+from recommender.tide import LOAD_MAX, WINDOW_HOURS_MAX, WINDOW_HOURS_MIN, Candidate, Tide, tide_of
+from tests.recommender.builders import Service, cluster
+
+
+def candidates(demand: Demand, *, replicas_min: int = 1) -> list[Candidate]:
+    held = Counter(grant.card for grant in demand.grants)
+    found = []
+    for number, name in enumerate(demand.workloads):
+        rows = tuple(int(row) for row in np.flatnonzero(demand.workload_of == number))
+        alone = tuple(row for row in rows if held[demand.grants[row].card] == 1)
+        found.append(Candidate(workload=name, rows=rows, free_rows=alone, replicas_min=replicas_min))
+    return found
+
+
+def tide(history: History, *, zone: str = "UTC", limit: float = 0.02, replicas_min: int = 1) -> Tide | None:
+    demand = demand_of(history)
+    return tide_of(
+        demand,
+        candidates(demand, replicas_min=replicas_min),
+        since=history.slices.since,
+        time_zone=zone,
+        violation_ratio_max=limit,
+        held_by=Counter(grant.card for grant in demand.grants),
+        node_of={grant.card: grant.node for grant in demand.grants},
+    )
+
+
+DAY_SHIFT = cluster(Service(name="web", replicas=8, level=0.8, hours=(8, 20)))
+
+
+def test_a_service_of_the_day_steps_back_at_night() -> None:
+    found = tide(DAY_SHIFT)
+    assert found is not None
+    (ebb,) = found.ebbs
+    assert (found.start_hour, found.hours) == (20, 12)
+    assert (ebb.replicas, ebb.replicas_all, len(ebb.frees)) == (1, 8, 7)
+    assert ebb.violation_ratio == 0.0
+    (scheduled,) = found.schedule
+    assert (scheduled.start, scheduled.end, scheduled.replicas) == ("20:00", "08:00", 1)
+
+
+def test_the_window_is_local() -> None:
+    found = tide(DAY_SHIFT, zone="Asia/Shanghai")
+    assert found is not None
+    assert found.start_hour == 4  # 20:00 UTC
+
+
+def test_machines_fall_free_whole_where_they_can() -> None:
+    found = tide(DAY_SHIFT)
+    assert found is not None
+    # Eight replicas on two machines of four; one stays, so one machine falls free.
+    assert len(found.nodes_freed) == 1
+
+
+def test_replicas_that_are_to_stay_stay() -> None:
+    found = tide(DAY_SHIFT, replicas_min=5)
+    assert found is not None
+    assert found.ebbs[0].replicas == 5
+    assert tide(DAY_SHIFT, replicas_min=8) is None
+
+
+def test_nobody_steps_back_who_works_round_the_clock() -> None:
+    assert tide(cluster(Service(name="web", replicas=8, level=0.8))) is None
+
+
+def test_two_days_are_no_habit() -> None:
+    assert tide(cluster(Service(name="web", replicas=8, level=0.8, hours=(8, 20)), days=2)) is None
+
+
+def test_noise_frees_no_window_that_it_would_break() -> None:
+    noise = cluster(Service(name="web", replicas=8, level=0.2))
+    draw = np.random.default_rng(3)
+    for series in noise.slices.mean.values():
+        series[:] = np.where(draw.random(series.shape[1]) < 0.02, 0.95, 0.02).astype(np.float32)[None, :]
+    found = tide(noise, limit=0.001)
+    assert found is None or all(ebb.violation_ratio <= 0.001 for ebb in found.ebbs)
+
+
+def test_a_night_shift_on_one_day_is_counted_against_the_window() -> None:
+    history = cluster(Service(name="web", replicas=8, level=0.8, hours=(8, 20)))
+    history.slices.mean[next(iter(history.slices.mean))][:, 144 * 5 : 144 * 5 + 36] = 0.9
+    for series in history.slices.mean.values():
+        series[:, 144 * 5 : 144 * 5 + 36] = 0.9
+    found = tide(history)
+    assert found is not None
+    (ebb,) = found.ebbs
+    # The hours of that night are needed in full from now on: the window keeps clear of them.
+    assert (found.start_hour, found.hours) == (20, 4)
+    assert ebb.violation_ratio == 0.0
+
+
+def test_a_card_that_others_share_does_not_fall_free() -> None:
+    demand = demand_of(DAY_SHIFT)
+    shared = [
+        Candidate(workload=item.workload, rows=item.rows, free_rows=(), replicas_min=1) for item in candidates(demand)
+    ]
+    found = tide_of(
+        demand, shared, since=DAY_SHIFT.slices.since, time_zone="UTC", violation_ratio_max=1.0,
+        held_by=Counter(grant.card for grant in demand.grants),
+        node_of={grant.card: grant.node for grant in demand.grants},
+    )  # fmt: skip
+    assert found is None
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    services=st.lists(
+        st.tuples(st.integers(2, 6), st.floats(0.05, 0.95), st.integers(0, 20), st.integers(1, 12)),
+        min_size=1,
+        max_size=4,
+    ),
+    days=st.integers(1, 9),
+)
+def test_what_stays_carries_every_hour_that_was_seen(
+    services: Sequence[tuple[int, float, int, int]], days: int
+) -> None:
+    history = cluster(
+        *(
+            Service(name=f"s{number}", replicas=replicas, level=level, hours=(start, min(24, start + length)))
+            for number, (replicas, level, start, length) in enumerate(services)
+        ),
+        days=days,
+    )
+    found = tide(history)
+    if found is None:
+        return
+    assert WINDOW_HOURS_MIN <= found.hours <= WINDOW_HOURS_MAX
+    demand = demand_of(history)
+    hour = np.arange(demand.steps) * demand.step_seconds // 3600 % 24
+    inside = np.isin(hour, (found.start_hour + np.arange(found.hours)) % 24)
+    freed: list[CardId] = [card for ebb in found.ebbs for card in ebb.frees]
+    assert len(freed) == len(set(freed)) == found.cards_freed
+    for ebb in found.ebbs:
+        rows = np.flatnonzero(demand.workload_of == demand.workloads.index(ebb.workload))
+        load = np.nansum(demand.compute[rows], axis=0)[inside].max()
+        assert 1 <= ebb.replicas < ebb.replicas_all
+        assert load <= ebb.replicas * LOAD_MAX + 1e-6
+        assert ebb.load_max == pytest.approx(load, rel=1e-5)
