@@ -35,6 +35,7 @@ VERBS = (
     "recommend",
     "explain",
     "backtest",
+    "simulate",
     "plan",
     "apply",
     "undo",

@@ -1,0 +1,63 @@
+"""`gputide simulate` as a user meets it."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.gputide.conftest import Program
+
+
+def test_same_call_says_the_same(small_fleet: Path, tmp_path: Path, program: Program) -> None:
+    call = ("simulate", str(small_fleet), "--policy", "percentile", "--replan", "daily", "--format", "json")
+    first, second = (program(tmp_path, *call) for _ in range(2))
+    assert first.status == 0, first.err
+    assert first.out == second.out
+
+
+def test_our_plan_is_played_beside_whole_cards(small_fleet: Path, tmp_path: Path, program: Program) -> None:
+    said = program(
+        tmp_path / "data", "simulate", str(small_fleet), "--policy", "whole-cards", "--policy", "gputide",
+        "--format", "json",
+    )  # fmt: skip
+    assert said.status == 0, said.err
+    whole, ours = said.document["performances"]
+    assert said.document["schema"] == "gputide.simulation/v1"
+    assert (whole["policy"], whole["saved_ratio"], whole["violation_ratio"]) == ("whole-cards", 0.0, 0.0)
+    assert ours["relief"] is True
+    assert ours["saved_ratio"] > 0
+    assert ours["cards_peak"] >= ours["cards_opening"]
+    assert not (tmp_path / "data").exists()
+
+
+def test_table_has_a_row_for_each_policy(small_fleet: Path, tmp_path: Path, program: Program) -> None:
+    said = program(
+        tmp_path, "simulate", str(small_fleet), "--policy", "maxima", "--policy", "idle-culler", "--no-relief",
+        "--replan", "daily", "--days", "2",
+    )  # fmt: skip
+    assert said.status == 0, said.err
+    assert "maxima" in said.out
+    assert "idle-culler" in said.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (("--policy", "hope"), 2, "hope"),
+        (("--reaction", "0s"), 2, "--reaction 0s"),
+        (("--load-rate", "0GiB"), 2, "--load-rate 0GiB"),
+        (("--days", "10"), 3, "--days 10"),
+        (("--days", "0"), 2, "--days"),
+    ],
+)
+def test_wrong_use_is_said(
+    arguments: tuple[str, ...], status: int, words: str, small_fleet: Path, tmp_path: Path, program: Program
+) -> None:
+    said = program(tmp_path, "simulate", str(small_fleet), *arguments)
+    assert said.status == status
+    assert words in said.err
+
+
+def test_folder_without_a_trace_is_named(tmp_path: Path, program: Program) -> None:
+    said = program(tmp_path, "simulate", str(tmp_path / "nowhere"))
+    assert said.status == 6
+    assert "nowhere" in said.err
