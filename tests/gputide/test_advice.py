@@ -1,0 +1,44 @@
+"""Advice beside the plan, through the real program: back-test with its picture, cordons, measured pairs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.gputide.conftest import Program
+
+
+def test_backtest_draws_what_it_says(replayed: Path, program: Program, tmp_path: Path) -> None:
+    picture = tmp_path / "frontier.html"
+    said = program(
+        replayed, "backtest", "--train-days", "5", "--test-days", "2", "--picture", str(picture), "--format", "json"
+    )
+    assert said.status == 0, said.err
+    page = picture.read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    for score in said.document["scores"]:
+        assert score["rule"] in page
+    assert "https://" not in page.split("<script>")[0]
+
+
+def test_backtest_names_a_picture_that_cannot_be_written(replayed: Path, program: Program, tmp_path: Path) -> None:
+    target = tmp_path / "nowhere" / "frontier.html"
+    said = program(replayed, "backtest", "--train-days", "5", "--test-days", "2", "--picture", str(target))
+    assert said.status == 2
+    assert str(target) in said.err
+
+
+def test_cordons_name_cards_that_stand_there(replayed: Path, program: Program) -> None:
+    said = program(replayed, "plan", "cordon", "--format", "json")
+    assert said.status == 0, said.err
+    assert set(said.document) == {"cordons", "stranded"}
+    for cordon in said.document["cordons"]:
+        assert cordon["cards"]
+        assert all(place["target"] not in cordon["cards"] for place in cordon["relocations"])
+
+
+def test_measured_pairs_that_cannot_be_read_are_named(replayed: Path, program: Program, tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("victim,aggressor,speed_ratio\nweb,train,9\n", encoding="utf-8")
+    said = program(replayed, "recommend", "--what-if", f"recommender.measured_pairs={pairs}")
+    assert said.status == 2
+    assert "line 2: speed_ratio='9'" in said.err
