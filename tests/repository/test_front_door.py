@@ -13,7 +13,7 @@ from typer import Typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
-DRIVERS = ("dash", "duckdb", "kafka", "lightkube", "numba", "pandas", "plotly", "pyhive", "pynvml")
+DRIVERS = ("dash", "duckdb", "highspy", "kafka", "numba", "pandas", "plotly", "pyhive", "pynvml")
 
 
 @pytest.fixture
