@@ -79,6 +79,12 @@ class Case:
         return self.has_flag(LATENCY_CRITICAL_LABEL)
 
     @property
+    def video_ratio_max(self) -> float:
+        """Largest use of its encoders and decoders, 0-1; 0 where not collected."""
+        engines = None if self.profile is None else self.profile.engines
+        return 0.0 if engines is None else max(engines.encoder_max or 0.0, engines.decoder_max or 0.0)
+
+    @property
     def warm_replicas(self) -> int:
         """Replicas that must stay warm, by annotation or by the owner's own minimum."""
         asked = [value for grant in self.grants if (value := grant.label(WARM_REPLICAS_LABEL))]

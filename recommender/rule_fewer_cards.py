@@ -22,11 +22,11 @@ class FewerCardsRule:
             return general
         if any(grant.mig_profile for grant in case.grants):
             return case.refuse(self.kind, "mig", "a pod holds a MIG instance; instances are not counted in cards")
-        engines = None if case.profile is None else case.profile.engines
-        used = [] if engines is None else [engines.encoder_max or 0.0, engines.decoder_max or 0.0]
-        if max(used, default=0.0) > case.settings.analyzer.idle_ratio_max:
+        if case.video_ratio_max > case.settings.analyzer.idle_ratio_max:
             return case.refuse(
-                self.kind, "video_engines", f"its video engines work up to {max(used):.0%}, on cards that can't be told"
+                self.kind,
+                "video_engines",
+                f"its video engines work up to {case.video_ratio_max:.0%}, on cards that can't be told",
             )
         if case.spare_held_bytes > case.settings.analyzer.idle_held_bytes_min:
             return case.refuse(

@@ -62,11 +62,11 @@ class MigRule:
                 "preallocation_hides_need",
                 "its server takes its framebuffer at start and reports no KV-cache usage, so what it needs is unknown",
             )
-        engines = None if case.profile is None else case.profile.engines
-        used = [] if engines is None else [engines.encoder_max or 0.0, engines.decoder_max or 0.0]
-        if max(used, default=0.0) > case.settings.analyzer.idle_ratio_max:
+        if case.video_ratio_max > case.settings.analyzer.idle_ratio_max:
             return case.refuse(
-                self.kind, "video_engines", f"its video engines work up to {max(used):.0%}; few instances have any"
+                self.kind,
+                "video_engines",
+                f"its video engines work up to {case.video_ratio_max:.0%}; few instances have any",
             )
         if case.seen_seconds < DAYS_MIN * DAY_SECONDS:
             return case.refuse(
