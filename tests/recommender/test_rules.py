@@ -5,12 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fleet.capabilities import HAMI, MIG, WHOLE_CARDS
 from fleet.decisions import RecommendationKind
 from fleet.documents import document
 from fleet.inventory import Priority
+from fleet.schema import Measure
 from tests.recommender.builders import Service, cluster, plan_of
 from tests.recommender.mig_builders import holder, on_a100
 from tests.recommender.test_rehome import PRICES, SMALL
@@ -134,3 +136,16 @@ def test_accounting_backend_never_oversubscribes_framebuffer() -> None:
     plan = plan_of(CASES["oversubscribe"])
     assert all(card.framebuffer_oversubscription_ratio <= 1 for card in plan.placement)
     assert "framebuffer_not_oversubscribed" in {item.reason for item in plan.withheld}
+
+
+def test_whoever_uses_video_engines_keeps_the_cards_that_have_them() -> None:
+    history = cluster(
+        Service(name="greedy", replicas=2, level=0.9, used_gib=20.0, cards_per_pod=4, idle_cards=3),
+        Service(name="coder", level=0.05),
+    )
+    working = np.where(np.isnan(history.slices.mean[Measure.SM_ACTIVE]), np.nan, 0.5).astype(np.float32)
+    seen = {**history.slices.mean, Measure.ENCODER: working}
+    history = replace(history, slices=replace(history.slices, mean=seen, peak=seen))
+    refused = {(item.workload.rpartition("/")[2], item.kind) for item in plan_of(history).refused
+               if item.reason == "video_engines"}  # fmt: skip
+    assert {("greedy", RecommendationKind.FEWER_CARDS), ("coder", RecommendationKind.REHOME)} <= refused
