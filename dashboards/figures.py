@@ -165,8 +165,8 @@ def frontier_figure(points: Sequence[FrontierPoint], *, height_px: int = 250) ->
          "line": {"color": ACCENT, "width": 1, "dash": "dot"}},
         _points(chosen, ACCENT, "circle-open", 18, "markers", width=2),
     ]  # fmt: skip
-    worst = max((point.violation_ratio for point in points), default=0.01)
-    best = max((point.cards_freed for point in points), default=1)
+    worst = max((point.violation_ratio for point in points), default=0.0) or 0.001
+    best = max((point.cards_freed for point in points), default=0) or 1
     layout = figure_layout(
         xaxis={"title": {"text": "predicted harm, share of active time", "font": {"size": 11}}, "tickformat": ".2~%",
                "range": [-0.08 * worst, worst * 1.28]},

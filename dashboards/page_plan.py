@@ -25,6 +25,7 @@ from dashboards.page_plan_rollout import (
     undo_reason,
     undo_words,
 )
+from dashboards.page_plan_tide import tide
 from dashboards.queries import PlanEntry, Views
 from dashboards.rows import (
     age_words,
@@ -91,6 +92,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
             ),
             card("Stages", *[_stage(plan, stage, chosen, address) for stage in plan.stages],
                  note="each is safe if the plan stops after it"),
+            card("Tide", tide(plan), note="a schedule: Apply leaves replicas as they are") if plan.schedule else None,
             _refused(plan),
         ],
         className="page plan",

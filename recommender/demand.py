@@ -7,6 +7,7 @@ sample again. Pure.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,11 +33,13 @@ class Demand:
         grants: the live grants, (rows).
         workloads: the workloads they belong to, sorted.
         workload_of: number of each row's workload, (rows,), int32.
-        compute: demand, share of a card, (rows, steps), NaN = not collected.
+        compute: demand, share of a card's busiest engine: computing, encoder or decoder, (rows, steps), NaN = not
+            collected. A transcoder works on a card without its SMs.
+        counted: demand by `counter` alone, likewise.
         used_bytes: framebuffer used, (rows, steps).
         need_bytes: framebuffer needed, less the unused part of a pre-allocated KV cache, (rows, steps).
         has_need: False where a server pre-allocates and nothing shows what it needs, (rows,), bool.
-        counter: column the demand was read from.
+        counter: column that demand of computing was read from.
         step_seconds: length of a step.
         steps_per_day: steps of a day.
     """
@@ -45,6 +48,7 @@ class Demand:
     workloads: tuple[WorkloadId, ...]
     workload_of: NDArray[np.int32]
     compute: Float32
+    counted: Float32
     used_bytes: Float32
     need_bytes: Float32
     has_need: NDArray[np.bool_]
@@ -86,6 +90,7 @@ def demand_of(history: History) -> Demand:
     counter = Measure.SM_ACTIVE
     if sm_active is None or not np.isfinite(sm_active).any():
         counter = Measure.DUTY_CYCLE
+    counted = _taken(grid.mean.get(counter), rows, grid.steps)
     used = _taken(grid.peak.get(Measure.FRAMEBUFFER_USED), rows, grid.steps)
     cache = grid.peak.get(Measure.KV_CACHE_USAGE)
     pools = np.array([np.nan if g.kv_cache_pool_bytes is None else g.kv_cache_pool_bytes for g in grants], float)
@@ -96,13 +101,27 @@ def demand_of(history: History) -> Demand:
         grants=grants,
         workloads=names,
         workload_of=np.array([number[grant.workload_id] for grant in grants], np.int32),
-        compute=_taken(grid.mean.get(counter), rows, grid.steps),
+        compute=_busiest(
+            counted, [_taken(grid.mean[engine], rows, grid.steps) for engine in VIDEO if engine in grid.mean]
+        ),
+        counted=counted,
         used_bytes=used,
         need_bytes=framebuffer_need(used, usage, pools),
         has_need=_has_need(grants, pools, usage),
         counter=counter,
         step_seconds=grid.step_seconds,
     )
+
+
+VIDEO = (Measure.ENCODER, Measure.DECODER)
+"""Engines beside the SMs that a card has one or a few of, shared by all that sit on it."""
+
+
+def _busiest(counted: Float32, video: Sequence[Float32]) -> Float32:
+    busiest = counted
+    for engine in video:
+        busiest = np.fmax(busiest, engine)
+    return busiest
 
 
 def _taken(values: Float32 | None, rows: NDArray[np.int64], steps: int) -> Float32:

@@ -22,12 +22,6 @@ class FewerCardsRule:
             return general
         if any(grant.mig_profile for grant in case.grants):
             return case.refuse(self.kind, "mig", "a pod holds a MIG instance; instances are not counted in cards")
-        if case.video_ratio_max > case.settings.analyzer.idle_ratio_max:
-            return case.refuse(
-                self.kind,
-                "video_engines",
-                f"its video engines work up to {case.video_ratio_max:.0%}, on cards that can't be told",
-            )
         if case.spare_held_bytes > case.settings.analyzer.idle_held_bytes_min:
             return case.refuse(
                 self.kind,

@@ -90,7 +90,7 @@ def evidence_of(
         inflation: P99 latency beside others / alone that is foretold; None where nobody asked.
         instance: the MIG instance that its pods get, None where they get none.
     """
-    compute = demand.compute[list(rows)]
+    compute = demand.counted[list(rows)]
     seen = np.isfinite(compute)
     first = int(seen.any(axis=0).argmax()) if seen.any() else 0
     since = history.slices.since + timedelta(seconds=first * demand.step_seconds)

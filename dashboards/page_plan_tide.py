@@ -1,0 +1,41 @@
+"""The tide of a plan: who steps back in which hours, and what falls free; a part of the plan page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import html
+
+from dashboards.page_frame import table
+from fleet.decisions import Plan, RecommendationKind
+from fleet.units import format_count
+
+ROWS_MAX = 40
+"""Workloads shown on the page; the command line shows all."""
+
+
+def tide(plan: Plan) -> Any:
+    """The window, what falls free in it, and one line per workload; None where nobody steps back."""
+    if not plan.schedule:
+        return None
+    window = plan.schedule[0]
+    cards = {card for item in plan.schedule for card in item.frees}
+    hours = sum(
+        item.low_priority_gpu_hours_per_week for item in plan.recommendations if item.kind is RecommendationKind.TIDE
+    )
+    more = len(plan.schedule) - ROWS_MAX
+    return html.Div(
+        [
+            html.P(
+                f"{window.start} – {window.end} ({window.time_zone}): {format_count(len(cards))} cards of "
+                f"{format_count(len(plan.schedule))} workloads fall free, {format_count(round(hours))} GPU-h a week "
+                "for other work."
+            ),
+            table(
+                (("workload", "t"), ("replicas then", "n"), ("cards free", "n")),
+                [(item.workload, item.replicas, len(item.frees)) for item in plan.schedule[:ROWS_MAX]],
+            ),
+            html.P(f"… and {format_count(more)} more: `gputide plan show`", className="soft") if more > 0 else None,
+        ],
+        className="tide",
+    )
