@@ -249,7 +249,7 @@ def _actions(profile: Profile) -> list[Any]:
     commands = (
         ("Leave it alone", f"kubectl -n {profile.namespace} annotate {kind} {name} {OPT_OUT_LABEL}=true"),
         ("Latency-critical", f"kubectl -n {profile.namespace} annotate {kind} {name} {LATENCY_CRITICAL_LABEL}=true"),
-        ("Explain", f"gputide explain {profile.workload}"),
+        ("What is proposed", "gputide plan show"),
     )
     return [
         html.Div(
