@@ -21,22 +21,21 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from exporter.cluster_access import find_access
-from exporter.cluster_connection import Answer, ApiConnection, Asked
-from exporter.cluster_page import open_page
 from exporter.cluster_reader import (
     API_RESOURCES,
     ApiResource,
-    Busy,
     EventKind,
     Expired,
     Manifest,
     Page,
-    TooLarge,
     Watched,
     WatchEvent,
 )
 from fleet.errors import Corrupt, Misconfigured, Unavailable
+from fleet.kubernetes_api.access import find_access
+from fleet.kubernetes_api.answers import TooLarge, read_body, said, unavailable
+from fleet.kubernetes_api.connection import Answer, ApiConnection, Asked
+from fleet.kubernetes_api.page import open_page
 
 PAGE_BYTES_MAX = 64 * 1024 * 1024
 """Most bytes of one page; a larger one is asked for again with fewer objects."""
@@ -56,7 +55,6 @@ _OVERTIME_SECONDS = 30.0
 _JSON = "application/json"
 _METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-_SAID_LENGTH_MAX = 300
 _REFUSAL_BYTES_MAX = 1024 * 1024
 _OF_A_NODE = (Watched.PODS, Watched.RESOURCE_SLICES)
 # An owner's name is what a tenant wrote: only what can be a name becomes part of a path.
@@ -75,6 +73,7 @@ class KubernetesReader:
         watch_seconds: after this time, or up to a quarter less, the server ends a watch, and the next goes on where it
             stood.
         page_bytes_max: most bytes of one page; None for what fits a node or a cluster.
+        setting: which setting names the kubeconfig, for messages.
 
     Raises:
         Misconfigured: no configuration, one that can't be read, or that needs what is not understood.
@@ -88,8 +87,10 @@ class KubernetesReader:
         node: str | None = None,
         watch_seconds: int = WATCH_SECONDS,
         page_bytes_max: int | None = None,
+        setting: str = "exporter.kubeconfig",
     ) -> None:
-        self._connection = ApiConnection(find_access(kubeconfig, context))
+        access = find_access(kubeconfig, context, setting=setting)
+        self._connection = ApiConnection(access, "gputide-exporter")
         self._selectors = {} if node is None else dict.fromkeys(_OF_A_NODE, f"spec.nodeName={node}")
         self._watch_seconds = watch_seconds
         self._page_bytes_max = page_bytes_max or (PAGE_BYTES_MAX if node is None else NODE_PAGE_BYTES_MAX)
@@ -170,9 +171,9 @@ class KubernetesReader:
             is_stream=True,
         )
         try:
-            with self._connection.get(asked) as answer:
+            with self._connection.ask(asked) as answer:
                 if answer.status != http.client.OK:
-                    raise self._refusal(watched, "watch", answer.status, _read(answer, _REFUSAL_BYTES_MAX), answer)
+                    raise self._refusal(watched, "watch", answer.status, read_body(answer, _REFUSAL_BYTES_MAX), answer)
                 for line in _lines(answer, watched):
                     yield self._event(watched, line)
         except Expired:
@@ -206,8 +207,8 @@ class KubernetesReader:
         return None if body is None else _decoded(body, watched)
 
     def _body(self, watched: Watched, verb: str, asked: Asked, *, bytes_max: int | None = None) -> bytearray | None:
-        with self._connection.get(asked) as answer:
-            body = _read(answer, bytes_max or self._page_bytes_max)
+        with self._connection.ask(asked) as answer:
+            body = read_body(answer, bytes_max or self._page_bytes_max)
         if answer.status == http.client.NOT_FOUND:
             return None
         if answer.status != http.client.OK:
@@ -231,26 +232,22 @@ class KubernetesReader:
     def _refusal(
         self, watched: Watched, verb: str, status: int, told: bytearray | Manifest, answer: Answer | None = None
     ) -> Exception:
-        said = _said(told)
+        words = said(told)
         what = f"cannot {verb} {watched.value} at {self._server}"
         match status:
             case http.client.NOT_FOUND:
                 return Expired(f"{what}: it is not served any more")
             case http.client.GONE:
-                return Expired(f"{what}: what was read is too old to go on from: {said}")
+                return Expired(f"{what}: what was read is too old to go on from: {words}")
             case http.client.FORBIDDEN:
                 wanted = API_RESOURCES[watched]
                 verbs = '["get"]' if verb == "get" else '["list", "watch"]'
                 rule = f'{{apiGroups: ["{wanted.group}"], resources: ["{wanted.plural}"], verbs: {verbs}}}'
-                return Misconfigured(f"{what}: verb {verb} is forbidden ({said}); add rule {rule} of {RULES_FILE}")
+                return Misconfigured(f"{what}: verb {verb} is forbidden ({words}); add rule {rule} of {RULES_FILE}")
             case http.client.UNAUTHORIZED:
-                return Misconfigured(f"{what}: the server does not know who asks ({said}); check token and kubeconfig")
-        message = f"{what}: status {status}: {said}"
-        seconds = None if answer is None else answer.retry_after
-        if seconds is not None and seconds.isascii() and seconds.isdigit():
-            # As a date, which it may be too, no API server writes it.
-            return Busy(message, retry_after_seconds=float(seconds[:9]))
-        return Unavailable(message)
+                return Misconfigured(f"{what}: the server does not know who asks ({words}); check token and kubeconfig")
+        message = f"{what}: status {status}: {words}"
+        return unavailable(message, answer)
 
     def _group(self, watched: Watched) -> str:
         return _prefix(API_RESOURCES[watched], self._versions.get(watched) or API_RESOURCES[watched].versions[0])
@@ -277,15 +274,6 @@ def _prefix(wanted: ApiResource, version: str) -> str:
     return f"/apis/{wanted.group}/{version}" if wanted.group else f"/api/{version}"
 
 
-def _read(answer: Answer, bytes_max: int) -> bytearray:
-    body = bytearray()
-    for part in answer.parts():
-        body += part
-        if len(body) > bytes_max:
-            raise TooLarge(f"cannot read an answer of status {answer.status}: larger than {bytes_max} bytes")
-    return body
-
-
 def _lines(answer: Answer, watched: Watched) -> Iterator[bytes | bytearray]:
     rest = bytearray()
     for part in answer.parts():
@@ -306,14 +294,3 @@ def _decoded(body: bytes | bytearray, watched: Watched) -> dict[str, Any]:
     if not isinstance(decoded, dict):
         raise Unavailable(f"cannot read what was answered of {watched.value}: no object")
     return decoded
-
-
-def _said(told: bytearray | Manifest) -> str:
-    """What a refusal says, cut."""
-    if isinstance(told, bytearray):
-        try:
-            decoded = json.loads(told)
-        except (ValueError, RecursionError):
-            return told[:_SAID_LENGTH_MAX].decode(errors="replace")
-        told = decoded if isinstance(decoded, dict) else {}
-    return str(told.get("message", ""))[:_SAID_LENGTH_MAX]

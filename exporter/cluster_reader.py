@@ -11,13 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from fleet.errors import Corrupt, Unavailable
+from fleet.errors import Unavailable
 
 Manifest = Mapping[str, object]
 """An object as the API serves it."""
-
-RETRY_AFTER_SECONDS_MAX = 300.0
-"""Longest time for which a server that is busy is left alone."""
 
 
 class Watched(StrEnum):
@@ -134,22 +131,6 @@ class Page:
 
 class Expired(Unavailable):
     """The version, or the token of the next page, is too old for the API server: the list must be read anew."""
-
-
-class Busy(Unavailable):
-    """The API server wants to be left alone for a while.
-
-    Attributes:
-        retry_after_seconds: for how long; never more than `RETRY_AFTER_SECONDS_MAX`.
-    """
-
-    def __init__(self, message: str, *, retry_after_seconds: float) -> None:
-        super().__init__(message)
-        self.retry_after_seconds = min(max(0.0, retry_after_seconds), RETRY_AFTER_SECONDS_MAX)
-
-
-class TooLarge(Corrupt):
-    """A page is larger than is read at once: fewer objects must be asked for."""
 
 
 class ClusterReader(Protocol):

@@ -19,9 +19,10 @@ from typing import Generic, Protocol, TypeVar
 from exporter.allocation.manifest import Shared
 from exporter.allocation.objects import key_of, version_of
 from exporter.allocation.records import Key
-from exporter.cluster_backoff import Backoff
-from exporter.cluster_reader import Busy, ClusterReader, EventKind, Expired, Manifest, TooLarge, Watched
+from exporter.cluster_reader import ClusterReader, EventKind, Expired, Manifest, Watched
 from fleet.errors import Corrupt, Misconfigured, Unavailable
+from fleet.kubernetes_api.answers import Busy, TooLarge
+from fleet.kubernetes_api.backoff import Backoff
 from fleet.logs import logger
 
 PAGE_OBJECTS = 500

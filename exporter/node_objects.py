@@ -17,10 +17,11 @@ from dataclasses import dataclass, field, replace
 from exporter.allocation.pods import owned_record
 from exporter.allocation.records import OwnerLinkRecord
 from exporter.attribution.pods import PodFacts
-from exporter.cluster_backoff import Backoff
-from exporter.cluster_reader import Busy, ObjectReader, TooLarge, Watched
+from exporter.cluster_reader import ObjectReader, Watched
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.grammar_claims import ClaimAllocation, PublishedDevice, parse_claim, parse_published
+from fleet.kubernetes_api.answers import Busy, TooLarge
+from fleet.kubernetes_api.backoff import Backoff
 from fleet.logs import logger
 
 QUESTIONS_PER_SECOND = 10.0

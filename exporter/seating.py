@@ -41,6 +41,7 @@ class Seat:
         is_oversubscribed: True where the grant may be spilled to host memory.
         since: when the pod got this seat, UTC.
         is_anew: True where the pod was made anew at `since`: its grant begins then, even where it sits as recorded.
+        pod: what the pod is called since it was made anew; None where it kept its recorded name.
     """
 
     card: CardId | None
@@ -51,6 +52,7 @@ class Seat:
     is_oversubscribed: bool = False
     since: datetime
     is_anew: bool = False
+    pod: str | None = None
 
 
 class Seating(Protocol):
@@ -118,12 +120,14 @@ def _regranted(grant: Grant, seat: Seat, cards: Mapping[CardId, Card]) -> Grant:
         raise Corrupt(
             f"cannot replay pod {grant.pod_id}: it was moved to card {seat.card}, which the trace does not list"
         )
+    pod = grant.pod if seat.pod is None else seat.pod
     if is_as_recorded(grant, seat):
         begun = max(seat.since, grant.started_at) if seat.is_anew else grant.started_at
-        return replace(grant, started_at=begun, ended_at=None)
+        return replace(grant, pod=pod, started_at=begun, ended_at=None)
     card = cards[seat.card]
     return replace(
         grant,
+        pod=pod,
         card=card.card,
         node=card.node,
         card_model=card.card_model,

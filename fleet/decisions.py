@@ -289,12 +289,15 @@ class FrontierPoint:
         cards_freed: cards.
         violation_ratio: predicted, 0-1.
         is_chosen: True for this plan's point.
+        cards_beyond_max: most cards more that any packing of the same slices could free without more harm, proven on
+            the days that were foretold; None where nothing was proven.
     """
 
     label: str
     cards_freed: int
     violation_ratio: float
     is_chosen: bool = False
+    cards_beyond_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,6 +323,8 @@ class Plan:
         schedule: tide.
         stages: order of application.
         frontier: other points that were possible.
+        calibration_ratio: factor by which forecasts of harm were multiplied because earlier plans harmed more than
+            foretold; 1 where none did.
     """
 
     plan_id: str
@@ -340,3 +345,4 @@ class Plan:
     schedule: tuple[ScheduledReplicas, ...] = ()
     stages: tuple[Stage, ...]
     frontier: tuple[FrontierPoint, ...] = ()
+    calibration_ratio: float = 1.0

@@ -40,6 +40,8 @@ from fleet.grammar_text import (
 __all__ = [
     "DEVICES_ALLOCATED_ANNOTATION",
     "DEVICES_TO_ALLOCATE_ANNOTATION",
+    "DEVICE_CORDON_ANNOTATION",
+    "NODE_HANDSHAKE_ANNOTATION",
     "NODE_REGISTER_ANNOTATION",
     "TEXT_LENGTH_MAX",
     "VGPU_NODE_ANNOTATION",
@@ -67,6 +69,12 @@ DEVICES_TO_ALLOCATE_ANNOTATION = "hami.io/vgpu-devices-to-allocate"
 
 NODE_REGISTER_ANNOTATION = "hami.io/node-nvidia-register"
 """Node annotation in which HAMi's device plugin lists the node's cards."""
+
+DEVICE_CORDON_ANNOTATION = "hami.io/device-cordon"
+"""On a node: cards on which nothing new is granted, separated by commas."""
+
+NODE_HANDSHAKE_ANNOTATION = "hami.io/node-handshake"
+"""On a node: `Requesting_…` by the scheduler, `Reported…` by the plugin; only then does the scheduler read it anew."""
 
 VGPU_NODE_ANNOTATION = "hami.io/vgpu-node"
 """Pod annotation and label: the node that the HAMi scheduler chose."""

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
@@ -27,7 +27,10 @@ from pydantic.fields import FieldInfo
 from fleet.decisions import RiskLevel
 from fleet.errors import Misconfigured
 from fleet.setting_kinds import Bytes, Count, Price, Ratio, Seconds, Section
+from fleet.settings_agent import AgentSettings
+from fleet.settings_backends import BackendsSettings
 from fleet.settings_exporter import ExporterSettings
+from fleet.settings_guard import GuardSettings
 from fleet.settings_pipeline import (
     BusSettings,
     FlinkSettings,
@@ -37,6 +40,8 @@ from fleet.settings_pipeline import (
     RollupSettings,
     WarehouseSettings,
 )
+from fleet.settings_probe import ProbeSettings
+from fleet.settings_tide import TideSettings
 from fleet.units import MIB
 
 _ENVIRONMENT_PREFIX = "GPUTIDE_"
@@ -131,6 +136,8 @@ class RecommenderSettings(Section):
     """Kept free above the predicted need of framebuffer when a slice is cut."""
     opt_out_namespaces: tuple[str, ...] = ("kube-system",)
     """Namespaces that no recommendation touches."""
+    reclaim_confidence_min: Ratio = 0.8
+    """How often services like an idle one must have stayed idle, as far as was seen, before it is stopped."""
     measured_pairs: Path | None = None
     """CSV of pairs measured on one card (victim, aggressor, speed_ratio …); who suffers there is kept apart."""
 
@@ -148,9 +155,34 @@ class PricesSettings(Section):
     """Price of a kilowatt hour; with watts and `energy.pue` it gives models without a marginal price one."""
 
 
+class ClusterChoice(StrEnum):
+    """Which cluster the enforcer changes."""
+
+    SIMULATED = "simulated"
+    """The one that `replay` and `demo` keep in the data folder."""
+    KUBERNETES = "kubernetes"
+    """A real one, through its API server."""
+
+
 class EnforcerSettings(Section):
     """How changes are made, watched and checked."""
 
+    cluster: ClusterChoice = ClusterChoice.SIMULATED
+    """Which cluster is changed: the simulated one of the data folder, or a real one through its API server."""
+    kubeconfig: Path | None = None
+    """Kubeconfig file; none for the pod's own service account, else `$KUBECONFIG` or `~/.kube/config`."""
+    kubeconfig_context: str | None = Field(default=None, min_length=1)
+    """Context of it; none for the current one."""
+    namespace: str = Field(default="gputide", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
+    """Namespace of the lease that only one enforcer of a cluster holds."""
+    requests_per_second: Annotated[float, Field(gt=0.0, le=1000.0)] = 20.0
+    """Most requests to the API server per second, in the long run; it may ask for fewer."""
+    requests_burst: int = Field(default=40, ge=1, le=10_000)
+    """Requests to the API server that may be made at once after a pause."""
+    parallel_requests_max: int = Field(default=4, ge=1, le=64)
+    """Most requests to the API server that are under way at once."""
+    poll_seconds: Annotated[float, Field(ge=0.1, le=300.0)] = 10.0
+    """Pause between two looks at pods that are changing."""
     backend: str = Field(default="hami", min_length=1, max_length=63)
     """Which GPU-sharing backend renders changes, by its name in the capability table."""
     canary_workloads: Count = 1
@@ -169,6 +201,17 @@ class EnforcerSettings(Section):
     """Name of the ConfigMap whose presence stops every change in its cluster."""
     lease_seconds: Seconds = 30
     """How long the right to change the cluster is held without being renewed."""
+
+
+class LowPrioritySettings(Section):
+    """Workers of low priority beside others: how large they are, and how often they may be sent away."""
+
+    worker_ratios: tuple[Annotated[float, Field(gt=0.0, lt=1.0)], ...] = Field(default=(0.2,), min_length=1)
+    """Framebuffer of a worker, share of a card; of several sizes a card gets the largest that may start there."""
+    watermark_ratio: Ratio = 0.05
+    """Framebuffer that stays free beside a worker, share of a card; where less is left it is evicted at once."""
+    evictions_per_hour_max: Annotated[float, Field(gt=0.0, le=60.0)] = 0.05
+    """Evictions per hour that a worker ran which are allowed; workers are let in so that there are fewer."""
 
 
 class ReportSettings(Section):
@@ -218,6 +261,12 @@ class Settings(Section):
     recommender: RecommenderSettings = RecommenderSettings()
     prices: PricesSettings = PricesSettings()
     enforcer: EnforcerSettings = EnforcerSettings()
+    backends: BackendsSettings = BackendsSettings()
+    guard: GuardSettings = GuardSettings()
+    tide: TideSettings = TideSettings()
+    agent: AgentSettings = AgentSettings()
+    probe: ProbeSettings = ProbeSettings()
+    low_priority: LowPrioritySettings = LowPrioritySettings()
     report: ReportSettings = ReportSettings()
     dashboard: DashboardSettings = DashboardSettings()
     energy: EnergySettings = EnergySettings()
@@ -349,10 +398,10 @@ def _map_of(name: str, value: object, source: str) -> dict[str, Any]:
 
 
 def _absent_or(value: object, field: FieldInfo) -> object:
-    """Text as the validator wants it: a word for absence where the default is absent, a list where it is one."""
+    """Text as the validator wants it: a word for absence where the setting may be absent, a list where it is one."""
     if not isinstance(value, str):
         return value
-    if field.default is None and value.strip().lower() in _NONE_WORDS:
+    if type(None) in get_args(field.annotation) and value.strip().lower() in _NONE_WORDS:
         return None
     if isinstance(field.default, tuple):
         return tuple(part.strip() for part in value.split(",") if part.strip())

@@ -30,7 +30,12 @@ from exporter.allocation.manifest import (
 from exporter.allocation.records import CardRecord, NodeRecord, SharingBackend
 from fleet.catalogue import find_model
 from fleet.errors import Corrupt
-from fleet.grammar import NODE_REGISTER_ANNOTATION, RegisteredDevice, parse_node_register
+from fleet.grammar import (
+    DEVICE_CORDON_ANNOTATION,
+    NODE_REGISTER_ANNOTATION,
+    RegisteredDevice,
+    parse_node_register,
+)
 from fleet.grammar_metax import METAX_REGISTER_ANNOTATION, parse_metax_register
 from fleet.grammar_vendors import VENDOR_DEVICES, VendorDevice
 from fleet.grammar_vgpumanager import REGISTER_ANNOTATION as VGPU_MANAGER_REGISTER
@@ -40,7 +45,6 @@ from fleet.grammar_volcano import parse_volcano_register
 from fleet.inventory import CardModelName
 from fleet.units import MIB
 
-_CORDON = "hami.io/device-cordon"
 _HANDSHAKE_GONE = "Deleted_"
 _MGPU_LABEL = "vke.node.gpu.schedule"
 _PRODUCT, _MEMORY = "nvidia.com/gpu.product", "nvidia.com/gpu.memory"
@@ -172,7 +176,7 @@ def whole_framebuffer(card_model: str, grantable_bytes: int | None, labelled_byt
 
 
 def _cards(annotations: Mapping[str, str], labelled: int | None) -> tuple[tuple[CardRecord, ...], int]:
-    cordoned = frozenset(part.strip() for part in annotations.get(_CORDON, "").split(","))
+    cordoned = frozenset(part.strip() for part in annotations.get(DEVICE_CORDON_ANNOTATION, "").split(","))
     cards: dict[str, CardRecord] = {}
     unreadable = 0
     for register in _REGISTERS:

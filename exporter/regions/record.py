@@ -17,11 +17,11 @@ import numpy as np
 
 from exporter.regions.batch import RegionBatch
 from exporter.regions.figures import DutyDoubt, Figures
-from exporter.regions.file import open_region
 from exporter.regions.followed import FollowedRegion
 from exporter.regions.looks import RegionLooks
 from fleet.region_doubts import OF_REGION_BITS, RegionDoubt, doubts_of
 from fleet.region_fields import RegionField
+from fleet.region_files import open_region
 from fleet.region_layouts import LayoutName
 
 

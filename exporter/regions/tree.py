@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from operator import is_not
 from pathlib import Path
 
-from exporter.regions.file import open_region
 from exporter.regions.followed import FollowedRegion
 from exporter.regions.root import UNSETTLED_NS, RegionRoot
 from fleet.region_doubts import RegionDoubt
+from fleet.region_files import open_region
 from fleet.region_layouts import candidates
 
 FILES_MAX = 256

@@ -8,6 +8,9 @@ import pytest
 from exporter.nvml.library import NvmlLibrary
 from tests.exporter.nvml.drivers import started_library
 from tests.exporter.nvml.standin import DATA_VARIABLE, StandInWorld
+from tests.regions.writer import region_writer
+
+__all__ = ("region_writer",)
 
 
 @pytest.fixture

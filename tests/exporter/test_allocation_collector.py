@@ -11,9 +11,10 @@ import pytest
 from bench.cluster_api import SimulatedApi, fill, generated_pod, start_server
 from exporter.allocation.collector import AllocationCollector, AllocationSnapshot
 from exporter.cluster_kubernetes import KubernetesReader
-from exporter.cluster_reader import EventKind, Expired, TooLarge, Watched
+from exporter.cluster_reader import EventKind, Expired, Watched
 from exporter.cluster_reader_watch import WatchState
 from fleet.errors import Misconfigured, Unavailable
+from fleet.kubernetes_api.answers import TooLarge
 from fleet.units import MIB
 from tests.exporter.kubeconfigs import write_kubeconfig
 

@@ -18,10 +18,11 @@ from exporter.allocation.records import OwnerLinkRecord
 from exporter.attribution.owners import WorkloadName, workload_of
 from exporter.attribution.pods import PodFacts
 from exporter.cluster_kubernetes import KubernetesReader
-from exporter.cluster_reader import ObjectReader, Page, TooLarge, Watched
+from exporter.cluster_reader import ObjectReader, Page, Watched
 from exporter.node_objects import NodeLookups, NodeObjects
 from exporter.node_pods import NodePods
 from fleet.errors import Corrupt, Misconfigured, Unavailable
+from fleet.kubernetes_api.answers import TooLarge
 from tests.exporter.node import NODE, card_id, facts, manifest, uid
 
 REPLICA_SETS, JOBS = "/apis/apps/v1/replicasets", "/apis/batch/v1/jobs"

@@ -19,7 +19,7 @@ from exporter.regions.slices import LYING_READINGS
 from fleet.errors import Unavailable
 from fleet.region_doubts import RegionDoubt, doubts_of
 from fleet.region_layouts import LayoutName
-from tests.exporter.regions.plain_regions import MIB, NOW, PLAIN, PlainProcess, PlainRegion, write_region
+from tests.regions.plain_regions import MIB, NOW, PLAIN, PlainProcess, PlainRegion, write_region
 
 CARDS = tuple(f"GPU-{number:08x}-0000-4000-8000-{number:012x}" for number in range(8))
 BUSY = {card: CardFacts(framebuffer_bytes=40960.0 * MIB, duty_cycle_ratio=0.9) for card in CARDS}

@@ -31,7 +31,7 @@ from tests.exporter.host_processes import HostProcesses
 from tests.exporter.kubelet import StandInKubelet, container, device, pod
 from tests.exporter.node import NODE, container_id, hami, instance_id, manifest, uid
 from tests.exporter.nvml.standin import DATA_VARIABLE, FIELDS, GIB, GPM, H100, StandInWorld, library_file, uuid
-from tests.exporter.regions.plain_regions import MIB, NOW, PlainProcess, PlainRegion, write_region
+from tests.regions.plain_regions import MIB, NOW, PlainProcess, PlainRegion, write_region
 
 Place = tuple[str, int]
 """Pod, and number of the card."""

@@ -6,7 +6,7 @@ from exporter.families import Family
 from exporter.reader_hami import HamiReader
 from exporter.regions.columns import HamiReading
 from exporter.regions.families import FAMILIES, NodeNames, RegionFamilies
-from tests.exporter.regions.plain_regions import MIB, NOW, PlainProcess, PlainRegion, write_region
+from tests.regions.plain_regions import MIB, NOW, PlainProcess, PlainRegion, write_region
 
 POD = "00000001-0000-4000-8000-000000000000"
 CARD = PlainRegion().cards[0]

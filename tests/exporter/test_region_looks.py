@@ -10,7 +10,7 @@ import pytest
 
 from exporter.regions.followed import FollowedRegion
 from exporter.regions.looks import LOOKS_MAX, RegionLooks
-from tests.exporter.regions.plain_regions import NOW, PLAIN, PlainProcess, PlainRegion, write_open_region
+from tests.regions.plain_regions import NOW, PLAIN, PlainProcess, PlainRegion, write_open_region
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from exporter.regions.record import RegionCard, RegionRecord, read_region
 from fleet.errors import Unavailable
 from fleet.region_doubts import RegionDoubt
 from fleet.region_layouts import LayoutName
-from tests.exporter.regions.plain_regions import (
+from tests.regions.plain_regions import (
     MAGIC,
     MIB,
     NOW,

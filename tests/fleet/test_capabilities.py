@@ -34,7 +34,7 @@ def test_mig_walls_off_and_lends_nothing() -> None:
     assert MIG.fault_isolation
     assert MIG.cuts_by_mig
     assert MIG.framebuffer_step_bytes is None, "profiles, no steps"
-    assert [record.backend for record in CAPABILITIES if record.cuts_by_mig] == ["mig"]
+    assert [record.backend for record in CAPABILITIES if record.cuts_by_mig] == ["mig", "dra_mig"]
 
 
 def test_the_default_backend_exists() -> None:

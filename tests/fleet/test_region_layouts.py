@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fleet.region_doubts import OF_REGION_BITS, RegionDoubt, bit_of, doubts_of
 from fleet.region_fields import CARDS_MAX, MAGIC, PROCESSES_MAX, RegionField
 from fleet.region_layouts import LAYOUTS, Layout, LayoutName, candidates, find_layout, locate, parse_card_id
-from tests.exporter.regions.plain_regions import PLAIN
+from tests.regions.plain_regions import PLAIN
 
 BY_NAME = {layout.name: layout for layout in LAYOUTS}
 UUID = b"0fc3eda5-e98b-a25b-5b0d-cf5c855d1448"

@@ -120,3 +120,15 @@ def test_every_setting_says_what_it_means() -> None:
 def test_settings_cannot_be_changed_once_loaded() -> None:
     with pytest.raises(ValueError, match="frozen"):
         load_settings(None, {}, {}).analyzer.idle_ratio_max = 0.5
+
+
+def test_word_none_means_none_where_a_setting_may_be_none(tmp_path: Path) -> None:
+    config = tmp_path / "gputide.toml"
+    config.write_text('[exporter]\nclaims_folder = "none"\n')
+    loaded = load_settings(
+        config, {"exporter.containers_folder": "none"}, {"GPUTIDE_RECOMMENDER__MEASURED_PAIRS": "none"}
+    )
+    assert loaded.exporter.claims_folder is None
+    assert loaded.exporter.containers_folder is None
+    assert loaded.recommender.measured_pairs is None
+    assert load_settings(None, {"cluster.name": "none"}, {}).cluster.name == "none"

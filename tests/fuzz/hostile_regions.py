@@ -7,7 +7,7 @@ import random
 import struct
 import tempfile
 
-from tests.exporter.regions.plain_regions import (
+from tests.regions.plain_regions import (
     MIB,
     NOW,
     PLAIN,

@@ -14,8 +14,8 @@ from pathlib import Path
 from exporter.reader_hami import HamiReader
 from exporter.regions.columns import CardFacts, HamiReading
 from fleet.region_doubts import RegionDoubt, bit_of, doubts_of
-from tests.exporter.regions.plain_regions import NOW, PlainCard, Verdict, judge
 from tests.fuzz.hostile_regions import FRAMEBUFFERS, HostileRegions
+from tests.regions.plain_regions import NOW, PlainCard, Verdict, judge
 
 FACTS = {card: CardFacts(framebuffer_bytes=framebuffer) for card, framebuffer in FRAMEBUFFERS.items()}
 

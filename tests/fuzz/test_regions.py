@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fleet.region_doubts import RegionDoubt
-from tests.exporter.regions.plain_regions import MIB, PlainProcess, PlainRegion, judge, write_region
 from tests.fuzz.judged_regions import JudgedRegions
+from tests.regions.plain_regions import MIB, PlainProcess, PlainRegion, judge, write_region
 
 REGIONS_PER_ROUND = 500
 ROUNDS = 4

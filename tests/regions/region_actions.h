@@ -162,6 +162,26 @@ static void NAME(churn_)(const char *path, int cards) {
     }
 }
 
+/* Works as a process under the library does: sleeps while its slot says so, is refused what is above the limit, and says
+ * each time what became of it. The library sleeps in steps of a second; here they are short, so that tests are. */
+static void NAME(work_)(const char *path, int mib) {
+    REGION *region = NAME(create_)(path, 1);
+    NAME(join_)(region, 1, 0);
+    uint64_t bytes = (uint64_t)mib * MIB;
+    for (;;) {
+        while (atomic_load((_Atomic int32_t *)&region->procs[0].status) != 1)
+            usleep(5000);
+        int fits = region->procs[0].used[0].total + bytes <= atomic_load((_Atomic uint64_t *)&region->limit[0]);
+        if (fits) {
+            NAME(add_)(region, 0, 0, 2, bytes);
+            NAME(add_)(region, 0, 0, 2, -bytes);
+        }
+        printf(fits ? "launched\n" : "refused\n");
+        fflush(stdout);
+        usleep(5000);
+    }
+}
+
 #undef LAYOUT
 #undef HAS_VERSIONS
 #undef MINOR

@@ -1,7 +1,7 @@
 """By what one shows an API server who one is: a fixed header, a file that is read anew when it changes, a plugin.
 
-Called by `exporter.cluster_access`, which finds out which of them it is, and by `exporter.cluster_connection` before
-each request. No message of an error shows a secret.
+Called by `fleet.kubernetes_api.access`, which finds out which of them it is, and by `fleet.kubernetes_api.connection`
+before each request. No message of an error shows a secret.
 
 Source: kubernetes/client-go:transport/token_source.go, plugin/pkg/client/auth/exec,
 kubernetes/client-go:pkg/apis/clientauthentication/v1/types.go (ExecCredential).
@@ -20,8 +20,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from exporter.cluster_plugin import TooMuchPrinted, run_program
 from fleet.errors import Misconfigured
+from fleet.kubernetes_api.plugin import TooMuchPrinted, run_program
 
 PLUGIN_SECONDS_MAX = 30.0
 """Longest time that a plugin may take."""

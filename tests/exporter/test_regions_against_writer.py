@@ -13,8 +13,8 @@ from exporter.reader_hami import HamiReader
 from exporter.regions.record import read_region
 from fleet.region_fields import RegionField
 from fleet.region_layouts import LAYOUTS, LayoutName, locate
-from tests.exporter.regions.conftest import RegionWriter
-from tests.exporter.regions.plain_regions import MIB
+from tests.regions.plain_regions import MIB
+from tests.regions.writer import RegionWriter
 
 DIRECTORY = "0f1e2d3c-0000-4000-8000-000000000001_main"
 REGION = "0f1e2d3c-1111-4000-8000-000000000001.cache"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.cluster_page import open_page
+from fleet.kubernetes_api.page import open_page
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

@@ -3,8 +3,9 @@
  *   region_writer offsets                               where the compiler puts every field
  *   region_writer write LAYOUT PATH CARDS PROCESSES     one region with figures that follow from the process's id
  *   region_writer churn LAYOUT PATH CARDS               one region that keeps changing until the process is killed
+ *   region_writer work LAYOUT PATH MIB                  a process that allocates that much, launches, frees, and again
  *
- * Built by tests/exporter/regions/writing.py. */
+ * Built by tests/regions/writer.py. */
 
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -82,13 +83,14 @@ static const struct {
     void (*offsets)(const char *);
     void (*write)(const char *, int, int);
     void (*churn)(const char *, int);
+    void (*work)(const char *, int);
 } LAYOUTS[] = {
-    {"pre-v0", offsets_pre_v0, write_pre_v0, churn_pre_v0},
-    {"v0", offsets_v0, write_v0, churn_v0},
-    {"v1.1", offsets_v1_1, write_v1_1, churn_v1_1},
-    {"v1.1-dev", offsets_v1_1_dev, write_v1_1_dev, churn_v1_1_dev},
-    {"v1.1-odd", offsets_v1_1_odd, write_v1_1_odd, churn_v1_1_odd},
-    {"v1.2", offsets_v1_2, write_v1_2, churn_v1_2},
+    {"pre-v0", offsets_pre_v0, write_pre_v0, churn_pre_v0, work_pre_v0},
+    {"v0", offsets_v0, write_v0, churn_v0, work_v0},
+    {"v1.1", offsets_v1_1, write_v1_1, churn_v1_1, work_v1_1},
+    {"v1.1-dev", offsets_v1_1_dev, write_v1_1_dev, churn_v1_1_dev, work_v1_1_dev},
+    {"v1.1-odd", offsets_v1_1_odd, write_v1_1_odd, churn_v1_1_odd, work_v1_1_odd},
+    {"v1.2", offsets_v1_2, write_v1_2, churn_v1_2, work_v1_2},
 };
 
 int main(int count, char **words) {
@@ -101,6 +103,8 @@ int main(int count, char **words) {
                 LAYOUTS[layout].write(words[3], atoi(words[4]), atoi(words[5]));
             else if (strcmp(action, "churn") == 0)
                 LAYOUTS[layout].churn(words[3], atoi(words[4]));
+            else if (strcmp(action, "work") == 0)
+                LAYOUTS[layout].work(words[3], atoi(words[4]));
             return 0;
         }
     }

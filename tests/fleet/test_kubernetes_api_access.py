@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from exporter.cluster_access import ClusterAccess, find_access
-from exporter.cluster_credentials import PluginToken, TokenFile, bearer
-from exporter.cluster_tls import TlsContexts
 from fleet.errors import Misconfigured
+from fleet.kubernetes_api.access import ClusterAccess, find_access
+from fleet.kubernetes_api.credentials import PluginToken, TokenFile, bearer
+from fleet.kubernetes_api.tls import TlsContexts
 from tests.waiting import until
 
+SETTING = "exporter.kubeconfig"
 CERTIFICATES = Path(__file__).parents[1] / "pipeline" / "certificates"
 IN_CLUSTER = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 Write = Callable[..., Path]
@@ -44,7 +45,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def access(path: Path, context: str | None = None) -> ClusterAccess:
-    return find_access(path, context, environ={})
+    return find_access(path, context, setting=SETTING, environ={})
 
 
 def in_base64(name: str) -> str:
@@ -53,7 +54,13 @@ def in_base64(name: str) -> str:
 
 def test_service_account_of_a_pod_comes_before_any_kubeconfig(tmp_path: Path, write: Write) -> None:
     (tmp_path / "token").write_text("of-the-pod\n")
-    found = find_access(None, None, environ={**IN_CLUSTER, "KUBECONFIG": str(write())}, service_account=tmp_path)
+    found = find_access(
+        None,
+        None,
+        setting=SETTING,
+        environ={**IN_CLUSTER, "KUBECONFIG": str(write())},
+        service_account=tmp_path,
+    )
     assert (found.server, found.credentials.header()) == ("https://10.0.0.1:443", "Bearer of-the-pod")
     assert found.tls is not None
     assert found.tls.authority_file == tmp_path / "ca.crt"
@@ -62,20 +69,32 @@ def test_service_account_of_a_pod_comes_before_any_kubeconfig(tmp_path: Path, wr
 def test_service_account_of_an_ipv6_cluster_is_addressed_in_brackets(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("t")
     environ = {**IN_CLUSTER, "KUBERNETES_SERVICE_HOST": "fd00::1"}
-    assert find_access(None, None, environ=environ, service_account=tmp_path).server == "https://[fd00::1]:443"
+    assert (
+        find_access(None, None, setting=SETTING, environ=environ, service_account=tmp_path).server
+        == "https://[fd00::1]:443"
+    )
 
 
 def test_service_account_without_an_address_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("t")
     with pytest.raises(Misconfigured, match="KUBERNETES_SERVICE_HOST=None"):
-        find_access(None, None, environ={}, service_account=tmp_path)
+        find_access(None, None, setting=SETTING, environ={}, service_account=tmp_path)
 
 
 def test_kubeconfig_of_the_environment_is_found_and_several_are_refused(tmp_path: Path, write: Write) -> None:
     environ = {"KUBECONFIG": str(write())}
-    assert find_access(None, None, environ=environ, service_account=tmp_path).server == "https://api.example:6443"
+    assert (
+        find_access(None, None, setting=SETTING, environ=environ, service_account=tmp_path).server
+        == "https://api.example:6443"
+    )
     with pytest.raises(Misconfigured, match="several files"):
-        find_access(None, None, environ={"KUBECONFIG": f"a{os.pathsep}b"}, service_account=tmp_path)
+        find_access(
+            None,
+            None,
+            setting=SETTING,
+            environ={"KUBECONFIG": f"a{os.pathsep}b"},
+            service_account=tmp_path,
+        )
 
 
 def test_token_that_is_put_into_the_file_anew_is_used_from_the_next_request_on(tmp_path: Path) -> None:
@@ -245,7 +264,7 @@ def test_port_that_is_none_is_said_so(tmp_path: Path, port: str) -> None:
     (tmp_path / "token").write_text("t")
     environ = {**IN_CLUSTER, "KUBERNETES_SERVICE_PORT": port}
     with pytest.raises(Misconfigured, match="KUBERNETES_SERVICE_PORT"):
-        find_access(None, None, environ=environ, service_account=tmp_path)
+        find_access(None, None, setting=SETTING, environ=environ, service_account=tmp_path)
 
 
 def test_authority_without_content_does_not_turn_into_those_that_the_machine_trusts(write: Write) -> None:
@@ -320,7 +339,7 @@ def test_plugin_that_prints_without_an_end_is_ended_before_it_fills_the_memory(t
 
 
 def test_plugin_that_hangs_is_ended_with_what_it_started(tmp_path: Path, write: Write, monkeypatch) -> None:
-    monkeypatch.setattr("exporter.cluster_credentials.PLUGIN_SECONDS_MAX", 2.0)
+    monkeypatch.setattr("fleet.kubernetes_api.credentials.PLUGIN_SECONDS_MAX", 2.0)
     plugin(tmp_path, f"sleep 600 & echo $! > {tmp_path}/child; wait")
     path = write({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "./plugin"}})
     with pytest.raises(Misconfigured, match="took longer than 2 s"):

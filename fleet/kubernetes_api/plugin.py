@@ -1,7 +1,7 @@
 """Runs a program that hands out a token, within bounds of time and of what it may print.
 
 A program that hangs, prints without an end, or leaves children behind must cost this process no more than its time.
-Called by `exporter.cluster_credentials`.
+Called by `fleet.kubernetes_api.credentials`.
 """
 
 from __future__ import annotations

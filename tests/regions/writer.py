@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -39,6 +40,18 @@ class RegionWriter:
                 assert process.stdout.readline() == "ready\n"
                 yield
                 assert process.poll() is None
+            finally:
+                process.kill()
+
+    @contextmanager
+    def working(self, layout: str, path: Path, *, mib: int) -> Iterator[IO[bytes]]:
+        """Have a process allocate and launch all the time; gives what it says: lines `launched` or `refused`."""
+        command = [str(self.program), "work", layout, str(path), str(mib)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as process:
+            try:
+                assert process.stdout is not None
+                assert process.stdout.readline() in (b"launched\n", b"refused\n")
+                yield process.stdout
             finally:
                 process.kill()
 

@@ -1,7 +1,7 @@
 """The objects of one page of a list, decoded one after the other, so that a page costs its text and one object.
 
 A page decoded as a whole takes five to ten times its text, which is what a node's exporter has least of; and most of
-it is dropped as soon as it was read. Called by `exporter.cluster_kubernetes`.
+it is dropped as soon as it was read. Called by the exporter's reader and the enforcer's.
 
 Source: RFC 8259; kubernetes/apimachinery:pkg/apis/meta/v1/types.go (ListMeta stands before the items).
 """
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-from exporter.cluster_reader import Manifest
+Manifest = Mapping[str, object]
+"""An object as the API serves it."""
 
 _BLANKS = re.compile(r"[ \t\n\r]*")
 _DECODER = json.JSONDecoder()

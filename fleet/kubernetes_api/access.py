@@ -1,7 +1,7 @@
 """Where a cluster's API server is and how one gets in: a pod's service account, or a kubeconfig.
 
 What of a kubeconfig is not understood is refused by its name, so that nobody is let in by other rights, or past another
-check, than the file says. Called by `exporter.cluster_kubernetes`.
+check, than the file says. Called by the exporter's reader and the enforcer's client.
 
 Sources: kubernetes/client-go:rest/config.go (InClusterConfig), tools/clientcmd/api/v1/types.go.
 """
@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from exporter.cluster_credentials import Credentials, FixedHeader, PluginToken, TokenFile, basic, bearer
-from exporter.cluster_tls import Tls
 from fleet.errors import Misconfigured
+from fleet.kubernetes_api.credentials import Credentials, FixedHeader, PluginToken, TokenFile, basic, bearer
+from fleet.kubernetes_api.tls import Tls
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -63,6 +63,7 @@ def find_access(
     kubeconfig: Path | None,
     context: str | None,
     *,
+    setting: str,
     environ: Mapping[str, str] = os.environ,
     service_account: Path = SERVICE_ACCOUNT,
 ) -> ClusterAccess:
@@ -72,6 +73,8 @@ def find_access(
         kubeconfig: path of a kubeconfig; None for the pod's own service account, else `$KUBECONFIG` or
             `~/.kube/config`.
         context: name of a context of it; None for the current one.
+        setting: dotted name of the setting that names a kubeconfig, for messages; with `_context` behind it, that of
+            the context.
         environ: the environment.
         service_account: folder of the pod's service account.
 
@@ -79,28 +82,28 @@ def find_access(
         Misconfigured: there is nothing, it can't be read, or needs something that is not understood.
     """
     if kubeconfig is None and (service_account / "token").exists():
-        return _of_service_account(service_account, environ)
+        return _of_service_account(service_account, environ, setting)
     if kubeconfig is None:
         named = environ.get("KUBECONFIG") or "~/.kube/config"
         if os.pathsep in named:
-            raise Misconfigured(f"cannot use KUBECONFIG={named}: several files; name one by exporter.kubeconfig")
+            raise Misconfigured(f"cannot use KUBECONFIG={named}: several files; name one by {setting}")
         kubeconfig = Path(named)
     try:
         path = kubeconfig.expanduser()
     except RuntimeError as exc:
-        raise Misconfigured(f"cannot use kubeconfig {kubeconfig}: {exc}; see exporter.kubeconfig") from exc
+        raise Misconfigured(f"cannot use kubeconfig {kubeconfig}: {exc}; see {setting}") from exc
     try:
-        return _of_kubeconfig(_document(path), context, path.parent)
+        return _of_kubeconfig(_document(path), context, path.parent, setting)
     except Misconfigured as exc:
-        raise Misconfigured(f"cannot use kubeconfig {path}: {exc}; see exporter.kubeconfig") from exc
+        raise Misconfigured(f"cannot use kubeconfig {path}: {exc}; see {setting}") from exc
 
 
-def _of_service_account(folder: Path, environ: Mapping[str, str]) -> ClusterAccess:
+def _of_service_account(folder: Path, environ: Mapping[str, str], setting: str) -> ClusterAccess:
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
     if not host or port is None or _PORT.fullmatch(port) is None or not 0 < int(port) < 2**16:
         raise Misconfigured(
             f"cannot use service account {folder}: KUBERNETES_SERVICE_HOST={host!r} and "
-            f"KUBERNETES_SERVICE_PORT={port!r} name no API server; see exporter.kubeconfig"
+            f"KUBERNETES_SERVICE_PORT={port!r} name no API server; see {setting}"
         )
     return ClusterAccess(
         host=host,
@@ -141,10 +144,10 @@ def _yaml(body: bytes) -> object:
         raise Misconfigured(f"it is neither JSON nor YAML{place}") from None
 
 
-def _of_kubeconfig(document: Entry, context: str | None, folder: Path) -> ClusterAccess:
+def _of_kubeconfig(document: Entry, context: str | None, folder: Path, setting: str) -> ClusterAccess:
     wanted = context or _text(document, "current-context")
     if wanted is None:
-        raise Misconfigured("it has no current context, and exporter.kubeconfig_context names none")
+        raise Misconfigured(f"it has no current context, and {setting}_context names none")
     chosen = _named(document, "contexts", "context", wanted)
     cluster = _named(document, "clusters", "cluster", _needed(chosen, "cluster", f"context {wanted}"))
     user = _named(document, "users", "user", _needed(chosen, "user", f"context {wanted}"))

@@ -1,7 +1,7 @@
 """HTTP/1.1 with an API server: connections that are kept, answers as they come, and an end to whatever takes too long.
 
 The standard library's parser over the standard library's TLS: a Kubernetes client takes seven megabytes more, of a
-node exporter's sixty. Called by `exporter.cluster_kubernetes` alone.
+node exporter's sixty. Called by the exporter's reader and the enforcer's client.
 
 Sources: RFC 9110, RFC 9112; kubernetes/apiserver:pkg/endpoints/handlers/responsewriters (gzip of large answers).
 """
@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from exporter.cluster_access import ClusterAccess
-from exporter.cluster_tls import TlsContexts
 from fleet.errors import Unavailable
+from fleet.kubernetes_api.access import ClusterAccess
+from fleet.kubernetes_api.tls import TlsContexts
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -40,7 +40,7 @@ _PART_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A request, always GET.
+    """A request.
 
     Attributes:
         path: path, quoted.
@@ -48,6 +48,9 @@ class Asked:
         accept: what the answer may be.
         seconds_max: longest time from the request to the end of the answer.
         is_stream: the answer comes bit by bit, and each bit is wanted at once.
+        method: GET reads; anything else is never sent twice by itself.
+        body: JSON that goes with it; None for nothing.
+        content_type: what the body is.
     """
 
     path: str
@@ -55,6 +58,9 @@ class Asked:
     accept: str
     seconds_max: float
     is_stream: bool = False
+    method: str = "GET"
+    body: bytes | None = None
+    content_type: str = "application/json"
 
 
 class Answer:
@@ -66,12 +72,14 @@ class Answer:
     Attributes:
         status: HTTP status.
         retry_after: the header `Retry-After`; None where there is none.
+        date: the header `Date`, by the server's clock; None where there is none.
     """
 
     def __init__(self, response: http.client.HTTPResponse) -> None:
         self._response = response
         self.status = response.status
         self.retry_after = response.getheader("Retry-After")
+        self.date = response.getheader("Date")
         self._is_gzip = (response.getheader("Content-Encoding") or "").strip().lower() == "gzip"
 
     def parts(self) -> Iterator[bytes]:
@@ -111,10 +119,12 @@ class ApiConnection:
 
     Args:
         access: where it is and how one gets in.
+        agent: who asks, in the server's logs.
     """
 
-    def __init__(self, access: ClusterAccess) -> None:
+    def __init__(self, access: ClusterAccess, agent: str) -> None:
         self._access = access
+        self._agent = agent
         self._tls = None if access.tls is None else TlsContexts(access.tls)
         self._lock = threading.Lock()
         self._idle: list[tuple[_Line, float]] = []
@@ -127,7 +137,7 @@ class ApiConnection:
         return self._access.server
 
     @contextlib.contextmanager
-    def get(self, asked: Asked) -> Iterator[Answer]:
+    def ask(self, asked: Asked) -> Iterator[Answer]:
         """Asks; the connection is kept where the answer was read to its end.
 
         Raises:
@@ -173,7 +183,7 @@ class ApiConnection:
                 self._release(line, is_kept=False)
             except (http.client.HTTPException, OSError) as exc:
                 self._release(line, is_kept=False)
-                if is_fresh or isinstance(exc, TimeoutError):
+                if is_fresh or asked.method != "GET" or isinstance(exc, TimeoutError):
                     raise self._unavailable(asked, exc) from exc
                 # The server closed a connection that had been kept, as it may at any time.
             except BaseException:
@@ -184,7 +194,7 @@ class ApiConnection:
         headers = {
             "Accept": asked.accept,
             "Accept-Encoding": "identity" if asked.is_stream else "gzip",
-            "User-Agent": "gputide-exporter",
+            "User-Agent": self._agent,
         }
         signed = self._access.credentials.header()
         if signed is not None:
@@ -192,7 +202,9 @@ class ApiConnection:
         target = f"{self._access.path}{asked.path}"
         if asked.query:
             target += f"?{urlencode(asked.query)}"
-        return line.ask(target, headers, asked.seconds_max)
+        if asked.body is not None:
+            headers["Content-Type"] = asked.content_type
+        return line.ask(asked, target, headers)
 
     def _take(self) -> tuple[_Line, bool]:
         """A connection, and whether it is a new one."""
@@ -257,12 +269,14 @@ class ApiConnection:
     def _unavailable(self, asked: Asked, exc: Exception) -> Unavailable:
         if self._is_closed:
             return self._closed()
+        verb = "read" if asked.method == "GET" else asked.method.lower()
+        what = f"cannot {verb} {asked.path} of {self.server}"
         if isinstance(exc, TimeoutError):
-            return Unavailable(f"cannot read {asked.path} of {self.server}: not answered in {asked.seconds_max:.0f} s")
-        return Unavailable(f"cannot read {asked.path} of {self.server}: {exc!r}")
+            return Unavailable(f"{what}: not answered in {asked.seconds_max:.0f} s")
+        return Unavailable(f"{what}: {exc!r}")
 
     def _closed(self) -> Unavailable:
-        return Unavailable(f"cannot ask {self.server}: the reader is closed")
+        return Unavailable(f"cannot ask {self.server}: the connection to it was closed")
 
 
 class _Line:
@@ -275,10 +289,10 @@ class _Line:
         self._http.auto_open = 0
         self._http.sock = self
 
-    def ask(self, target: str, headers: Mapping[str, str], seconds_max: float) -> http.client.HTTPResponse:
+    def ask(self, asked: Asked, target: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
         """Sends a request and reads the head of the answer."""
-        self._until = time.monotonic() + seconds_max
-        self._http.request("GET", target, headers=dict(headers))
+        self._until = time.monotonic() + asked.seconds_max
+        self._http.request(asked.method, target, body=asked.body, headers=dict(headers))
         return self._http.getresponse()
 
     def interrupt(self) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.regions.file import open_region, size_of
 from fleet.region_doubts import RegionDoubt
+from fleet.region_files import open_region, size_of
 
 
 @pytest.fixture
@@ -59,3 +59,14 @@ def test_nothing_stays_open_behind_a_refusal(tmp_path: Path, directory: int) -> 
     for name in ("a.cache", "absent.cache"):
         open_region(name, directory)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_writable_file_has_no_other_name(tmp_path: Path, directory: int) -> None:
+    (tmp_path / "a.cache").write_bytes(b"region")
+    fd = open_region("a.cache", directory, writable=True)
+    assert isinstance(fd, int)
+    assert os.pwrite(fd, b"R", 0) == 1
+    os.close(fd)
+    (tmp_path / "b.cache").hardlink_to(tmp_path / "a.cache")
+    assert open_region("b.cache", directory, writable=True) is RegionDoubt.NOT_A_FILE
+    assert (tmp_path / "a.cache").read_bytes() == b"Region"

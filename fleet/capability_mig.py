@@ -1,0 +1,59 @@
+"""What MIG enforces."""
+
+from __future__ import annotations
+
+from fleet.capability import (
+    Capabilities,
+    ComputeIsolation,
+    CorePolicy,
+    FramebufferIsolation,
+    Granularity,
+    Oversubscription,
+)
+
+_FIXED = "slices are instances of fixed profiles, which is advice of kind mig"
+
+MIG = Capabilities(
+    backend="mig",
+    # An instance has memory slices, L2 banks and SMs of its own; no process reaches beyond them.
+    framebuffer_isolation=FramebufferIsolation.HARDWARE,
+    compute_isolation=ComputeIsolation.HARD,
+    # What an instance leaves unused is lent to nobody.
+    core_policies=(CorePolicy.HARD,),
+    # Instances know no order among each other.
+    priority_levels=1,
+    oversubscription=Oversubscription.NONE,
+    # The manager clears a card before it cuts it, so no pod may be on it.
+    live_framebuffer_change=False,
+    live_framebuffer_change_accounted=False,
+    # A label on the node (nvidia.com/mig.config) names a layout per card, and cards of a node may differ. But while one
+    # changes its mode, all of the node must be empty: mig-parted resets them all. With the device plugin's strategy
+    # `single` all cards of a node are alike.
+    granularity=Granularity.CARD,
+    # Seven compute slices on data-centre cards; four on an A30, which its catalogue entry says.
+    slices_per_card_max=7,
+    # Profiles, no steps.
+    framebuffer_step_bytes=None,
+    # A pod asks for an instance by the name of a resource, nvidia.com/mig-<profile>, in its template.
+    needs_restart=True,
+    fault_isolation=True,
+    cuts_by_mig=True,
+    refuses=(
+        ("slice", _FIXED),
+        ("oversubscribe", "an instance has memory of its own, so none can be granted twice"),
+        ("colocate", "instances lend nothing, and know no priority among each other"),
+        ("offpeak_pair", "what an instance leaves unused is lent to nobody"),
+    ),
+    source=(
+        "NVIDIA/mig-parted:api/spec/v1/spec.go",
+        "NVIDIA/mig-parted:cmd/nvidia-mig-manager/main.go",
+        "NVIDIA/mig-parted:pkg/mig/reconfigure/reconfigure.go",
+        "NVIDIA/mig-parted:cmd/nvidia-mig-parted/apply/mode.go",
+        "NVIDIA/mig-parted#3",
+        "NVIDIA/gpu-operator:assets/state-mig-manager/0400_configmap.yaml",
+        "NVIDIA/gpu-operator:deployments/gpu-operator/values.yaml",
+        "NVIDIA/k8s-device-plugin:README.md",
+        "NVIDIA/k8s-device-plugin#992",
+    ),
+)
+"""NVIDIA MIG, cut by the GPU operator's mig-manager and handed out by NVIDIA's device plugin (strategy `mixed`)."""

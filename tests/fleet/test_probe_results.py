@@ -1,0 +1,127 @@
+"""Results of probes: signed, read back, and held against a backend's record."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from fleet.capabilities import HAMI, VGPU_MANAGER
+from fleet.capability import ComputeIsolation, FramebufferIsolation, Oversubscription
+from fleet.errors import Corrupt, Misconfigured, Refused
+from fleet.probe_results import ProbeResult, as_measured, parse_probe, probe_text
+from fleet.units import GIB
+
+KEY = b"k" * 32
+RESULT = ProbeResult(
+    backend="hami",
+    node="node-1",
+    card="GPU-00112233-4455-6677-8899-aabbccddeeff",
+    measured_at=datetime(2026, 3, 4, 12, tzinfo=UTC),
+    granted_framebuffer_bytes=4 * GIB,
+    allocated_framebuffer_bytes=4 * GIB,
+    is_refused=True,
+    managed_escapes=False,
+    spilled_bytes=0,
+    spill_bytes_per_second=None,
+    granted_compute_ratio=0.3,
+    compute_ratio=0.33,
+    graph_compute_ratio=1.0,
+    pause_seconds=0.8,
+    resume_seconds=1.0,
+    graph_pauses=False,
+)
+
+
+def test_result_comes_back_as_it_was_signed() -> None:
+    assert parse_probe(probe_text(RESULT, KEY), KEY) == RESULT
+
+
+def test_result_that_was_changed_or_signed_by_others_is_refused() -> None:
+    text = probe_text(RESULT, KEY)
+    with pytest.raises(Refused, match="signature"):
+        parse_probe(text.replace("0.33", "0.30"), KEY)
+    with pytest.raises(Refused, match="signature"):
+        parse_probe(text, b"x" * 32)
+    unsigned = {key: value for key, value in json.loads(text).items() if key != "signature"}
+    with pytest.raises(Refused, match="signature"):
+        parse_probe(json.dumps(unsigned), KEY)
+
+
+@pytest.mark.parametrize("signature", ["\u00e9" * 64, "\ud800", 7, None, []])
+def test_signature_that_is_no_digest_is_refused(signature: object) -> None:
+    with pytest.raises(Refused, match="signature"):
+        parse_probe(json.dumps({**json.loads(probe_text(RESULT, KEY)), "signature": signature}), KEY)
+
+
+def test_short_key_is_refused() -> None:
+    with pytest.raises(Misconfigured, match="32 or more"):
+        probe_text(RESULT, b"short")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "gputide.probe/v2"}', "[" * 100_000])
+def test_what_is_no_result_is_corrupt(text: str) -> None:
+    with pytest.raises(Corrupt):
+        parse_probe(text, KEY)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("compute_ratio", "much"),
+        ("compute_ratio", -1.0),
+        ("compute_ratio", float("inf")),
+        ("compute_ratio", True),
+        ("is_refused", 1),
+        ("node", None),
+        ("spilled_bytes", 1.5),
+        ("allocated_framebuffer_bytes", 2**70),
+    ],
+)
+def test_signed_nonsense_is_corrupt(field: str, value: object) -> None:
+    with pytest.raises(Corrupt, match=field):
+        parse_probe(probe_text(replace(RESULT, **{field: value}), KEY), KEY)  # type: ignore[arg-type]
+
+
+def test_record_that_is_borne_out_stays() -> None:
+    measured = as_measured(HAMI, [RESULT])
+    assert replace(measured, source=HAMI.source) == HAMI
+    assert measured.source[-1] == "measured on node-1 at 2026-03-04T12:00:00Z"
+
+
+def test_other_backends_are_left_out() -> None:
+    assert as_measured(VGPU_MANAGER, [RESULT]) is VGPU_MANAGER
+
+
+def test_limit_that_does_not_hold_is_only_counted() -> None:
+    took_more = replace(RESULT, allocated_framebuffer_bytes=5 * GIB)
+    assert as_measured(HAMI, [took_more]).framebuffer_isolation is FramebufferIsolation.ACCOUNTING
+    by_unified_memory = replace(RESULT, managed_escapes=True)
+    assert as_measured(HAMI, [by_unified_memory]).framebuffer_isolation is FramebufferIsolation.ACCOUNTING
+
+
+def test_compute_that_is_not_limited_is_no_isolation() -> None:
+    measured = as_measured(HAMI, [replace(RESULT, compute_ratio=0.9)])
+    assert (measured.compute_isolation, measured.core_policies) == (ComputeIsolation.NONE, ())
+
+
+def test_weakest_node_counts() -> None:
+    weak, fine = replace(RESULT, compute_ratio=0.9, node="node-2"), RESULT
+    assert as_measured(HAMI, [weak, fine]).compute_isolation is ComputeIsolation.NONE
+
+
+def test_spill_is_what_was_seen() -> None:
+    spilled = replace(RESULT, spilled_bytes=GIB, spill_bytes_per_second=1e10)
+    assert as_measured(HAMI, [spilled]).oversubscription is Oversubscription.SPILL
+    claimed = replace(RESULT, backend="vgpu_manager")
+    assert VGPU_MANAGER.oversubscription is Oversubscription.SPILL
+    assert as_measured(VGPU_MANAGER, [claimed]).oversubscription is Oversubscription.ACCOUNTING_ONLY
+
+
+def test_measurement_never_raises_what_the_table_says() -> None:
+    weak = replace(HAMI, compute_isolation=ComputeIsolation.NONE, framebuffer_isolation=FramebufferIsolation.NONE)
+    measured = as_measured(weak, [RESULT])
+    assert measured.compute_isolation is ComputeIsolation.NONE
+    assert measured.framebuffer_isolation is FramebufferIsolation.NONE
