@@ -27,6 +27,8 @@ ENGINES = (Measure.SM_ACTIVE, Measure.DUTY_CYCLE, Measure.MEMORY_ACTIVE, Measure
 """Measures of which any one above the limit means that the card works."""
 COMPUTE = (Measure.SM_ACTIVE, Measure.DUTY_CYCLE)
 """Measures of which one must have been collected before anything can be called idle; the better one first."""
+NEAR_USE_SHARE = 0.5
+"""Share of the idle limit from which a silent step is nearly a used one."""
 _CELLS_PER_CHUNK = 4_000_000
 
 
@@ -79,6 +81,27 @@ def activity(grid: UsageGrid[Any], steps: int, settings: AnalyzerSettings) -> Ac
             if measure is Measure.REQUEST_RATE:
                 used[part] |= chunk > 0
     return Activity(seen=seen, known=known, used=used, level=level)
+
+
+def nearly_used(
+    grid: UsageGrid[Any], rows: NDArray[np.int64], steps: int, settings: AnalyzerSettings
+) -> NDArray[np.bool_]:
+    """Steps in which any engine of some rows came near the limit of idleness or passed it, (steps,).
+
+    What trickles along just below the limit crosses it by chance sooner or later.
+
+    Args:
+        grid: usage.
+        rows: numbers of the rows of one owner.
+        steps: how many steps count.
+        settings: `idle_ratio_max` is the limit.
+    """
+    near = np.zeros(steps, bool)
+    for measure in ENGINES:
+        if measure in grid.mean:
+            peaks = grid.peak.get(measure, grid.mean[measure])[rows, :steps]
+            near |= (peaks > NEAR_USE_SHARE * settings.idle_ratio_max).any(axis=0)
+    return near
 
 
 def demand(grid: UsageGrid[Any], rows: NDArray[np.int64], steps: int) -> tuple[Float32, Bools]:

@@ -5,11 +5,16 @@ whether the next day broke it. The daily hazards, by how long the quiet had last
 chance that the state survives a week. Where the history holds few such days the answer leans on a documented prior:
 each estimate counts as `PRIOR_WEIGHT` observations of the pool above it (class → fleet → prior).
 
+Silent workloads are not alike: what worked on many of its days comes back sooner than what never did, and what trickles
+along just below the limit crosses it by chance. Both multiply the hazard by a fixed factor (proportional hazards); the
+level of the hazard is the fleet's own.
+
 Called by `analyzer.profile` once per fleet, after every workload's days are known.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzer.presence import Bools
-from analyzer.rhythm import DAY_HISTORY_SECONDS_MIN, HOUR_COVERAGE_MIN, promised_hours
+from analyzer.promises import promised_hours
+from analyzer.rhythm import DAY_HISTORY_SECONDS_MIN, HOUR_COVERAGE_MIN
 from fleet.profiles import WorkloadClass
 from fleet.settings import AnalyzerSettings
 from fleet.usage import Float32
@@ -40,6 +46,11 @@ OWN_WEIGHT = 20.0
 """How many days the fleet's hazard is worth against one workload's own record of waking up."""
 PROMISE_PRIOR_WEIGHT = 48.0
 """How many observed hours the pool is worth against one workload's own promises."""
+WAKING_NEAR_USE, WAKING_DAYS_USED = 0.33, 0.57
+"""Logarithms of how much sooner a silent workload wakes that came near the limit of use in its silence, and one that
+worked on all of its days before it. Poisson regression on 408 silent service-days of 79 services over ten days;
+`bench/quality/quiet-study` learns them again, and judges each service by factors learned without it. How many replicas
+it has would separate better there, but replicas in that fleet were sized by demand that lay ahead."""
 STREAK_BUCKETS = (1, 2, 3, 7)
 """Lower ends, in days, of the classes of how long a state had lasted."""
 
@@ -54,6 +65,7 @@ class DayRecord:
     Attributes:
         seen: the day was seen well enough to judge it.
         used: something was used.
+        nearly_used: an engine came near the limit of use, or passed it.
         compute_large: compute passed the limit of `oversized` in more than one of a hundred windows.
         need_large: the need of framebuffer passed its limit.
         promised: hours that earlier days would have promised, and that came within the week after, (workloads,).
@@ -62,6 +74,7 @@ class DayRecord:
 
     seen: Bools
     used: Bools
+    nearly_used: Bools
     compute_large: Bools
     need_large: Bools
     promised: NDArray[np.int64]
@@ -94,8 +107,10 @@ class Calibration:
         *,
         at_risk: int = 0,
         broke: int = 0,
+        waking_score: float = 0.0,
+        horizon_days: int = HORIZON_DAYS,
     ) -> float:
-        """Chance that a state that has lasted `streak_days` lasts `HORIZON_DAYS` more, 0-1.
+        """Chance that a state that has lasted `streak_days` lasts `horizon_days` more, 0-1.
 
         Args:
             hazards: of that state.
@@ -103,11 +118,13 @@ class Calibration:
             streak_days: how long it has lasted.
             at_risk: days on which this workload could have broken it.
             broke: on how many of them it did; what came back often comes back sooner than its class.
+            waking_score: logarithm of how much higher its hazard is.
+            horizon_days: how far ahead it must hold.
         """
         chance = 1.0
         start = max(1, int(streak_days + 0.5))
-        for day in range(HORIZON_DAYS):
-            hazard = hazards[workload_class, _bucket(start + day)]
+        for day in range(horizon_days):
+            hazard = 1.0 - (1.0 - hazards[workload_class, _bucket(start + day)]) ** math.exp(waking_score)
             chance *= 1.0 - (broke + OWN_WEIGHT * hazard) / (at_risk + OWN_WEIGHT)
         return chance
 
@@ -130,7 +147,7 @@ def calibrate(days: DayRecord, classes: Sequence[WorkloadClass]) -> Calibration:
     """
     promised, kept = int(days.promised.sum()), int(days.kept.sum())
     return Calibration(
-        idle=hazards(~days.used, days.seen, classes, IDLE_PRIOR),
+        idle=hazards(~days.used, days.seen, classes, IDLE_PRIOR, waking_scores(days)),
         small_compute=hazards(~days.compute_large, days.seen, classes, SIZE_PRIOR),
         small_need=hazards(~days.need_large, days.seen, classes, SIZE_PRIOR),
         busy=hazards(days.used, days.seen, classes, BUSY_PRIOR),
@@ -138,7 +155,37 @@ def calibrate(days: DayRecord, classes: Sequence[WorkloadClass]) -> Calibration:
     )
 
 
-def hazards(holds: Bools, seen: Bools, classes: Sequence[WorkloadClass], week_prior: float) -> Hazards:
+def waking_signs(days: DayRecord) -> NDArray[np.float64]:
+    """What is known by the end of every day and says how soon a silent workload wakes, (workloads, days, 2).
+
+    Whether it came near the limit of use since its silence began, 0 or 1, and the share of its seen days on which it
+    worked, 0-1; of use where the workload is silent.
+
+    Args:
+        days: what every workload did on every day.
+    """
+    used = days.used & days.seen
+    share = used.cumsum(axis=1) / np.maximum(1, days.seen.cumsum(axis=1))
+    near = np.zeros(used.shape, bool)
+    running = np.zeros(len(used), bool)
+    for day in range(used.shape[1]):
+        running = ~days.used[:, day] & (running | days.nearly_used[:, day])
+        near[:, day] = running
+    return np.stack([near.astype(np.float64), share], axis=2)
+
+
+def waking_scores(days: DayRecord) -> NDArray[np.float64]:
+    """Logarithm of how much sooner each workload wakes than one that never worked, (workloads, days), 0 and above."""
+    return np.asarray(waking_signs(days) @ np.array([WAKING_NEAR_USE, WAKING_DAYS_USED]), np.float64)
+
+
+def hazards(
+    holds: Bools,
+    seen: Bools,
+    classes: Sequence[WorkloadClass],
+    week_prior: float,
+    scores: NDArray[np.float64] | None = None,
+) -> Hazards:
     """Chance per day that a state breaks, by class and by how many days it had lasted.
 
     Args:
@@ -146,25 +193,41 @@ def hazards(holds: Bools, seen: Bools, classes: Sequence[WorkloadClass], week_pr
         seen: the day counts, (workloads, days); an unseen day ends a streak and is no event.
         classes: class of every workload.
         week_prior: chance to survive a week where nothing is known.
+        scores: logarithm of how much higher each one's hazard is, (workloads, days); the table is then that of a
+            score of 0.
     """
     prior = 1.0 - week_prior ** (1.0 / HORIZON_DAYS)
     kinds = list(WorkloadClass)
     kind_of = np.array([kinds.index(kind) for kind in classes], np.int64)
     at_risk = np.zeros((len(kinds), len(STREAK_BUCKETS)))
-    events = np.zeros_like(at_risk)
+    factors, events = np.zeros_like(at_risk), np.zeros_like(at_risk)
     lasted = streaks(holds, seen)
     for day in range(holds.shape[1] - 1):
         rows = np.flatnonzero((lasted[:, day] > 0) & seen[:, day + 1])
         bucket = np.searchsorted(STREAK_BUCKETS, lasted[rows, day], side="right") - 1
         np.add.at(at_risk, (kind_of[rows], bucket), 1)
+        np.add.at(factors, (kind_of[rows], bucket), 1.0 if scores is None else np.exp(scores[rows, day]))
         np.add.at(events, (kind_of[rows], bucket), ~holds[rows, day + 1])
-    fleet = (events.sum(axis=0) + PRIOR_WEIGHT * prior) / (at_risk.sum(axis=0) + PRIOR_WEIGHT)
-    own = (events + PRIOR_WEIGHT * fleet) / (at_risk + PRIOR_WEIGHT)
+    fleet = _baseline(events.sum(axis=0), at_risk.sum(axis=0), factors.sum(axis=0), prior)
+    own = _baseline(events, at_risk, factors, fleet)
     return {
         (kind, bucket): float(own[number, bucket])
         for number, kind in enumerate(kinds)
         for bucket in range(len(STREAK_BUCKETS))
     }
+
+
+def _baseline(
+    events: NDArray[np.float64],
+    at_risk: NDArray[np.float64],
+    factors: NDArray[np.float64],
+    pool: NDArray[np.float64] | float,
+) -> NDArray[np.float64]:
+    """Hazard of a score of 0 whose counterpart at the mean factor was seen, shrunk to the pool's."""
+    mean_factor = np.where(at_risk > 0, factors / np.maximum(1.0, at_risk), 1.0)
+    expected = 1.0 - (1.0 - pool) ** mean_factor
+    seen = (events + PRIOR_WEIGHT * expected) / (at_risk + PRIOR_WEIGHT)
+    return np.asarray(1.0 - (1.0 - seen) ** (1.0 / mean_factor), np.float64)
 
 
 def streaks(holds: Bools, seen: Bools) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ from datetime import datetime
 import numpy as np
 from numpy.typing import NDArray
 
-from analyzer.activity import idleness
+from analyzer.activity import idleness, nearly_used
 from analyzer.company import replica_correlation
 from analyzer.confidence import DayRecord, day_starts, kept_promises
 from analyzer.drift import TREND_DAYS_MIN, day_levels, drift
@@ -22,6 +22,7 @@ from analyzer.footprint import Footprint, day_peaks, footprint
 from analyzer.kind import workload_class
 from analyzer.period import periods
 from analyzer.presence import Bools, SilenceBasis, Tenure, Timeline, coverage
+from analyzer.promises import promised_hours
 from analyzer.reservation import hourly_reservation
 from analyzer.rhythm import (
     HOURS_PER_WEEK,
@@ -31,14 +32,12 @@ from analyzer.rhythm import (
     hourly_peaks,
     is_folded,
     local_hours,
-    promised_hours,
-    week_peaks,
-    week_quantiles,
     week_upper,
+    whole_week,
 )
 from analyzer.survey import Survey
 from analyzer.trust import of_workload
-from analyzer.week_histograms import week_counts
+from analyzer.week_histograms import week_summary
 from fleet.inventory import WorkloadId
 from fleet.profiles import (
     ComputeProfile,
@@ -172,11 +171,14 @@ def gather(look: Survey, time_zone: str, settings: AnalyzerSettings) -> tuple[tu
         levels.append(level)
     if not days:
         none, count = np.zeros((0, 0), bool), np.zeros(0, np.int64)
-        record = DayRecord(seen=none, used=none, compute_large=none, need_large=none, promised=count, kept=count)
+        record = DayRecord(
+            seen=none, used=none, nearly_used=none, compute_large=none, need_large=none, promised=count, kept=count
+        )
         return (), record, np.zeros((0, 0), np.float32)
     record = DayRecord(
         seen=np.concatenate([record.seen for record in days]),
         used=np.concatenate([record.used for record in days]),
+        nearly_used=np.concatenate([record.nearly_used for record in days]),
         compute_large=np.concatenate([record.compute_large for record in days]),
         need_large=np.concatenate([record.need_large for record in days]),
         promised=np.concatenate([record.promised for record in days]),
@@ -227,12 +229,9 @@ def _of_chunk(
         # than two weeks the period is too often missed to be asked for.
         promised &= np.array([found is not None for found in period], bool)[:, None]
     cycle = cycle_hours(history_seconds)
-    owners = np.repeat(np.arange(len(chunk.workloads)), np.diff(chunk.borders))
-    histograms = week_counts(chunk.demand, owners, len(chunk.workloads), hours.of_step, cycle)
+    summary = week_summary(chunk.demand, chunk.borders, hours.of_step, cycle)
     week_of = (
-        week_quantiles(histograms, 0.5),
-        week_quantiles(histograms, 0.95),
-        week_peaks(peaks, hours.hour, history_seconds=history_seconds),
+        *(whole_week(figures) for figures in (summary.p50, summary.p95, summary.max)),
         week_upper(peaks, seen, hours.hour, history_seconds=history_seconds),
     )
     reserved = hourly_reservation(tops, hours, line.step_seconds)
@@ -266,6 +265,7 @@ def _of_chunk(
         used=stacked[:, 1],
         compute_large=stacked[:, 2],
         need_large=stacked[:, 3],
+        nearly_used=stacked[:, 4],
         promised=days_promised,
         kept=days_kept,
     )
@@ -421,8 +421,8 @@ def _request_rate(look: Survey, lives: Sequence[Tenure]) -> RequestRateProfile |
 def _days(
     chunk: _Chunk, place: int, look: Survey, fact: Facts, starts: NDArray[np.int64], settings: AnalyzerSettings
 ) -> Bools:
-    """Seen, used, compute large and need large of one workload on every day, (4, days)."""
-    record = np.zeros((4, len(starts)), bool)
+    """Seen, used, compute large, need large and nearly used of one workload on every day, (5, days)."""
+    record = np.zeros((5, len(starts)), bool)
     if not len(starts):
         return record
     numbers = chunk.numbers[chunk.part(place)]
@@ -432,6 +432,10 @@ def _days(
     known = np.add.reduceat(look.known[numbers].any(axis=0), starts, dtype=np.int64)
     record[0] = known * stride >= _DAY_SEEN_MIN * lengths
     record[1] = np.logical_or.reduceat(look.used[numbers].any(axis=0), starts)
+    rows = np.array([life.row for life in fact.lives if life.row is not None], np.int64)
+    # Nobody asks how near a workload came that worked every day.
+    if len(rows) and not record[1].all():
+        record[4] = np.logical_or.reduceat(nearly_used(look.grid, rows, look.line.steps, settings), starts)
     there = np.add.reduceat((~np.isnan(wanted)).sum(axis=0), starts)
     limit = settings.oversized_compute_ratio * fact.compute.granted_ratio
     above = np.add.reduceat((wanted > limit).sum(axis=0), starts)

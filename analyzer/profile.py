@@ -7,23 +7,26 @@ by the recommender for every fold of a back-test.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
+
+import numpy as np
 
 from analyzer.cards import card_profiles
 from analyzer.company import companions
-from analyzer.confidence import DayRecord, breaks, calibrate, streaks
+from analyzer.confidence import DayRecord, breaks, calibrate, streaks, waking_scores
 from analyzer.facts import Facts, gather
 from analyzer.presence import Timeline, timeline
 from analyzer.rhythm import DAY_HISTORY_SECONDS_MIN, WEEK_HISTORY_SECONDS_MIN
 from analyzer.state import Streaks, Verdict, verdict
-from analyzer.survey import Survey, survey
+from analyzer.survey import survey
 from fleet.decisions import RecommendationKind, Withheld
-from fleet.inventory import CardId, Priority, WorkloadId
-from fleet.profiles import Profile, Profiles, WorkloadState
+from fleet.inventory import CardId, Inventory, Priority, WorkloadId
+from fleet.profiles import CardProfile, Profile, Profiles, WorkloadState
 from fleet.schema import Measure
 from fleet.settings import AnalyzerSettings
-from fleet.usage import History, SliceGrid, UsageGrid
+from fleet.usage import Float32, History, SliceGrid, UsageGrid
 
 _NEEDS_SM = (RecommendationKind.COLOCATE, RecommendationKind.OFFPEAK_PAIR)
 _NEEDS_RHYTHM = (RecommendationKind.OFFPEAK_PAIR, RecommendationKind.TIDE)
@@ -46,43 +49,96 @@ def profile_fleet(history: History, *, settings: AnalyzerSettings, now: datetime
         workload count as evidence. "Not enough data" is an answer: state unknown with its reason, and `withheld` for
         kinds of advice that the history supports for nobody.
     """
-    inventory = history.inventory
-    if timeline(history.slices, now).steps == 0:
-        history = _without_usage(history, now)
-    look = survey(history, settings, now)
-    facts, days, levels = gather(look, inventory.time_zone, settings)
+    return profile_parts([history], settings=settings, now=now)
+
+
+def profile_parts(parts: Iterable[History], *, settings: AnalyzerSettings, now: datetime) -> Profiles:
+    """The same for a fleet in parts, each asked for when the one before has become a few figures.
+
+    Args:
+        parts: at least one, over the same steps, each with whole workloads and whole cards (`analyzer.parts`).
+        settings: thresholds.
+        now: moment of the analysis.
+
+    Returns:
+        Profiles of all parts together.
+    """
+    looks = [_look(part, settings, now) for part in parts]
+    first = looks[0]
+    facts = [fact for look in looks for fact in look.facts]
+    # Sorted by id over all parts; figures of each workload follow it.
+    order = sorted(range(len(facts)), key=lambda number: facts[number].workload)
+    facts = [facts[number] for number in order]
+    days, levels = _joined([look for look in looks if look.facts] or looks[:1], order)
     calibration = calibrate(days, [fact.workload_class for fact in facts])
-    slack_seconds = float(look.line.slack_seconds)
     verdicts = [
-        verdict(fact, lasted, calibration, slack_seconds, settings)
+        verdict(fact, lasted, calibration, float(first.line.slack_seconds), settings)
         for fact, lasted in zip(facts, _streaks(days, len(facts)), strict=True)
     ]
     windows = sum(fact.coverage_ratio * len(fact.lives) for fact in facts)
     return Profiles(
-        cluster=inventory.cluster,
-        as_of=inventory.as_of,
-        since=look.line.since,
-        until=look.line.until,
+        cluster=first.inventory.cluster,
+        as_of=first.inventory.as_of,
+        since=first.line.since,
+        until=first.line.until,
         coverage_ratio=round(windows / max(1, sum(len(fact.lives) for fact in facts)), 4),
         workloads=tuple(
-            _profile(fact, said, inventory.cluster, inventory.time_zone, tuple(facts[other].workload for other in near))
+            _profile(fact, said, first.inventory, tuple(facts[other].workload for other in near))
             for fact, said, near in zip(facts, verdicts, companions(levels), strict=True)
         ),
-        cards=card_profiles(history, look, settings),
-        unallocated=_unallocated(history),
-        withheld=tuple(withheld(look, facts, settings)),
+        cards=tuple(sorted((card for look in looks for card in look.cards), key=lambda card: card.card)),
+        unallocated=tuple(sorted(card for look in looks for card in _unallocated(look.inventory))),
+        withheld=tuple(withheld(first.line, facts, settings)),
     )
 
 
-def withheld(look: Survey, facts: Sequence[Facts], settings: AnalyzerSettings) -> Iterator[Withheld]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """What is kept of one part: figures, and nothing that has a value per step."""
+
+    inventory: Inventory
+    line: Timeline
+    facts: tuple[Facts, ...]
+    days: DayRecord
+    levels: Float32
+    cards: tuple[CardProfile, ...]
+
+
+def _look(history: History, settings: AnalyzerSettings, now: datetime) -> _Look:
+    if timeline(history.slices, now).steps == 0:
+        history = _without_usage(history, now)
+    seen = survey(history, settings, now)
+    facts, days, levels = gather(seen, history.inventory.time_zone, settings)
+    return _Look(
+        inventory=history.inventory,
+        line=seen.line,
+        facts=tuple(
+            replace(fact, footprint=replace(fact.footprint, need=fact.footprint.need[:, :0].copy())) for fact in facts
+        ),
+        days=days,
+        levels=levels,
+        cards=card_profiles(history, seen, settings),
+    )
+
+
+def _joined(looks: Sequence[_Look], order: Sequence[int]) -> tuple[DayRecord, Float32]:
+    """Days and hourly levels of all parts, in the order of the workloads."""
+    rows = np.array(order, np.int64)
+    columns = {
+        field.name: np.concatenate([getattr(look.days, field.name) for look in looks])[rows]
+        for field in fields(DayRecord)
+    }
+    return DayRecord(**columns), np.concatenate([look.levels for look in looks])[rows]
+
+
+def withheld(line: Timeline, facts: Sequence[Facts], settings: AnalyzerSettings) -> Iterator[Withheld]:
     """Kinds of advice that this history supports for nobody, one entry per kind and reason.
 
     Args:
-        look: the survey.
+        line: the steps of the history.
         facts: figures of the live workloads.
         settings: thresholds.
     """
-    line = look.line
     seconds = _history_seconds(line)
     if seconds < settings.history_seconds_min - line.slack_seconds:
         for kind in RecommendationKind:
@@ -132,7 +188,15 @@ def _history_seconds(line: Timeline) -> float:
 def _streaks(days: DayRecord, count: int) -> Iterator[Streaks]:
     if not days.seen.shape[1]:
         nothing = Streaks(
-            idle=0, idle_at_risk=0, idle_broke=0, small_compute=0, small_need=0, busy=0, promised=0, kept=0
+            idle=0,
+            idle_at_risk=0,
+            idle_broke=0,
+            waking_score=0.0,
+            small_compute=0,
+            small_need=0,
+            busy=0,
+            promised=0,
+            kept=0,
         )
         yield from (nothing for _ in range(count))
         return
@@ -140,11 +204,13 @@ def _streaks(days: DayRecord, count: int) -> Iterator[Streaks]:
         streaks(holds, days.seen)[:, -1] for holds in (~days.used, ~days.compute_large, ~days.need_large, days.used)
     ]
     at_risk, broke = breaks(~days.used, days.seen)
+    scores = waking_scores(days)
     for number in range(count):
         yield Streaks(
             idle=int(lasted[0][number]),
             idle_at_risk=int(at_risk[number]),
             idle_broke=int(broke[number]),
+            waking_score=float(scores[number, -1]),
             small_compute=int(lasted[1][number]),
             small_need=int(lasted[2][number]),
             busy=int(lasted[3][number]),
@@ -153,12 +219,12 @@ def _streaks(days: DayRecord, count: int) -> Iterator[Streaks]:
         )
 
 
-def _profile(fact: Facts, said: Verdict, cluster: str, time_zone: str, rises_with: tuple[WorkloadId, ...]) -> Profile:
+def _profile(fact: Facts, said: Verdict, inventory: Inventory, rises_with: tuple[WorkloadId, ...]) -> Profile:
     live = [life.latest for life in fact.lives if life.is_live]
     state = said.state
     names_idle_pods = state is WorkloadState.PARTLY_IDLE or state in _IDLE_STATES
     return Profile(
-        cluster=cluster,
+        cluster=inventory.cluster,
         namespace=live[-1].namespace,
         workload=fact.workload,
         workload_kind=live[-1].workload_kind,
@@ -169,7 +235,7 @@ def _profile(fact: Facts, said: Verdict, cluster: str, time_zone: str, rises_wit
         state=state,
         idle_since=fact.idle_since if state in _IDLE_STATES else None,
         idle_pods=fact.idle_pods if names_idle_pods else (),
-        time_zone=time_zone,
+        time_zone=inventory.time_zone,
         off_peak_hours=() if state is WorkloadState.UNKNOWN or state in _IDLE_STATES else fact.off_peak_hours,
         period_hours=fact.period_hours,
         hour_of_week=fact.hour_of_week,
@@ -201,6 +267,6 @@ def _without_usage(history: History, now: datetime) -> History:
     return History(inventory=history.inventory, slices=blank)
 
 
-def _unallocated(history: History) -> tuple[CardId, ...]:
-    granted = {grant.card for grant in history.inventory.live_grants()}
-    return tuple(sorted(card.card for card in history.inventory.cards if card.card not in granted))
+def _unallocated(inventory: Inventory) -> tuple[CardId, ...]:
+    granted = {grant.card for grant in inventory.live_grants()}
+    return tuple(sorted(card.card for card in inventory.cards if card.card not in granted))

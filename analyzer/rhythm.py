@@ -1,11 +1,10 @@
-"""Habits: the hours of the week of a workload, and those in which it promises to stay low.
+"""Habits: the hours of the week of a workload.
 
 Hours are local to the cluster's time zone, so a change of the clock moves no habit and half-hour zones fit. Below two
 weeks an hour of the week was seen once, which is no habit; then days are folded, and an hour of the day speaks for all
 seven. Whether anything repeats at all is `analyzer.period`'s to say.
 
-Called by `analyzer.profile` on chunks of workloads and by `analyzer.confidence`, which makes the same promises on
-earlier days and looks at what became of them.
+Called by `analyzer.facts` on chunks of workloads, and by `analyzer.promises`.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzer.presence import Timeline
-from fleet.histogram import quantile
-from fleet.settings import AnalyzerSettings
 from fleet.usage import Float32
 
 HOURS_PER_WEEK = 168
@@ -29,18 +26,6 @@ WEEK_HISTORY_SECONDS_MIN = 14 * 86400
 """Below this a week profile is a guess: every hour of the week must have come twice."""
 HOUR_COVERAGE_MIN = 0.8
 """Share of an hour's steps that must have been seen before the hour counts as evidence."""
-DAYS_SEEN_MIN = 3
-"""Fewest times a folded hour of the day must have been seen low."""
-NEIGHBOUR_LIMITS = 2.0
-"""How many times the limit the hours around a promised one may reach."""
-WEEKS_SEEN_MIN = 2
-"""Fewest times an hour of the week must have been seen low."""
-BUSY_RATIO_MIN = 0.5
-"""A day counts as busy when its peak passes this share of the workload's p95."""
-BUSY_DAYS_MIN = 0.6
-"""Share of the days (of the weekdays that are ever busy, where weeks are told apart) that must be busy: what works
-once in a while has no quiet hours, only quiet days, and nobody knows when they end. On 205 inference services, promises
-of others were broken one and a half times as often."""
 _STUDENT_90 = (
     np.nan,
     3.078,
@@ -145,100 +130,14 @@ def is_folded(history_seconds: float) -> bool:
     return history_seconds < WEEK_HISTORY_SECONDS_MIN
 
 
-def promised_hours(
-    peaks: Float32,
-    seen: NDArray[np.float32],
-    hour: NDArray[np.int64],
-    p95: Floats,
-    *,
-    history_seconds: float,
-    settings: AnalyzerSettings,
-) -> NDArray[np.bool_]:
-    """Hours of the week that are promised to stay low, because they always did.
-
-    An hour is promised when nothing that was seen of it ever passed the limit, enough of its occurrences were seen
-    well, and the hours before and after never passed `NEIGHBOUR_LIMITS` times the limit: habits start a little earlier
-    on some days. On ten days of 205 inference services 94 % of such promises were kept, 89 % without the neighbours.
-
-    Args:
-        peaks: largest demand of every local hour of the history, maximum over replicas, (workloads, hours).
-        seen: share of the hour that was seen, the same shape.
-        hour: hour of the week of each column, (hours,).
-        p95: 95th percentile of each workload's demand, (workloads,), NaN where unknown.
-        history_seconds: length of the history.
-        settings: `off_peak_ratio`, `idle_ratio_max`.
-
-    Returns:
-        (workloads, 168).
-    """
-    rows = len(peaks)
-    if history_seconds < DAY_HISTORY_SECONDS_MIN or not peaks.size:
-        return np.zeros((rows, HOURS_PER_WEEK), bool)
-    folded = is_folded(history_seconds)
-    cycle = 24 if folded else HOURS_PER_WEEK
-    # What hardly ever does anything has no peak that a fifth of could be below.
-    has_peak = np.nan_to_num(p95) > settings.idle_ratio_max
-    limit = np.where(has_peak, settings.off_peak_ratio * np.nan_to_num(p95), -1.0)[:, None]
-    phase = hour % cycle
-    good = seen >= HOUR_COVERAGE_MIN
-    low = np.nan_to_num(peaks, nan=np.inf) <= limit
-    highest = np.nan_to_num(peaks, nan=-np.inf)
-    times = np.zeros((rows, cycle), np.int64)
-    broken = np.zeros((rows, cycle), bool)
-    restless = np.zeros((rows, cycle), bool)
-    for number in range(cycle):
-        columns = phase == number
-        times[:, number] = (low & good)[:, columns].sum(axis=1)
-        broken[:, number] = (highest > limit)[:, columns].any(axis=1)
-        restless[:, number] = (highest > NEIGHBOUR_LIMITS * limit)[:, columns].any(axis=1)
-    near = np.roll(restless, 1, axis=1) | np.roll(restless, -1, axis=1)
-    habitual = _is_habitual(peaks, np.nan_to_num(p95), folded=folded)[:, None]
-    holds = habitual & ~broken & ~near & (times >= (DAYS_SEEN_MIN if folded else WEEKS_SEEN_MIN))
-    return np.tile(holds, (1, HOURS_PER_WEEK // cycle))
-
-
-def _is_habitual(peaks: Float32, p95: Floats, *, folded: bool) -> NDArray[np.bool_]:
-    """Whether each workload is busy on most of the days on which it is ever busy, (workloads,)."""
-    days = peaks.shape[1] // 24
-    if not days:
-        return np.zeros(len(peaks), bool)
-    of_day = np.fmax.reduce(peaks[:, peaks.shape[1] - 24 * days :].reshape(len(peaks), days, 24), axis=2)
-    seen = ~np.isnan(of_day)
-    busy = seen & (np.nan_to_num(of_day) > BUSY_RATIO_MIN * p95[:, None])
-    counted = np.zeros(len(peaks), np.int64)
-    phases = 1 if folded else 7
-    for phase in range(phases):
-        own = slice(phase, None, phases)
-        counted += np.where(busy[:, own].any(axis=1), seen[:, own].sum(axis=1), 0)
-    return np.asarray(busy.sum(axis=1) >= BUSY_DAYS_MIN * np.maximum(1, counted), bool)
-
-
 def cycle_hours(history_seconds: float) -> int:
     """Hours after which a profile repeats: 24 where days are folded, else 168."""
     return 24 if DAY_HISTORY_SECONDS_MIN <= history_seconds < WEEK_HISTORY_SECONDS_MIN else HOURS_PER_WEEK
 
 
-def week_quantiles(histograms: NDArray[np.int64], probability: float) -> Floats:
-    """Quantile by hour of the week, (…, 168), NaN where nothing was seen; folded days are repeated.
-
-    Args:
-        histograms: (…, 168 or 24, 101) counts.
-        probability: 0-1.
-    """
-    values = quantile(histograms, probability)
-    repeats = HOURS_PER_WEEK // values.shape[-1]
-    return np.tile(values, (*(1,) * (values.ndim - 1), repeats)) if repeats > 1 else values
-
-
-def week_peaks(peaks: Float32, hour: NDArray[np.int64], *, history_seconds: float) -> Floats:
-    """Largest demand by hour of the week, (workloads, 168), NaN where nothing was seen; folded like the histograms."""
-    cycle = cycle_hours(history_seconds)
-    top = np.full((len(peaks), cycle), np.nan)
-    for number in range(cycle):
-        columns = hour % cycle == number
-        if columns.any():
-            top[:, number] = np.fmax.reduce(peaks[:, columns], axis=1)
-    return np.tile(top, (1, HOURS_PER_WEEK // cycle))
+def whole_week(figures: NDArray[np.float32]) -> Floats:
+    """Figures by hour of the cycle, (workloads, 168 or 24), by hour of the week; folded days are repeated."""
+    return np.tile(figures.astype(np.float64), (1, HOURS_PER_WEEK // figures.shape[1]))
 
 
 def week_upper(peaks: Float32, seen: NDArray[np.float32], hour: NDArray[np.int64], *, history_seconds: float) -> Floats:

@@ -46,6 +46,7 @@ class Streaks:
         idle: silent.
         idle_at_risk: days before which it was silent, all through the history.
         idle_broke: of them those on which it woke.
+        waking_score: logarithm of how much sooner it wakes than one that never worked.
         small_compute: compute stayed within the limit of `oversized`.
         small_need: so did the need of framebuffer.
         busy: something was used.
@@ -56,6 +57,7 @@ class Streaks:
     idle: int
     idle_at_risk: int
     idle_broke: int
+    waking_score: float
     small_compute: int
     small_need: int
     busy: int
@@ -154,6 +156,7 @@ def _idle(facts: Facts, streaks: Streaks, calibration: Calibration, settings: An
         max(1, streaks.idle),
         at_risk=streaks.idle_at_risk,
         broke=streaks.idle_broke,
+        waking_score=streaks.waking_score,
     )
     ground = ""
     if facts.silence is SilenceBasis.NODE:

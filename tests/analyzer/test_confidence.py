@@ -1,21 +1,36 @@
 """Confidence follows what happened in the fleet's own past, and leans on a prior where that is short."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from analyzer.confidence import HORIZON_DAYS, IDLE_PRIOR, DayRecord, breaks, calibrate, day_starts, hazards, streaks
+from analyzer.confidence import (
+    HORIZON_DAYS,
+    IDLE_PRIOR,
+    WAKING_DAYS_USED,
+    WAKING_NEAR_USE,
+    DayRecord,
+    breaks,
+    calibrate,
+    day_starts,
+    hazards,
+    streaks,
+    waking_scores,
+)
 from fleet.profiles import WorkloadClass, WorkloadState
 from tests.analyzer.build import Slice, by_hour, history, profile, profiles, work
 
 INFERENCE = WorkloadClass.INFERENCE
 
 
-def record(used: np.ndarray) -> DayRecord:
+def record(used: np.ndarray, nearly_used: np.ndarray | None = None) -> DayRecord:
     nothing = np.zeros(used.shape, bool)
     count = np.zeros(len(used), np.int64)
     return DayRecord(
         seen=np.ones(used.shape, bool),
         used=used,
+        nearly_used=used if nearly_used is None else nearly_used,
         compute_large=nothing,
         need_large=nothing,
         promised=count,
@@ -24,8 +39,9 @@ def record(used: np.ndarray) -> DayRecord:
 
 
 def idle_confidence(used: np.ndarray, streak: int = 1) -> float:
-    found = calibrate(record(used), [INFERENCE] * len(used))
-    return found.survival(found.idle, INFERENCE, streak)
+    days = record(used)
+    found = calibrate(days, [INFERENCE] * len(used))
+    return found.survival(found.idle, INFERENCE, streak, waking_score=float(waking_scores(days)[-1, -1]))
 
 
 def test_without_history_the_prior_speaks() -> None:
@@ -67,7 +83,7 @@ def test_days_are_counted_back_from_the_end(steps: int, step_seconds: int, days:
 
 
 def test_promises_that_were_broken_before_lower_the_confidence_of_new_ones() -> None:
-    office = [0.8 if 8 <= hour < 18 else 0.05 for hour in range(24)]
+    office = [0.8 if 8 <= hour < 18 else 0.02 for hour in range(24)]
     steady = by_hour(14, office)
     surprised = steady.copy()
     for day in (5, 8, 11):
@@ -95,3 +111,46 @@ def test_breaks_are_counted_on_seen_days_only() -> None:
     seen = np.array([[True, True, True, True, False]])
     at_risk, broke = breaks(holds, seen)
     assert (at_risk.tolist(), broke.tolist()) == ([2], [1])
+
+
+def test_what_trickles_just_below_the_limit_is_believed_less_than_what_is_dead() -> None:
+    found = profiles(
+        history(
+            [
+                Slice(workload="dead", usage=work(np.zeros(6 * 144, np.float32))),
+                Slice(workload="trickle", usage=work(np.full(6 * 144, 0.0025, np.float32))),
+            ],
+            days=6,
+        )
+    )
+    dead, trickle = found.workloads
+    assert {dead.state, trickle.state} == {WorkloadState.IDLE_HELD}
+    assert trickle.confidence < dead.confidence
+
+
+def test_a_trickle_counts_as_long_as_the_silence_that_it_came_in() -> None:
+    used = np.array([[True, False, False, False, True, False]])
+    near = np.array([[True, False, True, False, True, False]])
+    scores = waking_scores(record(used, near))[0]
+    share = np.cumsum(used[0]) / np.arange(1, 7)
+    wanted = WAKING_NEAR_USE * np.array([False, False, True, True, False, False])
+    assert scores - WAKING_DAYS_USED * share == pytest.approx(wanted)
+
+
+def test_days_that_were_not_seen_are_no_days_of_work() -> None:
+    days = record(np.array([[True, True, False]]))
+    unseen = replace(days, seen=np.array([[True, False, True]]))
+    assert waking_scores(unseen)[0, -1] < waking_scores(days)[0, -1]
+
+
+def test_factors_leave_the_level_of_the_hazard_to_the_fleet() -> None:
+    random = np.random.default_rng(3)
+    used = random.random((400, 14)) < 0.3
+    days = record(used)
+    found = calibrate(days, [INFERENCE] * len(used))
+    scores = waking_scores(days)[:, -2]
+    silent = np.flatnonzero(~used[:, -2])
+    foretold = np.mean(
+        [1.0 - (1.0 - found.idle[INFERENCE, 0]) ** np.exp(scores[row]) for row in silent if used[row, -3]]
+    )
+    assert foretold == pytest.approx(0.3, abs=0.05)

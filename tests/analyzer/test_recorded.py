@@ -45,7 +45,7 @@ def after(whole):
 def test_every_state_that_the_fleet_can_show_is_found(before) -> None:
     counts = Counter(one.state for one in before.workloads)
     assert counts[WorkloadState.OVERSIZED] > 50
-    assert counts[WorkloadState.OFF_PEAK] > 10
+    assert counts[WorkloadState.OFF_PEAK] > 3
     assert counts[WorkloadState.IDLE_HELD] > 20
     assert before.withheld == ()
 
@@ -69,9 +69,10 @@ def test_promised_hours_hold_better_than_naive_promises(before, after) -> None:
                 total += 1
                 kept += np.nanmax(hour) <= 0.2 * one.compute.p95
                 passed += np.nanmax(hour) > 0.5 * one.compute.p95
-    assert total > 300
-    assert kept / total > 0.905
-    assert passed / total < 0.057
+    # Naive promises: 90.5 % and 5.7 %, judged by the mean of the hour; here not one of its steps may pass.
+    assert total > 100
+    assert kept / total > 0.95
+    assert passed / total < 0.03
 
 
 def test_a_day_of_duty_cycles_says_what_it_cannot_support(shared_traces) -> None:

@@ -16,8 +16,8 @@ from fleet.profiles import WorkloadState
 from fleet.schema import Measure
 from tests.analyzer.build import MONDAY, Slice, by_hour, history, noise, profile, profiles, work
 
-OFFICE = [0.8 if 8 <= hour < 18 else 0.05 for hour in range(24)]
-WORKWEEK = [0.8 if 8 <= hour % 24 < 18 and hour < 120 else 0.05 for hour in range(168)]
+OFFICE = [0.8 if 8 <= hour < 18 else 0.02 for hour in range(24)]
+WORKWEEK = [0.8 if 8 <= hour % 24 < 18 and hour < 120 else 0.02 for hour in range(168)]
 
 
 def service(levels, days, **changes):
