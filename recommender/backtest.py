@@ -248,9 +248,10 @@ def _naive(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     where = np.arange(len(past.grants), dtype=np.int64)
     granted = whole.copy()
-    by_model: dict[str, list[int]] = defaultdict(list)
+    by_model: dict[tuple[str, int], list[int]] = defaultdict(list)
     for row in judged:
-        by_model[past.grants[int(row)].card_model].append(int(row))
+        grant = past.grants[int(row)]
+        by_model[grant.card_model, grant.framebuffer_bytes].append(int(row))
     offset = len(where)
     for model in sorted(by_model):
         rows = np.array(by_model[model], np.int64)

@@ -17,10 +17,10 @@ from fleet.sharing import CONTENTION_RATIO_MAX
 from fleet.usage import Float32
 from recommender.demand import Demand, alike
 from recommender.footprint_grants import Footprints, Grants, footprints_of, grant_framebuffer
-from recommender.packer import Packer, PackingProblem, renumbered
-from recommender.risk import Harm, contention_harm, shortage_points
-from recommender.scenarios import daily_blocks, draw_scenarios, type_means
-from recommender.surprise import learn_surprises
+from recommender.harm.risk import Harm, contention_harm, shortage_points
+from recommender.harm.scenarios import daily_blocks, draw_scenarios, type_means
+from recommender.harm.surprise import learn_surprises
+from recommender.packing.packer import Packer, PackingProblem, renumbered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,13 +338,14 @@ def _dissolved(point: Point, limit: float, resting_active: float) -> tuple[int, 
     """
     groups, harms = point.groups, point.choice.harm
     packings = [bin_of.copy() for bin_of in point.choice.bin_of]
+    splits = [_Splits(bin_of) for bin_of in packings]
     candidates: list[tuple[float, int, int, float]] = []
     shorts: list[_Shortage] = []
     bad = 0.0
     for number, (group, harm) in enumerate(zip(groups, harms, strict=True)):
         violated = harm.violated / group.points
         for full in _over_promised(group, packings[number]):
-            packings[number] = _split(packings[number], full)
+            splits[number].split(full)
             violated[full] = 0.0
         shorts.append(_Shortage(group, packings[number]))
         bad += float(violated.sum()) + group.shortage_of(packings[number]) / group.points
@@ -358,8 +359,8 @@ def _dissolved(point: Point, limit: float, resting_active: float) -> tuple[int, 
     for _, number, b, share in sorted(candidates):
         if active <= 0 or bad / active <= limit:
             break
-        bad -= share + shorts[number].without(np.flatnonzero(packings[number] == b)) / groups[number].points
-        packings[number] = _split(packings[number], b)
+        bad -= share + shorts[number].without(splits[number].items_of(b)) / groups[number].points
+        splits[number].split(b)
     renumbers = [renumbered(bin_of) for bin_of in packings]
     return sum(bins for _, bins in renumbers), [bin_of for bin_of, _ in renumbers]
 
@@ -384,11 +385,25 @@ class _Shortage:
         return spared
 
 
-def _split(bin_of: NDArray[np.int32], b: int) -> NDArray[np.int32]:
-    """The packing with one bin's items each in a bin of its own."""
-    items = np.flatnonzero(bin_of == b)[1:]
-    bin_of[items] = bin_of.max() + 1 + np.arange(len(items), dtype=np.int32)
-    return bin_of
+class _Splits:
+    """Gives the items of a bin a bin each, one bin after the other, in place; the items of all are looked up once."""
+
+    def __init__(self, bin_of: NDArray[np.int32]) -> None:
+        self._bin_of = bin_of
+        self._order = np.argsort(bin_of, kind="stable")
+        self._ends = np.cumsum(np.bincount(bin_of))
+        self._next = len(self._ends)
+
+    def items_of(self, b: int) -> NDArray[np.int64]:
+        """Items of a bin that was not split yet, ascending."""
+        items: NDArray[np.int64] = self._order[self._ends[b - 1] if b else 0 : self._ends[b]]
+        return items
+
+    def split(self, b: int) -> None:
+        """Leaves the first item of a bin where it is, and opens a bin for each other."""
+        items = self.items_of(b)[1:]
+        self._bin_of[items] = self._next + np.arange(len(items), dtype=np.int32)
+        self._next += len(items)
 
 
 def _over_promised(group: Group, bin_of: NDArray[np.int32]) -> list[int]:

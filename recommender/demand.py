@@ -77,7 +77,8 @@ def demand_of(history: History) -> Demand:
         history: inventory and usage.
 
     Returns:
-        One row per live grant; a grant without any sample has NaN all through.
+        One row per live grant; a grant without any sample has NaN all through. Negative and infinite samples are
+        taken as not collected.
     """
     inventory = history.inventory
     grants = inventory.live_grants()
@@ -124,11 +125,18 @@ def _busiest(counted: Float32, video: Sequence[Float32]) -> Float32:
     return busiest
 
 
+_ROWS_AT_ONCE = 4096
+
+
 def _taken(values: Float32 | None, rows: NDArray[np.int64], steps: int) -> Float32:
     taken = np.full((len(rows), steps), np.nan, np.float32)
     known = rows >= 0
     if values is not None and known.any():
         taken[known] = values[rows[known]]
+        for start in range(0, len(taken), _ROWS_AT_ONCE):
+            part = taken[start : start + _ROWS_AT_ONCE]
+            # What no counter can show was not collected: a negative demand would make room on a card.
+            part[~(part >= 0) | np.isinf(part)] = np.nan
     return taken
 
 

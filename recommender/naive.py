@@ -6,15 +6,13 @@ size, framebuffer at its maximum plus 10 %. Called by `planner` and `backtest`.
 
 from __future__ import annotations
 
-from typing import Any
-
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from fleet.usage import Float32
 from recommender.demand import DAY_SECONDS, Demand
 from recommender.footprint_grants import SNAP_BYTES
+from recommender.policies.first_fit import first_fit_decreasing
 
 SUM_OF_MAXIMA = "sum of maxima"
 HOUR_PROFILE = "hour profile p95, limit 0.9"
@@ -46,8 +44,8 @@ def naive_packing(
     else:
         profile = _hour_profile(demand.compute[rows], demand.step_seconds)
     limit = _LIMIT[rule]
-    order = np.argsort(-np.maximum(granted / capacity_bytes, profile.max(axis=1, initial=0.0) / limit), kind="stable")
-    return _first_fit(order, granted, np.ascontiguousarray(profile), capacity_bytes, limit), granted
+    card = first_fit_decreasing(granted, profile, capacity_bytes, limit, open_max=_OPEN_MAX)
+    return card.astype(np.int32), granted
 
 
 def _hour_profile(compute: Float32, step_seconds: int) -> Float32:
@@ -72,41 +70,3 @@ def _p95(values: Float32) -> Float32:
     row = np.arange(len(rising))
     found = rising[row, low] + (rising[row, high] - rising[row, low]) * (place - low)
     return np.where(count > 0, found, 0.0).astype(np.float32)
-
-
-@numba.njit(cache=True, nogil=True)
-def _first_fit(order: Any, sizes: Any, profile: Any, capacity: float, limit: float) -> Any:
-    items, slots = profile.shape
-    bin_of = np.empty(items, np.int32)
-    used = np.zeros(items)
-    load = np.zeros((items, slots), np.float32)
-    window = np.empty(_OPEN_MAX + 1, np.int32)
-    opened, made = 0, 0
-    for item in order:
-        found = -1
-        for k in range(opened):
-            b = window[k]
-            if used[b] + sizes[item] > capacity:
-                continue
-            fits = True
-            for t in range(slots):
-                if load[b, t] + profile[item, t] > limit:
-                    fits = False
-                    break
-            if fits:
-                found = b
-                break
-        if found < 0:
-            found = made
-            made += 1
-            if opened == _OPEN_MAX:
-                for k in range(opened - 1):
-                    window[k] = window[k + 1]
-                opened -= 1
-            window[opened] = found
-            opened += 1
-        bin_of[item] = found
-        used[found] += sizes[item]
-        for t in range(slots):
-            load[found, t] += profile[item, t]
-    return bin_of

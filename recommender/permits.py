@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -14,10 +14,10 @@ from fleet.decisions import RecommendationKind, Refusal, Withheld
 from fleet.inventory import Priority, WorkloadId
 from fleet.profiles import Profile, Profiles
 from fleet.settings import Settings
-from recommender.case import Case, untouchable
 from recommender.consolidate import Member
 from recommender.demand import Demand
-from recommender.rules import RULES
+from recommender.rules.case import Case, untouchable
+from recommender.rules.register import RULES
 from recommender.spare_cards import spare_cards
 
 _SHARING = (
@@ -61,6 +61,7 @@ def permits_of(
     only: RecommendationKind | None,
     namespace: str | None,
     moves_max: int | None,
+    scalings: Mapping[WorkloadId, int] | None = None,
 ) -> Permits:
     """Asks every rule about every workload.
 
@@ -73,8 +74,9 @@ def permits_of(
         only: the one kind asked for, None for all.
         namespace: the one namespace asked for, None for all.
         moves_max: most pods that may be restarted, None for any number.
+        scalings: how often the number of each workload's replicas changed of late, see `replica_counts`.
     """
-    cases = _cases(demand, profiles, settings, capability, now)
+    cases = _cases(demand, profiles, settings, capability, now, scalings or {})
     withheld = _withheld_by_backend(capability)
     off = {item.kind for item in (*withheld, *profiles.withheld) if item.reason != _FRAMEBUFFER_REASON}
     kinds: dict[WorkloadId, frozenset[RecommendationKind]] = {}
@@ -180,7 +182,12 @@ def _may_share(kinds: frozenset[RecommendationKind], only: RecommendationKind | 
 
 
 def _cases(
-    demand: Demand, profiles: Profiles, settings: Settings, capability: Capabilities, now: datetime
+    demand: Demand,
+    profiles: Profiles,
+    settings: Settings,
+    capability: Capabilities,
+    now: datetime,
+    scalings: Mapping[WorkloadId, int],
 ) -> dict[WorkloadId, Case]:
     profile_of: dict[WorkloadId, Profile] = {profile.workload: profile for profile in profiles.workloads}
     rows_of: dict[int, list[int]] = defaultdict(list)
@@ -207,6 +214,7 @@ def _cases(
             now=now,
             spare_rows=spare.rows,
             spare_held_bytes=spare.held_bytes,
+            scalings=scalings.get(name, 0),
         )
     return cases
 

@@ -17,10 +17,10 @@ from fleet.sharing import CONTENTION_RATIO_MAX
 from recommender.consolidate import Choice, Group
 from recommender.cost import saving_of
 from recommender.demand import Demand
-from recommender.latency_guard import LatencyGuard
-from recommender.mig_advice import InstanceAdvice
-from recommender.mig_stages import Carving
-from recommender.pair_guard import PairGuard
+from recommender.harm.pair_guard import PairGuard
+from recommender.latency.guard import LatencyGuard
+from recommender.mig.advice import InstanceAdvice
+from recommender.mig.stages import Carving
 from recommender.permits import Permits
 from recommender.prices import PriceBook
 from recommender.proposals import Cut, Move

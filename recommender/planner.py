@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -21,26 +22,26 @@ from fleet.profiles import Profiles
 from fleet.settings import RiskSettings, Settings
 from fleet.sharing import ACTIVE_RATIO_MIN
 from fleet.usage import CardGrid, History, SliceGrid
-from recommender.consolidate import TIERS, Member, Point, choose, frontier, group_of, outlook_of
+from recommender.consolidate import TIERS, Group, Member, Point, choose, frontier, group_of, outlook_of
 from recommender.demand import Demand, demand_of
-from recommender.interference import Interference
-from recommender.latency_guard import latency_guard
+from recommender.harm.interference import Interference
+from recommender.harm.pair_guard import pair_guard
+from recommender.latency.guard import latency_guard
+from recommender.mig.placement import mig_violation_ratio, with_mig_instances
 from recommender.naive import NAIVE_RULES, SUM_OF_MAXIMA, naive_packing
-from recommender.packer_greedy import GreedyPacker
-from recommender.pair_guard import pair_guard
+from recommender.packing.greedy import GreedyPacker
+from recommender.packing_proof import cards_beyond
 from recommender.permits import Permits, permits_of
 from recommender.placement import Arrangement, arrange, moves_of, placement_of, totals_of
-from recommender.placement_mig import mig_violation_ratio, with_mig_instances
 from recommender.placement_rehome import with_cheaper_cards
 from recommender.prices import PriceBook, price_book
 from recommender.proposals import propose
+from recommender.replica_counts import scalings
 from recommender.scene import scene_of
 from recommender.tide_advice import plan_tide, tide_recommendations
 
 SEED = 20
 _PLANNED_SECTIONS = ("cluster", "analyzer", "risk", "plan", "recommender", "prices")
-
-Progress = Callable[[str], None]
 
 
 def make_plan(
@@ -54,7 +55,7 @@ def make_plan(
     max_moves: int | None = None,
     namespace: str | None = None,
     interference: Interference | None = None,
-    progress: Progress | None = None,
+    calibration_ratio: float = 1.0,
 ) -> Plan:
     """Makes the plan for one cluster.
 
@@ -68,34 +69,34 @@ def make_plan(
         max_moves: most pods that may be restarted; None takes `plan.moves_max`.
         namespace: propose for this namespace alone.
         interference: what measured pairs teach; None where there are none.
-        progress: told what is being done, a few words each time.
+        calibration_ratio: factor on forecasts of harm that earlier plans taught, see `past_outcomes`.
 
     Returns:
         The plan, with an empty `plan_id`: whoever keeps it seals it (`fleet.documents.seal_plan`).
     """
-    say = progress or _silent
-    say("joining grants and usage")
     demand = demand_of(history)
-    say("asking the rules")
     limit = settings.plan.moves_max if max_moves is None else max_moves
     permits = permits_of(
         demand, profiles, settings=settings, capability=capability, now=now, only=only, namespace=namespace,
-        moves_max=limit,
+        moves_max=limit, scalings=scalings(history.inventory.grants, now=now, since=history.slices.since),
     )  # fmt: skip
     preset = settings.risk.preset
-    say("packing")
     resting = _resting_active(demand, permits)
-    points = _points(demand, permits, settings, capability, resting)
+    points = _points(demand, permits, settings, capability, resting, calibration_ratio)
     limits = _limits(settings.risk)
     schemes = {
-        level: choose(points, violation_ratio_max=limit, resting_active=resting) for level, limit in limits.items()
+        level: choose(points, violation_ratio_max=most / calibration_ratio, resting_active=resting)
+        for level, most in limits.items()
     }
-    say("seating")
     chosen, arrangement = _seated(demand, history, permits, schemes, interference, settings, only)
     book = price_book(settings)
     arrangement = _on_other_cards(demand, history, permits, arrangement, book, settings, capability, only, limit)
-    say("writing recommendations")
-    points_shown = _frontier(demand, {**schemes, preset: chosen}, preset, arrangement, resting)
+    points_shown = _calibrated(
+        _frontier(
+            demand, {**schemes, preset: chosen}, preset, arrangement, resting, beyond=_cards_beyond(points, chosen)
+        ),
+        calibration_ratio,
+    )
     scene = scene_of(demand, history, profiles, permits, arrangement, book)
     recommendations, stages = propose(scene)
     tide = None
@@ -105,6 +106,7 @@ def make_plan(
         recommendations += tide_recommendations(tide, demand, history, profiles, book)
     low_hours = sum((item.low_priority_gpu_hours_per_week for item in recommendations), start=0.0)
     violation = (chosen.choice.violation_ratio if arrangement.moves else 0.0) + mig_violation_ratio(demand, arrangement)
+    violation = min(1.0, violation * calibration_ratio)
     return Plan(
         plan_id="",
         created_at=now,
@@ -113,7 +115,7 @@ def make_plan(
         history=HistorySpan(
             since=history.slices.since, until=history.slices.until, coverage_ratio=profiles.coverage_ratio
         ),
-        inputs_sha256=inputs_digest(history, settings, capability, interference),
+        inputs_sha256=inputs_digest(history, settings, capability, interference, calibration_ratio),
         settings=_printed(settings),
         risk=preset,
         backend=capability.backend,
@@ -126,6 +128,7 @@ def make_plan(
         schedule=() if tide is None else tide.schedule,
         stages=stages,
         frontier=points_shown,
+        calibration_ratio=calibration_ratio,
     )
 
 
@@ -197,9 +200,13 @@ def _on_other_cards(
 
 
 def inputs_digest(
-    history: History, settings: Settings, capability: Capabilities, interference: Interference | None = None
+    history: History,
+    settings: Settings,
+    capability: Capabilities,
+    interference: Interference | None = None,
+    calibration_ratio: float = 1.0,
 ) -> str:
-    """SHA-256 of everything a plan is made from: inventory, usage, settings, backend, and what measured pairs teach."""
+    """SHA-256 of everything a plan is made from: inventory, usage, settings, backend, measured pairs, earlier plans."""
     digest = hashlib.sha256()
     digest.update(repr(history.inventory).encode())
     _digest_grid(digest.update, history.slices)
@@ -208,6 +215,7 @@ def inputs_digest(
     digest.update(settings.model_dump_json().encode())
     digest.update(repr(capability).encode())
     digest.update(b"" if interference is None else repr(interference).encode())
+    digest.update(b"" if calibration_ratio == 1.0 else repr(calibration_ratio).encode())
     return digest.hexdigest()
 
 
@@ -219,17 +227,20 @@ def _digest_grid(update: Callable[[bytes], None], grid: SliceGrid | CardGrid) ->
             update(np.ascontiguousarray(table[measure]).tobytes())
 
 
-def _silent(_: str) -> None:
-    return None
-
-
 def _points(
-    demand: Demand, permits: Permits, settings: Settings, capability: Capabilities, resting: float
+    demand: Demand,
+    permits: Permits,
+    settings: Settings,
+    capability: Capabilities,
+    resting: float,
+    calibration_ratio: float,
 ) -> tuple[Point, ...]:
     """The frontier, down to what the strictest limit asks for."""
-    by_model: dict[str, list[Member]] = defaultdict(list)
+    # Cards of one name may differ in framebuffer, above all those that nobody could name.
+    by_model: dict[tuple[str, int], list[Member]] = defaultdict(list)
     for member in permits.members:
-        by_model[demand.grants[member.row].card_model].append(member)
+        grant = demand.grants[member.row]
+        by_model[grant.card_model, grant.framebuffer_bytes].append(member)
     outlooks = [outlook_of(demand, by_model[model], seed=SEED) for model in sorted(by_model)]
     tiers = (
         tuple(
@@ -247,12 +258,22 @@ def _points(
     return tuple(
         frontier(
             tiers,
-            violation_ratio_min=min(_limits(settings.risk).values()),
+            violation_ratio_min=min(_limits(settings.risk).values()) / calibration_ratio,
             resting_active=resting,
             packer=GreedyPacker(),
             seed=SEED,
         )
     )
+
+
+def _cards_beyond(points: Sequence[Point], chosen: Point) -> int | None:
+    """Proof for the packing that was taken, at the prices that its slices were packed at."""
+    tiers: list[tuple[Group, ...]] = []
+    for point in points:
+        if not any(point.groups is groups for groups in tiers):
+            tiers.append(point.groups)
+    price = TIERS[next(number for number, groups in enumerate(tiers) if groups is chosen.groups)].card_prices
+    return cards_beyond(chosen.groups, chosen.choice.bin_of, price)
 
 
 def _limits(risk: RiskSettings) -> dict[RiskLevel, float]:
@@ -279,7 +300,13 @@ def _only_sharing(only: RecommendationKind | None) -> RecommendationKind | None:
 
 
 def _frontier(
-    demand: Demand, schemes: dict[RiskLevel, Point], preset: RiskLevel, arrangement: Arrangement, resting: float
+    demand: Demand,
+    schemes: dict[RiskLevel, Point],
+    preset: RiskLevel,
+    arrangement: Arrangement,
+    resting: float,
+    *,
+    beyond: int | None,
 ) -> tuple[FrontierPoint, ...]:
     """The presets and the naive rules, judged on the same scenarios (naive rules: contention alone)."""
     points = []
@@ -293,6 +320,7 @@ def _frontier(
                 cards_freed=arrangement.cards_freed if level is preset else freed,
                 violation_ratio=scheme.choice.violation_ratio,
                 is_chosen=level is preset,
+                cards_beyond_max=beyond if level is preset else None,
             )
         )
     scheme = schemes[preset]
@@ -307,6 +335,10 @@ def _frontier(
             active += float(harm.active.sum()) / group.points
         points.append(FrontierPoint(label=rule, cards_freed=freed, violation_ratio=bad / active if active > 0 else 0.0))
     return tuple(points)
+
+
+def _calibrated(points: Sequence[FrontierPoint], ratio: float) -> tuple[FrontierPoint, ...]:
+    return tuple(replace(point, violation_ratio=min(1.0, point.violation_ratio * ratio)) for point in points)
 
 
 def _withheld(

@@ -16,9 +16,9 @@ from fleet.decisions import Evidence, Need, Recommendation, RecommendationKind, 
 from fleet.inventory import CardId, Grant, WorkloadId
 from fleet.profiles import Profile
 from fleet.units import GIB
-from recommender.mig_stages import Carving
+from recommender.harm.risk import level_of
+from recommender.mig.stages import Carving
 from recommender.rehome import Rehoming
-from recommender.risk import level_of
 
 BATCHES = 5
 """Stages that consolidation is spread over, the least risky moves first."""

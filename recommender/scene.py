@@ -14,7 +14,7 @@ from fleet.schema import Measure
 from fleet.usage import History
 from recommender.cost import saving_of
 from recommender.demand import Demand
-from recommender.mig_advice import InstanceAdvice
+from recommender.mig.advice import InstanceAdvice
 from recommender.permits import Permits
 from recommender.placement import Arrangement, cards_of, rows_by_workload
 from recommender.prices import PriceBook

@@ -2,17 +2,21 @@
 
 A pod that stays on its card is not moved, so a bin takes the card of one of its own pods; among those, nodes are
 filled one by one so that whole nodes fall free. A node's CPU and host memory are respected where they are known, and
-its taints: what a pod tolerates is not known, but it tolerates those of the node that it runs on.
-Called by `planner`.
+its taints and labels: what a pod tolerates and which nodes it selects is not known, but it tolerates the taints of the
+node that it runs on, and selects nodes like those on which its workload ran. Called by `planner`.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fleet.inventory import CardId, Grant, Inventory
+from fleet.inventory import CardId, Grant, Inventory, WorkloadId
+
+DESCRIBED_PREFIXES = ("kubernetes.io/hostname", "nvidia.com/", "feature.node.kubernetes.io/")
+"""Labels that describe one machine and its cards. Nobody is taken to select by them: cards are matched by their model,
+and a pod that does ask for one machine is kept back by the scheduler alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +72,22 @@ def seat_bins(
 
 
 class NodeRoom:
-    """CPU and host memory that nodes have left, and whom they keep off; nothing is known of most."""
+    """CPU and host memory that nodes have left, and whom they keep off; nothing is known of most.
+
+    A pod may come to a node whose labels all have values that nodes of its workload have or had: a node pool or a zone
+    in which none of its replicas ever ran may be one that it does not select, or that its volume does not reach.
+    """
 
     def __init__(self, inventory: Inventory, grants: Sequence[Grant]) -> None:
         self._taints = {node.node: frozenset(node.taints) for node in inventory.nodes if node.taints}
         self._cpu = {node.node: node.cpu_cores for node in inventory.nodes if node.cpu_cores is not None}
         self._memory = {node.node: float(node.memory_bytes) for node in inventory.nodes if node.memory_bytes}
+        self._labels = _grouping_labels(inventory)
+        self._keys = frozenset(key for labels in self._labels.values() for key in labels)
+        self._selected: dict[WorkloadId, dict[str, set[str | None]]] = {}
+        self._ran_on: dict[WorkloadId, set[str]] = defaultdict(set)
+        for grant in (*inventory.grants, *grants):
+            self._ran_on[grant.workload_id].add(grant.node)
         for grant in {(grant.pod_id, grant.container): grant for grant in grants}.values():
             self._take(grant)
 
@@ -86,7 +100,8 @@ class NodeRoom:
     def copy(self) -> NodeRoom:
         """The same room, booked apart."""
         other = NodeRoom.__new__(NodeRoom)
-        other._taints = self._taints
+        other._taints, other._labels, other._keys = self._taints, self._labels, self._keys
+        other._selected, other._ran_on = self._selected, self._ran_on
         other.book(self)
         return other
 
@@ -102,6 +117,8 @@ class NodeRoom:
         taints = self._taints.get(node, frozenset())
         if any(not taints <= self._taints.get(grant.node, frozenset()) for grant in arriving):
             return False
+        if not all(self._selects(grant, node) for grant in arriving):
+            return False
         cores = sum(grant.cpu_request_cores or 0.0 for grant in arriving)
         memory = sum(grant.memory_request_bytes or 0 for grant in arriving)
         if cores > 0 and cores > self._cpu.get(node, cores):
@@ -113,6 +130,31 @@ class NodeRoom:
         if node in self._memory:
             self._memory[node] -= memory
         return True
+
+    def _selects(self, grant: Grant, node: str) -> bool:
+        """Whether nodes of its workload had every label that this one has; an unknown node is one without labels."""
+        if not self._keys:
+            return True
+        known = self._selected.get(grant.workload_id)
+        if known is None:
+            ran_on = [self._labels.get(name, {}) for name in self._ran_on[grant.workload_id]]
+            known = {key: {labels.get(key) for labels in ran_on} for key in self._keys}
+            self._selected[grant.workload_id] = known
+        here = self._labels.get(node, {})
+        return all(here.get(key) in values for key, values in known.items())
+
+
+def _grouping_labels(inventory: Inventory) -> dict[str, dict[str, str]]:
+    """Labels by which nodes are told apart in groups: those whose value some other node has or lacks as well."""
+    nodes = {node.node: dict(node.labels) for node in inventory.nodes}
+    seen = Counter(pair for labels in nodes.values() for pair in labels.items())
+    keys = {key for key, _ in seen if not key.startswith(DESCRIBED_PREFIXES)}
+    # Where every node has a value of its own the label is a name.
+    names = {key for key in keys if len(nodes) > 1 and sum(key in labels for labels in nodes.values()) == len(nodes)}
+    names = {key for key in names if all(count == 1 for (name, _), count in seen.items() if name == key)}
+    return {
+        node: {key: value for key, value in labels.items() if key in keys - names} for node, labels in nodes.items()
+    }
 
 
 def _anchors(rows: Sequence[int], grants: Sequence[Grant]) -> list[int]:

@@ -1,24 +1,27 @@
 """The tide: replicas that are not needed at some hours of the day step back, and whole machines fall free for others.
 
 For every service whose replicas hold whole cards, the demand that all replicas together may show at an hour of the day
-is foretold from the same hour of all days seen, with a margin that shrinks with their number; from that, how many
-replicas carry it. One window of the day is then chosen for the whole cluster, for what is freed is used together: that
-in which the most card hours fall free. Replicas leave the cards of machines that fall free whole, as far as they can.
-How often a window would have been too tight is told by foretelling every day seen from the others. Called by `planner`;
-pure.
+is foretold from the same hour of all days seen, with a margin that shrinks with their number, and is at least what the
+coming day asks for after how the last one went (`analyzer.reservation`); from that, how many replicas carry it. One
+window of the day is then chosen for the whole cluster, for what is freed is used together: that in which the most card
+hours fall free. Replicas leave the cards of machines that fall free whole, as far as they can. How often a window would
+have been too tight is told by foretelling every day seen from the others. Called by `planner`; pure.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from analyzer.reservation import OUTLOOK, reservation
 from fleet.decisions import ScheduledReplicas
 from fleet.inventory import CardId, WorkloadId
 from fleet.sharing import ACTIVE_RATIO_MIN, CONTENTION_RATIO_MAX
@@ -34,6 +37,9 @@ WINDOW_HOURS_MIN = 4
 WINDOW_HOURS_MAX = 16
 LOAD_MAX = 0.7
 """Load that the replicas that stay are planned for, share of a card each: above it requests begin to queue."""
+
+TOMORROW = replace(OUTLOOK, habit_reach_seconds=0, rise_reach_seconds=0)
+"""Nothing is pooled across the borders of hours: windows begin and end there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,11 +130,24 @@ class Tide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Forecast:
-    """A candidate hour by hour: the most it showed by day, replicas it needs, and how often they are too few."""
+    """A candidate hour by hour and window by window; windows are (lengths, 24): hours more than the least, start hour.
+
+    Attributes:
+        candidate: who.
+        peaks: the most that all its replicas showed by day and hour, cards, (days, 24), NaN where not collected.
+        spare: replicas that each window does not need.
+        violation: share of the active hours seen that pass what stays in each window.
+    """
 
     candidate: Candidate
     peaks: Float64
-    needed: NDArray[np.int64]
+    spare: NDArray[np.int64]
+    violation: Float64
+
+    def leaving(self, violation_ratio_max: float) -> NDArray[np.int64]:
+        """Replicas that may leave in each window; 0 where the days seen say that it would be too tight."""
+        able = np.minimum(self.spare, len(self.candidate.free_rows))
+        return np.where(self.violation <= violation_ratio_max, np.maximum(able, 0), 0)
 
 
 def tide_of(
@@ -161,17 +180,19 @@ def tide_of(
         for candidate in sorted(candidates, key=lambda item: item.workload)
         if (forecast := _forecast(demand, candidate, days)) is not None
     ]
-    best: tuple[float, int, int] = (0.0, 0, 0)
-    for hours in range(WINDOW_HOURS_MIN, WINDOW_HOURS_MAX + 1):
-        for start in range(HOURS_PER_DAY):
-            freed = sum(_leaving(item, start, hours, violation_ratio_max) for item in forecasts)
-            # Of equal windows the earliest and shortest holds.
-            if freed * hours > best[0]:
-                best = (float(freed * hours), start, hours)
-    if best[0] <= 0.0:
+    if not forecasts:
         return None
-    _, start, hours = best
-    leaving = {item.candidate.workload: _leaving(item, start, hours, violation_ratio_max) for item in forecasts}
+    lengths = np.arange(WINDOW_HOURS_MIN, WINDOW_HOURS_MAX + 1)
+    leaving_in = [item.leaving(violation_ratio_max) for item in forecasts]
+    freed = np.sum(leaving_in, axis=0) * lengths[:, None]
+    if freed.max() <= 0:
+        return None
+    # Of equal windows the earliest and shortest holds.
+    length, start = (int(place) for place in np.unravel_index(int(freed.argmax()), freed.shape))
+    hours = int(lengths[length])
+    leaving = {
+        item.candidate.workload: int(able[length, start]) for item, able in zip(forecasts, leaving_in, strict=True)
+    }
     chosen = _choose_cards(demand, [item.candidate for item in forecasts], leaving, held_by, node_of)
     ebbs = tuple(_ebb(demand, item, chosen[item.candidate.workload], start, hours) for item in forecasts)
     ebbs = tuple(ebb for ebb in ebbs if ebb.frees)
@@ -213,44 +234,91 @@ def _forecast(demand: Demand, candidate: Candidate, hour_of: NDArray[np.int64]) 
     peaks[peaks < 0.0] = np.nan
     if np.isfinite(peaks).sum(axis=0).min() < DAYS_MIN:
         return None
-    return _Forecast(candidate=candidate, peaks=peaks, needed=_needed(peaks, candidate))
-
-
-def _needed(peaks: Float64, candidate: Candidate) -> NDArray[np.int64]:
-    """Replicas that carry each hour of the day, (24,): the most seen, with a margin of one over the days seen."""
     days = np.isfinite(peaks).sum(axis=0)
-    most = np.nanmax(peaks, axis=0) * (1.0 + 1.0 / np.maximum(1, days))
-    needed = np.ceil(most / LOAD_MAX - 1e-9).astype(np.int64)
+    tomorrow = _foretold_tomorrow(np.where(known, total, np.nan), hour_of, demand.step_seconds)
+    needed = np.maximum(_needed(np.nanmax(peaks, axis=0), days, candidate), _carrying(tomorrow, candidate))
+    spare = len(candidate.rows) - _highest_by_window(needed)
+    violation = np.zeros(spare.shape)
+    if spare.max() > 0:
+        _count_violated(peaks, *_foretold_from_others(peaks, candidate), violation)
+        active = np.isfinite(peaks) & (peaks > ACTIVE_RATIO_MIN * len(candidate.rows))
+        violation /= max(1, int(active.sum()))
+    return _Forecast(candidate=candidate, peaks=peaks, spare=spare, violation=violation)
+
+
+def _needed(most: Float64, days: NDArray[np.int64], candidate: Candidate) -> NDArray[np.int64]:
+    """Replicas that carry the most seen on some days, with a margin of one over their number; arrays of one shape."""
+    return _carrying(most * (1.0 + 1.0 / np.maximum(1, days)), candidate)
+
+
+def _carrying(load: Float64, candidate: Candidate) -> NDArray[np.int64]:
+    """Replicas that carry a load in cards, array of the same shape."""
+    needed = np.ceil(load / LOAD_MAX - 1e-9).astype(np.int64)
     return np.asarray(np.clip(needed, candidate.replicas_min, len(candidate.rows)), np.int64)
+
+
+def _foretold_tomorrow(total: Float64, hour_of: NDArray[np.int64], step_seconds: int) -> Float64:
+    """What all replicas together pass one time in twenty in each local hour of the coming day, cards, (24,).
+
+    Nothing is foretold, 0 everywhere, where steps are longer than an hour or don't divide it.
+    """
+    if 3600 % step_seconds:
+        return np.zeros(HOURS_PER_DAY)
+    others = np.flatnonzero(hour_of != hour_of[-1])
+    begun = int(others[-1]) + 1 if len(others) else 0
+    is_whole = len(hour_of) - begun >= 3600 // step_seconds
+    seen = total if is_whole else total[:begun]
+    first = int(hour_of[-1]) + (1 if is_whole else 0)
+    levels = reservation(seen[None].astype(np.float32), step_seconds, outlook=TOMORROW)[0]
+    return np.roll(np.nan_to_num(levels.astype(np.float64)), first % HOURS_PER_DAY)
+
+
+def _foretold_from_others(peaks: Float64, candidate: Candidate) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Replicas that each hour of each day would have been given by the other days, and where those are enough days.
+
+    Returns:
+        Two arrays (days, 24).
+    """
+    rising = np.sort(np.where(np.isfinite(peaks), peaks, -np.inf), axis=0)
+    top, second = rising[-1], rising[-2]
+    days = np.isfinite(peaks).sum(axis=0) - np.isfinite(peaks)
+    # Without the day that showed the most, the next highest stands.
+    most = np.where(peaks == top, second, top)
+    return _needed(most, days, candidate), days >= DAYS_MIN - 1
+
+
+def _highest_by_window(needed: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The highest of each window, (lengths, 24)."""
+    return np.stack(
+        [
+            needed[(np.arange(HOURS_PER_DAY)[:, None] + np.arange(hours)) % HOURS_PER_DAY].max(axis=1)
+            for hours in range(WINDOW_HOURS_MIN, WINDOW_HOURS_MAX + 1)
+        ]
+    )
+
+
+@numba.njit(cache=True, nogil=True)
+def _count_violated(peaks: Any, needed: Any, is_known: Any, violated: Any) -> None:
+    """Hours seen that pass what would have stayed in each window, each day foretold from the others.
+
+    A day counts in the windows of which the other days tell every hour.
+    """
+    for length in range(violated.shape[0]):
+        for start in range(HOURS_PER_DAY):
+            for day in range(peaks.shape[0]):
+                stay, known = 0, True
+                for hour in range(start, start + WINDOW_HOURS_MIN + length):
+                    stay = max(stay, needed[day, hour % HOURS_PER_DAY])
+                    known = known and is_known[day, hour % HOURS_PER_DAY]
+                if not known:
+                    continue
+                for hour in range(start, start + WINDOW_HOURS_MIN + length):
+                    # Hours that were not collected pass nothing: a comparison with NaN is False.
+                    violated[length, start] += peaks[day, hour % HOURS_PER_DAY] > stay * CONTENTION_RATIO_MAX
 
 
 def _window(start: int, hours: int) -> NDArray[np.int64]:
     return (start + np.arange(hours)) % HOURS_PER_DAY
-
-
-def _leaving(forecast: _Forecast, start: int, hours: int, violation_ratio_max: float) -> int:
-    """Replicas that may leave in a window; 0 where the days seen say that it would be too tight."""
-    stay = int(forecast.needed[_window(start, hours)].max())
-    leaving = min(len(forecast.candidate.rows) - stay, len(forecast.candidate.free_rows))
-    if leaving <= 0 or _violation(forecast, start, hours) > violation_ratio_max:
-        return 0
-    return leaving
-
-
-def _violation(forecast: _Forecast, start: int, hours: int) -> float:
-    """Share of the active hours seen that pass what stays in the window, each day foretold from the others."""
-    peaks, candidate = forecast.peaks, forecast.candidate
-    window = _window(start, hours)
-    active = np.isfinite(peaks) & (peaks > ACTIVE_RATIO_MIN * len(candidate.rows))
-    bad = 0
-    for day in range(len(peaks)):
-        others = np.delete(peaks, day, axis=0)
-        if np.isfinite(others[:, window]).sum(axis=0).min() < DAYS_MIN - 1:
-            continue
-        stay = int(_needed(others, candidate)[window].max())
-        held = np.nan_to_num(peaks[day, window])
-        bad += int((held > stay * CONTENTION_RATIO_MAX).sum())
-    return bad / max(1, int(active.sum()))
 
 
 def _choose_cards(
@@ -296,7 +364,7 @@ def _ebb(demand: Demand, forecast: _Forecast, rows: Sequence[int], start: int, h
         rows=tuple(sorted(rows)),
         frees=tuple(sorted(demand.grants[row].card for row in rows)),
         load_max=float(np.nanmax(forecast.peaks[:, window])),
-        violation_ratio=_violation(forecast, start, hours),
+        violation_ratio=float(forecast.violation[hours - WINDOW_HOURS_MIN, start]),
     )
 
 

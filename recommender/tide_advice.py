@@ -12,11 +12,11 @@ from fleet.profiles import Profiles
 from fleet.usage import History
 from recommender.cost import saving_of
 from recommender.demand import Demand
+from recommender.harm.risk import level_of
 from recommender.permits import Permits
 from recommender.placement import Arrangement, rows_by_workload
 from recommender.prices import PriceBook
 from recommender.proposals import confidence_of
-from recommender.risk import level_of
 from recommender.scene import evidence_of
 from recommender.tide import Candidate, Ebb, Tide, tide_of
 

@@ -9,7 +9,7 @@ from fleet.settings import Settings
 from recommender.consolidate import TIERS, Member, Point, choose, frontier, group_of, judged, outlook_of
 from recommender.demand import Demand, demand_of
 from recommender.naive import HOUR_PROFILE, SUM_OF_MAXIMA, naive_packing
-from recommender.packer_greedy import GreedyPacker
+from recommender.packing.greedy import GreedyPacker
 from tests.recommender.second_fleet import second_fleet
 
 

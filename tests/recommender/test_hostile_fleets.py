@@ -19,8 +19,11 @@ from fleet.schema import Measure
 from fleet.settings import Settings
 from fleet.units import GIB
 from fleet.usage import History
+from recommender.backtest import backtest
+from recommender.demand import demand_of
 from recommender.planner import make_plan
 from tests.recommender.builders import Service, cluster, plan_of
+from tests.recommender.hostile_histories import HOSTILE
 from tests.recommender.second_fleet import KINDS, second_fleet
 
 WILD = (np.nan, np.inf, -np.inf, -1.0, 0.0, 1.0, 7.5, 1e30)
@@ -98,6 +101,56 @@ def test_hurt_fleet_gets_a_plan_that_keeps_its_own_numbers(
     for how, which, value in hurts:
         history = hurt(history, how, which, value)
     check(plan_of(history), history)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("name", HOSTILE)
+def test_history_with_one_thing_wrong_gets_a_plan_that_keeps_its_own_numbers(name: str) -> None:
+    history = HOSTILE[name]()
+    check(plan_of(history), history)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("name", HOSTILE)
+def test_back_test_of_a_history_with_one_thing_wrong_stays_in_its_range(name: str) -> None:
+    report = backtest(HOSTILE[name](), train_days=2, test_days=1, settings=Settings(), capability=HAMI)
+    for score in report.scores:
+        assert 0 <= score.violation_ratio <= 1
+        assert 0 <= score.lost_work_ratio <= 1
+        assert score.cards_after <= score.cards_before
+
+
+def test_cards_of_which_nothing_is_known_are_shared_by_nobody() -> None:
+    history = HOSTILE["cards without framebuffer"]()
+    assert all(len(card.slices) == 1 for card in plan_of(history).placement)
+    report = backtest(history, train_days=2, test_days=1, settings=Settings(), capability=HAMI)
+    assert {score.saved_ratio for score in report.scores} == {0.0}
+
+
+def test_cards_of_one_name_and_two_sizes_are_not_taken_for_alike() -> None:
+    history = HOSTILE["cards of one name and two sizes"]()
+    for card in plan_of(history).placement:
+        assert sum(part.framebuffer_bytes for part in card.slices) <= card.framebuffer_bytes
+        assert not any(part.oversubscribed for part in card.slices)
+    report = backtest(history, train_days=2, test_days=1, settings=Settings(), capability=HAMI)
+    # Six pods of 14 GiB on cards of 24 stay apart, and only those two on cards of 80 may share.
+    assert {score.framebuffer_ratio for score in report.scores} == {0.0}
+    assert all(score.cards_after >= 7 for score in report.scores)
+
+
+def test_replicas_on_cards_of_one_name_and_two_sizes_keep_their_cards() -> None:
+    history = HOSTILE["cards of one name and two sizes"]()
+    grants = tuple(replace(grant, workload="one") for grant in history.inventory.grants)
+    plan = plan_of(replace(history, inventory=replace(history.inventory, grants=grants)))
+    assert {item.reason for item in plan.refused if item.kind is RecommendationKind.SLICE} == {"several_card_models"}
+    assert all(len(card.slices) == 1 for card in plan.placement)
+
+
+def test_negative_demand_makes_no_room_on_a_card() -> None:
+    demand = demand_of(HOSTILE["sm_active_ratio of -1"]())
+    assert np.nanmin(demand.compute) >= 0
+    assert np.isnan(demand.compute[0, ::3]).all()
+    assert np.isfinite(demand.compute[0, 1::3]).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)

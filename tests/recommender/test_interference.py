@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fleet.errors import Misconfigured
-from recommender.interference import PAIRS_MIN, Foretold, Interference, MeasuredPair, Subject, learn_interference
+from recommender.harm.interference import PAIRS_MIN, Foretold, Interference, MeasuredPair, Subject, learn_interference
 
 FAMILIES = 8
 SENSITIVITY = np.linspace(0.05, 0.6, FAMILIES)

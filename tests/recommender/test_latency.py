@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recommender import latency_table
-from recommender.latency import inflation, inflation_of_hours
-from recommender.queueing import SharingMode
+from recommender.latency import table as latency_table
+from recommender.latency.inflation import inflation, inflation_of_hours
+from recommender.latency.queueing import SharingMode
 
 LOADS = st.floats(0.0, 1.2, allow_nan=False)
 

@@ -8,7 +8,7 @@ from fleet.decisions import Plan, RecommendationKind
 from fleet.inventory import LATENCY_CRITICAL_LABEL, Priority
 from fleet.settings import Settings
 from recommender.demand import demand_of
-from recommender.latency_guard import LatencyGuard
+from recommender.latency.guard import LatencyGuard
 from tests.recommender.builders import Service, cluster, plan_of
 
 CRITICAL = ((LATENCY_CRITICAL_LABEL, "true"),)

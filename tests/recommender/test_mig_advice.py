@@ -13,7 +13,7 @@ from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, Node, Priorit
 from fleet.schema import Measure
 from fleet.units import GIB
 from fleet.usage import History
-from recommender.mig_seating import layout_now
+from recommender.mig.seating import layout_now
 from tests.recommender.builders import PER_DAY, Service, cluster, plan_of
 from tests.recommender.mig_builders import holder, mig_plan, on_a100, placed, reasons_of
 from tests.recommender.test_mig_geometry import FAMILIES

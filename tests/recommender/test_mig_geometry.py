@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fleet.catalogue import MigFamily, catalogue, find_model
 from fleet.errors import Misconfigured
 from fleet.units import GIB
-from recommender.mig_geometry import (
+from recommender.mig.geometry import (
     FRAMEBUFFER_RATIO_MIN,
     MigCard,
     MigPlacement,

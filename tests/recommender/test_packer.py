@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recommender.packer import Packer, PackingProblem
-from recommender.packer_exact import ExactPacker
-from recommender.packer_greedy import GreedyPacker
-from recommender.packer_slots import SlotPacker
-from recommender.risk import contention_harm
+from recommender.harm.risk import contention_harm
+from recommender.packing.exact import ExactPacker
+from recommender.packing.greedy import GreedyPacker
+from recommender.packing.packer import Packer, PackingProblem
+from recommender.packing.slots import SlotPacker
 
 PACKERS: list[Packer] = [GreedyPacker(), SlotPacker(repacks_max=5), ExactPacker(items_max=20)]
 

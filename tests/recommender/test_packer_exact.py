@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.errors import Misconfigured, Refused
-from recommender.column_generation import BinLimits, bin_cost, generate_columns
-from recommender.linear_program import Program, solve_fractional, solve_whole
-from recommender.packer import Packing, PackingProblem
-from recommender.packer_exact import ExactPacker, pack_slots_exactly, prove_gap, slots_bound
-from recommender.packer_greedy import GreedyPacker
-from recommender.packer_slots import SlotPacker, kinds_of
+from recommender.packing.column_generation import BinLimits, bin_cost, generate_columns
+from recommender.packing.exact import ExactPacker, pack_slots_exactly, prove_gap, slots_bound
+from recommender.packing.greedy import GreedyPacker
+from recommender.packing.linear_program import Program, solve_fractional, solve_whole
+from recommender.packing.packer import Packing, PackingProblem
+from recommender.packing.slots import SlotPacker, kinds_of
 
 LOAD_MAX = 1.0
 CAPACITY = 24.0 * 2**30

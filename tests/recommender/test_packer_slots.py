@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recommender.packer import PackingProblem
-from recommender.packer_slots import SlotPacker, kinds_of
+from recommender.packing.packer import PackingProblem
+from recommender.packing.slots import SlotPacker, kinds_of
 
 LOAD_MAX = 1.0
 

@@ -6,7 +6,7 @@ import pytest
 
 from fleet.decisions import Plan
 from fleet.inventory import Priority
-from recommender.interference import Interference, MeasuredPair, Subject, learn_interference
+from recommender.harm.interference import Interference, MeasuredPair, Subject, learn_interference
 from tests.recommender.builders import Service, cluster, plan_of
 
 GENTLE = ("calm", "small", "mild", "soft")

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Node, Priority
 from fleet.units import GIB
-from recommender.placement_online import (
+from recommender.online.advice import cards_to_cordon, nodes_for, stranded_cards
+from recommender.online.placement import (
     FreeNodes,
     PlacementWeights,
     PodKinds,
@@ -20,7 +21,6 @@ from recommender.placement_online import (
     placement_scores,
     stranded_milli,
 )
-from recommender.placement_online_advice import cards_to_cordon, nodes_for, stranded_cards
 
 NOW = datetime(2026, 3, 9, tzinfo=UTC)
 A10 = CardModelName("NVIDIA A10")

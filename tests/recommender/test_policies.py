@@ -37,6 +37,14 @@ def test_first_fit_never_overfills_a_card(seed: int, pods: int, slots: int) -> N
     assert set(card) == set(range(card.max() + 1))
 
 
+def test_first_fit_looks_at_the_latest_cards_only_where_a_limit_is_set() -> None:
+    # The pod of 22 GiB opens the first card, that of 18 the second; 2 fit on either.
+    profile = np.zeros((3, 1), np.float32)
+    sizes = np.array([18.0, 22.0, 2.0]) * GIB
+    assert first_fit_decreasing(sizes, profile, 24.0 * GIB, 1.0).tolist() == [1, 0, 0]
+    assert first_fit_decreasing(sizes, profile, 24.0 * GIB, 1.0, open_max=1).tolist() == [1, 0, 1]
+
+
 def test_percentile_takes_the_largest_of_the_workload_and_a_margin_of_framebuffer() -> None:
     asked = percentile_ask(demand(), ROWS)
     assert asked.profile[1, 0] == asked.profile[2, 0]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recommender.queueing import SharingMode, response_seconds
+from recommender.latency.queueing import SharingMode, response_seconds
 
 ONE = np.ones(1)
 

@@ -149,3 +149,13 @@ def test_whoever_uses_video_engines_keeps_the_cards_that_have_them() -> None:
     assert RecommendationKind.FEWER_CARDS not in {item.kind for item in plan.recommendations}
     (refusal,) = [item for item in plan.refused if item.kind is RecommendationKind.REHOME and "coder" in item.workload]
     assert refusal.reason == "video_engines"
+
+
+@pytest.mark.parametrize(("least", "is_stopped"), [(0.0, True), (1.0, False)])
+def test_service_is_stopped_only_where_ones_like_it_stayed_idle(least: float, is_stopped: bool) -> None:
+    dead = Service(name="dead", replicas=2, level=0.0, priority=Priority.NORMAL)
+    settings = {"recommender": {"reclaim_confidence_min": least}}
+    plan = plan_of(cluster(dead, Service(name="busy", level=0.9, used_gib=20.0)), settings=settings)
+    assert (RecommendationKind.RECLAIM in {item.kind for item in plan.recommendations}) is is_stopped
+    told = [item.detail for item in plan.refused if item.reason == "likely_to_wake"]
+    assert ["recommender.reclaim_confidence_min=1" in detail for detail in told] == ([] if is_stopped else [True])

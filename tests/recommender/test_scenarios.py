@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fleet.usage import Float32
-from recommender.scenarios import draw_scenarios, type_means
-from recommender.surprise import CLASSES, SHAPES_MAX, Surprises, learn_surprises
+from recommender.harm.scenarios import draw_scenarios, type_means
+from recommender.harm.surprise import CLASSES, SHAPES_MAX, Surprises, learn_surprises
 
 STEPS = 48
 

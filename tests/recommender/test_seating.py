@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -40,6 +41,39 @@ def test_a_tainted_node_takes_nobody_who_is_not_on_such_a_one() -> None:
 def test_taints_that_both_nodes_have_part_nobody() -> None:
     taint = {"taints": ("nvidia.com/gpu=present:NoSchedule",)}
     assert len(nodes_shared(with_nodes(cluster(*PAIR), node_0=taint, node_1=taint))) == 1
+
+
+def pools(*names: str, key: str = "pool") -> dict[str, Any]:
+    return {f"node_{number}": {"labels": ((key, name),)} for number, name in enumerate(names)}
+
+
+THREE_NODES = (*PAIR, Service(name="more", replicas=7, level=0.9, used_gib=20.0))
+
+
+def test_a_pod_does_not_leave_the_pool_of_nodes_in_which_its_workload_runs() -> None:
+    history = cluster(*THREE_NODES)
+    assert len(nodes_shared(with_nodes(history, **pools("a", "a", "b")))) == 1
+    assert nodes_shared(with_nodes(history, **pools("a", "b", "b"))) == []
+
+
+def test_a_node_that_lacks_the_label_is_another_pool() -> None:
+    assert nodes_shared(with_nodes(cluster(*THREE_NODES), node_0={"labels": (("pool", "a"),)})) == []
+
+
+def test_a_pool_in_which_a_replica_once_ran_is_selected() -> None:
+    history = with_nodes(cluster(*THREE_NODES), **pools("a", "b", "b"))
+    left = next(grant for grant in history.inventory.grants if grant.workload == "left")
+    before = replace(
+        left, pod="left-before", node="node-1", started_at=left.started_at - timedelta(days=2),
+        ended_at=left.started_at - timedelta(days=1),
+    )  # fmt: skip
+    inventory = replace(history.inventory, grants=(*history.inventory.grants, before))
+    assert nodes_shared(replace(history, inventory=inventory)) == ["node-1"]
+
+
+@pytest.mark.parametrize("key", ["kubernetes.io/hostname", "nvidia.com/gpu.count", "rack-slot"])
+def test_what_describes_one_machine_parts_nobody(key: str) -> None:
+    assert len(nodes_shared(with_nodes(cluster(*PAIR), **pools("x", "y", key=key)))) == 1
 
 
 @pytest.mark.parametrize("left", ["cpu_cores", "memory_bytes"])

@@ -102,6 +102,18 @@ def test_a_night_shift_on_one_day_is_counted_against_the_window() -> None:
     assert ebb.violation_ratio == 0.0
 
 
+def test_a_service_that_is_busier_than_ever_at_this_hour_keeps_more_than_its_habit() -> None:
+    history = cluster(Service(name="web", replicas=8, level=0.8, hours=(8, 20)))
+    for series in history.slices.mean.values():
+        series[:, -3:] = 0.5
+    found = tide(history)
+    assert found is not None
+    (ebb,) = found.ebbs
+    # Four cards were busy as the day ended: what of that is foretold for the small hours needs more than one replica.
+    assert ebb.replicas >= 3
+    assert ebb.replicas_all == 8
+
+
 def test_a_card_that_others_share_does_not_fall_free() -> None:
     demand = demand_of(DAY_SHIFT)
     shared = [

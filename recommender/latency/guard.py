@@ -1,0 +1,78 @@
+"""Keeps latency-critical services off cards where their slowest requests would wait too long. Called by `placement`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.inventory import Priority
+from recommender.demand import Demand
+from recommender.latency.inflation import inflation_of_hours
+from recommender.latency.queueing import SharingMode
+from recommender.permits import Permits
+
+_HOUR_SECONDS = 3600
+
+
+def latency_guard(demand: Demand, permits: Permits, *, inflation_max: float) -> LatencyGuard:
+    """The guard of a plan.
+
+    Args:
+        demand: live slices and their series.
+        permits: the cases, which say who is latency-critical.
+        inflation_max: most that P99 latency may grow, times that alone.
+    """
+    critical = {name for name, case in permits.cases.items() if case.is_latency_critical}
+    rows = frozenset(row for row, grant in enumerate(demand.grants) if grant.workload_id in critical)
+    return LatencyGuard(demand=demand, critical=rows, inflation_max=inflation_max)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyGuard:
+    """What sharing does to the slowest requests of those who must answer fast.
+
+    Attributes:
+        demand: live slices and their series.
+        critical: rows of latency-critical services.
+        inflation_max: most that their P99 latency may grow, times that alone.
+    """
+
+    demand: Demand
+    critical: frozenset[int]
+    inflation_max: float
+
+    def inflations(self, rows: Sequence[int]) -> dict[int, float | None]:
+        """P99 latency beside the others / alone, for each latency-critical row of one card.
+
+        Args:
+            rows: all rows of the card. Those of low priority yield to the others, who share what they need as it comes.
+
+        Returns:
+            Row to ratio; None where requests would queue without end. Alone on a card nobody is slowed.
+        """
+        asked = [row for row in rows if row in self.critical]
+        if len(rows) < 2 or not asked:
+            return {}
+        yields = {row: self.demand.grants[row].priority is Priority.LOW for row in rows}
+        found: dict[int, float | None] = {}
+        for row in asked:
+            equals = [other for other in rows if other != row and (yields[row] or not yields[other])]
+            mode = SharingMode.BURST if equals else SharingMode.PRIORITY
+            found[row] = inflation_of_hours(mode, own_load=self._hourly([row]), neighbour_load=self._hourly(equals))
+        return found
+
+    def is_too_slow(self, rows: Sequence[int]) -> bool:
+        """True where a latency-critical service of the card would be slowed beyond the limit."""
+        return any(ratio is None or ratio > self.inflation_max for ratio in self.inflations(rows).values())
+
+    def _hourly(self, rows: Sequence[int]) -> NDArray[np.float64]:
+        """Mean load of rows together, hour by hour of the history, (hours,)."""
+        steps = max(1, _HOUR_SECONDS // self.demand.step_seconds)
+        hours = self.demand.steps // steps
+        if not rows:
+            return np.zeros(hours)
+        load = np.nan_to_num(self.demand.compute[list(rows), : hours * steps]).sum(axis=0, dtype=np.float64)
+        return np.asarray(load.reshape(hours, steps).mean(axis=1), np.float64)

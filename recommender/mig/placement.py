@@ -1,0 +1,251 @@
+"""Seats of workloads that get MIG instances: a step of an arrangement where the backend cuts by MIG.
+
+Which instance is `mig.advice`'s, where it stands `mig.seating`'s, in what order `mig.stages`'. Cards are cut only where
+that frees some. Called by `planner`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from fleet.capabilities import Capabilities
+from fleet.catalogue import MigFamily, find_model
+from fleet.decisions import RecommendationKind, Refusal
+from fleet.inventory import CardId, CardModelName, Inventory, Priority, WorkloadId
+from fleet.settings import Settings
+from fleet.sharing import ACTIVE_RATIO_MIN
+from recommender.demand import Demand
+from recommender.mig.advice import InstanceAdvice, NoInstance, advise_instance
+from recommender.mig.seating import MigSeats, MigStock, seat_instances
+from recommender.mig.stages import carvings_of
+from recommender.permits import Permits
+from recommender.placement import Arrangement, cards_of, rows_by_workload
+from recommender.seating import NodeRoom, Seat
+
+
+def with_mig_instances(
+    demand: Demand,
+    inventory: Inventory,
+    permits: Permits,
+    arrangement: Arrangement,
+    *,
+    capability: Capabilities,
+    settings: Settings,
+    moves_max: int | None,
+) -> Arrangement:
+    """The arrangement with whoever needs a part of a card on an instance, as far as that frees cards.
+
+    Args:
+        demand: live slices and their series.
+        inventory: nodes and cards.
+        permits: who may get an instance.
+        arrangement: who sits where otherwise.
+        capability: what the backend enforces; nothing is done where it does not cut by MIG.
+        settings: settings.
+        moves_max: most pods that this may restart, None for any number.
+    """
+    if not capability.cuts_by_mig:
+        return arrangement
+    advice, refused = _advice(demand, permits, settings)
+    advice, late = _within_moves(permits, advice, moves_max)
+    scene = _Scene(
+        demand=demand,
+        inventory=inventory,
+        arrangement=arrangement,
+        node_of={card: known.node for card, known in cards_of(demand, inventory).items()},
+    )
+    room = NodeRoom(inventory, demand.grants)
+    by_model: dict[CardModelName, dict[WorkloadId, InstanceAdvice]] = defaultdict(dict)
+    for name, item in advice.items():
+        by_model[permits.cases[name].grants[0].card_model][name] = item
+    seats: list[MigSeats] = []
+    unseated: set[WorkloadId] = set()
+    for model in sorted(by_model):
+        if (family := _family(model)) is not None:
+            found, without = _seats(scene, model, family, by_model[model], room)
+            seats += [] if found is None else [found]
+            unseated |= without
+    refused += late + _without_card(permits, advice, unseated)
+    carved = carvings_of(demand.grants, advice, seats)
+    if not any(item.stage for item in carved):
+        return replace(arrangement, refused=(*arrangement.refused, *refused))
+    target = {row: card for item in carved for row, card in item.targets.items()}
+    on_card: dict[CardId, list[int]] = defaultdict(list)
+    for seat in arrangement.seats:
+        for row in seat.rows:
+            on_card[target.get(row, seat.card)].append(row)
+    return replace(
+        arrangement,
+        seats=tuple(
+            Seat(card=card, node=scene.node_of[card], rows=tuple(sorted(on_card[card]))) for card in sorted(on_card)
+        ),
+        refused=(*arrangement.refused, *refused),
+        carved=carved,
+    )
+
+
+def mig_violation_ratio(demand: Demand, arrangement: Arrangement) -> float:
+    """Predicted share of all active time of high and normal priority that instances are too small for, 0-1."""
+    high = [row for row, grant in enumerate(demand.grants) if grant.priority is not Priority.LOW]
+    active = int((demand.compute[high] > ACTIVE_RATIO_MIN).sum())
+    violated = sum(
+        item.advice.violated
+        for item in arrangement.carved
+        if item.stage and demand.grants[min(item.targets)].priority is not Priority.LOW
+    )
+    return violated / active if active else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scene:
+    """What seats are found in."""
+
+    demand: Demand
+    inventory: Inventory
+    arrangement: Arrangement
+    node_of: Mapping[CardId, str]
+
+
+def _advice(
+    demand: Demand, permits: Permits, settings: Settings
+) -> tuple[dict[WorkloadId, InstanceAdvice], list[Refusal]]:
+    """The instance of everybody who may get one, and who gets none."""
+    rows_of = rows_by_workload(demand)
+    advice: dict[WorkloadId, InstanceAdvice] = {}
+    refused: list[Refusal] = []
+    for name in sorted(set(permits.kinds) - set(permits.reclaimed)):
+        case = permits.cases[name]
+        model = find_model(case.grants[0].card_model)
+        if RecommendationKind.MIG not in permits.kinds[name] or model is None:
+            continue
+        found = advise_instance(
+            demand,
+            rows_of[name],
+            model,
+            headroom_ratio=settings.recommender.framebuffer_headroom_ratio,
+            violation_ratio_max=settings.risk.violation_ratio_limit,
+            inflation_max=settings.risk.latency_inflation_max if case.is_latency_critical else None,
+        )
+        if isinstance(found, NoInstance):
+            refused.append(case.refuse(RecommendationKind.MIG, found.reason, found.detail))
+        else:
+            advice[name] = found
+    return advice, refused
+
+
+def _within_moves(
+    permits: Permits, advice: dict[WorkloadId, InstanceAdvice], moves_max: int | None
+) -> tuple[dict[WorkloadId, InstanceAdvice], list[Refusal]]:
+    """Keeps the workloads with the smallest instances, as far as the moves go."""
+    if moves_max is None:
+        return advice, []
+    kept: dict[WorkloadId, InstanceAdvice] = {}
+    refused: list[Refusal] = []
+    used = 0
+    for name in sorted(advice, key=lambda name: (advice[name].profile.memory_slices, name)):
+        case = permits.cases[name]
+        if used + len(case.grants) <= moves_max:
+            used += len(case.grants)
+            kept[name] = advice[name]
+        else:
+            detail = f"its {len(case.grants)} pods would pass the limit of {moves_max} moves"
+            refused.append(case.refuse(RecommendationKind.MIG, "moves_max", detail))
+    return kept, refused
+
+
+def _family(model: CardModelName) -> MigFamily | None:
+    known = find_model(model)
+    return None if known is None else known.mig
+
+
+def _seats(
+    scene: _Scene,
+    model: CardModelName,
+    family: MigFamily,
+    advice: Mapping[WorkloadId, InstanceAdvice],
+    room: NodeRoom,
+) -> tuple[MigSeats | None, set[WorkloadId]]:
+    """Seats of one card model, None where cutting frees no card; and the workloads for which no card could be cut.
+
+    Those are left out, and then those that would only be cut to sit on a card alone.
+    """
+    names = set(advice)
+    unseated: set[WorkloadId] = set()
+    while names:
+        stock = _stock(scene, model, family, {name: advice[name] for name in names})
+        tried = room.copy()
+        seats = seat_instances(stock, tried)
+        unseated |= seats.unseated
+        gone = seats.unseated or _alone(stock, seats)
+        if not gone:
+            if not _frees_cards(stock, seats):
+                return None, unseated
+            room.book(tried)
+            return seats, unseated
+        names -= gone
+    return None, unseated
+
+
+def _without_card(
+    permits: Permits, advice: Mapping[WorkloadId, InstanceAdvice], names: set[WorkloadId]
+) -> list[Refusal]:
+    return [
+        permits.cases[name].refuse(
+            RecommendationKind.MIG,
+            "no_card_to_cut",
+            f"no card could be found for its {advice[name].profile.name}: nodes have no CPU or memory left for its "
+            "pods, or a pod that stays holds an instance of an unknown size",
+        )
+        for name in sorted(names)
+    ]
+
+
+def _alone(stock: MigStock, seats: MigSeats) -> frozenset[WorkloadId]:
+    """Workloads that would be restarted only to sit on cards without anybody else."""
+    crowd = Counter(seats.targets.values())
+    crowd.update({card: len(held) for card, held in stock.fixed.items()})
+    restarted = seats.restarted(stock.grants, stock.profile_of)
+    alone: dict[WorkloadId, bool] = {}
+    for row in restarted:
+        name = stock.grants[row].workload_id
+        alone[name] = alone.get(name, True) and crowd[seats.targets[row]] == 1
+    return frozenset(name for name, is_alone in alone.items() if is_alone)
+
+
+def _frees_cards(stock: MigStock, seats: MigSeats) -> bool:
+    before = {stock.grants[row].card for row in stock.profile_of}
+    return len(set(seats.targets.values()) | set(stock.fixed)) < len(before)
+
+
+def _stock(
+    scene: _Scene, model: CardModelName, family: MigFamily, advice: Mapping[WorkloadId, InstanceAdvice]
+) -> MigStock:
+    grants = scene.demand.grants
+    profile_of = {
+        row: advice[grants[row].workload_id].profile.name
+        for seat in scene.arrangement.seats
+        for row in seat.rows
+        if grants[row].workload_id in advice
+    }
+    held = {grants[row].card for row in profile_of}
+    fixed: dict[CardId, list[str]] = defaultdict(list)
+    busy = set()
+    for seat in scene.arrangement.seats:
+        for row in seat.rows:
+            if row in profile_of:
+                continue
+            busy.add(seat.node)
+            if seat.card in held:
+                fixed[seat.card].append(grants[row].mig_profile or "")
+    freed = {grant.card for grant in grants if grant.card_model == model} & scene.arrangement.freed
+    return MigStock(
+        family=family,
+        grants=grants,
+        profile_of=profile_of,
+        fixed=fixed,
+        empty=tuple(sorted(freed)),
+        busy_nodes=frozenset(busy),
+        node_of=scene.node_of,
+    )

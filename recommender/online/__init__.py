@@ -1,0 +1,1 @@
+"""Pods as they arrive: where each goes so that whole cards stay free, and which cards to cordon."""

@@ -1,0 +1,148 @@
+"""One workload as the rules see it, and the refusals that hold for every kind of advice. Called by the rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from fleet.capabilities import Capabilities
+from fleet.decisions import RecommendationKind, Refusal
+from fleet.inventory import (
+    ISOLATION_LABEL,
+    LATENCY_CRITICAL_LABEL,
+    OPT_OUT_LABEL,
+    WARM_REPLICAS_LABEL,
+    Grant,
+    Priority,
+    WorkloadId,
+)
+from fleet.profiles import Profile
+from fleet.settings import Settings
+
+CHANGEABLE_KINDS = frozenset({"Deployment", "StatefulSet", "Job", "Notebook"})
+"""Kinds of owners that the enforcer can change."""
+DAY_SECONDS = 86400
+_SPAN_SLACK_RATIO = 0.98
+"""A pod's first and last steps are seldom whole: this share of the span counts as all of it."""
+_DIGITS_MAX = 9
+_FALSE_WORDS = frozenset({"false", "no", "0", "off", ""})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One workload before the rules.
+
+    Attributes:
+        workload: who.
+        profile: what the analyzer says; None where it says nothing.
+        grants: its live grants, at least one.
+        seen_seconds: span in which any of its live pods was seen, seconds.
+        has_need: True where what it needs of framebuffer shows.
+        neighbours: other workloads on its cards now.
+        spare_rows: rows of cards that its pods hold and never work on, see `spare_cards`.
+        spare_held_bytes: most framebuffer that is held on one of those.
+        scalings: how often the number of its replicas changed of late, see `replica_counts`.
+        settings: settings.
+        capability: what the backend enforces.
+        now: moment of the plan.
+    """
+
+    workload: WorkloadId
+    profile: Profile | None
+    grants: tuple[Grant, ...]
+    seen_seconds: float
+    has_need: bool
+    neighbours: tuple[WorkloadId, ...]
+    settings: Settings
+    capability: Capabilities
+    now: datetime
+    spare_rows: tuple[int, ...] = ()
+    spare_held_bytes: int = 0
+    scalings: int = 0
+
+    @property
+    def workload_kind(self) -> str:
+        """Kubernetes kind of the owner."""
+        return self.grants[0].workload_kind
+
+    @property
+    def priority(self) -> Priority:
+        """Highest priority of its pods."""
+        found = {grant.priority for grant in self.grants}
+        return next(level for level in Priority if level in found)
+
+    @property
+    def isolation(self) -> str:
+        """Isolation that its pods ask for: `soft` unless set."""
+        return next((value for grant in self.grants if (value := grant.label(ISOLATION_LABEL))), "soft")
+
+    @property
+    def is_latency_critical(self) -> bool:
+        """True where a pod is labelled latency-critical."""
+        return self.has_flag(LATENCY_CRITICAL_LABEL)
+
+    @property
+    def video_ratio_max(self) -> float:
+        """Largest use of its encoders and decoders, 0-1; 0 where not collected."""
+        engines = None if self.profile is None else self.profile.engines
+        return 0.0 if engines is None else max(engines.encoder_max or 0.0, engines.decoder_max or 0.0)
+
+    @property
+    def warm_replicas(self) -> int:
+        """Replicas that must stay warm, by annotation or by the owner's own minimum."""
+        asked = [value for grant in self.grants if (value := grant.label(WARM_REPLICAS_LABEL))]
+        # Whoever asks for more digits than these asks for all replicas there are.
+        wanted = [int(value[:_DIGITS_MAX]) for value in asked if value.isdecimal()]
+        # A minimum that can't be read is a wish to keep replicas all the same.
+        unread = [1 for value in asked if not value.isdecimal()]
+        return max([*wanted, *unread, *(grant.replicas_min or 0 for grant in self.grants)], default=0)
+
+    def has_flag(self, key: str) -> bool:
+        """True where a pod carries the annotation with any value but a word for no."""
+        return any(
+            (value := grant.label(key)) is not None and value.strip().lower() not in _FALSE_WORDS
+            for grant in self.grants
+        )
+
+    def refuse(self, kind: RecommendationKind | None, reason: str, detail: str) -> Refusal:
+        """A refusal of this workload."""
+        return Refusal(workload=self.workload, reason=reason, detail=detail, kind=kind)
+
+
+def untouchable(case: Case) -> Refusal | None:
+    """Why no advice at all may be given; None where it may."""
+    namespace = case.grants[0].namespace
+    if case.has_flag(OPT_OUT_LABEL):
+        return case.refuse(None, "opt_out", f"a pod carries {OPT_OUT_LABEL}")
+    if namespace in case.settings.recommender.opt_out_namespaces:
+        return case.refuse(None, "opt_out", f"namespace {namespace} is in recommender.opt_out_namespaces")
+    if case.workload_kind not in CHANGEABLE_KINDS:
+        return case.refuse(
+            None,
+            "unknown_owner",
+            f"owners of kind {case.workload_kind} can't be changed; changed are {', '.join(sorted(CHANGEABLE_KINDS))}",
+        )
+    return None
+
+
+def untrusted(case: Case, kind: RecommendationKind | None) -> Refusal | None:
+    """Why the workload's counters can't carry advice: distrusted, or too short; None where they can."""
+    if case.profile is not None and not case.profile.is_trusted:
+        finding = next(finding for finding in case.profile.trust if finding.distrusts)
+        return case.refuse(kind, "counter_untrusted", f"{finding.counter}: {finding.detail}")
+    least = max(DAY_SECONDS, case.settings.analyzer.history_seconds_min)
+    if case.profile is None or case.seen_seconds < least * _SPAN_SLACK_RATIO:
+        return case.refuse(
+            kind,
+            "history_too_short",
+            f"seen for {case.seen_seconds / 3600:.1f} h; advice needs analyzer.history_seconds_min="
+            f"{least} ({least / 3600:.0f} h)",
+        )
+    if case.profile.coverage_ratio < case.settings.analyzer.coverage_min:
+        return case.refuse(
+            kind,
+            "coverage_too_low",
+            f"{case.profile.coverage_ratio:.1%} of its windows were seen, less than analyzer.coverage_min="
+            f"{case.settings.analyzer.coverage_min:.0%}",
+        )
+    return None
