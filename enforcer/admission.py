@@ -1,15 +1,17 @@
-"""Gives a new pod the seat that the plan keeps for it: a pure step at admission, later behind a webhook.
+"""Gives a new pod the seat that the plan keeps for it: a pure step at admission.
 
 A template carries all cards of its workload, so that the plan holds roughly without this step. With it, each pod is
 narrowed to one planned card (and to its own grant, where replicas differ), so what the scheduler does afterwards
-equals the plan. Called by the simulated cluster; a webhook server would call the same function.
+equals the plan. Seats are named by the pods that sat there when the plan was made; whoever comes in their place under
+another name takes the seat of one that is gone. Called by the simulated cluster, and for a real one by
+`enforcer.kubernetes.admission_review`.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from enforcer.manifest import Manifest
@@ -21,6 +23,9 @@ CARDS_ANNOTATION = "gputide.io/cards"
 
 SEATS_ANNOTATION = "gputide.io/seats"
 """JSON object: pod name to its planned seat (`cards`, and `limits` where they differ from the template's)."""
+
+SEAT_ANNOTATION = "gputide.io/seat"
+"""On a pod that was given a planned seat: the seat's name in `gputide.io/seats`."""
 
 PLAN_ANNOTATION = "gputide.io/plan-id"
 PREVIOUS_ANNOTATION = "gputide.io/previous"
@@ -36,35 +41,61 @@ class PlannedSeat:
     Attributes:
         cards: cards, sorted.
         limits: resources of each GPU container that differ from the template's; None takes one away.
+        annotation: pod annotation by which the backend's scheduler is told the cards.
     """
 
     cards: tuple[str, ...]
     limits: tuple[tuple[str, str | None], ...] = ()
+    annotation: str = USE_CARD_ANNOTATION
 
 
-def admit(pod: Manifest, held_by_siblings: Iterable[str]) -> Manifest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sibling:
+    """Another pod of the same owner.
+
+    Attributes:
+        name: name.
+        seat: planned seat that it was given, None where it was given none.
+        cards: cards that it holds.
+    """
+
+    name: str
+    seat: str | None
+    cards: tuple[str, ...]
+
+
+def admit(pod: Manifest, siblings: Sequence[Sibling]) -> Manifest:
     """Narrow a new pod to the card that the plan keeps for it.
 
     Args:
         pod: the pod as made from its template; not changed.
-        held_by_siblings: cards that other pods of the same owner hold, one entry per pod and card.
+        siblings: the other pods of the same owner.
 
     Returns:
-        The pod with `nvidia.com/use-gpuuuid` narrowed to its own planned card (by pod name; else the first planned
-        card that no sibling holds), and its own grant. A pod without a plan comes back as it is.
+        The pod with the backend's choice of cards (such as `nvidia.com/use-gpuuuid`) narrowed to its own planned card:
+        its own seat by name; else that of a pod that is gone, else one that no sibling was given; where there are no
+        seats, the first planned card that no sibling holds. Its own grant with it. A pod without a plan comes back as
+        it is.
 
     Raises:
         Corrupt: the annotation is not what `seats_text` writes.
     """
     metadata = pod["metadata"]
     annotations: Mapping[str, str] = metadata.get("annotations", {})
-    seat = parse_seats(annotations.get(SEATS_ANNOTATION, "{}")).get(metadata["name"])
+    seats = parse_seats(annotations.get(SEATS_ANNOTATION, "{}"))
+    name = _seat_name(metadata["name"], seats, siblings)
+    seat = None if name is None else seats[name]
     if seat is None:
-        seat = _first_free(annotations.get(CARDS_ANNOTATION, ""), held_by_siblings)
+        seat = _first_free(
+            annotations.get(CARDS_ANNOTATION, ""), (card for sibling in siblings for card in sibling.cards)
+        )
     if seat is None:
         return pod
     kept = {key: value for key, value in annotations.items() if key != SEATS_ANNOTATION}
-    kept[USE_CARD_ANNOTATION] = ",".join(seat.cards)
+    if name is not None:
+        kept[SEAT_ANNOTATION] = name
+    like = seat if name is not None else next(iter(seats.values()), seat)
+    kept[like.annotation] = ",".join(seat.cards)
     containers = [_with_limits(container, seat.limits) for container in pod["spec"]["containers"]]
     return {
         **pod,
@@ -76,7 +107,11 @@ def admit(pod: Manifest, held_by_siblings: Iterable[str]) -> Manifest:
 def seats_text(seats: Mapping[str, PlannedSeat]) -> str:
     """Write `gputide.io/seats`."""
     content = {
-        pod: {"cards": list(seat.cards), **({"limits": dict(seat.limits)} if seat.limits else {})}
+        pod: {
+            "cards": list(seat.cards),
+            **({"limits": dict(seat.limits)} if seat.limits else {}),
+            **({"by": seat.annotation} if seat.annotation != USE_CARD_ANNOTATION else {}),
+        }
         for pod, seat in sorted(seats.items())
     }
     return json.dumps(content, separators=(",", ":"))
@@ -97,11 +132,22 @@ def parse_seats(text: str) -> dict[str, PlannedSeat]:
                     (str(name), None if value is None else str(value))
                     for name, value in sorted(seat.get("limits", {}).items())
                 ),
+                annotation=str(seat.get("by", USE_CARD_ANNOTATION)),
             )
             for pod, seat in content.items()
         }
     except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as exc:
         raise Corrupt(f"cannot read {SEATS_ANNOTATION}: {text[:64]!r} is no map of pods to seats") from exc
+
+
+def _seat_name(pod: str, seats: Mapping[str, PlannedSeat], siblings: Sequence[Sibling]) -> str | None:
+    given = {sibling.seat for sibling in siblings if sibling.seat in seats}
+    if pod in seats and pod not in given:
+        return pod
+    # Who is named and still there, without one of these seats, was not moved yet: its seat is kept for it.
+    waiting = {sibling.name for sibling in siblings if sibling.seat not in seats}
+    free = [name for name in sorted(seats) if name not in given]
+    return next((name for name in free if name not in waiting), free[0] if free else None)
 
 
 def _first_free(cards_text: str, held_by_siblings: Iterable[str]) -> PlannedSeat | None:
@@ -113,13 +159,19 @@ def _first_free(cards_text: str, held_by_siblings: Iterable[str]) -> PlannedSeat
     return None
 
 
-def _with_limits(container: Manifest, limits: Iterable[tuple[str, str | None]]) -> Manifest:
+def _with_limits(container: Manifest, limits: Sequence[tuple[str, str | None]]) -> Manifest:
     resources = container.get("resources", {})
     now = dict(resources.get("limits", {}))
-    if not any(name.startswith("nvidia.com/") for name in now):
+    vendors = {name.partition("/")[0] for name, _ in limits}
+    if not any(name.partition("/")[0] in vendors for name in now):
         return container
+    granted = {"limits": now}
+    if "requests" in resources:
+        # The server fills requests in from limits before it asks admission, and takes no pod in which they differ.
+        granted["requests"] = dict(resources["requests"])
     for name, value in limits:
-        now.pop(name, None)
-        if value is not None:
-            now[name] = value
-    return {**container, "resources": {**resources, "limits": now}}
+        for amounts in granted.values():
+            amounts.pop(name, None)
+            if value is not None:
+                amounts[name] = value
+    return {**container, "resources": {**resources, **granted}}

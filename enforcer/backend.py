@@ -1,6 +1,6 @@
 """A GPU-sharing backend as the enforcer uses it: what it enforces, and how a stage of a plan reads in its own words.
 
-One adapter per backend (`backend_hami` …), each with its record in `fleet.capabilities`. Rendering changes nothing; the
+One adapter per backend in `backends`, each with its record in `fleet.capabilities`. Rendering changes nothing; the
 rollout carries out what is rendered.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from enforcer.seat import SeatSlice
+from enforcer.dialect import Dialect, SeatSlice
+from enforcer.manifest import Manifest
 from enforcer.snapshot import Snapshot
 from fleet.capabilities import Capabilities
 from fleet.decisions import Plan
@@ -19,15 +20,17 @@ from fleet.outcomes import Change
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One pod that gets another seat.
+    """One pod that gets another seat: itself, or whoever its owner makes in its place under another name.
 
     Attributes:
         namespace: namespace.
-        pod: pod.
+        pod: pod as the plan knows it.
         workload: owner.
         old: where it sits; empty where it is pending or stopped.
-        new: where it shall sit; empty where it shall be gone.
+        new: where it, or who comes in its place, shall sit; empty where it shall be gone; as `old` where it is only
+            made anew with the others of its owner.
         recommendation: what for.
+        called: what the pod is called in the cluster, where an earlier stage made it anew under another name.
     """
 
     namespace: str
@@ -36,11 +39,49 @@ class Move:
     old: tuple[SeatSlice, ...]
     new: tuple[SeatSlice, ...]
     recommendation: str
+    called: str | None = None
 
     @property
     def pod_id(self) -> str:
         """`namespace/pod`."""
         return f"{self.namespace}/{self.pod}"
+
+    @property
+    def live_id(self) -> str:
+        """`namespace/pod` as the cluster calls it."""
+        return f"{self.namespace}/{self.called or self.pod}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStep:
+    """What a node needs besides written fields until its cards are shared in another way.
+
+    Carried out after the stage's changes stand and before its pods move.
+
+    Attributes:
+        node: node.
+        empty_cards: cards that nobody may hold when the changes are written; empty where running pods may stay.
+        restarts: pods (`namespace`, `name`) that read their configuration when they start: evicted, and waited for
+            until their owner made them anew.
+        done_field: field of the node by which it is seen that the node is ready, None where the restart is enough.
+        done_value: its value then.
+        done_mode: mode that the node's cards show when it is ready, as the dialect reads it; None where any will do.
+        failed_value: its value when the node gave up, None where it never says so.
+        leaving: pods (`namespace`, `name`) that hold cards of the node and must be gone before the node's own fields
+            (the stage's changes of this Node) are written: it is cordoned, they are evicted and waited for, and it is
+            opened again when it is ready. Empty where running pods may stay.
+        advertised: further fields of the node and the values that they have when it is ready, such as what it offers.
+    """
+
+    node: str
+    empty_cards: tuple[str, ...] = ()
+    restarts: tuple[tuple[str, str], ...] = ()
+    done_field: str | None = None
+    done_value: str | None = None
+    done_mode: str | None = None
+    failed_value: str | None = None
+    leaving: tuple[tuple[str, str], ...] = ()
+    advertised: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +93,17 @@ class RenderedStage:
         changes: fields of objects, grouped by object, in the order of the plan.
         moves: pods that get another seat.
         warnings: what holds only in part, one sentence each.
+        node_steps: nodes that are to share their cards in another way.
+        objects: objects of our own that must be there before the changes are written, since these name them: made where
+            they are absent, never changed, and left by an undo. Their names tell their content.
     """
 
     stage: int
     changes: tuple[Change, ...]
     moves: tuple[Move, ...]
     warnings: tuple[str, ...]
+    node_steps: tuple[NodeStep, ...] = ()
+    objects: tuple[Manifest, ...] = ()
 
 
 class Backend(Protocol):
@@ -66,6 +112,11 @@ class Backend(Protocol):
     @property
     def capabilities(self) -> Capabilities:
         """What it really enforces."""
+        ...
+
+    @property
+    def dialect(self) -> Dialect:
+        """How it writes seats and cards; what the cluster is read in."""
         ...
 
     def render(self, plan: Plan, stage: int, snapshot: Snapshot) -> RenderedStage:

@@ -1,6 +1,6 @@
 """The cluster as the enforcer needs it: read objects, change one field set on a condition, evict, hold the lease.
 
-Three ports; `cluster_simulated` and later the Kubernetes API stand behind them. Objects travel as manifests, the one
+Three ports; `simulated.cluster` and later the Kubernetes API stand behind them. Objects travel as manifests, the one
 form that the API server, the diff and the user share.
 """
 
@@ -73,10 +73,25 @@ class ClusterWriter(Protocol):
         """
         ...
 
-    def evict(self, namespace: str, pod: str) -> None:
+    def evict(self, namespace: str, pod: str) -> bool:
         """Evict one pod; its owner makes it anew from the template. A pod that is gone is no error.
 
+        Returns:
+            False while a disruption budget forbids it.
+
         Raises:
+            Unavailable: the cluster can't be reached or is too busy.
+        """
+        ...
+
+    def make(self, manifest: Manifest) -> bool:
+        """Make an object of our own; one of that name that is there already stays as it is.
+
+        Returns:
+            False where it was there.
+
+        Raises:
+            Refused: admission denied it.
             Unavailable: the cluster can't be reached or is too busy.
         """
         ...

@@ -19,8 +19,36 @@ Manifest = dict[str, Any]
 """A Kubernetes object as the API server sends it."""
 
 _PART = re.compile(r"([A-Za-z][A-Za-z0-9]*)|\[([^\[\]]+)\]")
-_NUMBERS = frozenset({"spec.replicas"})
-_BOOLEANS = frozenset({"spec.suspend"})
+_NUMBERS = frozenset(
+    {
+        "spec.minReadySeconds",
+        "spec.minReplicaCount",
+        "spec.minReplicas",
+        "spec.parallelism",
+        "spec.progressDeadlineSeconds",
+        "spec.replicas",
+        "spec.updateStrategy.rollingUpdate.partition",
+    }
+)
+# Kubernetes' IntOrString: a text that is no percentage is refused, so digits are written as a number.
+_NUMBERS_OR_PERCENT = frozenset(
+    {
+        "spec.strategy.rollingUpdate.maxSurge",
+        "spec.strategy.rollingUpdate.maxUnavailable",
+        "spec.updateStrategy.rollingUpdate.maxSurge",
+        "spec.updateStrategy.rollingUpdate.maxUnavailable",
+    }
+)
+_BOOLEANS = frozenset({"spec.paused", "spec.suspend", "spec.unschedulable"})
+# Lists of claims are written whole: what else stands in an item has several forms.
+_CLAIMS = re.compile(r"spec\.template\.spec\.(resourceClaims|(initC|c)ontainers\[[^\[\]]+\]\.resources\.claims)")
+# What a field means where it is absent.
+_DEFAULTS = {
+    "spec.minReadySeconds": "0",
+    "spec.paused": "false",
+    "spec.suspend": "false",
+    "spec.updateStrategy.rollingUpdate.partition": "0",
+}
 
 
 def field_of(manifest: Mapping[str, Any], path: str) -> str | None:
@@ -74,11 +102,11 @@ def set_field(manifest: Manifest, path: str, value: str | None) -> None:
 def values_equal(path: str, first: str | None, second: str | None) -> bool:
     """Whether two values of a field mean the same to the API server.
 
-    Resource quantities are equal when they are the same number (`4000` comes back as `4k`); a suspend flag or a map
-    entry that is absent differs from any value, but `spec.suspend` absent means false.
+    Resource quantities are equal when they are the same number (`4000` comes back as `4k`); a map entry that is absent
+    differs from any value, but some fields mean something where they are absent: `spec.suspend` is false then.
     """
-    if path in _BOOLEANS:
-        return (first or "false") == (second or "false")
+    if path in _DEFAULTS:
+        return (first or _DEFAULTS[path]) == (second or _DEFAULTS[path])
     if first is None or second is None or first == second:
         return first == second
     if ".resources." in path:
@@ -123,7 +151,9 @@ def _put(holder: Any, name: str, value: str | None, path: str) -> None:
     if value is None:
         holder.pop(name, None)
     else:
-        holder[name] = json.loads(value) if path in _NUMBERS or path in _BOOLEANS else value
+        is_number = path in _NUMBERS or (path in _NUMBERS_OR_PERCENT and value.isdecimal())
+        is_list = _CLAIMS.fullmatch(path) is not None
+        holder[name] = json.loads(value) if is_number or is_list or path in _BOOLEANS else value
 
 
 def _child(value: Any, name: str) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import yaml
@@ -16,7 +16,10 @@ import yaml
 from enforcer.backend import Backend, Move, RenderedStage
 from enforcer.cluster import ClusterReader
 from enforcer.manifest import Manifest, set_field
-from enforcer.rollout import object_intents
+from enforcer.plan_names import as_planned, with_real_names
+from enforcer.record.journal import ObjectIntent, RunRecord
+from enforcer.rollout.holding import changes_template, rolls_by_itself
+from enforcer.rollout.intents import object_intents
 from enforcer.seat import PodSeat, SeatSlice
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.decisions import Plan
@@ -33,7 +36,8 @@ class ObjectDiff:
         namespace: namespace.
         name: name.
         recommendation: what for.
-        before: YAML as it stands.
+        resource_version: version that was read.
+        before: YAML as it stands; of objects other than workloads the fields that change alone.
         after: YAML as it would be.
     """
 
@@ -41,6 +45,7 @@ class ObjectDiff:
     namespace: str
     name: str
     recommendation: str
+    resource_version: str
     before: str
     after: str
 
@@ -102,7 +107,13 @@ class StagePreview:
 
 
 def preview(
-    plan: Plan, reader: ClusterReader, backend: Backend, stages: Sequence[int] | None = None
+    plan: Plan,
+    reader: ClusterReader,
+    backend: Backend,
+    stages: Sequence[int] | None = None,
+    runs: Sequence[RunRecord] = (),
+    *,
+    rehearse: Callable[[ObjectIntent], None] | None = None,
 ) -> tuple[StagePreview, ...]:
     """What stages of a plan would do, each on top of the ones before it.
 
@@ -111,6 +122,9 @@ def preview(
         reader: the cluster as it stands.
         backend: renders the stages.
         stages: numbers; all where None.
+        runs: runs of this plan so far: pods that they moved are called otherwise now.
+        rehearse: asks the cluster whether it would take the change of an object, and raises `Refused` where it would
+            not; None where nobody can be asked.
 
     Returns:
         One preview per stage, in order; a stage that is applied already changes nothing.
@@ -118,14 +132,14 @@ def preview(
     Raises:
         Unavailable: the cluster can't be reached.
     """
-    snapshot = take_snapshot(reader)
+    snapshot, real = as_planned(take_snapshot(reader, backend.dialect), runs)
     chosen = {entry.stage for entry in plan.stages} if stages is None else set(stages)
     found: list[StagePreview] = []
     for entry in sorted(plan.stages, key=lambda entry: entry.stage):
         if entry.stage not in chosen:
             continue
         try:
-            rendered = backend.render(plan, entry.stage, snapshot)
+            rendered = with_real_names(backend.render(plan, entry.stage, snapshot), real)
         except Refused as exc:
             found.append(_refused(entry.stage, entry.title, str(exc)))
             continue
@@ -139,12 +153,30 @@ def preview(
                 moves=rendered.moves,
                 cards=cards,
                 cards_freed=sum(card.is_freed for card in cards),
-                warnings=rendered.warnings,
-                refusal=None,
+                warnings=(*rendered.warnings, *_restarts(rendered, snapshot)),
+                refusal=None if rehearse is None else _rehearsed(rendered, rehearse),
             )
         )
         snapshot = after
     return tuple(found)
+
+
+def _restarts(rendered: RenderedStage, snapshot: Snapshot) -> tuple[str, ...]:
+    """How many pods are made anew though they keep their seats, because their owner rolls as a whole."""
+    rolling = {
+        intent.workload
+        for intent in object_intents(rendered)
+        if intent.workload in snapshot.owners
+        and changes_template(intent)
+        and rolls_by_itself(snapshot.owners[intent.workload])
+    }
+    moved = {move.pod_id for move in rendered.moves}
+    seats = [seat for name in rolling for seat in snapshot.pods.get(name, []) if seat.slices]
+    others = [seat.pod_id for seat in seats if seat.pod_id not in moved]
+    if not others:
+        return ()
+    shown = min(others)
+    return (f"pods that stay are made anew too, for their owners roll as a whole: {len(others)}, such as {shown}",)
 
 
 def preview_text(stages: Sequence[StagePreview]) -> str:
@@ -166,6 +198,16 @@ def preview_text(stages: Sequence[StagePreview]) -> str:
     return "\n".join(lines)
 
 
+def _rehearsed(rendered: RenderedStage, rehearse: Callable[[ObjectIntent], None]) -> str | None:
+    """What the cluster says to the first change that it would not take; None where it would take all."""
+    for intent in object_intents(rendered):
+        try:
+            rehearse(intent)
+        except Refused as exc:
+            return str(exc)
+    return None
+
+
 def _refused(stage: int, title: str, why: str) -> StagePreview:
     return StagePreview(
         stage=stage, title=title, objects=(), moves=(), cards=(), cards_freed=0, warnings=(), refusal=why
@@ -175,13 +217,16 @@ def _refused(stage: int, title: str, why: str) -> StagePreview:
 def _after(snapshot: Snapshot, rendered: RenderedStage) -> Snapshot:
     """The cluster as it would stand after a stage."""
     owners = dict(snapshot.owners)
-    config = snapshot.device_config
+    configs = dict(snapshot.configs)
+    nodes = dict(snapshot.nodes)
     for intent in object_intents(rendered):
         current = owners.get(intent.workload)
         if current is not None:
             owners[intent.workload] = _patched(current, [(part.field, part.new) for part in intent.fields])
-        elif config is not None and intent.kind == config["kind"] and intent.name == config["metadata"]["name"]:
-            config = _patched(config, [(part.field, part.new) for part in intent.fields])
+        elif intent.key in configs:
+            configs[intent.key] = _patched(configs[intent.key], [(part.field, part.new) for part in intent.fields])
+        elif intent.kind == "Node" and intent.name in nodes:
+            nodes[intent.name] = _patched(nodes[intent.name], [(part.field, part.new) for part in intent.fields])
     seats = dict(snapshot.seats)
     for move in rendered.moves:
         if move.new:
@@ -191,12 +236,13 @@ def _after(snapshot: Snapshot, rendered: RenderedStage) -> Snapshot:
     pods: dict[str, list[PodSeat]] = {}
     for seat in seats.values():
         pods.setdefault(seat.workload, []).append(seat)
-    return Snapshot(
+    return replace(
+        snapshot,
         owners=owners,
         seats=seats,
         pods={workload: pods.get(workload, []) for workload in snapshot.pods},
-        cards=snapshot.cards,
-        device_config=config,
+        configs=configs,
+        nodes=nodes,
     )
 
 
@@ -208,6 +254,8 @@ def _patched(manifest: Manifest, fields: Sequence[tuple[str, str | None]]) -> Ma
 
 
 def _node_of(slices: Sequence[SeatSlice], snapshot: Snapshot) -> str | None:
+    if slices[0].card is None:
+        return slices[0].node
     card = snapshot.cards.get(slices[0].card)
     return None if card is None else card.node
 
@@ -226,6 +274,7 @@ def _object_diffs(rendered: RenderedStage, before: Snapshot, after: Snapshot) ->
                 namespace=intent.namespace,
                 name=intent.name,
                 recommendation=intent.recommendation,
+                resource_version=intent.resource_version,
                 before=_yaml(old),
                 after=_yaml(new),
             )
@@ -253,8 +302,8 @@ def _card_diffs(before: Snapshot, after: Snapshot) -> tuple[CardDiff, ...]:
 def _pods_by_card(snapshot: Snapshot) -> dict[str, tuple[str, ...]]:
     found: dict[str, set[str]] = {}
     for seat in snapshot.seats.values():
-        for part in seat.slices:
-            found.setdefault(part.card, set()).add(seat.pod_id)
+        for card in seat.cards:
+            found.setdefault(card, set()).add(seat.pod_id)
     return {card: tuple(sorted(pods)) for card, pods in found.items()}
 
 

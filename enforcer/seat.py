@@ -1,7 +1,7 @@
-"""Where a pod sits and what it was granted there, in the words of HAMi: the common ground of plan and cluster.
+"""Where a pod sits and what it was granted there: the common ground of plan and cluster.
 
-Read from pods as they are, made from the plan as they shall be; `backend_hami` compares the two, the rollout waits
-until they are the same, the ledger keeps the old ones.
+Read from pods as they are, made from the plan as they shall be; the backends compare the two, the rollout waits until
+they are the same, the ledger keeps the old ones.
 """
 
 from __future__ import annotations
@@ -10,44 +10,49 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from enforcer.backends.hami_dialect import (
+    AVOID_CARD_ANNOTATION,
+    AVOID_MODEL_ANNOTATION,
+    CORE_POLICY_ENV,
+    CORES_RESOURCE,
+    COUNT_RESOURCE,
+    FRAMEBUFFER_PERCENT_RESOURCE,
+    FRAMEBUFFER_RESOURCE,
+    HAMI_DIALECT,
+    PRIORITY_ENV,
+    PRIORITY_RESOURCE,
+    USE_CARD_ANNOTATION,
+    USE_MODEL_ANNOTATION,
+    WHOLE_CORE_PERCENT,
+)
 from enforcer.cluster import DELETION_COST_ANNOTATION
+from enforcer.dialect import Dialect, SeatSlice
 from enforcer.manifest import Manifest
-from fleet.grammar import DEVICES_ALLOCATED_ANNOTATION, parse_devices_allocated
 from fleet.inventory import WorkloadId
 
-COUNT_RESOURCE = "nvidia.com/gpu"
-FRAMEBUFFER_RESOURCE = "nvidia.com/gpumem"
-FRAMEBUFFER_PERCENT_RESOURCE = "nvidia.com/gpumem-percentage"
-CORES_RESOURCE = "nvidia.com/gpucores"
-PRIORITY_RESOURCE = "nvidia.com/priority"
-PRIORITY_ENV = "CUDA_TASK_PRIORITY"
-CORE_POLICY_ENV = "GPU_CORE_UTILIZATION_POLICY"
-USE_CARD_ANNOTATION = "nvidia.com/use-gpuuuid"
-AVOID_CARD_ANNOTATION = "nvidia.com/nouse-gpuuuid"
-USE_MODEL_ANNOTATION = "nvidia.com/use-gputype"
-AVOID_MODEL_ANNOTATION = "nvidia.com/nouse-gputype"
+__all__ = [
+    "AVOID_CARD_ANNOTATION",
+    "AVOID_MODEL_ANNOTATION",
+    "CORES_RESOURCE",
+    "CORE_POLICY_ENV",
+    "COUNT_RESOURCE",
+    "FRAMEBUFFER_PERCENT_RESOURCE",
+    "FRAMEBUFFER_RESOURCE",
+    "PRIORITY_ENV",
+    "PRIORITY_RESOURCE",
+    "USE_CARD_ANNOTATION",
+    "USE_MODEL_ANNOTATION",
+    "WHOLE_CORE_PERCENT",
+    "PodSeat",
+    "SeatSlice",
+    "owner_of_pod",
+    "same_slices",
+    "seat_of_pod",
+    "seats_by_workload",
+]
 
-WHOLE_CORE_PERCENT = 100
-"""Cores of a whole card; on HAMi a grant of all of them keeps everybody else off the card."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeatSlice:
-    """One container's share of one card.
-
-    Attributes:
-        container: container.
-        card: UUID.
-        framebuffer_mib: framebuffer granted, MiB.
-        core_percent: compute granted, percent; 0 is no limit, 100 keeps others off.
-        priority: value of `nvidia.com/priority`, None where none is set.
-    """
-
-    container: str
-    card: str
-    framebuffer_mib: int
-    core_percent: int
-    priority: str | None
+_FINISHED = frozenset({"Succeeded", "Failed"})
+"""Phases in which a pod holds nothing any more, whatever its annotations say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +90,8 @@ class PodSeat:
 
     @property
     def cards(self) -> tuple[str, ...]:
-        """Cards it sits on, sorted."""
-        return tuple(sorted({part.card for part in self.slices}))
+        """Cards it sits on, sorted; those that the API tells."""
+        return tuple(sorted({part.card for part in self.slices if part.card is not None}))
 
 
 def owner_of_pod(pod: Mapping[str, Any]) -> WorkloadId:
@@ -97,34 +102,21 @@ def owner_of_pod(pod: Mapping[str, Any]) -> WorkloadId:
     return WorkloadId(f"{metadata['namespace']}/Pod/{metadata['name']}")
 
 
-def seat_of_pod(pod: Manifest) -> PodSeat:
+def seat_of_pod(pod: Manifest, dialect: Dialect = HAMI_DIALECT) -> PodSeat:
     """Read the seat of a pod from its manifest.
 
     Raises:
-        Corrupt: its allocation annotation is not HAMi's grammar.
+        Corrupt: what was granted to it is not written in the dialect's grammar.
     """
     metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status", {})
-    text = metadata.get("annotations", {}).get(DEVICES_ALLOCATED_ANNOTATION, "")
-    slices: list[SeatSlice] = []
-    for container, grants in zip(spec["containers"], parse_devices_allocated(text), strict=False):
-        priority = container.get("resources", {}).get("limits", {}).get(PRIORITY_RESOURCE)
-        slices += [
-            SeatSlice(
-                container=container["name"],
-                card=grant.card,
-                framebuffer_mib=grant.framebuffer_mib,
-                core_percent=grant.core_percent,
-                priority=priority,
-            )
-            for grant in grants
-        ]
+    slices = () if status.get("phase") in _FINISHED else dialect.slices_of_pod(pod)
     containers = status.get("containerStatuses", ())
     return PodSeat(
         namespace=metadata["namespace"],
         pod=metadata["name"],
         workload=owner_of_pod(pod),
         node=spec.get("nodeName"),
-        slices=tuple(sorted(slices, key=lambda part: (part.container, part.card))),
+        slices=tuple(sorted(slices, key=lambda part: (part.container, part.card or ""))),
         is_ready=bool(containers) and all(entry.get("ready", False) for entry in containers),
         restarts=sum(entry.get("restartCount", 0) for entry in containers),
         is_oom_killed=any(
@@ -148,7 +140,8 @@ def same_slices(first: Sequence[SeatSlice], second: Sequence[SeatSlice]) -> bool
     return sorted(map(_slice_key, first)) == sorted(map(_slice_key, second))
 
 
-def _slice_key(part: SeatSlice) -> tuple[str, str, int, int, str]:
+def _slice_key(part: SeatSlice) -> tuple[str, ...]:
     # An exclusive grant has the card to itself: how many MiB the node registers for it makes no difference.
     framebuffer_mib = 0 if part.core_percent == WHOLE_CORE_PERCENT else part.framebuffer_mib
-    return part.container, part.card, framebuffer_mib, part.core_percent, part.priority or ""
+    place = part.card or "", part.node or "", part.resource or ""
+    return part.container, *place, str(framebuffer_mib), str(part.core_percent), part.priority or ""

@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
+from enforcer.backends.hami_dialect import HAMI_DIALECT
 from enforcer.cluster import ClusterReader, identity
+from enforcer.dialect import Dialect, ListingDialect, ObjectKey, StandingCard
 from enforcer.manifest import Manifest
+from enforcer.ownership import Parents, parents_of, workload_of_pod
 from enforcer.seat import PodSeat, seat_of_pod, seats_by_workload
 from fleet.errors import Corrupt
-from fleet.grammar import NODE_REGISTER_ANNOTATION, parse_node_register
 from fleet.inventory import WorkloadId
 
-OWNER_KINDS = ("Deployment", "Job", "Notebook", "StatefulSet")
+__all__ = ["OWNER_KINDS", "Snapshot", "StandingCard", "take_snapshot"]
+
+OWNER_KINDS = ("DaemonSet", "Deployment", "Job", "Notebook", "StatefulSet")
 """Kinds whose template or scale may be changed."""
-
-DEVICE_CONFIG = ("ConfigMap", "kube-system", "hami-device-plugin")
-"""HAMi's node configuration: kind, namespace, name."""
-
-DEVICE_CONFIG_FIELD = "data[config.json]"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StandingCard:
-    """One card as its node registers it.
-
-    Attributes:
-        card: UUID.
-        device_type: type text of the register (`NVIDIA-` and the model).
-        node: node.
-        framebuffer_mib: framebuffer that may be granted, MiB.
-        slices_max: most slices.
-    """
-
-    card: str
-    device_type: str
-    node: str
-    framebuffer_mib: int
-    slices_max: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,50 +28,108 @@ class Snapshot:
         owners: owner manifests by workload.
         seats: seats of pods by `namespace/pod`.
         pods: names of each workload's pods' seats.
-        cards: cards by UUID.
-        device_config: HAMi's node configuration, None where there is none.
+        cards: cards by UUID (or by what the dialect names them).
+        configs: the backend's configuration objects, those that there are.
+        nodes: node manifests by name.
+        dialect: the words that all this was read in, with the cluster's own names.
+        doubts: pods whose grant can't be read or can't be true, and why; their seats are empty.
     """
 
     owners: dict[WorkloadId, Manifest]
     seats: dict[str, PodSeat]
     pods: dict[WorkloadId, list[PodSeat]]
     cards: dict[str, StandingCard]
-    device_config: Manifest | None
+    configs: Mapping[ObjectKey, Manifest] = field(default_factory=dict)
+    nodes: Mapping[str, Manifest] = field(default_factory=dict)
+    dialect: Dialect = HAMI_DIALECT
+    doubts: Mapping[str, str] = field(default_factory=dict)
 
 
-def take_snapshot(reader: ClusterReader) -> Snapshot:
+def take_snapshot(reader: ClusterReader, dialect: Dialect = HAMI_DIALECT) -> Snapshot:
     """Read the cluster.
+
+    Args:
+        reader: the cluster.
+        dialect: the backend's words.
 
     Raises:
         Unavailable: it can't be reached.
-        Corrupt: an annotation of HAMi can't be read.
+        Corrupt: the backend's configuration or a node's cards can't be read. What a tenant wrote on a pod is doubted
+            instead, so that nobody can stop the enforcer with an annotation.
     """
+    found = {key: reader.get(*key) for key in dialect.config_objects}
+    configs = {key: manifest for key, manifest in found.items() if manifest is not None}
+    words = dialect.configured(configs)
+    words = with_listed(reader, words)
     owners = {}
     for kind in OWNER_KINDS:
         for owner in reader.list_objects(kind):
             _, namespace, name = identity(owner)
             owners[WorkloadId(f"{namespace}/{kind}/{name}")] = owner
-    seats = [seat_of_pod(pod) for pod in reader.list_objects("Pod")]
-    cards = {}
-    for node in reader.list_objects("Node"):
-        name = node["metadata"]["name"]
-        text = node["metadata"].get("annotations", {}).get(NODE_REGISTER_ANNOTATION, "[]")
+    nodes = {node["metadata"]["name"]: node for node in reader.list_objects("Node")}
+    cards: dict[str, StandingCard] = {}
+    for name, node in nodes.items():
         try:
-            devices = parse_node_register(text)
+            cards.update({card.card: card for card in words.cards_of_node(node)})
         except Corrupt as exc:
             raise Corrupt(f"cannot read the cards of node {name}: {exc}") from exc
-        for device in devices:
-            cards[device.card] = StandingCard(
-                card=device.card,
-                device_type=device.device_type,
-                node=name,
-                framebuffer_mib=device.framebuffer_mib,
-                slices_max=device.slices_max,
-            )
+    parents = parents_of([*owners.values(), *reader.list_objects("ReplicaSet")])
+    seats, doubts = _seats(reader.list_objects("Pod"), words, cards, parents)
     return Snapshot(
         owners=owners,
         seats={seat.pod_id: seat for seat in seats},
         pods=seats_by_workload(seats),
         cards=cards,
-        device_config=reader.get(*DEVICE_CONFIG),
+        configs=configs,
+        nodes=nodes,
+        dialect=words,
+        doubts=doubts,
     )
+
+
+def with_listed(reader: ClusterReader, dialect: Dialect) -> Dialect:
+    """A dialect with the objects that it needs, as they are now; the same where it needs none.
+
+    Raises:
+        Unavailable: the cluster can't be reached.
+        Corrupt: an object of the backend's can't be read.
+    """
+    if not isinstance(dialect, ListingDialect):
+        return dialect
+    return dialect.with_objects({kind: reader.list_objects(kind) for kind in dialect.listed_kinds})
+
+
+def _seats(
+    pods: Iterable[Manifest], dialect: Dialect, cards: Mapping[str, StandingCard], parents: Parents
+) -> tuple[list[PodSeat], dict[str, str]]:
+    seats: list[PodSeat] = []
+    doubts: dict[str, str] = {}
+    for pod in pods:
+        try:
+            seat = seat_of_pod(pod, dialect)
+            doubt = _doubt(seat, cards)
+        except Corrupt as exc:
+            seat, doubt = seat_of_pod(_without_words(pod), dialect), str(exc)
+        if doubt is not None:
+            doubts[seat.pod_id] = doubt
+            seat = replace(seat, slices=())
+        seats.append(replace(seat, workload=workload_of_pod(pod, parents)))
+    return seats, doubts
+
+
+def _doubt(seat: PodSeat, cards: Mapping[str, StandingCard]) -> str | None:
+    """Why a grant can't be true: a bound pod has cards of its own node only."""
+    for part in seat.slices:
+        standing = None if part.card is None else cards.get(part.card)
+        if standing is not None and seat.node is not None and standing.node != seat.node:
+            return f"pod {seat.pod_id} on node {seat.node} claims card {part.card}, which is on node {standing.node}"
+    return None
+
+
+def _without_words(pod: Manifest) -> Manifest:
+    """The pod without what a tenant may have written of cards: annotations, labels, resources and claims."""
+    spec = {key: value for key, value in pod["spec"].items() if key != "resourceClaims"}
+    for kind in ("initContainers", "containers"):
+        if kind in spec:
+            spec[kind] = [{"name": container["name"]} for container in spec[kind]]
+    return {**pod, "metadata": {**pod["metadata"], "annotations": {}, "labels": {}}, "spec": spec}

@@ -19,7 +19,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from enforcer.journal import RunRecord, StageRecord, StageState
+from enforcer.record.journal import RunRecord, StageRecord, StageState
+from enforcer.safety.harm_budget import Harm, HarmPolicy
 from fleet.decisions import Plan, Saving
 from fleet.errors import NotEnoughData, Refused
 from fleet.inventory import CardId, CardModelName, Grant, Priority, WorkloadId
@@ -94,6 +95,7 @@ def verify(
     now: datetime,
     verify_days: int,
     saving_per_card_week: Mapping[CardModelName, Saving] | None = None,
+    harm_policy: HarmPolicy | None = None,
 ) -> Outcome:
     """Hold what a plan brought against what it promised.
 
@@ -105,6 +107,7 @@ def verify(
         verify_days: days after which the verdict is final.
         saving_per_card_week: what a freed card of each model saves in a week; without it each freed card is worth the
             promise's mean.
+        harm_policy: what each service may suffer; None where no budgets are kept.
 
     Returns:
         The outcome; interim while less than `verify_days` have passed. A card that a workload of before took again
@@ -157,14 +160,27 @@ def verify(
         coverage_ratio=_coverage(history, rows),
         given_back=len(given_back),
         workloads=outcomes,
-        verdict=_verdict(plan, (promised, len(kept), spare), ratio, is_final, until - since),
+        verdict=_verdict(plan, (promised, len(kept), spare), ratio, is_final, until - since)
+        + _overspent(outcomes, harm_policy),
     )
+
+
+def harm_by_workload(history: History) -> dict[WorkloadId, Harm]:
+    """What every workload suffered in a history, by the rule above."""
+    rows = _rows(history)
+    violated, active, _ = _violations(history.slices, rows)
+    found: dict[WorkloadId, list[int]] = {}
+    for number, workload in enumerate(rows.workload):
+        counts = found.setdefault(workload, [0, 0])
+        counts[0] += int(active[number].sum())
+        counts[1] += int(violated[number].sum())
+    return {workload: Harm(active_steps=a, violated_steps=b) for workload, (a, b) in found.items()}
 
 
 def promised_cards(applied: Iterable[StageRecord], granted_before: frozenset[str], plan: Plan) -> frozenset[str]:
     """Cards that applied stages left to nobody: held by moved pods before, by no pod of the plan's placement after."""
     records = list(applied)
-    left = {part.card for record in records for move in record.moves for part in move.old}
+    left = {part.card for record in records for move in record.moves for part in move.old if part.card is not None}
     entered = {part.card for record in records for move in record.moves for part in move.new}
     last = {move.pod_id: move.new for record in records for move in record.moves}
     staying = {
@@ -394,3 +410,17 @@ def _verdict(plan: Plan, cards: tuple[int, int, int], ratio: float | None, is_fi
     elif ratio <= AS_FORETOLD_MAX * foretold:
         harm = "somewhat more harm than foretold"
     return f"{when}: {told}; {harm} ({ratio:.2%} violated, foretold {foretold:.2%})"
+
+
+def _overspent(outcomes: Sequence[WorkloadOutcome], policy: HarmPolicy | None) -> str:
+    """Which changed services suffered more than their budget, worst first; empty where none did."""
+    if policy is None:
+        return ""
+    over = [entry for entry in outcomes if (entry.violation_ratio or 0.0) > policy.ratio_max]
+    if not over:
+        return ""
+    more = f" and {len(over) - 1} more" if len(over) > 1 else ""
+    return (
+        f"; over its harm budget of {policy.ratio_max:.2%} (guard.harm_ratio_max): {over[0].workload} with "
+        f"{over[0].violation_ratio:.2%}{more}"
+    )

@@ -7,15 +7,16 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
-from enforcer.backend_hami import HamiBackend
-from enforcer.carry import CarryPolicy
-from enforcer.cluster_simulated import Faults, SimulatedCluster
-from enforcer.guard import Guard, GuardPolicy
-from enforcer.journal import Journal
-from enforcer.ledger import Ledger
-from enforcer.rollout import Rollout, RolloutPolicy, Tools
-from enforcer.undo import Undo
-from enforcer.watch import ClusterSignals
+from enforcer.backends.hami import HamiBackend
+from enforcer.record.journal import Journal
+from enforcer.record.ledger import Ledger
+from enforcer.rollout.carry import CarryPolicy
+from enforcer.rollout.stages import Rollout
+from enforcer.rollout.tools import RolloutPolicy, Tools
+from enforcer.rollout.undo import Undo
+from enforcer.rollout.watch import ClusterSignals
+from enforcer.safety.guard import Guard, GuardPolicy
+from enforcer.simulated.cluster import Faults, SimulatedCluster
 from fleet.capabilities import CorePolicy
 from fleet.decisions import (
     CardPlacement,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -14,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enforcer.backend import Backend
-from enforcer.backend_hami import HamiBackend
-from enforcer.cluster_simulated import SimulatedCluster
-from enforcer.journal import StageState
+from enforcer.backends.hami import HamiBackend
 from enforcer.manifest import field_of, values_equal
+from enforcer.plan_names import as_planned
 from enforcer.preview import preview, preview_text
+from enforcer.record.journal import StageState
+from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.snapshot import take_snapshot
 from fleet.capabilities import CorePolicy
 from fleet.decisions import Need, Plan, RecommendationKind
@@ -162,7 +164,6 @@ def test_oversubscribed_slices_get_what_was_granted(tmp_path: Path) -> None:
     ("plan", "fact"),
     [
         (pair(a_slice("a-0"), a_slice("b-0"), needs=(Need.SPILL,)), "spills nothing"),
-        (pair(a_slice("a-0"), a_slice("b-0"), kind=RecommendationKind.MIG), "MIG manager"),
         (pair(a_slice("a-0", framebuffer_bytes=HALF + 2**30), a_slice("b-0")), "not marked|no slice on it is marked"),
         (
             pair(
@@ -197,22 +198,26 @@ def test_hard_isolation_keeps_others_off_the_card(tmp_path: Path, backend: Backe
         backend.render(one_slice_each(), 1, take_snapshot(cluster))
 
 
-def test_more_slices_than_hami_splits_a_card_into_are_refused(tmp_path: Path, backend: Backend) -> None:
+def test_more_slices_than_hami_splits_a_card_into_raise_its_split_count(tmp_path: Path, backend: Backend) -> None:
     pods = [f"a-{number}" for number in range(11)]
     cluster = a_cluster(tmp_path, [a_grant("a", number, number) for number in range(11)], cards=12)
     plan = a_plan(
         {0: [a_slice(pod, framebuffer_bytes=2**30) for pod in pods]},
         [[a_recommendation("x", RecommendationKind.SLICE, pods, ["Deployment/a"], 10)]],
     )
-    with pytest.raises(Refused, match="deviceSplitCount=10"):
-        backend.render(plan, 1, take_snapshot(cluster))
+    (change,) = (
+        entry for entry in backend.render(plan, 1, take_snapshot(cluster)).changes if entry.kind == "ConfigMap"
+    )
+    assert json.loads(change.new or "")["nodeconfig"] == [{"name": "node-0", "devicesplitcount": 11}]
 
 
 def test_stage_that_is_applied_renders_empty(tmp_path: Path, backend: Backend) -> None:
     cluster = a_cluster(tmp_path)
     plan = standard_plan()
-    a_rollout(some_tools(cluster, tmp_path)).apply(plan, by="ann")
-    assert backend.render(plan, 2, take_snapshot(cluster)).moves == ()
+    tools = some_tools(cluster, tmp_path)
+    a_rollout(tools).apply(plan, by="ann")
+    now, _ = as_planned(take_snapshot(cluster), tools.journal.runs(plan.plan_id))
+    assert backend.render(plan, 2, now).moves == ()
 
 
 def test_normal_pod_beside_low_ones_is_given_high_priority(cluster: SimulatedCluster, backend: Backend) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from enforcer.cluster import FieldChange
-from enforcer.cluster_simulated import Faults, SimulatedCluster
+from enforcer.manifest import field_of
+from enforcer.simulated.cluster import Faults, SimulatedCluster
 from fleet.errors import Corrupt, Refused, Unavailable
 from fleet.grammar import parse_devices_allocated, parse_node_register
 from fleet.inventory import WorkloadId
@@ -18,6 +19,8 @@ from tests.contracts.cluster import ClusterContract, LeaseContract
 from tests.enforcer.builders import HALF, NOW, a_cluster, a_grant, an_inventory, card_id, standard_grants, where
 
 LIMITS = "spec.template.spec.containers[server].resources.limits"
+AT_ONCE = {"spec.strategy.rollingUpdate.maxSurge": "0", "spec.strategy.rollingUpdate.maxUnavailable": "100%"}
+NO_SURGE = {"spec.strategy.rollingUpdate.maxSurge": "0", "spec.strategy.rollingUpdate.maxUnavailable": "1"}
 USE = "spec.template.metadata.annotations[nvidia.com/use-gpuuuid]"
 
 
@@ -39,7 +42,7 @@ class TestSimulatedLease(LeaseContract):
     pass
 
 
-def patch(cluster: SimulatedCluster, name: str, kind: str = "Deployment", **fields: str | None) -> None:
+def patch(cluster: SimulatedCluster, name: str, kind: str = "Deployment", /, **fields: str | None) -> None:
     version = cluster.get(kind, "team", name)["metadata"]["resourceVersion"]  # type: ignore[index]
     changes = [FieldChange(field=path, value=value) for path, value in fields.items()]
     cluster.patch(kind, "team", name, changes, version)
@@ -93,9 +96,8 @@ def test_clock_never_goes_back(cluster: SimulatedCluster) -> None:
 
 
 def test_moved_pod_stays_where_it_is_when_users_act(cluster: SimulatedCluster) -> None:
-    patch(cluster, "c", **{f"{LIMITS}[nvidia.com/gpumem]": "12000", USE: card_id(4)})
-    cluster.evict("team", "c-0")
-    cluster.evict("team", "c-1")
+    patch(cluster, "c", **{f"{LIMITS}[nvidia.com/gpumem]": "12000", USE: card_id(4), **AT_ONCE})
+    cluster.pause(120.0)
     assert where(cluster)["c-1"] == (4, 11)
     more = [*standard_grants(), a_grant("new", 0, 5)]
     cluster.sync(an_inventory(more), NOW + timedelta(minutes=10))
@@ -104,27 +106,27 @@ def test_moved_pod_stays_where_it_is_when_users_act(cluster: SimulatedCluster) -
 
 
 def test_slices_never_exceed_the_card(cluster: SimulatedCluster) -> None:
-    patch(cluster, "c", **{f"{LIMITS}[nvidia.com/gpumem]": "16000", USE: card_id(4)})
-    cluster.evict("team", "c-0")
-    cluster.evict("team", "c-1")
-    assert where(cluster)["c-1"] == "pending"
+    patch(cluster, "c", **{f"{LIMITS}[nvidia.com/gpumem]": "16000", USE: card_id(4), **AT_ONCE})
+    cluster.pause(120.0)
+    assert sorted(map(str, (where(cluster)["c-0"], where(cluster)["c-1"]))) == ["(4, 15)", "pending"]
 
 
 def test_whole_card_keeps_slices_off_and_slices_keep_it_off(cluster: SimulatedCluster) -> None:
-    patch(cluster, "c", **{f"{LIMITS}[nvidia.com/gpumem]": "100", USE: card_id(0)})
-    cluster.evict("team", "c-0")
-    assert where(cluster)["c-0"] == "pending"
+    patch(cluster, "c", **{f"{LIMITS}[nvidia.com/gpumem]": "100", USE: card_id(0), **NO_SURGE})
+    cluster.pause(120.0)
+    assert [seat for pod, seat in where(cluster).items() if pod.startswith("c-")].count("pending") == 1
     patch(cluster, "c", **{USE: card_id(5)})
-    cluster.evict("team", "c-1")
-    patch(cluster, "a", **{USE: card_id(5)})
-    cluster.evict("team", "a-0")
-    assert where(cluster)["a-0"] == "pending"
+    cluster.pause(120.0)
+    assert (where(cluster)["c-0"], where(cluster)["c-1"]) == ((5, 0), (5, 0))
+    patch(cluster, "a", **{USE: card_id(5), **NO_SURGE})
+    cluster.pause(120.0)
+    assert [seat for pod, seat in where(cluster).items() if pod.startswith("a-")].count("pending") == 1
 
 
 def test_avoided_card_is_not_used(tmp_path: Path) -> None:
     cluster = a_cluster(tmp_path, [a_grant("a", 0, 0)], cards=2)
     patch(cluster, "a", **{"spec.template.metadata.annotations[nvidia.com/nouse-gpuuuid]": card_id(0)})
-    cluster.evict("team", "a-0")
+    cluster.pause(60.0)
     assert where(cluster)["a-0"] == (1, 24)
 
 
@@ -136,11 +138,11 @@ def test_node_without_cpu_takes_nobody(tmp_path: Path) -> None:
     assert sorted(map(str, where(cluster).values())) == ["(0, 24)", "pending"]
 
 
-def test_percentage_out_of_range_is_denied_and_the_pod_stays(cluster: SimulatedCluster) -> None:
-    patch(cluster, "a", **{f"{LIMITS}[nvidia.com/gpumem-percentage]": "150"})
-    with pytest.raises(Refused, match="gpumem-percentage=150"):
-        cluster.evict("team", "a-0")
-    assert where(cluster)["a-0"] == (0, 24)
+def test_percentage_out_of_range_is_denied_and_the_other_pods_stay(cluster: SimulatedCluster) -> None:
+    patch(cluster, "a", **{f"{LIMITS}[nvidia.com/gpumem-percentage]": "150", **NO_SURGE})
+    cluster.pause(120.0)
+    assert sorted(map(str, (where(cluster)["a-0"], where(cluster)["a-1"]))) == ["(0, 24)", "stopped"]
+    assert any("gpumem-percentage=150" in message for *_, message in cluster.events())
 
 
 def test_priority_becomes_the_variable_that_the_library_reads(cluster: SimulatedCluster) -> None:
@@ -186,11 +188,183 @@ def test_granted_slices_of_the_trace_share_a_card(tmp_path: Path) -> None:
 
 
 def test_seats_say_policy_and_oversubscription(cluster: SimulatedCluster) -> None:
-    patch(cluster, "c", **{f"{LIMITS}[nvidia.com/gpumem]": "12288", f"{LIMITS}[nvidia.com/gpucores]": "40"})
-    cluster.evict("team", "c-0")
+    changed = {f"{LIMITS}[nvidia.com/gpumem]": "12288", f"{LIMITS}[nvidia.com/gpucores]": "40"}
+    patch(cluster, "c", **changed, **NO_SURGE)
+    cluster.pause(120.0)
     seat = next(seat for seat in cluster.seats() if seat.pod == "c-0")
     assert (seat.compute_granted_ratio, seat.core_policy.value, seat.priority.value) == (0.4, "hard", "low")
     assert not seat.is_oversubscribed
+
+
+# --- what the controllers do by themselves ---
+
+IMAGE = "spec.template.spec.containers[server].env[MODEL]"
+HELD = {"spec.minReadySeconds": "86400", "spec.progressDeadlineSeconds": "90000", **NO_SURGE}
+
+
+def names(cluster: SimulatedCluster) -> dict[str, str]:
+    return {seat.pod: seat.name for seat in cluster.seats()}
+
+
+def renamed(cluster: SimulatedCluster, workload: str) -> list[str]:
+    return [pod for pod, name in names(cluster).items() if pod.startswith(f"{workload}-") and name != pod]
+
+
+def test_deployment_rolls_at_once_under_new_names_of_a_new_replica_set(cluster: SimulatedCluster) -> None:
+    patch(cluster, "a", **{IMAGE: "next", **NO_SURGE})
+    assert renamed(cluster, "a") == ["a-1"]
+    cluster.pause(120.0)
+    assert renamed(cluster, "a") == ["a-0", "a-1"]
+    pod = cluster.get("Pod", "team", names(cluster)["a-0"])
+    assert pod is not None
+    (reference,) = pod["metadata"]["ownerReferences"]
+    replica_set = cluster.get("ReplicaSet", "team", reference["name"])
+    assert replica_set is not None
+    assert replica_set["metadata"]["ownerReferences"][0] == {
+        "apiVersion": "apps/v1", "kind": "Deployment", "name": "a", "controller": True
+    }  # fmt: skip
+    assert replica_set["status"] == {"replicas": 2}
+    owner = cluster.get("Deployment", "team", "a")
+    assert owner is not None
+    assert owner["metadata"]["generation"] == 2
+    assert owner["status"] == {
+        "observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2
+    }  # fmt: skip
+
+
+def test_least_ready_time_holds_a_roll_after_its_first_pod(cluster: SimulatedCluster) -> None:
+    patch(cluster, "a", **{IMAGE: "next", **HELD})
+    cluster.pause(3600.0)
+    assert renamed(cluster, "a") == ["a-1"]
+    assert where(cluster)["a-1"] == (1, 24)
+    patch(cluster, "a", **{"spec.minReadySeconds": None})
+    cluster.pause(60.0)
+    assert renamed(cluster, "a") == ["a-0", "a-1"]
+
+
+def test_surge_needs_room_beside_the_old_pod(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path, [a_grant("a", 0, 0)], cards=1)
+    patch(cluster, "a", **{IMAGE: "next"})
+    cluster.pause(3600.0)
+    assert len(cluster.list_objects("Pod")) == 2
+    assert where(cluster) == {"a-0": (0, 24)}
+    assert names(cluster) == {"a-0": "a-0"}
+
+
+def test_paused_deployment_keeps_its_pods_and_makes_evicted_ones_as_they_were(cluster: SimulatedCluster) -> None:
+    patch(cluster, "a", **{"spec.paused": "true"})
+    patch(cluster, "a", **{f"{LIMITS}[nvidia.com/gpumem]": "12288"})
+    cluster.pause(120.0)
+    assert renamed(cluster, "a") == []
+    cluster.evict("team", "a-0")
+    cluster.pause(60.0)
+    assert where(cluster)["a-0"] == (0, 24)
+    patch(cluster, "a", **{"spec.paused": None, **NO_SURGE})
+    cluster.pause(120.0)
+    assert where(cluster)["a-0"] == (0, 12)
+
+
+def test_recreate_ends_all_pods_before_it_makes_new_ones(cluster: SimulatedCluster) -> None:
+    strategy = "spec.strategy"
+    patch(cluster, "a", **{f"{strategy}.rollingUpdate": None, f"{strategy}.type": "Recreate", IMAGE: "next"})
+    assert renamed(cluster, "a") == ["a-0", "a-1"]
+
+
+def test_template_that_comes_back_is_the_same_replica_set(cluster: SimulatedCluster) -> None:
+    patch(cluster, "a", **{IMAGE: "next", **NO_SURGE})
+    cluster.pause(120.0)
+    patch(cluster, "a", **{IMAGE: None})
+    cluster.pause(120.0)
+    sets = [found for found in cluster.list_objects("ReplicaSet") if found["metadata"]["name"].startswith("a-")]
+    assert sorted(found["status"]["replicas"] for found in sets) == [0, 2]
+
+
+def a_stateful_cluster(folder: Path) -> SimulatedCluster:
+    return a_cluster(folder, [a_grant("s", number, number, kind="StatefulSet") for number in range(3)])
+
+
+def models(cluster: SimulatedCluster) -> list[str | None]:
+    return [field_of(pod, "spec.containers[server].env[MODEL]") for pod in cluster.list_objects("Pod", "team")]
+
+
+def test_stateful_set_rolls_from_the_highest_ordinal_down_to_its_partition(tmp_path: Path) -> None:
+    cluster = a_stateful_cluster(tmp_path)
+    patch(cluster, "s", "StatefulSet", **{IMAGE: "next", "spec.updateStrategy.rollingUpdate.partition": "2"})
+    cluster.pause(120.0)
+    assert models(cluster) == [None, None, "next"]
+    patch(cluster, "s", "StatefulSet", **{"spec.updateStrategy.rollingUpdate.partition": "0"})
+    assert models(cluster) == [None, "next", "next"]
+    cluster.pause(120.0)
+    assert models(cluster) == ["next", "next", "next"]
+    assert names(cluster) == {"s-0": "s-0", "s-1": "s-1", "s-2": "s-2"}
+
+
+def test_stateful_set_waits_for_a_pod_that_is_never_ready_until_it_is_evicted(tmp_path: Path) -> None:
+    faults = Faults(never_ready=frozenset({"team/s-2"}))
+    cluster = a_cluster(
+        tmp_path, [a_grant("s", number, number, kind="StatefulSet") for number in range(3)], faults=faults
+    )
+    patch(cluster, "s", "StatefulSet", **{IMAGE: "bad"})
+    cluster.pause(120.0)
+    faults.never_ready = frozenset()
+    patch(cluster, "s", "StatefulSet", **{IMAGE: None})
+    cluster.pause(3600.0)
+    assert models(cluster) == [None, None, "bad"]
+    cluster.evict("team", "s-2")
+    cluster.pause(60.0)
+    assert models(cluster) == [None, None, None]
+
+
+def test_stateful_set_on_delete_changes_the_evicted_pod_only(tmp_path: Path) -> None:
+    cluster = a_stateful_cluster(tmp_path)
+    strategy = "spec.updateStrategy"
+    patch(cluster, "s", "StatefulSet", **{f"{strategy}.rollingUpdate": None, f"{strategy}.type": "OnDelete"})
+    patch(cluster, "s", "StatefulSet", **{IMAGE: "next"})
+    cluster.pause(120.0)
+    cluster.evict("team", "s-1")
+    assert models(cluster) == [None, "next", None]
+
+
+def test_daemon_set_rolls_one_pod_after_the_other(tmp_path: Path) -> None:
+    grants = [a_grant("d", number, 4 * number, kind="DaemonSet") for number in range(2)]
+    cluster = a_cluster(tmp_path, grants)
+    patch(cluster, "d", "DaemonSet", **{IMAGE: "next"})
+    assert len(renamed(cluster, "d")) == 1
+    cluster.pause(120.0)
+    assert models(cluster) == ["next", "next"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"spec.minReadySeconds": "600"}, "progressDeadlineSeconds=600"),
+        (
+            {"spec.strategy.rollingUpdate.maxSurge": "0", "spec.strategy.rollingUpdate.maxUnavailable": "0"},
+            "maxUnavailable",
+        ),
+        ({"spec.strategy.type": "Recreate"}, "Recreate"),
+    ],
+)
+def test_what_the_api_server_would_not_take_is_refused(
+    cluster: SimulatedCluster, fields: dict[str, str], why: str
+) -> None:
+    with pytest.raises(Refused, match=why):
+        patch(cluster, "a", **fields)
+
+
+@pytest.mark.parametrize(
+    ("bound", "is_evicted"),
+    [({"minAvailable": 2}, False), ({"minAvailable": "50%"}, True), ({"maxUnavailable": 0}, False)],
+)
+def test_disruption_budget_decides_over_evictions(
+    cluster: SimulatedCluster, bound: dict[str, object], is_evicted: bool
+) -> None:
+    spec = {**bound, "selector": {"matchLabels": {"app": "a"}}}
+    metadata = {"namespace": "team", "name": "a"}
+    cluster.create({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata, "spec": spec})
+    assert cluster.evict("team", "a-0") is is_evicted
+    assert (cluster.get("Pod", "team", "a-0") is None) is is_evicted
+    assert cluster.evict("team", "b-0")
 
 
 @pytest.mark.parametrize(
@@ -218,8 +392,19 @@ def test_two_processes_see_each_others_writes(tmp_path: Path) -> None:
     one = a_cluster(tmp_path)
     two = SimulatedCluster.open(tmp_path / "cluster.sqlite")
     assert where(two) == where(one)
-    patch(one, "c", **{f"{LIMITS}[nvidia.com/gpumem]": "12288", USE: card_id(4)})
-    one.evict("team", "c-0")
-    two.evict("team", "c-1")
+    patch(one, "c", **{f"{LIMITS}[nvidia.com/gpumem]": "12288", USE: card_id(4), **AT_ONCE})
+    assert where(one) == where(two)
+    two.pause(120.0)
     assert where(one)["c-1"] == (4, 12)
     assert where(one) == where(two)
+
+
+def test_choice_of_models_is_held_against_the_type_that_the_plugin_registers(cluster: SimulatedCluster) -> None:
+    chosen = "spec.template.metadata.annotations[nvidia.com/use-gputype]"
+    node = cluster.get("Node", "", "node-0")
+    assert node is not None
+    (device, *_) = parse_node_register(node["metadata"]["annotations"]["hami.io/node-nvidia-register"])
+    patch(cluster, "a", **{**AT_ONCE, chosen: device.device_type})
+    assert "pending" not in where(cluster).values()
+    patch(cluster, "a", **{chosen: "NVIDIA-NVIDIA H100"})
+    assert "pending" in where(cluster).values()

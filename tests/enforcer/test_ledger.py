@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.fingerprint import fingerprint_of
-from enforcer.freeze import freeze, frozen_by, lift
-from enforcer.ledger import Ledger
-from enforcer.plan_store import PlanStore
+from enforcer.record.fingerprint import fingerprint_of
+from enforcer.record.ledger import Ledger
+from enforcer.record.plan_store import PlanStore
+from enforcer.safety.freeze import freeze, frozen_by, lift
 from enforcer.snapshot import take_snapshot
 from fleet.errors import Corrupt, Misconfigured, Refused
 from tests.enforcer.builders import NOW, a_cluster, standard_plan

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.admission import PlannedSeat, admit, parse_seats, seats_text
-from enforcer.hami_webhook import ask_of, mutate
+from enforcer.admission import PlannedSeat, Sibling, admit, parse_seats, seats_text
 from enforcer.manifest import field_of, set_field, values_equal, workload_parts
+from enforcer.simulated.hami_webhook import ask_of, mutate
 from fleet.errors import Corrupt, Refused
 
 PATHS = (
@@ -84,6 +84,10 @@ def a_pod(annotations: dict[str, str], limits: dict[str, str] | None = None) -> 
     }
 
 
+def a_sibling(card: str, *, name: str = "b", seat: str | None = None) -> Sibling:
+    return Sibling(name=name, seat=seat, cards=(card,))
+
+
 def test_pod_is_narrowed_to_its_own_card() -> None:
     seats = seats_text({"a-0": PlannedSeat(cards=("GPU-2",)), "a-1": PlannedSeat(cards=("GPU-1",))})
     pod = admit(a_pod({"gputide.io/seats": seats, "gputide.io/cards": "GPU-1,GPU-2"}), [])
@@ -91,15 +95,32 @@ def test_pod_is_narrowed_to_its_own_card() -> None:
 
 
 def test_pod_of_unknown_name_takes_the_first_card_that_no_sibling_holds() -> None:
-    pod = admit(a_pod({"gputide.io/cards": "GPU-1,GPU-1,GPU-2"}), ["GPU-1"])
+    pod = admit(a_pod({"gputide.io/cards": "GPU-1,GPU-1,GPU-2"}), [a_sibling("GPU-1")])
     assert pod["metadata"]["annotations"]["nvidia.com/use-gpuuuid"] == "GPU-1"
-    pod = admit(a_pod({"gputide.io/cards": "GPU-1,GPU-1,GPU-2"}), ["GPU-1", "GPU-1"])
+    pod = admit(a_pod({"gputide.io/cards": "GPU-1,GPU-1,GPU-2"}), [a_sibling("GPU-1"), a_sibling("GPU-1")])
     assert pod["metadata"]["annotations"]["nvidia.com/use-gpuuuid"] == "GPU-2"
+
+
+def test_pod_of_another_name_takes_the_seat_of_one_that_is_gone() -> None:
+    seats = seats_text({"b-0": PlannedSeat(cards=("GPU-1",)), "b-1": PlannedSeat(cards=("GPU-2",))})
+    waiting = a_sibling("GPU-9", name="b-0")
+    pod = admit(a_pod({"gputide.io/seats": seats}), [waiting])
+    assert pod["metadata"]["annotations"]["nvidia.com/use-gpuuuid"] == "GPU-2"
+    assert pod["metadata"]["annotations"]["gputide.io/seat"] == "b-1"
+    given = a_sibling("GPU-2", name="b-x", seat="b-1")
+    pod = admit(a_pod({"gputide.io/seats": seats}), [waiting, given])
+    assert pod["metadata"]["annotations"]["nvidia.com/use-gpuuuid"] == "GPU-1"
+
+
+def test_pod_for_whom_no_seat_is_left_comes_back_as_it_is() -> None:
+    seats = seats_text({"b-0": PlannedSeat(cards=("GPU-1",))})
+    pod = a_pod({"gputide.io/seats": seats})
+    assert admit(pod, [a_sibling("GPU-1", seat="b-0")]) is pod
 
 
 def test_pod_without_a_plan_is_left_alone() -> None:
     pod = a_pod({"team": "x"})
-    assert admit(pod, ["GPU-1"]) is pod
+    assert admit(pod, [a_sibling("GPU-1")]) is pod
 
 
 def test_seat_may_hold_another_grant_than_the_template() -> None:
@@ -149,3 +170,29 @@ def test_cores_are_clamped_to_the_card() -> None:
 def test_share_outside_the_card_is_denied(percent: str) -> None:
     with pytest.raises(Refused, match="expected 0 to 100"):
         mutate(a_pod({}, {"nvidia.com/gpumem-percentage": percent}))
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "value"),
+    [
+        ("spec.minReadySeconds", "30", 30),
+        ("spec.strategy.rollingUpdate.maxSurge", "0", 0),
+        ("spec.strategy.rollingUpdate.maxUnavailable", "25%", "25%"),
+        ("spec.updateStrategy.rollingUpdate.partition", "2", 2),
+        ("spec.paused", "true", True),
+    ],
+)
+def test_fields_of_a_rollout_have_the_types_of_the_api(path: str, text: str, value: object) -> None:
+    manifest: dict[str, Any] = {}
+    set_field(manifest, path, text)
+    *parents, leaf = path.split(".")
+    holder: Any = manifest
+    for name in parents:
+        holder = holder[name]
+    assert holder[leaf] == value
+    assert field_of(manifest, path) == text
+
+
+def test_partition_that_is_absent_is_zero() -> None:
+    assert values_equal("spec.updateStrategy.rollingUpdate.partition", None, "0")
+    assert not values_equal("spec.updateStrategy.rollingUpdate.partition", None, "1")

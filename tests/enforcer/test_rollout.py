@@ -12,18 +12,21 @@ from pathlib import Path
 
 import pytest
 
+from enforcer.backends.hami import HamiBackend
 from enforcer.cluster import FieldChange
-from enforcer.cluster_simulated import Faults, SimulatedCluster
-from enforcer.fingerprint import fingerprint_of
-from enforcer.guard import Guard, GuardPolicy
-from enforcer.journal import StageState
 from enforcer.manifest import Manifest
-from enforcer.progress import Progress
-from enforcer.rollout import Tools
+from enforcer.preview import preview
+from enforcer.record.fingerprint import fingerprint_of
+from enforcer.record.journal import StageState
+from enforcer.rollout.progress import Progress
+from enforcer.rollout.tools import Tools
+from enforcer.rollout.watch import PodHealth
+from enforcer.safety.guard import Guard, GuardPolicy
+from enforcer.simulated.cluster import Faults, SimulatedCluster
 from enforcer.snapshot import take_snapshot
-from enforcer.watch import PodHealth
 from fleet.decisions import Plan, RecommendationKind
 from fleet.errors import Refused, Unavailable
+from fleet.inventory import Priority, WorkloadId
 from tests.enforcer.builders import (
     HALF,
     NOW,
@@ -57,10 +60,14 @@ class Killed(BaseException):
 
 
 def owners(cluster: SimulatedCluster) -> list[Manifest]:
+    """Owners as their users wrote them: without what the API server counts, and what the conflicting somebody wrote."""
     found = []
-    for kind in ("Deployment", "Job", "Notebook"):
+    for kind in ("Deployment", "Job", "Notebook", "StatefulSet", "DaemonSet"):
         for owner in cluster.list_objects(kind):
             owner["metadata"].pop("resourceVersion")
+            owner["metadata"].pop("generation", None)
+            owner["spec"].pop("revisionHistoryLimit", None)
+            owner.pop("status", None)
             found.append(owner)
     return found
 
@@ -95,8 +102,21 @@ def test_canary_goes_first_and_news_are_told(tmp_path: Path) -> None:
     a_rollout(tools).apply(standard_plan(), [2], by="ann")
     assert [entry.phase.value for entry in news if "canary" in entry.text][-1] == "watching"
     assert news[-1].phase.value == "promoted"
-    first_evicted = next(entry for entry in tools.journal._ledger.entries() if entry.event == "evict").content["pods"]
-    assert len(first_evicted) == 1
+    batches = [entry.content["batch"] for entry in tools.journal._ledger.entries() if entry.event == "watched"]
+    assert batches == ["canary", "rest"]
+
+
+def test_canary_is_one_pod_of_one_workload(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path)
+    seen: list[dict[str, str]] = []
+
+    def look(step: str) -> None:
+        if step == "watched canary":
+            seen.append({seat.pod: seat.name for seat in cluster.seats() if seat.name != seat.pod})
+
+    a_rollout(some_tools(cluster, tmp_path, step=look)).apply(standard_plan(), [2], by="ann")
+    ((pod,),) = (list(found) for found in seen)
+    assert pod.startswith("a-")
 
 
 def test_pods_that_want_each_others_cards_are_swapped(tmp_path: Path) -> None:
@@ -137,22 +157,14 @@ def test_stage_that_goes_wrong_is_taken_back_and_the_one_before_stays(
 def test_landing_elsewhere_is_taken_back(tmp_path: Path) -> None:
     a_cluster(tmp_path).close()
     cluster = SimulatedCluster(tmp_path / "cluster.sqlite", with_admission=False)
+    # Without the admission step the template's grant reaches both pods, and the plan wants another one for a-1.
     plan = a_plan(
-        {0: [a_slice("a-0"), a_slice("b-1")], 1: [a_slice("a-1"), a_slice("b-0")]},
-        [
-            [
-                a_recommendation(
-                    "x",
-                    RecommendationKind.COLOCATE,
-                    ["a-0", "a-1", "b-0", "b-1"],
-                    ["Deployment/a", "Deployment/b"],
-                    2,
-                )
-            ]
-        ],
+        {0: [a_slice("a-0")], 1: [a_slice("a-1", framebuffer_bytes=HALF // 2)]},
+        [[a_recommendation("x", RecommendationKind.SLICE, ["a-0", "a-1"], ["Deployment/a"], 0)]],
     )
     (result,) = a_rollout(some_tools(cluster, tmp_path)).apply(plan, by="ann")
     assert result.state is StageState.RESTORED
+    assert "landed on" in (result.reason or "")
     assert where(cluster) == BEFORE
 
 
@@ -365,7 +377,7 @@ def test_unapproved_stage_is_refused(tmp_path: Path) -> None:
 
 def test_plan_that_frees_too_many_cards_at_once_is_refused(tmp_path: Path) -> None:
     guard = Guard(GuardPolicy(needs_approval=False, cards_max=3))
-    refused(tmp_path, standard_plan(), "limit 3", guard=guard)
+    refused(tmp_path, standard_plan(), "cards_per_apply_max=3", guard=guard)
 
 
 def test_freeze_file_refuses_everything(tmp_path: Path) -> None:
@@ -533,3 +545,125 @@ def test_workload_that_two_stages_changed_goes_back_to_the_very_first(tmp_path: 
     an_undo(tools).undo(plan.plan_id)
     assert where(cluster) == {f"a-{number}": (number, 24) for number in range(4)}
     assert owners(cluster) == before
+
+
+def second_plan(cluster: SimulatedCluster) -> Plan:
+    """Made after the standard plan was applied: a's pods, as they are called by now, get a quarter of a card each."""
+    names = {seat.pod: seat.name for seat in cluster.seats()}
+    a, b = [names["a-0"], names["a-1"]], [names["b-0"], names["b-1"]]
+    parts = [replace(a_slice(pod, framebuffer_bytes=HALF // 2), workload=WorkloadId("team/Deployment/a")) for pod in a]
+    others = [replace(a_slice(pod, priority=Priority.HIGH), workload=WorkloadId("team/Deployment/b")) for pod in b]
+    return a_plan(
+        {0: [parts[0], others[0]], 1: [parts[1], others[1]]},
+        [[a_recommendation("later", RecommendationKind.SLICE, a, ["Deployment/a"], 0)]],
+    )
+
+
+def test_plan_made_after_another_was_applied_knows_the_pods_by_their_new_names(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path)
+    tools = some_tools(cluster, tmp_path)
+    a_rollout(tools).apply(standard_plan(), by="ann")
+    (result,) = a_rollout(tools).apply(second_plan(cluster), by="ann")
+    assert (result.state, result.reason) == (StageState.PROMOTED, None)
+    assert where(cluster) == {**AFTER, "a-0": (0, 6), "a-1": (1, 6)}
+
+
+def test_undo_of_all_takes_the_last_plan_off_first_weeks_later_and_after_a_restart(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path)
+    before = owners(cluster)
+    tools = some_tools(cluster, tmp_path)
+    a_rollout(tools).apply(standard_plan(), by="ann")
+    later = second_plan(cluster)
+    a_rollout(tools).apply(later, by="ann")
+    cluster.close()
+    again = SimulatedCluster.open(tmp_path / "cluster.sqlite")
+    again.advance(NOW + timedelta(days=30))
+    undo = an_undo(some_tools(again, tmp_path))
+    assert undo.applied_plans() == (later.plan_id, standard_plan().plan_id)
+    assert [result.plan_id for result in undo.undo_all()] == [later.plan_id, standard_plan().plan_id]
+    # Replicas are alike: which of a's pods sits on which of its two cards does not matter.
+    assert {seat: pod[0] for pod, seat in where(again).items()} == {seat: pod[0] for pod, seat in BEFORE.items()}
+    assert owners(again) == before
+    with pytest.raises(Refused, match="nothing is applied"):
+        undo.undo_all()
+
+
+def test_undo_says_before_it_begins_what_a_later_plan_or_somebody_set_since(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path)
+    tools = some_tools(cluster, tmp_path)
+    a_rollout(tools).apply(standard_plan(), by="ann")
+    undo = an_undo(tools)
+    first = standard_plan().plan_id
+    assert undo.kept_now(undo.preview(first)) == ()
+    later = second_plan(cluster)
+    a_rollout(tools).apply(later, by="ann")
+    kept = undo.kept_now(undo.preview(first))
+    assert kept
+    assert all(f"plan {later.plan_id} set it to" in sentence and "team/Deployment/a" in sentence for sentence in kept)
+    version = cluster.get("Deployment", "team", "c")["metadata"]["resourceVersion"]  # type: ignore[index]
+    field = "spec.template.spec.containers[server].resources.limits[nvidia.com/gpumem]"
+    cluster.patch("Deployment", "team", "c", [FieldChange(field=field, value="9000")], version)
+    assert any("somebody set it to '9000' since" in sentence for sentence in undo.kept_now(undo.preview(first)))
+
+
+def test_status_that_moves_on_is_no_conflict(tmp_path: Path) -> None:
+    """A real API server gives an object another version with each look of its controller at its pods."""
+    cluster = a_cluster(tmp_path)
+
+    def look_at_it(step: str) -> None:
+        if step.startswith("patch team/Deployment"):
+            name = step.rpartition("/")[2]
+            found = cluster.get("Deployment", "team", name)
+            assert found is not None
+            change = FieldChange(field="metadata.annotations[deployment.kubernetes.io/revision]", value=str(len(step)))
+            cluster.patch("Deployment", "team", name, [change], found["metadata"]["resourceVersion"])
+
+    seen: list[str] = []
+
+    def once(step: str) -> None:
+        if step not in seen:
+            seen.append(step)
+            look_at_it(step)
+
+    results = a_rollout(some_tools(cluster, tmp_path, step=once)).apply(standard_plan(), by="ann")
+    assert [result.state for result in results] == [StageState.PROMOTED, StageState.PROMOTED]
+    assert where(cluster) == AFTER
+
+
+def test_preview_of_a_later_stage_knows_pods_that_an_earlier_one_made_anew(tmp_path: Path) -> None:
+    grants = [a_grant("a", number, number) for number in range(4)]
+    plan = a_plan(
+        {0: [a_slice("a-0"), a_slice("a-1")], 2: [a_slice("a-2"), a_slice("a-3")]},
+        [
+            [a_recommendation("s1", RecommendationKind.SLICE, ["a-0", "a-1"], ["Deployment/a"], 1)],
+            [a_recommendation("s2", RecommendationKind.SLICE, ["a-2", "a-3"], ["Deployment/a"], 1)],
+        ],
+        cards_before=4,
+    )
+    cluster = a_cluster(tmp_path, grants, cards=4)
+    tools = some_tools(cluster, tmp_path)
+    (first, _) = preview(plan, cluster, HamiBackend(NOW))
+    assert any(
+        "pods that stay are made anew too, for their owners roll as a whole: 2, such as team/a-2" in warning
+        for warning in first.warnings
+    )
+    a_rollout(tools).apply(plan, [1], by="ann")
+    found = preview(plan, cluster, HamiBackend(NOW), None, tools.journal.runs(plan.plan_id))
+    assert [stage.refusal for stage in found] == [None, None]
+    assert [len(stage.moves) for stage in found] == [0, 2]
+    assert [stage.cards_freed for stage in found] == [0, 1]
+
+
+def test_lease_is_never_let_go_while_a_stage_waits_and_watches(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path)
+    got_in: list[float] = []
+
+    def pause(seconds: float) -> None:
+        cluster.pause(seconds)
+        if cluster.acquire("rival", 30.0):
+            got_in.append(seconds)
+            cluster.release("rival")
+
+    a_rollout(some_tools(cluster, tmp_path, pause=pause)).apply(standard_plan(), by="ann")
+    assert got_in == []
+    assert cluster.acquire("rival", 30.0)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from enforcer.journal import RunRecord
+from enforcer.record.journal import RunRecord
 from enforcer.verify import verify
 from fleet.decisions import Plan
 from fleet.errors import NotEnoughData, Refused

@@ -1,0 +1,159 @@
+"""Whether cards can hold what a stage asks of them: every refusal names the fact, every half-truth is a warning.
+
+Pure; for the backends of HAMi's kin, whose schedulers count framebuffer, cores and slices of each card. Facts:
+Project-HAMi/HAMi:pkg/device/nvidia/device.go (Fit), Project-HAMi/HAMi:cmd/vGPUmonitor/feedback.go,
+Project-HAMi/HAMi#1494.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from enforcer.backends.stage import StageDraft
+from enforcer.seat import WHOLE_CORE_PERCENT
+from enforcer.snapshot import Snapshot
+from fleet.capability import Capabilities, CorePolicy, Oversubscription
+from fleet.decisions import CardPlacement, PlacedSlice
+from fleet.errors import Refused
+from fleet.inventory import ISOLATION_LABEL, Priority
+from fleet.units import MIB
+
+CORE_MODE = "hami-core"
+MIG_MODE = "mig"
+
+
+def check_cards(draft: StageDraft, snapshot: Snapshot, capabilities: Capabilities, modes: Sequence[str]) -> list[str]:
+    """Refuse what the cards of a stage can't hold.
+
+    Args:
+        draft: the stage.
+        snapshot: the cluster.
+        capabilities: the backend's record.
+        modes: modes of a node that the backend renders; the first shares cards by interception.
+
+    Returns:
+        Warnings: what holds only in part.
+
+    Raises:
+        Refused: with the fact that stands against it.
+    """
+    warnings: list[str] = []
+    for card in draft.cards:
+        warnings += _check_card(card, snapshot, capabilities, modes)
+    return warnings
+
+
+def mode_of(card: CardPlacement, snapshot: Snapshot) -> str | None:
+    """The mode that a card will be in: what the plan says, else what its node registers; None where neither does."""
+    if card.node_mode is not None:
+        return card.node_mode
+    standing = snapshot.cards.get(card.card)
+    return None if standing is None else standing.mode
+
+
+def core_percent(part: PlacedSlice) -> int:
+    """Compute of a slice in percent of the card, 1-100."""
+    return min(WHOLE_CORE_PERCENT, max(1, int(part.compute_ratio * 100 + 1e-6)))
+
+
+def core_shares(slices: Sequence[PlacedSlice]) -> dict[tuple[str, str], int]:
+    """Cores of every slice of a card in percent, 1-100, by pod and container, where burst slices have a share too.
+
+    Shares of burst slices that sum to more than what hard ones leave are cut in proportion: what is written is sure,
+    not the most that they may use.
+    """
+    hard = sum(core_percent(part) for part in slices if part.core_policy is CorePolicy.HARD)
+    burst = sum(core_percent(part) for part in slices if part.core_policy is CorePolicy.BURST)
+    left = WHOLE_CORE_PERCENT - hard
+    factor = 1.0 if burst <= left else max(0.0, left / burst)
+    return {
+        (part.pod_id, part.container): core_percent(part)
+        if part.core_policy is CorePolicy.HARD
+        else max(1, int(core_percent(part) * factor + 1e-6))
+        for part in slices
+    }
+
+
+def granted_mib(card: CardPlacement) -> int:
+    """Framebuffer that is granted on a card after the plan, MiB."""
+    return sum(part.framebuffer_bytes // MIB for part in card.slices)
+
+
+def is_whole(card: CardPlacement, part: PlacedSlice) -> bool:
+    """Whether a slice is a card of its own."""
+    is_alone = len({other.pod_id for other in card.slices}) == 1
+    return is_alone and part.framebuffer_bytes >= card.framebuffer_bytes - MIB
+
+
+def _check_card(card: CardPlacement, snapshot: Snapshot, capabilities: Capabilities, modes: Sequence[str]) -> list[str]:
+    name = capabilities.backend
+    standing = snapshot.cards.get(card.card)
+    if standing is not None and not standing.is_healthy:
+        raise Refused(
+            f"cannot put pods on card {card.card}: its node calls it unhealthy, so nothing is scheduled there"
+        )
+    mode = mode_of(card, snapshot)
+    if mode is not None and mode not in modes:
+        raise Refused(
+            f"cannot put pods on card {card.card} in mode {mode!r}: {name} shares it in mode {' or '.join(modes)}"
+        )
+    if mode == MIG_MODE:
+        loose = [part.pod_id for part in card.slices if part.mig_profile is None]
+        if loose:
+            raise Refused(f"cannot put {loose[0]} on card {card.card} without a MIG profile: its node is in mode mig")
+        return []
+    if any(part.mig_profile for part in card.slices):
+        raise Refused(f"cannot cut MIG instances on card {card.card}: {name} has none in its mode {modes[0]}")
+    if len({part.pod_id for part in card.slices}) == 1:
+        return []
+    room = None if standing is None else standing.framebuffer_mib
+    if capabilities.oversubscription is Oversubscription.NONE and room is not None and granted_mib(card) > room:
+        raise Refused(
+            f"cannot grant {granted_mib(card)} MiB on card {card.card}: its node registers {room} MiB, and {name} "
+            "grants no more than that"
+        )
+    hard = [part for part in card.slices if part.core_policy is CorePolicy.HARD]
+    percent = sum(core_percent(part) for part in hard)
+    if percent > WHOLE_CORE_PERCENT or (percent == WHOLE_CORE_PERCENT and len(hard) < len(card.slices)):
+        raise Refused(
+            f"cannot grant {percent} % of cores on card {card.card} beside {len(card.slices) - len(hard)} slices "
+            f"without limit: {name} admits nobody to a card whose cores are granted in full"
+        )
+    check_isolation(card, snapshot, capabilities)
+    return _priority_warnings(card, capabilities)
+
+
+def check_isolation(card: CardPlacement, snapshot: Snapshot, capabilities: Capabilities) -> None:
+    """Refuse others beside a workload that wants a card walled off.
+
+    Raises:
+        Refused: the wish, and what the backend has instead.
+    """
+    if len({part.workload for part in card.slices}) == 1:
+        return
+    for part in card.slices:
+        owner = snapshot.owners.get(part.workload)
+        template = {} if owner is None else owner["spec"].get("template", {}).get("metadata", {}).get("annotations", {})
+        own = {} if owner is None else owner["metadata"].get("annotations", {})
+        if "hard" in (template.get(ISOLATION_LABEL), own.get(ISOLATION_LABEL)):
+            raise Refused(
+                f"cannot put {part.workload} on card {card.card} beside others: it wants {ISOLATION_LABEL}=hard, and "
+                f"framebuffer isolation of {capabilities.backend} is {capabilities.framebuffer_isolation.value}, "
+                "without fault isolation"
+            )
+
+
+def _priority_warnings(card: CardPlacement, capabilities: Capabilities) -> list[str]:
+    levels = {part.priority is Priority.LOW for part in card.slices}
+    if len(levels) < 2:
+        return []
+    if capabilities.priority_levels == 1:
+        text = f"low priority beside others: {capabilities.backend} tells no levels apart, so nobody gives way"
+        return [text]
+    if capabilities.gates_priority_by_cores and any(part.core_policy is CorePolicy.BURST for part in card.slices):
+        text = (
+            "priority beside pods without a core limit: from HAMi 2.8.1 low priority is held back only where both pods "
+            "have 1-99 % of cores, so check with a probe before relying on it"
+        )
+        return [text]
+    return []

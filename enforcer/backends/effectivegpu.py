@@ -1,0 +1,69 @@
+"""EffectiveGPU's words for a plan: HAMi's, under the names of its own installation.
+
+Its resource names are published nowhere, so all are configurable: read from its ConfigMap, which has HAMi's form, or
+given by whoever makes the dialect. On Volcano every card model has a count resource of its own, and tenants have
+queues. Source: the CNCF case study on SF Technology (published description).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from enforcer.backend import RenderedStage
+from enforcer.backends.card_fit import CORE_MODE
+from enforcer.backends.grant_backend import render_grants
+from enforcer.backends.hami import hami_family
+from enforcer.backends.hami_dialect import HAMI_WORDS, HamiDialect
+from enforcer.snapshot import Snapshot
+from enforcer.words import Words
+from fleet.capabilities import EFFECTIVE_GPU, Capabilities
+from fleet.decisions import Plan
+
+EFFECTIVE_GPU_DIALECT = HamiDialect(
+    HAMI_WORDS,
+    device_config=("ConfigMap", "kube-system", "egpu-scheduler-device"),
+    node_config=("ConfigMap", "kube-system", "egpu-device-plugin"),
+    plugin=("DaemonSet", "kube-system", "egpu-device-plugin"),
+)
+"""HAMi's annotations, with the names that EffectiveGPU's ConfigMaps give."""
+
+
+class EffectiveGpuBackend:
+    """EffectiveGPU (the port `Backend`).
+
+    Args:
+        now: the moment that stop marks carry.
+        dialect: names, where the cluster's configuration gives no others.
+    """
+
+    def __init__(self, now: datetime, dialect: HamiDialect = EFFECTIVE_GPU_DIALECT) -> None:
+        self._now = now
+        self._dialect = dialect
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What EffectiveGPU enforces, as far as that is known."""
+        return EFFECTIVE_GPU
+
+    @property
+    def dialect(self) -> HamiDialect:
+        """HAMi's annotations under its names."""
+        return self._dialect
+
+    def render(self, plan: Plan, stage: int, snapshot: Snapshot) -> RenderedStage:
+        """Turn one stage into changes; see the port."""
+        family = hami_family(EFFECTIVE_GPU, self._dialect, modes=(CORE_MODE,))
+        return render_grants(family, self._dialect, plan, stage, snapshot, self._now)
+
+
+def words_of_models(words: Words, resource_of_model: Mapping[str, str]) -> Words:
+    """Names where each card model is asked for by a resource of its own.
+
+    Args:
+        words: the other names.
+        resource_of_model: part of a model's name to its count resource; of several that fit the longest part counts.
+    """
+    pairs = sorted(resource_of_model.items(), key=lambda pair: (-len(pair[0]), pair[0]))
+    return replace(words, count_by_model=tuple(pairs))

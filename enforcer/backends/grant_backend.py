@@ -1,0 +1,108 @@
+"""The way in which every backend of HAMi's kin renders a stage; what sets one apart is data and a few functions.
+
+Called by the backends whose pods ask by `Words`, each of which says what is its own in a `GrantFamily`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from enforcer.backend import NodeStep, RenderedStage
+from enforcer.backends.grant_template import TemplateStyle, admission_warnings, seat_fields
+from enforcer.backends.stage import StageDraft, Target, check_kinds, draft_stage, owner_changes
+from enforcer.dialect import Dialect, ObjectKey, SeatSlice
+from enforcer.manifest import Manifest
+from enforcer.snapshot import Snapshot
+from enforcer.words import Words
+from fleet.capability import Capabilities
+from fleet.decisions import CardPlacement, PlacedSlice, Plan
+from fleet.outcomes import Change
+
+
+class WordsDialect(Dialect, Protocol):
+    """A dialect whose pods ask by `Words`."""
+
+    @property
+    def words(self) -> Words:
+        """Names of the installation."""
+        ...
+
+    def configured(self, configs: Mapping[ObjectKey, Manifest]) -> WordsDialect:
+        """See `Dialect`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeChanges:
+    """What nodes need so that their cards can hold what a stage puts on them.
+
+    Attributes:
+        changes: fields of the backend's configuration.
+        steps: nodes that must do something until it counts.
+    """
+
+    changes: tuple[Change, ...] = ()
+    steps: tuple[NodeStep, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantFamily:
+    """What sets one backend apart.
+
+    Attributes:
+        capabilities: its record.
+        seat_of: a planned slice in its words; raises `Refused` where the cluster lacks what it names.
+        style: what it says in a template besides resources.
+        check: refuses what its cards can't hold; returns warnings.
+        node_changes: what nodes need.
+    """
+
+    capabilities: Capabilities
+    seat_of: Callable[[CardPlacement, PlacedSlice, Snapshot, Words], SeatSlice]
+    style: TemplateStyle
+    check: Callable[[StageDraft, Snapshot], Sequence[str]]
+    node_changes: Callable[[StageDraft, Snapshot], NodeChanges]
+
+
+def render_grants(
+    family: GrantFamily, dialect: WordsDialect, plan: Plan, stage: int, snapshot: Snapshot, now: datetime
+) -> RenderedStage:
+    """Render one stage; see the port `Backend`.
+
+    Args:
+        family: the backend.
+        dialect: its names, where the cluster's configuration gives no others.
+        plan: the plan.
+        stage: number of the stage.
+        snapshot: the cluster as it stands.
+        now: the moment of the change.
+
+    Raises:
+        Refused: the stage needs what the backend does not enforce, or the cluster lacks what it names.
+    """
+    words = dialect.configured(snapshot.configs).words
+
+    def seater(card: CardPlacement, part: PlacedSlice) -> SeatSlice:
+        return family.seat_of(card, part, snapshot, words)
+
+    def template_fields(owner: Manifest, kind: str, staying: Sequence[Target]) -> Mapping[str, str | None]:
+        return seat_fields(
+            owner, kind, staying, plan_id=plan.plan_id, snapshot=snapshot, words=words, style=family.style
+        )
+
+    draft = draft_stage(plan, stage, snapshot, seater, now)
+    partly = check_kinds(family.capabilities, draft.recommendations)
+    fit = family.check(draft, snapshot)
+    nodes = family.node_changes(draft, snapshot)
+    changes = owner_changes(draft, snapshot, template_fields, now)
+    warnings = (*partly, *draft.warnings, *fit, *admission_warnings(changes))
+    return RenderedStage(
+        stage=stage,
+        changes=(*nodes.changes, *changes),
+        moves=draft.moves,
+        warnings=tuple(dict.fromkeys(warnings)),
+        node_steps=nodes.steps,
+    )

@@ -1,0 +1,255 @@
+"""A pod template whose grants are resources and annotations: what it must hold for the planned seats of its replicas.
+
+Shared by the backends whose pods ask by `Words`: HAMi and its kin. A template holds one grant for all its replicas;
+where the plan gives replicas different seats, the seat of each pod stands in `gputide.io/seats` for the admission step.
+A Job's template can't be changed, so its seats stand on the Job; a Notebook's has no annotations, so they stand on the
+Notebook (kubeflow/kubeflow:components/common/reconcilehelper/util.go, CopyStatefulSetFields).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from enforcer.admission import CARDS_ANNOTATION, PLAN_ANNOTATION, SEATS_ANNOTATION, PlannedSeat, parse_seats, seats_text
+from enforcer.backends.hami_dialect import USE_CARD_ANNOTATION
+from enforcer.backends.stage import Target
+from enforcer.dialect import SeatSlice
+from enforcer.manifest import Manifest, field_of, template_of
+from enforcer.snapshot import Snapshot
+from enforcer.words import Words
+from fleet.errors import Refused
+from fleet.outcomes import Change
+
+TEMPLATE_ANNOTATIONS = "spec.template.metadata.annotations"
+
+Limits = tuple[str | None, ...]
+"""Values of `Words.grant_resources`, in their order; None where the resource is left out."""
+
+_POLICIES = ("binpack", "spread")
+"""Scheduling policies that only weigh load; any other word is the tenant's own wish and stays."""
+
+
+def _no_fields(example: Target) -> Mapping[str, str | None]:
+    del example
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateStyle:
+    """What a backend says in a template besides its resources.
+
+    Attributes:
+        limits_of: a seat as the template would say it; its slices are alike in cores and priority.
+        container_fields: further fields of each container that wants a card, below its own path, for a pod that has
+            the grant of the template.
+        annotations: further annotations of the template, by name, for the same.
+        annotation_defaults: what counts where such an annotation is absent.
+        scheduler_name: scheduler that alone knows the backend's cards; None where a webhook sets it.
+    """
+
+    limits_of: Callable[[Sequence[SeatSlice], Words], Limits]
+    container_fields: Callable[[Target], Mapping[str, str | None]] = _no_fields
+    annotations: Callable[[Target], Mapping[str, str | None]] = _no_fields
+    annotation_defaults: Mapping[str, str] = field(default_factory=dict)
+    scheduler_name: str | None = None
+
+
+def seat_fields(
+    owner: Manifest,
+    kind: str,
+    staying: Sequence[Target],
+    *,
+    plan_id: str,
+    snapshot: Snapshot,
+    words: Words,
+    style: TemplateStyle,
+) -> dict[str, str | None]:
+    """Fields of an owner for the seats of its pods.
+
+    Args:
+        owner: the owner.
+        kind: its kind.
+        staying: pods that are there after the stage.
+        plan_id: the plan.
+        snapshot: the cluster, for the models of cards.
+        words: names of the installation.
+        style: what the backend says besides.
+
+    Returns:
+        Fields and new values; none where no pod moves.
+
+    Raises:
+        Refused: a seat can't be said in one template, or its pods avoid the cards that the plan gives them.
+    """
+    grants = {entry.seat.pod: _one_grant(entry, style, words) for entry in staying if entry.after}
+    counted = Counter(grants[entry.seat.pod] for entry in staying if entry.new)
+    if not counted:
+        return {}
+    # Of grants that are equally frequent the larger is the safer one for a pod that admission does not see.
+    common = max(counted, key=lambda grant: (counted[grant], int(grant[0] or 0), tuple(part or "" for part in grant)))
+    resources = words.grant_resources
+    if kind == "Job":
+        common = (None,) * len(resources)
+    seats = {
+        entry.seat.pod: PlannedSeat(
+            cards=tuple(sorted({part.card for part in entry.after if part.card is not None})),
+            limits=()
+            if grants[entry.seat.pod] == common and kind != "Job"
+            else tuple(zip(resources, grants[entry.seat.pod], strict=True)),
+            annotation=words.use_card or USE_CARD_ANNOTATION,
+        )
+        for entry in staying
+        if entry.after
+    }
+    if kind == "Job":
+        return {f"metadata.annotations[{SEATS_ANNOTATION}]": seats_text(seats)}
+    example = next(entry for entry in staying if entry.new and grants[entry.seat.pod] == common)
+    cards = sorted(card for seat in seats.values() for card in seat.cards)
+    further = style.annotations(example)
+    annotations: dict[str, str | None] = {
+        CARDS_ANNOTATION: ",".join(cards),
+        SEATS_ANNOTATION: seats_text(seats),
+        PLAN_ANNOTATION: plan_id,
+        **({} if words.use_card is None else {words.use_card: ",".join(dict.fromkeys(cards))}),
+        **_model_annotation(owner, cards, snapshot, words),
+        **_policy_annotations(owner, seats, snapshot, words),
+        **further,
+    }
+    fields = {f"{TEMPLATE_ANNOTATIONS}[{name}]": value for name, value in annotations.items()}
+    if kind == "Notebook":
+        check_notebook(owner, further, style.annotation_defaults)
+        fields = {f"metadata.annotations[{SEATS_ANNOTATION}]": seats_text(seats)}
+    if style.scheduler_name is not None:
+        fields["spec.template.spec.schedulerName"] = style.scheduler_name
+    count = _count_resource(owner, cards, snapshot, words)
+    further_of_containers = style.container_fields(example)
+    for container in template_of(owner)["spec"]["containers"]:
+        if any(name in container.get("resources", {}).get("limits", {}) for name in words.counts):
+            path = f"spec.template.spec.containers[{container['name']}]"
+            fields.update(_count_fields(container, path, count, words))
+            fields.update(_amount_fields(container, path, common, words))
+            fields.update({f"{path}.{name}": value for name, value in further_of_containers.items()})
+    return fields
+
+
+def check_notebook(owner: Manifest, annotations: Mapping[str, str | None], defaults: Mapping[str, str]) -> None:
+    """Refuse annotations that a Notebook's pods would need.
+
+    Raises:
+        Refused: one of them says more than its default.
+    """
+    for name, value in annotations.items():
+        if value is not None and value != defaults.get(name):
+            raise Refused(
+                f"cannot give Notebook {owner['metadata']['name']} {name}: a Notebook's pods take no annotations"
+            )
+
+
+def admission_warnings(changes: Sequence[Change]) -> tuple[str, ...]:
+    """Workloads that the template alone can't carry out."""
+    seated = [entry for entry in changes if entry.field.endswith(f"[{SEATS_ANNOTATION}]") and entry.new]
+    # What stands on the owner itself reaches no pod by any other way.
+    count = sum(
+        entry.field.startswith("metadata.") or any(seat.limits for seat in parse_seats(entry.new or "{}").values())
+        for entry in seated
+    )
+    if not count:
+        return ()
+    text = f"{count} workloads need gputide's admission step: their pods get grants that their template does not hold"
+    return (text,)
+
+
+def _one_grant(target: Target, style: TemplateStyle, words: Words) -> Limits:
+    if len({(part.core_percent, part.priority) for part in target.after}) > 1:
+        raise Refused(
+            f"cannot give {target.seat.pod_id} different grants on its cards: every card of a container is granted the "
+            "same framebuffer, cores and priority"
+        )
+    return style.limits_of(target.after, words)
+
+
+def _count_resource(owner: Manifest, cards: Sequence[str], snapshot: Snapshot, words: Words) -> str | None:
+    """The one resource by which the template asks for its cards, None where it may stay as it is."""
+    if not words.count_by_model:
+        return None
+    models = {snapshot.cards[card].device_type for card in cards if card in snapshot.cards}
+    found = {words.count_of_model(model) for model in models}
+    if len(found) > 1:
+        raise Refused(
+            f"cannot put replicas of {owner['metadata']['name']} on {', '.join(sorted(models))} at once: each model is "
+            f"asked for by a resource of its own ({', '.join(sorted(found))}), and a template names one"
+        )
+    return found.pop() if found else None
+
+
+def _count_fields(container: Manifest, path: str, count: str | None, words: Words) -> dict[str, str | None]:
+    limits = container["resources"]["limits"]
+    if count is None or count in limits:
+        return {}
+    amount = str(next(limits[name] for name in words.counts if name in limits))
+    fields: dict[str, str | None] = {}
+    for part in ("limits", "requests"):
+        named = [name for name in words.counts if name in container["resources"].get(part, {})]
+        fields.update({f"{path}.resources.{part}[{name}]": None for name in named})
+        if named:
+            fields[f"{path}.resources.{part}[{count}]"] = amount
+    return fields
+
+
+def _amount_fields(container: Manifest, path: str, grant: Limits, words: Words) -> dict[str, str | None]:
+    amounts = dict(zip(words.grant_resources, grant, strict=True))
+    if words.framebuffer_percent is not None:
+        # A share in percent counts wherever no amount is given, so it would cut a whole card.
+        amounts[words.framebuffer_percent] = None
+    # The API server takes extended resources only where limit and request are the same.
+    requests = container["resources"].get("requests", {})
+    fields = {f"{path}.resources.limits[{name}]": value for name, value in amounts.items()}
+    return {
+        **fields,
+        **{f"{path}.resources.requests[{name}]": value for name, value in amounts.items() if name in requests},
+    }
+
+
+def _policy_annotations(
+    owner: Manifest, seats: Mapping[str, PlannedSeat], snapshot: Snapshot, words: Words
+) -> Mapping[str, str | None]:
+    """Binpack or spread, so that pods which admission does not see fall as the plan means it."""
+    cards = [seat.cards for seat in seats.values()]
+    nodes = [tuple(sorted({snapshot.cards[card].node for card in held if card in snapshot.cards})) for held in cards]
+    found: dict[str, str | None] = {}
+    for name, places in ((words.node_policy, nodes), (words.card_policy, cards)):
+        if name is None:
+            continue
+        wish = field_of(owner, f"{TEMPLATE_ANNOTATIONS}[{name}]")
+        if wish is None or wish in _POLICIES:
+            found[name] = "spread" if len(set(places)) == len(places) > 1 else "binpack"
+    return found
+
+
+def _model_annotation(
+    owner: Manifest, cards: Sequence[str], snapshot: Snapshot, words: Words
+) -> Mapping[str, str | None]:
+    """Lets pods come to the planned cards where they chose another model; who avoids them is left alone."""
+    annotations = template_of(owner).get("metadata", {}).get("annotations", {})
+    name = owner["metadata"]["name"]
+    avoided = {card.strip() for card in annotations.get(words.avoid_card, "").split(",")} & set(cards)
+    if avoided:
+        raise Refused(f"cannot put {name} on card {min(avoided)}: its template's {words.avoid_card} names it")
+    models = {snapshot.cards[card].device_type for card in cards if card in snapshot.cards}
+    for model in sorted(models):
+        if _names_model(annotations.get(words.avoid_model, ""), model):
+            raise Refused(
+                f"cannot put {name} on a {model}: its template's {words.avoid_model} is "
+                f"{annotations[words.avoid_model]!r}"
+            )
+    used = annotations.get(words.use_model)
+    if words.use_model is None or used is None or all(_names_model(used, model) for model in models):
+        return {}
+    return {words.use_model: ",".join(sorted(models))}
+
+
+def _names_model(text: str, model: str) -> bool:
+    """Whether one of the words of a choice of models is part of a model's name, as the schedulers compare them."""
+    return any(word.strip().lower() in model.lower() for word in text.split(",") if word.strip())

@@ -1,0 +1,161 @@
+"""HAMi's words for a plan: resources and annotations in the owners' templates, replicas, node configuration.
+
+Sources of every name: Project-HAMi/HAMi:pkg/device/nvidia/device.go, Project-HAMi/HAMi:charts/hami/values.yaml; an
+installation's own names come from its ConfigMap (`hami_dialect`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from enforcer.backend import RenderedStage
+from enforcer.backends.card_fit import CORE_MODE, MIG_MODE, check_cards, core_percent, is_whole
+from enforcer.backends.grant_backend import GrantFamily, NodeChanges, render_grants
+from enforcer.backends.grant_template import Limits, TemplateStyle
+from enforcer.backends.hami_cordon import (
+    CORDON_ANNOTATION,
+    cards_of_emptied_nodes,
+    cordon_changes,
+    cordoned_cards,
+)
+from enforcer.backends.hami_dialect import CORE_POLICY_ENV, HAMI_DIALECT, WHOLE_CORE_PERCENT, HamiDialect
+from enforcer.backends.node_config import node_config_changes
+from enforcer.backends.stage import StageDraft, Target
+from enforcer.dialect import SeatSlice
+from enforcer.snapshot import Snapshot
+from enforcer.words import Words
+from fleet.capabilities import HAMI, Capabilities, CorePolicy
+from fleet.decisions import CardPlacement, PlacedSlice, Plan
+from fleet.errors import Refused
+from fleet.inventory import Priority
+from fleet.units import MIB
+
+
+class HamiBackend:
+    """HAMi (the port `Backend`): interception in its mode `hami-core`, its own dynamic MIG in its mode `mig`.
+
+    Args:
+        now: the moment that stop marks carry.
+        dialect: names, where the cluster's configuration gives no others.
+        cordons_emptied_nodes: cards of a node that a stage empties get no new pods, so that it can be given back.
+    """
+
+    def __init__(
+        self, now: datetime, dialect: HamiDialect = HAMI_DIALECT, *, cordons_emptied_nodes: bool = False
+    ) -> None:
+        self._now = now
+        self._dialect = dialect
+        self._cordons_emptied_nodes = cordons_emptied_nodes
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What HAMi enforces."""
+        return HAMI
+
+    @property
+    def dialect(self) -> HamiDialect:
+        """HAMi's annotations."""
+        return self._dialect
+
+    def render(self, plan: Plan, stage: int, snapshot: Snapshot) -> RenderedStage:
+        """Turn one stage into changes; see the port."""
+        family = hami_family(HAMI, self._dialect, modes=(CORE_MODE, MIG_MODE))
+        if self._cordons_emptied_nodes:
+            family = replace(family, node_changes=self._with_cordon(family))
+        return render_grants(family, self._dialect, plan, stage, snapshot, self._now)
+
+    def _with_cordon(self, family: GrantFamily) -> Callable[[StageDraft, Snapshot], NodeChanges]:
+        def node_changes(draft: StageDraft, snapshot: Snapshot) -> NodeChanges:
+            found = family.node_changes(draft, snapshot)
+            recommendation = draft.recommendations[0].id if draft.recommendations else ""
+            emptied = cards_of_emptied_nodes(draft, snapshot)
+            cordons = cordon_changes(snapshot, self._now, recommendation, close=emptied)
+            return replace(found, changes=(*found.changes, *cordons))
+
+        return node_changes
+
+
+def hami_family(capabilities: Capabilities, dialect: HamiDialect, modes: Sequence[str]) -> GrantFamily:
+    """What HAMi and those built on it have in common.
+
+    Args:
+        capabilities: the record.
+        dialect: names and configuration objects.
+        modes: modes of a node that are rendered, the sharing one first.
+    """
+
+    def check(draft: StageDraft, snapshot: Snapshot) -> Sequence[str]:
+        _check_cordons(draft, snapshot)
+        return check_cards(draft, snapshot, capabilities, modes)
+
+    def node_changes(draft: StageDraft, snapshot: Snapshot) -> NodeChanges:
+        return node_config_changes(draft, snapshot, dialect.node_config, dialect.plugin)
+
+    return GrantFamily(
+        capabilities=capabilities,
+        seat_of=hami_seat,
+        style=TemplateStyle(limits_of=hami_limits, container_fields=core_policy_fields),
+        check=check,
+        node_changes=node_changes,
+    )
+
+
+def _check_cordons(draft: StageDraft, snapshot: Snapshot) -> None:
+    """Cards that somebody closed to new pods get none, nor back the one that is made anew on it."""
+    coming = {part.card for move in draft.moves for part in move.new}
+    for card in draft.cards:
+        node = snapshot.nodes.get(card.node or "")
+        if card.card in coming and node is not None and card.card in cordoned_cards(node):
+            raise Refused(f"cannot put pods on card {card.card}: {CORDON_ANNOTATION} of node {card.node} names it")
+
+
+def hami_seat(card: CardPlacement, part: PlacedSlice, snapshot: Snapshot, words: Words) -> SeatSlice:
+    """A planned slice as HAMi's scheduler would grant it.
+
+    Raises:
+        Refused: no node registers the card.
+    """
+    standing = snapshot.cards.get(card.card)
+    if standing is None:
+        raise Refused(f"cannot place {part.pod_id} on card {card.card}: no node registers it any more")
+    whole = is_whole(card, part) and part.mig_profile is None
+    is_hard = part.core_policy is CorePolicy.HARD and part.mig_profile is None
+    return SeatSlice(
+        container=part.container,
+        card=card.card,
+        framebuffer_mib=standing.framebuffer_mib if whole else in_units(part, words),
+        core_percent=WHOLE_CORE_PERCENT if whole else (core_percent(part) if is_hard else 0),
+        priority=priority_text(card, part),
+    )
+
+
+def in_units(part: PlacedSlice, words: Words) -> int:
+    """Framebuffer of a slice in MiB, a multiple of what one unit of the resource stands for."""
+    factor = words.framebuffer_factor
+    return max(1, part.framebuffer_bytes // MIB // factor) * factor
+
+
+def priority_text(card: CardPlacement, part: PlacedSlice) -> str | None:
+    """0 is high, 1 is low; HAMi takes a pod without one for low, so beside low ones a normal pod is given 0."""
+    if part.priority is Priority.HIGH:
+        return "0"
+    if part.priority is Priority.LOW:
+        return "1"
+    return "0" if any(other.priority is Priority.LOW for other in card.slices) else None
+
+
+def hami_limits(slices: Sequence[SeatSlice], words: Words) -> Limits:
+    """Framebuffer, cores and priority of a seat, as the template would say it; a whole card has no first two."""
+    part = max(slices, key=lambda part: part.framebuffer_mib)
+    amounts: Limits = (str(part.framebuffer_mib // words.framebuffer_factor), str(part.core_percent))
+    if part.core_percent == WHOLE_CORE_PERCENT:
+        amounts = (None, None)
+    return amounts if words.priority is None else (*amounts, part.priority)
+
+
+def core_policy_fields(example: Target) -> Mapping[str, str | None]:
+    """A core limit holds at every moment only where the container asks for it."""
+    is_limited = 0 < example.after[0].core_percent < WHOLE_CORE_PERCENT
+    return {f"env[{CORE_POLICY_ENV}]": "force"} if is_limited else {}

@@ -1,0 +1,76 @@
+"""Keeps new pods off single cards (`hami.io/device-cordon`), running pods untouched; also takes that back.
+
+HAMi's scheduler does not look at the annotation at once: it reads a node anew only when its register or its resources
+change, or when the handshake does not say that the scheduler is asking. So the handshake is set to what the device
+plugin would answer, with which the cordon acted within 15 s (seen on v2.10). Pure. Sources:
+Project-HAMi/HAMi:pkg/device/nvidia/device.go (DeviceCordonAnnotation), Project-HAMi/HAMi:docs/develop/protocol.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+from enforcer.backends.stage import StageDraft, field_changes
+from enforcer.manifest import field_of
+from enforcer.snapshot import Snapshot
+from fleet.outcomes import Change
+
+CORDON_ANNOTATION = "hami.io/device-cordon"
+HANDSHAKE_ANNOTATION = "hami.io/node-handshake"
+
+_CORDON = f"metadata.annotations[{CORDON_ANNOTATION}]"
+_HANDSHAKE = f"metadata.annotations[{HANDSHAKE_ANNOTATION}]"
+
+
+def cordon_changes(
+    snapshot: Snapshot, now: datetime, recommendation: str, *, close: Iterable[str] = (), reopen: Iterable[str] = ()
+) -> tuple[Change, ...]:
+    """Close cards to new pods, or open them again; cards that others closed stay closed.
+
+    Args:
+        snapshot: the cluster.
+        now: the moment, for the handshake.
+        recommendation: what for.
+        close: cards that shall get no new pods.
+        reopen: cards that may get some again.
+
+    Returns:
+        Changes of nodes, two fields each; none for a node that stands so already.
+    """
+    closing, opening = set(close), set(reopen)
+    changes: list[Change] = []
+    for name, node in sorted(snapshot.nodes.items()):
+        own = {card.card for card in snapshot.cards.values() if card.node == name}
+        standing = cordoned_cards(node)
+        wanted = sorted((set(standing) | (closing & own)) - (opening & own))
+        if wanted == sorted(standing):
+            continue
+        fields: dict[str, str | None] = {
+            _CORDON: ",".join(wanted) or None,
+            _HANDSHAKE: f"Reported_{now:%Y-%m-%d %H:%M:%S}",
+        }
+        changes += field_changes(node, fields, recommendation)
+    return tuple(changes)
+
+
+def cordoned_cards(node: Mapping[str, object]) -> tuple[str, ...]:
+    """Cards that a node keeps from new pods."""
+    text = field_of(node, _CORDON) or ""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def cards_of_emptied_nodes(draft: StageDraft, snapshot: Snapshot) -> tuple[str, ...]:
+    """Cards of nodes that a stage empties, so that they can be given back."""
+    leaving = {entry.seat.pod_id for targets in draft.targets.values() for entry in targets if entry.new is not None}
+    left: set[str] = set()
+    kept: set[str] = set()
+    for seat in snapshot.seats.values():
+        nodes = {snapshot.cards[card].node for card in seat.cards if card in snapshot.cards}
+        (left if seat.pod_id in leaving else kept).update(nodes)
+    for targets in draft.targets.values():
+        for entry in targets:
+            kept |= {snapshot.cards[part.card].node for part in entry.new or () if part.card in snapshot.cards}
+    planned = {card.node for card in draft.plan.placement if card.slices}
+    free = left - kept - planned
+    return tuple(sorted(card.card for card in snapshot.cards.values() if card.node in free))

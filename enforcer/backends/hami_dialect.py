@@ -1,0 +1,268 @@
+"""HAMi's names, and how it writes seats on pods and cards on nodes.
+
+The names stand in the ConfigMap `hami-scheduler-device`; where that is absent or silent, they are the chart's. Sources:
+Project-HAMi/HAMi:pkg/device/nvidia/device.go (NvidiaConfig), Project-HAMi/HAMi:pkg/device/devices.go,
+Project-HAMi/HAMi:charts/hami/templates/scheduler/device-configmap.yaml.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import yaml
+
+from enforcer.dialect import ObjectKey, SeatSlice, StandingCard
+from enforcer.manifest import Manifest, field_of
+from enforcer.words import Words
+from fleet.errors import Corrupt
+from fleet.grammar import (
+    DEVICES_ALLOCATED_ANNOTATION,
+    NODE_REGISTER_ANNOTATION,
+    DeviceGrant,
+    RegisteredDevice,
+    parse_devices_allocated,
+    parse_node_register,
+)
+
+COUNT_RESOURCE = "nvidia.com/gpu"
+FRAMEBUFFER_RESOURCE = "nvidia.com/gpumem"
+FRAMEBUFFER_PERCENT_RESOURCE = "nvidia.com/gpumem-percentage"
+CORES_RESOURCE = "nvidia.com/gpucores"
+PRIORITY_RESOURCE = "nvidia.com/priority"
+PRIORITY_ENV = "CUDA_TASK_PRIORITY"
+CORE_POLICY_ENV = "GPU_CORE_UTILIZATION_POLICY"
+USE_CARD_ANNOTATION = "nvidia.com/use-gpuuuid"
+AVOID_CARD_ANNOTATION = "nvidia.com/nouse-gpuuuid"
+USE_MODEL_ANNOTATION = "nvidia.com/use-gputype"
+AVOID_MODEL_ANNOTATION = "nvidia.com/nouse-gputype"
+NODE_POLICY_ANNOTATION = "hami.io/node-scheduler-policy"
+CARD_POLICY_ANNOTATION = "hami.io/gpu-scheduler-policy"
+
+WHOLE_CORE_PERCENT = 100
+"""Cores of a whole card; on HAMi a grant of all of them keeps everybody else off the card."""
+
+HAMI_WORDS = Words(
+    count=COUNT_RESOURCE,
+    framebuffer=FRAMEBUFFER_RESOURCE,
+    framebuffer_percent=FRAMEBUFFER_PERCENT_RESOURCE,
+    cores=CORES_RESOURCE,
+    priority=PRIORITY_RESOURCE,
+    use_card=USE_CARD_ANNOTATION,
+    avoid_card=AVOID_CARD_ANNOTATION,
+    use_model=USE_MODEL_ANNOTATION,
+    avoid_model=AVOID_MODEL_ANNOTATION,
+    node_policy=NODE_POLICY_ANNOTATION,
+    card_policy=CARD_POLICY_ANNOTATION,
+)
+
+SCHEDULER_CONFIG: ObjectKey = ("ConfigMap", "kube-system", "hami-scheduler-device")
+"""HAMi's device configuration, resource names among it."""
+
+SCHEDULER_CONFIG_FIELD = "data[device-config.yaml]"
+
+DEVICE_CONFIG: ObjectKey = ("ConfigMap", "kube-system", "hami-device-plugin")
+"""HAMi's node configuration."""
+
+DEVICE_PLUGIN: ObjectKey = ("DaemonSet", "kube-system", "hami-device-plugin")
+
+DEVICE_CONFIG_FIELD = "data[config.json]"
+
+_RESOURCE = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
+
+_NAME_LENGTH_MAX = 317
+"""A DNS prefix of 253 characters, a slash, and a name of 63."""
+
+_FACTOR_MAX = 1 << 20
+
+
+class HamiDialect:
+    """HAMi's annotations (the port `Dialect`).
+
+    Args:
+        words: names of the installation, where its configuration gives no others.
+        device_config: the ConfigMap with resource names.
+        node_config: the ConfigMap with the nodes' configuration.
+        plugin: the device plugin's DaemonSet.
+        allocated: annotation of pods with what the scheduler granted.
+        register: annotation of nodes that lists their cards.
+    """
+
+    def __init__(
+        self,
+        words: Words = HAMI_WORDS,
+        *,
+        device_config: ObjectKey = SCHEDULER_CONFIG,
+        node_config: ObjectKey = DEVICE_CONFIG,
+        plugin: ObjectKey = DEVICE_PLUGIN,
+        allocated: str = DEVICES_ALLOCATED_ANNOTATION,
+        register: str = NODE_REGISTER_ANNOTATION,
+    ) -> None:
+        self._words = words
+        self._device_config = device_config
+        self._node_config = node_config
+        self._plugin = plugin
+        self._allocated = allocated
+        self._register = register
+
+    @property
+    def words(self) -> Words:
+        """Names of the installation."""
+        return self._words
+
+    @property
+    def node_config(self) -> ObjectKey:
+        """The ConfigMap with the nodes' configuration."""
+        return self._node_config
+
+    @property
+    def plugin(self) -> ObjectKey:
+        """The device plugin's DaemonSet."""
+        return self._plugin
+
+    @property
+    def config_objects(self) -> tuple[ObjectKey, ...]:
+        """Names and node configuration."""
+        return self._device_config, self._node_config
+
+    def configured(self, configs: Mapping[ObjectKey, Manifest]) -> HamiDialect:
+        """With the names of `hami-scheduler-device`; see the port."""
+        section = nvidia_section(configs, self._device_config)
+        where = self._device_config[2]
+        words = replace(
+            self._words,
+            count=_resource_name(section, "resourceCountName", self._words.count, where),
+            framebuffer=_resource_name(section, "resourceMemoryName", self._words.framebuffer, where),
+            framebuffer_percent=_resource_name(
+                section, "resourceMemoryPercentageName", self._words.framebuffer_percent or "", where
+            )
+            or None,
+            cores=_resource_name(section, "resourceCoreName", self._words.cores, where),
+            priority=_resource_name(section, "resourcePriorityName", self._words.priority or "", where) or None,
+            framebuffer_factor=memory_factor(section, "memoryFactor", self._words.framebuffer_factor, where),
+        )
+        return HamiDialect(
+            words,
+            device_config=self._device_config,
+            node_config=self._node_config,
+            plugin=self._plugin,
+            allocated=self._allocated,
+            register=self._register,
+        )
+
+    def slices_of_pod(self, pod: Manifest) -> tuple[SeatSlice, ...]:
+        """What `hami.io/vgpu-devices-allocated` says; see the port."""
+        text = pod["metadata"].get("annotations", {}).get(self._allocated, "")
+        return slices_of_grants(pod, parse_devices_allocated(text, self._allocated), priority_of(self._words))
+
+    def cards_of_node(self, node: Manifest) -> tuple[StandingCard, ...]:
+        """What `hami.io/node-nvidia-register` lists; see the port."""
+        text = node["metadata"].get("annotations", {}).get(self._register, "[]")
+        return cards_of_register(node, parse_node_register(text, self._register))
+
+
+HAMI_DIALECT = HamiDialect()
+"""HAMi with the names of its chart."""
+
+
+def nvidia_section(configs: Mapping[ObjectKey, Manifest], key: ObjectKey) -> Mapping[str, Any]:
+    """The section `nvidia` of a device configuration; empty where there is none.
+
+    Args:
+        configs: the configuration objects that there are.
+        key: which of them.
+
+    Raises:
+        Corrupt: it is no YAML map.
+    """
+    config = configs.get(key)
+    text = None if config is None else field_of(config, SCHEDULER_CONFIG_FIELD)
+    if not text:
+        return {}
+    try:
+        content = yaml.safe_load(text)
+        section = content.get("nvidia") or {}
+        return {str(name): value for name, value in section.items()}
+    except (yaml.YAMLError, RecursionError, AttributeError) as exc:
+        raise Corrupt(f"cannot read ConfigMap {key[1]}/{key[2]}: no map with a section nvidia") from exc
+
+
+def priority_of(words: Words) -> Callable[[Manifest], str | None]:
+    """Reads the priority of a container from its limits."""
+
+    def read(container: Manifest) -> str | None:
+        value = container.get("resources", {}).get("limits", {}).get(words.priority)
+        return None if value is None else str(value)
+
+    return read
+
+
+def slices_of_grants(
+    pod: Manifest,
+    grants: Sequence[Sequence[DeviceGrant]],
+    priority: Callable[[Manifest], str | None],
+) -> tuple[SeatSlice, ...]:
+    """Grants per container as shares; init containers come first where the annotation counts them.
+
+    Args:
+        pod: the pod.
+        grants: one tuple per container.
+        priority: reads the priority of a container.
+    """
+    spec = pod["spec"]
+    containers = [*spec.get("initContainers", ()), *spec["containers"]]
+    # Releases before 2.6 count no init containers.
+    if len(grants) < len(containers):
+        containers = spec["containers"]
+    slices: list[SeatSlice] = []
+    for container, granted in zip(containers, grants, strict=False):
+        slices += [
+            SeatSlice(
+                container=container["name"],
+                card=grant.card,
+                framebuffer_mib=grant.framebuffer_mib,
+                core_percent=grant.core_percent,
+                priority=priority(container),
+            )
+            for grant in granted
+        ]
+    return tuple(slices)
+
+
+def cards_of_register(node: Manifest, devices: Sequence[RegisteredDevice]) -> tuple[StandingCard, ...]:
+    """Registered devices as standing cards."""
+    return tuple(
+        StandingCard(
+            card=device.card,
+            device_type=device.device_type,
+            node=node["metadata"]["name"],
+            framebuffer_mib=device.framebuffer_mib,
+            slices_max=device.slices_max,
+            mode=device.mode,
+            is_healthy=device.is_healthy,
+        )
+        for device in devices
+    )
+
+
+def memory_factor(section: Mapping[str, Any], key: str, absent: int, where: str) -> int:
+    """MiB that a unit of the framebuffer resource stands for.
+
+    Raises:
+        Corrupt: no whole number from 1 to 1048576.
+    """
+    factor = section.get(key, absent)
+    if not isinstance(factor, int) or isinstance(factor, bool) or not 1 <= factor <= _FACTOR_MAX:
+        raise Corrupt(f"cannot read ConfigMap {where}: {key}={factor!r}, expected 1 to {_FACTOR_MAX}")
+    return factor
+
+
+def _resource_name(section: Mapping[str, Any], key: str, absent: str, where: str) -> str:
+    value = section.get(key, absent)
+    if value == absent:
+        return absent
+    if not isinstance(value, str) or len(value) > _NAME_LENGTH_MAX or _RESOURCE.fullmatch(value) is None:
+        raise Corrupt(f"cannot read ConfigMap {where}: {key}={value!r} is no name of a resource")
+    return value

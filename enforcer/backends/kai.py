@@ -1,0 +1,244 @@
+"""KAI's words for a plan: how much framebuffer a pod asks for stands in an annotation of its template.
+
+KAI works on top of NVIDIA's device plugin: for every card that it shares, a pod of its own in
+`kai-resource-reservation` asks the plugin for the whole card, so what a node offers less what all its pods ask for is
+what is really free. Which pods share a card is KAI's choice, and it fills cards up before it opens new ones (unless its
+placement strategy was set to spread); pods are kept on the planned nodes (`node_pin`), so a node that the plan frees
+gets none. Where slices are of several sizes, KAI may need more cards of a node than the plan: that is said.
+
+Sources: kai-scheduler/KAI-Scheduler:pkg/common/constants/constants.go, docs/gpu-sharing/README.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from enforcer.backend import RenderedStage
+from enforcer.backends.alike import with_all_replicas, with_seats_as_they_are
+from enforcer.backends.card_fit import check_isolation, granted_mib, is_whole
+from enforcer.backends.device_plugin import (
+    CARD_RESOURCE,
+    FRAMEBUFFER_LABEL,
+    DevicePluginDialect,
+    counted_slice,
+    devices_of,
+    label_number,
+    offered,
+    resource_fields,
+)
+from enforcer.backends.node_pin import node_of, nodes_of_workloads, pin_changes, pin_fields
+from enforcer.backends.stage import StageDraft, Target, check_kinds, draft_stage, owner_changes
+from enforcer.dialect import Dialect, ObjectKey, SeatSlice, StandingCard
+from enforcer.manifest import Manifest, field_of, template_of
+from enforcer.snapshot import Snapshot
+from fleet.capability import Capabilities
+from fleet.capability_kai import KAI
+from fleet.decisions import CardPlacement, PlacedSlice, Plan
+from fleet.errors import Refused
+from fleet.grammar_kai import (
+    CARDS_ANNOTATION,
+    CONTAINER_ANNOTATION,
+    FRACTION_ANNOTATION,
+    FRAMEBUFFER_ANNOTATION,
+    parse_kai_share,
+)
+from fleet.units import MIB
+
+SCHEDULER = "kai-scheduler"
+QUEUE_LABEL = "kai.scheduler/queue"
+
+_ANNOTATIONS = "spec.template.metadata.annotations"
+
+
+class KaiDialect:
+    """KAI's annotations in pods, NVIDIA's labels on nodes (the port `Dialect`)."""
+
+    def __init__(self) -> None:
+        self._plugin = DevicePluginDialect()
+
+    @property
+    def config_objects(self) -> tuple[ObjectKey, ...]:
+        """None: whether fractions are allowed is an argument of KAI's binder."""
+        return ()
+
+    def configured(self, configs: Mapping[ObjectKey, Manifest]) -> KaiDialect:
+        """The same: KAI's names are its own."""
+        del configs
+        return self
+
+    def slices_of_pod(self, pod: Manifest) -> tuple[SeatSlice, ...]:
+        """What a bound pod of KAI's shares of cards, or its whole cards; see the port."""
+        spec, metadata = pod["spec"], pod["metadata"]
+        if spec.get("schedulerName") != SCHEDULER or spec.get("nodeName") is None:
+            return self._plugin.slices_of_pod(pod)
+        share = parse_kai_share(metadata.get("annotations", {}), metadata.get("labels", {}))
+        if share is None:
+            return self._plugin.slices_of_pod(pod)
+        part = SeatSlice(
+            container=share.container or spec["containers"][0]["name"],
+            card=None,
+            framebuffer_mib=share.framebuffer_mib or 0,
+            core_percent=0 if share.ratio is None else int(100 * share.ratio),
+            priority=None,
+            node=spec["nodeName"],
+            resource=FRAMEBUFFER_ANNOTATION if share.ratio is None else FRACTION_ANNOTATION,
+        )
+        return (part,) * share.cards
+
+    def cards_of_node(self, node: Manifest) -> tuple[StandingCard, ...]:
+        """Its cards by number; see the device plugin's dialect."""
+        return self._plugin.cards_of_node(node)
+
+
+class KaiBackend:
+    """KAI's fractions of cards (the port `Backend`).
+
+    Args:
+        now: the moment that stop marks carry.
+    """
+
+    def __init__(self, now: datetime) -> None:
+        self._now = now
+        self._dialect = KaiDialect()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What KAI enforces."""
+        return KAI
+
+    @property
+    def dialect(self) -> Dialect:
+        """KAI's annotations."""
+        return self._dialect
+
+    def render(self, plan: Plan, stage: int, snapshot: Snapshot) -> RenderedStage:
+        """Turn one stage into changes; see the port."""
+        plan, along = with_all_replicas(with_seats_as_they_are(plan, snapshot), stage, snapshot, stays_on_node=True)
+        nodes_of = nodes_of_workloads(plan)
+        draft = draft_stage(plan, stage, snapshot, _seat_slice, self._now)
+        warnings = [*along, *draft.warnings, *check_kinds(KAI, draft.recommendations)]
+        for card in draft.cards:
+            _check_card(card, snapshot)
+
+        def template_fields(owner: Manifest, kind: str, staying: Sequence[Target]) -> Mapping[str, str | None]:
+            if not any(entry.new for entry in staying):
+                return {}
+            _check_owner(owner, kind)
+            fields = _share_fields(owner, kind, staying)
+            return fields | pin_fields(owner, nodes_of.get(staying[0].seat.workload, ()))
+
+        owners = owner_changes(draft, snapshot, template_fields, self._now)
+        return RenderedStage(
+            stage=stage,
+            changes=(*pin_changes(draft, snapshot, nodes_of), *owners),
+            moves=draft.moves,
+            warnings=tuple(dict.fromkeys([*warnings, *_packing_warnings(draft, snapshot)])),
+        )
+
+
+def _seat_slice(card: CardPlacement, part: PlacedSlice) -> SeatSlice:
+    if part.mig_profile is not None:
+        raise Refused(f"cannot give {part.pod_id} a MIG instance with KAI: it cuts no cards; enforcer.backend=mig does")
+    if is_whole(card, part):
+        return counted_slice(part.container, card.node or "", CARD_RESOURCE)
+    return SeatSlice(
+        container=part.container,
+        card=None,
+        framebuffer_mib=max(1, part.framebuffer_bytes // MIB),
+        core_percent=0,
+        priority=None,
+        node=card.node,
+        resource=FRAMEBUFFER_ANNOTATION,
+    )
+
+
+def _check_card(card: CardPlacement, snapshot: Snapshot) -> None:
+    """Refuse what KAI's books can't hold."""
+    check_isolation(card, snapshot, KAI)
+    if all(is_whole(card, part) for part in card.slices):
+        return
+    node = node_of(snapshot, card.node or "")
+    registered = label_number(node, FRAMEBUFFER_LABEL)
+    if registered is None:
+        raise Refused(
+            f"cannot share card {card.card} by framebuffer: node {card.node} has no label {FRAMEBUFFER_LABEL}, by "
+            "which KAI turns MiB into a fraction"
+        )
+    granted = granted_mib(card)
+    if granted > registered:
+        raise Refused(
+            f"cannot grant {granted} MiB on card {card.card}: node {card.node} registers {registered} MiB, and KAI's "
+            "fractions of a card never add up to more than one"
+        )
+
+
+def _check_owner(owner: Manifest, kind: str) -> None:
+    """KAI places pods of its own only; which queue a team pays from is nobody's guess."""
+    name = f"{kind} {owner['metadata']['namespace']}/{owner['metadata']['name']}"
+    scheduler = field_of(owner, "spec.template.spec.schedulerName")
+    if scheduler != SCHEDULER:
+        raise Refused(
+            f"cannot change {name}: its pods are placed by schedulerName={scheduler}, and KAI shares cards among pods "
+            f"of {SCHEDULER} only"
+        )
+    labels = {**owner["metadata"].get("labels", {}), **template_of(owner).get("metadata", {}).get("labels", {})}
+    if QUEUE_LABEL not in labels:
+        raise Refused(f"cannot change {name}: it has no label {QUEUE_LABEL}, and KAI places no pod without a queue")
+
+
+def _share_fields(owner: Manifest, kind: str, staying: Sequence[Target]) -> dict[str, str | None]:
+    """Annotations and resources of a template for the new seats of its pods.
+
+    Raises:
+        Refused: its pods would have to ask for different things, or for more than an annotation can say.
+    """
+    name = f"{kind} {owner['metadata']['namespace']}/{owner['metadata']['name']}"
+    wanted = {_asked(entry) for entry in staying if entry.after}
+    if len(wanted) != 1:
+        raise Refused(f"cannot change {name}: its pods would ask for {len(wanted)} different shares in one template")
+    (shares,) = wanted
+    annotations: dict[str, str | None] = dict.fromkeys(
+        (FRAMEBUFFER_ANNOTATION, FRACTION_ANNOTATION, CARDS_ANNOTATION, CONTAINER_ANNOTATION)
+    )
+    fields: dict[str, str | None] = {}
+    containers = template_of(owner)["spec"]["containers"]
+    if shares[0][2] == CARD_RESOURCE:
+        fields |= resource_fields(owner, kind, staying)
+    else:
+        if len({share[:2] for share in shares}) > 1:
+            raise Refused(f"cannot change {name}: KAI shares cards with one container of a pod, in equal parts")
+        container, mib, _ = shares[0]
+        annotations[FRAMEBUFFER_ANNOTATION] = str(mib)
+        annotations[CARDS_ANNOTATION] = str(len(shares)) if len(shares) > 1 else None
+        annotations[CONTAINER_ANNOTATION] = None if container == containers[0]["name"] else container
+        # Whoever shares asks the device plugin for nothing: KAI's reservation does.
+        for entry in containers:
+            for resource in devices_of(entry):
+                for part in ("limits", "requests"):
+                    if resource in entry["resources"].get(part, {}):
+                        fields[f"spec.template.spec.containers[{entry['name']}].resources.{part}[{resource}]"] = None
+    fields |= {f"{_ANNOTATIONS}[{key}]": value for key, value in annotations.items()}
+    changed = {path: value for path, value in fields.items() if field_of(owner, path) != value}
+    if kind == "Job" and changed:
+        raise Refused(f"cannot change {name}: a Job's template can't be changed; make the Job anew")
+    return changed
+
+
+def _asked(target: Target) -> tuple[tuple[str, int, str], ...]:
+    return tuple(sorted((part.container, part.framebuffer_mib, part.resource or "") for part in target.after))
+
+
+def _packing_warnings(draft: StageDraft, snapshot: Snapshot) -> list[str]:
+    """Nodes whose slices KAI may pack onto more cards than the plan does, since they are of several sizes."""
+    found = []
+    for node in dict.fromkeys(card.node for card in draft.cards):
+        cards = [card for card in draft.plan.placement if card.node == node]
+        sizes = {part.framebuffer_bytes // MIB for card in cards for part in card.slices if not is_whole(card, part)}
+        free = offered(node_of(snapshot, node or ""), CARD_RESOURCE) - len(cards)
+        if len(sizes) > 1 and free > 0:
+            found.append(
+                f"KAI chooses which slices share a card: those of node {node} are of {len(sizes)} sizes, so it may use "
+                f"more than the plan's {len(cards)} cards there; what is really free is seen when they are placed"
+            )
+    return found

@@ -1,0 +1,307 @@
+"""MIG through the operator's mig-manager: a layout per node, a label that starts it, pods that ask for instances.
+
+mig-manager clears no pods away. Where a card changes its mode, it clears every card that its configuration names and
+resets all cards of the node, and it holds a node for cut only when all of them are as the configuration says. So that
+names every card of the node, and a node is cut when all its cards are empty: pods on it of which the stage says nothing
+stand against that, and the refusal names them. Cards are named by the driver's number, which neither node nor pod
+tells, so the plan's layouts are dealt to the node's cards in turn (they are of one model); that the node is done is
+seen by the instances that it offers.
+
+A card is really free when its node offers it whole and nobody asks for it; an instance that nobody asks for frees
+nothing.
+
+Sources: NVIDIA/mig-parted:api/spec/v1/spec.go, NVIDIA/mig-parted:cmd/nvidia-mig-parted/assert/config.go,
+NVIDIA/mig-parted:cmd/nvidia-mig-parted/apply/mode.go (ClearMigConfig, ResetAllGPUs),
+NVIDIA/mig-parted:pkg/mig/reconfigure/reconfigure.go, NVIDIA/k8s-device-plugin:internal/lm/mig-strategy.go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import yaml
+
+from enforcer.backend import NodeStep, RenderedStage
+from enforcer.backends.alike import with_seats_as_they_are
+from enforcer.backends.device_plugin import (
+    CARD_RESOURCE,
+    CARDS_LABEL,
+    DevicePluginDialect,
+    counted_slice,
+    label_number,
+    offered,
+    resource_fields,
+)
+from enforcer.backends.node_change import by_object, leaving_pods
+from enforcer.backends.node_pin import node_of, nodes_of_workloads, pin_changes, pin_fields
+from enforcer.backends.stage import (
+    StageDraft,
+    Target,
+    check_kinds,
+    draft_stage,
+    field_changes,
+    owner_changes,
+    owner_field_changes,
+)
+from enforcer.dialect import Dialect, ObjectKey, SeatSlice
+from enforcer.manifest import Manifest, field_of
+from enforcer.snapshot import Snapshot
+from fleet.capability import Capabilities
+from fleet.capability_mig import MIG
+from fleet.catalogue import find_model
+from fleet.decisions import CardPlacement, PlacedSlice, Plan
+from fleet.errors import Corrupt, Refused
+from fleet.grammar_mig import is_mig_profile
+from fleet.inventory import CardModelName
+from fleet.outcomes import Change
+
+CONFIG_LABEL = "nvidia.com/mig.config"
+STATE_LABEL = "nvidia.com/mig.config.state"
+STRATEGY_LABEL = "nvidia.com/mig.strategy"
+
+MIG_CONFIGS: tuple[ObjectKey, ...] = (
+    ("ConfigMap", "gpu-operator", "custom-mig-config"),
+    ("ConfigMap", "gpu-operator", "custom-mig-parted-config"),
+    ("ConfigMap", "gpu-operator", "mig-parted-config"),
+)
+"""Where installations keep layouts of their own, as the operator's documentation shows it; the first that there is
+counts. Its own `default-mig-parted-config` is none of them: the operator writes that back."""
+
+MIG_CONFIG_FIELD = "data[config.yaml]"
+
+Layout = tuple[tuple[str, int], ...]
+"""Instances of one card: how many of each profile, sorted by profile; empty where it stays whole."""
+
+
+class MigBackend:
+    """Cards cut by mig-manager, instances handed out by the device plugin (the port `Backend`).
+
+    Args:
+        now: the moment that stop marks carry.
+    """
+
+    def __init__(self, now: datetime) -> None:
+        self._now = now
+        self._dialect = DevicePluginDialect(MIG_CONFIGS)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What MIG enforces."""
+        return MIG
+
+    @property
+    def dialect(self) -> Dialect:
+        """Resources and labels of the device plugin."""
+        return self._dialect
+
+    def render(self, plan: Plan, stage: int, snapshot: Snapshot) -> RenderedStage:
+        """Turn one stage into changes; see the port."""
+        plan = with_seats_as_they_are(plan, snapshot)
+        nodes_of = nodes_of_workloads(plan)
+        draft = draft_stage(plan, stage, snapshot, _seat_slice, self._now)
+        warnings = [*draft.warnings, *check_kinds(MIG, draft.recommendations)]
+        changes: list[Change] = []
+        steps: list[NodeStep] = []
+        named = {pod for entry in draft.recommendations for pod in entry.pods}
+        for card in plan.placement:
+            # Also where nobody moves: two pods with a whole card each look the same as two on one.
+            if any(part.pod_id in named for part in card.slices):
+                _check_card(card)
+        for name in dict.fromkeys(card.node or "" for card in draft.cards):
+            cards = [card for card in plan.placement if card.node == name]
+            found, step = _node_change(name, cards, draft, snapshot)
+            changes += found
+            steps += [] if step is None else [step]
+        changes += pin_changes(draft, snapshot, nodes_of)
+
+        def template_fields(owner: Manifest, kind: str, staying: Sequence[Target]) -> Mapping[str, str | None]:
+            fields = resource_fields(owner, kind, staying)
+            if any(entry.new for entry in staying):
+                fields |= pin_fields(owner, nodes_of.get(staying[0].seat.workload, ()))
+            return fields
+
+        owners = owner_changes(draft, snapshot, template_fields, self._now)
+        return RenderedStage(
+            stage=stage,
+            changes=(*by_object(changes), *owners),
+            moves=draft.moves,
+            warnings=tuple(dict.fromkeys(warnings)),
+            node_steps=tuple(steps),
+        )
+
+
+def layout_of(card: CardPlacement) -> Layout:
+    """The instances that a plan wants of a card."""
+    counts = Counter(part.mig_profile for part in card.slices if part.mig_profile is not None)
+    return tuple(sorted(counts.items()))
+
+
+def instance_resource(profile: str) -> str:
+    """The resource of a profile under the strategy `mixed`: that of `1g.10gb+me` is `nvidia.com/mig-1g.10gb.me`."""
+    return f"nvidia.com/mig-{profile.replace('+', '.')}"
+
+
+def node_layouts(cards: int, layouts: Sequence[Layout]) -> list[dict[str, Any]]:
+    """mig-parted's configuration of a node: every card of it by number, cut ones first, the others whole.
+
+    Args:
+        cards: cards of the node.
+        layouts: layouts of its cards that are cut.
+    """
+    of_layout: dict[Layout, list[int]] = {}
+    dealt = [*sorted(layouts, key=lambda layout: (-sum(count for _, count in layout), layout))]
+    for number in range(cards):
+        of_layout.setdefault(dealt[number] if number < len(dealt) else (), []).append(number)
+    return [
+        {"devices": numbers, "mig-enabled": True, "mig-devices": dict(layout)}
+        if layout
+        else {"devices": numbers, "mig-enabled": False}
+        for layout, numbers in of_layout.items()
+    ]
+
+
+def with_layouts(current: str | None, name: str, layouts: Sequence[Mapping[str, Any]]) -> str:
+    """The content of mig-manager's ConfigMap with one more configuration; the others are kept, their comments are not.
+
+    Raises:
+        Corrupt: the content is not mig-parted's.
+    """
+    try:
+        content = yaml.safe_load(current or "") or {}
+    except (yaml.YAMLError, RecursionError) as exc:
+        raise Corrupt("cannot read mig-manager's configuration: no YAML") from exc
+    known = content.get("mig-configs", {}) if isinstance(content, dict) else None
+    if not isinstance(known, dict) or content.get("version", "v1") != "v1":
+        raise Corrupt("cannot read mig-manager's configuration: no map of version v1 with mig-configs")
+    content = {"version": "v1", **content, "mig-configs": {**known, name: [dict(entry) for entry in layouts]}}
+    return yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=120)
+
+
+def _node_change(
+    node: str, cards: Sequence[CardPlacement], draft: StageDraft, snapshot: Snapshot
+) -> tuple[list[Change], NodeStep | None]:
+    """Configuration and label of a node, and what must be over before they are written; nothing where all is cut."""
+    manifest = node_of(snapshot, node)
+    promised: Counter[str] = Counter()
+    for card in cards:
+        promised.update({instance_resource(profile): count for profile, count in layout_of(card)})
+    whole = sum(not layout_of(card) for card in cards)
+    if all(offered(manifest, resource) >= count for resource, count in _needed(node, promised, draft, snapshot)) and (
+        offered(manifest, CARD_RESOURCE) >= whole
+    ):
+        return [], None
+    count = _check_node(manifest, cards)
+    if not promised:
+        raise Refused(
+            f"cannot place {whole} whole cards on node {node}: it offers {offered(manifest, CARD_RESOURCE)}, the "
+            "others are cut; undo the plan that cut them first"
+        )
+    config = next((snapshot.configs[key] for key in MIG_CONFIGS if key in snapshot.configs), None)
+    if config is None:
+        names = ", ".join(f"{namespace}/{name}" for _, namespace, name in MIG_CONFIGS)
+        raise Refused(
+            f"cannot cut cards of node {node}: none of the ConfigMaps {names} is there; make one and name it in the "
+            "operator's ClusterPolicy as migManager.config.name (its own default is written back by the operator)"
+        )
+    entries = node_layouts(count, [layout_of(card) for card in cards if layout_of(card)])
+    digest = hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()[:12]
+    name = f"gputide-{digest}"
+    text = with_layouts(field_of(config, MIG_CONFIG_FIELD), name, entries)
+    recommendation = draft.recommendations[0].id
+    changes = field_changes(config, {MIG_CONFIG_FIELD: text}, recommendation)
+    label = f"metadata.labels[{CONFIG_LABEL}]"
+    if field_of(manifest, label) != name:
+        changes += owner_field_changes(manifest, {label: name}, draft.plan.plan_id, recommendation)
+    step = NodeStep(
+        node=node,
+        leaving=leaving_pods(node, draft, snapshot, "cut (mig-manager resets all of them when one changes its mode)"),
+        done_field=f"metadata.labels[{STATE_LABEL}]",
+        done_value="success",
+        failed_value="failed",
+        # The state may still be that of the last cut; what the node offers is not.
+        advertised=tuple(
+            (f"status.allocatable[{resource}]", str(number))
+            for resource, number in sorted({**promised, CARD_RESOURCE: count - len(cards) + whole}.items())
+        ),
+    )
+    return changes, step
+
+
+def _needed(node: str, promised: Mapping[str, int], draft: StageDraft, snapshot: Snapshot) -> list[tuple[str, int]]:
+    """Instances that a node must offer: the plan's, and those of pods of which the plan knows nothing."""
+    known = {part.pod_id for card in draft.plan.placement for part in card.slices}
+    needed = Counter(promised)
+    for seat in snapshot.seats.values():
+        if seat.node == node and seat.pod_id not in known:
+            needed.update(part.resource for part in seat.slices if part.resource is not None)
+    return sorted((resource, count) for resource, count in needed.items() if resource in promised)
+
+
+def _check_node(manifest: Manifest, cards: Sequence[CardPlacement]) -> int:
+    """How many cards a node has that can be cut by label, at least as many as the plan uses."""
+    models = sorted({card.card_model for card in cards})
+    if len(models) > 1:
+        raise Refused(
+            f"cannot cut cards of node {cards[0].node}: it has {', '.join(models)}, and nobody tells mig-parted which "
+            "number is which"
+        )
+    name, labels = manifest["metadata"]["name"], manifest["metadata"].get("labels", {})
+    if labels.get("nvidia.com/mig.capable") == "false":
+        raise Refused(f"cannot cut cards of node {name}: nvidia.com/mig.capable=false")
+    strategy = labels.get(STRATEGY_LABEL)
+    if strategy != "mixed":
+        raise Refused(
+            f"cannot cut cards of node {name} by the plan: {STRATEGY_LABEL}={strategy}, and pods can ask for a profile "
+            "only where the device plugin's strategy is mixed (operator: mig.strategy=mixed)"
+        )
+    count = label_number(manifest, CARDS_LABEL)
+    if count is None or count < len(cards):
+        raise Refused(
+            f"cannot cut cards of node {name}: by its label {CARDS_LABEL} it has {count} cards, the plan uses "
+            f"{len(cards)}"
+        )
+    return count
+
+
+def _check_card(card: CardPlacement) -> None:
+    """Refuse layouts that no card of the model can have, whoever wrote the plan."""
+    layout = layout_of(card)
+    if not layout:
+        pods = {part.pod_id for part in card.slices}
+        if len(pods) > 1:
+            raise Refused(
+                f"cannot put {len(pods)} pods on card {card.card}: no instance is planned on it, and a whole card has "
+                "one pod"
+            )
+        return
+    without = next((part.pod_id for part in card.slices if part.mig_profile is None), None)
+    if without is not None:
+        raise Refused(f"cannot leave {without} on card {card.card}: it is to be cut, and {without} has no instance")
+    model = find_model(CardModelName(card.card_model))
+    family = None if model is None else model.mig
+    if family is None:
+        raise Refused(f"cannot cut card {card.card}: {card.card_model} is not known to be cut by MIG")
+    profiles = {profile.name: profile for profile in family.profiles}
+    memory = compute = 0
+    for name, count in layout:
+        profile = profiles.get(name)
+        if profile is None or not is_mig_profile(name) or count > profile.count_max:
+            known = ", ".join(f"{entry.name} x {entry.count_max}" for entry in family.profiles)
+            raise Refused(f"cannot cut {count} x {name} from card {card.card}: {card.card_model} has {known}")
+        memory += count * profile.memory_slices
+        compute += count * profile.compute_slices
+    if memory > family.memory_slices or compute > family.compute_slices:
+        raise Refused(
+            f"cannot cut {dict(layout)} from card {card.card}: that is {compute} compute and {memory} memory slices, "
+            f"{card.card_model} has {family.compute_slices} and {family.memory_slices}"
+        )
+
+
+def _seat_slice(card: CardPlacement, part: PlacedSlice) -> SeatSlice:
+    resource = CARD_RESOURCE if part.mig_profile is None else instance_resource(part.mig_profile)
+    return counted_slice(part.container, card.node or "", resource)

@@ -1,0 +1,162 @@
+"""HAMi's node configuration (`nodeconfig`): memory scaling, split count and operating mode of single nodes.
+
+A node's entry overrides the chart's values; the device plugin reads it when it starts, so its pod on that node starts
+anew. Running pods keep what they have, except in a change of mode, for which the node's cards must be empty. Sources:
+Project-HAMi/HAMi:pkg/device/nvidia/device.go (DevicePluginConfigs), Project-HAMi/HAMi#705,
+Project-HAMi/HAMi:docs/develop/dynamic-mig.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from enforcer.backend import NodeStep
+from enforcer.backends.card_fit import CORE_MODE, MIG_MODE, granted_mib, mode_of
+from enforcer.backends.grant_backend import NodeChanges
+from enforcer.backends.stage import StageDraft, field_changes
+from enforcer.dialect import ObjectKey
+from enforcer.manifest import field_of, workload_parts
+from enforcer.snapshot import Snapshot
+from fleet.decisions import CardPlacement
+from fleet.errors import Corrupt, Refused
+from fleet.units import MIB
+
+NODE_CONFIG_FIELD = "data[config.json]"
+
+MIG_MANAGER_LABEL = "nvidia.com/mig.config"
+"""On a node whose cards NVIDIA's MIG manager cuts; HAMi must not be asked to do the same there."""
+
+Setting = float | int | str
+
+
+def node_config_changes(draft: StageDraft, snapshot: Snapshot, config: ObjectKey, plugin: ObjectKey) -> NodeChanges:
+    """What the nodes' configuration must say so that their cards hold what a stage puts on them.
+
+    Args:
+        draft: the stage.
+        snapshot: the cluster; its `configs` hold the ConfigMap where there is one.
+        config: the ConfigMap.
+        plugin: the device plugin's DaemonSet.
+
+    Returns:
+        One change of the ConfigMap and the plugin pods to start anew, or nothing where all fits.
+
+    Raises:
+        Refused: a card is over-granted by slices that are not marked so, a mode can't be switched, or there is no such
+            ConfigMap.
+        Corrupt: the ConfigMap is not HAMi's.
+    """
+    wanted: dict[str, dict[str, Setting]] = {}
+    for card in draft.cards:
+        for key, value in _settings_of(card, snapshot).items():
+            entry = wanted.setdefault(snapshot.cards[card.card].node, {})
+            if key == "operatingmode" and entry.get(key, value) != value:
+                raise Refused(
+                    f"cannot share cards of node {snapshot.cards[card.card].node} in modes {entry[key]} and {value}: "
+                    "operatingmode is a node's"
+                )
+            entry[key] = value if isinstance(value, str) else max(value, entry.get(key, value))
+    if not wanted:
+        return NodeChanges()
+    manifest = snapshot.configs.get(config)
+    if manifest is None:
+        raise Refused(
+            f"cannot set {_shown(wanted)}: there is no ConfigMap {config[1]}/{config[2]}; set "
+            "devicePlugin.deviceMemoryScaling and devicePlugin.deviceSplitCount in the chart"
+        )
+    modes = {node: str(entry["operatingmode"]) for node, entry in wanted.items() if "operatingmode" in entry}
+    for node, mode in modes.items():
+        _check_switch(node, mode, draft, snapshot)
+    recommendation = draft.recommendations[0].id if draft.recommendations else ""
+    new = _merged(field_of(manifest, NODE_CONFIG_FIELD), wanted, config)
+    return NodeChanges(
+        changes=tuple(field_changes(manifest, {NODE_CONFIG_FIELD: new}, recommendation)),
+        steps=tuple(_step(node, modes.get(node), snapshot, plugin) for node in sorted(wanted)),
+    )
+
+
+def plugin_pods(node: str, snapshot: Snapshot, plugin: ObjectKey) -> tuple[tuple[str, str], ...]:
+    """Pods of the device plugin's DaemonSet on a node, `(namespace, name)`."""
+    return tuple(
+        (seat.namespace, seat.pod)
+        for seat in snapshot.seats.values()
+        if seat.node == node and workload_parts(seat.workload) == (plugin[1], "DaemonSet", plugin[2])
+    )
+
+
+def _settings_of(card: CardPlacement, snapshot: Snapshot) -> Mapping[str, Setting]:
+    standing = snapshot.cards[card.card]
+    found: dict[str, Setting] = {}
+    if card.node_mode is not None and card.node_mode != (standing.mode or CORE_MODE):
+        found["operatingmode"] = card.node_mode
+    if mode_of(card, snapshot) == MIG_MODE:
+        # Neither scaling nor splitting applies to instances.
+        return found
+    granted = granted_mib(card)
+    if granted > standing.framebuffer_mib:
+        if not any(part.oversubscribed for part in card.slices):
+            raise Refused(
+                f"cannot grant {granted} MiB on card {card.card}: its node registers {standing.framebuffer_mib} MiB, "
+                "and no slice on it is marked oversubscribed"
+            )
+        found["devicememoryscaling"] = math.ceil(granted * MIB / card.framebuffer_bytes * 100 + 1) / 100
+    if len(card.slices) > standing.slices_max:
+        found["devicesplitcount"] = len(card.slices)
+    return found
+
+
+def _check_switch(node: str, mode: str, draft: StageDraft, snapshot: Snapshot) -> None:
+    """A node changes its mode whole, while nobody is on it."""
+    labels = snapshot.nodes.get(node, {}).get("metadata", {}).get("labels", {})
+    if mode == MIG_MODE and MIG_MANAGER_LABEL in labels:
+        raise Refused(
+            f"cannot switch node {node} to mode mig: its label {MIG_MANAGER_LABEL} hands its cards to NVIDIA's MIG "
+            "manager, and only one of the two may cut them"
+        )
+    own = {card.card for card in snapshot.cards.values() if card.node == node}
+    for card in draft.plan.placement:
+        if card.card in own and card.slices and (card.node_mode or CORE_MODE) != mode:
+            raise Refused(
+                f"cannot switch node {node} to mode {mode}: the plan keeps pods on its card {card.card} in mode "
+                f"{card.node_mode or CORE_MODE}, and operatingmode is a node's"
+            )
+    sitting = sorted(seat.pod_id for seat in snapshot.seats.values() if own & set(seat.cards))
+    if sitting:
+        raise Refused(
+            f"cannot switch node {node} to mode {mode}: {len(sitting)} pods sit on its cards, such as {sitting[0]}, "
+            "and a card changes its mode only while it is empty"
+        )
+
+
+def _step(node: str, mode: str | None, snapshot: Snapshot, plugin: ObjectKey) -> NodeStep:
+    own = tuple(sorted(card.card for card in snapshot.cards.values() if card.node == node))
+    return NodeStep(
+        node=node,
+        empty_cards=() if mode is None else own,
+        restarts=plugin_pods(node, snapshot, plugin),
+        done_mode=mode,
+    )
+
+
+def _merged(text: str | None, wanted: Mapping[str, Mapping[str, Setting]], config: ObjectKey) -> str:
+    try:
+        content: dict[str, Any] = json.loads(text or '{"nodeconfig": []}')
+        entries: dict[str, dict[str, Any]] = {entry["name"]: dict(entry) for entry in content.get("nodeconfig", [])}
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as exc:
+        raise Corrupt(
+            f"cannot read ConfigMap {config[1]}/{config[2]}: config.json is no object with a list nodeconfig"
+        ) from exc
+    for node, values in wanted.items():
+        entries.setdefault(node, {"name": node}).update(values)
+    content["nodeconfig"] = [entries[node] for node in sorted(entries)]
+    return json.dumps(content)
+
+
+def _shown(wanted: Mapping[str, Mapping[str, Setting]]) -> str:
+    parts: Sequence[str] = [
+        f"{key}={value} on {node}" for node, entry in sorted(wanted.items()) for key, value in sorted(entry.items())
+    ]
+    return ", ".join(parts)

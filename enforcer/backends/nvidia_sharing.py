@@ -1,0 +1,373 @@
+"""NVIDIA's time-slicing and MPS in the device plugin's words: a configuration per node, and replicas that pods ask for.
+
+All cards of a node are shared alike, into as many replicas as its fullest card of the plan has slices. A node that
+changes its way is emptied first: what runs there holds its card under the old resource, of which the new one knows
+nothing, so a card would be handed out twice. Pods are kept on the nodes that the plan gives them (`node_pin`).
+
+Which of a node's cards a replica lies on is the plugin's choice, and it takes the least used one. So a slice is right
+only if any pods that may come to a node fit one of its cards together; and a card that the plan frees is really free
+where its node has no pod left. On a node that keeps some, the plan's freed cards are free replicas, which is said.
+
+Sources: NVIDIA/k8s-device-plugin:README.md, NVIDIA/k8s-device-plugin:api/config/v1/sharing.go,
+NVIDIA/k8s-device-plugin:cmd/config-manager/main.go, NVIDIA/k8s-device-plugin:cmd/mps-control-daemon/mps/daemon.go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import yaml
+
+from enforcer.backend import NodeStep, RenderedStage
+from enforcer.backends.alike import with_all_replicas, with_seats_as_they_are
+from enforcer.backends.card_fit import check_isolation, is_whole
+from enforcer.backends.device_plugin import (
+    CARD_RESOURCE,
+    CARDS_LABEL,
+    SHARED_RESOURCE,
+    DevicePluginDialect,
+    counted_slice,
+    label_number,
+    offered,
+    resource_fields,
+)
+from enforcer.backends.node_change import by_object, leaving_pods
+from enforcer.backends.node_pin import node_of, nodes_of_workloads, pin_changes, pin_fields
+from enforcer.backends.stage import (
+    StageDraft,
+    Target,
+    check_kinds,
+    draft_stage,
+    field_changes,
+    owner_changes,
+    owner_field_changes,
+)
+from enforcer.dialect import Dialect, ObjectKey, SeatSlice
+from enforcer.manifest import Manifest, field_of
+from enforcer.snapshot import Snapshot
+from fleet.capability import Capabilities, CorePolicy
+from fleet.capability_nvidia_sharing import MPS, TIME_SLICING
+from fleet.decisions import CardPlacement, PlacedSlice, Plan
+from fleet.errors import Corrupt, Refused
+from fleet.inventory import WorkloadId
+from fleet.outcomes import Change
+from fleet.units import GIB, MIB
+
+CONFIG_LABEL = "nvidia.com/device-plugin.config"
+"""Label of a node: which key of the plugin's ConfigMap counts for it."""
+
+PLUGIN_CONFIGS: tuple[ObjectKey, ...] = (
+    ("ConfigMap", "gpu-operator", "device-plugin-config"),
+    ("ConfigMap", "gpu-operator", "time-slicing-config"),
+    ("ConfigMap", "gpu-operator", "time-slicing-config-all"),
+    ("ConfigMap", "nvidia-device-plugin", "nvidia-device-plugin-configs"),
+    ("ConfigMap", "nvidia-device-plugin", "nvidia-plugin-configs"),
+)
+"""Where installations keep the plugin's configurations, as its documentation and the operator's show it; the first that
+there is counts."""
+
+_OWN_PREFIX = "gputide-"
+"""Of the configurations that are written here."""
+
+_RATIO_SLACK = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedNode:
+    """One node whose cards are shared after the plan.
+
+    Attributes:
+        node: name.
+        replicas: into how many replicas each of its cards is shared.
+        cards: cards of the plan on it.
+        visitors: slices of all pods that may come to it, its own and those of workloads that sit on it.
+    """
+
+    node: str
+    replicas: int
+    cards: tuple[CardPlacement, ...]
+    visitors: tuple[PlacedSlice, ...]
+
+
+class NvidiaSharingBackend:
+    """One of the plugin's two ways to share cards (the port `Backend`).
+
+    Args:
+        now: the moment that stop marks carry.
+        capabilities: `TIME_SLICING` or `MPS`.
+        section: what the way is called in the plugin's configuration.
+    """
+
+    def __init__(self, now: datetime, capabilities: Capabilities, section: str) -> None:
+        self._now = now
+        self._capabilities = capabilities
+        self._section = section
+        self._dialect = DevicePluginDialect(PLUGIN_CONFIGS)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it enforces."""
+        return self._capabilities
+
+    @property
+    def dialect(self) -> Dialect:
+        """Resources and labels of the device plugin."""
+        return self._dialect
+
+    def render(self, plan: Plan, stage: int, snapshot: Snapshot) -> RenderedStage:
+        """Turn one stage into changes; see the port."""
+        plan, along = with_all_replicas(with_seats_as_they_are(plan, snapshot), stage, snapshot, stays_on_node=False)
+        nodes_of = nodes_of_workloads(plan)
+        shared = shared_nodes(plan, nodes_of)
+
+        def seater(card: CardPlacement, part: PlacedSlice) -> SeatSlice:
+            is_shared = card.node in shared
+            return counted_slice(part.container, card.node or "", SHARED_RESOURCE if is_shared else CARD_RESOURCE)
+
+        draft = draft_stage(plan, stage, snapshot, seater, self._now)
+        warnings = [*along, *draft.warnings, *check_kinds(self._capabilities, draft.recommendations)]
+        changes: list[Change] = []
+        steps: list[NodeStep] = []
+        for card in draft.cards:
+            if card.node not in shared:
+                _check_whole(card, snapshot)
+        for name in dict.fromkeys(card.node for card in draft.cards if card.node in shared):
+            node = shared[name or ""]
+            self._check(node, snapshot)
+            found, step = self._node_change(node, draft, snapshot)
+            changes += found
+            steps += [] if step is None else [step]
+            warnings += _freed_warnings(node, _cards_of(node_of(snapshot, node.node)))
+            warnings += self._burst_warnings(node)
+        changes += pin_changes(draft, snapshot, nodes_of)
+
+        def template_fields(owner: Manifest, kind: str, staying: Sequence[Target]) -> Mapping[str, str | None]:
+            fields = resource_fields(owner, kind, staying, one_per_container=True)
+            if any(entry.new for entry in staying):
+                fields |= pin_fields(owner, nodes_of.get(staying[0].seat.workload, ()))
+            return fields
+
+        owners = owner_changes(draft, snapshot, template_fields, self._now)
+        return RenderedStage(
+            stage=stage,
+            changes=(*by_object(changes), *owners),
+            moves=draft.moves,
+            warnings=tuple(dict.fromkeys(warnings)),
+            node_steps=tuple(steps),
+        )
+
+    def _check(self, node: SharedNode, snapshot: Snapshot) -> None:
+        """Refuse what replicas can't hold; every refusal names the fact."""
+        most = self._capabilities.slices_per_card_max
+        if node.replicas > most:
+            raise Refused(
+                f"cannot share a card of node {node.node} {node.replicas} times with {self._capabilities.backend}: "
+                f"slices_per_card_max={most}"
+            )
+        for card in node.cards:
+            check_isolation(card, snapshot, self._capabilities)
+            for part in card.slices:
+                if part.mig_profile is not None:
+                    raise Refused(
+                        f"cannot give {part.pod_id} a MIG instance on node {node.node}: its cards are shared by "
+                        f"{self._capabilities.backend}, and enforcer.backend=mig cuts"
+                    )
+                if is_whole(card, part):
+                    raise Refused(
+                        f"cannot leave {part.pod_id} card {card.card} alone: others share cards of node {node.node}, "
+                        "and the device plugin shares all cards of a node alike"
+                    )
+        if self._capabilities is MPS:
+            _check_portions(node)
+        else:
+            _check_together(node)
+
+    def _burst_warnings(self, node: SharedNode) -> list[str]:
+        bursting = sum(part.core_policy is CorePolicy.BURST for part in node.visitors)
+        if not bursting or self._capabilities is not MPS:
+            return []
+        text = (
+            f"{bursting} pods of node {node.node} are planned to use more while others rest: MPS lends nothing beyond "
+            f"{100 // node.replicas} % of the threads"
+        )
+        return [text]
+
+    def _node_change(
+        self, node: SharedNode, draft: StageDraft, snapshot: Snapshot
+    ) -> tuple[list[Change], NodeStep | None]:
+        """Configuration and label of a node, and what must be over before they are written; nothing if it is done."""
+        manifest = node_of(snapshot, node.node)
+        recommendation = draft.recommendations[0].id
+        config = next((snapshot.configs[key] for key in PLUGIN_CONFIGS if key in snapshot.configs), None)
+        if config is None:
+            names = ", ".join(f"{namespace}/{name}" for _, namespace, name in PLUGIN_CONFIGS)
+            raise Refused(
+                f"cannot share cards of node {node.node}: none of the ConfigMaps {names} is there; let the device "
+                "plugin read its configurations from one (chart value config.name; in the operator's ClusterPolicy "
+                "devicePlugin.config.name)"
+            )
+        text = sharing_config(_current_config(config, manifest), self._section, node.replicas)
+        key = f"{_OWN_PREFIX}{self._section.lower()}-{node.replicas}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        cards = _cards_of(manifest)
+        if cards < len(node.cards):
+            raise Refused(
+                f"cannot share cards of node {node.node}: by its label {CARDS_LABEL} or what it offers it has {cards} "
+                f"cards, and the plan uses {len(node.cards)}"
+            )
+        advertised = cards * node.replicas
+        label = f"metadata.labels[{CONFIG_LABEL}]"
+        changes = field_changes(config, {f"data[{key}]": text}, recommendation)
+        if field_of(manifest, label) != key:
+            changes += owner_field_changes(manifest, {label: key}, draft.plan.plan_id, recommendation)
+        if not changes and offered(manifest, SHARED_RESOURCE) == advertised:
+            return [], None
+        step = NodeStep(
+            node=node.node,
+            leaving=leaving_pods(node.node, draft, snapshot, "shared in another way"),
+            done_field=f"status.allocatable[{SHARED_RESOURCE}]",
+            done_value=str(advertised),
+        )
+        return changes, step
+
+
+class TimeSlicingBackend(NvidiaSharingBackend):
+    """`sharing.timeSlicing`: replicas that take turns.
+
+    Args:
+        now: the moment that stop marks carry.
+    """
+
+    def __init__(self, now: datetime) -> None:
+        super().__init__(now, TIME_SLICING, "timeSlicing")
+
+
+class MpsBackend(NvidiaSharingBackend):
+    """`sharing.mps`: replicas with an equal part each of framebuffer and threads.
+
+    Args:
+        now: the moment that stop marks carry.
+    """
+
+    def __init__(self, now: datetime) -> None:
+        super().__init__(now, MPS, "mps")
+
+
+def shared_nodes(plan: Plan, nodes_of: Mapping[WorkloadId, tuple[str, ...]]) -> dict[str, SharedNode]:
+    """Nodes on which a card has more than one slice after the plan, by name.
+
+    Args:
+        plan: the plan.
+        nodes_of: nodes of each workload.
+    """
+    cards: dict[str, list[CardPlacement]] = {}
+    slices_of: dict[WorkloadId, list[PlacedSlice]] = {}
+    for card in plan.placement:
+        cards.setdefault(card.node or "", []).append(card)
+        for part in card.slices:
+            slices_of.setdefault(part.workload, []).append(part)
+    found = {}
+    for node, own in sorted(cards.items()):
+        replicas = max(len(card.slices) for card in own)
+        if replicas > 1:
+            visitors = [part for name, nodes in nodes_of.items() if node in nodes for part in slices_of[name]]
+            found[node] = SharedNode(node=node, replicas=replicas, cards=tuple(own), visitors=tuple(visitors))
+    return found
+
+
+def sharing_config(current: str | None, section: str, replicas: int) -> str:
+    """The plugin's configuration of a node that shares its cards; what else stood in the node's own is kept.
+
+    Replicas have a resource of their own (`renameByDefault`), and nobody gets two: two are not twice as much.
+
+    Args:
+        current: what counts for the node now, None where nothing does.
+        section: `timeSlicing` or `mps`.
+        replicas: per card.
+
+    Raises:
+        Corrupt: what counts now is no YAML map.
+    """
+    content: dict[str, object] = {"version": "v1"}
+    if current is not None:
+        try:
+            loaded = yaml.safe_load(current)
+        except (yaml.YAMLError, RecursionError) as exc:
+            raise Corrupt("cannot read the device plugin's configuration: no YAML") from exc
+        if loaded is not None and not isinstance(loaded, dict):
+            raise Corrupt("cannot read the device plugin's configuration: no map")
+        content |= {str(key): value for key, value in (loaded or {}).items() if key != "sharing"}
+    options: dict[str, object] = {"renameByDefault": True, "failRequestsGreaterThanOne": True}
+    options["resources"] = [{"name": CARD_RESOURCE, "replicas": replicas}]
+    content["sharing"] = {section: options}
+    return yaml.safe_dump(content, sort_keys=True)
+
+
+def _current_config(config: Manifest, node: Manifest) -> str | None:
+    """The configuration that counts for a node now: its label's, else the plugin's choice of a default."""
+    data = config.get("data") or {}
+    chosen = node["metadata"].get("labels", {}).get(CONFIG_LABEL)
+    for key in (chosen, "default"):
+        if key is not None and key in data:
+            return field_of(config, f"data[{key}]")
+    return next(iter(data.values())) if len(data) == 1 else None
+
+
+def _check_together(node: SharedNode) -> None:
+    """Nothing keeps a pod within its framebuffer, and nobody knows whom it meets: the largest must fit together."""
+    largest = sorted((part.framebuffer_bytes for part in node.visitors), reverse=True)[: node.replicas]
+    smallest = min(card.framebuffer_bytes for card in node.cards)
+    if sum(largest) > smallest:
+        raise Refused(
+            f"cannot share cards of node {node.node} {node.replicas} times: the {len(largest)} largest pods that may "
+            f"come to it need {sum(largest) / GIB:.1f} GiB, a card has {smallest / GIB:.1f} GiB, and time-slicing says "
+            "nothing of which replicas lie on one card"
+        )
+
+
+def _check_portions(node: SharedNode) -> None:
+    """MPS gives equal parts: of framebuffer the card's over the replicas, of threads a hundred percent over them."""
+    smallest = min(card.framebuffer_bytes for card in node.cards)
+    part_bytes = smallest // node.replicas // MIB * MIB
+    for part in node.visitors:
+        if part.framebuffer_bytes > part_bytes:
+            raise Refused(
+                f"cannot give {part.pod_id} {part.framebuffer_bytes / GIB:.1f} GiB on node {node.node}: MPS shares its "
+                f"cards into {node.replicas} equal parts of {part_bytes / GIB:.1f} GiB"
+            )
+        if part.compute_ratio > 1 / node.replicas + _RATIO_SLACK:
+            raise Refused(
+                f"cannot give {part.pod_id} {part.compute_ratio:.0%} of a card of node {node.node}: MPS gives each of "
+                f"{node.replicas} clients {100 // node.replicas} % of the threads, and lends nothing"
+            )
+
+
+def _freed_warnings(node: SharedNode, cards: int) -> list[str]:
+    if cards <= len(node.cards):
+        return []
+    taken = sum(len(card.slices) for card in node.cards)
+    text = (
+        f"{cards - len(node.cards)} of {cards} cards of node {node.node} are free by the plan, but the device plugin "
+        f"spreads replicas over all of them: what is free there are {cards * node.replicas - taken} replicas, and no "
+        "whole card for sure"
+    )
+    return [text]
+
+
+def _cards_of(node: Manifest) -> int:
+    """How many cards a node has: by its labels, or by what it offers while it offers them whole."""
+    counted = label_number(node, CARDS_LABEL)
+    return offered(node, CARD_RESOURCE) if counted is None else counted
+
+
+def _check_whole(card: CardPlacement, snapshot: Snapshot) -> None:
+    """Whole cards are to be had on nodes that share none."""
+    name = card.node or ""
+    key = node_of(snapshot, name)["metadata"].get("labels", {}).get(CONFIG_LABEL, "")
+    if key.startswith(_OWN_PREFIX):
+        raise Refused(
+            f"cannot give a whole card of node {name}: its cards are shared by configuration {key} of an earlier plan; "
+            "undo that plan first"
+        )

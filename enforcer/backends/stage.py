@@ -1,0 +1,422 @@
+"""What every backend does alike with one stage of a plan: which pods go where, and what of their owners changes.
+
+Pure. A backend makes a draft of the stage (`draft_stage`), says in its own words what a template must hold for the
+seats of its replicas, and gets the changes of the owners (`owner_changes`): its own fields, the scale, the plan's mark
+and the values before. What a backend can't carry out at all is refused here by its record (`check_kinds`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, time
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from enforcer.admission import PLAN_ANNOTATION, PREVIOUS_ANNOTATION
+from enforcer.backend import Move
+from enforcer.cluster import DELETION_COST_ANNOTATION, STOPPED_ANNOTATION
+from enforcer.manifest import Manifest, field_of, values_equal, workload_parts
+from enforcer.seat import WHOLE_CORE_PERCENT, PodSeat, SeatSlice, same_slices
+from enforcer.snapshot import Snapshot
+from fleet.capability import Capabilities, ComputeIsolation, FramebufferIsolation, Oversubscription
+from fleet.decisions import (
+    CardPlacement,
+    Need,
+    PlacedSlice,
+    Plan,
+    Recommendation,
+    RecommendationKind,
+    ScheduledReplicas,
+)
+from fleet.errors import Corrupt, Refused
+from fleet.inventory import WorkloadId
+from fleet.outcomes import Change
+from fleet.units import format_time
+
+STOPPING = (RecommendationKind.RECLAIM, RecommendationKind.FEWER_CARDS)
+"""Kinds of advice that may leave a pod without a place."""
+
+_FIRST_TO_GO = "-1000"
+
+Seater = Callable[[CardPlacement, PlacedSlice], SeatSlice]
+"""Says a planned slice in the backend's words; raises `Refused` where the cluster lacks what it names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One pod of a workload: where it sits, and where it shall sit.
+
+    Attributes:
+        seat: as it sits.
+        new: as it shall sit; empty where it shall be gone, None where it stays as it is.
+        recommendation: what for; empty where it stays.
+    """
+
+    seat: PodSeat
+    new: tuple[SeatSlice, ...] | None
+    recommendation: str
+
+    @property
+    def after(self) -> tuple[SeatSlice, ...]:
+        """Its seat after the stage; empty where it is gone, or waits as before."""
+        return self.seat.slices if self.new is None else self.new
+
+    @property
+    def leaves(self) -> bool:
+        """It shall be gone."""
+        return not self.after and (bool(self.seat.slices) or self.new is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageDraft:
+    """One stage of a plan against the cluster, before it is said in a backend's words.
+
+    Attributes:
+        plan: the plan.
+        stage: number of the stage.
+        recommendations: those of the stage, in order.
+        targets: all pods of each workload in which one moves or goes, in the order of the plan.
+        cards: cards that a moved pod comes to, as they are after the plan.
+        warnings: what holds only in part.
+    """
+
+    plan: Plan
+    stage: int
+    recommendations: tuple[Recommendation, ...]
+    targets: Mapping[WorkloadId, tuple[Target, ...]]
+    cards: tuple[CardPlacement, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """Pods that get another seat, or none."""
+        return tuple(
+            Move(
+                namespace=entry.seat.namespace,
+                pod=entry.seat.pod,
+                workload=entry.seat.workload,
+                old=entry.seat.slices,
+                new=entry.after,
+                recommendation=entry.recommendation,
+            )
+            for targets in self.targets.values()
+            for entry in targets
+            if entry.new is not None
+        )
+
+
+def draft_stage(plan: Plan, stage: int, snapshot: Snapshot, seater: Seater, now: datetime) -> StageDraft:
+    """Which pods a stage brings where.
+
+    Args:
+        plan: the plan.
+        stage: number of the stage; the ones before it count as applied.
+        snapshot: the cluster as it stands.
+        seater: says a planned slice in the backend's words.
+        now: the moment; pods step back by the plan's schedule while one of its windows is open.
+
+    Raises:
+        Refused: there is no such stage, pods are gone, have no place, or claim what can't be true.
+    """
+    wanted = _pods_of_stages(plan, stage)
+    placed: dict[str, list[tuple[CardPlacement, PlacedSlice]]] = {}
+    for card in plan.placement:
+        for part in card.slices:
+            placed.setdefault(part.pod_id, []).append((card, part))
+    recommendations = {entry.id: entry for entry in plan.recommendations}
+    own = tuple(
+        recommendations[name] for entry in plan.stages if entry.stage == stage for name in entry.recommendations
+    )
+    settled = [entry for entry in own if entry.kind is not RecommendationKind.TIDE]
+    gone = [pod for entry in settled for pod in entry.pods if pod not in snapshot.seats and pod in placed]
+    if gone:
+        raise Refused(f"cannot apply stage {stage}: {len(gone)} pods are gone since the plan, such as {gone[0]}")
+    away, warnings = _stepping_back(plan, own, snapshot, now)
+    named = [*(pod for entry in settled for pod in entry.pods), *away]
+    workloads = dict.fromkeys(snapshot.seats[pod].workload for pod in named if pod in snapshot.seats)
+    targets: dict[WorkloadId, tuple[Target, ...]] = {}
+    for workload in workloads:
+        entries = []
+        for seat in snapshot.pods[workload]:
+            if seat.pod_id in away:
+                entries.append(Target(seat=seat, new=(), recommendation=away[seat.pod_id]))
+            elif seat.pod_id in wanted:
+                advice = recommendations[wanted[seat.pod_id]]
+                entries.append(_target(seat, advice, placed.get(seat.pod_id, ()), seater))
+            else:
+                entries.append(Target(seat=seat, new=None, recommendation=""))
+        moving = [entry for entry in entries if entry.new is not None]
+        doubted = [entry.seat.pod_id for entry in moving if entry.seat.pod_id in snapshot.doubts]
+        if doubted:
+            raise Refused(f"cannot move {doubted[0]}: {snapshot.doubts[doubted[0]]}")
+        if moving:
+            targets[workload] = tuple(entries)
+    coming = {entry.seat.pod_id for entries in targets.values() for entry in entries if entry.new}
+    return StageDraft(
+        plan=plan,
+        stage=stage,
+        recommendations=own,
+        targets=targets,
+        cards=tuple(card for card in plan.placement if any(part.pod_id in coming for part in card.slices)),
+        warnings=warnings,
+    )
+
+
+def check_kinds(capabilities: Capabilities, recommendations: Sequence[Recommendation]) -> tuple[str, ...]:
+    """Refuse what a backend's record rules out: kinds of advice, and needs that it does not enforce.
+
+    Returns:
+        Warnings: kinds that it carries out only in part.
+
+    Raises:
+        Refused: with the fact that stands against it.
+    """
+    warnings = []
+    for entry in recommendations:
+        fact = dict(capabilities.refuses).get(entry.kind.value)
+        if fact is not None:
+            raise Refused(f"cannot apply {entry.id} ({entry.kind.value}) with {capabilities.backend}: {fact}")
+        part = dict(capabilities.partly).get(entry.kind.value)
+        for need in entry.needs:
+            is_told = part is not None and need in _LIMITS
+            if not is_told and not _enforces(capabilities, need):
+                raise Refused(f"cannot apply {entry.id} with {capabilities.backend}: {_LACKS[need]}")
+        if part is not None:
+            warnings.append(f"{entry.kind.value} with {capabilities.backend}: {part}")
+    return tuple(dict.fromkeys(warnings))
+
+
+def owner_changes(
+    draft: StageDraft,
+    snapshot: Snapshot,
+    template_fields: Callable[[Manifest, str, Sequence[Target]], Mapping[str, str | None]],
+    now: datetime,
+) -> tuple[Change, ...]:
+    """What of the owners changes: template, scale, the plan's mark, and the values before.
+
+    Args:
+        draft: the stage.
+        snapshot: the cluster.
+        template_fields: the backend's words for the seats of the pods that stay: owner, its kind, pods; fields and
+            their new values.
+        now: the moment that stop marks carry.
+
+    Returns:
+        Changes grouped by object; marks of pods that shall go stand before their owner.
+
+    Raises:
+        Refused: nobody owns the pods, or the owner can't be stopped in part.
+    """
+    changes: list[Change] = []
+    for workload, targets in draft.targets.items():
+        owner = snapshot.owners.get(workload)
+        if owner is None:
+            raise Refused(f"cannot change {workload}: nobody owns its pods that could make them anew; move it by hand")
+        _, kind, _ = workload_parts(workload)
+        recommendation = next(entry.recommendation for entry in targets if entry.new is not None)
+        staying = [entry for entry in targets if not entry.leaves]
+        leaving = [entry for entry in targets if entry.leaves]
+        fields = dict(template_fields(owner, kind, staying)) if staying else {}
+        fields.update(_scale_fields(owner, kind, len(staying), len(leaving), now))
+        if staying and kind != "Notebook":
+            changes += _pod_costs(leaving, recommendation)
+        changes += owner_field_changes(owner, fields, draft.plan.plan_id, recommendation)
+    return tuple(changes)
+
+
+def owner_field_changes(
+    owner: Manifest, fields: Mapping[str, str | None], plan_id: str, recommendation: str
+) -> list[Change]:
+    """Fields of one object that become different, its mark of the plan, and `gputide.io/previous` with what was there.
+
+    What an earlier plan kept there stays: the oldest value is the one that undo restores.
+    """
+    wanted = {**fields, f"metadata.annotations[{PLAN_ANNOTATION}]": plan_id}
+    changed = {path: new for path, new in wanted.items() if not values_equal(path, field_of(owner, path), new)}
+    previous = f"metadata.annotations[{PREVIOUS_ANNOTATION}]"
+    before = {path: field_of(owner, path) for path in sorted(changed)}
+    changed[previous] = json.dumps({**before, **_kept(owner, previous)}, separators=(",", ":"), sort_keys=True)
+    return field_changes(owner, changed, recommendation)
+
+
+def field_changes(manifest: Manifest, fields: Mapping[str, str | None], recommendation: str) -> list[Change]:
+    """Fields of one object that become different; none where they all stand already."""
+    metadata = manifest["metadata"]
+    return [
+        Change(
+            kind=manifest["kind"],
+            namespace=metadata.get("namespace", ""),
+            name=metadata["name"],
+            field=path,
+            old=field_of(manifest, path),
+            new=new,
+            resource_version=metadata["resourceVersion"],
+            recommendation=recommendation,
+        )
+        for path, new in fields.items()
+        if not values_equal(path, field_of(manifest, path), new)
+    ]
+
+
+def without_default_priority(old: Sequence[SeatSlice], new: Sequence[SeatSlice]) -> tuple[SeatSlice, ...]:
+    """The old seat with the plan's priority where the card is whole before and after: nobody is there to give way."""
+    is_whole = all(part.core_percent == WHOLE_CORE_PERCENT for part in (*old, *new))
+    if not is_whole or not new:
+        return tuple(old)
+    return tuple(replace(part, priority=new[0].priority) for part in old)
+
+
+def _enforces(capabilities: Capabilities, need: Need) -> bool:
+    match need:
+        case Need.FRAMEBUFFER_LIMIT:
+            holding = (FramebufferIsolation.INTERCEPTED, FramebufferIsolation.HARDWARE)
+            return capabilities.framebuffer_isolation in holding
+        case Need.CORE_LIMIT:
+            return capabilities.compute_isolation is not ComputeIsolation.NONE
+        case Need.PRIORITY:
+            return capabilities.priority_levels > 1
+        case Need.OVERSUBSCRIPTION:
+            return capabilities.oversubscription is not Oversubscription.NONE
+        case Need.SPILL:
+            return capabilities.oversubscription is Oversubscription.SPILL
+
+
+_LIMITS = (Need.FRAMEBUFFER_LIMIT, Need.CORE_LIMIT)
+"""Needs of which a record may say that they hold in part: then that is told, and the advice stands."""
+
+_LACKS = {
+    Need.FRAMEBUFFER_LIMIT: "it needs framebuffer that is kept to its limit, and nothing there stops a process",
+    Need.CORE_LIMIT: "it needs a limit on compute, and there is none",
+    Need.PRIORITY: "it needs priority among pods of a card, and all are alike there",
+    Need.OVERSUBSCRIPTION: "it needs more framebuffer granted than the card has, and none can be",
+    Need.SPILL: "it needs framebuffer to spill to host memory, and it spills nothing",
+}
+
+
+def _kept(owner: Manifest, previous: str) -> Mapping[str, object]:
+    text = field_of(owner, previous)
+    if text is None:
+        return {}
+    try:
+        kept = json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise Corrupt(f"cannot read {PREVIOUS_ANNOTATION} of {owner['metadata']['name']}: no JSON") from exc
+    if not isinstance(kept, dict):
+        raise Corrupt(f"cannot read {PREVIOUS_ANNOTATION} of {owner['metadata']['name']}: no JSON object")
+    return kept
+
+
+def _pods_of_stages(plan: Plan, stage: int) -> dict[str, str]:
+    """Pods that have reached their place after this stage, to the recommendation that brings them there.
+
+    A pod that a later stage names again is left alone until then: it gets its slice and its card in one restart. The
+    tide is another matter: its pods come back to the place that they have.
+    """
+    recommendations = {entry.id: entry for entry in plan.recommendations}
+    if stage not in {entry.stage for entry in plan.stages}:
+        raise Refused(f"cannot apply stage {stage}: plan {plan.plan_id} has {len(plan.stages)} stages")
+    last: dict[str, tuple[int, str]] = {}
+    for entry in sorted(plan.stages, key=lambda entry: entry.stage):
+        for name in entry.recommendations:
+            if recommendations[name].kind is RecommendationKind.TIDE:
+                continue
+            for pod in recommendations[name].pods:
+                last[pod] = (entry.stage, name)
+    return {pod: name for pod, (number, name) in last.items() if number <= stage}
+
+
+def _stepping_back(
+    plan: Plan, recommendations: Sequence[Recommendation], snapshot: Snapshot, now: datetime
+) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    """Pods that the tide sends away at this moment with its advice, and what is to be said of closed windows."""
+    away: dict[str, str] = {}
+    warnings = []
+    placed: dict[str, set[str]] = {}
+    for card in plan.placement:
+        for part in card.slices:
+            placed.setdefault(part.pod_id, set()).add(card.card)
+    for entry in recommendations:
+        if entry.kind is not RecommendationKind.TIDE:
+            continue
+        for window in plan.schedule:
+            if window.workload not in entry.workloads:
+                continue
+            if not window_is_open(window, now):
+                warnings.append(
+                    f"{window.workload} steps back from {window.start} to {window.end} ({window.time_zone}); until "
+                    "then it stays as it is"
+                )
+                continue
+            freed = set(window.frees)
+            for seat in snapshot.pods.get(window.workload, ()):
+                # Where the API does not tell the card of a pod, the plan does.
+                if freed & (set(seat.cards) or placed.get(seat.pod_id, set())):
+                    away[seat.pod_id] = entry.id
+    return away, tuple(warnings)
+
+
+def window_is_open(window: ScheduledReplicas, now: datetime) -> bool:
+    """Whether a moment lies in a window of the day, which may reach over midnight.
+
+    Raises:
+        Refused: the plan names a time zone or a time of day that there is none.
+    """
+    try:
+        start, end = time.fromisoformat(window.start), time.fromisoformat(window.end)
+        local = now.astimezone(ZoneInfo(window.time_zone)).time()
+    except (ValueError, ZoneInfoNotFoundError, OSError) as exc:
+        raise Refused(
+            f"cannot read the tide of {window.workload}: {window.start!r} to {window.end!r} in {window.time_zone!r}"
+        ) from exc
+    if start <= end:
+        return start <= local < end
+    return local >= start or local < end
+
+
+def _target(
+    seat: PodSeat,
+    recommendation: Recommendation,
+    placed: Sequence[tuple[CardPlacement, PlacedSlice]],
+    seater: Seater,
+) -> Target:
+    new = tuple(seater(card, part) for card, part in placed)
+    if not new and recommendation.kind not in STOPPING:
+        raise Refused(
+            f"cannot apply {recommendation.id}: the plan has no place for {seat.pod_id}, and does not stop it"
+        )
+    is_there = same_slices(without_default_priority(seat.slices, new), new)
+    return Target(seat=seat, new=None if is_there else new, recommendation=recommendation.id)
+
+
+def _scale_fields(owner: Manifest, kind: str, staying: int, leaving: int, now: datetime) -> dict[str, str | None]:
+    if not leaving:
+        return {}
+    if kind == "Notebook":
+        return {f"metadata.annotations[{STOPPED_ANNOTATION}]": format_time(now)}
+    if kind == "Job":
+        if staying:
+            raise Refused(
+                f"cannot stop {leaving} pods of {owner['metadata']['name']}: a Job is suspended whole or not at all"
+            )
+        return {"spec.suspend": "true"}
+    replicas = int(field_of(owner, "spec.replicas") or "1")
+    return {"spec.replicas": str(max(0, replicas - leaving)) if staying else "0"}
+
+
+def _pod_costs(leaving: Sequence[Target], recommendation: str) -> list[Change]:
+    """Marks the pods that shall go when their owner is scaled in."""
+    return [
+        Change(
+            kind="Pod",
+            namespace=entry.seat.namespace,
+            name=entry.seat.pod,
+            field=f"metadata.annotations[{DELETION_COST_ANNOTATION}]",
+            old=entry.seat.deletion_cost,
+            new=_FIRST_TO_GO,
+            resource_version=entry.seat.resource_version,
+            recommendation=recommendation,
+        )
+        for entry in leaving
+        if entry.seat.deletion_cost != _FIRST_TO_GO
+    ]

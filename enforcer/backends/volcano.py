@@ -1,0 +1,219 @@
+"""Volcano vGPU's words for a plan: resources per card, the library's variables, queues.
+
+Its plugin has no webhook, so the template itself names Volcano's scheduler and holds what HAMi's webhook would fill in.
+Sources: Project-HAMi/volcano-vgpu-device-plugin:pkg/plugin/server.go, pkg/util/util.go,
+volcano-sh/volcano:pkg/scheduler/api/devices/nvidia/vgpu/utils.go; the queue's annotation
+volcano-sh/apis:pkg/apis/scheduling/v1beta1/labels.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from enforcer.backend import RenderedStage
+from enforcer.backends.card_fit import CORE_MODE, check_cards, core_percent, is_whole
+from enforcer.backends.grant_backend import GrantFamily, NodeChanges, render_grants
+from enforcer.backends.grant_template import Limits, TemplateStyle
+from enforcer.backends.hami import in_units, priority_text
+from enforcer.backends.hami_dialect import (
+    CORE_POLICY_ENV,
+    PRIORITY_ENV,
+    cards_of_register,
+    memory_factor,
+    nvidia_section,
+    slices_of_grants,
+)
+from enforcer.backends.node_config import node_config_changes
+from enforcer.backends.stage import StageDraft, Target
+from enforcer.dialect import ObjectKey, SeatSlice, StandingCard
+from enforcer.manifest import Manifest, template_of
+from enforcer.snapshot import Snapshot
+from enforcer.words import Words
+from fleet.capabilities import VOLCANO, Capabilities, CorePolicy
+from fleet.decisions import CardPlacement, PlacedSlice, Plan
+from fleet.errors import Refused
+from fleet.grammar_volcano import (
+    CORES_RESOURCE,
+    COUNT_RESOURCE,
+    FRAMEBUFFER_RESOURCE,
+    IDS_ANNOTATION,
+    REGISTER_ANNOTATION,
+    parse_volcano_ids,
+    parse_volcano_register,
+)
+
+DEVICE_CONFIG: ObjectKey = ("ConfigMap", "kube-system", "volcano-vgpu-device-config")
+NODE_CONFIG: ObjectKey = ("ConfigMap", "kube-system", "volcano-vgpu-node-config")
+
+PLUGIN: ObjectKey = ("DaemonSet", "kube-system", "volcano-device-plugin")
+
+SCHEDULER = "volcano"
+
+QUEUE_ANNOTATION = "scheduling.volcano.sh/queue-name"
+"""On a pod that belongs to no job of Volcano's: the queue of the PodGroup that its controller makes for it."""
+
+GROUP_ANNOTATION = "scheduling.k8s.io/group-name"
+"""On a pod of a PodGroup, whose members are only scheduled together."""
+
+VOLCANO_WORDS = Words(
+    count=COUNT_RESOURCE,
+    framebuffer=FRAMEBUFFER_RESOURCE,
+    framebuffer_percent="volcano.sh/vgpu-memory-percentage",
+    cores=CORES_RESOURCE,
+    priority=None,
+    use_card="volcano.sh/vgpu-use-gpuuuid",
+    avoid_card="volcano.sh/vgpu-nouse-gpuuuid",
+    use_model="nvidia.com/use-gputype",
+    avoid_model="nvidia.com/nouse-gputype",
+    node_policy=None,
+    card_policy=None,
+)
+
+
+class VolcanoDialect:
+    """Volcano's annotations (the port `Dialect`).
+
+    Args:
+        words: names of the installation.
+    """
+
+    def __init__(self, words: Words = VOLCANO_WORDS) -> None:
+        self._words = words
+
+    @property
+    def words(self) -> Words:
+        """Names of the installation; Volcano's scheduler knows no others."""
+        return self._words
+
+    @property
+    def config_objects(self) -> tuple[ObjectKey, ...]:
+        """Device and node configuration."""
+        return DEVICE_CONFIG, NODE_CONFIG
+
+    def configured(self, configs: Mapping[ObjectKey, Manifest]) -> VolcanoDialect:
+        """With the memory factor of its plugin; see the port."""
+        section = nvidia_section(configs, DEVICE_CONFIG)
+        factor = memory_factor(section, "gpuMemoryFactor", self._words.framebuffer_factor, DEVICE_CONFIG[2])
+        return VolcanoDialect(replace(self._words, framebuffer_factor=factor))
+
+    def slices_of_pod(self, pod: Manifest) -> tuple[SeatSlice, ...]:
+        """What `volcano.sh/vgpu-ids-new` says; see the port."""
+        text = pod["metadata"].get("annotations", {}).get(IDS_ANNOTATION, "")
+        return slices_of_grants(pod, parse_volcano_ids(text), _priority_of)
+
+    def cards_of_node(self, node: Manifest) -> tuple[StandingCard, ...]:
+        """What `volcano.sh/node-vgpu-register` lists; see the port."""
+        text = node["metadata"].get("annotations", {}).get(REGISTER_ANNOTATION, "")
+        return cards_of_register(node, parse_volcano_register(text))
+
+
+VOLCANO_DIALECT = VolcanoDialect()
+
+
+class VolcanoBackend:
+    """Volcano vGPU (the port `Backend`).
+
+    Args:
+        now: the moment that stop marks carry.
+        dialect: names.
+        low_priority_queue: queue that pods of low priority wait in; None leaves queues as they are.
+    """
+
+    def __init__(
+        self, now: datetime, dialect: VolcanoDialect = VOLCANO_DIALECT, *, low_priority_queue: str | None = None
+    ) -> None:
+        self._now = now
+        self._dialect = dialect
+        self._low_priority_queue = low_priority_queue
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What Volcano's vGPU enforces."""
+        return VOLCANO
+
+    @property
+    def dialect(self) -> VolcanoDialect:
+        """Volcano's annotations."""
+        return self._dialect
+
+    def render(self, plan: Plan, stage: int, snapshot: Snapshot) -> RenderedStage:
+        """Turn one stage into changes; see the port."""
+        family = GrantFamily(
+            capabilities=VOLCANO,
+            seat_of=_seat,
+            style=TemplateStyle(
+                limits_of=_limits,
+                container_fields=_container_fields,
+                annotations=self._annotations,
+                scheduler_name=SCHEDULER,
+            ),
+            check=_check,
+            node_changes=_node_changes,
+        )
+        return render_grants(family, self._dialect, plan, stage, snapshot, self._now)
+
+    def _annotations(self, example: Target) -> Mapping[str, str | None]:
+        if self._low_priority_queue is None or example.after[0].priority != "1":
+            return {}
+        return {QUEUE_ANNOTATION: self._low_priority_queue}
+
+
+def _seat(card: CardPlacement, part: PlacedSlice, snapshot: Snapshot, words: Words) -> SeatSlice:
+    standing = snapshot.cards.get(card.card)
+    if standing is None:
+        raise Refused(f"cannot place {part.pod_id} on card {card.card}: no node registers it any more")
+    whole = is_whole(card, part)
+    is_hard = part.core_policy is CorePolicy.HARD
+    return SeatSlice(
+        container=part.container,
+        card=card.card,
+        framebuffer_mib=standing.framebuffer_mib if whole else in_units(part, words),
+        # Nobody fits beside a pod that is granted the whole framebuffer; Volcano fills in no cores for it.
+        core_percent=core_percent(part) if is_hard and not whole else 0,
+        priority=priority_text(card, part),
+    )
+
+
+def _limits(slices: Sequence[SeatSlice], words: Words) -> Limits:
+    part = max(slices, key=lambda part: part.framebuffer_mib)
+    cores = str(part.core_percent) if part.core_percent else None
+    return str(part.framebuffer_mib // words.framebuffer_factor), cores
+
+
+def _container_fields(example: Target) -> Mapping[str, str | None]:
+    """What HAMi's webhook would put into the container."""
+    part = example.after[0]
+    fields: dict[str, str | None] = {f"env[{PRIORITY_ENV}]": part.priority}
+    if part.core_percent:
+        fields[f"env[{CORE_POLICY_ENV}]"] = "force"
+    return fields
+
+
+def _priority_of(container: Manifest) -> str | None:
+    return next(
+        (
+            str(entry["value"])
+            for entry in container.get("env", ())
+            if entry["name"] == PRIORITY_ENV and "value" in entry
+        ),
+        None,
+    )
+
+
+def _check(draft: StageDraft, snapshot: Snapshot) -> Sequence[str]:
+    warnings = check_cards(draft, snapshot, VOLCANO, (CORE_MODE,))
+    for workload in draft.targets:
+        owner = snapshot.owners.get(workload)
+        annotations = {} if owner is None else template_of(owner).get("metadata", {}).get("annotations", {})
+        if GROUP_ANNOTATION in annotations:
+            warnings.append(
+                f"{workload} is scheduled as PodGroup {annotations[GROUP_ANNOTATION]}: a pod that is made anew waits "
+                "until its minMember can be scheduled together"
+            )
+    return warnings
+
+
+def _node_changes(draft: StageDraft, snapshot: Snapshot) -> NodeChanges:
+    return node_config_changes(draft, snapshot, NODE_CONFIG, PLUGIN)

@@ -1,0 +1,1 @@
+"""The real API server behind the enforcer's ports."""

@@ -1,0 +1,209 @@
+"""Asks the API server for one thing at a time: at a bounded rate, few at once, every refusal as one of our errors.
+
+Called by reader, writer and lease, which share one client and so one budget of requests.
+
+Source: kubernetes/website:content/en/docs/reference/using-api/api-concepts.md.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from enforcer.kubernetes.kinds import ApiKind
+from enforcer.kubernetes.refusals import Deed, refusal
+from enforcer.kubernetes.request_rate import RequestRate
+from enforcer.kubernetes.server_clock import ServerClock
+from enforcer.manifest import Manifest
+from fleet.errors import Unavailable
+from fleet.kubernetes_api.access import ClusterAccess
+from fleet.kubernetes_api.answers import Busy, read_body
+from fleet.kubernetes_api.connection import ApiConnection, Asked
+from fleet.kubernetes_api.page import open_page
+
+FIELD_MANAGER = "gputide"
+"""Under this name the server keeps which fields were written by us."""
+
+PAGE_BYTES_MAX = 64 * 1024 * 1024
+OBJECT_BYTES_MAX = 4 * 1024 * 1024
+
+_ANSWER_SECONDS = 60.0
+_ABSENT_SECONDS = 60.0
+"""For how long a custom resource that is not served is not asked for again."""
+_JSON = "application/json"
+JSON_PATCH = "application/json-patch+json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request.
+
+    Attributes:
+        deed: what it does, for roles and messages.
+        path: path, quoted.
+        method: HTTP method.
+        query: what follows the question mark.
+        body: JSON; None for nothing.
+        content_type: what the body is.
+    """
+
+    deed: Deed
+    path: str
+    method: str = "GET"
+    query: Mapping[str, str] | None = None
+    body: object = None
+    content_type: str = _JSON
+
+
+class KubernetesClient:
+    """Speaks to one API server, from several threads.
+
+    Args:
+        access: where it is and how one gets in.
+        rate: how often it is asked.
+        parallel_max: most requests at once.
+    """
+
+    def __init__(self, access: ClusterAccess, *, rate: RequestRate, parallel_max: int) -> None:
+        self._connection = ApiConnection(access, "gputide-enforcer")
+        self._rate = rate
+        self._free = threading.BoundedSemaphore(parallel_max)
+        self._clock = ServerClock()
+        self._lock = threading.Lock()
+        self._served: dict[str, tuple[str | None, float]] = {}
+        self._asked = 0
+
+    @property
+    def server(self) -> str:
+        """Address of the server, for messages."""
+        return self._connection.server
+
+    @property
+    def asked(self) -> int:
+        """Requests made so far."""
+        return self._asked
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._connection.close()
+
+    def ask(self, call: Call) -> Manifest | None:
+        """Make a request.
+
+        Returns:
+            The object that was answered; None where there is nothing at this path (404).
+
+        Raises:
+            Misconfigured: credentials or a right are missing.
+            Refused: the server will not do it (`Conflict` where it depends on another version).
+            Unavailable: the server can't be reached, or not now.
+        """
+        body = self._body(call, OBJECT_BYTES_MAX)
+        return None if body is None else _decoded(body, call.deed)
+
+    def page(self, call: Call) -> tuple[Mapping[str, object], Iterable[Mapping[str, object]]] | None:
+        """One page of a list: what it says of the whole list, and its objects; None where the list is not served.
+
+        Raises:
+            TooLarge: it has more than `PAGE_BYTES_MAX` bytes.
+            Expired: the token of the page is too old.
+            Misconfigured: credentials or a right are missing.
+            Unavailable: the server can't be reached, or not now.
+        """
+        body = self._body(call, PAGE_BYTES_MAX)
+        if body is None:
+            return None
+        try:
+            return open_page(body)
+        except (ValueError, RecursionError) as exc:
+            raise Unavailable(f"cannot {call.deed}: {self.server} answered with no list: {exc}") from exc
+
+    def version_of(self, kind: ApiKind) -> str | None:
+        """The version by which the server serves a kind; None where it does not, or only in others.
+
+        Raises:
+            Misconfigured: credentials are missing.
+            Unavailable: the server can't be reached.
+        """
+        if not kind.is_optional:
+            return kind.versions[0]
+        with self._lock:
+            known = self._served.get(kind.resource)
+        if known is not None and (known[0] is not None or time.monotonic() - known[1] < _ABSENT_SECONDS):
+            return known[0]
+        found = next((version for version in kind.versions if self._serves(kind, version)), None)
+        with self._lock:
+            self._served[kind.resource] = (found, time.monotonic())
+        return found
+
+    def now(self) -> datetime:
+        """The server's clock, UTC.
+
+        Raises:
+            Unavailable: no answer of it tells the time.
+        """
+        found = self._clock.now()
+        if found is None:
+            self.ask(Call(deed=Deed(verb="get", resource="version"), path="/version"))
+            found = self._clock.now()
+        if found is None:
+            raise Unavailable(f"cannot tell the cluster's time: {self.server} answers without a Date")
+        return found
+
+    def _serves(self, kind: ApiKind, version: str) -> bool:
+        deed = Deed(verb="get", resource=f"{kind.group}/{version}", word="discover")
+        answer = self.ask(Call(deed=deed, path=kind.prefix(version)))
+        listed = None if answer is None else answer.get("resources")
+        names = [entry.get("name") for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+        return kind.plural in names
+
+    def _body(self, call: Call, bytes_max: int) -> bytearray | None:
+        asked = Asked(
+            path=call.path,
+            query=call.query or {},
+            accept=_JSON,
+            seconds_max=_ANSWER_SECONDS,
+            method=call.method,
+            body=None if call.body is None else json.dumps(call.body).encode(),
+            content_type=call.content_type,
+        )
+        with self._free:
+            self._rate.take()
+            with self._lock:
+                self._asked += 1
+            with self._connection.ask(asked) as answer:
+                self._clock.hear(answer.date)
+                body = read_body(answer, bytes_max)
+        if answer.status == http.client.NOT_FOUND:
+            return None
+        if answer.status < http.client.MULTIPLE_CHOICES:
+            return body
+        error = refusal(call.deed, answer.status, _status(body), answer.retry_after)
+        if isinstance(error, Busy):
+            # Whoever asks next, in whatever thread, stays away too.
+            self._rate.rest(error.retry_after_seconds)
+        raise error
+
+
+def _decoded(body: bytearray, deed: Deed) -> Manifest:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as exc:
+        raise Unavailable(f"cannot {deed}: answered with no JSON: {bytes(body[:64])!r}") from exc
+    if not isinstance(found, dict):
+        raise Unavailable(f"cannot {deed}: answered with no object")
+    return found
+
+
+def _status(body: bytearray) -> dict[str, Any]:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return {"message": body[:300].decode(errors="replace")}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,118 @@
+"""A real cluster behind all of the enforcer's ports, over one connection and one budget of requests.
+
+Called by the front door, which hands it to rollout, undo, preview and verify as it does a simulated one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from enforcer.cluster import FieldChange
+from enforcer.kubernetes.client import KubernetesClient
+from enforcer.kubernetes.lease import KubernetesLease
+from enforcer.kubernetes.reader import KubernetesReader
+from enforcer.kubernetes.request_rate import RequestRate
+from enforcer.kubernetes.writer import KubernetesWriter
+from enforcer.manifest import Manifest
+from fleet.kubernetes_api.access import find_access
+
+KUBECONFIG_SETTING = "enforcer.kubeconfig"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPlace:
+    """Which cluster, and how gently it is treated.
+
+    Attributes:
+        kubeconfig: path; None for the pod's own service account, else `$KUBECONFIG` or `~/.kube/config`.
+        context: name of a context of it; None for the current one.
+        namespace: where the lease lies.
+        requests_per_second: most requests per second in the long run.
+        requests_burst: requests that may be made at once after a pause.
+        parallel_requests_max: most requests at once.
+    """
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    namespace: str = "gputide"
+    requests_per_second: float = 20.0
+    requests_burst: int = 40
+    parallel_requests_max: int = 4
+
+
+class KubernetesCluster:
+    """Reader, writer, lease and pause of a real cluster.
+
+    Args:
+        place: which one.
+
+    Raises:
+        Misconfigured: no configuration, one that can't be read, or that needs what is not understood.
+    """
+
+    def __init__(self, place: ClusterPlace) -> None:
+        access = find_access(place.kubeconfig, place.context, setting=KUBECONFIG_SETTING)
+        rate = RequestRate(per_second=place.requests_per_second, burst=place.requests_burst)
+        self._client = KubernetesClient(access, rate=rate, parallel_max=place.parallel_requests_max)
+        self._reader = KubernetesReader(self._client)
+        self._writer = KubernetesWriter(self._client, self._reader)
+        self._lease = KubernetesLease(self._client, place.namespace)
+
+    @property
+    def requests(self) -> int:
+        """Requests made so far."""
+        return self._client.asked
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._client.close()
+
+    def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """See `ClusterReader`."""
+        return self._reader.get(kind, namespace, name)
+
+    def list_objects(self, kind: str, namespace: str | None = None) -> tuple[Manifest, ...]:
+        """See `ClusterReader`."""
+        return self._reader.list_objects(kind, namespace)
+
+    def now(self) -> datetime:
+        """See `ClusterReader`."""
+        return self._reader.now()
+
+    def patch(self, kind: str, namespace: str, name: str, fields: Sequence[FieldChange], resource_version: str) -> str:
+        """See `ClusterWriter`."""
+        return self._writer.patch(kind, namespace, name, fields, resource_version)
+
+    def dry_run(
+        self, kind: str, namespace: str, name: str, fields: Sequence[FieldChange], resource_version: str
+    ) -> Manifest:
+        """What `patch` would make of the object, asked of the server; see `KubernetesWriter.dry_run`."""
+        return self._writer.dry_run(kind, namespace, name, fields, resource_version)
+
+    def evict(self, namespace: str, pod: str) -> bool:
+        """See `ClusterWriter`."""
+        return self._writer.evict(namespace, pod)
+
+    def make(self, manifest: Manifest) -> bool:
+        """See `ClusterWriter`."""
+        return self._writer.make(manifest)
+
+    def record_event(self, kind: str, namespace: str, name: str, reason: str, message: str) -> None:
+        """See `ClusterWriter`."""
+        self._writer.record_event(kind, namespace, name, reason, message)
+
+    def acquire(self, holder: str, seconds: float) -> bool:
+        """See `Lease`."""
+        return self._lease.acquire(holder, seconds)
+
+    def release(self, holder: str) -> None:
+        """See `Lease`."""
+        self._lease.release(holder)
+
+    def pause(self, seconds: float) -> None:
+        """See `Pause`: the cluster's time is everybody's."""
+        time.sleep(seconds)

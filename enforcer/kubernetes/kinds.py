@@ -1,0 +1,150 @@
+"""Which kinds the enforcer may read and write, and how the API serves them; nothing else is ever asked for.
+
+A kind stands here once: where two groups use one word (`Job` of batch and of Volcano), it means the first named here.
+Called by the reader and the writer.
+
+Sources: kubernetes/api (groups of the core), argoproj/argo-rollouts:pkg/apis/rollouts, kserve/kserve:pkg/apis/serving,
+kubernetes-sigs/lws:api/leaderworkerset, ray-project/kuberay:ray-operator/apis/ray,
+kubeflow/kubeflow:components/notebook-controller/api, kubeflow/trainer:pkg/apis/kubeflow.org (release 1.9) and
+pkg/apis/trainer, kedacore/keda:apis/keda, volcano-sh/apis:pkg/apis/scheduling, kubernetes-sigs/kueue:apis/kueue.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from fleet.errors import Refused
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKind:
+    """How the API serves a kind.
+
+    Attributes:
+        kind: as manifests name it.
+        group: API group; empty for the core.
+        versions: versions that are understood, the preferred one first.
+        plural: name in the path.
+        is_namespaced: lies in a namespace.
+        is_optional: a cluster may not serve it (a custom resource), and nothing is wrong then.
+    """
+
+    kind: str
+    group: str
+    versions: tuple[str, ...]
+    plural: str
+    is_namespaced: bool = True
+    is_optional: bool = False
+
+    @property
+    def resource(self) -> str:
+        """As roles name it: `deployments.apps`."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    def prefix(self, version: str) -> str:
+        """Path of the group in a version."""
+        return f"/apis/{self.group}/{version}" if self.group else f"/api/{version}"
+
+    def path(self, version: str, namespace: str | None, name: str | None = None) -> str:
+        """Path of a list, or of one object.
+
+        Args:
+            version: the served version.
+            namespace: None for all; passed over for kinds that lie in none.
+            name: None for the list.
+
+        Raises:
+            Refused: no object can have this name or namespace, so that it can't become part of a path.
+        """
+        parts = [self.prefix(version)]
+        if self.is_namespaced and namespace is not None:
+            parts += ["namespaces", _checked(namespace, f"namespace of {self.kind}")]
+        parts.append(self.plural)
+        if name is not None:
+            parts.append(_checked(name, f"name of {self.kind}"))
+        return "/".join(parts)
+
+
+def kind_named(kind: str) -> ApiKind:
+    """How a kind is served.
+
+    Raises:
+        Refused: the enforcer has no business with this kind.
+    """
+    found = API_KINDS.get(kind)
+    if found is None:
+        raise Refused(f"cannot touch objects of kind {kind[:64]!r}: known are {', '.join(API_KINDS)}")
+    return found
+
+
+def _core(kind: str, plural: str, *, is_namespaced: bool = True) -> ApiKind:
+    return ApiKind(kind=kind, group="", versions=("v1",), plural=plural, is_namespaced=is_namespaced)
+
+
+def _of(group: str, version: str, kind: str, plural: str) -> ApiKind:
+    return ApiKind(kind=kind, group=group, versions=(version,), plural=plural)
+
+
+def _custom(group: str, versions: str, kind: str, plural: str, *, is_namespaced: bool = True) -> ApiKind:
+    return ApiKind(
+        kind=kind, group=group, versions=tuple(versions.split()), plural=plural, is_namespaced=is_namespaced,
+        is_optional=True,
+    )  # fmt: skip
+
+
+def _checked(name: str, what: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise Refused(f"cannot use {name[:64]!r} as {what}: it can't be one")
+    return quote(name)
+
+
+_DRA_VERSIONS = "v1 v1beta2 v1beta1"
+
+API_KINDS: Mapping[str, ApiKind] = {
+    found.kind: found
+    for found in (
+        _core("Pod", "pods"),
+        _core("Node", "nodes", is_namespaced=False),
+        _core("ConfigMap", "configmaps"),
+        _core("ResourceQuota", "resourcequotas"),
+        _core("Namespace", "namespaces", is_namespaced=False),
+        _of("apps", "v1", "Deployment", "deployments"),
+        _of("apps", "v1", "StatefulSet", "statefulsets"),
+        _of("apps", "v1", "DaemonSet", "daemonsets"),
+        _of("apps", "v1", "ReplicaSet", "replicasets"),
+        _of("batch", "v1", "Job", "jobs"),
+        _of("batch", "v1", "CronJob", "cronjobs"),
+        _of("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets"),
+        _of("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers"),
+        _of("coordination.k8s.io", "v1", "Lease", "leases"),
+        _custom("keda.sh", "v1alpha1", "ScaledObject", "scaledobjects"),
+        _custom("argoproj.io", "v1alpha1", "Rollout", "rollouts"),
+        _custom("serving.kserve.io", "v1beta1", "InferenceService", "inferenceservices"),
+        _custom("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", "leaderworkersets"),
+        _custom("ray.io", "v1 v1alpha1", "RayCluster", "rayclusters"),
+        _custom("ray.io", "v1 v1alpha1", "RayService", "rayservices"),
+        _custom("ray.io", "v1 v1alpha1", "RayJob", "rayjobs"),
+        _custom("kubeflow.org", "v1 v1beta1", "Notebook", "notebooks"),
+        _custom("kubeflow.org", "v1", "PyTorchJob", "pytorchjobs"),
+        _custom("kubeflow.org", "v1", "TFJob", "tfjobs"),
+        _custom("kubeflow.org", "v1", "XGBoostJob", "xgboostjobs"),
+        _custom("kubeflow.org", "v1", "PaddleJob", "paddlejobs"),
+        _custom("kubeflow.org", "v1", "JAXJob", "jaxjobs"),
+        _custom("kubeflow.org", "v2beta1 v1", "MPIJob", "mpijobs"),
+        _custom("trainer.kubeflow.org", "v1alpha1", "TrainJob", "trainjobs"),
+        _custom("resource.k8s.io", _DRA_VERSIONS, "ResourceClaim", "resourceclaims"),
+        _custom("resource.k8s.io", _DRA_VERSIONS, "ResourceClaimTemplate", "resourceclaimtemplates"),
+        _custom("resource.k8s.io", _DRA_VERSIONS, "DeviceClass", "deviceclasses", is_namespaced=False),
+        _custom("resource.k8s.io", _DRA_VERSIONS, "ResourceSlice", "resourceslices", is_namespaced=False),
+        _custom("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups"),
+        _custom("scheduling.volcano.sh", "v1beta1", "Queue", "queues", is_namespaced=False),
+        _custom("kueue.x-k8s.io", "v1beta2 v1beta1", "Workload", "workloads"),
+        _custom("kueue.x-k8s.io", "v1beta2 v1beta1", "ClusterQueue", "clusterqueues", is_namespaced=False),
+        _custom("kueue.x-k8s.io", "v1beta2 v1beta1", "LocalQueue", "localqueues"),
+    )
+}

@@ -1,0 +1,181 @@
+"""One enforcer at a time, by a Lease of the cluster that its holder renews.
+
+Fulfils `enforcer.cluster.Lease`. Clocks of two machines differ, so the time that another holder wrote is never held
+against ours: a lease has run out when it has not changed for its own length while we looked. So whoever comes new to a
+lease that is held waits that long once.
+
+Source: kubernetes/client-go:tools/leaderelection/leaderelection.go, kubernetes/api:coordination/v1 (LeaseSpec).
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from enforcer.kubernetes.client import FIELD_MANAGER, Call, KubernetesClient
+from enforcer.kubernetes.kinds import kind_named
+from enforcer.kubernetes.refusals import Conflict, Deed
+from enforcer.manifest import Manifest
+from fleet.errors import Misconfigured
+
+LEASE_NAME = "enforcer"
+
+_AS_MANAGER = {"fieldManager": FIELD_MANAGER}
+
+_RENEW_SHARE = 1 / 3
+"""A lease that is held is renewed after this share of its length, and believed until then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """The lease as it was seen to change last.
+
+    Attributes:
+        holder: who held it; empty for nobody.
+        resource_version: its version.
+        seconds: its length.
+        at: when we saw this, by our monotonic clock.
+        is_ours: we wrote it.
+    """
+
+    holder: str
+    resource_version: str
+    seconds: float
+    at: float
+    is_ours: bool
+
+
+class KubernetesLease:
+    """The lease of one cluster's enforcer; for several threads.
+
+    Args:
+        client: asks the API server.
+        namespace: where the lease lies.
+        clock: monotonic seconds.
+        wall: UTC, for those who read the lease.
+    """
+
+    def __init__(
+        self,
+        client: KubernetesClient,
+        namespace: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._clock = clock
+        self._wall = wall
+        self._lock = threading.Lock()
+        self._seen: _Seen | None = None
+        kind = kind_named("Lease")
+        self._list_path = kind.path("v1", namespace)
+        self._path = kind.path("v1", namespace, LEASE_NAME)
+
+    def acquire(self, holder: str, seconds: float) -> bool:
+        """See `Lease`.
+
+        Raises:
+            Misconfigured: a right or the namespace is missing.
+            Unavailable: the cluster can't be reached.
+        """
+        with self._lock:
+            seen = self._seen
+            if seen is not None and seen.is_ours and seen.holder == holder:
+                is_fresh = self._clock() - seen.at < seconds * _RENEW_SHARE
+                if is_fresh and seen.seconds == math.ceil(seconds):
+                    return True
+            found = self._look()
+            if found is None:
+                return self._create(holder, seconds)
+            if self._seen is None or not self._is_free(self._seen, holder):
+                return False
+            return self._write(found, holder, seconds)
+
+    def release(self, holder: str) -> None:
+        """See `Lease`.
+
+        Raises:
+            Misconfigured: a right is missing.
+            Unavailable: the cluster can't be reached.
+        """
+        with self._lock:
+            found = self._look()
+            if found is not None and self._seen is not None and self._seen.holder == holder:
+                self._write(found, "", 1.0)
+
+    def _look(self) -> Manifest | None:
+        deed = Deed(verb="get", resource="leases.coordination.k8s.io", namespace=self._namespace, name=LEASE_NAME)
+        found = self._client.ask(Call(deed=deed, path=self._path))
+        if found is not None:
+            self._see(found)
+        return found
+
+    def _see(self, lease: Manifest) -> None:
+        version = str(lease["metadata"]["resourceVersion"])
+        if self._seen is not None and self._seen.resource_version == version:
+            return
+        self._seen = _seen_of(lease, self._clock(), is_ours=False)
+
+    def _is_free(self, seen: _Seen, holder: str) -> bool:
+        return seen.holder in ("", holder) or self._clock() - seen.at > seen.seconds
+
+    def _create(self, holder: str, seconds: float) -> bool:
+        deed = Deed(verb="create", resource="leases.coordination.k8s.io", namespace=self._namespace)
+        lease = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": LEASE_NAME, "namespace": self._namespace},
+            "spec": self._spec({}, holder, seconds),
+        }
+        return self._sent(Call(deed=deed, path=self._list_path, method="POST", query=_AS_MANAGER, body=lease))
+
+    def _write(self, found: Manifest, holder: str, seconds: float) -> bool:
+        deed = Deed(verb="update", resource="leases.coordination.k8s.io", namespace=self._namespace, name=LEASE_NAME)
+        lease = {**found, "spec": self._spec(found.get("spec") or {}, holder, seconds)}
+        return self._sent(Call(deed=deed, path=self._path, method="PUT", query=_AS_MANAGER, body=lease))
+
+    def _sent(self, call: Call) -> bool:
+        began = self._clock()
+        try:
+            made = self._client.ask(call)
+        except Conflict:
+            return False
+        if made is None:
+            raise Misconfigured(
+                f"cannot {call.deed}: there is no namespace {self._namespace!r}; make it, or name another by "
+                "enforcer.namespace"
+            )
+        # Others may have seen it from the moment on at which it was sent.
+        self._seen = _seen_of(made, began, is_ours=True)
+        return True
+
+    def _spec(self, before: dict[str, Any], holder: str, seconds: float) -> dict[str, Any]:
+        now = self._wall().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        is_other = holder != (before.get("holderIdentity") or "")
+        spec = {**before, "holderIdentity": holder, "leaseDurationSeconds": math.ceil(seconds), "renewTime": now}
+        if not holder:
+            # The server takes no empty name.
+            del spec["holderIdentity"]
+        if is_other:
+            spec["acquireTime"] = now
+            spec["leaseTransitions"] = int(before.get("leaseTransitions") or 0) + 1
+        return spec
+
+
+def _seen_of(lease: Manifest, at: float, *, is_ours: bool) -> _Seen:
+    spec = lease.get("spec") or {}
+    seconds = spec.get("leaseDurationSeconds")
+    return _Seen(
+        holder=str(spec.get("holderIdentity") or ""),
+        resource_version=str(lease["metadata"]["resourceVersion"]),
+        seconds=float(seconds) if isinstance(seconds, int) else 0.0,
+        at=at,
+        is_ours=is_ours,
+    )

@@ -1,0 +1,155 @@
+"""Reads the objects that the enforcer touches: one by its name, or all of a kind, page by page.
+
+Fulfils `enforcer.cluster.ClusterReader`. What only the server keeps (which manager wrote which field) is left out: it
+is half of every object, and no field that anybody may change.
+
+Source: kubernetes/website:content/en/docs/reference/using-api/api-concepts.md (chunks of one list show one version).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from datetime import datetime
+from typing import Any
+
+from enforcer.kubernetes.client import Call, KubernetesClient
+from enforcer.kubernetes.kinds import ApiKind, kind_named
+from enforcer.kubernetes.refusals import Deed, Expired
+from enforcer.kubernetes.same_content import SeenContents
+from enforcer.manifest import Manifest
+from fleet.errors import Unavailable
+from fleet.kubernetes_api.answers import TooLarge
+
+PAGE_OBJECTS = 500
+_ATTEMPTS_MAX = 3
+_REMEMBERED_MAX = 512
+_MANY_AND_SHORT_LIVED = frozenset({"Pod", "ReplicaSet", "ResourceSlice"})
+"""Of these only what is read by name is remembered."""
+
+
+class KubernetesReader:
+    """A `ClusterReader` of a real API server.
+
+    Args:
+        client: asks it.
+    """
+
+    def __init__(self, client: KubernetesClient) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        self._lately: OrderedDict[tuple[str, str, str], tuple[str, bytes]] = OrderedDict()
+        self._contents = SeenContents()
+
+    def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """See `ClusterReader`; None too where the cluster does not serve the kind.
+
+        Raises:
+            Misconfigured: a right is missing.
+            Refused: the enforcer has no business with the kind, or nothing can have that name.
+            Unavailable: the cluster can't be reached.
+        """
+        served = kind_named(kind)
+        version = self._client.version_of(served)
+        if version is None:
+            return None
+        deed = Deed(verb="get", resource=served.resource, namespace=namespace, name=name)
+        found = self._client.ask(Call(deed=deed, path=served.path(version, namespace, name)))
+        if found is None:
+            return None
+        manifest = whole(found, served, version)
+        self.remember(manifest)
+        return manifest
+
+    def list_objects(self, kind: str, namespace: str | None = None) -> tuple[Manifest, ...]:
+        """See `ClusterReader`; empty too where the cluster does not serve the kind.
+
+        Raises:
+            Misconfigured: a right is missing.
+            Refused: the enforcer has no business with the kind.
+            Unavailable: the cluster can't be reached.
+        """
+        served = kind_named(kind)
+        version = self._client.version_of(served)
+        if version is None:
+            return ()
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                found = self._pages(served, version, namespace)
+            except Expired:
+                # The list took longer than the server remembers one version: from the start.
+                continue
+            if kind not in _MANY_AND_SHORT_LIVED:
+                for manifest in found:
+                    self._contents.see(manifest)
+            return tuple(sorted(found, key=_place))
+        raise Unavailable(f"cannot list {served.resource}: the server forgot the list {_ATTEMPTS_MAX} times on the way")
+
+    def now(self) -> datetime:
+        """See `ClusterReader`."""
+        return self._client.now()
+
+    def known(self, kind: str, namespace: str, name: str, resource_version: str) -> Manifest | None:
+        """An object as it was read or written here lately; None where it was not, or in another version."""
+        with self._lock:
+            found = self._lately.get((kind, namespace, name))
+        if found is None or found[0] != resource_version:
+            return None
+        manifest: Manifest = json.loads(found[1])
+        return manifest
+
+    def is_same(self, kind: str, namespace: str, name: str, resource_version: str) -> bool:
+        """Whether the object, as it was seen last, has the content that it had in this version."""
+        return self._contents.is_same((kind, namespace, name), resource_version)
+
+    def remember(self, manifest: Manifest) -> None:
+        """Keep an object for `known` and `is_same`; of whole objects the oldest is forgotten."""
+        self._contents.see(manifest)
+        metadata = manifest["metadata"]
+        key = (str(manifest["kind"]), str(metadata.get("namespace", "")), str(metadata["name"]))
+        with self._lock:
+            self._lately.pop(key, None)
+            self._lately[key] = (str(metadata.get("resourceVersion", "")), json.dumps(manifest).encode())
+            if len(self._lately) > _REMEMBERED_MAX:
+                self._lately.popitem(last=False)
+
+    def _pages(self, served: ApiKind, version: str, namespace: str | None) -> list[Manifest]:
+        deed = Deed(verb="list", resource=served.resource, namespace=namespace or "")
+        path = served.path(version, namespace)
+        found: list[Manifest] = []
+        token: str | None = None
+        limit = PAGE_OBJECTS
+        while True:
+            query = {"limit": str(limit)} | ({} if token is None else {"continue": token})
+            try:
+                page = self._client.page(Call(deed=deed, path=path, query=query))
+            except TooLarge:
+                if limit == 1:
+                    raise
+                limit = max(1, limit // 4)
+                continue
+            if page is None:
+                return []
+            metadata, manifests = page
+            try:
+                found += [whole(dict(manifest), served, version) for manifest in manifests]
+            except (ValueError, RecursionError) as exc:
+                raise Unavailable(f"cannot {deed}: a page is no JSON: {exc}") from exc
+            told = metadata.get("continue")
+            if not isinstance(told, str) or not told:
+                return found
+            token = told
+
+
+def whole(manifest: Manifest, served: ApiKind, version: str) -> Manifest:
+    """An object with the kind that items of a list lack, and without what only the server keeps."""
+    metadata: dict[str, Any] = manifest.get("metadata") or {}
+    metadata.pop("managedFields", None)
+    group = f"{served.group}/{version}" if served.group else version
+    return {**manifest, "apiVersion": group, "kind": served.kind, "metadata": metadata}
+
+
+def _place(manifest: Manifest) -> tuple[str, str]:
+    metadata = manifest["metadata"]
+    return str(metadata.get("namespace", "")), str(metadata.get("name", ""))

@@ -1,0 +1,237 @@
+"""Changes objects of a real cluster: fields on a condition, evictions under disruption budgets, events.
+
+Fulfils `enforcer.cluster.ClusterWriter`. Nothing is forced: a write depends on the version that was read, and carries
+our name as its field manager, so that the server shows which fields are ours.
+
+Sources: kubernetes/website:content/en/docs/concepts/scheduling-eviction/api-eviction.md,
+kubernetes/api:core/v1 (Event).
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Sequence
+
+from enforcer.cluster import FieldChange, identity
+from enforcer.kubernetes.client import FIELD_MANAGER, JSON_PATCH, Call, KubernetesClient
+from enforcer.kubernetes.json_patch import json_patch
+from enforcer.kubernetes.kinds import ApiKind, kind_named
+from enforcer.kubernetes.reader import KubernetesReader, whole
+from enforcer.kubernetes.refusals import BudgetForbids, Conflict, Deed
+from enforcer.manifest import Manifest, set_field
+from fleet.errors import Refused, Unavailable
+from fleet.logs import logger
+from fleet.units import format_time
+
+_RACES_MAX = 4
+_EVENT_MESSAGE_LENGTH_MAX = 1000
+_EVENT_NAMESPACE = "default"
+"""Where events on objects of no namespace lie."""
+
+
+class KubernetesWriter:
+    """A `ClusterWriter` of a real API server.
+
+    Args:
+        client: asks it.
+        reader: reads what a change stands on.
+    """
+
+    def __init__(self, client: KubernetesClient, reader: KubernetesReader) -> None:
+        self._client = client
+        self._reader = reader
+        self._log = logger("enforcer.kubernetes.writer")
+
+    def patch(self, kind: str, namespace: str, name: str, fields: Sequence[FieldChange], resource_version: str) -> str:
+        """See `ClusterWriter`.
+
+        Raises:
+            Refused: as there.
+            Misconfigured: a right is missing.
+            Unavailable: as there.
+        """
+        written = self._patched(kind, namespace, name, fields, resource_version, is_dry=False)
+        self._reader.remember(written)
+        return str(written["metadata"]["resourceVersion"])
+
+    def dry_run(
+        self, kind: str, namespace: str, name: str, fields: Sequence[FieldChange], resource_version: str
+    ) -> Manifest:
+        """The object as the server would keep it, after defaults and admission; nothing is written.
+
+        Raises:
+            Refused: the server would not take it, for the same reasons as `patch`.
+            Misconfigured: a right is missing.
+            Unavailable: the cluster can't be reached or is too busy.
+        """
+        return self._patched(kind, namespace, name, fields, resource_version, is_dry=True)
+
+    def evict(self, namespace: str, pod: str) -> bool:
+        """See `ClusterWriter`; the pod that runs now is meant, and not one that its owner makes in its place.
+
+        Raises:
+            Refused: several budgets stand over the pod, which the server evicts under no condition.
+            Misconfigured: a right is missing.
+            Unavailable: as there.
+        """
+        running = self._reader.get("Pod", namespace, pod)
+        if running is None:
+            return True
+        path = f"{kind_named('Pod').path('v1', namespace, pod)}/eviction"
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": running["metadata"]["uid"]}},
+        }
+        deed = Deed(verb="create", resource="pods/eviction", namespace=namespace, name=pod, word="evict:")
+        try:
+            self._client.ask(Call(deed=deed, path=path, method="POST", body=eviction))
+        except Conflict:
+            # Between look and eviction another pod of that name took its place: the one that was meant is gone.
+            return True
+        except BudgetForbids as exc:
+            self._log.info("a disruption budget forbids an eviction now", namespace=namespace, pod=pod, said=str(exc))
+            return False
+        return True
+
+    def make(self, manifest: Manifest) -> bool:
+        """See `ClusterWriter`; fields that the server does not know are refused.
+
+        Raises:
+            Refused: as there; or the server does not serve the kind.
+            Misconfigured: a right is missing.
+            Unavailable: as there.
+        """
+        kind, namespace, name = identity(manifest)
+        served = kind_named(kind)
+        version = self._client.version_of(served)
+        if version is None:
+            raise Refused(f"cannot make {kind} {namespace}/{name}: {self._client.server} does not serve the kind")
+        body = {**manifest, "apiVersion": f"{served.group}/{version}" if served.group else version}
+        deed = Deed(verb="create", resource=served.resource, namespace=namespace, name=name)
+        query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
+        try:
+            self._client.ask(
+                Call(deed=deed, path=served.path(version, namespace), method="POST", body=body, query=query)
+            )
+        except Conflict:
+            return False
+        return True
+
+    def record_event(self, kind: str, namespace: str, name: str, reason: str, message: str) -> None:
+        """See `ClusterWriter`; the same event again is counted, not written twice.
+
+        Raises:
+            Misconfigured: a right is missing.
+            Unavailable: as there.
+        """
+        served = kind_named(kind)
+        now = format_time(self._client.now())
+        place = namespace or _EVENT_NAMESPACE
+        told = message[:_EVENT_MESSAGE_LENGTH_MAX]
+        digest = hashlib.sha256("\0".join((kind, namespace, name, reason, told)).encode()).hexdigest()[:16]
+        event_name = f"{name[:200].rstrip('.-')}.{digest}"
+        path = f"/api/v1/namespaces/{place}/events"
+        deed = Deed(verb="create", resource="events", namespace=place, name=event_name)
+        event = {
+            "metadata": {"name": event_name, "namespace": place},
+            "involvedObject": _reference(served, namespace, name),
+            "reason": reason,
+            "message": told,
+            "type": "Normal",
+            "count": 1,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "source": {"component": FIELD_MANAGER},
+            "reportingComponent": FIELD_MANAGER,
+        }
+        query = {"fieldManager": FIELD_MANAGER}
+        try:
+            self._client.ask(Call(deed=deed, path=path, method="POST", body=event, query=query))
+        except Conflict:
+            self._count_event(path, event_name, place, now)
+
+    def _count_event(self, path: str, name: str, namespace: str, now: str) -> None:
+        deed = Deed(verb="get", resource="events", namespace=namespace, name=name)
+        before = self._client.ask(Call(deed=deed, path=f"{path}/{name}"))
+        if before is None:
+            return
+        after = {**before, "count": int(before.get("count") or 1) + 1, "lastTimestamp": now}
+        operations = json_patch(before, after, str(before["metadata"]["resourceVersion"]))
+        deed = Deed(verb="patch", resource="events", namespace=namespace, name=name)
+        call = Call(deed=deed, path=f"{path}/{name}", method="PATCH", body=operations, content_type=JSON_PATCH)
+        try:
+            self._client.ask(call)
+        except Conflict:
+            # Somebody counted it at the same moment: an event is no ledger.
+            return
+
+    def _patched(
+        self,
+        kind: str,
+        namespace: str,
+        name: str,
+        fields: Sequence[FieldChange],
+        resource_version: str,
+        *,
+        is_dry: bool,
+    ) -> Manifest:
+        for _ in range(_RACES_MAX):
+            before = self._standing(kind, namespace, name, resource_version)
+            try:
+                return self._sent(before, fields, is_dry=is_dry)
+            except Conflict:
+                # A controller reported a status just now, or somebody changed it: the next look tells.
+                self._reader.get(kind, namespace, name)
+        raise Unavailable(f"cannot change {kind} {namespace}/{name}: its status changes faster than it can be written")
+
+    def _standing(self, kind: str, namespace: str, name: str, resource_version: str) -> Manifest:
+        """The object that a change depends on, in the version that it has now."""
+        before = self._reader.known(kind, namespace, name, resource_version)
+        if before is not None:
+            return before
+        before = self._reader.get(kind, namespace, name)
+        if before is None:
+            raise Refused(f"cannot change {kind} {namespace}/{name}: it is gone")
+        version = before["metadata"]["resourceVersion"]
+        if version != resource_version and not self._reader.is_same(kind, namespace, name, resource_version):
+            raise Refused(
+                f"cannot change {kind} {namespace}/{name}: it was changed since it was read: read "
+                f"resourceVersion={resource_version}, now {version}; make a new plan with `gputide recommend`"
+            )
+        return before
+
+    def _sent(self, before: Manifest, fields: Sequence[FieldChange], *, is_dry: bool) -> Manifest:
+        kind, namespace, name = identity(before)
+        after = copy.deepcopy(before)
+        for change in fields:
+            set_field(after, change.field, change.value)
+        operations = json_patch(before, after, before["metadata"]["resourceVersion"])
+        if not operations:
+            return before
+        served = kind_named(kind)
+        version = str(before["apiVersion"]).rpartition("/")[2]
+        deed = Deed(verb="patch", resource=served.resource, namespace=namespace, name=name)
+        # A field that the server does not know would be dropped in silence otherwise.
+        query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
+        call = Call(
+            deed=deed,
+            path=served.path(version, namespace, name),
+            method="PATCH",
+            query=query | ({"dryRun": "All"} if is_dry else {}),
+            body=operations,
+            content_type=JSON_PATCH,
+        )
+        written = self._client.ask(call)
+        if written is None:
+            raise Refused(f"cannot change {kind} {namespace}/{name}: it is gone")
+        return whole(written, served, version)
+
+
+def _reference(served: ApiKind, namespace: str, name: str) -> Manifest:
+    version = served.versions[0]
+    group = f"{served.group}/{version}" if served.group else version
+    reference: Manifest = {"apiVersion": group, "kind": served.kind, "name": name}
+    return reference | ({"namespace": namespace} if namespace else {})

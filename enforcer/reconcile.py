@@ -1,0 +1,137 @@
+"""What applied plans wrote and what stands in the cluster now: shown, and written again only when somebody asks.
+
+Somebody edits an object, a chart is upgraded, a controller fills a field in anew: then a plan's saving is gone or its
+slices are not what they were promised to be, and nobody notices. Called by `gputide plan drift`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange
+from enforcer.manifest import Manifest, field_of, values_equal
+from enforcer.record.journal import FieldIntent, Journal, ObjectIntent, RunRecord, StageState
+from fleet.errors import Corrupt, Refused
+from fleet.inventory import WorkloadId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """One field that is not as an applied plan left it.
+
+    Attributes:
+        plan_id: plan that wrote it last.
+        stage: its stage.
+        recommendation: what for.
+        kind: kind of the object.
+        namespace: its namespace.
+        name: its name.
+        field: path.
+        planned: value that the plan wrote; None where it took the field away.
+        found: value that stands there now; None where there is none.
+        is_gone: the whole object is gone.
+    """
+
+    plan_id: str
+    stage: int
+    recommendation: str
+    kind: str
+    namespace: str
+    name: str
+    field: str
+    planned: str | None
+    found: str | None
+    is_gone: bool
+
+    @property
+    def workload(self) -> WorkloadId:
+        """`namespace/Kind/name`."""
+        return WorkloadId(f"{self.namespace}/{self.kind}/{self.name}")
+
+
+def find_drift(runs: Sequence[RunRecord], reader: ClusterReader) -> tuple[Drift, ...]:
+    """Fields that are not as the plans in force left them.
+
+    Args:
+        runs: every run, oldest first. Of a field that several wrote the last one counts; stages that were restored or
+            undone count for nothing, and neither do pods, which come and go.
+        reader: the cluster.
+
+    Raises:
+        Unavailable: it can't be reached.
+    """
+    last: dict[tuple[str, str, str, str], tuple[RunRecord, int, ObjectIntent, FieldIntent]] = {}
+    for run in runs:
+        for number, record in sorted(run.records.items()):
+            for intent in record.objects:
+                for part in intent.fields:
+                    place = (*intent.key, part.field)
+                    if record.state is StageState.PROMOTED and intent.kind != "Pod":
+                        last[place] = (run, number, intent, part)
+    objects: dict[tuple[str, str, str], Manifest | None] = {}
+    found = []
+    for (kind, namespace, name, field), (run, number, intent, part) in sorted(last.items()):
+        key = (kind, namespace, name)
+        if key not in objects:
+            objects[key] = reader.get(*key)
+        manifest = objects[key]
+        now = None if manifest is None else field_of(manifest, field)
+        if manifest is not None and values_equal(field, now, part.new):
+            continue
+        found.append(
+            Drift(
+                plan_id=run.plan_id,
+                stage=number,
+                recommendation=intent.recommendation,
+                kind=kind,
+                namespace=namespace,
+                name=name,
+                field=field,
+                planned=part.new,
+                found=now,
+                is_gone=manifest is None,
+            )
+        )
+    return tuple(found)
+
+
+def repair(
+    drifts: Sequence[Drift], reader: ClusterReader, writer: ClusterWriter, journal: Journal, by: str
+) -> tuple[str, ...]:
+    """Write the planned values again, object by object, on the condition that nobody changed them since.
+
+    What stood there is in the ledger before it goes; an undo of the plan leads to what was before the plan.
+
+    Args:
+        drifts: what to mend.
+        reader: the cluster.
+        writer: the cluster.
+        journal: the ledger.
+        by: who asked.
+
+    Returns:
+        What could not be mended, one sentence each.
+
+    Raises:
+        Unavailable: the cluster can't be reached.
+    """
+    refused = []
+    for key in dict.fromkeys((drift.kind, drift.namespace, drift.name) for drift in drifts):
+        own = [drift for drift in drifts if (drift.kind, drift.namespace, drift.name) == key]
+        manifest = reader.get(*key)
+        if manifest is None:
+            refused.append(f"{own[0].workload} is gone")
+            continue
+        fields = [[drift.field, field_of(manifest, drift.field), drift.planned] for drift in own]
+        journal.write(
+            own[0].plan_id, reader.now(), "repair", by=by, object=list(key), fields=fields, stage=own[0].stage
+        )  # fmt: skip
+        changes = [FieldChange(field=drift.field, value=drift.planned) for drift in own]
+        try:
+            writer.patch(*key, changes, manifest["metadata"]["resourceVersion"])
+        except (Refused, Corrupt) as exc:  # Corrupt: a container that was renamed has no such field any more
+            refused.append(str(exc))
+            continue
+        writer.record_event(*key, "GputideRepaired", f"{len(changes)} fields of plan {own[0].plan_id}")
+    return tuple(refused)

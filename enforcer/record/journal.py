@@ -1,0 +1,415 @@
+"""The ledger in the rollout's words: what a stage means to do, how far it came, what can be taken back.
+
+The rollout and undo write through it, resume reads it; nothing else knows how the entries look. Intents stand there
+whole before the first object is touched, so whoever comes after a crash can go on or go back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from enforcer.backend import Move, NodeStep
+from enforcer.record.ledger import Entry, Ledger
+from enforcer.seat import SeatSlice
+from fleet.errors import Unavailable
+from fleet.inventory import WorkloadId
+
+_RUN_EVENTS = frozenset(
+    ("begin", "stage_begin", "stage", "evict", "watched", "promoted", "restoring", "evict_back", "restored", "end",
+     "undo_begin", "undone")
+)  # fmt: skip
+"""What only the holder of the lease writes."""
+
+
+class StageState(StrEnum):
+    """How far a stage came."""
+
+    OPEN = "open"
+    """Begun; neither kept nor taken back yet."""
+    RESTORING = "restoring"
+    PROMOTED = "promoted"
+    RESTORED = "restored"
+    """Taken back, because its watch failed or a guard said no."""
+    UNDOING = "undoing"
+    UNDONE = "undone"
+    """Taken back, because somebody asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldIntent:
+    """One field, before and after."""
+
+    field: str
+    old: str | None
+    new: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldIntent:
+    """One field that holds an owner while it rolls (see `enforcer.rollout.holding`).
+
+    Attributes:
+        field: path.
+        old: value before the plan, and again after it.
+        canary: value while one pod is tried.
+        rest: value while all pods follow.
+    """
+
+    field: str
+    old: str | None
+    canary: str | None
+    rest: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectIntent:
+    """What shall be changed of one object, in one patch.
+
+    Attributes:
+        kind: kind.
+        namespace: namespace.
+        name: name.
+        resource_version: version the patch is conditional on.
+        recommendation: what for.
+        fields: fields.
+        holds: fields that hold it while it rolls.
+        generation: the API server's count of its specifications when it was read, None where it keeps none.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    resource_version: str
+    recommendation: str
+    fields: tuple[FieldIntent, ...]
+    holds: tuple[HoldIntent, ...] = ()
+    generation: int | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Kind, namespace and name."""
+        return self.kind, self.namespace, self.name
+
+    @property
+    def workload(self) -> WorkloadId:
+        """`namespace/Kind/name`."""
+        return WorkloadId(f"{self.namespace}/{self.kind}/{self.name}")
+
+
+@dataclass(slots=True, kw_only=True)
+class StageRecord:
+    """One stage of a plan as the ledger tells it; mutable: it grows while the ledger is read.
+
+    Attributes:
+        plan_id: plan.
+        stage: number.
+        state: how far it came.
+        canary: workloads that go first.
+        objects: what shall be changed, in order.
+        moves: pods that shall get another seat.
+        node_steps: nodes that are to share their cards in another way.
+        reason: why it was taken back.
+        kept: what a restoration left as it was, and why.
+        applied_at: when it was promoted.
+        watched: batches that were watched to the end without complaint.
+    """
+
+    plan_id: str
+    stage: int
+    state: StageState = StageState.OPEN
+    canary: tuple[str, ...] = ()
+    objects: list[ObjectIntent] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
+    node_steps: list[NodeStep] = field(default_factory=list)
+    reason: str | None = None
+    kept: tuple[str, ...] = ()
+    applied_at: datetime | None = None
+    watched: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True, kw_only=True)
+class RunRecord:
+    """One run of `apply` as the ledger tells it; mutable: it grows while the ledger is read.
+
+    Attributes:
+        plan_id: plan.
+        stages: stages asked for.
+        by: who asked.
+        began_at: when.
+        cards_granted: cards that somebody held when it began.
+        records: stages that were begun, by number.
+        is_open: False once it ended.
+    """
+
+    plan_id: str
+    stages: tuple[int, ...]
+    by: str
+    began_at: datetime
+    cards_granted: frozenset[str]
+    records: dict[int, StageRecord] = field(default_factory=dict)
+    is_open: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoRecord:
+    """One undo as the ledger tells it.
+
+    Attributes:
+        plan_id: plan.
+        stages: stages it takes back.
+        recommendation: only this one; None for all.
+        objects: what shall be taken back: `old` is what it becomes.
+        moves: pods as they were moved by the plan.
+    """
+
+    plan_id: str
+    stages: tuple[int, ...]
+    recommendation: str | None
+    objects: tuple[ObjectIntent, ...]
+    moves: tuple[Move, ...]
+
+
+class Journal:
+    """Writes and reads what the enforcer does.
+
+    Args:
+        ledger: where it stands.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._fence: int | None = None
+
+    def fence(self) -> None:
+        """From now on, until `unfence`, nothing is written any more once another enforcer has written of a run.
+
+        A process that stood still for longer than its lease lasts does not know that another went on: what it
+        remembers of the run is old, and written down it would hide what the other did.
+        """
+        self._fence = len(self._ledger.entries())
+
+    def unfence(self) -> None:
+        """Others may write again."""
+        self._fence = None
+
+    def check_fence(self) -> None:
+        """Nothing, as long as no other enforcer has written since `fence`.
+
+        Raises:
+            Unavailable: another one has; called again, one goes on from what it did.
+        """
+        if self._fence is None:
+            return
+        for entry in self._ledger.entries()[self._fence :]:
+            if entry.event in _RUN_EVENTS:
+                raise Unavailable(
+                    f"cannot go on for now: another enforcer went on while this one stood still (entry {entry.number} "
+                    f"of the ledger, {entry.event!r} of plan {entry.plan_id}); look at what it did, then call again"
+                )
+
+    def write(self, plan_id: str, at: datetime, event: str, **content: Any) -> None:
+        """One entry.
+
+        Raises:
+            Unavailable: another enforcer wrote since `fence`.
+        """
+        self._append([(event, content)], plan_id, at)
+
+    def begin_stage(self, record: StageRecord, at: datetime) -> None:
+        """All intents of a stage, together; they count once the last of them, `stage`, is there."""
+        events: list[tuple[str, Mapping[str, Any]]] = [("stage_begin", {"stage": record.stage})]
+        events += [("intent", {"stage": record.stage, **object_content(entry)}) for entry in record.objects]
+        events += [("move", {"stage": record.stage, **move_content(entry)}) for entry in record.moves]
+        events += [("node_step", {"stage": record.stage, **asdict(entry)}) for entry in record.node_steps]
+        events.append(("stage", {"stage": record.stage, "canary": list(record.canary)}))
+        self._append(events, record.plan_id, at)
+
+    def _append(self, events: Sequence[tuple[str, Mapping[str, Any]]], plan_id: str, at: datetime) -> None:
+        self.check_fence()
+        self._ledger.append(events, plan_id=plan_id, at=at)
+        if self._fence is not None:
+            self._fence = len(self._ledger.entries())
+
+    def runs(self, plan_id: str | None = None) -> list[RunRecord]:
+        """Every run, oldest first; of one plan where it is given."""
+        runs: list[RunRecord] = []
+        latest: dict[str, RunRecord] = {}
+        undone: dict[str, list[StageRecord]] = {}
+        for entry in self._ledger.entries(plan_id):
+            if entry.event == "begin":
+                run = RunRecord(
+                    plan_id=entry.plan_id,
+                    stages=tuple(entry.content["stages"]),
+                    by=entry.content["by"],
+                    began_at=entry.at,
+                    cards_granted=frozenset(entry.content["cards_granted"]),
+                )
+                runs.append(run)
+                latest[entry.plan_id] = run
+            elif entry.event == "end":
+                latest[entry.plan_id].is_open = False
+            elif entry.event in ("undo_begin", "undone"):
+                _undo(entry, runs, undone)
+            elif entry.plan_id in latest:
+                _stage_entry(entry, latest[entry.plan_id])
+        for run in runs:
+            run.records = {number: record for number, record in run.records.items() if record.objects or record.moves}
+        return runs
+
+    def open_undo(self) -> UndoRecord | None:
+        """The undo that was begun and not ended."""
+        found: UndoRecord | None = None
+        for entry in self._ledger.entries():
+            if entry.event == "undo_begin":
+                found = UndoRecord(
+                    plan_id=entry.plan_id,
+                    stages=tuple(entry.content["stages"]),
+                    recommendation=entry.content["recommendation"],
+                    objects=tuple(object_of(part) for part in entry.content["objects"]),
+                    moves=tuple(move_of(part) for part in entry.content["moves"]),
+                )
+            elif entry.event == "undone":
+                found = None
+        return found
+
+    def undone_recommendations(self, plan_id: str) -> frozenset[str]:
+        """Recommendations of a plan that were taken back one by one."""
+        return frozenset(
+            entry.content["recommendation"]
+            for entry in self._ledger.entries(plan_id)
+            if entry.event == "undone" and entry.content["recommendation"]
+        )
+
+
+def object_content(entry: ObjectIntent) -> dict[str, Any]:
+    """An object's intent as plain values."""
+    return {
+        "kind": entry.kind,
+        "namespace": entry.namespace,
+        "name": entry.name,
+        "resource_version": entry.resource_version,
+        "recommendation": entry.recommendation,
+        "fields": [[part.field, part.old, part.new] for part in entry.fields],
+        "holds": [[part.field, part.old, part.canary, part.rest] for part in entry.holds],
+        "generation": entry.generation,
+    }
+
+
+def object_of(content: Mapping[str, Any]) -> ObjectIntent:
+    """The inverse of `object_content`."""
+    return ObjectIntent(
+        kind=content["kind"],
+        namespace=content["namespace"],
+        name=content["name"],
+        resource_version=content["resource_version"],
+        recommendation=content["recommendation"],
+        fields=tuple(FieldIntent(field=a, old=b, new=c) for a, b, c in content["fields"]),
+        # Ledgers of before there were holds have none.
+        holds=tuple(HoldIntent(field=a, old=b, canary=c, rest=d) for a, b, c, d in content.get("holds", ())),
+        generation=content.get("generation"),
+    )
+
+
+def move_content(move: Move) -> dict[str, Any]:
+    """A move as plain values."""
+    return {
+        "namespace": move.namespace,
+        "pod": move.pod,
+        "workload": move.workload,
+        "recommendation": move.recommendation,
+        "old": _slices_content(move.old),
+        "new": _slices_content(move.new),
+        **({} if move.called is None else {"called": move.called}),
+    }
+
+
+def move_of(content: Mapping[str, Any]) -> Move:
+    """The inverse of `move_content`."""
+    return Move(
+        namespace=content["namespace"],
+        pod=content["pod"],
+        workload=WorkloadId(content["workload"]),
+        old=_slices_of(content["old"]),
+        new=_slices_of(content["new"]),
+        recommendation=content["recommendation"],
+        called=content.get("called"),
+    )
+
+
+def _stage_entry(entry: Entry, run: RunRecord) -> None:
+    number = entry.content.get("stage")
+    if entry.event == "stage_begin":
+        run.records[entry.content["stage"]] = StageRecord(plan_id=run.plan_id, stage=entry.content["stage"])
+        return
+    record = run.records.get(number) if number is not None else None
+    if record is None:
+        return
+    if entry.event == "intent":
+        record.objects.append(object_of(entry.content))
+    elif entry.event == "move":
+        record.moves.append(move_of(entry.content))
+    elif entry.event == "node_step":
+        record.node_steps.append(_node_step_of(entry.content))
+    elif entry.event == "stage":
+        record.canary = tuple(entry.content["canary"])
+    elif entry.event == "watched":
+        if not entry.content["complaints"]:
+            record.watched |= {entry.content["batch"]}
+    elif entry.event == "promoted":
+        record.state, record.applied_at = StageState.PROMOTED, entry.at
+    elif entry.event == "restoring":
+        record.state, record.reason = StageState.RESTORING, entry.content["reason"]
+    elif entry.event == "restored":
+        record.state, record.kept = StageState.RESTORED, tuple(entry.content["kept"])
+
+
+def _node_step_of(content: Mapping[str, Any]) -> NodeStep:
+    """The inverse of `asdict`, whose tuples came back as lists."""
+    fields = {key: value for key, value in content.items() if key != "stage"}
+    for key in ("restarts", "leaving", "advertised"):
+        fields[key] = tuple((str(first), str(second)) for first, second in fields.get(key, ()))
+    return NodeStep(**{**fields, "empty_cards": tuple(fields.get("empty_cards", ()))})
+
+
+def _undo(entry: Entry, runs: Sequence[RunRecord], undone: dict[str, list[StageRecord]]) -> None:
+    if entry.event == "undo_begin":
+        undone[entry.plan_id] = []
+        if entry.content["recommendation"] is not None:
+            return
+        for run in runs:
+            for number, record in run.records.items():
+                is_ours = run.plan_id == entry.plan_id and number in entry.content["stages"]
+                if is_ours and record.state is StageState.PROMOTED:
+                    record.state = StageState.UNDOING
+                    undone[entry.plan_id].append(record)
+    else:
+        for record in undone.pop(entry.plan_id, []):
+            record.state, record.kept = StageState.UNDONE, tuple(entry.content["kept"])
+
+
+def _slices_content(slices: Sequence[SeatSlice]) -> list[list[Any]]:
+    """Shares as lists; node and resource follow where the API does not name the card."""
+    return [
+        [part.container, part.card, part.framebuffer_mib, part.core_percent, part.priority]
+        + ([part.node, part.resource] if part.card is None else [])
+        for part in slices
+    ]
+
+
+def _slices_of(content: Sequence[Sequence[Any]]) -> tuple[SeatSlice, ...]:
+    return tuple(
+        SeatSlice(
+            container=entry[0],
+            card=entry[1],
+            framebuffer_mib=entry[2],
+            core_percent=entry[3],
+            priority=entry[4],
+            node=entry[5] if len(entry) > 5 else None,
+            resource=entry[6] if len(entry) > 6 else None,
+        )
+        for entry in content
+    )

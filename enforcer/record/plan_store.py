@@ -1,0 +1,191 @@
+"""Plans as they were made: sealed JSON files that nobody edits, with who approved which stages beside them.
+
+The front door stores what `recommend` makes, pages list and approve, the guard reads approvals. A file is written
+whole or not at all. `ID.json` is the plan, `ID.inputs.json` the fingerprint of what it was made for,
+`ID.approvals.jsonl` its approvals.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from enforcer.record.fingerprint import Fingerprint, fingerprint_from_json, fingerprint_to_json
+from fleet.decisions import Plan
+from fleet.documents import plan_from_json, plan_to_json
+from fleet.durable import unwritable, write_durably
+from fleet.errors import Corrupt, Misconfigured, Refused
+from fleet.units import format_time, parse_time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """One person's yes.
+
+    Attributes:
+        plan_id: plan.
+        stages: stages that were approved.
+        by: who.
+        at: when, UTC.
+    """
+
+    plan_id: str
+    stages: tuple[int, ...]
+    by: str
+    at: datetime
+
+
+class PlanStore:
+    """One folder of plans.
+
+    Args:
+        path: the folder; made with the first plan.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def add(self, plan: Plan, fingerprint: Fingerprint | None = None) -> None:
+        """Keep a plan; the same plan again is only made the newest.
+
+        Args:
+            plan: a sealed plan.
+            fingerprint: what the cluster looked like when it was made, for the guard.
+
+        Raises:
+            Corrupt: storage can't take it.
+        """
+        if self._file(plan.plan_id).exists():
+            os.utime(self._file(plan.plan_id))
+        else:
+            if fingerprint is not None:
+                self._put(self._path / f"{plan.plan_id}.inputs.json", fingerprint_to_json(fingerprint))
+            self._put(self._file(plan.plan_id), plan_to_json(plan))
+
+    def get(self, plan_id: str) -> Plan:
+        """One plan, by its id or the start of it.
+
+        Raises:
+            Misconfigured: there is no such plan, or more than one.
+            Refused: it was edited.
+            Corrupt: the file can't be read.
+        """
+        found = [name for name in self._ids() if name.startswith(plan_id)]
+        if len(found) != 1:
+            known = ", ".join(self._ids()[-5:]) or "none; run `gputide recommend`"
+            raise Misconfigured(f"cannot use plan {plan_id!r}: {len(found)} plans have that id; known: {known}")
+        file = self._file(found[0])
+        plan = plan_from_json(_content(file), name=str(file))
+        if plan.plan_id != found[0]:
+            raise Refused(f"cannot use plan {file}: it holds plan {plan.plan_id}")
+        return plan
+
+    def plans(self) -> tuple[Plan, ...]:
+        """Every plan, in the order in which they were kept, the newest last.
+
+        A replay's clock stands still while plans are made, so the file's time tells them apart, not `created_at`.
+
+        Raises:
+            Refused: one was edited.
+            Corrupt: one can't be read.
+        """
+        kept = sorted(self._ids(), key=lambda name: (self._file(name).stat().st_mtime_ns, name))
+        return tuple(self.get(name) for name in kept)
+
+    def newest(self) -> Plan | None:
+        """The plan that was made last, None where there is none; raises as `plans`."""
+        found = self.plans()
+        return found[-1] if found else None
+
+    def fingerprint(self, plan_id: str) -> Fingerprint | None:
+        """What the cluster looked like when a plan was made, None where that was not kept.
+
+        Raises:
+            Corrupt: the file can't be read.
+        """
+        file = self._path / f"{plan_id}.inputs.json"
+        return fingerprint_from_json(_content(file), name=str(file)) if file.exists() else None
+
+    def approve(self, plan: Plan, stages: Sequence[int], *, by: str, at: datetime) -> Approval:
+        """Write down an approval, durable before this returns.
+
+        Raises:
+            Refused: the plan has no such stage, or has expired.
+            Corrupt: storage can't take it.
+        """
+        known = {entry.stage for entry in plan.stages}
+        unknown = sorted(set(stages) - known)
+        if unknown or not stages:
+            raise Refused(f"cannot approve stages {unknown} of plan {plan.plan_id}: it has {sorted(known)}")
+        if at >= plan.expires_at:
+            raise Refused(f"cannot approve plan {plan.plan_id}: it expired at {format_time(plan.expires_at)}")
+        approval = Approval(plan_id=plan.plan_id, stages=tuple(sorted(set(stages))), by=by, at=at)
+        line = json.dumps({"stages": approval.stages, "by": by, "at": format_time(at)}) + "\n"
+        try:
+            with self._approvals_file(plan.plan_id).open("a", encoding="utf-8") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as exc:
+            raise Corrupt(f"cannot write approval of plan {plan.plan_id}: {exc.strerror}") from exc
+        return approval
+
+    def approvals(self, plan_id: str) -> tuple[Approval, ...]:
+        """Approvals of a plan, oldest first. A line that a crash cut counts as never given.
+
+        Raises:
+            Corrupt: a whole line can't be read.
+        """
+        file = self._approvals_file(plan_id)
+        if not file.exists():
+            return ()
+        found = []
+        for line in _content(file).decode(errors="replace").split("\n")[:-1]:
+            try:
+                raw = json.loads(line)
+                found.append(
+                    Approval(
+                        plan_id=plan_id,
+                        stages=tuple(int(stage) for stage in raw["stages"]),
+                        by=str(raw["by"]),
+                        at=parse_time(raw["at"]),
+                    )
+                )
+            except (ValueError, KeyError, TypeError) as exc:
+                raise Corrupt(f"cannot read {file}: {line[:64]!r} is no approval") from exc
+        return tuple(found)
+
+    def approved_stages(self, plan_id: str) -> frozenset[int]:
+        """Stages that somebody approved."""
+        return frozenset(stage for approval in self.approvals(plan_id) for stage in approval.stages)
+
+    def _ids(self) -> list[str]:
+        if not self._path.is_dir():
+            return []
+        return sorted(
+            file.name.removesuffix(".json") for file in self._path.glob("*.json") if file.name.count(".") == 1
+        )
+
+    def _file(self, plan_id: str) -> Path:
+        return self._path / f"{plan_id}.json"
+
+    def _approvals_file(self, plan_id: str) -> Path:
+        return self._path / f"{plan_id}.approvals.jsonl"
+
+    def _put(self, file: Path, content: bytes) -> None:
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise unwritable(self._path, exc) from exc
+        write_durably(file, content)
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as exc:
+        raise Corrupt(f"cannot read {file}: {exc.strerror}") from exc

@@ -1,0 +1,382 @@
+"""Carries pods from one set of seats to another, in steps that may be repeated: the hands of rollout and undo.
+
+An owner that rolls by itself is patched when its pods' places are free and waited for; pods of the others are evicted
+one by one. Every step looks at the cluster first and does only what is missing, so that it can be called again after a
+crash at any moment. What is decided (and written down) is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from enforcer.backend import Move
+from enforcer.cluster import ClusterReader, ClusterWriter, Pause
+from enforcer.dialect import Dialect, SeatSlice
+from enforcer.manifest import Manifest, workload_parts
+from enforcer.ownership import MAKERS, Parents, parents_of, workload_of_pod
+from enforcer.record.journal import ObjectIntent
+from enforcer.rollout.holding import Phase, changes_template, rolls_by_itself
+from enforcer.rollout.intent_writer import IntentWriter, patiently
+from enforcer.rollout.landing import Landing, is_rolled_out, landing_of, made_anew, rolled_pods, wanted_pods
+from enforcer.rollout.move_order import OrderedUnit, Unit, waves
+from enforcer.seat import PodSeat, same_slices, seat_of_pod
+from enforcer.snapshot import Snapshot, take_snapshot, with_listed
+from fleet.inventory import WorkloadId
+
+OnWave = Callable[[Sequence[Move], int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarryPolicy:
+    """How patient the hands are.
+
+    Attributes:
+        parallel_pods_max: workloads that may be changing at once.
+        poll_seconds: pause between looks.
+        placement_seconds_max: how long a pod may take until it is ready in its new seat.
+    """
+
+    parallel_pods_max: int = 10
+    poll_seconds: float = 10.0
+    placement_seconds_max: float = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What is to be carried.
+
+    Attributes:
+        moves: all moves of the workloads concerned.
+        intents: what changes of their owners, by workload; empty where that stands already.
+        phase: one pod of each workload, or all.
+        is_strict: True where pods go to their planned seats, and another seat is a failure; False where they go back
+            (`moves` are turned round then, `intents` are those of the way there), and the scheduler may choose.
+    """
+
+    moves: tuple[Move, ...]
+    intents: Mapping[WorkloadId, ObjectIntent]
+    phase: Phase
+    is_strict: bool
+
+    def of(self, workload: WorkloadId) -> list[Move]:
+        """Moves of one workload."""
+        return [move for move in self.moves if move.workload == workload]
+
+
+class Carrier:
+    """Patches, evicts and waits.
+
+    Args:
+        reader: the cluster.
+        writer: the cluster.
+        pause: lets time pass.
+        policy: how patient to be.
+        dialect: the words that seats are read in.
+        step: called before every write with what it is, for tests that stop there.
+
+    Attributes:
+        objects: writes single objects.
+        kept: what was left as it is on the way back, one sentence each.
+    """
+
+    def __init__(
+        self,
+        reader: ClusterReader,
+        writer: ClusterWriter,
+        pause: Pause,
+        policy: CarryPolicy,
+        dialect: Dialect,
+        step: Callable[[str], None],
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._pause = pause
+        self._policy = policy
+        self._dialect = dialect
+        self._step = step
+        self._parents: Parents | None = None
+        self._left: set[WorkloadId] = set()
+        self.kept: list[str] = []
+        self.objects = IntentWriter(reader, writer, pause, step)
+
+    def carry(self, load: Load, on_wave: OnWave) -> list[str]:
+        """Bring pods to their seats, in an order in which they find room.
+
+        Args:
+            load: what is to be carried.
+            on_wave: called with the moves of each wave and how many pods are done, before the wave goes.
+
+        Returns:
+            What went wrong, one sentence per workload; empty where every pod landed. Strictly, it stops at the first
+            wave that fails.
+
+        Raises:
+            Refused: somebody changed an owner since it was read.
+            Unavailable: the cluster can't take it.
+        """
+        snapshot = patiently(self._pause, lambda: take_snapshot(self._reader, self._dialect))
+        self._dialect = snapshot.dialect
+        units = _units(load, snapshot)
+        missing = [unit for unit in units if not self._has_landed(load, unit, snapshot)]
+        rest = {unit[0].workload for unit in missing}
+        for workload, intent in load.intents.items():
+            # Whose pods all sit right needs its fields nevertheless.
+            if workload not in rest:
+                self._put(load, intent)
+        card_mib = {card.card: card.framebuffer_mib for card in snapshot.cards.values()}
+        done = sum(map(len, units)) - sum(map(len, missing))
+        failures: list[str] = []
+        patched: set[WorkloadId] = set()
+        for wave in waves(missing, snapshot.seats, card_mib, self._policy.parallel_pods_max):
+            on_wave([move for unit in wave for move in unit.moves], done)
+            for unit in wave:
+                failures += self._start(load, unit, patched)
+            if failures and load.is_strict:
+                return failures
+            failures += self._wait(load, wave)
+            if failures and load.is_strict:
+                return failures
+            done += sum(len(unit.moves) for unit in wave)
+        return failures
+
+    def in_place(self, moves: Sequence[Move]) -> tuple[str, ...]:
+        """Pods that were made for these moves and sit as planned, `namespace/pod`."""
+        found: list[str] = []
+        for workload in dict.fromkeys(move.workload for move in moves):
+            own = [move for move in moves if move.workload == workload]
+            landing = landing_of(own, self._pods([workload])[workload])
+            found += [pod.pod_id for pod in made_anew(own, landing.in_place)]
+        return tuple(sorted(found))
+
+    def _start(self, load: Load, unit: OrderedUnit, patched: set[WorkloadId]) -> list[str]:
+        """Let a unit go; returns why a pod could not be evicted."""
+        workload = unit.moves[0].workload
+        intent = load.intents.get(workload)
+        if intent is not None and workload not in patched:
+            patched.add(workload)
+            self._put(load, intent)
+        if workload in self._left:
+            return []
+        if self._rolls(load, workload):
+            if not load.is_strict and workload_parts(workload)[1] == "StatefulSet":
+                self._evict_unready(workload)
+            return []
+        failures = []
+        for move in unit.moves:
+            pods = self._pods([workload])[workload]
+            landing = landing_of(load.of(workload), pods)
+            # Who shall be gone goes with its owner's scale; who sits right is only waited for.
+            going = {pod.pod_id for pod in landing.unmoved} & {move.live_id} if move.new else set()
+            if not load.is_strict:
+                going = {pod.pod_id for pod in (*landing.unmoved, *landing.elsewhere, *landing.waiting)}
+            failures += [why for pod_id in sorted(going) if (why := self._evict(pod_id)) is not None]
+        return failures
+
+    def _put(self, load: Load, intent: ObjectIntent) -> None:
+        if load.is_strict:
+            self.objects.patch(intent, load.phase)
+            return
+        kept = self.objects.restore(intent)
+        self.kept += kept
+        if kept:
+            self._left.add(intent.workload)
+
+    def _evict_unready(self, workload: WorkloadId) -> None:
+        """Evict pods of a StatefulSet that never became ready: it waits for them, whatever their template says now."""
+        for pod in self._pods([workload])[workload]:
+            if not pod.is_ready:
+                self._evict(pod.pod_id)
+
+    def _evict(self, pod_id: str) -> str | None:
+        """Evict one pod, waiting for its disruption budget; returns why it could not be."""
+        namespace, _, name = pod_id.partition("/")
+        waited = 0.0
+        while True:
+            self._step(f"evict {pod_id}")
+            if patiently(self._pause, lambda: self._writer.evict(namespace, name)) is not False:
+                return None
+            if waited >= self._policy.placement_seconds_max:
+                return f"{pod_id} may not be evicted: its disruption budget left no room within {waited:.0f} s"
+            self._pause(self._policy.poll_seconds)
+            waited += self._policy.poll_seconds
+
+    def _wait(self, load: Load, wave: Sequence[OrderedUnit]) -> list[str]:
+        waited = 0.0
+        waiting = [unit.moves for unit in wave]
+        while True:
+            workloads = list(dict.fromkeys(unit[0].workload for unit in waiting))
+            pods = self._pods(workloads)
+            owners = self._owners(workloads)
+            still: list[Unit] = []
+            failures: list[str] = []
+            for unit in waiting:
+                workload = unit[0].workload
+                landing = landing_of(load.of(workload), pods[workload])
+                if landing.is_astray and load.is_strict:
+                    failures.append(_astray(landing.elsewhere[0], load.of(workload)))
+                elif workload not in self._left and not self._is_done(load, unit, landing, owners.get(workload)):
+                    still.append(unit)
+                    self._make_way(load, unit, landing)
+            if failures:
+                return failures
+            if not still:
+                return []
+            if waited >= self._policy.placement_seconds_max:
+                return [self._overdue(load, unit, pods[unit[0].workload], waited) for unit in still]
+            waiting = still
+            self._pause(self._policy.poll_seconds)
+            waited += self._policy.poll_seconds
+
+    def _make_way(self, load: Load, unit: Unit, landing: Landing) -> None:
+        """Evict the pod of a StatefulSet whose place one waits for that its controller has made anew before it.
+
+        It rolls from the highest ordinal down, whoever's place is free, and makes an evicted pod of its new template.
+        """
+        is_stateful = workload_parts(unit[0].workload)[1] == "StatefulSet" and self._rolls(load, unit[0].workload)
+        if not is_stateful or load.phase is not Phase.REST or all(pod.slices for pod in landing.waiting):
+            return
+        unmoved = {pod.pod_id for pod in landing.unmoved}
+        first = next((move.live_id for move in unit if move.live_id in unmoved), None)
+        if first is not None:
+            self._evict(first)
+
+    def _is_done(self, load: Load, unit: Unit, landing: Landing, owner: Manifest | None) -> bool:
+        if not load.is_strict:
+            settled = len(landing.in_place) + len(landing.elsewhere)
+            # Nobody waits for what its owner does not want any more, or for who was ended meanwhile.
+            is_wanted = settled >= wanted_pods(owner, landing.planned) and settled + landing.seatless >= landing.pods
+            return is_wanted and is_rolled_out(owner)
+        if self._rolls(load, unit[0].workload):
+            if load.phase is Phase.CANARY:
+                return (rolled_pods(owner) or 0) > 0 and not landing.is_waiting and bool(landing.in_place)
+            return landing.is_whole and is_rolled_out(owner)
+        names = {pod.pod_id for pod in landing.unmoved}
+        is_complete = landing.planned <= landing.pods <= landing.planned + landing.seatless
+        return not landing.is_waiting and is_complete and all(move.live_id not in names for move in unit)
+
+    def _has_landed(self, load: Load, unit: Unit, snapshot: Snapshot) -> bool:
+        workload = unit[0].workload
+        landing = landing_of(load.of(workload), snapshot.pods.get(workload, []))
+        owner = snapshot.owners.get(workload)
+        intent = load.intents.get(workload)
+        if not load.is_strict:
+            is_restored = intent is None or self.objects.is_restored(intent, owner)
+            return is_restored and landing.is_whole and is_rolled_out(owner)
+        if intent is not None and changes_template(intent) and not self.objects.stands(intent, owner):
+            return False
+        return self._is_done(load, unit, landing, owner)
+
+    def _rolls(self, load: Load, workload: WorkloadId) -> bool:
+        _, kind, _ = workload_parts(workload)
+        intent = load.intents.get(workload)
+        return intent is not None and changes_template(intent) and rolls_by_itself(_kind_only(kind, intent))
+
+    def _pods(self, workloads: Sequence[WorkloadId]) -> dict[WorkloadId, list[PodSeat]]:
+        """The pods of workloads as they are now, without those that are going or over."""
+        found: dict[WorkloadId, list[PodSeat]] = {workload: [] for workload in workloads}
+        # New pods may be read by objects that are as new as they.
+        dialect = patiently(self._pause, lambda: with_listed(self._reader, self._dialect))
+        for namespace in sorted({workload_parts(workload)[0] for workload in workloads}):
+            for pod in patiently(self._pause, lambda: self._reader.list_objects("Pod", namespace)):  # noqa: B023
+                workload = workload_of_pod(pod, self._known_parents())
+                is_over = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+                if workload in found and not is_over and "deletionTimestamp" not in pod["metadata"]:
+                    found[workload].append(replace(seat_of_pod(pod, dialect), workload=workload))
+        return found
+
+    def _known_parents(self) -> Parents:
+        """Who controls what makes pods; read once, for ReplicaSets that come later tell their maker by their names."""
+        if self._parents is None:
+            makers = [
+                found
+                for kind in MAKERS
+                for found in patiently(self._pause, lambda: self._reader.list_objects(kind))  # noqa: B023
+            ]
+            self._parents = parents_of(makers)
+        return self._parents
+
+    def _owners(self, workloads: Sequence[WorkloadId]) -> dict[WorkloadId, Manifest]:
+        """Owners as they stand; those of one kind and namespace in one call."""
+        groups: dict[tuple[str, str], list[tuple[str, WorkloadId]]] = {}
+        for workload in workloads:
+            namespace, kind, name = workload_parts(workload)
+            groups.setdefault((kind, namespace), []).append((name, workload))
+        found: dict[WorkloadId, Manifest] = {}
+        for (kind, namespace), members in groups.items():
+            if len(members) == 1:
+                name, workload = members[0]
+                owner = patiently(self._pause, lambda: self._reader.get(kind, namespace, name))  # noqa: B023
+                found |= {} if owner is None else {workload: owner}
+                continue
+            by_name = dict(members)
+            for owner in patiently(self._pause, lambda: self._reader.list_objects(kind, namespace)):  # noqa: B023
+                if owner["metadata"]["name"] in by_name:
+                    found[by_name[owner["metadata"]["name"]]] = owner
+        return found
+
+    def _overdue(self, load: Load, unit: Unit, pods: Sequence[PodSeat], waited: float) -> str:
+        workload = unit[0].workload
+        landing = landing_of(load.of(workload), pods)
+        late = [*landing.waiting, *landing.unmoved, *landing.elsewhere]
+        planned = ", ".join(sorted({_shown(move.new) for move in unit if move.new})) or "none"
+        if not late:
+            return f"{workload} has {landing.pods} pods after {waited:.0f} s, planned {landing.planned}"
+        return f"{late[0].pod_id} was not ready on {planned} within {waited:.0f} s: {self._why(late[0])}"
+
+    def _why(self, pod: PodSeat) -> str:
+        manifest = self._reader.get("Pod", pod.namespace, pod.pod)
+        if manifest is None:
+            return "it is gone"
+        for condition in manifest.get("status", {}).get("conditions", ()):
+            if condition.get("status") == "False" and condition.get("message"):
+                return str(condition["message"])
+        return "it is not ready" if not pod.is_ready else "it still sits where it sat"
+
+
+def backwards(moves: Sequence[Move]) -> list[Move]:
+    """The moves that take pods back where they came from, last first."""
+    return [replace(move, old=move.new, new=move.old) for move in reversed(moves)]
+
+
+def _units(load: Load, snapshot: Snapshot) -> list[Unit]:
+    """What goes at once: all pods of an owner that rolls, one pod of another; one of each where only one is tried."""
+    found: list[Unit] = []
+    for workload in dict.fromkeys(move.workload for move in load.moves):
+        own = tuple(_from_here(move, snapshot) for move in load.of(workload))
+        intent = load.intents.get(workload)
+        rolls = intent is not None and changes_template(intent)
+        if not load.is_strict or (rolls and rolls_by_itself(_kind_only(workload_parts(workload)[1], intent))):
+            found.append(own)
+        else:
+            going = [move for move in own if not same_slices(move.old, move.new)] or list(own)
+            found += [(move,) for move in (going[:1] if load.phase is Phase.CANARY else going)]
+    return found
+
+
+def _kind_only(kind: str, intent: ObjectIntent | None) -> Manifest:
+    """An owner as far as its hold tells how it rolls: one that is set to `OnDelete` is evicted."""
+    holds = {} if intent is None else {hold.field: hold.old for hold in intent.holds}
+    is_held = kind != "StatefulSet" or "spec.updateStrategy.rollingUpdate.partition" in holds
+    return {"kind": kind, "spec": {"updateStrategy": {"type": "RollingUpdate" if is_held else "OnDelete"}}}
+
+
+def _from_here(move: Move, snapshot: Snapshot) -> Move:
+    """The move from where the pod really is, while it still has its name."""
+    seat = snapshot.seats.get(move.live_id)
+    return move if seat is None else replace(move, old=seat.slices)
+
+
+def _astray(pod: PodSeat, moves: Sequence[Move]) -> str:
+    planned = " or ".join(dict.fromkeys(_shown(move.new) for move in moves if move.new))
+    return f"{pod.pod_id} landed on {_shown(pod.slices)}, planned {planned}"
+
+
+def _shown(slices: Sequence[SeatSlice]) -> str:
+    return (
+        ", ".join(
+            f"{part.card or part.resource or part.node} ({part.framebuffer_mib} MiB, {part.core_percent} %)"
+            for part in slices
+        )
+        or "none"
+    )

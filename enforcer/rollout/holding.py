@@ -1,0 +1,108 @@
+"""How an owner that rolls by itself is held after its first new pod, and kept from needing room that is not there.
+
+Pure. A Deployment can't be told to change one pod: its controller rolls as soon as the template changes. So the same
+patch that changes the template makes it wait: no surge (a new pod would need a place beside the old one, which may hold
+the whole card), one pod unavailable at most, and a `minReadySeconds` so long that the first new pod does not count as
+available before we say so. Existing pods keep counting, for the old ReplicaSet keeps its own `minReadySeconds`, and a
+new pod serves as soon as it is ready: only the count waits. `paused` would not do: a paused Deployment makes no new
+ReplicaSet at all, and pausing it after the first pod is a race. `progressDeadlineSeconds` must exceed
+`minReadySeconds`, so it is raised too. A StatefulSet is held by its partition; a DaemonSet, whose `minReadySeconds`
+would turn its old pods unavailable and so let them all go at once, by `OnDelete`. What was there before stands in the
+intent and is written back when the stage is kept or taken back.
+
+Source: kubernetes:pkg/controller/deployment/rolling.go, kubernetes:pkg/controller/deployment/sync.go,
+kubernetes:pkg/controller/daemon/update.go, kubernetes:pkg/apis/apps/validation/validation.go (ValidateDeploymentSpec).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+from enforcer.manifest import field_of, values_equal
+from enforcer.record.journal import HoldIntent, ObjectIntent
+
+HOLD_SECONDS = 30 * 24 * 3600
+"""`minReadySeconds` of a Deployment that is held: a hold that everybody forgot ends after a month."""
+
+_DEADLINE_MORE_SECONDS = 3600
+
+_LEAST_READY = "spec.minReadySeconds"
+_DEADLINE = "spec.progressDeadlineSeconds"
+_SURGE = "spec.strategy.rollingUpdate.maxSurge"
+_UNAVAILABLE = "spec.strategy.rollingUpdate.maxUnavailable"
+_PARTITION = "spec.updateStrategy.rollingUpdate.partition"
+_UPDATE_TYPE = "spec.updateStrategy.type"
+
+
+class Phase(StrEnum):
+    """How far an owner may roll."""
+
+    CANARY = "canary"
+    """One pod."""
+    REST = "rest"
+    """All pods, without surge."""
+    SETTLED = "settled"
+    """As it was set before the plan."""
+
+
+def rolls_by_itself(owner: Mapping[str, Any]) -> bool:
+    """Whether a changed template reaches an owner's pods without their being evicted, under our hold."""
+    if owner["kind"] == "Deployment":
+        return True
+    strategy = field_of(owner, _UPDATE_TYPE) or "RollingUpdate"
+    return owner["kind"] == "StatefulSet" and strategy == "RollingUpdate"
+
+
+def changes_template(intent: ObjectIntent) -> bool:
+    """Whether an intent changes what an owner's pods are made from."""
+    return any(part.field.startswith("spec.template.") for part in intent.fields)
+
+
+def holds_of(owner: Mapping[str, Any], pods: int, *, at_once: bool) -> tuple[HoldIntent, ...]:
+    """The fields that hold an owner whose template is to be changed.
+
+    Args:
+        owner: as it stands.
+        pods: how many pods it runs.
+        at_once: True where its pods want each other's places, so that one after the other finds no room.
+
+    Returns:
+        Fields with their values before, for one pod, and for all; none for an owner that is rolled by eviction, or that
+        ends all its pods before it makes new ones (`Recreate`).
+    """
+    kind = owner["kind"]
+    if kind == "Deployment" and field_of(owner, "spec.strategy.type") != "Recreate":
+        before = {path: field_of(owner, path) for path in (_LEAST_READY, _DEADLINE, _SURGE, _UNAVAILABLE)}
+        deadline = max(HOLD_SECONDS + _DEADLINE_MORE_SECONDS, int(before[_DEADLINE] or "0"))
+        return (
+            HoldIntent(
+                field=_LEAST_READY, old=before[_LEAST_READY], canary=str(HOLD_SECONDS), rest=before[_LEAST_READY]
+            ),
+            HoldIntent(field=_DEADLINE, old=before[_DEADLINE], canary=str(deadline), rest=before[_DEADLINE]),
+            HoldIntent(field=_SURGE, old=before[_SURGE], canary="0", rest="0"),
+            HoldIntent(field=_UNAVAILABLE, old=before[_UNAVAILABLE], canary="1", rest="100%" if at_once else "1"),
+        )
+    if kind == "StatefulSet" and rolls_by_itself(owner):
+        partition = field_of(owner, _PARTITION)
+        return (HoldIntent(field=_PARTITION, old=partition, canary=str(max(0, pods - 1)), rest=partition),)
+    if kind == "DaemonSet" and (field_of(owner, _UPDATE_TYPE) or "RollingUpdate") == "RollingUpdate":
+        return (HoldIntent(field=_UPDATE_TYPE, old=field_of(owner, _UPDATE_TYPE), canary="OnDelete", rest="OnDelete"),)
+    return ()
+
+
+def held_values(manifest: Mapping[str, Any], holds: Sequence[HoldIntent], phase: Phase) -> list[tuple[str, str | None]]:
+    """What is to be written so that an owner is held as a phase asks.
+
+    Returns:
+        Fields and values; a field that somebody else set to a value of their own is left to them.
+    """
+    found = []
+    for hold in holds:
+        now = field_of(manifest, hold.field)
+        wanted = {Phase.CANARY: hold.canary, Phase.REST: hold.rest, Phase.SETTLED: hold.old}[phase]
+        is_ours = any(values_equal(hold.field, now, value) for value in (hold.old, hold.canary, hold.rest))
+        if is_ours and not values_equal(hold.field, now, wanted):
+            found.append((hold.field, wanted))
+    return found

@@ -1,0 +1,182 @@
+"""Writes what the ledger says shall be written, and takes it back: one object at a time, in steps that may be repeated.
+
+Every write is conditional on the version that was just read, and on what the plan knew: where somebody else changed
+the object since, it is refused, never forced. Called by the carrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange, Pause
+from enforcer.manifest import Manifest, field_of, values_equal
+from enforcer.record.journal import ObjectIntent
+from enforcer.rollout.holding import Phase, held_values
+from fleet.errors import Refused, Unavailable
+
+Answer = TypeVar("Answer")
+
+TRIES_MAX = 5
+"""How often a call that the cluster could not take is made, with growing pauses."""
+
+_FIRST_PAUSE_SECONDS = 2.0
+
+
+def patiently(pause: Pause, call: Callable[[], Answer]) -> Answer:
+    """Call, and again with growing pauses while the cluster can't take it.
+
+    Raises:
+        Unavailable: it could not take it to the last.
+    """
+    for number in range(TRIES_MAX - 1):
+        try:
+            return call()
+        except Unavailable:
+            pause(_FIRST_PAUSE_SECONDS * 2**number)
+    return call()
+
+
+class IntentWriter:
+    """Writes, holds, settles and restores objects.
+
+    Args:
+        reader: the cluster.
+        writer: the cluster.
+        pause: lets time pass.
+        step: called before every write with what it is, for tests that stop there.
+    """
+
+    def __init__(self, reader: ClusterReader, writer: ClusterWriter, pause: Pause, step: Callable[[str], None]) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._pause = pause
+        self._step = step
+
+    def patch(self, intent: ObjectIntent, phase: Phase) -> None:
+        """Write an object's new fields and hold it, unless all that stands there already.
+
+        Raises:
+            Refused: somebody changed the object since it was read, or it is gone.
+            Unavailable: the cluster can't take it.
+        """
+        for number in range(TRIES_MAX):
+            current = self._get(intent)
+            if current is None and intent.kind == "Pod":
+                return
+            if not _is_written(current, intent):
+                _refuse_changed(current, intent)
+                fields = [(part.field, part.new) for part in intent.fields]
+            else:
+                fields = []
+            if current is None:
+                return
+            fields += held_values(current, intent.holds, phase)
+            if not fields or self._write(f"patch {intent.workload}", intent, fields, current, number):
+                return
+
+    def stands(self, intent: ObjectIntent, current: Manifest | None) -> bool:
+        """Whether an object has an intent's new fields already."""
+        return _is_written(current, intent)
+
+    def is_restored(self, intent: ObjectIntent, current: Manifest | None) -> bool:
+        """Whether nothing of an intent is left to be taken back."""
+        return current is None or all(
+            values_equal(part.field, value, part.old) or not values_equal(part.field, value, part.new)
+            for part in intent.fields
+            for value in (field_of(current, part.field),)
+        )
+
+    def hold(self, intent: ObjectIntent, phase: Phase) -> None:
+        """Let an owner roll as far as a phase says; nothing is written where it is held so already.
+
+        Raises:
+            Refused: the object changes all the time.
+            Unavailable: the cluster can't take it.
+        """
+        for number in range(TRIES_MAX):
+            current = self._get(intent)
+            fields = [] if current is None else held_values(current, intent.holds, phase)
+            if current is None or not fields:
+                return
+            if self._write(f"{phase.value} {intent.workload}", intent, fields, current, number):
+                return
+
+    def restore(self, intent: ObjectIntent) -> tuple[str, ...]:
+        """Write an object's old fields back: those that still are as the plan left them. Its owner rolls without surge.
+
+        Returns:
+            What was kept because somebody changed it since, one sentence each.
+
+        Raises:
+            Unavailable: the cluster can't take it.
+        """
+        for _ in range(TRIES_MAX):
+            current = self._get(intent)
+            if current is None:
+                return () if intent.kind == "Pod" else (f"{intent.workload} is gone",)
+            fields: list[tuple[str, str | None]] = []
+            kept = []
+            for part in intent.fields:
+                value = field_of(current, part.field)
+                if values_equal(part.field, value, part.old):
+                    continue
+                if values_equal(part.field, value, part.new):
+                    fields.append((part.field, part.old))
+                else:
+                    kept.append(f"{intent.workload} {part.field}: somebody set it to {value!r} since")
+            if not fields:
+                return tuple(kept)
+            fields += held_values(current, intent.holds, Phase.REST)
+            if self._write(f"restore {intent.workload}", intent, fields, current, 0):
+                return tuple(kept)
+        return (f"{intent.workload} changes all the time, so its fields were left",)
+
+    def _get(self, intent: ObjectIntent) -> Manifest | None:
+        return patiently(self._pause, lambda: self._reader.get(*intent.key))
+
+    def _write(
+        self, step: str, intent: ObjectIntent, fields: Sequence[tuple[str, str | None]], current: Manifest, number: int
+    ) -> bool:
+        """Write fields on the condition that the object is as it was just read; False where it has changed since."""
+        changes = [FieldChange(field=field, value=value) for field, value in fields]
+        version = current["metadata"]["resourceVersion"]
+        self._step(step)
+        try:
+            patiently(self._pause, lambda: self._writer.patch(*intent.key, changes, version))
+        except Refused:
+            # An answer that was lost on its way back looks like a conflict when the call is made again, and a status
+            # that moved on is no conflict of ours: look again, and let whoever looks decide.
+            again = self._get(intent)
+            is_same = again is not None and again["metadata"]["resourceVersion"] == version
+            if is_same or number == TRIES_MAX - 1:
+                raise
+            return False
+        return True
+
+
+def _refuse_changed(current: Manifest | None, intent: ObjectIntent) -> None:
+    """Refuse to write over what somebody else changed: the specification, or one of our fields."""
+    what = f"{intent.kind} {intent.namespace}/{intent.name}" if intent.namespace else f"{intent.kind} {intent.name}"
+    if current is None:
+        raise Refused(f"cannot change {what}: it is gone")
+    again = "make a new plan with `gputide recommend`"
+    generation = current["metadata"].get("generation")
+    if intent.generation is not None and generation is not None and generation != intent.generation:
+        raise Refused(
+            f"cannot change {what}: it was changed since it was read: read generation={intent.generation}, now "
+            f"{generation}; {again}"
+        )
+    for part in intent.fields:
+        value = field_of(current, part.field)
+        if not any(values_equal(part.field, value, known) for known in (part.old, part.new)):
+            raise Refused(
+                f"cannot change {what}: {part.field} was changed since it was read: read {part.old!r}, now {value!r}; "
+                f"{again}"
+            )
+
+
+def _is_written(current: Manifest | None, intent: ObjectIntent) -> bool:
+    return current is not None and all(
+        values_equal(part.field, field_of(current, part.field), part.new) for part in intent.fields
+    )

@@ -1,0 +1,188 @@
+"""What a rendered stage means to do, whole, as it is written down before the first object is touched.
+
+Pure. To the backend's changes come the fields that hold owners while they roll, the pods that are made anew though they
+keep their seats, the marks that say which pod of an owner goes first, and who is the canary. Called by the rollout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from enforcer.backend import Move, RenderedStage
+from enforcer.cluster import DELETION_COST_ANNOTATION
+from enforcer.record.journal import FieldIntent, ObjectIntent, StageRecord
+from enforcer.rollout.holding import changes_template, holds_of, rolls_by_itself
+from enforcer.rollout.move_order import Order, OrderedUnit, can_go_alone, waves
+from enforcer.seat import PodSeat
+from enforcer.snapshot import Snapshot
+from fleet.inventory import WorkloadId
+
+
+def intended_stage(
+    plan_id: str,
+    rendered: RenderedStage,
+    snapshot: Snapshot,
+    real: Mapping[str, str],
+    *,
+    canary_workloads: int,
+    wave_max: int,
+) -> StageRecord:
+    """What a stage is going to do.
+
+    Args:
+        plan_id: plan.
+        rendered: the stage in the backend's words.
+        snapshot: the cluster that it was rendered for, pods under the plan's names.
+        real: what those are called in the cluster that are called otherwise there (see `enforcer.plan_names`).
+        canary_workloads: how many workloads try one pod first.
+        wave_max: how many workloads may be changing at once.
+    """
+    objects = object_intents(rendered)
+    rolling = _rolling(objects, snapshot)
+    staying = _staying_with(rendered.moves, objects, snapshot)
+    called = {name: pod_id.partition("/")[2] for name, pod_id in real.items()}
+    moves = [*rendered.moves, *(replace(move, called=called.get(move.pod_id)) for move in staying)]
+    ordered = _ordered(moves, rolling, snapshot, wave_max)
+    intents = [_held(intent, snapshot, ordered) for intent in objects]
+    marks = [
+        mark
+        for workload, intent in rolling.items()
+        if workload in ordered and ordered[workload].order is Order.FIXED and intent.kind == "Deployment"
+        for mark in _going_order(ordered[workload].moves, snapshot, intent.recommendation)
+    ]
+    marked = {intent.key for intent in intents}
+    return StageRecord(
+        plan_id=plan_id,
+        stage=rendered.stage,
+        canary=canary_of(moves, snapshot, canary_workloads),
+        objects=[*(mark for mark in marks if mark.key not in marked), *intents],
+        moves=moves,
+        node_steps=list(rendered.node_steps),
+    )
+
+
+def object_intents(rendered: RenderedStage) -> list[ObjectIntent]:
+    """The changes of a stage, one intent per object, in order."""
+    grouped: dict[tuple[str, str, str], list[FieldIntent]] = {}
+    first: dict[tuple[str, str, str], tuple[str, str]] = {}
+    for change in rendered.changes:
+        key = (change.kind, change.namespace, change.name)
+        grouped.setdefault(key, []).append(FieldIntent(field=change.field, old=change.old, new=change.new))
+        first.setdefault(key, (change.resource_version, change.recommendation))
+    return [
+        ObjectIntent(
+            kind=key[0],
+            namespace=key[1],
+            name=key[2],
+            resource_version=first[key][0],
+            recommendation=first[key][1],
+            fields=tuple(fields),
+        )
+        for key, fields in grouped.items()
+    ]
+
+
+def canary_of(moves: Sequence[Move], snapshot: Snapshot, count: int) -> tuple[str, ...]:
+    """The first workloads whose pods find room by themselves; none where there is but one pod to be tried."""
+    by_workload: dict[WorkloadId, list[Move]] = {}
+    for move in moves:
+        by_workload.setdefault(move.workload, []).append(move)
+    card_mib = {card.card: card.framebuffer_mib for card in snapshot.cards.values()}
+    found: list[str] = []
+    # The smallest first: a canary should cost little.
+    for workload, own in sorted(by_workload.items(), key=lambda item: len(item[1])):
+        tried = own
+        if workload in snapshot.owners and snapshot.owners[workload]["kind"] == "StatefulSet":
+            # Its controller begins with the highest ordinal, whoever finds room.
+            tried = [max(own, key=lambda move: (len(move.pod), move.pod))]
+        if len(found) < count and can_go_alone(tried, snapshot.seats, card_mib):
+            found.append(str(workload))
+    is_all = len(found) == len(by_workload) and all(len(own) == 1 for own in by_workload.values())
+    return () if is_all else tuple(found)
+
+
+def _rolling(objects: Iterable[ObjectIntent], snapshot: Snapshot) -> dict[WorkloadId, ObjectIntent]:
+    """Owners whose pods will all be made anew without being evicted."""
+    return {
+        intent.workload: intent
+        for intent in objects
+        if intent.workload in snapshot.owners
+        and changes_template(intent)
+        and rolls_by_itself(snapshot.owners[intent.workload])
+    }
+
+
+def _staying_with(moves: Sequence[Move], objects: Iterable[ObjectIntent], snapshot: Snapshot) -> list[Move]:
+    """The other pods of the owners concerned: they keep their seats, though they may be made anew with the rest."""
+    named = {move.pod_id for move in moves}
+    advice = {intent.workload: intent.recommendation for intent in objects}
+    return [
+        _staying(seat, advice.get(workload, ""))
+        for workload in dict.fromkeys(move.workload for move in moves)
+        for seat in snapshot.pods.get(workload, [])
+        if seat.pod_id not in named
+    ]
+
+
+def _staying(seat: PodSeat, recommendation: str) -> Move:
+    return Move(
+        namespace=seat.namespace,
+        pod=seat.pod,
+        workload=seat.workload,
+        old=seat.slices,
+        new=seat.slices,
+        recommendation=recommendation,
+    )
+
+
+def _ordered(
+    moves: Sequence[Move], rolling: Mapping[WorkloadId, ObjectIntent], snapshot: Snapshot, wave_max: int
+) -> dict[WorkloadId, OrderedUnit]:
+    """In which order the pods of each owner that rolls find room."""
+    units: list[tuple[Move, ...]] = []
+    for workload in dict.fromkeys(move.workload for move in moves):
+        own = tuple(move for move in moves if move.workload == workload)
+        units += [own] if workload in rolling else [(move,) for move in own]
+    card_mib = {card.card: card.framebuffer_mib for card in snapshot.cards.values()}
+    found = waves(units, snapshot.seats, card_mib, wave_max)
+    return {unit.moves[0].workload: unit for wave in found for unit in wave if unit.moves[0].workload in rolling}
+
+
+def _held(intent: ObjectIntent, snapshot: Snapshot, ordered: Mapping[WorkloadId, OrderedUnit]) -> ObjectIntent:
+    owner = snapshot.owners.get(intent.workload)
+    if owner is None:
+        return intent
+    generation = owner["metadata"].get("generation")
+    if not changes_template(intent):
+        return replace(intent, generation=generation)
+    unit = ordered.get(intent.workload)
+    at_once = unit is not None and unit.order is Order.AT_ONCE
+    pods = len(snapshot.pods.get(intent.workload, []))
+    return replace(intent, generation=generation, holds=holds_of(owner, pods, at_once=at_once))
+
+
+def _going_order(moves: Sequence[Move], snapshot: Snapshot, recommendation: str) -> list[ObjectIntent]:
+    """Marks that make the pods of an owner go in this order: the pod of the lowest deletion cost goes first."""
+    found = []
+    # Who goes last needs no mark: without one a pod costs nothing, which is more.
+    for place, move in enumerate(moves[:-1]):
+        seat = snapshot.seats.get(move.pod_id)
+        if seat is None:
+            continue
+        mark = FieldIntent(
+            field=f"metadata.annotations[{DELETION_COST_ANNOTATION}]",
+            old=seat.deletion_cost,
+            new=str(place - len(moves)),
+        )
+        found.append(
+            ObjectIntent(
+                kind="Pod",
+                namespace=move.namespace,
+                name=move.called or move.pod,
+                resource_version=seat.resource_version,
+                recommendation=recommendation,
+                fields=(mark,),
+            )
+        )
+    return found

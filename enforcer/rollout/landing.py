@@ -1,0 +1,161 @@
+"""Whether the pods of a workload sit where a plan wants them, whatever they are called by now.
+
+Pure. A Deployment gives every pod that it makes another name, and its replicas are alike: what counts is that as many
+of its ready pods sit in each planned seat as the plan has there. Called by the carrier while it waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from enforcer.backend import Move
+from enforcer.cluster import STOPPED_ANNOTATION
+from enforcer.dialect import SeatSlice
+from enforcer.seat import PodSeat, same_slices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Landing:
+    """How the pods of one workload sit.
+
+    Attributes:
+        in_place: ready pods in planned seats, those that were made for the plan before those that always sat there.
+        unmoved: pods that still sit where they sat before.
+        elsewhere: ready pods in seats that are neither.
+        waiting: pods without a seat, not ready, or with a grant that only the old template gives.
+        planned: how many pods the plan seats.
+        seatless: how many pods had no seat before and get none: they may find one wherever there is room.
+    """
+
+    in_place: tuple[PodSeat, ...]
+    unmoved: tuple[PodSeat, ...]
+    elsewhere: tuple[PodSeat, ...]
+    waiting: tuple[PodSeat, ...]
+    planned: int
+    seatless: int
+
+    @property
+    def pods(self) -> int:
+        """All pods of the workload."""
+        return len(self.in_place) + len(self.unmoved) + len(self.elsewhere) + len(self.waiting)
+
+    @property
+    def is_whole(self) -> bool:
+        """Every planned seat is taken by a ready pod, and nobody else is there that should not be."""
+        return len(self.in_place) == self.planned and self.pods - self.planned <= self.seatless and not self.unmoved
+
+    @property
+    def is_astray(self) -> bool:
+        """More pods sit elsewhere than had no seat to begin with."""
+        return len(self.elsewhere) > self.seatless
+
+    @property
+    def is_waiting(self) -> bool:
+        """More pods wait than had no seat to begin with."""
+        return len(self.waiting) > self.seatless
+
+
+def landing_of(moves: Sequence[Move], pods: Sequence[PodSeat]) -> Landing:
+    """Hold the pods of one workload against the plan.
+
+    Args:
+        moves: all moves of the workload; those with an equal seat before and after are pods that stay.
+        pods: its pods as they are, without those that are going.
+    """
+    left = [move.new for move in moves if move.new]
+    before = {move.live_id: move.old for move in moves if not same_slices(move.old, move.new)}
+    in_place: list[PodSeat] = []
+    unmoved: list[PodSeat] = []
+    others: list[PodSeat] = []
+    waiting: list[PodSeat] = []
+    outdated = {_grant(move.old) for move in moves} - {_grant(move.new) for move in moves}
+    # Those that still sit where they sat come last: another's new seat may look like theirs.
+    for pod in sorted(pods, key=lambda entry: (_sits_as_before(entry, before), entry.pod)):
+        if not pod.slices or not pod.is_ready:
+            waiting.append(pod)
+            continue
+        place = next((number for number, seat in enumerate(left) if same_slices(pod.slices, seat)), None)
+        if place is not None:
+            in_place.append(pod)
+            left.pop(place)
+        elif _sits_as_before(pod, before):
+            unmoved.append(pod)
+        elif _grant(pod.slices) in outdated:
+            # Its owner made it from the old template, in place of one that was evicted: it is replaced in its turn.
+            waiting.append(pod)
+        else:
+            others.append(pod)
+    return Landing(
+        in_place=tuple(in_place),
+        unmoved=tuple(unmoved),
+        elsewhere=tuple(others),
+        waiting=tuple(waiting),
+        planned=sum(bool(move.new) for move in moves),
+        seatless=sum(not move.old and not move.new for move in moves),
+    )
+
+
+def made_anew(moves: Sequence[Move], pods: Sequence[PodSeat]) -> tuple[PodSeat, ...]:
+    """Pods that came since: under a name that the plan does not know, or in another seat than before."""
+    before = {move.live_id: move.old for move in moves}
+    return tuple(pod for pod in pods if pod.pod_id not in before or not same_slices(pod.slices, before[pod.pod_id]))
+
+
+def rolled_pods(owner: Mapping[str, Any] | None) -> int | None:
+    """How many pods an owner has made from its template as it stands; None where its controller has not looked yet.
+
+    Kinds whose status counts no such pods give None as well.
+    """
+    if owner is None or not _is_observed(owner):
+        return None
+    status = owner.get("status", {})
+    if owner["kind"] in ("Deployment", "StatefulSet"):
+        return int(status.get("updatedReplicas", 0))
+    return None
+
+
+def is_rolled_out(owner: Mapping[str, Any] | None) -> bool:
+    """Whether an owner has no pods of an older template left, as its controller says."""
+    if owner is None or owner["kind"] not in ("Deployment", "StatefulSet"):
+        return True
+    rolled = rolled_pods(owner)
+    return rolled is not None and rolled >= int(owner.get("status", {}).get("replicas", 0))
+
+
+def wanted_pods(owner: Mapping[str, Any] | None, planned: int) -> int:
+    """How many pods an owner wants by now."""
+    if owner is None:
+        return 0
+    spec = owner.get("spec", {})
+    if spec.get("suspend") is True or STOPPED_ANNOTATION in (owner["metadata"].get("annotations") or {}):
+        return 0
+    replicas = spec.get("replicas")
+    return planned if replicas is None else min(planned, int(replicas))
+
+
+def _sits_as_before(pod: PodSeat, before: Mapping[str, Any]) -> bool:
+    return pod.pod_id in before and same_slices(pod.slices, before[pod.pod_id])
+
+
+def _grant(slices: Sequence[SeatSlice]) -> tuple[tuple[str, ...], ...]:
+    """What a seat grants, wherever it is."""
+    return tuple(
+        sorted(
+            (
+                part.container,
+                str(part.framebuffer_mib),
+                str(part.core_percent),
+                part.priority or "",
+                part.resource or "",
+            )
+            for part in slices
+        )
+    )
+
+
+def _is_observed(owner: Mapping[str, Any]) -> bool:
+    observed = owner.get("status", {}).get("observedGeneration")
+    generation = owner["metadata"].get("generation")
+    return observed is None or generation is None or observed >= generation

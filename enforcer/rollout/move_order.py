@@ -1,0 +1,219 @@
+"""In which order workloads and pods change seats: each when its new place has room, so that services wait little.
+
+Pure. Called by the rollout for a stage and, the other way round, for its restoration. What goes at once is a unit: one
+pod that is evicted, or all pods of an owner that rolls by itself, one after the other. Two units that want each other's
+card can't both go to a free place: then one goes without waiting, and gets its seat when the other has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from enforcer.backend import Move
+from enforcer.dialect import SeatSlice
+from enforcer.seat import WHOLE_CORE_PERCENT, PodSeat
+
+_OnCard = tuple[str, SeatSlice]
+
+Unit = tuple[Move, ...]
+"""Moves of one workload that go together."""
+
+
+class Order(StrEnum):
+    """How the pods of a unit may follow each other."""
+
+    FREE = "free"
+    """Any of them may go first."""
+    FIXED = "fixed"
+    """Only in the order given each finds its place free."""
+    AT_ONCE = "at_once"
+    """They want each other's places, or those of another unit of their wave."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderedUnit:
+    """One unit of a wave.
+
+    Attributes:
+        moves: its moves, in the order in which they find room.
+        order: whether that order matters.
+    """
+
+    moves: Unit
+    order: Order
+
+
+@dataclass(slots=True)
+class _Room:
+    """What is granted on one card; mutable: it changes as moves go on."""
+
+    framebuffer_mib: int
+    used_mib: int = 0
+    used_cores: int = 0
+    slices: int = 0
+
+    def takes(self, part: SeatSlice) -> bool:
+        if part.core_percent == WHOLE_CORE_PERCENT:
+            return self.slices == 0
+        fits = self.used_mib + part.framebuffer_mib <= self.framebuffer_mib
+        return fits and self.used_cores < WHOLE_CORE_PERCENT and self.used_cores + part.core_percent <= 100
+
+    def count(self, part: SeatSlice, sign: int) -> None:
+        self.slices += sign
+        self.used_mib += sign * part.framebuffer_mib
+        self.used_cores += sign * part.core_percent
+
+
+def waves(
+    units: Sequence[Unit], seats: Mapping[str, PodSeat], card_mib: Mapping[str, int], wave_max: int
+) -> list[list[OrderedUnit]]:
+    """Put units into waves; every unit of a wave may go as soon as the wave before it is done.
+
+    Args:
+        units: moves that go together; the seat before a move is where its pod sits now.
+        seats: all pods of the cluster as they sit now.
+        card_mib: framebuffer that may be granted on each card, MiB.
+        wave_max: most units of a wave, each of another workload.
+
+    Returns:
+        Every unit once. A wave longer than `wave_max` is a ring of units that wait for each other.
+    """
+    rooms = _rooms(seats, card_mib)
+    left = [unit for unit in units if unit]
+    found: list[list[OrderedUnit]] = []
+    while left:
+        wave: list[OrderedUnit] = []
+        later: list[Unit] = []
+        # What leaves during a wave makes room in the next one only: units of a wave go at the same time.
+        freed: list[_OnCard] = []
+        taken = set()
+        for unit in left:
+            order = None
+            if len(wave) < wave_max and unit[0].workload not in taken:
+                order = _order(unit, rooms)
+            if order is None:
+                later.append(unit)
+                continue
+            taken.add(unit[0].workload)
+            wave.append(OrderedUnit(moves=order, order=_kind(unit, rooms)))
+            freed += [gone for move in unit for gone in _leave(move, rooms)]
+        if not wave:
+            ring, later = _ring(later, rooms)
+            wave = [OrderedUnit(moves=unit, order=Order.AT_ONCE) for unit in ring]
+            freed = []
+        for card, part in freed:
+            rooms[card].count(part, -1)
+        found.append(wave)
+        left = later
+    return found
+
+
+def can_go_alone(moves: Sequence[Move], seats: Mapping[str, PodSeat], card_mib: Mapping[str, int]) -> bool:
+    """Whether these pods find room by themselves, without anybody else moving first."""
+    return _order(tuple(moves), _rooms(seats, card_mib)) is not None
+
+
+def _rooms(seats: Mapping[str, PodSeat], card_mib: Mapping[str, int]) -> dict[str, _Room]:
+    rooms = {card: _Room(size) for card, size in card_mib.items()}
+    for seat in seats.values():
+        for card, part in _known(seat.slices, rooms):
+            rooms[card].count(part, 1)
+    return rooms
+
+
+def _known(slices: Sequence[SeatSlice], rooms: Mapping[str, _Room]) -> list[_OnCard]:
+    """Shares of cards that there are; a share of a card that the API does not name waits for its scheduler alone."""
+    return [(part.card, part) for part in slices if part.card is not None and part.card in rooms]
+
+
+def _order(unit: Unit, rooms: Mapping[str, _Room]) -> Unit | None:
+    """An order in which each pod of a unit finds its place free once those before it went; None where there is none."""
+    left, order = list(unit), []
+    while left:
+        ready = next((move for move in left if _fits(move, rooms)), None)
+        if ready is None:
+            break
+        _step(ready, rooms, 1)
+        left.remove(ready)
+        order.append(ready)
+    for move in reversed(order):
+        _step(move, rooms, -1)
+    return None if left else tuple(order)
+
+
+def _kind(unit: Unit, rooms: Mapping[str, _Room]) -> Order:
+    """Free, where each fits beside the others as they sit now and beside them as they shall sit."""
+    if len(unit) == 1:
+        return Order.FREE
+    is_free = all(_fits(move, rooms) for move in unit)
+    for move in unit:
+        is_free = is_free and _fits(move, rooms)
+        _step(move, rooms, 1)
+    for move in unit:
+        _step(move, rooms, -1)
+    return Order.FREE if is_free else Order.FIXED
+
+
+def _step(move: Move, rooms: Mapping[str, _Room], sign: int) -> None:
+    """Let one pod change its seat, or take that back."""
+    for card, part in _known(move.old, rooms):
+        rooms[card].count(part, -sign)
+    for card, part in _known(move.new, rooms):
+        rooms[card].count(part, sign)
+
+
+def _fits(move: Move, rooms: Mapping[str, _Room]) -> bool:
+    own = _known(move.old, rooms)
+    for card, part in own:
+        rooms[card].count(part, -1)
+    fits = _takes(move.new, rooms)
+    for card, part in own:
+        rooms[card].count(part, 1)
+    return fits
+
+
+def _takes(slices: Sequence[SeatSlice], rooms: Mapping[str, _Room]) -> bool:
+    return all(part.card is None or (part.card in rooms and rooms[part.card].takes(part)) for part in slices)
+
+
+def _leave(move: Move, rooms: Mapping[str, _Room]) -> list[_OnCard]:
+    """Enter the new seat; the old one is given back at once where the pod stays on its card, else after the wave."""
+    staying = {part.card for part in move.new}
+    freed = []
+    for card, part in _known(move.old, rooms):
+        if card in staying:
+            rooms[card].count(part, -1)
+        else:
+            freed.append((card, part))
+    for card, part in _known(move.new, rooms):
+        rooms[card].count(part, 1)
+    return freed
+
+
+def _ring(units: list[Unit], rooms: Mapping[str, _Room]) -> tuple[list[Unit], list[Unit]]:
+    """Let units go in order until all that went find their places; all of them where that never happens."""
+    gone: list[Unit] = []
+    for number, unit in enumerate(units):
+        gone.append(unit)
+        for move in unit:
+            for card, part in _known(move.old, rooms):
+                rooms[card].count(part, -1)
+        entered: list[Move] = []
+        for move in (entry for other in gone for entry in other):
+            if not _takes(move.new, rooms):
+                break
+            for card, part in _known(move.new, rooms):
+                rooms[card].count(part, 1)
+            entered.append(move)
+        else:
+            return gone, units[number + 1 :]
+        for move in entered:
+            for card, part in _known(move.new, rooms):
+                rooms[card].count(part, -1)
+    for unit in units:
+        for move in unit:
+            for card, part in _known(move.new, rooms):
+                rooms[card].count(part, 1)
+    return units, []

@@ -1,0 +1,266 @@
+"""Carries out what nodes need until their cards are shared in another way: emptied, plugins made anew, waited for.
+
+Called by the rollout between the backend's configuration and the pods that rely on it, and by restoration after it.
+Every step looks first and does only what is missing, so that it can be repeated after a crash: a plugin pod that was
+there before counts as old, a node that we closed carries the plan's id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from enforcer.backend import NodeStep
+from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange, Pause
+from enforcer.dialect import Dialect
+from enforcer.manifest import Manifest, field_of
+from enforcer.rollout.intent_writer import patiently
+from fleet.errors import Refused
+
+CLOSED_ANNOTATION = "gputide.io/closed-for"
+"""On a node that was closed to new pods for a plan: the plan's id."""
+
+_CLOSED = f"metadata.annotations[{CLOSED_ANNOTATION}]"
+_UNSCHEDULABLE = "spec.unschedulable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStepPolicy:
+    """How patient to be with nodes.
+
+    Attributes:
+        poll_seconds: pause between looks.
+        ready_seconds_max: how long a node may take until it shares its cards as it should.
+    """
+
+    poll_seconds: float = 10.0
+    ready_seconds_max: float = 900.0
+
+
+class NodeSteps:
+    """Empties nodes, starts their plugins anew, and waits for them.
+
+    Args:
+        reader: the cluster.
+        writer: the cluster.
+        pause: lets time pass.
+        dialect: the words that cards are read in.
+        policy: how patient to be.
+        step: called before every write with what it is, for tests that stop there.
+    """
+
+    def __init__(
+        self,
+        reader: ClusterReader,
+        writer: ClusterWriter,
+        pause: Pause,
+        dialect: Dialect,
+        policy: NodeStepPolicy,
+        step: Callable[[str], None],
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._pause = pause
+        self._dialect = dialect
+        self._policy = policy
+        self._step = step
+
+    def empty(self, steps: Sequence[NodeStep], plan_id: str) -> list[str]:
+        """Close nodes whose pods must leave, and let those go; before the nodes' own fields are written.
+
+        Args:
+            steps: what nodes need.
+            plan_id: the plan, for the mark.
+
+        Returns:
+            Pods that did not go in time, one sentence each.
+
+        Raises:
+            Unavailable: the cluster can't take it.
+        """
+        failures: list[str] = []
+        for step in steps:
+            if not step.leaving or self._is_ready(step):
+                continue
+            self._close(step.node, plan_id)
+            held = [why for pod in self._still_there(step) if (why := self._evict(pod, f"evict {'/'.join(pod)}"))]
+            if held:
+                failures += held
+                continue
+            failures += self._wait(step.node, lambda: self._leavers(step))  # noqa: B023 - called at once
+        return failures
+
+    def settle(self, steps: Sequence[NodeStep], plan_id: str) -> list[str]:
+        """Start plugins anew, wait until nodes share their cards as they should, and open what `empty` closed.
+
+        Args:
+            steps: what nodes need.
+            plan_id: the plan, as `empty` was given it.
+
+        Returns:
+            Nodes that did not get ready, one sentence each; they stay closed.
+
+        Raises:
+            Unavailable: the cluster can't take it.
+        """
+        failures: list[str] = []
+        for step in steps:
+            failures += self._restart(step, [pod for pod in step.restarts if self._pod(*pod) is not None])
+        if failures:
+            return failures
+        for step in steps:
+            found = self._wait(step.node, lambda: self._missing(step), failed=step)  # noqa: B023 - called at once
+            failures += found
+            if not found:
+                self._open(step.node, plan_id)
+        return failures
+
+    def take_back(self, steps: Sequence[NodeStep], plan_id: str) -> list[str]:
+        """After the configuration was restored: plugins read it anew, and nodes are open again.
+
+        Returns:
+            Plugins that did not come back in time, one sentence each.
+
+        Raises:
+            Unavailable: the cluster can't take it.
+        """
+        failures: list[str] = []
+        for step in steps:
+            running = self._plugins(step)
+            held = self._restart(step, [_identity(pod) for pod in running])
+            failures += held
+            old = {_identity(pod) for pod in running}
+            if old and not held:
+                failures += self._wait(step.node, lambda: self._without_plugin(step, old))  # noqa: B023 - at once
+            self._open(step.node, plan_id)
+        return failures
+
+    def _restart(self, step: NodeStep, pods: Sequence[tuple[str, str]]) -> list[str]:
+        whys = [self._evict(pod, f"restart {'/'.join(pod)} on {step.node}") for pod in pods]
+        return [why for why in whys if why is not None]
+
+    def _evict(self, pod: tuple[str, str], what: str) -> str | None:
+        """Evict a pod as soon as its disruption budget lets it; why not, where that takes too long."""
+        waited = 0.0
+        while True:
+            self._step(what)
+            if patiently(self._pause, lambda: self._writer.evict(*pod)):
+                return None
+            if waited >= self._policy.ready_seconds_max:
+                return f"{'/'.join(pod)} may not be evicted: its disruption budget left no room within {waited:.0f} s"
+            self._pause(self._policy.poll_seconds)
+            waited += self._policy.poll_seconds
+
+    def _close(self, node: str, plan_id: str) -> None:
+        manifest = self._node(node)
+        if field_of(manifest, _UNSCHEDULABLE) == "true":
+            # Somebody else closed it, who opens it again; or we did before a crash.
+            return
+        self._write(manifest, {_UNSCHEDULABLE: "true", _CLOSED: plan_id}, f"close {node}")
+
+    def _open(self, node: str, plan_id: str) -> None:
+        manifest = self._reader.get("Node", "", node)
+        if manifest is not None and field_of(manifest, _CLOSED) == plan_id:
+            self._write(manifest, {_UNSCHEDULABLE: None, _CLOSED: None}, f"open {node}")
+
+    def _write(self, manifest: Manifest, fields: dict[str, str | None], what: str) -> None:
+        name = manifest["metadata"]["name"]
+        changes = [FieldChange(field=path, value=value) for path, value in fields.items()]
+        self._step(what)
+        try:
+            version = manifest["metadata"]["resourceVersion"]
+            patiently(self._pause, lambda: self._writer.patch("Node", "", name, changes, version))
+        except Refused:
+            # Nodes report themselves all the time, so the version is often another; once more, on what stands now.
+            version = self._node(name)["metadata"]["resourceVersion"]
+            patiently(self._pause, lambda: self._writer.patch("Node", "", name, changes, version))
+
+    def _wait(self, node: str, missing: Callable[[], str | None], failed: NodeStep | None = None) -> list[str]:
+        """Wait until nothing is missing; a node that says it failed is not waited for, if it did not say so before."""
+        waited = 0.0
+        was_failed = failed is not None and self._has_failed(failed)
+        while True:
+            why = missing()
+            if why is None:
+                return []
+            if failed is not None and not was_failed and self._has_failed(failed):
+                return [f"node {node} gave up: {failed.done_field} is {failed.failed_value}"]
+            if waited >= self._policy.ready_seconds_max:
+                return [f"node {node} was not ready within {waited:.0f} s: {why}"]
+            self._pause(self._policy.poll_seconds)
+            waited += self._policy.poll_seconds
+
+    def _has_failed(self, step: NodeStep) -> bool:
+        if step.done_field is None or step.failed_value is None:
+            return False
+        return field_of(self._node(step.node), step.done_field) == step.failed_value
+
+    def _is_ready(self, step: NodeStep) -> bool:
+        """Whether a node shares its cards as it should already: what it holds then came after the change."""
+        has_sign = step.done_field is not None or step.done_mode is not None or bool(step.advertised)
+        return has_sign and self._missing(step) is None
+
+    def _missing(self, step: NodeStep) -> str | None:
+        """What a node still lacks, None where it is ready."""
+        node = self._node(step.node)
+        wanted = [*step.advertised]
+        if step.done_field is not None and step.done_value is not None:
+            wanted.append((step.done_field, step.done_value))
+        for path, value in wanted:
+            # What a node does not offer it either counts as nothing or does not name.
+            found = field_of(node, path) or ("0" if value == "0" else None)
+            if found != value:
+                return f"{path} is {found}, expected {value}"
+        if step.done_mode is not None:
+            modes = sorted({card.mode or "unknown" for card in self._dialect.cards_of_node(node)})
+            if modes != [step.done_mode]:
+                return f"its cards are in mode {' and '.join(modes) or 'unknown'}, expected {step.done_mode}"
+        return self._without_plugin(step, set(step.restarts))
+
+    def _without_plugin(self, step: NodeStep, old: set[tuple[str, str]]) -> str | None:
+        """Why plugins did not come back yet, None where each has a ready pod that is not one of the old ones."""
+        ready = {_family(_identity(pod)) for pod in self._plugins(step) if _is_ready(pod) and _identity(pod) not in old}
+        gone = sorted({_family(pod) for pod in old} - ready)
+        return f"no new pod of {'/'.join(gone[0])} is ready on it" if gone else None
+
+    def _plugins(self, step: NodeStep) -> list[Manifest]:
+        """Pods on a node of the same families as those that a step starts anew."""
+        families = {_family(pod) for pod in step.restarts}
+        return [
+            pod
+            for namespace in sorted({namespace for namespace, _ in families})
+            for pod in patiently(self._pause, lambda: self._reader.list_objects("Pod", namespace))  # noqa: B023
+            if pod["spec"].get("nodeName") == step.node and _family(_identity(pod)) in families
+        ]
+
+    def _still_there(self, step: NodeStep) -> list[tuple[str, str]]:
+        pods = [(self._pod(*name), name) for name in step.leaving]
+        return [name for pod, name in pods if pod is not None and pod["spec"].get("nodeName") == step.node]
+
+    def _leavers(self, step: NodeStep) -> str | None:
+        left = self._still_there(step)
+        return f"{len(left)} pods are still on it, such as {'/'.join(left[0])}" if left else None
+
+    def _pod(self, namespace: str, name: str) -> Manifest | None:
+        return patiently(self._pause, lambda: self._reader.get("Pod", namespace, name))
+
+    def _node(self, name: str) -> Manifest:
+        manifest = patiently(self._pause, lambda: self._reader.get("Node", "", name))
+        if manifest is None:
+            raise Refused(f"cannot change how node {name} shares its cards: it is gone")
+        return manifest
+
+
+def _identity(pod: Manifest) -> tuple[str, str]:
+    return pod["metadata"]["namespace"], pod["metadata"]["name"]
+
+
+def _family(pod: tuple[str, str]) -> tuple[str, str]:
+    """Namespace and the part of a name that a DaemonSet gives all its pods."""
+    namespace, name = pod
+    return namespace, name.rpartition("-")[0]
+
+
+def _is_ready(pod: Manifest) -> bool:
+    statuses = pod.get("status", {}).get("containerStatuses", ())
+    return bool(statuses) and all(entry.get("ready", False) for entry in statuses)

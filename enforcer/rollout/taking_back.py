@@ -1,0 +1,106 @@
+"""Takes back what a stage did, whole or in part: marks, owners with their pods, nodes, what they stood on.
+
+Called by the rollout when a watch or a guard says no, and by undo, also weeks later. May be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from enforcer.backend import Move, NodeStep
+from enforcer.record.journal import ObjectIntent
+from enforcer.rollout.carry import Load, backwards
+from enforcer.rollout.holding import Phase
+from enforcer.rollout.landing import landing_of
+from enforcer.rollout.progress import ProgressPhase
+from enforcer.rollout.tools import Tools
+from enforcer.snapshot import Snapshot
+from fleet.inventory import WorkloadId
+
+
+def take_back(
+    tools: Tools,
+    plan_id: str,
+    stage: int,
+    objects: Sequence[ObjectIntent],
+    moves: Sequence[Move],
+    steps: Sequence[NodeStep] = (),
+) -> tuple[str, ...]:
+    """Restore objects and bring pods back to their old seats where they still are; may be repeated.
+
+    Node steps are taken back where the configuration that they were for is among the objects.
+
+    Returns:
+        What was kept and what could not go back to its old place, one sentence each.
+    """
+    carrier, parts = tools.carrier(), Parts.of(objects, moves)
+    for _, intent in reversed(parts.pods):
+        tools.keep_lease()
+        carrier.objects.restore(intent)
+
+    def on_wave(wave: Sequence[Move], done: int) -> None:
+        tools.keep_lease()
+        text = f"{done} of {len(moves)} pods are back"
+        tools.tell(plan_id, stage, ProgressPhase.RESTORING, text, done, len(moves))
+        pods = [move.pod_id for move in wave]
+        tools.journal.write(plan_id, tools.reader.now(), "evict_back", stage=stage, pods=pods)
+
+    back = tuple(backwards(moves))
+    failures = carrier.carry(Load(moves=back, intents=parts.owners, phase=Phase.REST, is_strict=False), on_wave)
+    for intent in parts.owners.values():
+        tools.keep_lease()
+        carrier.objects.hold(intent, Phase.SETTLED)
+    kept = list(carrier.kept)
+    for intent in reversed(parts.shared):
+        tools.keep_lease()
+        kept += carrier.objects.restore(intent)
+    if parts.shared:
+        kept += tools.node_steps().take_back(steps, plan_id)
+    left = {sentence.split(" ", 1)[0] for sentence in kept}
+    return (*kept, *failures, *_elsewhere([move for move in back if move.workload not in left], tools.snapshot()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The objects of a stage, by what they are to it.
+
+    Attributes:
+        shared: of no workload, such as node configuration.
+        pods: workload and pod that is marked.
+        owners: workload to its owner.
+    """
+
+    shared: tuple[ObjectIntent, ...]
+    pods: tuple[tuple[str, ObjectIntent], ...]
+    owners: dict[WorkloadId, ObjectIntent]
+
+    @classmethod
+    def of(cls, objects: Sequence[ObjectIntent], moves: Sequence[Move]) -> Parts:
+        """Sort objects."""
+        owner_of = {move.live_id: move.workload for move in moves} | {move.pod_id: move.workload for move in moves}
+        workloads = set(owner_of.values())
+        pods = tuple(
+            (str(owner_of[f"{entry.namespace}/{entry.name}"]), entry)
+            for entry in objects
+            if entry.kind == "Pod" and f"{entry.namespace}/{entry.name}" in owner_of
+        )
+        known = {entry.key for _, entry in pods}
+        return cls(
+            shared=tuple(entry for entry in objects if entry.workload not in workloads and entry.key not in known),
+            pods=pods,
+            owners={entry.workload: entry for entry in objects if entry.workload in workloads},
+        )
+
+
+def _elsewhere(back: Sequence[Move], snapshot: Snapshot) -> tuple[str, ...]:
+    """Pods that have their old grant again but, by the scheduler's choice, not on their old cards; in one sentence."""
+    other: list[str] = []
+    for workload in dict.fromkeys(move.workload for move in back):
+        own = [move for move in back if move.workload == workload]
+        landing = landing_of(own, snapshot.pods.get(workload, []))
+        other += [pod.pod_id for pod in (*landing.elsewhere, *landing.unmoved)]
+    if not other:
+        return ()
+    more = f" and {len(other) - 1} more" if len(other) > 1 else ""
+    return (f"{min(other)}{more} run with their old grant on other cards than before: the scheduler chose them",)

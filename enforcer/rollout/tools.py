@@ -1,0 +1,161 @@
+"""What rollout and undo work with, and how carefully: the cluster, the ledger, the guard, and hands made of them.
+
+Put together by the front door.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from enforcer.backends.hami_dialect import HAMI_DIALECT
+from enforcer.cluster import ClusterReader, ClusterWriter, Lease, Pause
+from enforcer.dialect import Dialect
+from enforcer.record.journal import Journal
+from enforcer.rollout.carry import Carrier, CarryPolicy
+from enforcer.rollout.node_steps import NodeStepPolicy, NodeSteps
+from enforcer.rollout.progress import Progress, ProgressPhase
+from enforcer.rollout.watch import Signals, WatchPolicy
+from enforcer.safety.guard import Guard
+from enforcer.safety.harm_budget import HarmBudgets
+from enforcer.snapshot import Snapshot, take_snapshot
+from fleet.errors import Refused, Unavailable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutPolicy:
+    """How carefully to go.
+
+    Attributes:
+        canary_workloads: workloads that are changed and watched before the rest of a stage.
+        watch_seconds: how long a change is watched.
+        lease_seconds: how long the lease is held without being renewed.
+        watch: what is too much.
+        carry: how patient to be with pods.
+    """
+
+    canary_workloads: int = 1
+    watch_seconds: float = 600.0
+    lease_seconds: float = 30.0
+    watch: WatchPolicy = field(default_factory=WatchPolicy)
+    carry: CarryPolicy = field(default_factory=CarryPolicy)
+
+
+def _unseen(_: Progress) -> None:
+    """News that nobody reads."""
+
+
+def _unstopped(_: str) -> None:
+    """A step that nobody stops."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Tools:
+    """What rollout and undo work with; mutable: a test swaps the step at which it stops.
+
+    Attributes:
+        reader: the cluster.
+        writer: the cluster.
+        lease: the right to change it.
+        pause: lets the cluster's time pass.
+        journal: the ledger.
+        guard: who may say no.
+        signals: who says how pods are.
+        policy: how carefully to go.
+        harm: who watches what services suffer; None where nothing measures it.
+        dialect: the words that seats are read in: those of the backend that rendered them.
+        holder: name under which the lease is held; the same after a restart, so that a crash does not lock us out.
+        on_progress: who hears the news.
+        step: called before every write with what it is, for tests that stop there.
+    """
+
+    reader: ClusterReader
+    writer: ClusterWriter
+    lease: Lease
+    pause: Pause
+    journal: Journal
+    guard: Guard
+    signals: Signals
+    policy: RolloutPolicy = field(default_factory=RolloutPolicy)
+    harm: HarmBudgets | None = None
+    dialect: Dialect = HAMI_DIALECT
+    holder: str = "gputide"
+    on_progress: Callable[[Progress], None] = _unseen
+    step: Callable[[str], None] = _unstopped
+    _taken_at: datetime | None = None
+
+    def before_write(self, what: str) -> None:
+        """Say what is about to be written to the cluster, and stop where another enforcer went on meanwhile.
+
+        Raises:
+            Unavailable: it did; what this one remembers of the run is old.
+        """
+        self.step(what)
+        self.journal.check_fence()
+
+    def carrier(self, *, is_slow: bool = False) -> Carrier:
+        """Hands for these tools; slow ones change one workload at a time."""
+        policy = replace(self.policy.carry, parallel_pods_max=1) if is_slow else self.policy.carry
+        return Carrier(self.reader, self.writer, self.rest, policy, self.dialect, self.before_write)
+
+    def node_steps(self) -> NodeSteps:
+        """Who empties nodes and waits for them."""
+        policy = NodeStepPolicy(poll_seconds=self.policy.carry.poll_seconds)
+        return NodeSteps(self.reader, self.writer, self.rest, self.dialect, policy, self.before_write)
+
+    def snapshot(self) -> Snapshot:
+        """The cluster as it stands."""
+        return take_snapshot(self.reader, self.dialect)
+
+    def take_lease(self) -> None:
+        """Take or renew the lease, waiting for one that a crash left behind.
+
+        Raises:
+            Refused: somebody else holds it.
+        """
+        waited = 0.0
+        while not self.lease.acquire(self.holder, self.policy.lease_seconds):
+            if waited > 2 * self.policy.lease_seconds:
+                raise Refused(
+                    "cannot change the cluster: somebody else holds the lease gputide/enforcer; try again later"
+                )
+            self.pause(self.policy.carry.poll_seconds)
+            waited += self.policy.carry.poll_seconds
+        self._taken_at = self.reader.now()
+
+    def keep_lease(self) -> None:
+        """Renew the lease if a third of its time is over: between the writes of one run, where it is in hand already.
+
+        Raises:
+            Refused: somebody else holds it.
+        """
+        third = timedelta(seconds=self.policy.lease_seconds / 3)
+        if self._taken_at is None or not timedelta(0) <= self.reader.now() - self._taken_at < third:
+            self.take_lease()
+
+    def let_go(self) -> None:
+        """Give the lease back at the end of a run; one that can't be given back runs out by itself."""
+        self.journal.unfence()
+        with suppress(Unavailable):
+            self.lease.release(self.holder)
+
+    def rest(self, seconds: float) -> None:
+        """Let time pass without letting go of the lease (the port `Pause`).
+
+        Raises:
+            Refused: somebody else holds it.
+        """
+        left = seconds
+        while left > 0:
+            self.keep_lease()
+            part = min(left, self.policy.lease_seconds / 3)
+            self.pause(part)
+            left -= part
+
+    def tell(self, plan_id: str, stage: int, phase: ProgressPhase, text: str, done: int = 0, total: int = 0) -> None:
+        """Tell the news."""
+        self.on_progress(
+            Progress(at=self.reader.now(), plan_id=plan_id, stage=stage, phase=phase, text=text, done=done, total=total)
+        )

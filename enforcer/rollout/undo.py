@@ -1,0 +1,271 @@
+"""Takes back what was applied: everything, one plan, one stage, or one recommendation, field by field.
+
+Three values are compared: what stood there before the plan, what the plan wrote, and what stands there now. A field
+goes back if it still is as the plan left it; what somebody changed since, a person or a later plan, is kept, and said.
+Pods go back to their old seats where those are free. Weeks may lie between, and restarts: all that is needed stands in
+the ledger. Like the rollout it may be killed and called again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from enforcer.admission import PLAN_ANNOTATION
+from enforcer.backend import Move
+from enforcer.manifest import field_of, values_equal
+from enforcer.record.journal import (
+    FieldIntent,
+    ObjectIntent,
+    StageRecord,
+    StageState,
+    UndoRecord,
+    move_content,
+    object_content,
+)
+from enforcer.rollout.progress import ProgressPhase
+from enforcer.rollout.taking_back import take_back
+from enforcer.rollout.tools import Tools
+from fleet.errors import Refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoResult:
+    """What an undo did.
+
+    Attributes:
+        plan_id: plan.
+        stages: stages it took back.
+        recommendation: only this one; None for all.
+        workloads: workloads it restored.
+        kept: what was left as it is, and why.
+    """
+
+    plan_id: str
+    stages: tuple[int, ...]
+    recommendation: str | None
+    workloads: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+class Undo:
+    """Takes plans back.
+
+    Args:
+        tools: what to work with.
+    """
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+
+    def preview(
+        self, plan_id: str, *, stages: Sequence[int] | None = None, recommendation: str | None = None
+    ) -> UndoRecord:
+        """What an undo would take back; changes nothing.
+
+        Raises:
+            Refused: nothing of that is applied, it was undone already, or it is still being applied.
+        """
+        runs = self._tools.journal.runs(plan_id)
+        if any(run.is_open for run in runs):
+            raise Refused(f"cannot undo plan {plan_id}: it is still being applied; `gputide apply` goes on with it")
+        wanted = (StageState.PROMOTED, StageState.UNDOING)
+        records = [
+            record
+            for run in runs
+            for number, record in sorted(run.records.items())
+            if record.state in wanted and (stages is None or number in stages)
+        ]
+        taken = self._tools.journal.undone_recommendations(plan_id)
+        objects = folded([_without(record.objects, recommendation, taken) for record in records])
+        moves = _folded_moves(records, recommendation, taken)
+        if not objects:
+            what = recommendation or (f"stages {list(stages)}" if stages is not None else "plan")
+            was_undone = recommendation in taken or any(
+                record.state is StageState.UNDONE and (stages is None or number in stages)
+                for run in runs
+                for number, record in run.records.items()
+            )
+            why = "it was undone already" if was_undone else "nothing of it is applied"
+            raise Refused(f"cannot undo {what} of {plan_id}: {why}")
+        return UndoRecord(
+            plan_id=plan_id,
+            stages=tuple(sorted({record.stage for record in records})),
+            recommendation=recommendation,
+            objects=tuple(objects),
+            moves=tuple(moves),
+        )
+
+    def kept_now(self, record: UndoRecord) -> tuple[str, ...]:
+        """What an undo would leave as it is if it began now, and why, one sentence each; changes nothing.
+
+        Raises:
+            Unavailable: the cluster can't be reached.
+        """
+        found: list[str] = []
+        for intent in record.objects:
+            current = self._tools.reader.get(*intent.key)
+            if current is None:
+                found += [] if intent.kind == "Pod" else [f"{intent.workload} is gone"]
+                continue
+            mark = field_of(current, f"metadata.annotations[{PLAN_ANNOTATION}]")
+            who = "somebody" if mark in (None, record.plan_id) else f"plan {mark}"
+            for part in intent.fields:
+                value = field_of(current, part.field)
+                if not any(values_equal(part.field, value, known) for known in (part.old, part.new)):
+                    found.append(f"{intent.workload} {part.field}: {who} set it to {value!r} since")
+        return tuple(found)
+
+    def applied_plans(self) -> tuple[str, ...]:
+        """Plans of which something is applied, the one applied last first: the order in which they come off."""
+        wanted = (StageState.PROMOTED, StageState.UNDOING)
+        found = [
+            run.plan_id
+            for run in self._tools.journal.runs()
+            if any(record.state in wanted for record in run.records.values())
+        ]
+        return tuple(dict.fromkeys(reversed(found)))
+
+    def undo_all(self) -> tuple[UndoResult, ...]:
+        """Take back everything that is applied, the last plan first.
+
+        Returns:
+            One result per plan.
+
+        Raises:
+            Refused: nothing is applied, a plan is still being applied, or the cluster is frozen.
+            Unavailable: the cluster can't be reached; call again to go on.
+        """
+        begun = self.resume()
+        plans = self.applied_plans()
+        if not plans and begun is None:
+            raise Refused("cannot undo: nothing is applied")
+        return (*(() if begun is None else (begun,)), *(self.undo(plan_id) for plan_id in plans))
+
+    def undo(
+        self, plan_id: str, *, stages: Sequence[int] | None = None, recommendation: str | None = None
+    ) -> UndoResult:
+        """Take back what a plan did.
+
+        Args:
+            plan_id: plan.
+            stages: only these; all where None.
+            recommendation: only this one; all where None.
+
+        Raises:
+            Refused: nothing of it is applied (any more), it is still being applied, or the cluster is frozen.
+            Unavailable: the cluster can't be reached; call `resume` to go on.
+        """
+        tools = self._tools
+        tools.guard.check_frozen(tools.reader)
+        if tools.journal.open_undo() is None:
+            record = self.preview(plan_id, stages=stages, recommendation=recommendation)
+            tools.step("undo begin")
+            tools.journal.write(
+                plan_id,
+                tools.reader.now(),
+                "undo_begin",
+                stages=list(record.stages),
+                recommendation=recommendation,
+                objects=[object_content(entry) for entry in record.objects],
+                moves=[move_content(entry) for entry in record.moves],
+            )
+        result = self.resume()
+        if result is None:
+            raise AssertionError("an undo that was begun can be gone on with")
+        return result
+
+    def resume(self) -> UndoResult | None:
+        """Go on with the undo that a crash left open; None where there is none."""
+        tools = self._tools
+        record = tools.journal.open_undo()
+        if record is None:
+            return None
+        stage = record.stages[0] if len(record.stages) == 1 else 0
+        tools.take_lease()
+        try:
+            tools.journal.fence()
+            if tools.journal.open_undo() is None:
+                raise Refused(f"cannot go on with the undo of plan {record.plan_id}: another enforcer finished it")
+            steps = [
+                step
+                for run in tools.journal.runs(record.plan_id)
+                for number, own in sorted(run.records.items())
+                if number in record.stages
+                for step in own.node_steps
+            ]
+            kept = take_back(tools, record.plan_id, stage, record.objects, record.moves, steps)
+            tools.step("undo end")
+            tools.journal.write(
+                record.plan_id,
+                tools.reader.now(),
+                "undone",
+                stages=list(record.stages),
+                recommendation=record.recommendation,
+                kept=list(kept),
+            )
+        finally:
+            tools.let_go()
+        tools.tell(record.plan_id, stage, ProgressPhase.RESTORED, f"plan {record.plan_id} is taken back")
+        return UndoResult(
+            plan_id=record.plan_id,
+            stages=record.stages,
+            recommendation=record.recommendation,
+            workloads=tuple(sorted({str(move.workload) for move in record.moves})),
+            kept=kept,
+        )
+
+
+def folded(stages: Sequence[Sequence[ObjectIntent]]) -> list[ObjectIntent]:
+    """Intents of several stages as one per object: each field from its first old value to its last new one."""
+    found: dict[tuple[str, str, str], dict[str, FieldIntent]] = {}
+    last: dict[tuple[str, str, str], ObjectIntent] = {}
+    for objects in stages:
+        for intent in objects:
+            fields = found.setdefault(intent.key, {})
+            last[intent.key] = intent
+            for part in intent.fields:
+                before = fields.get(part.field)
+                old = part.old if before is None else before.old
+                fields[part.field] = FieldIntent(field=part.field, old=old, new=part.new)
+    return [
+        ObjectIntent(
+            kind=key[0],
+            namespace=key[1],
+            name=key[2],
+            resource_version=last[key].resource_version,
+            recommendation=last[key].recommendation,
+            fields=tuple(fields.values()),
+            holds=last[key].holds,
+        )
+        for key, fields in found.items()
+    ]
+
+
+def _without(objects: Sequence[ObjectIntent], recommendation: str | None, taken: frozenset[str]) -> list[ObjectIntent]:
+    return [
+        entry
+        for entry in objects
+        if entry.recommendation not in taken and recommendation in (None, entry.recommendation)
+    ]
+
+
+def _folded_moves(records: Sequence[StageRecord], recommendation: str | None, taken: frozenset[str]) -> list[Move]:
+    """Each pod once: from its first old seat to its last new one."""
+    found: dict[str, Move] = {}
+    for record in records:
+        # A workload is restored whole, so all its pods go back with it.
+        owners = {str(entry.workload) for entry in _without(record.objects, recommendation, taken)}
+        for move in record.moves:
+            if str(move.workload) not in owners:
+                continue
+            before = found.get(move.pod_id)
+            found[move.pod_id] = Move(
+                namespace=move.namespace,
+                pod=move.pod,
+                workload=move.workload,
+                old=move.old if before is None else before.old,
+                new=move.new,
+                recommendation=move.recommendation,
+            )
+    return list(found.values())

@@ -1,0 +1,1 @@
+"""Who may say no, and how much harm a service may suffer."""

@@ -1,0 +1,197 @@
+"""How much harm a service may suffer from plans, how fast it spends that, and what follows from it.
+
+Each service may be violated in a set share of its active time: its harm budget, counted over some days. The burn rate
+says how many times faster than allowed it is being spent: 1 spends the budget in just its days. A high rate over a
+short time warns early but may be a passing peak, so both a short and a long span must show it, as with error budgets in
+operations. The rollout asks between its batches: it goes slower, stops, or takes the stage back. `verify` names who
+overspent.
+
+Source: B. Beyer et al., The Site Reliability Workbook (O'Reilly 2018), chapter 5 (multiwindow, multi-burn-rate alerts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Protocol
+
+from fleet.inventory import WorkloadId
+
+SHORT_SPAN = timedelta(hours=1)
+"""Span over which a burn rate must still be high."""
+
+LONG_SPAN = timedelta(hours=6)
+"""Span over which a burn rate counts."""
+
+
+class Brake(StrEnum):
+    """What the burn rate of harm budgets asks for."""
+
+    NONE = "none"
+    SLOW = "slow"
+    """One workload at a time."""
+    FREEZE = "freeze"
+    """Nothing more is changed for now."""
+    RESTORE = "restore"
+    """The stage under way is taken back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HarmPolicy:
+    """What a budget is, and when it brakes.
+
+    Attributes:
+        ratio_max: violated share of active time that is borne, 0-1.
+        days: days over which it is counted.
+        slow_burn: burn rate that asks for `SLOW`.
+        freeze_burn: burn rate that asks for `FREEZE`; so does a budget that is spent.
+        restore_burn: burn rate that asks for `RESTORE`.
+    """
+
+    ratio_max: float = 0.01
+    days: int = 28
+    slow_burn: float = 1.0
+    freeze_burn: float = 4.0
+    restore_burn: float = 14.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Harm:
+    """What one workload suffered in a span.
+
+    Attributes:
+        active_steps: steps in which it was active.
+        violated_steps: those of them in which it did not get what it needed.
+    """
+
+    active_steps: int
+    violated_steps: int
+
+    @property
+    def ratio(self) -> float | None:
+        """Violated share, 0-1; None where it was never active."""
+        return self.violated_steps / self.active_steps if self.active_steps else None
+
+
+class HarmRecords(Protocol):
+    """Says what workloads suffered."""
+
+    def harm(self, since: datetime, until: datetime) -> Mapping[WorkloadId, Harm]:
+        """Harm per workload between two moments; workloads that nothing is known of are left out.
+
+        Raises:
+            Unavailable: what keeps it can't be reached.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What harm budgets say at one moment.
+
+    Attributes:
+        brake: what they ask for.
+        reason: one sentence with workload, value, limit and setting; empty where they ask for nothing.
+    """
+
+    brake: Brake
+    reason: str = ""
+
+
+class HarmBudgets:
+    """Watches the budgets of services.
+
+    Args:
+        records: what they suffered.
+        policy: what a budget is.
+    """
+
+    def __init__(self, records: HarmRecords, policy: HarmPolicy) -> None:
+        self._records = records
+        self._policy = policy
+        self._whole: tuple[datetime, Mapping[WorkloadId, Harm]] | None = None
+
+    def judge(self, workloads: Iterable[WorkloadId], changed_since: datetime, now: datetime) -> Judgement:
+        """What the budgets of some workloads ask for; nothing, where nothing was measured.
+
+        Args:
+            workloads: those that a plan changed.
+            changed_since: when it began to: what they suffered before is not its doing.
+            now: the moment, UTC.
+
+        Raises:
+            Unavailable: what keeps the measurements can't be reached.
+        """
+        short, long = (self._records.harm(max(now - span, changed_since), now) for span in (SHORT_SPAN, LONG_SPAN))
+        whole = self._over_the_days(changed_since, now)
+        part = min(1.0, max(now - changed_since, timedelta(0)) / timedelta(days=self._policy.days))
+        worst = Judgement(brake=Brake.NONE)
+        order = list(Brake)
+        for workload in sorted(set(workloads)):
+            harm = short.get(workload), long.get(workload), whole.get(workload)
+            found = judge_workload(workload, harm, self._policy, part=part)
+            if order.index(found.brake) > order.index(worst.brake):
+                worst = found
+        return worst
+
+    def _over_the_days(self, changed_since: datetime, now: datetime) -> Mapping[WorkloadId, Harm]:
+        """Harm over the budget's days; weeks are read anew once in a short span only."""
+        if self._whole is None or not timedelta(0) <= now - self._whole[0] < SHORT_SPAN:
+            since = max(now - timedelta(days=self._policy.days), changed_since)
+            self._whole = (now, self._records.harm(since, now))
+        return self._whole[1]
+
+
+def judge_workload(
+    workload: WorkloadId, harm: tuple[Harm | None, Harm | None, Harm | None], policy: HarmPolicy, *, part: float = 1.0
+) -> Judgement:
+    """What the budget of one workload asks for.
+
+    Args:
+        workload: whose.
+        harm: what it suffered over the short, the long and the whole span.
+        policy: what a budget is.
+        part: share of the budget's days that the whole span covers, 0-1.
+    """
+    short, long, whole = harm
+    rates = [burn_rate(harm, policy) for harm in (short, long)]
+    rate = None if any(found is None for found in rates) else min(found for found in rates if found is not None)
+    limits = (
+        (Brake.RESTORE, policy.restore_burn, "guard.harm_restore_burn"),
+        (Brake.FREEZE, policy.freeze_burn, "guard.harm_freeze_burn"),
+        (Brake.SLOW, policy.slow_burn, "guard.harm_slow_burn"),
+    )
+    for brake, limit, setting in limits:
+        if rate is not None and rate >= limit:
+            return Judgement(
+                brake=brake,
+                reason=f"{workload} spends its harm budget {rate:.1f} times too fast, limit {setting}={limit:g} "
+                f"(guard.harm_ratio_max={policy.ratio_max:g})",
+            )
+        if brake is Brake.FREEZE and (spent := spent_share(whole, policy, part)) is not None and spent >= 1.0:
+            return Judgement(
+                brake=brake,
+                reason=f"{workload} has spent its harm budget of {policy.days} days: {spent:.0%} of "
+                f"guard.harm_ratio_max={policy.ratio_max:g} of its active time",
+            )
+    return Judgement(brake=Brake.NONE)
+
+
+def burn_rate(harm: Harm | None, policy: HarmPolicy) -> float | None:
+    """How many times faster than allowed a budget is spent; None where the workload was not active or not measured."""
+    ratio = None if harm is None else harm.ratio
+    return None if ratio is None else ratio / policy.ratio_max
+
+
+def spent_share(harm: Harm | None, policy: HarmPolicy, part: float) -> float | None:
+    """Share of a budget that is spent, 1 where all of it is; None where nothing was measured.
+
+    Args:
+        harm: what was suffered over the part of the budget's days that has passed.
+        policy: what a budget is.
+        part: that part, 0-1; the rest is taken to be as active.
+    """
+    rate = burn_rate(harm, policy)
+    return None if rate is None else rate * part

@@ -1,0 +1,1 @@
+"""A whole cluster in memory: objects, controllers, scheduler and webhook, by their published rules."""

@@ -1,0 +1,437 @@
+"""A cluster in one file, for demo, replay and tests: reader, writer and lease, as the API server would answer.
+
+Owners keep and roll their pods as the real controllers do, HAMi's webhook and scheduler place them by HAMi's own
+resources, users act as a trace tells (`sync`), and time moves only when it is told to. It persists: a kill at any
+moment leaves the state before or after a call. Behind it stand the other modules of this room.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from enforcer.backends.hami_dialect import DEVICE_CONFIG
+from enforcer.cluster import STOPPED_ANNOTATION, FieldChange, identity
+from enforcer.manifest import Manifest, set_field
+from enforcer.simulated.controllers import ROLLING_KINDS, Controllers
+from enforcer.simulated.disruption import budget_allows
+from enforcer.simulated.nodes import node_manifests, patch_node
+from enforcer.simulated.owner_status import owner_status
+from enforcer.simulated.seats import SeatState, SimulatedSeat, read_seats
+from enforcer.simulated.store import PodRow, SimulatedStore
+from enforcer.simulated.trace import TraceFollower
+from enforcer.simulated.validation import refuse_invalid
+from fleet.capabilities import HAMI
+from fleet.errors import Refused, Unavailable
+from fleet.inventory import Inventory, WorkloadId
+from fleet.units import epoch_ms, format_time, time_from_epoch_ms
+
+__all__ = ["Faults", "ReplayMark", "SeatState", "SimulatedCluster", "SimulatedSeat"]
+
+SCALING_MAX = 4.0
+"""Largest oversubscription factor of framebuffer that a node takes."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Faults:
+    """How the simulated cluster misbehaves, for tests of those who use it; mutable: it counts writes.
+
+    Attributes:
+        conflict_on_writes: numbers of the writes (from 1) before which somebody else changes the object.
+        fail_on_writes: number of a write to the HTTP status it fails with, such as 429 or 500.
+        delete_on_writes: numbers of the writes before which somebody deletes the object.
+        never_ready: pods (`namespace/pod` of the trace) that never become ready once made anew.
+        out_of_memory: the same for pods whose container is killed for want of memory.
+        writes: writes seen so far.
+    """
+
+    conflict_on_writes: frozenset[int] = frozenset()
+    fail_on_writes: Mapping[int, int] | None = None
+    delete_on_writes: frozenset[int] = frozenset()
+    never_ready: frozenset[str] = frozenset()
+    out_of_memory: frozenset[str] = frozenset()
+    writes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayMark:
+    """Where a replay stood when it last kept something.
+
+    Attributes:
+        now: every sample before it was sent, UTC.
+        steps: steps of its blocks; 0 where it was over, or the cluster was changed since by somebody else.
+    """
+
+    now: datetime
+    steps: int
+
+
+class SimulatedCluster:
+    """Reader, writer and lease over one file; see the module.
+
+    Args:
+        path: the file; made when it is not there.
+        with_admission: whether gputide's admission step runs on new pods.
+        faults: how it misbehaves.
+
+    Raises:
+        Corrupt: the file is no such state.
+        Unavailable: it can't be opened.
+    """
+
+    def __init__(self, path: Path, *, with_admission: bool = True, faults: Faults | None = None) -> None:
+        self._store = SimulatedStore(path, HAMI.slices_per_card_max)
+        self._controllers = Controllers(self._store, with_admission=with_admission)
+        self._follower = TraceFollower(self._store, self._controllers)
+        self._faults = faults or Faults()
+        self._seats: tuple[SimulatedSeat, ...] = ()
+        self._seats_generation = -1
+
+    @classmethod
+    def open(cls, path: Path) -> SimulatedCluster:
+        """The cluster that is kept in a file."""
+        return cls(path)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._store.close()
+
+    # --- users and time ---
+
+    def sync(self, inventory: Inventory, now: datetime) -> bool:
+        """Let users do what a trace says they did up to `now`.
+
+        New cards and nodes appear; a new pod is placed on the card it has in the trace if that has the room, else
+        where the scheduler finds room, else it is pending; ended pods go. A pod that was moved stays where it is.
+
+        Returns:
+            True where anything changed.
+        """
+        changed = self._follower.follow(inventory, epoch_ms(now))
+        if not changed and epoch_ms(now) > self._store.number("clock_ms"):
+            self.advance(now)
+        return changed
+
+    @contextmanager
+    def replaying(self) -> Iterator[Callable[[datetime, int], None]]:
+        """Let a replay keep many steps at once, together with where it stands.
+
+        Yields:
+            Called with where the replay stands and the steps of its blocks (0: it is over), it keeps everything
+            since its last call; what comes after the last call is lost, as it is when the process is killed.
+        """
+        store = self._store
+        with store.long_transaction() as commit:
+
+            def keep(now: datetime, steps: int) -> None:
+                store.set_number("replay_now_ms", epoch_ms(now))
+                store.set_number("replay_steps", steps)
+                store.set_number("replay_generation", store.number("generation"))
+                commit()
+
+            yield keep
+
+    def replay_mark(self) -> ReplayMark | None:
+        """Where a replay stood when it last kept something; None where there was none."""
+        store = self._store
+        now_ms = store.number("replay_now_ms")
+        if not now_ms:
+            return None
+        is_untouched = store.number("replay_generation") == store.number("generation")
+        return ReplayMark(now=time_from_epoch_ms(now_ms), steps=store.number("replay_steps") if is_untouched else 0)
+
+    def advance(self, now: datetime) -> None:
+        """Move the clock on; it never goes back."""
+        if epoch_ms(now) <= self._store.number("clock_ms"):
+            return
+        if self._store.rows("SELECT 1 FROM rolling LIMIT 1"):
+            with self._rolling():
+                self._controllers.run_until(epoch_ms(now))
+        else:
+            # One statement is whole by itself, and time alone moves no seat: what is kept of seats stays valid.
+            self._store.set_number("clock_ms", epoch_ms(now))
+
+    def pause(self, seconds: float) -> None:
+        """Let `seconds` pass (the port `Pause`)."""
+        with self._rolling():
+            self._controllers.run_until(self._store.number("clock_ms") + round(seconds * 1000))
+
+    def settle(self, now: datetime) -> None:
+        """Take back the time that a rollout took: a replay's clock stands still while the cluster is changed."""
+        now_ms = epoch_ms(now)
+        if self._store.number("clock_ms") <= now_ms:
+            return
+        with self._store.transaction():
+            # Who took time to start keeps an instant of it: by that it is told from what a trace began.
+            self._store.write(
+                "UPDATE pods SET made_ms=min(made_ms, ? - (ready_ms > made_ms)), ready_ms=min(ready_ms, ?)",
+                [(now_ms, now_ms)],
+            )
+            self._store.set_number("clock_ms", now_ms)
+
+    @contextmanager
+    def _rolling(self) -> Iterator[None]:
+        """A transaction in which owners make pods anew, with the faults that they show then."""
+        self._controllers.never_ready = self._faults.never_ready
+        self._controllers.out_of_memory = self._faults.out_of_memory
+        with self._store.transaction():
+            yield
+
+    def start(self, workload: WorkloadId) -> None:
+        """A user takes a stopped workload back: the stop mark, suspension or replicas of 0 go."""
+        namespace, kind, name = workload.split("/")
+        with self._store.transaction():
+            found = self._store.object_body(kind, namespace, name)
+            if found is None:
+                raise Refused(f"cannot start {workload}: it is gone")
+            body = found[1]
+            body["metadata"].setdefault("annotations", {}).pop(STOPPED_ANNOTATION, None)
+            if body["spec"].get("suspend"):
+                body["spec"]["suspend"] = False
+            if "replicas" in body["spec"]:
+                roster = self._store.rows(
+                    "SELECT count(*) FROM roster WHERE namespace=? AND owner_kind=? AND owner_name=?",
+                    namespace, kind, name,
+                )  # fmt: skip
+                body["spec"]["replicas"] = int(roster[0][0])
+            self._store.put_object(body)
+            self._controllers.reconcile(body)
+
+    def seats(self) -> tuple[SimulatedSeat, ...]:
+        """Where every pod that its users run really is, one record per container and card, sorted by pod."""
+        generation = self._store.number("generation")
+        if generation != self._seats_generation:
+            self._seats = read_seats(self._store)
+            self._seats_generation = generation
+        return self._seats
+
+    def events(self, limit: int = 1000) -> tuple[tuple[datetime, str, str, str, str, str], ...]:
+        """The newest events, oldest first: time, kind, namespace, name, reason, message."""
+        found = self._store.rows("SELECT * FROM events ORDER BY number DESC LIMIT ?", limit)
+        return tuple((time_from_epoch_ms(row[1]), row[2], row[3], row[4], row[5], row[6]) for row in reversed(found))
+
+    # --- reader ---
+
+    def now(self) -> datetime:
+        """The cluster's clock, UTC."""
+        return time_from_epoch_ms(self._store.number("clock_ms"))
+
+    def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """One object, or None where there is none."""
+        if kind == "Pod":
+            pods = self._store.pods("namespace=? AND name=?", namespace, name)
+            return _pod_manifest(pods[0], self._store.number("clock_ms")) if pods else None
+        if kind == "Node":
+            return next((node for node in node_manifests(self._store) if node["metadata"]["name"] == name), None)
+        found = self._store.object_body(kind, namespace, name)
+        return None if found is None else self._shown(found[1], found[0])
+
+    def list_objects(self, kind: str, namespace: str | None = None) -> tuple[Manifest, ...]:
+        """All objects of a kind, sorted by namespace and name."""
+        if kind == "Node":
+            return node_manifests(self._store)
+        if kind == "Pod":
+            now_ms = self._store.number("clock_ms")
+            where = ("TRUE",) if namespace is None else ("namespace=?", namespace)
+            return tuple(_pod_manifest(pod, now_ms) for pod in self._store.pods(*where))
+        found = self._store.rows("SELECT namespace, version, body FROM objects WHERE kind=? ORDER BY 1, name", kind)
+        return tuple(self._shown(json.loads(row[2]), row[1]) for row in found if namespace in (None, row[0]))
+
+    # --- writer ---
+
+    def patch(self, kind: str, namespace: str, name: str, fields: Sequence[FieldChange], resource_version: str) -> str:
+        """Write fields on the condition that the object still has the version that was read."""
+        self._misbehave(kind, namespace, name)
+        with self._rolling():
+            if kind == "Node":
+                return patch_node(self._store, name, fields, resource_version)
+            found = self._store.object_body(kind, namespace, name) if kind != "Pod" else self._pod_body(namespace, name)
+            if found is None:
+                raise Refused(f"cannot change {kind} {namespace}/{name}: it is gone")
+            if str(found[0]) != resource_version:
+                raise Refused(
+                    f"cannot change {kind} {namespace}/{name}: it was changed since it was read: read "
+                    f"resourceVersion={resource_version}, now {found[0]}; make a new plan with `gputide recommend`"
+                )
+            body = found[1]
+            frozen = [change.field for change in fields if change.field.startswith("spec.template.")]
+            if kind == "Job" and frozen:
+                raise Refused(f"cannot change Job {namespace}/{name}: field is immutable: {frozen[0]}")
+            spec_before = json.dumps(body.get("spec"), sort_keys=True)
+            for change in fields:
+                set_field(body, change.field, change.value)
+            if kind == "Pod":
+                return str(self._put_pod_body(namespace, name, body))
+            if json.dumps(body.get("spec"), sort_keys=True) != spec_before:
+                refuse_invalid(body)
+                body["metadata"]["generation"] = int(body["metadata"].get("generation", 1)) + 1
+            version = self._store.put_object(body)
+            if (kind, namespace, name) == DEVICE_CONFIG:
+                self._register(body)
+            elif "template" in body.get("spec", {}):
+                self._controllers.reconcile(body)
+            return str(version)
+
+    def evict(self, namespace: str, pod: str) -> bool:
+        """Evict one pod; its owner makes it anew, if it still wants as many; False while a budget forbids it."""
+        self._misbehave("Pod", namespace, pod)
+        with self._rolling():
+            for row in self._store.pods("namespace=? AND name=?", namespace, pod):
+                if not self._may_be_disrupted(row):
+                    return False
+                self._store.drop_pod(row)
+                owner = self._store.object_body(row.owner_kind, namespace, row.owner_name)
+                if owner is not None:
+                    self._controllers.remake(owner[1], row)
+                    if "template" in owner[1].get("spec", {}):
+                        self._controllers.reconcile(owner[1])
+                self._controllers.retry_pending()
+        return True
+
+    def _may_be_disrupted(self, pod: PodRow) -> bool:
+        """Whether every disruption budget of its namespace that selects a pod leaves room for its eviction."""
+        now_ms = self._store.number("clock_ms")
+        siblings = self._store.pods("namespace=?", pod.namespace)
+        found = self._store.rows(
+            "SELECT body FROM objects WHERE kind='PodDisruptionBudget' AND namespace=?", pod.namespace
+        )
+        return all(
+            budget_allows(json.loads(body[0]), _pod_manifest(pod, now_ms), [_pod_manifest(p, now_ms) for p in siblings])
+            for body in found
+        )
+
+    def record_event(self, kind: str, namespace: str, name: str, reason: str, message: str) -> None:
+        """Leave an event on an object."""
+        with self._store.transaction():
+            self._store.record_event(kind, namespace, name, reason, message)
+
+    # --- lease ---
+
+    def acquire(self, holder: str, seconds: float) -> bool:
+        """Take or renew the lease; False while somebody else holds it."""
+        now_ms = self._store.number("clock_ms")
+        with self._store.transaction():
+            found = self._store.object_body("Lease", "gputide", "enforcer")
+            spec = found[1]["spec"] if found else {}
+            if spec.get("holderIdentity") not in (None, holder) and spec["expiresMs"] > now_ms:
+                return False
+            self._put_lease(holder, now_ms + round(seconds * 1000))
+        return True
+
+    def release(self, holder: str) -> None:
+        """Give the lease up."""
+        with self._store.transaction():
+            found = self._store.object_body("Lease", "gputide", "enforcer")
+            if found and found[1]["spec"].get("holderIdentity") == holder:
+                self._put_lease(None, 0)
+
+    def _put_lease(self, holder: str | None, expires_ms: int) -> None:
+        self._store.put_object(
+            {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {"namespace": "gputide", "name": "enforcer"},
+                "spec": {"holderIdentity": holder, "expiresMs": expires_ms},
+            }
+        )
+
+    def make(self, manifest: Manifest) -> bool:
+        """See `ClusterWriter`."""
+        kind, namespace, name = identity(manifest)
+        self._misbehave(kind, namespace, name)
+        if self.get(kind, namespace, name) is not None:
+            return False
+        self.create(copy.deepcopy(manifest))
+        return True
+
+    # --- inside ---
+
+    def create(self, body: Manifest) -> str:
+        """Make an object that users make themselves, such as a ConfigMap; returns its version."""
+        with self._store.transaction():
+            return str(self._store.put_object(body))
+
+    def delete(self, kind: str, namespace: str, name: str) -> None:
+        """Take an object away, with its pods, as a user would."""
+        with self._store.transaction():
+            self._store.drop_object(kind, namespace, name)
+            self._store.drop_revisions(kind, namespace, name)
+            for pod in self._store.pods("namespace=? AND owner_kind=? AND owner_name=?", namespace, kind, name):
+                self._store.drop_pod(pod)
+
+    def _shown(self, body: Manifest, version: int) -> Manifest:
+        """An object as the API server gives it: with its version, and what its controller says of it."""
+        body["metadata"]["resourceVersion"] = str(version)
+        if body["kind"] in ROLLING_KINDS or body["kind"] == "ReplicaSet":
+            body["status"] = owner_status(body, self._controllers, self._store)
+        return body
+
+    def _pod_body(self, namespace: str, name: str) -> tuple[int, Manifest] | None:
+        found = self._store.rows("SELECT version, body FROM pods WHERE namespace=? AND name=?", namespace, name)
+        return (int(found[0][0]), json.loads(found[0][1])) if found else None
+
+    def _put_pod_body(self, namespace: str, name: str, body: Manifest) -> int:
+        version = self._store.next_version()
+        self._store.write(
+            "UPDATE pods SET version=?, body=? WHERE namespace=? AND name=?",
+            [(version, json.dumps(body), namespace, name)],
+        )
+        return version
+
+    def _register(self, body: Manifest) -> None:
+        """HAMi's device plugin takes its node configuration up: framebuffer is registered with the new factor."""
+        scaling: dict[str, float] = {}
+        for entry in json.loads(body["data"]["config.json"]).get("nodeconfig", []):
+            factor = float(entry.get("devicememoryscaling", 1.0))
+            if not 0 < factor <= SCALING_MAX:
+                raise Refused(f"cannot register {entry['name']}: devicememoryscaling={factor}, limit {SCALING_MAX}")
+            scaling[entry["name"]] = factor
+        names = [row[0] for row in self._store.rows("SELECT name FROM nodes")]
+        self._store.write("UPDATE nodes SET scaling=? WHERE name=?", [(scaling.get(name, 1.0), name) for name in names])
+        self._store.refresh()
+        self._controllers.retry_pending()
+
+    def _misbehave(self, kind: str, namespace: str, name: str) -> None:
+        faults = self._faults
+        faults.writes += 1
+        if faults.fail_on_writes and faults.writes in faults.fail_on_writes:
+            status = faults.fail_on_writes[faults.writes]
+            raise Unavailable(f"cannot change {kind} {namespace}/{name}: the API server answered {status}")
+        if faults.writes in faults.delete_on_writes:
+            self.delete(kind, namespace, name)
+        if faults.writes in faults.conflict_on_writes:
+            with self._store.transaction():
+                found = self._store.object_body(kind, namespace, name)
+                if found is not None:
+                    body = found[1]
+                    body.setdefault("spec", {})["revisionHistoryLimit"] = faults.writes
+                    body["metadata"]["generation"] = int(body["metadata"].get("generation", 1)) + 1
+                    self._store.put_object(body)
+
+
+def _pod_manifest(pod: PodRow, now_ms: int) -> Manifest:
+    is_ready = pod.node is not None and pod.ready_ms is not None and pod.ready_ms <= now_ms
+    statuses: list[dict[str, Any]] = []
+    if pod.node is not None:
+        last = {"terminated": {"reason": "OOMKilled", "exitCode": 137}} if pod.is_oom else {}
+        statuses = [
+            {"name": entry["name"], "ready": is_ready, "restartCount": pod.restarts, "lastState": last}
+            for entry in pod.body["spec"]["containers"]
+        ]
+    status: dict[str, Any] = {
+        "phase": "Pending" if pod.node is None else "Running",
+        "startTime": format_time(time_from_epoch_ms(pod.made_ms)),
+        "containerStatuses": statuses,
+    }
+    if pod.reason:
+        status["conditions"] = [
+            {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": pod.reason}
+        ]
+    metadata = {**pod.body["metadata"], "resourceVersion": str(pod.version)}
+    return {**pod.body, "metadata": metadata, "status": status}

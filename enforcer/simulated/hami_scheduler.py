@@ -1,0 +1,218 @@
+"""Places a pod on cards the way HAMi's scheduler does: filter, then score.
+
+Pure, over books that the caller keeps. The rules are those of Project-HAMi/HAMi:pkg/device/nvidia/device.go (Fit) and
+Project-HAMi/HAMi:pkg/scheduler/policy (gpu_policy.go, node_policy.go): binpack over nodes, spread over a node's cards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from enforcer.seat import WHOLE_CORE_PERCENT
+from enforcer.simulated.hami_webhook import ContainerAsk, PodAsk
+
+
+@dataclass(slots=True, kw_only=True)
+class CardBook:
+    """What is granted on one card; mutable: it changes as pods are placed.
+
+    Attributes:
+        card: UUID.
+        card_model: model as the driver prints it.
+        node: node.
+        framebuffer_mib: framebuffer that may be granted, MiB (with the node's oversubscription factor).
+        slices_max: most slices.
+        slices: slices granted.
+        used_mib: framebuffer granted, MiB.
+        used_cores: compute granted, percent.
+        is_cordoned: takes no new pods.
+    """
+
+    card: str
+    card_model: str
+    node: str
+    framebuffer_mib: int
+    slices_max: int
+    slices: int = 0
+    used_mib: int = 0
+    used_cores: int = 0
+    is_cordoned: bool = False
+
+    @property
+    def device_type(self) -> str:
+        """Type under which HAMi's plugin registers it; choices of models are held against this."""
+        return f"NVIDIA-{self.card_model}"
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeBook:
+    """Host resources of one node, None where the capacity is not known; mutable: it changes as pods are placed.
+
+    Attributes:
+        node: name.
+        cpu_cores: allocatable cores.
+        memory_bytes: allocatable memory.
+        used_cpu_cores: requested.
+        used_memory_bytes: requested.
+    """
+
+    node: str
+    cpu_cores: float | None
+    memory_bytes: int | None
+    used_cpu_cores: float = 0.0
+    used_memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """One card's share that the scheduler gives to one container."""
+
+    container: str
+    card: str
+    framebuffer_mib: int
+    core_percent: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unplaced:
+    """Why a pod finds no place.
+
+    Attributes:
+        reason: one sentence with numbers, as the scheduler's event says it.
+    """
+
+    reason: str
+
+
+def place(pod: PodAsk, cards: Iterable[CardBook], nodes: dict[str, NodeBook]) -> tuple[Allocation, ...] | Unplaced:
+    """Choose cards for a pod; the books are not changed.
+
+    Args:
+        pod: what it asks for.
+        cards: cards that may be used; with `use_cards` given, those are enough.
+        nodes: nodes of these cards.
+
+    Returns:
+        One allocation per container and card, all on one node, or why there is none.
+    """
+    refusals: dict[str, int] = {}
+    by_node: dict[str, list[CardBook]] = {}
+    for card in cards:
+        if pod.use_cards and card.card not in pod.use_cards:
+            _count(refusals, "card is not in use-gpuuuid")
+        elif not _admits(pod, card):
+            _count(refusals, "card is excluded by annotation, type or cordon")
+        else:
+            by_node.setdefault(card.node, []).append(card)
+    best: tuple[float, tuple[Allocation, ...]] | None = None
+    for node, books in by_node.items():
+        if not _host_fits(pod, nodes[node]):
+            _count(refusals, "node has too little CPU or memory", len(books))
+            continue
+        chosen = _on_node(pod, books, refusals)
+        if chosen is not None:
+            score = _node_score(books)
+            if best is None or score > best[0]:
+                best = (score, chosen)
+    if best is not None:
+        return best[1]
+    told = ", ".join(f"{count} {why}" for why, count in sorted(refusals.items()))
+    return Unplaced(reason=f"no card fits: {told or 'there is no card'}")
+
+
+def book(books: dict[str, CardBook], allocations: Iterable[Allocation], sign: int = 1) -> None:
+    """Enter allocations into the books; with `sign` -1 take them out. Cards that are gone are passed over."""
+    for part in allocations:
+        card = books.get(part.card)
+        if card is not None:
+            card.slices += sign
+            card.used_mib += sign * part.framebuffer_mib
+            card.used_cores += sign * part.core_percent
+
+
+def _on_node(pod: PodAsk, books: Sequence[CardBook], refusals: dict[str, int]) -> tuple[Allocation, ...] | None:
+    taken: list[Allocation] = []
+    extra: dict[str, list[int]] = {}
+    for ask in pod.containers:
+        fitting = []
+        for card in books:
+            why = _misfit(ask, card, extra.get(card.card, [0, 0, 0]))
+            if why:
+                _count(refusals, why)
+            else:
+                fitting.append(card)
+        if len(fitting) < ask.count:
+            return None
+        fitting.sort(key=lambda card: (_card_score(ask, card), card.card))
+        for card in fitting[: ask.count]:
+            part = Allocation(
+                container=ask.container,
+                card=card.card,
+                framebuffer_mib=_asked_mib(ask, card),
+                core_percent=ask.core_percent,
+            )
+            taken.append(part)
+            more = extra.setdefault(card.card, [0, 0, 0])
+            more[0] += 1
+            more[1] += part.framebuffer_mib
+            more[2] += part.core_percent
+    return tuple(taken)
+
+
+def _misfit(ask: ContainerAsk, card: CardBook, extra: Sequence[int]) -> str | None:
+    slices, used_mib, used_cores = card.slices + extra[0], card.used_mib + extra[1], card.used_cores + extra[2]
+    if slices >= card.slices_max:
+        return f"card is split into deviceSplitCount={card.slices_max} slices already"
+    if used_mib + _asked_mib(ask, card) > card.framebuffer_mib:
+        return "card has too little framebuffer left"
+    if ask.core_percent == WHOLE_CORE_PERCENT and slices:
+        return "card is not free for an exclusive pod"
+    if used_cores + ask.core_percent > WHOLE_CORE_PERCENT:
+        return "card has too few cores left"
+    if used_cores >= WHOLE_CORE_PERCENT:
+        return "card is held exclusively"
+    return None
+
+
+def _admits(pod: PodAsk, card: CardBook) -> bool:
+    if card.is_cordoned or card.card in pod.avoid_cards:
+        return False
+    kind = card.device_type.lower()
+    if pod.use_models and not any(model.lower() in kind for model in pod.use_models):
+        return False
+    return not any(model.lower() in kind for model in pod.avoid_models)
+
+
+def _host_fits(pod: PodAsk, node: NodeBook) -> bool:
+    if node.cpu_cores is not None and node.used_cpu_cores + pod.cpu_cores > node.cpu_cores + 1e-9:
+        return False
+    return node.memory_bytes is None or node.used_memory_bytes + pod.memory_bytes <= node.memory_bytes
+
+
+def _asked_mib(ask: ContainerAsk, card: CardBook) -> int:
+    if ask.framebuffer_mib is not None:
+        return ask.framebuffer_mib
+    return card.framebuffer_mib * ask.framebuffer_percent // 100
+
+
+def _card_score(ask: ContainerAsk, card: CardBook) -> float:
+    """Spread: the lowest wins. 10 × (slots + cores + framebuffer, each as a share of the card)."""
+    return 10 * (
+        (1 + card.slices) / card.slices_max
+        + (ask.core_percent + card.used_cores) / WHOLE_CORE_PERCENT
+        + (_asked_mib(ask, card) + card.used_mib) / max(1, card.framebuffer_mib)
+    )
+
+
+def _node_score(books: Sequence[CardBook]) -> float:
+    """Binpack: the highest wins. 10 × (used slots, cores and framebuffer, each as a share of the node)."""
+    return 10 * (
+        sum(card.slices for card in books) / max(1, sum(card.slices_max for card in books))
+        + sum(card.used_cores for card in books) / max(1, WHOLE_CORE_PERCENT * len(books))
+        + sum(card.used_mib for card in books) / max(1, sum(card.framebuffer_mib for card in books))
+    )
+
+
+def _count(refusals: dict[str, int], why: str, times: int = 1) -> None:
+    refusals[why] = refusals.get(why, 0) + times

@@ -1,0 +1,300 @@
+"""Reviews of new pods: each gets a seat of its own, nobody is held up, and what is no review is refused."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import shutil
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enforcer.admission import CARDS_ANNOTATION, SEAT_ANNOTATION, SEATS_ANNOTATION, PlannedSeat, seats_text
+from enforcer.kubernetes.admission_review import UNSEEN_SECONDS_MAX, PodAdmission
+from enforcer.kubernetes.admission_server import REVIEW_BYTES_MAX, AdmissionServer
+from enforcer.manifest import Manifest
+from fleet.errors import Corrupt, Misconfigured, Unavailable
+from fleet.grammar import DEVICES_ALLOCATED_ANNOTATION
+from tests.enforcer.plugin_cluster import StandingCluster
+
+CERTIFICATES = Path(__file__).parents[1] / "pipeline" / "certificates"
+USE = "nvidia.com/use-gpuuuid"
+SEATS = seats_text({f"web-{n}": PlannedSeat(cards=(f"GPU-{n}",)) for n in range(3)})
+
+
+class Ticks:
+    """A monotonic clock that is set by hand."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Away(StandingCluster):
+    """A cluster that can't be reached."""
+
+    def list_objects(self, kind: str, namespace: str | None = None) -> tuple[Manifest, ...]:
+        raise Unavailable(f"cannot list {kind} of {namespace}")
+
+
+def a_pod(
+    name: str | None,
+    *,
+    seats: str | None = SEATS,
+    owner: tuple[str, str] = ("ReplicaSet", "web-5d4f"),
+    more: dict[str, str] | None = None,
+) -> Manifest:
+    named = {"generateName": "web-5d4f-"} if name is None else {"name": name, "namespace": "team"}
+    metadata: Manifest = {
+        **named,
+        "annotations": ({} if seats is None else {SEATS_ANNOTATION: seats}) | (more or {}),
+        "labels": {"pod-template-hash": "5d4f"} if owner[0] == "ReplicaSet" else {},
+        "ownerReferences": [{"kind": owner[0], "name": owner[1], "controller": True}],
+    }
+    container = {"name": "server", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    return {"kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+
+
+def a_review(pod: Manifest, **request: Any) -> Manifest:
+    return {"request": {"uid": "7", "namespace": "team", "object": pod, **request}}
+
+
+def patch_of(answer: Manifest) -> list[Any]:
+    assert answer["response"]["allowed"] is True
+    assert answer["response"]["uid"] == "7"
+    return list(json.loads(base64.b64decode(answer["response"].get("patch", "W10="))))
+
+
+def cards_of(answer: Manifest) -> str | None:
+    added = {entry["path"]: entry.get("value") for entry in patch_of(answer)}
+    found = added.get("/metadata/annotations/nvidia.com~1use-gpuuuid")
+    return None if found is None else str(found)
+
+
+def seated(name: str, seat: str) -> Manifest:
+    return a_pod(name, seats=None, more={SEAT_ANNOTATION: seat})
+
+
+def test_pods_that_come_at_once_get_seats_of_their_own() -> None:
+    admission = PodAdmission(StandingCluster([]))
+    found: list[str | None] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(cards_of(admission.review(a_review(a_pod(None))))))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(map(str, found)) == ["GPU-0", "GPU-1", "GPU-2"]
+
+
+def test_seat_of_a_pod_that_is_there_is_not_given_again() -> None:
+    cluster = StandingCluster([seated("web-5d4f-a", "web-0"), seated("web-5d4f-b", "web-2")])
+    assert cards_of(PodAdmission(cluster).review(a_review(a_pod(None)))) == "GPU-1"
+
+
+def test_pod_of_another_replica_set_of_the_workload_is_a_sibling_and_of_another_workload_is_none() -> None:
+    old = a_pod("web-0", seats=None, owner=("ReplicaSet", "web-777"))
+    old["metadata"]["labels"] = {"pod-template-hash": "777"}
+    stranger = seated("other-1", "web-1")
+    stranger["metadata"]["ownerReferences"][0]["name"] = "other-5d4f"
+    # web-0 was not moved yet, so its seat is kept; the stranger holds none of these seats.
+    assert cards_of(PodAdmission(StandingCluster([old, stranger])).review(a_review(a_pod(None)))) == "GPU-1"
+
+
+@pytest.mark.parametrize("leaving", [{"metadata": {"deletionTimestamp": "x"}}, {"status": {"phase": "Failed"}}])
+def test_pod_that_leaves_makes_room(leaving: Manifest) -> None:
+    going = seated("web-5d4f-a", "web-0")
+    going["metadata"] |= leaving.get("metadata", {})
+    going |= {"status": leaving.get("status", {})}
+    assert cards_of(PodAdmission(StandingCluster([going])).review(a_review(a_pod(None)))) == "GPU-0"
+
+
+def test_seat_of_a_pod_that_never_came_is_free_after_a_while() -> None:
+    clock = Ticks()
+    admission = PodAdmission(StandingCluster([]), clock)
+    assert cards_of(admission.review(a_review(a_pod(None)))) == "GPU-0"
+    clock.now = UNSEEN_SECONDS_MAX - 1
+    assert cards_of(admission.review(a_review(a_pod(None)))) == "GPU-1"
+    clock.now = UNSEEN_SECONDS_MAX + 1
+    assert cards_of(admission.review(a_review(a_pod(None)))) == "GPU-0"
+
+
+def test_creation_that_fails_again_and_again_does_not_use_up_the_seats() -> None:
+    admission = PodAdmission(StandingCluster([]))
+    found = [cards_of(admission.review(a_review(a_pod(None)))) for _ in range(6)]
+    assert found == ["GPU-0", "GPU-1", "GPU-2"] * 2
+
+
+def test_grant_of_a_seat_stands_in_requests_too_which_the_server_filled_in_before() -> None:
+    """What is no overcommitted resource must be requested as it is limited, or the pod is refused."""
+    limits = (("nvidia.com/gpumem", "4000"), ("nvidia.com/gpucores", None))
+    seats = seats_text({"web-0": PlannedSeat(cards=("GPU-0",), limits=limits)})
+    pod = a_pod(None, seats=seats)
+    asked = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "9000", "nvidia.com/gpucores": "30"}
+    pod["spec"]["containers"][0]["resources"] = {"limits": asked, "requests": {**asked, "cpu": "1"}}
+    written = {entry["path"]: entry for entry in patch_of(PodAdmission(StandingCluster([])).review(a_review(pod)))}
+    for part in ("limits", "requests"):
+        place = f"/spec/containers/0/resources/{part}"
+        assert written[f"{place}/nvidia.com~1gpumem"]["value"] == "4000"
+        assert written[f"{place}/nvidia.com~1gpucores"]["op"] == "remove"
+
+
+def test_dry_run_takes_no_seat() -> None:
+    admission = PodAdmission(StandingCluster([]))
+    assert cards_of(admission.review(a_review(a_pod(None), dryRun=True))) == "GPU-0"
+    assert cards_of(admission.review(a_review(a_pod(None)))) == "GPU-0"
+
+
+def test_card_that_no_sibling_holds_is_taken_where_there_are_no_seats() -> None:
+    held = a_pod("web-5d4f-a", seats=None, more={DEVICES_ALLOCATED_ANNOTATION: "GPU-8,NVIDIA,100,0:;"})
+    admission = PodAdmission(StandingCluster([held]))
+    cards = {CARDS_ANNOTATION: "GPU-8,GPU-9,GPU-10"}
+    assert cards_of(admission.review(a_review(a_pod(None, seats=None, more=cards)))) == "GPU-9"
+    assert cards_of(admission.review(a_review(a_pod(None, seats=None, more=cards)))) == "GPU-10"
+
+
+def test_pod_of_a_job_takes_the_seat_that_stands_on_the_job() -> None:
+    job = {"kind": "Job", "metadata": {"namespace": "team", "name": "train", "annotations": {SEATS_ANNOTATION: SEATS}}}
+    admission = PodAdmission(StandingCluster([job]))
+    assert cards_of(admission.review(a_review(a_pod(None, seats=None, owner=("Job", "train"))))) == "GPU-0"
+
+
+def test_pod_of_a_notebook_takes_the_seat_that_stands_on_the_notebook() -> None:
+    metadata = {"namespace": "team", "name": "book", "annotations": {SEATS_ANNOTATION: SEATS}}
+    admission = PodAdmission(StandingCluster([{"kind": "Notebook", "metadata": metadata}]))
+    pod = a_pod(None, seats=None, owner=("StatefulSet", "book"))
+    assert patch_of(admission.review(a_review(pod))) == []
+    pod["metadata"]["labels"] = {"notebook-name": "book"}
+    assert cards_of(admission.review(a_review(pod))) == "GPU-0"
+
+
+def test_patch_names_no_pod_and_leaves_all_else_as_it_came() -> None:
+    pod = a_pod(None)
+    paths = {entry["path"] for entry in patch_of(PodAdmission(StandingCluster([])).review(a_review(pod)))}
+    annotation = "/metadata/annotations/"
+    assert paths == {
+        f"{annotation}nvidia.com~1use-gpuuuid", f"{annotation}gputide.io~1seat", f"{annotation}gputide.io~1seats",
+    }  # fmt: skip
+
+
+def test_pod_without_a_plan_passes_as_it_is_and_nobody_is_asked() -> None:
+    assert patch_of(PodAdmission(Away([])).review(a_review(a_pod(None, seats=None)))) == []
+
+
+@pytest.mark.parametrize("seats", ["{", "[]", '{"a": 7}', '{"a": {"cards": 7}}', "[" * 100_000])
+def test_seats_that_a_tenant_made_up_hold_no_pod_up(seats: str) -> None:
+    answer = PodAdmission(StandingCluster([])).review(a_review(a_pod(None, seats=seats)))
+    assert patch_of(answer) == []
+    assert len(answer["response"]["warnings"][0]) < 300
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"spec": {"containers": 7}},
+        {"spec": None},
+        {"metadata": {"annotations": [], "ownerReferences": 7}},
+        {"metadata": {"annotations": {SEATS_ANNOTATION: 7}}},
+    ],
+)
+def test_pod_that_no_api_server_would_send_is_corrupt(broken: Manifest) -> None:
+    with pytest.raises(Corrupt, match="not formed"):
+        PodAdmission(StandingCluster([])).review(a_review({**a_pod(None), **broken}))
+
+
+def test_cluster_that_is_away_holds_no_pod_up() -> None:
+    answer = PodAdmission(Away([])).review(a_review(a_pod(None)))
+    assert patch_of(answer) == []
+    assert "cannot list Pod" in answer["response"]["warnings"][0]
+
+
+@pytest.mark.parametrize("review", [{}, {"request": None}, {"request": {}}, {"request": {"uid": "1", "object": 7}}])
+def test_what_is_no_review_is_corrupt(review: Manifest) -> None:
+    with pytest.raises(Corrupt):
+        PodAdmission(StandingCluster([])).review(review)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    shutil.copy(CERTIFICATES / "receiver.pem", certificate)
+    shutil.copy(CERTIFICATES / "receiver.key.pem", key)
+    return certificate, key
+
+
+Ask = Callable[..., http.client.HTTPResponse]
+
+
+@pytest.fixture
+def ask(files: tuple[Path, Path]) -> Iterator[Ask]:
+    """Return a caller of a running server."""
+    server = AdmissionServer(
+        PodAdmission(StandingCluster([])), host="127.0.0.1", port=0, certificate_file=files[0], key_file=files[1]
+    )
+    serving = threading.Thread(target=server.serve)
+    serving.start()
+    context = ssl.create_default_context(cafile=str(CERTIFICATES / "authority.pem"))
+    made: list[http.client.HTTPSConnection] = []
+
+    def call(method: str, path: str, body: bytes | None = None, **headers: str) -> http.client.HTTPResponse:
+        made.append(http.client.HTTPSConnection(*server.address, context=context, timeout=10))
+        made[-1].request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        return made[-1].getresponse()
+
+    yield call
+    for one in made:
+        one.close()
+    server.stop()
+    serving.join()
+
+
+def test_review_is_answered_over_tls(ask: Ask) -> None:
+    answer = ask("POST", "/pods?timeout=5s", json.dumps(a_review(a_pod(None))).encode())
+    assert answer.status == 200
+    assert cards_of(json.loads(answer.read())) == "GPU-0"
+    assert ask("GET", "/healthz").status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "/pods", b"{", 400),
+        ("POST", "/pods", b"[]", 400),
+        ("POST", "/pods", b"[" * 200_000, 400),
+        ("POST", "/other", b"{}", 404),
+        ("GET", "/pods", None, 404),
+    ],
+)
+def test_what_is_no_review_is_refused_and_the_next_is_answered(
+    ask: Ask, method: str, path: str, body: bytes | None, status: int
+) -> None:
+    assert ask(method, path, body).status == status
+    assert ask("GET", "/healthz").status == 200
+
+
+def test_review_that_is_too_long_is_refused_unread(ask: Ask) -> None:
+    assert ask("POST", "/pods", b"{}", Content_Length=str(REVIEW_BYTES_MAX + 1)).status == 413
+
+
+def test_certificate_that_was_renewed_is_shown_without_a_restart(ask: Ask, files: tuple[Path, Path]) -> None:
+    assert ask("GET", "/healthz").status == 200
+    shutil.copy(CERTIFICATES / "stranger.pem", files[0])
+    shutil.copy(CERTIFICATES / "stranger.key.pem", files[1])
+    with pytest.raises(ssl.SSLCertVerificationError):
+        ask("GET", "/healthz")
+
+
+def test_certificate_that_is_none_is_said_with_its_option(tmp_path: Path) -> None:
+    nothing = tmp_path / "none.pem"
+    with pytest.raises(Misconfigured, match="--certificate"):
+        AdmissionServer(
+            PodAdmission(StandingCluster([])), host="127.0.0.1", port=0, certificate_file=nothing, key_file=nothing
+        )

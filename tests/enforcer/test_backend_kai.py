@@ -1,0 +1,206 @@
+"""KAI: shares of cards as annotations, whose pods it places, and what its books can't hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from enforcer.backend import RenderedStage
+from enforcer.backends.kai import KaiBackend
+from enforcer.backends.node_pin import pin_label
+from enforcer.manifest import Manifest, set_field
+from enforcer.snapshot import take_snapshot
+from fleet.decisions import Need, Plan, RecommendationKind
+from fleet.errors import Refused
+from tests.contracts.gpu_backend import BackendContract
+from tests.enforcer.builders import HALF, NOW, a_plan, a_recommendation, a_slice, whole
+from tests.enforcer.plugin_cluster import StandingCluster, a_node, a_pod, an_owner
+
+BACKEND = KaiBackend(NOW)
+PODS = ["a-0", "a-1", "b-0", "b-1"]
+OWNERS = ["Deployment/a", "Deployment/b"]
+QUEUE = {"labels": {"kai.scheduler/queue": "team"}}
+KAI: dict[str, Any] = {"schedulerName": "kai-scheduler"}
+HALF_MIB = str(HALF // 2**20)
+
+
+def kai_pod(workload: str, number: int, node: str | None, *, annotations: Mapping[str, str] | None = None) -> Manifest:
+    pod = a_pod(workload, number, node, annotations=annotations, limits={} if annotations else None)
+    pod["spec"]["schedulerName"] = "kai-scheduler"
+    return pod
+
+
+def objects() -> list[Manifest]:
+    return [
+        a_node("node-0"),
+        a_node("node-1"),
+        *(an_owner(name, template=QUEUE, spec=KAI) for name in "ab"),
+        *(kai_pod(pod[0], int(pod[2]), "node-0") for pod in PODS),
+    ]
+
+
+def halves() -> Plan:
+    return a_plan(
+        {0: [a_slice("a-0"), a_slice("b-0")], 1: [a_slice("a-1"), a_slice("b-1")]},
+        [[a_recommendation("slice-1", RecommendationKind.SLICE, PODS, OWNERS, 2, (Need.FRAMEBUFFER_LIMIT,))]],
+    )
+
+
+@pytest.fixture
+def cluster() -> StandingCluster:
+    return StandingCluster(objects())
+
+
+@pytest.fixture
+def backend() -> KaiBackend:
+    return BACKEND
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return halves()
+
+
+class TestKai(BackendContract):
+    pass
+
+
+def rendered(plan: Plan, given: Sequence[Manifest] | None = None) -> RenderedStage:
+    cluster = StandingCluster(objects() if given is None else given)
+    return BACKEND.render(plan, 1, take_snapshot(cluster, BACKEND.dialect))
+
+
+def told(stage: RenderedStage) -> dict[str, str | None]:
+    return {f"{change.kind}/{change.name} {change.field}": change.new for change in stage.changes}
+
+
+def test_slice_is_an_annotation_in_mib_in_place_of_the_card() -> None:
+    stage = rendered(halves())
+    fields = told(stage)
+    for name in "ab":
+        template = f"Deployment/{name} spec.template"
+        assert fields[f"{template}.metadata.annotations[gpu-memory]"] == HALF_MIB
+        assert fields[f"{template}.spec.containers[server].resources.limits[nvidia.com/gpu]"] is None
+        assert fields[f"{template}.spec.nodeSelector[{pin_label(['node-0'])}]"] == "planned"
+    assert fields[f"Node/node-0 metadata.labels[{pin_label(['node-0'])}]"] == "planned"
+    assert stage.node_steps == ()
+    assert any("nothing stops a process from taking more" in warning for warning in stage.warnings)
+
+
+def test_stage_that_is_applied_renders_empty(cluster: StandingCluster) -> None:
+    for change in rendered(halves()).changes:
+        found = cluster.get(change.kind, change.namespace, change.name)
+        assert found is not None
+        set_field(found, change.field, change.new)
+    for pod in PODS:
+        cluster.put(kai_pod(pod[0], int(pod[2]), "node-0", annotations={"gpu-memory": HALF_MIB}))
+    again = BACKEND.render(halves(), 1, take_snapshot(cluster, BACKEND.dialect))
+    assert (again.moves, again.changes) == ((), ())
+
+
+def test_fraction_becomes_an_amount_and_an_amount_a_whole_card() -> None:
+    given = [entry for entry in objects() if entry["metadata"]["name"][0] != "a"]
+    template = {**QUEUE, "annotations": {"gpu-fraction": "0.5"}}
+    given += [an_owner("a", template=template, spec=KAI, limits={})]
+    given += [kai_pod("a", number, "node-0", annotations={"gpu-fraction": "0.5"}) for number in range(2)]
+    fields = told(rendered(halves(), given))
+    assert fields["Deployment/a spec.template.metadata.annotations[gpu-fraction]"] is None
+    assert fields["Deployment/a spec.template.metadata.annotations[gpu-memory]"] == HALF_MIB
+    assert not any(".resources." in name for name in fields if name.startswith("Deployment/a"))
+
+
+@pytest.mark.parametrize("kind", [RecommendationKind.RECLAIM, RecommendationKind.FEWER_CARDS])
+def test_pods_that_nobody_needs_go_by_scale(kind: RecommendationKind) -> None:
+    plan = a_plan({0: [whole("a-0")]}, [[a_recommendation("x", kind, ["a-1"], OWNERS[:1], 1)]])
+    fields = told(rendered(plan))
+    assert fields["Deployment/a spec.replicas"] == "1"
+
+
+def test_whole_cards_elsewhere_are_a_label_and_a_selector() -> None:
+    plan = a_plan(
+        {4: [whole("a-0")], 5: [whole("a-1")]},
+        [[a_recommendation("x", RecommendationKind.REHOME, ["a-0", "a-1"], OWNERS[:1], 0)]],
+    )
+    fields = told(rendered(plan))
+    assert fields[f"Deployment/a spec.template.spec.nodeSelector[{pin_label(['node-1'])}]"] == "planned"
+    assert not any(".resources." in name or "[gpu-" in name for name in fields)
+
+
+def test_selector_of_an_earlier_plan_is_taken_away() -> None:
+    given = [entry for entry in objects() if entry["metadata"]["name"] != "a"]
+    old = pin_label(["node-0", "node-1"])
+    given.append(an_owner("a", template=QUEUE, spec={**KAI, "nodeSelector": {old: "planned", "disk": "ssd"}}))
+    given[0] = a_node("node-0", labels={"disk": "ssd"})
+    fields = told(rendered(halves(), given))
+    assert fields[f"Deployment/a spec.template.spec.nodeSelector[{old}]"] is None
+    assert "Deployment/a spec.template.spec.nodeSelector[disk]" not in fields
+
+
+@pytest.mark.parametrize(
+    ("owner", "fact"),
+    [
+        (an_owner("a", template=QUEUE), "schedulerName=None, and KAI shares cards among pods of kai-scheduler only"),
+        (an_owner("a", spec=KAI), r"has no label kai.scheduler/queue"),
+    ],
+)
+def test_workload_that_kai_does_not_place_is_refused(owner: Manifest, fact: str) -> None:
+    given = [entry for entry in objects() if (entry["kind"], entry["metadata"]["name"]) != ("Deployment", "a")]
+    with pytest.raises(Refused, match=fact):
+        rendered(halves(), [*given, owner])
+
+
+def test_more_than_the_node_registers_is_refused() -> None:
+    given = [a_node("node-0", mib=24_000), *objects()[1:]]
+    with pytest.raises(Refused, match=r"24576 MiB on card .*registers 24000 MiB.*never add up to more than one"):
+        rendered(halves(), given)
+
+
+def test_node_that_does_not_say_its_framebuffer_is_refused() -> None:
+    node = a_node("node-0")
+    del node["metadata"]["labels"]["nvidia.com/gpu.memory"]
+    with pytest.raises(Refused, match=r"no label nvidia.com/gpu.memory, by which KAI turns MiB into a fraction"):
+        rendered(halves(), [node, *objects()[1:]])
+
+
+def test_replicas_with_different_shares_are_refused() -> None:
+    plan = a_plan(
+        {0: [a_slice("a-0"), a_slice("b-0")], 1: [a_slice("a-1", framebuffer_bytes=HALF // 2), a_slice("b-1")]},
+        [[a_recommendation("slice-1", RecommendationKind.SLICE, PODS, OWNERS, 2)]],
+    )
+    with pytest.raises(Refused, match="2 different shares in one template"):
+        rendered(plan)
+
+
+def test_slices_of_several_sizes_may_need_more_cards_than_planned() -> None:
+    small = HALF // 2
+    plan = a_plan(
+        {0: [a_slice("a-0"), a_slice("b-0", framebuffer_bytes=small)],
+         1: [a_slice("a-1"), a_slice("b-1", framebuffer_bytes=small)]},
+        [[a_recommendation("slice-1", RecommendationKind.SLICE, PODS, OWNERS, 2)]],
+    )  # fmt: skip
+    assert any("may use more than the plan's 2 cards" in warning for warning in rendered(plan).warnings)
+    assert not any("may use more" in warning for warning in rendered(halves()).warnings)
+
+
+@pytest.mark.parametrize("kind", ["colocate", "oversubscribe", "mig"])
+def test_advice_that_kai_cannot_carry_out_is_refused_by_its_record(kind: str) -> None:
+    plan = a_plan(
+        {0: [a_slice("a-0"), a_slice("b-0")], 1: [a_slice("a-1"), a_slice("b-1")]},
+        [[a_recommendation("x", RecommendationKind(kind), PODS, OWNERS, 2)]],
+    )
+    with pytest.raises(Refused, match=dict(BACKEND.capabilities.refuses)[kind]):
+        rendered(plan)
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [{"gpu-memory": "all"}, {"gpu-fraction": "7"}, {"gpu-memory": "1", "gpu-fraction-num-devices": "100000"},
+     {"gpu-memory": "1", "gpu-fraction-container-name": "$(reboot)"}],
+)  # fmt: skip
+def test_annotation_that_is_not_the_grammar_is_doubted_and_stops_nobody(annotations: dict[str, str]) -> None:
+    given = [*objects(), kai_pod("evil", 0, "node-1", annotations=annotations)]
+    snapshot = take_snapshot(StandingCluster(given), BACKEND.dialect)
+    assert list(snapshot.doubts) == ["team/evil-0"]
+    assert BACKEND.render(halves(), 1, snapshot).changes

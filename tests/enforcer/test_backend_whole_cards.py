@@ -1,0 +1,109 @@
+"""Whole cards: pods come, go and move, and nobody shares."""
+
+from __future__ import annotations
+
+import pytest
+
+from enforcer.backends.node_pin import pin_label
+from enforcer.backends.whole_cards import WholeCardsBackend
+from enforcer.manifest import Manifest, set_field
+from enforcer.snapshot import take_snapshot
+from fleet.decisions import Plan, RecommendationKind
+from fleet.errors import Refused
+from tests.contracts.gpu_backend import BackendContract
+from tests.enforcer.builders import NOW, a_plan, a_recommendation, a_slice, whole
+from tests.enforcer.plugin_cluster import StandingCluster, a_node, a_pod, an_owner, standard_objects
+
+BACKEND = WholeCardsBackend(NOW)
+NEW = ["a-0", "a-1"]
+OWNERS = ["Deployment/a"]
+
+
+def elsewhere() -> Plan:
+    """a, which sits on node-0, with one pod on each of two other nodes."""
+    return a_plan(
+        {8: [whole("a-0")], 12: [whole("a-1")]},
+        [[a_recommendation("rehome-1", RecommendationKind.REHOME, NEW, OWNERS, 0)]],
+    )
+
+
+def objects() -> list[Manifest]:
+    return [*standard_objects(), a_node("node-2"), a_node("node-3")]
+
+
+@pytest.fixture
+def cluster() -> StandingCluster:
+    return StandingCluster(objects())
+
+
+@pytest.fixture
+def backend() -> WholeCardsBackend:
+    return BACKEND
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return elsewhere()
+
+
+class TestWholeCards(BackendContract):
+    pass
+
+
+def test_set_of_nodes_is_one_label_that_the_template_selects(cluster: StandingCluster) -> None:
+    stage = BACKEND.render(elsewhere(), 1, take_snapshot(cluster, BACKEND.dialect))
+    told = {(change.kind, change.name, change.field): change.new for change in stage.changes}
+    label = pin_label(["node-3", "node-2"])
+    assert told["Node", "node-2", f"metadata.labels[{label}]"] == "planned"
+    assert told["Node", "node-3", f"metadata.labels[{label}]"] == "planned"
+    assert told["Deployment", "a", f"spec.template.spec.nodeSelector[{label}]"] == "planned"
+    assert not any(".resources." in field for _, _, field in told)
+
+
+def test_stage_that_is_applied_renders_empty_whichever_pod_sits_where(cluster: StandingCluster) -> None:
+    for change in BACKEND.render(elsewhere(), 1, take_snapshot(cluster, BACKEND.dialect)).changes:
+        found = cluster.get(change.kind, change.namespace, change.name)
+        assert found is not None
+        set_field(found, change.field, change.new)
+    cluster.put(a_pod("a", 0, "node-3"))
+    cluster.put(a_pod("a", 1, "node-2"))
+    again = BACKEND.render(elsewhere(), 1, take_snapshot(cluster, BACKEND.dialect))
+    assert (again.moves, again.changes) == ((), ())
+
+
+def test_two_pods_on_one_card_are_refused_though_they_would_not_move(cluster: StandingCluster) -> None:
+    plan = a_plan(
+        {0: [a_slice("a-0"), a_slice("a-1")]},
+        [[a_recommendation("x", RecommendationKind.REHOME, NEW, OWNERS, 1)]],
+    )
+    with pytest.raises(Refused, match=r"2 pods on card .*: whole_cards shares none"):
+        BACKEND.render(plan, 1, take_snapshot(cluster, BACKEND.dialect))
+
+
+@pytest.mark.parametrize("kind", ["slice", "oversubscribe", "colocate", "offpeak_pair", "mig"])
+def test_advice_to_share_is_refused_by_the_record(kind: str, cluster: StandingCluster) -> None:
+    plan = a_plan(
+        {0: [whole("a-0")], 1: [whole("a-1")]}, [[a_recommendation("x", RecommendationKind(kind), NEW, OWNERS, 0)]]
+    )
+    with pytest.raises(Refused, match=dict(BACKEND.capabilities.refuses)[kind]):
+        BACKEND.render(plan, 1, take_snapshot(cluster, BACKEND.dialect))
+
+
+def test_node_that_is_gone_is_refused() -> None:
+    cluster = StandingCluster([*standard_objects(), an_owner("z")])
+    with pytest.raises(Refused, match="node node-2: it is gone since the plan"):
+        BACKEND.render(elsewhere(), 1, take_snapshot(cluster, BACKEND.dialect))
+
+
+def test_replica_of_a_later_stage_may_stay_where_it_is_until_then(cluster: StandingCluster) -> None:
+    plan = a_plan(
+        {8: [whole("a-0")], 12: [whole("a-1")]},
+        [[a_recommendation(f"rehome-{pod}", RecommendationKind.REHOME, [pod], OWNERS, 0)] for pod in NEW],
+    )
+    stage = BACKEND.render(plan, 1, take_snapshot(cluster, BACKEND.dialect))
+    assert [(move.pod, move.new[0].node) for move in stage.moves] == [("a-0", "node-2")]
+    label = pin_label(["node-0", "node-2"])
+    assert {change.name for change in stage.changes if change.field == f"metadata.labels[{label}]"} == {
+        "node-0",
+        "node-2",
+    }

@@ -1,0 +1,245 @@
+"""The guard says no before anything is changed, and names value, limit and setting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from enforcer.cluster import FieldChange
+from enforcer.record.plan_store import Approval
+from enforcer.safety.change_window import ChangeWindow
+from enforcer.safety.gitops import gitops_manager
+from enforcer.safety.guard import Guard, GuardPolicy
+from enforcer.simulated.cluster import SimulatedCluster
+from fleet.decisions import Plan, RecommendationKind
+from fleet.documents import seal_plan
+from fleet.errors import Misconfigured, Refused
+from fleet.settings import load_settings
+from fleet.settings_guard import hours_of
+from tests.enforcer.builders import (
+    HALF,
+    NOW,
+    a_cluster,
+    a_grant,
+    a_plan,
+    a_recommendation,
+    a_rollout,
+    a_slice,
+    some_tools,
+    standard_plan,
+    where,
+)
+
+OFFICE = ChangeWindow(days=frozenset(range(5)), begin=time(9), end=time(17), time_zone=ZoneInfo("Asia/Shanghai"))
+NIGHT = ChangeWindow(days=frozenset({4}), begin=time(22), end=time(6), holidays=frozenset({date(2026, 1, 16)}))
+
+
+def refused(folder: Path, match: str, policy: GuardPolicy | None = None, **how: object) -> None:
+    """Applying the standard plan (or `plan`) is refused, and nothing is changed."""
+    cluster = how.get("cluster") or a_cluster(folder)
+    assert isinstance(cluster, SimulatedCluster)
+    plan = how.get("plan") or standard_plan()
+    assert isinstance(plan, Plan)
+    before = where(cluster), cluster.list_objects("Deployment")
+    tools = some_tools(cluster, folder, guard=Guard(policy or GuardPolicy(needs_approval=False)))
+    with pytest.raises(Refused, match=match):
+        a_rollout(tools).apply(plan, by="ann", approved=how.get("approved", ()))  # type: ignore[arg-type]
+    assert (where(cluster), cluster.list_objects("Deployment")) == before
+    assert not any(run.is_open for run in tools.journal.runs())
+
+
+@pytest.mark.parametrize(
+    ("window", "moment", "is_open"),
+    [
+        (OFFICE, datetime(2026, 1, 12, 1, 0, tzinfo=UTC), True),
+        (OFFICE, datetime(2026, 1, 12, 0, 59, tzinfo=UTC), False),
+        (OFFICE, datetime(2026, 1, 12, 9, 0, tzinfo=UTC), False),
+        (OFFICE, datetime(2026, 1, 17, 3, 0, tzinfo=UTC), False),
+        (NIGHT, datetime(2026, 1, 9, 23, 0, tzinfo=UTC), True),
+        (NIGHT, datetime(2026, 1, 10, 5, 59, tzinfo=UTC), True),
+        (NIGHT, datetime(2026, 1, 10, 6, 0, tzinfo=UTC), False),
+        (NIGHT, datetime(2026, 1, 10, 23, 0, tzinfo=UTC), False),
+        (NIGHT, datetime(2026, 1, 16, 23, 0, tzinfo=UTC), False),
+        (NIGHT, datetime(2026, 1, 17, 1, 0, tzinfo=UTC), False),
+        (ChangeWindow(), datetime(2026, 1, 16, 23, 0, tzinfo=UTC), True),
+    ],
+)
+def test_window_is_open_by_the_clusters_own_clock(window: ChangeWindow, moment: datetime, is_open: bool) -> None:
+    assert window.is_open(moment) is is_open
+
+
+def test_change_outside_its_window_is_refused_naming_hours_and_zone(tmp_path: Path) -> None:
+    policy = GuardPolicy(needs_approval=False, window=OFFICE)
+    refused(tmp_path, r"mon 08:00 in Asia/Shanghai.*guard\.change_hours=09:00-17:00", policy)
+
+
+def test_change_on_a_holiday_is_refused_naming_it(tmp_path: Path) -> None:
+    policy = GuardPolicy(needs_approval=False, window=ChangeWindow(holidays=frozenset({NOW.date()})))
+    refused(tmp_path, "2026-01-12 is among guard.change_holidays", policy)
+
+
+def test_history_that_ended_long_ago_is_refused(tmp_path: Path) -> None:
+    plan = standard_plan()
+    old = seal_plan(replace(plan, history=replace(plan.history, until=NOW - timedelta(days=3))))
+    refused(tmp_path, r"guard\.history_age_max_seconds=172800", plan=old)
+
+
+def test_saving_beyond_the_limit_of_one_apply_is_refused(tmp_path: Path) -> None:
+    policy = GuardPolicy(needs_approval=False, saving_max=Decimal(250))
+    refused(tmp_path, r"300 USD a week at once, limit guard\.saving_per_apply_max=250", policy)
+
+
+def approval(by: str, *stages: int) -> Approval:
+    return Approval(plan_id=standard_plan().plan_id, stages=stages, by=by, at=NOW)
+
+
+def test_large_plan_needs_two_different_people_for_each_stage(tmp_path: Path) -> None:
+    policy = GuardPolicy(two_approvals_cards_min=4)
+    for number, approved in enumerate(
+        [
+            [approval("ann", 1, 2)],
+            [approval("ann", 1, 2), approval("Ann ", 1, 2)],
+            [approval("ann", 1, 2), approval("bob", 1)],
+        ]
+    ):
+        (tmp_path / str(number)).mkdir()
+        refused(tmp_path / str(number), r"guard\.two_approvals_cards_min=4", policy, approved=approved)
+    both = [approval("ann", 1, 2), approval("bob", 1, 2)]
+    Guard(policy).check_plan(standard_plan(), (1, 2), both, NOW)
+    Guard(policy).check_plan(standard_plan(), (2,), [approval("ann", 2)], NOW)
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "tool"),
+    [
+        ("annotations", "argocd.argoproj.io/tracking-id", "Argo CD"),
+        ("labels", "argocd.argoproj.io/instance", "Argo CD"),
+        ("labels", "kustomize.toolkit.fluxcd.io/name", "Flux"),
+        ("labels", "helm.toolkit.fluxcd.io/name", "Flux"),
+    ],
+)
+def test_owner_that_a_repository_keeps_is_not_fought_over(tmp_path: Path, part: str, key: str, tool: str) -> None:
+    cluster = a_cluster(tmp_path)
+    patch(cluster, "a", **{f"metadata.{part}[{key}]": "shop"})
+    assert gitops_manager(cluster.get("Deployment", "team", "a") or {}) == f"{tool} ({key}=shop)"
+    refused(tmp_path, rf"{tool} \({key}=shop\) keeps it.*--emit", cluster=cluster)
+
+
+def test_label_of_helm_alone_is_no_repository() -> None:
+    assert gitops_manager({"metadata": {"labels": {"app.kubernetes.io/managed-by": "Helm"}}}) is None
+
+
+def patch(cluster: SimulatedCluster, name: str, **fields: str | None) -> None:
+    found = cluster.get("Deployment", "team", name)
+    assert found is not None
+    changes = [FieldChange(field=path, value=value) for path, value in fields.items()]
+    cluster.patch("Deployment", "team", name, changes, found["metadata"]["resourceVersion"])
+
+
+def test_neighbour_that_wants_its_card_alone_since_the_plan_is_refused(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path)
+    patch(cluster, "b", **{"metadata.annotations[gputide.io/isolation]": "hard"})
+    refused(tmp_path, r"team/Deployment/b has gputide.io/isolation=hard", cluster=cluster)
+
+
+def test_paused_deployment_is_refused(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path)
+    patch(cluster, "a", **{"spec.paused": "true"})
+    refused(tmp_path, "spec.paused=true", cluster=cluster)
+
+
+def test_rollout_in_progress_is_refused(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path)
+    patch(
+        cluster,
+        "a",
+        **{
+            "spec.template.spec.containers[server].env[MODEL]": "next",
+            "spec.strategy.rollingUpdate.maxSurge": "0",
+            "spec.strategy.rollingUpdate.maxUnavailable": "1",
+        },
+    )
+    refused(tmp_path, "team/Deployment/a: a rollout of its own is in progress", cluster=cluster)
+
+
+def test_stateful_set_whose_own_rollout_stands_at_a_partition_is_refused(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path, [a_grant("s", number, number, kind="StatefulSet") for number in range(2)])
+    found = cluster.get("StatefulSet", "team", "s")
+    assert found is not None
+    change = FieldChange(field="spec.updateStrategy.rollingUpdate.partition", value="1")
+    cluster.patch("StatefulSet", "team", "s", [change], found["metadata"]["resourceVersion"])
+    refused(tmp_path, "rollingUpdate.partition=1", cluster=cluster, plan=plan_of("s", "StatefulSet"))
+
+
+def plan_of(name: str, kind: str) -> Plan:
+    pods = [f"{name}-0", f"{name}-1"]
+    return a_plan(
+        {0: [a_slice(pod, kind=kind) for pod in pods]},
+        [[a_recommendation("x", RecommendationKind.SLICE, pods, [f"{kind}/{name}"], 1)]],
+    )
+
+
+def test_quota_that_the_stage_would_exceed_is_named(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path)
+    quota = {"limits.nvidia.com/gpumem": "30000"}
+    cluster.create(
+        {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"namespace": "team", "name": "gpus"},
+            "spec": {"hard": quota},
+            "status": {"hard": quota, "used": {"limits.nvidia.com/gpumem": "8000"}},
+        }
+    )
+    plan = a_plan(
+        {4: [a_slice("c-0"), a_slice("c-1")]},
+        [[a_recommendation("s", RecommendationKind.SLICE, ["c-0", "c-1"], ["Deployment/c"], 1)]],
+    )
+    # Two pods that asked for no MiB ask for half a card each.
+    assert 8000 + 2 * HALF // 2**20 == 32576
+    refused(
+        tmp_path, r"limits.nvidia.com/gpumem=32576 of ResourceQuota team/gpus, limit 30000", cluster=cluster, plan=plan
+    )
+
+
+def test_budget_that_never_lets_a_pod_go_is_refused_only_where_pods_must_be_evicted(tmp_path: Path) -> None:
+    grants = [a_grant("j", number, number, kind="Job") for number in range(2)]
+    cluster = a_cluster(tmp_path, [*grants, a_grant("a", 0, 4), a_grant("a", 1, 5)])
+    for app in ("j", "a"):
+        spec = {"minAvailable": 2, "selector": {"matchLabels": {"app": app}}}
+        metadata = {"namespace": "team", "name": app}
+        cluster.create({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata, "spec": spec})
+    refused(tmp_path, r"PodDisruptionBudget team/j never lets one go \(minAvailable=2\)", cluster=cluster,
+            plan=plan_of("j", "Job"))  # fmt: skip
+    rolled = a_plan(
+        {4: [a_slice("a-0"), a_slice("a-1")]},
+        [[a_recommendation("x", RecommendationKind.SLICE, ["a-0", "a-1"], ["Deployment/a"], 1)]],
+    )
+    (result,) = a_rollout(some_tools(cluster, tmp_path)).apply(rolled, by="ann")
+    assert result.reason is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("guard.change_days", "mon,holiday", "days of the week"),
+        ("guard.change_hours", "nine to five", "09:00-17:00"),
+        ("guard.change_hours", "09:00-25:00", "09:00-17:00"),
+        ("guard.change_holidays", "2026-02-30", "2026-12-24"),
+        ("guard.harm_ratio_max", "0", "greater than 0"),
+    ],
+)
+def test_setting_that_means_nothing_is_refused_by_name(name: str, text: str, why: str) -> None:
+    with pytest.raises(Misconfigured, match=why) as refusal:
+        load_settings(None, {name: text}, {})
+    assert name in str(refusal.value)
+
+
+def test_hours_may_reach_midnight() -> None:
+    assert hours_of("00:00-24:00") == (time(0), time(0))
+    assert hours_of("22:00 - 06:00") == (time(22), time(6))

@@ -1,0 +1,84 @@
+"""Cards of emptied nodes are closed to new pods, in a way that HAMi's scheduler sees."""
+
+from __future__ import annotations
+
+import pytest
+
+from enforcer.backends.hami import HamiBackend
+from enforcer.backends.hami_cordon import cordon_changes, cordoned_cards
+from enforcer.snapshot import Snapshot, take_snapshot
+from fleet.decisions import Plan, RecommendationKind
+from fleet.outcomes import Change
+from tests.enforcer.builders import NOW, a_plan, a_recommendation, card_id, whole
+from tests.enforcer.kin_cluster import HAMI, a_kin_cluster
+from tests.enforcer.test_backend_kin import slice_
+
+CORDON = "metadata.annotations[hami.io/device-cordon]"
+HANDSHAKE = "metadata.annotations[hami.io/node-handshake]"
+
+
+def seen(cordon: str | None = None) -> Snapshot:
+    cluster = a_kin_cluster(HAMI)
+    node = cluster.get("Node", "", "node-1")
+    assert node is not None
+    node["metadata"]["annotations"]["hami.io/node-handshake"] = "Requesting_2026-01-11 23:59:50"
+    if cordon is not None:
+        node["metadata"]["annotations"]["hami.io/device-cordon"] = cordon
+    return take_snapshot(cluster)
+
+
+def of_nodes(changes: tuple[Change, ...]) -> dict[tuple[str, str], str | None]:
+    return {(change.name, change.field): change.new for change in changes if change.kind == "Node"}
+
+
+def node_1_is_emptied(*, stays: tuple[str, ...] = ()) -> Plan:
+    gone = [pod for pod in ("c-0", "c-1", "book-0", "train-0") if pod not in stays]
+    owners = {"c": "Deployment/c", "book": "Notebook/book", "train": "Job/train"}
+    named = sorted({owners[pod.rsplit("-", 1)[0]] for pod in gone})
+    kept = {6: [whole("book-0", kind="Notebook")]} if "book-0" in stays else {}
+    return a_plan(
+        {0: [whole("a-0")], **kept}, [[a_recommendation("x", RecommendationKind.RECLAIM, gone, named, len(gone))]]
+    )
+
+
+def rendered(plan: Plan, snapshot: Snapshot) -> dict[tuple[str, str], str | None]:
+    return of_nodes(HamiBackend(NOW, cordons_emptied_nodes=True).render(plan, 1, snapshot).changes)
+
+
+def test_cards_of_an_emptied_node_are_closed_and_the_scheduler_is_woken() -> None:
+    cards = ",".join(card_id(number) for number in range(4, 8))
+    assert rendered(node_1_is_emptied(), seen()) == {
+        ("node-1", CORDON): cards,
+        ("node-1", HANDSHAKE): "Reported_2026-01-12 00:00:00",
+    }
+
+
+@pytest.mark.parametrize("plan", [node_1_is_emptied(stays=("book-0",)), slice_()])
+def test_node_with_a_pod_left_is_not_closed(plan: Plan) -> None:
+    assert rendered(plan, seen()) == {}
+
+
+def test_nothing_is_closed_unless_it_is_asked_for() -> None:
+    assert of_nodes(HamiBackend(NOW).render(node_1_is_emptied(), 1, seen()).changes) == {}
+
+
+def test_cards_that_others_closed_stay_closed() -> None:
+    changes = cordon_changes(seen(f" GPU-other ,{card_id(5)}"), NOW, "x", close=[card_id(4)], reopen=[card_id(5)])
+    told = of_nodes(changes)[("node-1", CORDON)] or ""
+    assert set(told.split(",")) == {"GPU-other", card_id(4)}
+
+
+def test_last_card_that_opens_takes_the_annotation_away() -> None:
+    changes = cordon_changes(seen(card_id(5)), NOW, "x", reopen=[card_id(5)])
+    assert of_nodes(changes)["node-1", CORDON] is None
+
+
+def test_what_stands_so_already_is_not_written_again() -> None:
+    assert cordon_changes(seen(card_id(5)), NOW, "x", close=[card_id(5)], reopen=[card_id(6)]) == ()
+
+
+def test_cordon_of_a_node_is_read_as_a_list() -> None:
+    assert cordoned_cards({"metadata": {"annotations": {"hami.io/device-cordon": "GPU-1,, GPU-2"}}}) == (
+        "GPU-1",
+        "GPU-2",
+    )

@@ -1,0 +1,196 @@
+"""Who owns a pod, whether it has landed, in which order pods go, and what a plan calls them: small pure parts."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from enforcer.backend import Move
+from enforcer.dialect import SeatSlice
+from enforcer.ownership import parents_of, workload_of_pod
+from enforcer.rollout.landing import is_rolled_out, landing_of, made_anew, wanted_pods
+from enforcer.rollout.move_order import Order, can_go_alone, waves
+from enforcer.seat import PodSeat
+from fleet.inventory import WorkloadId
+
+W = WorkloadId("team/Deployment/w")
+MIB = 24576
+
+
+def share(card: str, mib: int = MIB // 2, cores: int = 0) -> tuple[SeatSlice, ...]:
+    return (SeatSlice(container="server", card=card, framebuffer_mib=mib, core_percent=cores, priority=None),)
+
+
+def all_of(card: str) -> tuple[SeatSlice, ...]:
+    return share(card, MIB, 100)
+
+
+def seat(pod: str, slices: tuple[SeatSlice, ...], *, workload: WorkloadId = W, is_ready: bool = True) -> PodSeat:
+    return PodSeat(
+        namespace="team", pod=pod, workload=workload, node="n", slices=slices, is_ready=is_ready, restarts=0,
+        is_oom_killed=False, resource_version="1", deletion_cost=None,
+    )  # fmt: skip
+
+
+def move(pod: str, old: tuple[SeatSlice, ...], new: tuple[SeatSlice, ...], *, workload: WorkloadId = W) -> Move:
+    return Move(namespace="team", pod=pod, workload=workload, old=old, new=new, recommendation="r")
+
+
+# --- ownership ---
+
+
+def an_object(kind: str, name: str, *owners: tuple[str, str, bool], labels: dict[str, str] | None = None) -> Any:
+    references = [{"kind": kind, "name": name, "controller": is_controller} for kind, name, is_controller in owners]
+    return {
+        "kind": kind,
+        "metadata": {"namespace": "team", "name": name, "ownerReferences": references, "labels": labels or {}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("chain", "workload"),
+    [
+        ([("ReplicaSet", "w-5d"), ("Deployment", "w")], "Deployment/w"),
+        ([("ReplicaSet", "w-5d"), ("Deployment", "w"), ("InferenceService", "llm")], "InferenceService/llm"),
+        ([("ReplicaSet", "w-5d"), ("Rollout", "w")], "Rollout/w"),
+        ([("StatefulSet", "book"), ("Notebook", "book")], "Notebook/book"),
+        ([("StatefulSet", "lws-1"), ("LeaderWorkerSet", "lws")], "LeaderWorkerSet/lws"),
+        ([("Job", "n-1"), ("CronJob", "n")], "CronJob/n"),
+        ([("RayCluster", "ray")], "RayCluster/ray"),
+        ([("PyTorchJob", "train")], "PyTorchJob/train"),
+        ([], "Pod/p"),
+        ([("Node", "n1")], "Pod/p"),
+    ],
+)
+def test_workload_is_the_topmost_controller(chain: list[tuple[str, str]], workload: str) -> None:
+    pod = an_object("Pod", "p", *((kind, name, True) for kind, name in chain[:1]))
+    above = [an_object(*below, (*up, True)) for below, up in pairwise(chain)]
+    assert workload_of_pod(pod, parents_of(above)) == f"team/{workload}"
+
+
+def test_owner_that_controls_nothing_is_passed_over() -> None:
+    pod = an_object("Pod", "p", ("ConfigMap", "c", False), ("Job", "j", True))
+    assert workload_of_pod(pod, {}) == "team/Job/j"
+
+
+@pytest.mark.parametrize(
+    ("label", "workload"),
+    [
+        ("pod-template-hash", "Deployment/w"),
+        ("rollouts-pod-template-hash", "Rollout/w"),
+        ("app", "ReplicaSet/w-5d"),
+    ],
+)
+def test_replica_set_that_is_not_known_tells_its_maker_by_its_name(label: str, workload: str) -> None:
+    pod = an_object("Pod", "w-5d-x", ("ReplicaSet", "w-5d", True), labels={label: "5d"})
+    assert workload_of_pod(pod, {}) == f"team/{workload}"
+
+
+def test_owners_in_a_circle_end() -> None:
+    pod = an_object("Pod", "p", ("Job", "a", True))
+    circle = [an_object("Job", "a", ("Job", "b", True)), an_object("Job", "b", ("Job", "a", True))]
+    assert workload_of_pod(pod, parents_of(circle)) in ("team/Job/a", "team/Job/b")
+
+
+# --- landing ---
+
+MOVES = [move("w-0", all_of("c0"), share("c0")), move("w-1", all_of("c1"), share("c0"))]
+
+
+def test_replicas_that_sit_as_planned_have_landed_whatever_they_are_called() -> None:
+    landing = landing_of(MOVES, [seat("w-a", share("c0")), seat("w-b", share("c0"))])
+    assert landing.is_whole
+    assert len(made_anew(MOVES, landing.in_place)) == 2
+
+
+@pytest.mark.parametrize(
+    ("pods", "counts"),
+    [
+        ([seat("w-a", share("c0")), seat("w-1", all_of("c1"))], (1, 1, 0, 0)),
+        ([seat("w-a", share("c0")), seat("w-b", share("c9"))], (1, 0, 1, 0)),
+        ([seat("w-a", share("c0")), seat("w-b", share("c0"), is_ready=False)], (1, 0, 0, 1)),
+        ([seat("w-a", share("c0")), seat("w-b", ())], (1, 0, 0, 1)),
+        ([seat("w-a", share("c0")), seat("w-b", share("c0")), seat("w-c", share("c0"))], (2, 0, 1, 0)),
+    ],
+)
+def test_pods_are_in_place_unmoved_elsewhere_or_waiting(pods: list[PodSeat], counts: tuple[int, ...]) -> None:
+    found = landing_of(MOVES, pods)
+    assert (len(found.in_place), len(found.unmoved), len(found.elsewhere), len(found.waiting)) == counts
+    assert not found.is_whole
+    assert found.pods == len(pods)
+
+
+def test_pod_that_had_no_seat_before_may_find_one_anywhere() -> None:
+    moves = [*MOVES, move("w-2", (), ())]
+    pods = [seat("w-a", share("c0")), seat("w-b", share("c0"))]
+    assert landing_of(moves, [*pods, seat("w-c", ())]).is_whole
+    found = landing_of(moves, [*pods, seat("w-c", all_of("c7"))])
+    assert found.is_whole
+    assert not found.is_astray
+
+
+@pytest.mark.parametrize(
+    ("status", "is_over"),
+    [
+        ({"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2}, True),
+        ({"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2}, False),
+        ({"observedGeneration": 2, "replicas": 2, "updatedReplicas": 1}, False),
+        ({"observedGeneration": 2, "replicas": 1}, False),
+        ({"observedGeneration": 2}, True),
+    ],
+)
+def test_rollout_is_over_when_the_controller_has_looked_and_no_old_pod_is_left(
+    status: dict[str, int], is_over: bool
+) -> None:
+    owner = {"kind": "Deployment", "metadata": {"name": "w", "generation": 2}, "status": status}
+    assert is_rolled_out(owner) is is_over
+
+
+def test_owner_that_is_stopped_or_scaled_in_wants_fewer_pods() -> None:
+    assert wanted_pods({"metadata": {}, "spec": {"replicas": 1}}, 3) == 1
+    assert wanted_pods({"metadata": {}, "spec": {"suspend": True}}, 3) == 0
+    stopped = {"annotations": {"kubeflow-resource-stopped": "2026-01-12T00:00:00Z"}}
+    assert wanted_pods({"metadata": stopped, "spec": {}}, 3) == 0
+    assert wanted_pods({"metadata": {}, "spec": {}}, 3) == 3
+    assert wanted_pods(None, 3) == 0
+
+
+# --- order ---
+
+CARDS = {f"c{number}": MIB for number in range(4)}
+
+
+def sitting(*moves: Move) -> dict[str, PodSeat]:
+    return {entry.pod_id: seat(entry.pod, entry.old, workload=entry.workload) for entry in moves}
+
+
+def test_pods_of_a_unit_follow_each_other_as_places_become_free() -> None:
+    first, second = MOVES
+    ((unit,),) = waves([(second, first)], sitting(first, second), CARDS, 10)
+    assert unit.moves == (first, second)
+    assert unit.order is Order.FIXED
+
+
+def test_pods_that_shrink_on_their_own_cards_may_go_in_any_order() -> None:
+    moves = (move("w-0", all_of("c0"), share("c0")), move("w-1", all_of("c1"), share("c1")))
+    ((unit,),) = waves([moves], sitting(*moves), CARDS, 10)
+    assert unit.order is Order.FREE
+
+
+def test_unit_that_needs_anothers_place_goes_in_a_later_wave() -> None:
+    other = WorkloadId("team/Deployment/v")
+    leaves = move("v-0", all_of("c0"), share("c1"), workload=other)
+    comes = move("w-0", all_of("c2"), all_of("c0"))
+    found = waves([(comes,), (leaves,)], sitting(comes, leaves), CARDS, 10)
+    assert [[unit.moves[0].pod for unit in wave] for wave in found] == [["v-0"], ["w-0"]]
+
+
+def test_units_that_want_each_others_cards_go_at_once() -> None:
+    other = WorkloadId("team/Deployment/v")
+    one = move("v-0", all_of("c0"), all_of("c1"), workload=other)
+    two = move("w-0", all_of("c1"), all_of("c0"))
+    (wave,) = waves([(one,), (two,)], sitting(one, two), {"c0": MIB, "c1": MIB}, 1)
+    assert [unit.order for unit in wave] == [Order.AT_ONCE, Order.AT_ONCE]
+    assert not can_go_alone([one], sitting(one, two), {"c0": MIB, "c1": MIB})

@@ -1,0 +1,282 @@
+"""Nodes are emptied, their plugins made anew and waited for; whatever is interrupted can be repeated."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from enforcer.backend import NodeStep
+from enforcer.backends.hami_dialect import DEVICE_CONFIG, HAMI_DIALECT
+from enforcer.cluster import FieldChange
+from enforcer.manifest import Manifest, set_field
+from enforcer.record.journal import Journal, StageRecord
+from enforcer.record.ledger import Ledger
+from enforcer.rollout.intents import object_intents
+from enforcer.rollout.node_steps import CLOSED_ANNOTATION, NodeStepPolicy, NodeSteps
+from enforcer.rollout.taking_back import take_back
+from enforcer.rollout.tools import Tools
+from enforcer.snapshot import take_snapshot
+from fleet.errors import Refused
+from fleet.grammar import NODE_REGISTER_ANNOTATION, parse_node_register
+from tests.enforcer.builders import NOW
+from tests.enforcer.kin_cluster import HAMI, a_kin_cluster
+from tests.enforcer.plugin_cluster import StandingCluster
+from tests.enforcer.test_backend_kin import oversubscribe
+
+PLUGIN = ("kube-system", "hami-device-plugin-1")
+STATE = "metadata.labels[nvidia.com/mig.config.state]"
+
+
+class ActingCluster(StandingCluster):
+    """A cluster whose DaemonSet makes evicted plugin pods anew, under another name, once some time has passed.
+
+    Args:
+        comes_back: whether it does.
+        on_restart: what a new plugin pod does to its node.
+    """
+
+    def __init__(self, *, comes_back: bool = True, on_restart: Callable[[Manifest], None] = lambda node: None) -> None:
+        source = a_kin_cluster(HAMI)
+        super().__init__(
+            copy.deepcopy(manifest)
+            for kind in ("Node", "Deployment", "Notebook", "Job", "ConfigMap", "Pod")
+            for manifest in source.list_objects(kind)
+        )
+        self.comes_back = comes_back
+        self.on_restart = on_restart
+        self.evicted: list[str] = []
+        self.protected: set[str] = set()
+        self.slept = 0.0
+        self._coming: list[Manifest] = []
+        self._writes = 0
+
+    def make(self, manifest: Manifest) -> bool:
+        raise AssertionError(f"node steps make no objects: {manifest['kind']}")
+
+    def patch(self, kind: str, namespace: str, name: str, fields: Sequence[FieldChange], resource_version: str) -> str:
+        found = self.get(kind, namespace, name)
+        assert found is not None
+        if found["metadata"]["resourceVersion"] != resource_version:
+            raise Refused(f"{name} has another version")
+        for change in fields:
+            set_field(found, change.field, change.value)
+        return self._touched(found)
+
+    def evict(self, namespace: str, pod: str) -> bool:
+        if pod in self.protected:
+            return False
+        self.evicted.append(pod)
+        found = self._objects.pop(("Pod", namespace, pod))
+        if namespace == "kube-system" and self.comes_back:
+            family = pod.rpartition("-")[0]
+            self._coming.append(
+                {**found, "metadata": {**found["metadata"], "name": f"{family}-new{len(self.evicted)}"}}
+            )
+        return True
+
+    def record_event(self, kind: str, namespace: str, name: str, reason: str, message: str) -> None:
+        raise AssertionError("node steps leave no events")
+
+    def pause(self, seconds: float) -> None:
+        self.slept += seconds
+        for pod in self._coming:
+            self.put(pod)
+            node = self.get("Node", "", pod["spec"]["nodeName"])
+            assert node is not None
+            self.on_restart(node)
+        self._coming = []
+
+    def node(self, name: str = "node-1") -> Manifest:
+        found = self.get("Node", "", name)
+        assert found is not None
+        return found
+
+    def _touched(self, manifest: Manifest) -> str:
+        self._writes += 1
+        manifest["metadata"]["resourceVersion"] = f"w{self._writes}"
+        return f"w{self._writes}"
+
+
+def in_mig(node: Manifest) -> None:
+    annotations = node["metadata"]["annotations"]
+    devices = parse_node_register(annotations[NODE_REGISTER_ANNOTATION])
+    annotations.update(HAMI.node_annotations([replace(device, mode="mig") for device in devices]))
+
+
+def hands(cluster: ActingCluster, stop_at: str = "") -> NodeSteps:
+    def step(what: str) -> None:
+        if stop_at and what.startswith(stop_at):
+            raise KeyboardInterrupt(what)
+
+    policy = NodeStepPolicy(poll_seconds=10.0, ready_seconds_max=60.0)
+    return NodeSteps(cluster, cluster, cluster.pause, HAMI_DIALECT, policy, step)
+
+
+SWITCH = NodeStep(node="node-1", restarts=(PLUGIN,), done_mode="mig")
+CUT = NodeStep(
+    node="node-1",
+    leaving=(("team", "c-0"), ("team", "c-1")),
+    done_field=STATE,
+    done_value="success",
+    failed_value="failed",
+    advertised=(("status.allocatable[nvidia.com/mig-1g.6gb]", "4"), ("status.allocatable[nvidia.com/gpu]", "0")),
+)
+
+
+def test_plugin_starts_anew_and_the_node_shows_its_mode() -> None:
+    cluster = ActingCluster(on_restart=in_mig)
+    assert hands(cluster).settle([SWITCH], "plan-1") == []
+    assert cluster.evicted == ["hami-device-plugin-1"]
+
+
+def test_plugin_that_started_anew_already_is_left_alone() -> None:
+    cluster = ActingCluster(on_restart=in_mig)
+    hands(cluster).settle([SWITCH], "plan-1")
+    assert hands(cluster).settle([SWITCH], "plan-1") == []
+    assert cluster.evicted == ["hami-device-plugin-1"]
+
+
+def test_mode_that_never_comes_is_told() -> None:
+    (why,) = hands(ActingCluster()).settle([SWITCH], "plan-1")
+    assert why == "node node-1 was not ready within 60 s: its cards are in mode hami-core, expected mig"
+
+
+def test_plugin_that_does_not_come_back_is_told() -> None:
+    (why,) = hands(ActingCluster(comes_back=False)).settle([replace(SWITCH, done_mode=None)], "plan-1")
+    assert why.endswith("no new pod of kube-system/hami-device-plugin is ready on it")
+
+
+def test_node_is_closed_while_its_pods_leave_and_opened_when_it_is_ready() -> None:
+    cluster = ActingCluster()
+    assert hands(cluster).empty([CUT], "plan-1") == []
+    assert cluster.evicted == ["c-0", "c-1"]
+    assert cluster.node()["spec"]["unschedulable"] is True
+    assert cluster.node()["metadata"]["annotations"][CLOSED_ANNOTATION] == "plan-1"
+    set_field(cluster.node(), STATE, "success")
+    cluster.node()["status"]["allocatable"] = {"nvidia.com/mig-1g.6gb": "4"}
+    assert hands(cluster).settle([CUT], "plan-1") == []
+    assert "unschedulable" not in cluster.node()["spec"]
+    assert CLOSED_ANNOTATION not in cluster.node()["metadata"]["annotations"]
+
+
+def test_node_that_is_ready_is_not_emptied_again() -> None:
+    """After a crash behind the cut, what sits there then is what the plan put there."""
+    cluster = ActingCluster()
+    set_field(cluster.node(), STATE, "success")
+    cluster.node()["status"]["allocatable"] = {"nvidia.com/mig-1g.6gb": "4"}
+    assert hands(cluster).empty([CUT], "plan-1") == []
+    assert cluster.evicted == []
+
+
+def test_node_that_somebody_else_closed_stays_closed() -> None:
+    cluster = ActingCluster()
+    cluster.node()["spec"] = {"unschedulable": True}
+    hands(cluster).empty([CUT], "plan-1")
+    set_field(cluster.node(), STATE, "success")
+    cluster.node()["status"]["allocatable"] = {"nvidia.com/mig-1g.6gb": "4"}
+    hands(cluster).settle([CUT], "plan-1")
+    assert cluster.node()["spec"]["unschedulable"] is True
+
+
+def test_node_that_gives_up_is_not_waited_for() -> None:
+    cluster = ActingCluster()
+    cluster.pause = lambda seconds: set_field(cluster.node(), STATE, "failed")  # type: ignore[method-assign]
+    (why,) = hands(cluster).settle([CUT], "plan-1")
+    assert why == f"node node-1 gave up: {STATE} is failed"
+
+
+def test_failure_of_an_earlier_cut_is_not_taken_for_this_one() -> None:
+    cluster = ActingCluster()
+    set_field(cluster.node(), STATE, "failed")
+
+    def cut(seconds: float) -> None:
+        cluster.slept += seconds
+        if cluster.slept > 20:
+            set_field(cluster.node(), STATE, "success")
+            cluster.node()["status"]["allocatable"] = {"nvidia.com/mig-1g.6gb": "4"}
+
+    cluster.pause = cut  # type: ignore[method-assign]
+    assert hands(cluster).settle([CUT], "plan-1") == []
+
+
+def test_pod_under_a_disruption_budget_is_waited_for_and_then_told() -> None:
+    cluster = ActingCluster()
+    cluster.protected = {"c-0"}
+    (why,) = hands(cluster).empty([CUT], "plan-1")
+    assert why == "team/c-0 may not be evicted: its disruption budget left no room within 60 s"
+
+
+def test_node_that_is_gone_is_refused() -> None:
+    with pytest.raises(Refused, match="node node-7 shares its cards: it is gone"):
+        hands(ActingCluster()).settle([replace(SWITCH, node="node-7")], "plan-1")
+
+
+@pytest.mark.parametrize("stop_at", ["close", "evict team/c-0", "evict team/c-1"])
+def test_what_was_interrupted_goes_on(stop_at: str) -> None:
+    cluster = ActingCluster()
+    with pytest.raises(KeyboardInterrupt):
+        hands(cluster, stop_at).empty([CUT], "plan-1")
+    assert hands(cluster).empty([CUT], "plan-1") == []
+    assert sorted(cluster.evicted) == ["c-0", "c-1"]
+    assert cluster.node()["metadata"]["annotations"][CLOSED_ANNOTATION] == "plan-1"
+
+
+def test_taking_back_starts_plugins_anew_and_opens_nodes() -> None:
+    cluster = ActingCluster(on_restart=in_mig)
+    both = replace(CUT, restarts=(PLUGIN,))
+    hands(cluster).empty([both], "plan-1")
+    assert hands(cluster).take_back([both], "plan-1") == []
+    assert cluster.evicted == ["c-0", "c-1", "hami-device-plugin-1"]
+    assert "unschedulable" not in cluster.node()["spec"]
+
+
+def test_steps_stand_in_the_ledger_as_they_were_rendered(tmp_path: Path) -> None:
+    journal = Journal(Ledger(tmp_path / "ledger.jsonl"))
+    rendered = HAMI.backend.render(oversubscribe(), 1, take_snapshot(a_kin_cluster(HAMI)))
+    steps = [*rendered.node_steps, CUT]
+    record = StageRecord(
+        plan_id="plan-1", stage=1, objects=object_intents(rendered), moves=list(rendered.moves), node_steps=steps
+    )
+    journal.write("plan-1", NOW, "begin", stages=[1], by="ann", cards_granted=[])
+    journal.begin_stage(record, NOW)
+    (run,) = journal.runs("plan-1")
+    assert run.records[1].node_steps == steps
+
+
+def test_restored_configuration_is_read_by_a_new_plugin(tmp_path: Path) -> None:
+    """Only where the configuration itself goes back: a workload alone needs no plugin."""
+    cluster = ActingCluster()
+    rendered = HAMI.backend.render(oversubscribe(), 1, take_snapshot(cluster))
+    (config,) = [entry for entry in object_intents(rendered) if entry.kind == "ConfigMap"]
+    found = cluster.get(*DEVICE_CONFIG)
+    assert found is not None
+    for part in config.fields:
+        set_field(found, part.field, part.new)
+    tools = Tools(
+        reader=cluster,
+        writer=cluster,
+        lease=_Always(),
+        pause=cluster.pause,
+        journal=Journal(Ledger(tmp_path / "ledger.jsonl")),
+        guard=None,  # type: ignore[arg-type]
+        signals=None,  # type: ignore[arg-type]
+    )
+    take_back(tools, "plan-1", 1, [config], [], rendered.node_steps)
+    assert json.loads(found["data"]["config.json"])["nodeconfig"] == [{"name": "node-9", "devicesplitcount": 4}]
+    assert cluster.evicted == ["hami-device-plugin-0"]
+
+
+class _Always:
+    """A lease that nobody else wants."""
+
+    def acquire(self, holder: str, seconds: float) -> bool:
+        del holder, seconds
+        return True
+
+    def release(self, holder: str) -> None:
+        del holder
