@@ -1,0 +1,357 @@
+"""The node agent: looks twice a second, and lets low priority sleep, limits change and pods go where that is needed.
+
+Every look is decided anew from what is there, so it may be killed and started again at any moment. What the node can do
+alone (`look`) never waits for what takes the API server (`reach`), which another thread may do. Orders of the control
+plane count until they expire, whether or not the API server answers: after that the agent wakes whom they put to
+sleep, changes no limit, and goes on with what it can decide by itself. While the API server is away nobody can be
+evicted: low priority on a card that runs out of framebuffer sleeps, so that it takes no more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from enforcer.agent.acts import Acts
+from enforcer.agent.give_way import GiveWay, GiveWayRules
+from enforcer.agent.live_limits import WantedLimit, decide_limits
+from enforcer.agent.node_view import ContainerKey, NodeEyes, NodeView, SliceView
+from enforcer.agent.orders import Orders, orders_text, parse_orders
+from enforcer.agent.region_writing import open_for_writing, write_limits
+from enforcer.agent.sleepers import Sleepers, region_of
+from enforcer.agent.watermark import Eviction, Watermark, WatermarkRules
+from fleet.durable import unwritable, write_durably
+from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable
+from fleet.logs import logger
+
+BLIND_SECONDS = 60.0
+"""After so long without a look whoever sleeps wakes: nobody would see that he need not sleep any more."""
+
+_WAKE_TRIES = 5
+_WAKE_PAUSE_SECONDS = 0.1
+
+_NOT_DONE = (Misconfigured, Refused, Unavailable)
+"""What hands may answer; a right that is missing is no reason to stop doing what the node can do alone."""
+
+
+class NodeHands(Protocol):
+    """What the agent may do through the API server: to pods of its own node, and to its node's note of closed cards.
+
+    Every call raises Misconfigured where a right is missing.
+    """
+
+    def evict(self, namespace: str, pod: str) -> None:
+        """Evict a pod under its disruption budget; one that is gone is no error.
+
+        Raises:
+            Unavailable: the API server can't be reached, or the budget allows none now.
+            Refused: the agent may not.
+        """
+        ...
+
+    def close_card(self, card: str, until_seconds: float) -> None:
+        """Keep newcomers off a card until a moment (Unix seconds).
+
+        Raises:
+            Unavailable: the API server can't be reached.
+            Refused: the agent may not, or the backend can't.
+        """
+        ...
+
+    def open_cards(self, now_seconds: float) -> tuple[str, ...]:
+        """Let newcomers onto cards whose time is over; which they are.
+
+        Raises:
+            Unavailable: the API server can't be reached.
+            Refused: the agent may not.
+        """
+        ...
+
+    def account(self, seat: SliceView, limit: WantedLimit) -> None:
+        """Tell the scheduler's books of a limit that was changed while the pod runs.
+
+        Args:
+            seat: whose limit.
+            limit: the limit.
+
+        Raises:
+            Unavailable: the API server can't be reached.
+            Refused: the agent may not, or the backend keeps no such books.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentFolders:
+    """Where the agent finds and keeps things.
+
+    Attributes:
+        containers: root of all regions, `<hook path>/vgpu/containers`.
+        state: its own folder on the node.
+    """
+
+    containers: Path
+    state: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What one look led to.
+
+    Attributes:
+        view: the node.
+        slept: containers that fell asleep.
+        woke: containers that woke.
+        refused: who should sleep and can't be put to sleep, one sentence each.
+    """
+
+    view: NodeView
+    slept: tuple[ContainerKey, ...] = ()
+    woke: tuple[ContainerKey, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """What was done with the API server's help.
+
+    Attributes:
+        limits: limits that were written.
+        evicted: pods that were told to go.
+        opened: cards that take newcomers again.
+        refused: what was wanted and not done, one sentence each.
+    """
+
+    limits: tuple[WantedLimit, ...] = ()
+    evicted: tuple[Eviction, ...] = ()
+    opened: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+class NodeAgent:
+    """One node's agent.
+
+    Args:
+        eyes: looks at the node.
+        hands: acts through the API server.
+        folders: where regions and its own state lie.
+        give_way: when low priority sleeps; orders may name another manner.
+        watermark: how much framebuffer must stay free.
+        clock: seconds that never go back; for tests.
+
+    Raises:
+        Corrupt: its own folder can't be made.
+    """
+
+    def __init__(
+        self,
+        eyes: NodeEyes,
+        hands: NodeHands,
+        folders: AgentFolders,
+        *,
+        give_way: GiveWayRules,
+        watermark: WatermarkRules,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._eyes, self._hands, self._folders = eyes, hands, folders
+        try:
+            folders.state.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise unwritable(folders.state, exc) from exc
+        self._clock = clock
+        self._seen_at = clock()
+        self._manner = give_way.manner
+        self._give_way = GiveWay(give_way)
+        self._watermark = Watermark(watermark)
+        self._sleepers = Sleepers(folders.containers, folders.state / "asleep.json")
+        self._acts = Acts(folders.state / "acts.jsonl")
+        self._orders_path = folders.state / "orders.json"
+        self._orders = self._kept_orders()
+        self._done_limits: set[WantedLimit] = set()
+        self._told: dict[str, frozenset[str]] = {}
+        self._log = logger("enforcer.agent")
+
+    @property
+    def orders(self) -> Orders | None:
+        """The orders that it goes by; None where there never were any."""
+        return self._orders
+
+    def take_orders(self, text: str) -> None:
+        """Take new orders, and keep them for the time when nobody can be asked.
+
+        Raises:
+            Corrupt: they can't be read; the ones before stay.
+        """
+        orders = parse_orders(text)
+        if self._orders is not None and orders.issued_at < self._orders.issued_at:
+            raise Corrupt(
+                f"cannot take orders of {orders.issued_at.isoformat()}: newer ones of "
+                f"{self._orders.issued_at.isoformat()} are known"
+            )
+        if orders != self._orders:
+            write_durably(self._orders_path, orders_text(orders).encode())
+            self._acts.write(datetime.now(UTC), "orders", issued_at=orders.issued_at.isoformat())
+        self._orders = orders
+
+    def look(self, deadline_seconds: float) -> Look:
+        """Look once, and put to sleep or wake whom that concerns.
+
+        Raises:
+            Unavailable: the driver did not answer; nobody fell asleep, and after `BLIND_SECONDS` of that all wake.
+            Corrupt: its own folder can't be written; nobody fell asleep.
+        """
+        try:
+            view = self._eyes.look(deadline_seconds)
+        except Unavailable:
+            if self._clock() - self._seen_at >= BLIND_SECONDS:
+                self.stop()
+            raise
+        self._seen_at = self._clock()
+        at = datetime.fromtimestamp(view.at_seconds, UTC)
+        orders = self._valid_orders(at)
+        self._give_way.rules = replace(
+            self._give_way.rules,
+            manner=self._manner if orders is None or orders.give_way is None else orders.give_way,
+        )
+        wanted = self._give_way.wanted(view, self._watermark.short_cards(view))
+        if orders is not None:
+            there = {entry.key for entry in view.slices}
+            wanted |= {key for key in orders.paused if key in there}
+        slept, woke = self._sleepers.follow(wanted)
+        for key in slept:
+            self._acts.write(at, "sleep", pod_uid=key.pod_uid, container=key.container)
+        for key in woke:
+            self._acts.write(at, "wake", pod_uid=key.pod_uid, container=key.container)
+        refused = tuple(f"cannot put to sleep: {why}" for why in self._sleepers.refused.values())
+        self._tell("look", refused)
+        return Look(view=view, slept=slept, woke=woke, refused=refused)
+
+    def reach(self, view: NodeView) -> Reach:
+        """Evict, limit, and open cards, as far as that is needed.
+
+        Args:
+            view: the node as it was seen last.
+
+        Raises:
+            Corrupt: its own folder can't be written.
+        """
+        at = datetime.fromtimestamp(view.at_seconds, UTC)
+        refused: list[str] = []
+        evicted = self._evict(view, at, refused)
+        opened = self._open(view, at, refused)
+        limits = self._limit(view, self._valid_orders(at), at, refused)
+        self._tell("reach", refused)
+        return Reach(limits=limits, evicted=evicted, opened=opened, refused=tuple(refused))
+
+    def stop(self) -> None:
+        """Wake everybody that it put to sleep, as nobody would afterwards."""
+        for _ in range(_WAKE_TRIES):
+            for key in self._sleepers.wake_all():
+                self._acts.write(datetime.now(UTC), "wake", pod_uid=key.pod_uid, container=key.container)
+            if not self._sleepers.asleep:
+                break
+            # A region is in doubt for a moment while a process joins or leaves.
+            time.sleep(_WAKE_PAUSE_SECONDS)
+
+    def _limit(
+        self, view: NodeView, orders: Orders | None, at: datetime, refused: list[str]
+    ) -> tuple[WantedLimit, ...]:
+        if orders is None or not orders.limits:
+            return ()
+        self._done_limits &= set(orders.limits)
+        decision = decide_limits(orders.limits, view, self._done_limits)
+        refused += [f"cannot limit {_named(entry)}: {why}" for entry, why in decision.refused]
+        written: list[WantedLimit] = []
+        seats = {(entry.key, entry.card): entry for entry in view.slices}
+        for entry in decision.to_write:
+            try:
+                self._write_limit(seats[entry.place], entry, at)
+            except _NOT_DONE as exc:
+                # What grows next relied on this one: the rest waits for the next look.
+                refused.append(f"cannot limit {_named(entry)}: {exc}")
+                break
+            written.append(entry)
+        return tuple(written)
+
+    def _write_limit(self, seat: SliceView, entry: WantedLimit, at: datetime) -> None:
+        """Into the books first when it grows and last when it shrinks, so that the books never promise what is held."""
+        with open_for_writing(region_of(self._folders.containers, entry.container)) as region:
+            if entry.card not in region.cards:
+                raise Refused(f"its region holds {', '.join(region.cards)}")
+            old = region.limits[region.cards.index(entry.card)]
+            grows = old != 0 and entry.framebuffer_bytes > old
+            if grows:
+                self._hands.account(seat, entry)
+            write_limits(region, {entry.card: entry.framebuffer_bytes})
+            if not grows:
+                self._hands.account(seat, entry)
+        self._done_limits.add(entry)
+        self._acts.write(
+            at,
+            "limit",
+            pod_uid=entry.container.pod_uid,
+            container=entry.container.container,
+            card=entry.card,
+            old_bytes=old,
+            new_bytes=entry.framebuffer_bytes,
+        )
+
+    def _evict(self, view: NodeView, at: datetime, refused: list[str]) -> tuple[Eviction, ...]:
+        evicted: list[Eviction] = []
+        for entry in self._watermark.evictions(view):
+            try:
+                # First the card: whoever goes must not come back to it.
+                self._hands.close_card(entry.card, entry.closed_until)
+            except _NOT_DONE as exc:
+                refused.append(f"cannot close {entry.card}: {exc}")
+            try:
+                self._hands.evict(entry.namespace, entry.pod)
+            except _NOT_DONE as exc:
+                refused.append(f"cannot evict {entry.namespace}/{entry.pod}: {exc}")
+                continue
+            evicted.append(entry)
+            self._acts.write(
+                at,
+                "evict",
+                namespace=entry.namespace,
+                pod=entry.pod,
+                card=entry.card,
+                frees_bytes=entry.frees_bytes,
+                reason=entry.reason,
+            )
+        return tuple(evicted)
+
+    def _open(self, view: NodeView, at: datetime, refused: list[str]) -> tuple[str, ...]:
+        try:
+            opened = self._hands.open_cards(view.at_seconds)
+        except _NOT_DONE as exc:
+            refused.append(f"cannot open cards again: {exc}")
+            return ()
+        for card in opened:
+            self._acts.write(at, "open", card=card)
+        return opened
+
+    def _valid_orders(self, at: datetime) -> Orders | None:
+        orders = self._orders
+        return orders if orders is not None and at < orders.expires_at else None
+
+    def _tell(self, who: str, refused: Sequence[str]) -> None:
+        """Say what could not be done, once."""
+        now = frozenset(refused)
+        for text in sorted(now - self._told.get(who, frozenset())):
+            self._log.warning("not done", why=text)
+        self._told[who] = now
+
+    def _kept_orders(self) -> Orders | None:
+        try:
+            return parse_orders(self._orders_path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, Corrupt):
+            return None
+
+
+def _named(entry: WantedLimit) -> str:
+    return f"{entry.container.pod_uid}/{entry.container.container} on {entry.card} to {entry.framebuffer_bytes} bytes"

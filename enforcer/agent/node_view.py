@@ -1,0 +1,116 @@
+"""What the node agent sees at one moment: its cards, and who uses how much of them.
+
+Records and the port through which they come; the front door hands in a reader of driver, kubelet and regions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from fleet.inventory import Priority
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerKey:
+    """Which container: the name of its directory of regions.
+
+    Attributes:
+        pod_uid: UID of the pod.
+        container: container.
+    """
+
+    pod_uid: str
+    container: str
+
+    def folder(self, containers: Path) -> Path:
+        """Its directory below the root of all regions."""
+        return containers / f"{self.pod_uid}_{self.container}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardView:
+    """One card.
+
+    Attributes:
+        card: UUID.
+        framebuffer_bytes: framebuffer of the card.
+        framebuffer_free_bytes: of that, free, as the driver says; None where it does not.
+        duty_cycle_ratio: share of the last second in which something ran, 0-1; None where nobody says.
+    """
+
+    card: str
+    framebuffer_bytes: int
+    framebuffer_free_bytes: int | None
+    duty_cycle_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceView:
+    """One container on one card.
+
+    Attributes:
+        namespace: namespace of the pod.
+        pod: pod.
+        pod_uid: its UID; None where the API server has not told it yet.
+        container: container.
+        card: UUID of the card.
+        priority: as its manifest says, never as its region does, which is the tenant's to write.
+        framebuffer_used_bytes: None where nobody says.
+        framebuffer_granted_bytes: as the scheduler counts it.
+        framebuffer_limit_bytes: as its region says, which is the tenant's to write; None where it has none.
+        duty_cycle_ratio: 0-1; None where nobody says.
+    """
+
+    namespace: str
+    pod: str
+    pod_uid: str | None
+    container: str
+    card: str
+    priority: Priority
+    framebuffer_used_bytes: int | None
+    framebuffer_granted_bytes: int
+    framebuffer_limit_bytes: int | None
+    duty_cycle_ratio: float | None
+
+    @property
+    def pod_id(self) -> str:
+        """`namespace/pod`."""
+        return f"{self.namespace}/{self.pod}"
+
+    @property
+    def key(self) -> ContainerKey | None:
+        """Which container; None where its UID is not known."""
+        return None if self.pod_uid is None else ContainerKey(pod_uid=self.pod_uid, container=self.container)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """A node at one moment.
+
+    Attributes:
+        at_seconds: Unix seconds.
+        cards: its cards.
+        slices: who uses them; one entry per container and card.
+    """
+
+    at_seconds: float
+    cards: tuple[CardView, ...]
+    slices: tuple[SliceView, ...]
+
+    def on_card(self, card: str) -> tuple[SliceView, ...]:
+        """Slices of one card."""
+        return tuple(entry for entry in self.slices if entry.card == card)
+
+
+class NodeEyes(Protocol):
+    """Looks at this node."""
+
+    def look(self, deadline_seconds: float) -> NodeView:
+        """What stands there now; what can't be told is None, never 0.
+
+        Raises:
+            Unavailable: the driver did not answer in time.
+        """
+        ...

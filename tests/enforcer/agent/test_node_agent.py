@@ -1,0 +1,301 @@
+"""The whole agent on one node: real regions, views that change, and hands that note what was asked of them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from enforcer.agent.acts import Acts
+from enforcer.agent.give_way import GiveWayRules
+from enforcer.agent.live_limits import WantedLimit
+from enforcer.agent.node_agent import BLIND_SECONDS, AgentFolders, NodeAgent
+from enforcer.agent.node_view import NodeView, SliceView
+from enforcer.agent.orders import Orders, orders_text
+from enforcer.agent.region_writing import open_for_writing
+from enforcer.agent.watermark import WatermarkRules
+from fleet.errors import Corrupt, Misconfigured, Unavailable
+from fleet.inventory import Priority
+from fleet.settings_agent import GiveWayManner
+from tests.enforcer.agent.nodes import CARD, GIB, START, add_region, key_of, region_path, slice_of, view_of
+from tests.enforcer.agent.test_sleepers import status
+from tests.regions.plain_regions import MIB
+
+NOW = datetime.fromtimestamp(START, UTC)
+
+
+@dataclass
+class Eyes:
+    """Sees what it is told to."""
+
+    view: NodeView
+    is_blind: bool = False
+
+    def look(self, deadline_seconds: float) -> NodeView:
+        del deadline_seconds
+        if self.is_blind:
+            raise Unavailable("cannot look at the cards: the driver has not answered")
+        return self.view
+
+
+@dataclass
+class Hands:
+    """An API server that notes what is asked of it, or is away."""
+
+    is_away: bool = False
+    misses_right: bool = False
+    done: list[tuple[object, ...]] = field(default_factory=list)
+    closed: dict[str, float] = field(default_factory=dict)
+
+    def evict(self, namespace: str, pod: str) -> None:
+        self._note("evict", namespace, pod)
+
+    def close_card(self, card: str, until_seconds: float) -> None:
+        self._note("close", card)
+        self.closed[card] = until_seconds
+
+    def open_cards(self, now_seconds: float) -> tuple[str, ...]:
+        self._check()
+        over = tuple(card for card, until in self.closed.items() if until <= now_seconds)
+        for card in over:
+            del self.closed[card]
+        return over
+
+    def account(self, seat: SliceView, limit: WantedLimit) -> None:
+        assert seat.key == limit.container
+        self._note("account", limit.container.pod_uid, limit.framebuffer_bytes)
+
+    def _check(self) -> None:
+        if self.misses_right:
+            raise Misconfigured("cannot do that: a right is missing")
+
+    def _note(self, *what: object) -> None:
+        self._check()
+        if self.is_away:
+            raise Unavailable("cannot reach the API server")
+        self.done.append(what)
+
+
+@dataclass
+class World:
+    """A node with a low-priority pod 1 and a high-priority pod 2."""
+
+    containers: Path
+    state: Path
+    eyes: Eyes
+    hands: Hands
+
+    def agent(
+        self, manner: GiveWayManner = GiveWayManner.STRICT, clock: Callable[[], float] = time.monotonic
+    ) -> NodeAgent:
+        return NodeAgent(
+            self.eyes,
+            self.hands,
+            AgentFolders(containers=self.containers, state=self.state),
+            give_way=GiveWayRules(manner=manner),
+            watermark=WatermarkRules(free_ratio_min=0.05),
+            clock=clock,
+        )
+
+    def see(self, *, duty: float = 0.0, at: float = 0.0, free: int = 40 * GIB) -> None:
+        low = slice_of(1, Priority.LOW, framebuffer_granted_bytes=4000 * MIB, framebuffer_limit_bytes=self.limit(1))
+        high = slice_of(2, Priority.HIGH, duty_cycle_ratio=duty, framebuffer_granted_bytes=4000 * MIB)
+        low, high = replace(low, framebuffer_used_bytes=GIB), replace(high, framebuffer_limit_bytes=self.limit(2))
+        self.eyes.view = view_of(low, replace(high, framebuffer_used_bytes=GIB), at=at, free=free)
+
+    def limit(self, number: int) -> int:
+        with open_for_writing(region_path(self.containers, number)) as region:
+            return region.limits[0]
+
+
+@pytest.fixture
+def world(containers: Path, tmp_path: Path) -> World:
+    for number in (1, 2):
+        add_region(containers, number, cards=(CARD,), limit=4000 * MIB)
+    made = World(containers=containers, state=tmp_path / "state", eyes=Eyes(view_of()), hands=Hands())
+    made.see()
+    return made
+
+
+def orders(**fields: object) -> str:
+    values = {"issued_at": NOW - timedelta(minutes=1), "expires_at": NOW + timedelta(minutes=10), **fields}
+    return orders_text(Orders(**values))  # type: ignore[arg-type]
+
+
+def acts(world: World) -> list[str]:
+    return [str(act["act"]) for act in Acts(world.state / "acts.jsonl").read()]
+
+
+def test_low_priority_sleeps_while_high_priority_works(world: World) -> None:
+    agent = world.agent()
+    assert agent.look(1.0).slept == ()
+    world.see(duty=0.5, at=1.0)
+    assert agent.look(1.0).slept == (key_of(1),)
+    assert (status(world.containers, 1), status(world.containers, 2)) == (2, 1)
+    world.see(at=7.0)
+    assert agent.look(1.0).woke == (key_of(1),)
+    assert status(world.containers, 1) == 1
+    assert acts(world) == ["sleep", "wake"]
+
+
+def test_agent_that_stops_wakes_everybody(world: World) -> None:
+    agent = world.agent()
+    world.see(duty=0.5)
+    agent.look(1.0)
+    agent.stop()
+    assert status(world.containers, 1) == 1
+
+
+def test_agent_that_stops_tries_again_where_somebody_does_not_wake_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = world.agent()
+    world.see(duty=0.5)
+    agent.look(1.0)
+    real = os.pwrite
+
+    def fails_once(fd: int, data: bytes, offset: int) -> int:
+        monkeypatch.setattr(os, "pwrite", real)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "pwrite", fails_once)
+    agent.stop()
+    assert status(world.containers, 1) == 1
+    assert acts(world) == ["sleep", "wake"]
+
+
+def test_pod_goes_and_its_card_is_closed_first_when_framebuffer_runs_out(world: World) -> None:
+    agent = world.agent()
+    world.see(free=GIB)
+    look = agent.look(1.0)
+    assert [entry.pod for entry in agent.reach(look.view).evicted] == ["pod-1"]
+    assert world.hands.done == [("close", CARD), ("evict", "team", "pod-1")]
+    assert look.slept == (key_of(1),)
+    world.see(at=700.0)
+    assert agent.reach(agent.look(1.0).view).opened == (CARD,)
+    assert acts(world) == ["sleep", "evict", "wake", "open"]
+
+
+def test_while_the_api_server_is_away_low_priority_sleeps_and_goes_later(world: World) -> None:
+    agent = world.agent()
+    world.hands.is_away = True
+    world.see(free=GIB)
+    look = agent.look(1.0)
+    reach = agent.reach(look.view)
+    assert (reach.evicted, look.slept) == ((), (key_of(1),))
+    assert any("cannot evict team/pod-1" in text for text in reach.refused)
+    world.hands.is_away = False
+    world.see(free=GIB, at=40.0)
+    assert [entry.pod for entry in agent.reach(agent.look(1.0).view).evicted] == ["pod-1"]
+
+
+def test_orders_change_limits_and_tell_the_books(world: World) -> None:
+    agent = world.agent()
+    wanted = [
+        WantedLimit(container=key_of(number), card=CARD, framebuffer_bytes=mib * MIB)
+        for number, mib in ((2, 5000), (1, 3000))
+    ]
+    agent.take_orders(orders(limits=tuple(wanted)))
+    reach = agent.reach(agent.look(1.0).view)
+    assert [entry.framebuffer_bytes for entry in reach.limits] == [3000 * MIB, 5000 * MIB]
+    assert (world.limit(1), world.limit(2)) == (3000 * MIB, 5000 * MIB)
+    assert [what[2] for what in world.hands.done] == [3000 * MIB, 5000 * MIB]
+    world.see(at=1.0)
+    assert agent.reach(agent.look(1.0).view).limits == ()
+
+
+def test_limit_does_not_grow_where_the_books_can_not_be_told(world: World) -> None:
+    agent = world.agent()
+    world.hands.is_away = True
+    agent.take_orders(orders(limits=(WantedLimit(container=key_of(1), card=CARD, framebuffer_bytes=5000 * MIB),)))
+    assert any("cannot limit" in text for text in agent.reach(agent.look(1.0).view).refused)
+    assert world.limit(1) == 4000 * MIB
+
+
+def test_last_orders_are_kept_for_a_restart_and_end_when_they_expire(world: World) -> None:
+    agent = world.agent(GiveWayManner.OFF)
+    agent.take_orders(orders(paused=(key_of(1),), give_way=GiveWayManner.OFF))
+    assert agent.look(1.0).slept == (key_of(1),)
+    again = world.agent(GiveWayManner.OFF)
+    world.see(at=599.0)
+    assert again.look(1.0).woke == ()
+    assert status(world.containers, 1) == 2
+    world.see(at=600.0)
+    assert again.look(1.0).woke == (key_of(1),)
+
+
+def test_orders_name_another_manner_as_long_as_they_count(world: World) -> None:
+    agent = world.agent(GiveWayManner.OFF)
+    agent.take_orders(orders(give_way=GiveWayManner.STRICT))
+    world.see(duty=0.5)
+    assert agent.look(1.0).slept == (key_of(1),)
+    world.see(duty=0.5, at=700.0)
+    assert agent.look(1.0).woke == (key_of(1),)
+
+
+def test_bad_and_older_orders_leave_the_ones_before(world: World) -> None:
+    agent = world.agent(GiveWayManner.OFF)
+    agent.take_orders(orders(paused=(key_of(1),)))
+    with pytest.raises(Corrupt, match="no JSON"):
+        agent.take_orders("{")
+    with pytest.raises(Corrupt, match="newer ones"):
+        agent.take_orders(orders(issued_at=NOW - timedelta(hours=1)))
+    assert agent.look(1.0).slept == (key_of(1),)
+
+
+def test_nobody_sleeps_on_while_the_driver_says_nothing_for_long(world: World) -> None:
+    now = [0.0]
+    agent = world.agent(clock=lambda: now[0])
+    world.see(duty=0.5)
+    agent.look(1.0)
+    world.eyes.is_blind = True
+    for seconds, expected in ((1.0, 2), (BLIND_SECONDS, 1)):
+        now[0] = seconds
+        with pytest.raises(Unavailable):
+            agent.look(1.0)
+        assert status(world.containers, 1) == expected
+    world.eyes.is_blind = False
+    assert agent.look(1.0).slept == (key_of(1),)
+
+
+def test_region_that_lies_is_told_and_left_alone(world: World) -> None:
+    path = region_path(world.containers, 1)
+    path.write_bytes(b"\0" * path.stat().st_size)
+    before = path.read_bytes()
+    agent = world.agent()
+    low = slice_of(1, Priority.LOW)
+    world.eyes.view = view_of(low, slice_of(2, Priority.HIGH, duty_cycle_ratio=0.5))
+    look = agent.look(1.0)
+    assert any("uninitialised" in text for text in look.refused)
+    assert (look.slept, path.read_bytes()) == ((), before)
+
+
+def test_right_that_is_missing_is_told_and_the_node_goes_on(world: World) -> None:
+    agent = world.agent()
+    world.hands.misses_right = True
+    world.see(free=GIB)
+    agent.take_orders(orders(limits=(WantedLimit(container=key_of(2), card=CARD, framebuffer_bytes=5000 * MIB),)))
+    look = agent.look(1.0)
+    assert look.slept == (key_of(1),)
+    refused = agent.reach(look.view).refused
+    assert {text.split(":")[0].split()[1] for text in refused} == {"close", "evict", "open", "limit"}
+
+
+def test_act_after_a_line_that_a_crash_left_half_written_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "acts.jsonl").write_bytes(b'{"at": "2026')
+    Acts(tmp_path / "acts.jsonl").write(NOW, "sleep", number=1)
+    assert [act["act"] for act in Acts(tmp_path / "acts.jsonl").read()] == ["sleep"]
+
+
+def test_acts_are_bounded(tmp_path: Path) -> None:
+    record = Acts(tmp_path / "acts.jsonl", bytes_max=1000)
+    for number in range(100):
+        record.write(NOW, "sleep", number=number)
+    assert record.read()[-1]["number"] == 99
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 2000

@@ -1,0 +1,126 @@
+"""Who was put to sleep wakes again, whatever happens to the agent in between."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+from enforcer.agent.sleepers import FILES_MAX, Sleepers, region_of
+from fleet.errors import Refused
+from tests.enforcer.agent.nodes import add_region, key_of, region_path
+from tests.regions.plain_regions import PLAIN
+
+
+def status(containers: Path, number: int) -> int:
+    shape = PLAIN["v1.2"]
+    raw = region_path(containers, number).read_bytes()
+    return int(struct.unpack_from("<i", raw, shape.procs + shape.status)[0])
+
+
+@pytest.fixture
+def sleepers(containers: Path, tmp_path: Path) -> Sleepers:
+    return Sleepers(containers, tmp_path / "asleep.json")
+
+
+def test_containers_fall_asleep_and_wake_as_wanted(sleepers: Sleepers, containers: Path) -> None:
+    for number in (1, 2):
+        add_region(containers, number)
+    assert sleepers.follow({key_of(1)}) == ((key_of(1),), ())
+    assert (status(containers, 1), status(containers, 2)) == (2, 1)
+    assert sleepers.follow({key_of(1), key_of(2)}) == ((key_of(2),), ())
+    assert sleepers.follow({key_of(2)}) == ((), (key_of(1),))
+    assert (status(containers, 1), status(containers, 2)) == (1, 2)
+    assert sleepers.wake_all() == (key_of(2),)
+    assert (status(containers, 1), status(containers, 2)) == (1, 1)
+
+
+def test_storage_that_fails_under_a_region_is_told_and_hurts_nobody_else(
+    sleepers: Sleepers, containers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2):
+        add_region(containers, number)
+    real = os.pwrite
+
+    def fails_once(fd: int, data: bytes, offset: int) -> int:
+        monkeypatch.setattr(os, "pwrite", real)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", fails_once)
+    assert sleepers.follow({key_of(1), key_of(2)})[0] == (key_of(2),)
+    assert "No space left" in sleepers.refused[key_of(1)]
+    assert (status(containers, 1), status(containers, 2)) == (1, 2)
+
+
+def test_process_that_joins_later_is_put_to_sleep_at_the_next_look(sleepers: Sleepers, containers: Path) -> None:
+    path = add_region(containers, 1)
+    sleepers.follow({key_of(1)})
+    shape = PLAIN["v1.2"]
+    with path.open("r+b") as file:
+        file.seek(shape.procs + shape.status)
+        file.write(struct.pack("<i", 1))
+    sleepers.follow({key_of(1)})
+    assert status(containers, 1) == 2
+
+
+def test_agent_that_was_killed_wakes_them_when_it_starts_again(
+    sleepers: Sleepers, containers: Path, tmp_path: Path
+) -> None:
+    add_region(containers, 1)
+    sleepers.follow({key_of(1)})
+    again = Sleepers(containers, tmp_path / "asleep.json")
+    assert again.asleep == {key_of(1)}
+    assert again.follow(frozenset()) == ((), (key_of(1),))
+    assert status(containers, 1) == 1
+    assert Sleepers(containers, tmp_path / "asleep.json").asleep == frozenset()
+
+
+def test_container_that_is_gone_needs_no_waking(sleepers: Sleepers, containers: Path) -> None:
+    path = add_region(containers, 1)
+    sleepers.follow({key_of(1)})
+    path.unlink()
+    path.parent.rmdir()
+    assert sleepers.follow(frozenset()) == ((), (key_of(1),))
+
+
+def test_region_in_doubt_is_woken_once_it_is_believed_again(sleepers: Sleepers, containers: Path) -> None:
+    path = add_region(containers, 1)
+    sleepers.follow({key_of(1)})
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4096])
+    assert sleepers.follow(frozenset()) == ((), ())
+    assert sleepers.asleep == {key_of(1)}
+    path.write_bytes(whole)
+    assert sleepers.follow(frozenset()) == ((), (key_of(1),))
+    assert status(containers, 1) == 1
+
+
+def test_who_can_not_be_put_to_sleep_is_named_with_the_reason(sleepers: Sleepers, containers: Path) -> None:
+    add_region(containers, 1, magic=0)
+    key_of(2).folder(containers).mkdir()
+    assert sleepers.follow({key_of(1), key_of(2), key_of(3)}) == ((), ())
+    assert "uninitialised" in sleepers.refused[key_of(1)]
+    assert "0 files" in sleepers.refused[key_of(2)]
+    assert "No such file" in sleepers.refused[key_of(3)]
+
+
+def test_several_regions_or_a_flood_of_files_are_refused(containers: Path) -> None:
+    path = add_region(containers, 1)
+    assert region_of(containers, key_of(1)) == path
+    path.with_name("0f1e2d3c-2222-4000-8000-000000000001.cache").write_bytes(b"")
+    with pytest.raises(Refused, match="2 files"):
+        region_of(containers, key_of(1))
+    for number in range(FILES_MAX):
+        (path.parent / f"{number}.txt").write_bytes(b"")
+    with pytest.raises(Refused, match="too_many_files"):
+        region_of(containers, key_of(1))
+
+
+def test_list_that_is_no_list_counts_as_empty(containers: Path, tmp_path: Path) -> None:
+    memory = tmp_path / "asleep.json"
+    for text in ("", "[1]", '{"a": 1}', '[["a"]]'):
+        memory.write_text(text)
+        assert Sleepers(containers, memory).asleep == frozenset()

@@ -1,0 +1,113 @@
+"""Each measurement against a stand-in of CUDA's driver whose limits are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from enforcer.probe.compute import measure_compute
+from enforcer.probe.cuda_driver import CudaDriver
+from enforcer.probe.framebuffer import measure_framebuffer
+from enforcer.probe.pausing import measure_pause
+from enforcer.probe.readings import FramebufferReading
+from fleet.errors import Refused, Unavailable
+from fleet.units import MIB
+from tests.regions.plain_regions import PlainProcess, PlainRegion, write_region
+
+Maker = Callable[..., CudaDriver]
+GIB = 1024 * MIB
+CARD = 80 * GIB
+SECONDS = 0.4
+PATIENCE = 1.5
+
+
+def framebuffer(gpu: CudaDriver, spill: int = 0) -> FramebufferReading:
+    return measure_framebuffer(gpu, granted_bytes=4 * GIB, card_bytes=CARD, spill_bytes_max=spill)
+
+
+def test_card_tells_its_uuid(gpu: Maker) -> None:
+    assert gpu().card == "GPU-00112233-4455-6677-8899-aabbccddeeff"
+
+
+def test_limit_is_found_to_the_byte_and_everything_is_given_back(gpu: Maker) -> None:
+    card = gpu(limit_mib=4096)
+    found = framebuffer(card)
+    assert (found.told_bytes, found.allocated_bytes, found.is_refused) == (4 * GIB, 4 * GIB, True)
+    assert (found.managed_escapes, found.spilled_bytes) == (False, 0)
+    assert card.memory_info()[0] == 4 * GIB - 300 * MIB
+
+
+def test_card_without_a_limit_is_filled_and_refuses_only_then(gpu: Maker) -> None:
+    found = framebuffer(gpu())
+    assert (found.allocated_bytes, found.spilled_bytes) == (CARD, 0)
+
+
+def test_unified_memory_that_passes_by_the_limit_is_told(gpu: Maker) -> None:
+    assert framebuffer(gpu(limit_mib=4096, managed=1)).managed_escapes is True
+
+
+def test_what_is_given_beyond_the_card_is_measured_and_bounded(gpu: Maker) -> None:
+    found = framebuffer(gpu(limit_mib=90 * 1024, spill=1), spill=2 * GIB)
+    assert found.spilled_bytes == 2 * GIB
+    assert found.spill_bytes_per_second is not None
+    assert 2e9 < found.spill_bytes_per_second < 4e10
+    assert found.is_refused is False
+
+
+@pytest.mark.parametrize("percent", [100, 50, 25])
+def test_share_of_compute_is_measured(gpu: Maker, percent: int) -> None:
+    found = measure_compute(gpu(core_percent=percent), granted_ratio=percent / 100, seconds=SECONDS)
+    # A busy machine wakes us late, so the share may come out smaller, never much larger.
+    assert percent / 100 * 0.5 < found.launched_ratio < percent / 100 * 1.25 + 0.01
+    assert found.graph_ratio is not None
+    assert found.graph_ratio < percent / 100 * 1.25 + 0.01
+
+
+def test_graphs_that_pass_by_the_limiter_are_told(gpu: Maker) -> None:
+    found = measure_compute(gpu(core_percent=20, graph_escapes=1), granted_ratio=0.2, seconds=SECONDS)
+    assert found.launched_ratio < 0.3
+    assert found.graph_ratio is not None
+    assert found.graph_ratio > 2 * found.launched_ratio
+
+
+def test_driver_without_graphs_leaves_them_out(gpu: Maker) -> None:
+    assert measure_compute(gpu(no_graphs=1), granted_ratio=None, seconds=SECONDS).graph_ratio is None
+
+
+@pytest.fixture
+def region(tmp_path: Path) -> Path:
+    path = tmp_path / "0f1e2d3c-1111-4000-8000-000000000001.cache"
+    write_region(path, PlainRegion(processes=(PlainProcess(),)))
+    return path
+
+
+def test_pause_and_resume_are_timed(gpu: Maker, region: Path) -> None:
+    found = measure_pause(gpu(region=region), region)
+    assert found.pause_seconds is not None
+    assert found.resume_seconds is not None
+    assert found.pause_seconds < 0.5
+    assert found.resume_seconds < 0.5
+    assert found.graph_pauses is True
+
+
+def test_graphs_that_do_not_pause_are_told(gpu: Maker, region: Path) -> None:
+    found = measure_pause(gpu(region=region, graph_escapes=1), region, patience_seconds=PATIENCE)
+    assert (found.graph_pauses, found.pause_seconds is not None) == (False, True)
+
+
+def test_process_that_does_not_mind_its_region_never_pauses(gpu: Maker, region: Path) -> None:
+    found = measure_pause(gpu(no_graphs=1), region, patience_seconds=PATIENCE)
+    assert (found.pause_seconds, found.resume_seconds, found.graph_pauses) == (None, None, None)
+
+
+def test_region_in_doubt_is_refused_before_anybody_sleeps(gpu: Maker, region: Path) -> None:
+    region.write_bytes(b"")
+    with pytest.raises(Refused, match="unknown_size"):
+        measure_pause(gpu(), region)
+
+
+def test_container_without_cuda_is_told(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="cannot load CUDA's driver"):
+        CudaDriver(path=str(tmp_path / "libcuda.so.1"))
