@@ -1,0 +1,135 @@
+"""What the ledger says of each night: what was changed and must be given back, and how long giving back took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from enforcer.record.journal import ObjectIntent, object_content, object_of
+from enforcer.record.ledger import Ledger
+
+_NIGHTS_REMEMBERED = 14
+_LEAD_FACTOR = 1.25
+"""The next night is given this much more than the slowest of those remembered took."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Night:
+    """One night; mutable: it grows while the ledger is read.
+
+    Attributes:
+        plan_id: plan whose schedule it follows.
+        night: day on which it began.
+        began_at: when, UTC.
+        ends_at: when services must have everything again, UTC.
+        scale: what lets services step back.
+        admission: what let low priority in.
+        left: services that kept what they had, and why.
+        freed: cards of the plan that stood empty then.
+        is_admitting: low priority was let in.
+        is_aborted: somebody ended it early.
+        gave_back_after_seconds: how long giving back took; None while it is not over.
+        is_late: services had everything again only after its end.
+        is_open: it is not over.
+    """
+
+    plan_id: str
+    night: date
+    began_at: datetime
+    ends_at: datetime
+    scale: tuple[ObjectIntent, ...]
+    left: tuple[tuple[str, str], ...]
+    admission: tuple[ObjectIntent, ...] = ()
+    freed: tuple[str, ...] = ()
+    is_admitting: bool = False
+    is_aborted: bool = False
+    gave_back_after_seconds: float | None = None
+    is_late: bool = False
+    is_open: bool = field(default=True)
+
+
+class TideBook:
+    """Writes and reads nights.
+
+    Args:
+        ledger: where they stand.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def begin(
+        self,
+        plan_id: str,
+        at: datetime,
+        night: date,
+        ends_at: datetime,
+        scale: Sequence[ObjectIntent],
+        left: Sequence[tuple[str, str]],
+    ) -> None:
+        """A night begins; written before anything is changed."""
+        self._write(
+            plan_id, at, "tide_begin", night=night.isoformat(), ends_at=ends_at.isoformat(),
+            scale=[object_content(entry) for entry in scale], left=[list(entry) for entry in left],
+        )  # fmt: skip
+
+    def admit(self, plan_id: str, at: datetime, admission: Sequence[ObjectIntent], freed: Sequence[str]) -> None:
+        """Services stepped back; low priority is about to be let in."""
+        self._write(
+            plan_id, at, "tide_admit", admission=[object_content(entry) for entry in admission], freed=list(freed)
+        )  # fmt: skip
+
+    def abort(self, plan_id: str, at: datetime, by: str) -> None:
+        """Somebody ends the night early."""
+        self._write(plan_id, at, "tide_abort", by=by)
+
+    def end(self, plan_id: str, at: datetime, *, seconds: float, is_late: bool, kept: Sequence[str]) -> None:
+        """Everything is given back."""
+        self._write(plan_id, at, "tide_end", seconds=round(seconds, 1), late=is_late, kept=list(kept))
+
+    def nights(self) -> tuple[Night, ...]:
+        """All nights, oldest first.
+
+        Raises:
+            Corrupt: the ledger was edited.
+        """
+        found: list[Night] = []
+        for entry in self._ledger.entries():
+            content = entry.content
+            if entry.event == "tide_begin":
+                found.append(
+                    Night(
+                        plan_id=entry.plan_id,
+                        night=date.fromisoformat(content["night"]),
+                        began_at=entry.at,
+                        ends_at=datetime.fromisoformat(content["ends_at"]),
+                        scale=tuple(object_of(part) for part in content["scale"]),
+                        left=tuple((str(workload), str(why)) for workload, why in content["left"]),
+                    )
+                )
+            elif entry.event == "tide_admit":
+                found[-1].admission = tuple(object_of(part) for part in content["admission"])
+                found[-1].freed = tuple(content["freed"])
+                found[-1].is_admitting = True
+            elif entry.event == "tide_abort":
+                found[-1].is_aborted = True
+            elif entry.event == "tide_end":
+                found[-1].gave_back_after_seconds = float(content["seconds"])
+                found[-1].is_late = bool(content["late"])
+                found[-1].is_open = False
+        return tuple(found)
+
+    def lead(self, least: timedelta) -> timedelta:
+        """How long before its end a night must begin to give back: measured, once it was.
+
+        Args:
+            least: never less than this.
+        """
+        took = [night.gave_back_after_seconds for night in self.nights()[-_NIGHTS_REMEMBERED:]]
+        slowest = max((seconds for seconds in took if seconds is not None), default=0.0)
+        return max(least, timedelta(seconds=_LEAD_FACTOR * slowest))
+
+    def _write(self, plan_id: str, at: datetime, event: str, **content: Any) -> None:
+        self._ledger.append([(event, content)], plan_id=plan_id, at=at)

@@ -1,0 +1,270 @@
+"""Moves the tide: one step whenever it is asked, decided anew from clock, ledger and cluster.
+
+Out: services step back as the plan's schedule says, then low priority is let in on what fell free. Home: nobody new is
+let in, those who work are asked to save, then stopped; services come back, and the night ends when all their replicas
+are ready, in time or late. A crash at any moment is gone on from; an abort goes home at once; a freeze stops going
+out, never coming home. Nothing is written before the ledger knows how it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+from enforcer.record.journal import ObjectIntent
+from enforcer.rollout.holding import Phase
+from enforcer.rollout.intent_writer import IntentWriter
+from enforcer.rollout.tools import Tools
+from enforcer.tide.admission import asked_to_save, opened, running
+from enforcer.tide.book import Night, TideBook
+from enforcer.tide.calendar import TideCalendar, TideMoment, TidePhase
+from enforcer.tide.scaling import NightScale, night_scale, replicas_short
+from fleet.decisions import Plan
+from fleet.errors import Refused
+from fleet.inventory import WorkloadId
+
+
+class TideStep(StrEnum):
+    """What a step did."""
+
+    NOTHING = "nothing"
+    WENT_OUT = "went_out"
+    WAITS = "waits"
+    """Services are still stepping back."""
+    ADMITTED = "admitted"
+    CAME_HOME = "came_home"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TidePolicy:
+    """How careful the tide is.
+
+    Attributes:
+        lead_min: giving back begins at least this long before the end.
+        plan_age_max: how old a plan may be when a night begins by it: forecasts age.
+        release_seconds_max: how long services may take to step back; then what is free is used, and no more waited for.
+        save_seconds: between asking low priority to save and stopping it.
+        home_seconds_max: how long coming home is waited for in one step.
+        poll_seconds: pause between looks.
+        queues: Kueue's ClusterQueues that low priority waits in.
+    """
+
+    lead_min: timedelta = timedelta(hours=1)
+    plan_age_max: timedelta = timedelta(days=14)
+    release_seconds_max: float = 1800.0
+    save_seconds: float = 300.0
+    home_seconds_max: float = 3600.0
+    poll_seconds: float = 10.0
+    queues: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TideResult:
+    """What a step did.
+
+    Attributes:
+        step: what it did.
+        moment: where the clock stands.
+        night: the night that is under way, or that just ended; None by day.
+        said: what people should know, one sentence each.
+    """
+
+    step: TideStep
+    moment: TideMoment
+    night: Night | None
+    said: tuple[str, ...] = ()
+
+
+class TideRunner:
+    """Moves the tide of one plan.
+
+    Args:
+        tools: the cluster, the lease, and the guard.
+        book: the nights.
+        plan: whose schedule is followed.
+        calendar: when.
+        policy: how carefully.
+    """
+
+    def __init__(
+        self, tools: Tools, book: TideBook, plan: Plan, calendar: TideCalendar, policy: TidePolicy
+    ) -> None:  # fmt: skip
+        self._tools, self._book, self._plan = tools, book, plan
+        self._calendar, self._policy = calendar, policy
+        self._writer = IntentWriter(tools.reader, tools.writer, tools.pause, tools.step)
+
+    def moment(self) -> TideMoment:
+        """Where the cluster's clock stands."""
+        return self._calendar.at(self._tools.reader.now(), self._book.lead(self._policy.lead_min))
+
+    def would_scale(self) -> NightScale:
+        """Who would step back if a night began now; changes nothing.
+
+        Raises:
+            Unavailable: the cluster can't be reached.
+        """
+        return night_scale(self._plan.schedule, self._tools.reader)
+
+    def short(self) -> dict[WorkloadId, str]:
+        """Services of the schedule that do not have all their replicas ready, with both numbers.
+
+        Raises:
+            Unavailable: the cluster can't be reached.
+        """
+        return replicas_short(self._plan.schedule, self._tools.reader)
+
+    def step(self) -> TideResult:
+        """Do what is due now.
+
+        Raises:
+            Refused: the cluster is frozen, or somebody else holds the lease; nothing was begun.
+            Unavailable: the cluster can't be reached; call again to go on.
+        """
+        moment = self.moment()
+        night = next((found for found in reversed(self._book.nights()) if found.is_open), None)
+        is_over = moment.phase is not TidePhase.NIGHT
+        if night is not None and (is_over or night.is_aborted or moment.night != night.night):
+            return self._held(lambda: self._come_home(night, moment))
+        if moment.phase is not TidePhase.NIGHT:
+            return TideResult(step=TideStep.NOTHING, moment=moment, night=None)
+        if night is None:
+            if any(found.night == moment.night for found in self._book.nights()):
+                return TideResult(step=TideStep.NOTHING, moment=moment, night=None, said=("this night is over",))
+            self._tools.guard.check_frozen(self._tools.reader)
+            return self._held(lambda: self._go_out(moment))
+        if night.is_admitting:
+            return TideResult(step=TideStep.NOTHING, moment=moment, night=night)
+        self._tools.guard.check_frozen(self._tools.reader)
+        return self._held(lambda: self._go_on(night, moment))
+
+    def abort(self, by: str) -> TideResult:
+        """End the night that is under way, and give everything back now.
+
+        Raises:
+            Refused: there is none.
+            Unavailable: the cluster can't be reached; the next step goes on.
+        """
+        night = next((found for found in self._book.nights() if found.is_open), None)
+        if night is None:
+            raise Refused("cannot abort the tide: no night is under way")
+        self._book.abort(night.plan_id, self._tools.reader.now(), by)
+        return self.step()
+
+    def _held(self, work: Callable[[], TideResult]) -> TideResult:
+        self._tools.take_lease()
+        try:
+            return work()
+        finally:
+            self._tools.let_go()
+
+    def _go_out(self, moment: TideMoment) -> TideResult:
+        if moment.night is None or moment.ends_at is None:
+            raise Refused("cannot begin a night by day")
+        age = self._tools.reader.now() - self._plan.created_at
+        if age > self._policy.plan_age_max:
+            raise Refused(
+                f"cannot begin a night by plan {self._plan.plan_id}: it is {age.days} days old, "
+                f"tide.plan_age_days_max={self._policy.plan_age_max.days}; make a new one with `gputide recommend`"
+            )
+        scale = night_scale(self._plan.schedule, self._tools.reader)
+        left = tuple((str(workload), why) for workload, why in scale.left)
+        self._tools.step("tide begin")
+        self._book.begin(
+            self._plan.plan_id, self._tools.reader.now(), moment.night, moment.ends_at, scale.intents, left
+        )
+        night = self._book.nights()[-1]
+        result = self._go_on(night, moment)
+        said = tuple(f"{workload} stays as it is: {why}" for workload, why in left) + result.said
+        step = TideStep.WENT_OUT if result.step is TideStep.WAITS else result.step
+        return TideResult(step=step, moment=moment, night=result.night, said=said)
+
+    def _go_on(self, night: Night, moment: TideMoment) -> TideResult:
+        """Lower what is not lowered yet; let low priority in once nobody has pods left to lose."""
+        said = self._each(night.scale, lambda intent: self._writer.patch(intent, Phase.REST))
+        freed = self._freed()
+        waiting = len(self._scheduled_cards()) - len(freed)
+        waited = (self._tools.reader.now() - night.began_at).total_seconds()
+        if waiting and not said and waited < self._policy.release_seconds_max:
+            text = f"{waiting} cards of the schedule are not free yet"
+            return TideResult(step=TideStep.WAITS, moment=moment, night=night, said=(text,))
+        admission = opened(self._tools.reader, self._policy.queues) if freed else ()
+        self._tools.step("tide admit")
+        self._book.admit(night.plan_id, self._tools.reader.now(), admission, sorted(freed))
+        refused = self._each(admission, lambda intent: self._writer.patch(intent, Phase.REST))
+        let_in = len(admission) - len(refused)
+        said += [*refused, f"{len(freed)} cards are free for the night; {let_in} Jobs and queues were let in"]
+        return TideResult(step=TideStep.ADMITTED, moment=moment, night=self._book.nights()[-1], said=tuple(said))
+
+    def _come_home(self, night: Night, moment: TideMoment) -> TideResult:
+        tools = self._tools
+        began = tools.reader.now()
+        kept: list[str] = []
+        jobs = [intent for intent in night.admission if intent.kind == "Job"]
+        # First nobody new, then those who work, then the services. Nobody's refusal keeps others from coming home.
+        refused = self._each(
+            [intent for intent in night.admission if intent.kind != "Job"],
+            lambda intent: kept.extend(self._writer.restore(intent)),
+        )
+        busy = running(tools.reader, night.admission)
+        if busy:
+            until = began + timedelta(seconds=self._policy.save_seconds)
+            # Who can't be told by the annotation is told by the event.
+            self._each([asked_to_save(job, until) for job in busy], lambda ask: self._writer.patch(ask, Phase.REST))
+            for job in busy:
+                metadata = job["metadata"]
+                tools.writer.record_event("Job", metadata["namespace"], metadata["name"], "GputideTide", "save now")
+            self._wait(self._policy.save_seconds)
+        refused += self._each(
+            (*jobs, *reversed(night.scale)), lambda intent: kept.extend(self._writer.restore(intent))
+        )  # fmt: skip
+        short = self._await_services()
+        took = (tools.reader.now() - began).total_seconds()
+        if refused or (short and tools.reader.now() < night.ends_at):
+            text = (*refused, *(f"{workload}: {why}" for workload, why in short.items()))
+            return TideResult(step=TideStep.WAITS, moment=moment, night=night, said=text)
+        is_late = tools.reader.now() > night.ends_at or bool(short)
+        tools.step("tide end")
+        self._book.end(night.plan_id, tools.reader.now(), seconds=took, is_late=is_late, kept=kept)
+        said = [*kept, *(f"{workload}: {why}" for workload, why in short.items())]
+        said.append(f"services came home in {took:.0f} s, {'late' if is_late else 'in time'}")
+        return TideResult(
+            step=TideStep.CAME_HOME, moment=moment, night=self._book.nights()[-1], said=tuple(said)
+        )  # fmt: skip
+
+    def _each(self, intents: Sequence[ObjectIntent], work: Callable[[ObjectIntent], None]) -> list[str]:
+        """Do something to every object; which refused it, one sentence each."""
+        refused = []
+        for intent in intents:
+            try:
+                work(intent)
+            except Refused as exc:
+                refused.append(str(exc))
+        return refused
+
+    def _await_services(self) -> dict[WorkloadId, str]:
+        waited = 0.0
+        short = replicas_short(self._plan.schedule, self._tools.reader)
+        while short and waited < self._policy.home_seconds_max:
+            self._wait(self._policy.poll_seconds)
+            waited += self._policy.poll_seconds
+            short = replicas_short(self._plan.schedule, self._tools.reader)
+        return short
+
+    def _wait(self, seconds: float) -> None:
+        """Let time pass in pieces that the lease outlives."""
+        left = seconds
+        while left > 0:
+            self._tools.take_lease()
+            piece = min(left, self._policy.poll_seconds)
+            self._tools.pause(piece)
+            left -= piece
+
+    def _scheduled_cards(self) -> frozenset[str]:
+        return frozenset(str(card) for entry in self._plan.schedule for card in entry.frees)
+
+    def _freed(self) -> frozenset[str]:
+        """Cards of the schedule that nobody holds now."""
+        held = {part.card for seat in self._tools.snapshot().seats.values() for part in seat.slices}
+        return self._scheduled_cards() - {str(card) for card in held if card is not None}

@@ -1,0 +1,136 @@
+"""How many replicas a service has at night, written where whoever scales it looks: the autoscaler first.
+
+Beside an autoscaler only its lower bound is lowered (`HorizontalPodAutoscaler` of autoscaling/v2: `spec.minReplicas`;
+KEDA's `ScaledObject`: `spec.minReplicaCount`), so it scales in as far as demand lets it and out again when demand comes
+back in the night: the tide never fights it. Without one the owner's `spec.replicas` is set. A service that is asked for
+more right now than the night's forecast said keeps what it has.
+
+Sources: kubernetes/api:autoscaling/v2/types.go; kedacore/keda:apis/keda/v1alpha1/scaledobject_types.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from enforcer.cluster import ClusterReader
+from enforcer.manifest import Manifest, field_of, workload_parts
+from enforcer.record.journal import FieldIntent, ObjectIntent
+from fleet.decisions import ScheduledReplicas
+from fleet.inventory import OPT_OUT_LABEL, WARM_REPLICAS_LABEL, WorkloadId
+
+_AUTOSCALERS = (("ScaledObject", "spec.minReplicaCount"), ("HorizontalPodAutoscaler", "spec.minReplicas"))
+"""Kind and its lower bound. KEDA first: it keeps a HorizontalPodAutoscaler of its own and undoes what others write."""
+_WARM_DIGITS_MAX = 9
+"""Of a number that a tenant wrote; an annotation may have a quarter of a million."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NightScale:
+    """What becomes of the scheduled services.
+
+    Attributes:
+        intents: one per service that steps back.
+        left: services that keep what they have, each with the reason.
+    """
+
+    intents: tuple[ObjectIntent, ...]
+    left: tuple[tuple[WorkloadId, str], ...]
+
+
+def night_scale(schedule: Sequence[ScheduledReplicas], reader: ClusterReader) -> NightScale:
+    """Who steps back now, and by which field.
+
+    Args:
+        schedule: the plan's windows.
+        reader: the cluster.
+
+    Raises:
+        Unavailable: it can't be reached.
+    """
+    intents: list[ObjectIntent] = []
+    left: list[tuple[WorkloadId, str]] = []
+    for entry in schedule:
+        namespace, kind, name = workload_parts(entry.workload)
+        owner = reader.get(kind, namespace, name)
+        if owner is None:
+            left.append((entry.workload, "it is gone"))
+            continue
+        why = _refusal(owner, entry.replicas)
+        scalers = _autoscalers(reader, namespace, kind, name)
+        wanted = max((int(field_of(scaler, "status.desiredReplicas") or "0") for scaler, _ in scalers), default=0)
+        if why is None and wanted > entry.replicas:
+            why = f"its autoscaler wants {wanted} now, the night's forecast was {entry.replicas}"
+        if why is not None:
+            left.append((entry.workload, why))
+            continue
+        target, field = scalers[0] if scalers else (owner, "spec.replicas")
+        intent = _lowered(target, field, entry.replicas)
+        if intent is None:
+            left.append((entry.workload, f"it has no more than {entry.replicas} replicas anyway"))
+        else:
+            intents.append(intent)
+    return NightScale(intents=tuple(intents), left=tuple(left))
+
+
+def replicas_short(schedule: Sequence[ScheduledReplicas], reader: ClusterReader) -> dict[WorkloadId, str]:
+    """Services that do not have all their replicas ready, with both numbers; gone ones are left out.
+
+    An autoscaler takes a while to follow its lower bound, so that counts where it is higher than what is asked for now.
+
+    Raises:
+        Unavailable: the cluster can't be reached.
+    """
+    short = {}
+    for entry in schedule:
+        namespace, kind, name = workload_parts(entry.workload)
+        owner = reader.get(kind, namespace, name)
+        if owner is None:
+            continue
+        wanted = int(field_of(owner, "spec.replicas") or "1")
+        if wanted > 0:  # at 0 autoscalers rest
+            bounds = (field_of(*scaler) for scaler in _autoscalers(reader, namespace, kind, name))
+            wanted = max(wanted, *(int(bound or "0") for bound in bounds), 0)
+        ready = int(field_of(owner, "status.readyReplicas") or "0")
+        if ready < wanted:
+            short[entry.workload] = f"{ready} of {wanted} replicas are ready"
+    return short
+
+
+def _refusal(owner: Manifest, replicas: int) -> str | None:
+    metadata = owner["metadata"]
+    marks = {**(metadata.get("labels") or {}), **(metadata.get("annotations") or {})}
+    if marks.get(OPT_OUT_LABEL) == "true":
+        return f"its owner opted out ({OPT_OUT_LABEL})"
+    warm = marks.get(WARM_REPLICAS_LABEL, "0")
+    if not warm.isdecimal() or len(warm) > _WARM_DIGITS_MAX or int(warm) > replicas:
+        return f"{WARM_REPLICAS_LABEL}={warm[:20]} keeps more than {replicas} replicas warm"
+    return None
+
+
+def _autoscalers(reader: ClusterReader, namespace: str, kind: str, name: str) -> list[tuple[Manifest, str]]:
+    """Who scales a service, each with its lower bound; whoever is to be told comes first."""
+    return [
+        (scaler, bound)
+        for scaler_kind, bound in _AUTOSCALERS
+        for scaler in reader.list_objects(scaler_kind, namespace)
+        # KEDA takes a Deployment where no kind is named.
+        if (field_of(scaler, "spec.scaleTargetRef.kind") or "Deployment", field_of(scaler, "spec.scaleTargetRef.name"))
+        == (kind, name)
+    ]
+
+
+def _lowered(target: Manifest, field: str, replicas: int) -> ObjectIntent | None:
+    old = field_of(target, field)
+    # The API server fills in 1 where an HPA names no bound; KEDA takes 0, and then there is nothing to lower.
+    if int(old or ("0" if field == "spec.minReplicaCount" else "1")) <= replicas:
+        return None
+    metadata = target["metadata"]
+    return ObjectIntent(
+        kind=target["kind"],
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        resource_version=metadata["resourceVersion"],
+        recommendation="tide",
+        fields=(FieldIntent(field=field, old=old, new=str(replicas)),),
+    )

@@ -1,0 +1,335 @@
+"""The tide on the simulated cluster: out, in, home, in time; and what happens when something goes wrong on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import time, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from enforcer.manifest import field_of
+from enforcer.record.ledger import Ledger
+from enforcer.rollout.tools import Tools
+from enforcer.simulated.cluster import SimulatedCluster
+from enforcer.tide.admission import SAVE_BY_ANNOTATION, TIDE_LABEL
+from enforcer.tide.book import TideBook
+from enforcer.tide.calendar import TideCalendar
+from enforcer.tide.runner import TidePolicy, TideRunner, TideStep
+from fleet.decisions import ScheduledReplicas
+from fleet.errors import Refused
+from fleet.inventory import WorkloadId
+from tests.enforcer.builders import NOW, a_cluster, card_id, some_tools, standard_plan, where
+
+CALENDAR = TideCalendar(start=time(22, 30), end=time(7, 30), time_zone=ZoneInfo("UTC"))
+"""The cluster's clock begins at midnight: in the middle of a night."""
+SCHEDULE = tuple(
+    ScheduledReplicas(
+        workload=WorkloadId(f"team/Deployment/{name}"), replicas=1, start="22:30", end="07:30", time_zone="UTC",
+        frees=(card_id(card),),
+    )
+    for name, card in (("a", 1), ("b", 3))
+)  # fmt: skip
+QUEUE = {
+    "apiVersion": "kueue.x-k8s.io/v1beta1",
+    "kind": "ClusterQueue",
+    "metadata": {"name": "night", "namespace": ""},
+    "spec": {"stopPolicy": "Hold"},
+}
+
+
+class Crash(Exception):
+    """The process was killed here."""
+
+
+@dataclass
+class World:
+    """A cluster and its tide."""
+
+    cluster: SimulatedCluster
+    tools: Tools
+    book: TideBook
+
+    def runner(self, schedule: tuple[ScheduledReplicas, ...] = SCHEDULE) -> TideRunner:
+        policy = TidePolicy(save_seconds=60.0, home_seconds_max=600.0, queues=("night",))
+        return TideRunner(self.tools, self.book, replace(standard_plan(), schedule=schedule), CALENDAR, policy)
+
+    def value(self, kind: str, name: str, field: str, namespace: str = "team") -> str | None:
+        manifest = self.cluster.get(kind, namespace, name)
+        return None if manifest is None else field_of(manifest, field)
+
+    def replicas(self) -> tuple[str | None, str | None]:
+        return self.value("Deployment", "a", "spec.replicas"), self.value("Deployment", "b", "spec.replicas")
+
+    def night(self) -> None:
+        """Go out, all the way."""
+        for _ in range(5):
+            if self.runner().step().step is TideStep.ADMITTED:
+                return
+            self.cluster.pause(60.0)
+        raise AssertionError("low priority was never let in")
+
+    def until(self, hours: float) -> None:
+        self.cluster.pause(hours * 3600.0)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    cluster = a_cluster(tmp_path)
+    cluster.create(dict(QUEUE))
+    tools = some_tools(cluster, tmp_path)
+    return World(cluster=cluster, tools=tools, book=TideBook(Ledger(tmp_path / "tide.jsonl")))
+
+
+def test_services_step_back_low_priority_comes_in_and_all_is_given_back_in_time(world: World) -> None:
+    world.night()
+    assert world.replicas() == ("1", "1")
+    sitting = {pod for pod, place in where(world.cluster).items() if isinstance(place, tuple)}
+    assert sitting >= {"book-0", "train-0"}
+    assert len([pod for pod in sitting if pod.startswith(("a-", "b-"))]) == 2
+    (night,) = world.book.nights()
+    assert set(night.freed) == {card_id(1), card_id(3)}
+    assert world.value("ClusterQueue", "night", "spec.stopPolicy", "") == "None"
+    assert world.runner().step().step is TideStep.NOTHING
+    world.until(6.6)
+    home = world.runner().step()
+    assert home.step is TideStep.CAME_HOME
+    assert "in time" in home.said[-1]
+    assert world.replicas() == ("2", "2")
+    assert world.value("ClusterQueue", "night", "spec.stopPolicy", "") == "Hold"
+    assert len([place for place in where(world.cluster).values() if isinstance(place, tuple)]) == 8
+    world.until(1.0)
+    assert world.runner().step().step is TideStep.NOTHING
+
+
+def test_marked_job_works_at_night_and_is_asked_to_save(world: World) -> None:
+    job = world.cluster.get("Job", "team", "train")
+    assert job is not None
+    job["metadata"].setdefault("labels", {})[TIDE_LABEL] = "night"
+    job["spec"]["suspend"] = True
+    world.cluster.create(job)
+    world.night()
+    assert world.value("Job", "train", "spec.suspend") == "false"
+    world.until(6.6)
+    assert world.runner().step().step is TideStep.CAME_HOME
+    assert world.value("Job", "train", "spec.suspend") == "true"
+    assert (world.value("Job", "train", f"metadata.annotations[{SAVE_BY_ANNOTATION}]") or "").startswith(
+        "2026-01-12T06:"
+    )
+    assert any(event[4] == "GputideTide" for event in world.cluster.events())
+
+
+def test_autoscaler_is_lowered_and_never_fought(world: World) -> None:
+    world.cluster.create(autoscaler("a", low=2, wanted=1))
+    world.cluster.create(autoscaler("b", low=2, wanted=2))
+    result = world.runner().step()
+    assert world.value("HorizontalPodAutoscaler", "a", "spec.minReplicas") == "1"
+    # Its replicas are the autoscaler's business.
+    assert world.value("Deployment", "a", "spec.replicas") == "2"
+    # b is asked for more than the night's forecast.
+    assert world.value("HorizontalPodAutoscaler", "b", "spec.minReplicas") == "2"
+    assert any("wants 2 now" in text for text in result.said)
+    world.until(6.6)
+    world.runner().step()
+    assert world.value("HorizontalPodAutoscaler", "a", "spec.minReplicas") == "2"
+
+
+def autoscaler(name: str, *, low: int, wanted: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": name, "namespace": "team"},
+        "spec": {"minReplicas": low, "scaleTargetRef": {"kind": "Deployment", "name": name}},
+        "status": {"desiredReplicas": wanted},
+    }
+
+
+@pytest.mark.parametrize(
+    ("mark", "said"),
+    [({"gputide.io/opt-out": "true"}, "opted out"), ({"gputide.io/min-replicas-warm": "2"}, "warm")],
+)
+def test_service_that_says_no_keeps_what_it_has(world: World, mark: dict[str, str], said: str) -> None:
+    owner = world.cluster.get("Deployment", "team", "a")
+    assert owner is not None
+    owner["metadata"].setdefault("annotations", {}).update(mark)
+    world.cluster.create(owner)
+    result = world.runner().step()
+    assert any(said in text for text in result.said)
+    assert world.value("Deployment", "a", "spec.replicas") == "2"
+
+
+def test_abort_gives_everything_back_at_once_and_the_night_is_over(world: World) -> None:
+    world.night()
+    assert world.runner().abort("ada").step is TideStep.CAME_HOME
+    assert world.replicas() == ("2", "2")
+    world.cluster.pause(60.0)
+    assert world.runner().step().said == ("this night is over",)
+    with pytest.raises(Refused, match="no night is under way"):
+        world.runner().abort("ada")
+
+
+@pytest.mark.parametrize("place", range(12))
+def test_crash_at_any_step_is_gone_on_from(world: World, place: int) -> None:
+    steps = 0
+
+    def crash(_: str) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == place + 1:
+            raise Crash
+
+    world.tools.step = crash
+    for hours in (0.0, 0.1, 6.6, 0.0):
+        world.until(hours)
+        for _ in range(3):
+            try:
+                world.runner().step()
+            except Crash:
+                world.tools.lease.release(world.tools.holder)
+    assert world.replicas() == ("2", "2")
+    assert world.value("ClusterQueue", "night", "spec.stopPolicy", "") == "Hold"
+    assert not any(night.is_open for night in world.book.nights())
+    assert len([place for place in where(world.cluster).values() if isinstance(place, tuple)]) == 8
+
+
+def test_frozen_cluster_does_not_go_out_and_comes_home_nevertheless(world: World) -> None:
+    freeze = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "gputide-freeze", "namespace": "gputide"}}
+    world.cluster.create({**freeze})
+    with pytest.raises(Refused, match="freezes it"):
+        world.runner().step()
+    assert world.replicas() == ("2", "2")
+    world.cluster.delete("ConfigMap", "gputide", "gputide-freeze")
+    world.night()
+    world.cluster.create({**freeze})
+    world.until(6.6)
+    assert world.runner().step().step is TideStep.CAME_HOME
+    assert world.replicas() == ("2", "2")
+
+
+def test_what_somebody_changed_in_the_night_is_kept_and_told(world: World) -> None:
+    world.night()
+    owner = world.cluster.get("Deployment", "team", "a")
+    assert owner is not None
+    owner["spec"]["replicas"] = 3
+    world.cluster.create(owner)
+    world.until(6.6)
+    home = world.runner().step()
+    assert world.value("Deployment", "a", "spec.replicas") == "3"
+    assert any("team/Deployment/a" in text for text in home.said)
+
+
+def test_lead_grows_with_what_giving_back_took(world: World) -> None:
+    least = timedelta(minutes=10)
+    assert world.book.lead(least) == least
+    world.night()
+    world.until(6.6)
+    world.runner().step()
+    (night,) = world.book.nights()
+    assert night.gave_back_after_seconds is not None
+    world.book.end("p", world.cluster.now(), seconds=4000.0, is_late=True, kept=())
+    assert world.book.lead(least) == timedelta(seconds=5000)
+
+
+def test_bound_of_a_scaled_object_is_lowered_and_not_the_one_that_keda_keeps(world: World) -> None:
+    scaled = {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": {"name": "a", "namespace": "team"},
+        "spec": {"minReplicaCount": 2, "scaleTargetRef": {"name": "a"}},
+    }
+    world.cluster.create(scaled)
+    kept = autoscaler("a", low=2, wanted=1)
+    kept["metadata"]["name"] = "keda-hpa-a"
+    world.cluster.create(kept)
+    world.runner().step()
+    assert world.value("ScaledObject", "a", "spec.minReplicaCount") == "1"
+    assert world.value("HorizontalPodAutoscaler", "keda-hpa-a", "spec.minReplicas") == "2"
+
+
+def test_demand_that_keda_sees_keeps_a_service_as_it_is(world: World) -> None:
+    scaled = {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": {"name": "a", "namespace": "team"},
+        "spec": {"minReplicaCount": 2, "scaleTargetRef": {"name": "a"}},
+    }
+    world.cluster.create(scaled)
+    kept = autoscaler("a", low=2, wanted=2)
+    kept["metadata"]["name"] = "keda-hpa-a"
+    world.cluster.create(kept)
+    assert any("wants 2 now" in text for text in world.runner().step().said)
+    assert world.value("ScaledObject", "a", "spec.minReplicaCount") == "2"
+
+
+def test_service_is_short_until_it_has_what_its_autoscaler_must_give_it(world: World) -> None:
+    world.cluster.create(autoscaler("a", low=3, wanted=3))
+    assert world.runner().short() == {WorkloadId("team/Deployment/a"): "2 of 3 replicas are ready"}
+
+
+def test_number_beyond_all_bounds_on_a_service_keeps_it_as_it_is(world: World) -> None:
+    owner = world.cluster.get("Deployment", "team", "a")
+    assert owner is not None
+    owner["metadata"].setdefault("annotations", {})["gputide.io/min-replicas-warm"] = "9" * 5000
+    world.cluster.create(owner)
+    assert any("warm" in text for text in world.runner().step().said)
+
+
+@dataclass
+class Denying:
+    """A cluster whose admission denies changes of some objects."""
+
+    cluster: SimulatedCluster
+    denied: set[str]
+
+    def patch(self, kind: str, namespace: str, name: str, fields: Any, resource_version: str) -> str:
+        if f"{kind}/{name}" in self.denied:
+            raise Refused(f"cannot change {kind} {namespace}/{name}: admission denied it")
+        return self.cluster.patch(kind, namespace, name, fields, resource_version)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.cluster, name)
+
+
+def test_job_that_nobody_may_change_keeps_no_service_from_coming_home(world: World) -> None:
+    job = world.cluster.get("Job", "team", "train")
+    assert job is not None
+    job["metadata"].setdefault("labels", {})[TIDE_LABEL] = "night"
+    job["spec"]["suspend"] = True
+    world.cluster.create(job)
+    world.night()
+    denying = Denying(cluster=world.cluster, denied={"Job/train", "Deployment/b"})
+    world.tools.writer = denying
+    world.until(6.6)
+    result = world.runner().step()
+    assert world.replicas() == ("2", "1")
+    assert world.value("ClusterQueue", "night", "spec.stopPolicy", "") == "Hold"
+    # What could not be given back is not given up.
+    assert result.step is TideStep.WAITS
+    assert any("admission denied it" in text for text in result.said)
+    denying.denied.clear()
+    assert world.runner().step().step is TideStep.CAME_HOME
+    assert world.replicas() == ("2", "2")
+    assert world.value("Job", "train", "spec.suspend") == "true"
+
+
+def test_job_that_nobody_may_change_keeps_no_queue_closed(world: World) -> None:
+    job = world.cluster.get("Job", "team", "train")
+    assert job is not None
+    job["metadata"].setdefault("labels", {})[TIDE_LABEL] = "night"
+    job["spec"]["suspend"] = True
+    world.cluster.create(job)
+    world.tools.writer = Denying(cluster=world.cluster, denied={"Job/train"})
+    world.night()
+    assert world.value("ClusterQueue", "night", "spec.stopPolicy", "") == "None"
+
+
+def test_night_does_not_begin_by_an_old_forecast_and_comes_home_by_it(world: World) -> None:
+    old = replace(standard_plan(), schedule=SCHEDULE, created_at=NOW - timedelta(days=15))
+    with pytest.raises(Refused, match=r"15 days old, tide\.plan_age_days_max=14"):
+        TideRunner(world.tools, world.book, old, CALENDAR, TidePolicy()).step()
+    assert world.book.nights() == ()
+    world.night()
+    world.until(6.6)
+    assert TideRunner(world.tools, world.book, old, CALENDAR, TidePolicy()).step().step is TideStep.CAME_HOME
