@@ -72,9 +72,9 @@ def plan_answer(plan: Plan) -> Answer:
                 f"{format_count(totals.spare_cards)} spare, moves {format_count(totals.moves)} pods"
             ),
             (
-                f"saves {saving_text(totals.saving_per_week, plan.currency)} a week; predicted violation "
-                f"{format_percent(totals.predicted_violation_ratio, digits=2)} (risk {plan.risk.value}); made from "
-                f"{format_time(plan.history.since)} to {format_time(plan.history.until)}, coverage "
+                f"saves {saving_text(totals.saving_per_week, plan.currency)} a week{_per_move(plan)}; predicted "
+                f"violation {format_percent(totals.predicted_violation_ratio, digits=2)} (risk {plan.risk.value}); "
+                f"made from {format_time(plan.history.since)} to {format_time(plan.history.until)}, coverage "
                 f"{format_percent(plan.history.coverage_ratio, digits=1)}; expires {format_time(plan.expires_at)}"
             ),
         ),
@@ -109,7 +109,30 @@ def plan_answer(plan: Plan) -> Answer:
         ),
         footnotes=(
             *(f"withheld: {item.kind.value}: {item.detail}" for item in plan.withheld),
+            *_proof(plan),
+            *_calibration(plan),
             f"next: gputide explain ID · gputide plan diff --plan {plan.plan_id} · gputide plan approve",
+        ),
+    )
+
+
+def _proof(plan: Plan) -> tuple[str, ...]:
+    """How much any packing could free beyond the plan's, where that was proven."""
+    beyond = next((point.cards_beyond_max for point in plan.frontier if point.is_chosen), None)
+    if beyond is None:
+        return ()
+    cards = "not one card" if beyond == 0 else f"at most {beyond} card{'s' if beyond > 1 else ''}"
+    return (f"packing: of the pods that share, no other packing as harmless frees more: {cards} (proven)",)
+
+
+def _calibration(plan: Plan) -> tuple[str, ...]:
+    """What earlier plans taught of forecasts, where they taught anything."""
+    if plan.calibration_ratio == 1.0:
+        return ()
+    return (
+        (
+            f"calibration: earlier plans of {plan.cluster} harmed more than foretold, so forecasts of harm are "
+            f"multiplied by {plan.calibration_ratio:.2f}"
         ),
     )
 
@@ -158,6 +181,17 @@ def outcome_answer(outcome: Outcome, currency: str) -> Answer:
             ),
         ),
     )
+
+
+def _per_move(plan: Plan) -> str:
+    """What one moved pod brings: nothing to say where nobody moves."""
+    saving, moves = plan.totals.saving_per_week, plan.totals.moves
+    if moves == 0 or saving.amortised is None:
+        return ""
+    each = Saving(
+        amortised=saving.amortised / moves, marginal=None if saving.marginal is None else saving.marginal / moves
+    )
+    return f", {saving_text(each, plan.currency)} per moved pod"
 
 
 def saving_text(saving: Saving, currency: str) -> str:

@@ -19,9 +19,9 @@ from gputide.clock import read_replay_clock
 from gputide.data_folder import open_data_folder
 from gputide.replay import replay
 from gputide.wiring import load_history
-from recommender.packer import PackingProblem
-from recommender.packer_exact import ExactPacker, pack_slots_exactly
-from recommender.placement_online import FreeNodes, PodKinds, cards_for, place_arrivals, placement_scores
+from recommender.online.placement import FreeNodes, PodKinds, cards_for, place_arrivals, placement_scores
+from recommender.packing.exact import ExactPacker, pack_slots_exactly
+from recommender.packing.packer import PackingProblem
 from recommender.planner import make_plan
 
 DAYS = 3

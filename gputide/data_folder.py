@@ -76,6 +76,21 @@ class DataFolder:
         return self.path / "weeks"
 
     @property
+    def agent(self) -> Path:
+        """What the node agent keeps: who sleeps, the last orders, its acts."""
+        return self.path / "agent"
+
+    @property
+    def tide(self) -> Path:
+        """The hash-chained ledger of the tide's nights."""
+        return self.path / "tide.jsonl"
+
+    @property
+    def probes(self) -> Path:
+        """What probes measured, one signed JSON file per node and backend."""
+        return self.path / "probes"
+
+    @property
     def freeze(self) -> Path:
         """Stops every change while it exists."""
         return self.path / "freeze"

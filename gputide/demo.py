@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from analyzer.profile import profile_fleet
-from enforcer.undo import Undo
+from enforcer.rollout.undo import Undo
 from enforcer.verify import verify
 from exporter.synthetic import write_synthetic_fleet
 from exporter.trace import open_trace
@@ -26,7 +26,7 @@ from fleet.documents import seal_plan
 from fleet.errors import NotEnoughData
 from fleet.outcomes import Outcome
 from fleet.profiles import CardState, Profiles
-from fleet.settings import Settings
+from fleet.settings import ClusterChoice, Settings
 from fleet.usage import History
 from gputide.clock import read_replay_clock
 from gputide.data_folder import DataFolder, open_data_folder, writing
@@ -108,6 +108,9 @@ def run_demo(path: Path, settings: Settings, *, started: Callable[[str], None], 
     Raises:
         Corrupt: the folder holds something else, or can't be written.
     """
+    # Whatever cluster the settings choose elsewhere: the demo's own is the one that it may do with as it likes.
+    enforcer = settings.enforcer.model_copy(update={"cluster": ClusterChoice.SIMULATED})
+    settings = settings.model_copy(update={"enforcer": enforcer})
     if path.exists():
         # Only a folder that carries our stamp is removed; `open_data_folder` raises on any other.
         open_data_folder(path, create=True)
@@ -168,7 +171,7 @@ def _plan(folder: DataFolder, settings: Settings, profiles: Profiles) -> Plan:
         now=_now(folder),
     )
     sealed = seal_plan(plan)
-    keep_plan(folder, sealed)
+    keep_plan(folder, settings, sealed)
     return sealed
 
 
@@ -201,8 +204,7 @@ def _verify(folder: DataFolder, settings: Settings, plan: Plan) -> Outcome:
 def _undo(folder: DataFolder, settings: Settings, plan: Plan) -> str:
     with open_enforcer(folder, settings, _now(folder), on_progress=lambda _news: None) as enforcer:
         result = Undo(enforcer.tools).undo(plan.plan_id)
-    kept = f", {len(result.kept)} things kept as somebody changed them" if result.kept else ""
-    return f"{len(result.workloads)} workloads are as they were{kept}"
+    return "; ".join((f"{len(result.workloads)} workloads are as they were", *result.kept))
 
 
 def _replayed_words(done: Replayed) -> str:

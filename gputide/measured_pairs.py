@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 
 from fleet.errors import Misconfigured
-from recommender.interference import SPEED_RATIO_MAX, MeasuredPair, Subject
+from recommender.harm.interference import SPEED_RATIO_MAX, MeasuredPair, Subject
 
 BYTES_MAX = 64 * 2**20
 _NEEDED = ("victim", "aggressor", "speed_ratio")

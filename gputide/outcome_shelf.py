@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dashboards.queries import LedgerEntry
-from enforcer.ledger import Entry, Ledger
+from enforcer.record.ledger import Entry, Ledger
 from fleet.documents import outcome_document, outcome_of
 from fleet.durable import write_durably
 from fleet.errors import Corrupt

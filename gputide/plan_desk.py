@@ -7,16 +7,18 @@ from collections.abc import Callable
 from datetime import datetime
 
 from dashboards.queries import ObjectDiff, PlanEntry
-from enforcer.cluster_simulated import SimulatedCluster
-from enforcer.freeze import frozen_by
-from enforcer.guard import Guard, GuardPolicy
-from enforcer.journal import StageState
 from enforcer.preview import preview
+from enforcer.record.journal import StageState
+from enforcer.safety.freeze import frozen_by
+from enforcer.safety.guard import Guard
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.settings import Settings
 from gputide.data_folder import DataFolder, writing
-from gputide.wiring import backend, journal, plan_store
+from gputide.guard_policy import guard_policy
+from gputide.wiring import journal, plan_store
+from gputide.wiring_backend import backend
+from gputide.wiring_cluster import moment_of_change, open_cluster
 
 
 class StoredPlanDesk:
@@ -57,11 +59,10 @@ class StoredPlanDesk:
     def preview(self, plan_id: str, stages: tuple[int, ...]) -> tuple[ObjectDiff, ...]:
         """What the stages would change, asked of the cluster without changing anything."""
         plan = plan_store(self._folder).get(plan_id)
-        cluster = SimulatedCluster.open(self._folder.cluster)
-        try:
-            found = preview(plan, cluster, backend(self._settings, self._now()), stages or None)
-        finally:
-            cluster.close()
+        with open_cluster(self._folder, self._settings) as cluster:
+            moment = moment_of_change(cluster, self._now())
+            runs = journal(self._folder).runs(plan.plan_id)
+            found = preview(plan, cluster, backend(self._settings, moment), stages or None, runs)
         return tuple(
             ObjectDiff(
                 kind=item.kind,
@@ -104,7 +105,8 @@ class StoredPlanDesk:
         if not left:
             return "every approved stage is applied" if applied else "approve at least one stage first"
         try:
-            Guard(GuardPolicy(freeze_file=self._folder.freeze)).check_plan(plan, left, approved, self._now())
+            guard = Guard(guard_policy(self._settings, self._folder))
+            guard.check_plan(plan, left, plan_store(self._folder).approvals(plan.plan_id), self._now())
         except Refused as exc:
             return str(exc)
         return None

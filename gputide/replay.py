@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from enforcer.cluster_simulated import ReplayMark, SeatState, SimulatedCluster, SimulatedSeat
+from enforcer.simulated.cluster import ReplayMark, SeatState, SimulatedCluster, SimulatedSeat
 from exporter.reader import Block
 from exporter.reader_replay import ReplayReader
 from exporter.seating import Seat
@@ -284,6 +284,7 @@ def _seat(place: SimulatedSeat) -> Seat:
         is_oversubscribed=place.is_oversubscribed,
         since=place.since,
         is_anew=place.is_remade,
+        pod=place.name if place.name not in ("", place.pod) else None,
     )
 
 

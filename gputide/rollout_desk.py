@@ -8,9 +8,9 @@ from dataclasses import replace
 from datetime import datetime
 
 from dashboards.queries import ObjectProgress, RolloutPhase, RolloutProgress, UndoPreview
-from enforcer.journal import StageRecord, StageState
-from enforcer.progress import Progress, ProgressPhase
-from enforcer.undo import Undo
+from enforcer.record.journal import StageRecord, StageState
+from enforcer.rollout.progress import Progress, ProgressPhase
+from enforcer.rollout.undo import Undo
 from fleet.errors import GputideError, Refused
 from fleet.outcomes import ChangePhase
 from fleet.settings import Settings
@@ -55,7 +55,7 @@ class BackgroundRollouts:
         """Start the approved stages, canary first."""
         store = plan_store(self._folder)
         plan = store.get(plan_id)
-        approved = sorted(store.approved_stages(plan.plan_id))
+        approved = store.approvals(plan.plan_id)
 
         def work() -> None:
             with (
@@ -90,12 +90,14 @@ class BackgroundRollouts:
     def undo_preview(self, plan_id: str) -> UndoPreview:
         """What an undo would restore and keep."""
         with open_enforcer(self._folder, self._settings, self._now(), on_progress=_unheard) as enforcer:
-            record = Undo(enforcer.tools).preview(plan_id)
+            hands = Undo(enforcer.tools)
+            record = hands.preview(plan_id)
+            keeps = hands.kept_now(record)
         taken = {part.card for move in record.moves for part in move.old}
         held = {part.card for move in record.moves for part in move.new}
         return UndoPreview(
             restores=tuple(f"{intent.kind} {intent.namespace}/{intent.name}" for intent in record.objects),
-            keeps=(),
+            keeps=keeps,
             cards_taken=len(taken - held),
         )
 

@@ -81,10 +81,11 @@ class Played:
         moves: pods moved.
         grown: slices that were raised in place.
         used: counted cards in use, (cards, steps), bool.
-        left: compute that high and normal priority leave on each card, (cards, steps).
+        left: compute that all pods together leave on each card, (cards, steps).
         free_bytes: framebuffer that nobody on the card needs, (cards, steps).
         capacity_bytes: framebuffer of each card.
         model: number of each card's model.
+        seat: card of each row at the end of each step, (rows, steps).
     """
 
     cards_before: int
@@ -105,6 +106,7 @@ class Played:
     free_bytes: NDArray[np.float32]
     capacity_bytes: NDArray[np.float64]
     model: NDArray[np.int64]
+    seat: NDArray[np.int32]
 
     @property
     def saved_ratio(self) -> float:
@@ -162,6 +164,7 @@ class _Game:
         self._used = np.zeros((cards, stage.steps), bool)
         self._left = np.ones((cards, stage.steps), np.float32)
         self._free_bytes = np.zeros((cards, stage.steps), np.float32)
+        self._seat = np.zeros((rows, stage.steps), np.int32)
         self._need = np.nan_to_num(stage.demand.need_bytes[:, stage.past :])
 
     def _lay_out_cards(self) -> None:
@@ -252,6 +255,7 @@ class _Game:
             free_bytes=self._free_bytes,
             capacity_bytes=self._capacity,
             model=self._model,
+            seat=self._seat,
         )
 
     def _fare(self, step: int) -> Fare:
@@ -388,7 +392,8 @@ class _Game:
     def _record(self, step: int) -> None:
         stage, cards = self._stage, len(self._capacity)
         demand = np.nan_to_num(stage.coming[:, step])
-        total = np.bincount(self._card, np.where(stage.is_low, 0.0, demand), cards)
+        total = np.bincount(self._card, demand, cards)
         self._used[:, step] = self._cards_in_use() & self._is_counted
         self._left[:, step] = np.maximum(0.0, 1.0 - total)
+        self._seat[:, step] = self._card
         self._free_bytes[:, step] = self._capacity - np.bincount(self._card, self._need[:, step], cards)

@@ -21,6 +21,7 @@ from fleet.relief import LOAD_BYTES_PER_SECOND
 from fleet.settings import Settings
 from fleet.usage import History
 from gputide.simulate import Played, Reaction, Replan, play
+from gputide.simulate_card_past import CardPast
 from gputide.simulate_harvest import Harvest, HarvestRules, harvest
 from gputide.simulate_stage import DAY_SECONDS, Opening, Stage, opening_of_plan, whole_cards
 from recommender.demand import Demand, demand_of
@@ -146,10 +147,10 @@ def perform(policy: Policy, stage: Stage, table: Table) -> Performance:
     """Play one policy on one stage."""
     if policy is Policy.IDLE_CULLER:
         played, idle = _culled(stage, table)
-        return _performance(policy, stage, table, played, _harvested(played, idle, table, stage, shares=False))
+        return _performance(policy, stage, table, played, harvested(played, idle, table, stage, shares=False))
     if policy is Policy.TIDE_TABLE:
         played, idle = _tidal(stage, table)
-        return _performance(policy, stage, table, played, _harvested(played, idle, table, stage, shares=False))
+        return _performance(policy, stage, table, played, harvested(played, idle, table, stage, shares=False))
     opening = opening_of(policy, stage, table)
     reaction = table.reaction if policy is not Policy.WHOLE_CARDS else None
     replan = None
@@ -161,7 +162,7 @@ def perform(policy: Policy, stage: Stage, table: Table) -> Performance:
         )
     played = play(stage, opening, reaction, replan)
     idle = played.cards_peak - played.used.sum(axis=0)
-    got = _harvested(played, idle, table, stage, shares=policy is not Policy.WHOLE_CARDS)
+    got = harvested(played, idle, table, stage, shares=policy is not Policy.WHOLE_CARDS)
     return _performance(policy, stage, table, played, got, reaction, opening.predicted_violation_ratio)
 
 
@@ -276,12 +277,21 @@ def _tidal(stage: Stage, table: Table) -> tuple[Played, NDArray[np.int64]]:
     return replace(played, moves=back), idle
 
 
-def _harvested(played: Played, idle: NDArray[np.int64], table: Table, stage: Stage, *, shares: bool) -> Harvest:
+def harvested(played: Played, idle: NDArray[np.int64], table: Table, stage: Stage, *, shares: bool) -> Harvest:
+    """What low priority got beside a play.
+
+    Args:
+        played: the play.
+        idle: whole cards that are paid for and empty, (steps,).
+        table: what a worker is like, and how many wait.
+        stage: what was played.
+        shares: True where workers may sit beside others.
+    """
     is_shared = played.used if shares else np.zeros_like(played.used)
     free = played.free_bytes / np.maximum(1.0, played.capacity_bytes)[:, None]
     return harvest(
         played.left, free.astype(np.float32), is_shared, idle.astype(np.int64), table.wanted,
-        step_seconds=stage.step_seconds, rules=table.harvest,
+        step_seconds=stage.step_seconds, rules=table.harvest, seen=CardPast(stage, played) if shares else None,
     )  # fmt: skip
 
 

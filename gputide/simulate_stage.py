@@ -40,7 +40,7 @@ class Stage:
         is_fixed: pods that nobody may move at run time: opted out, isolated from others, latency-critical, with several
             cards or a hardware slice.
         capacity_bytes: framebuffer of each row's card.
-        model: number of each row's card model.
+        model: number of each row's card model; cards of one name and two sizes are two models.
         models: names of the card models.
     """
 
@@ -169,8 +169,8 @@ def stage_of(known: History, whole: History) -> Stage:
     """
     demand = demand_of(whole)
     past = known.slices.steps
-    names = sorted({grant.card_model for grant in demand.grants})
-    number = {name: index for index, name in enumerate(names)}
+    models = sorted({(grant.card_model, grant.framebuffer_bytes) for grant in demand.grants})
+    number = {model: index for index, model in enumerate(models)}
     is_long = np.array([grant.workload_kind in JUDGED_KINDS for grant in demand.grants], bool)
     return Stage(
         known=known,
@@ -182,8 +182,8 @@ def stage_of(known: History, whole: History) -> Stage:
         is_low=np.array([grant.priority is Priority.LOW for grant in demand.grants], bool),
         is_fixed=_fixed(demand.grants),
         capacity_bytes=np.array([grant.framebuffer_bytes for grant in demand.grants], float),
-        model=np.array([number[grant.card_model] for grant in demand.grants], np.int64),
-        models=tuple(names),
+        model=np.array([number[grant.card_model, grant.framebuffer_bytes] for grant in demand.grants], np.int64),
+        models=tuple(name for name, _ in models),
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from enforcer.cluster_simulated import SimulatedCluster
 from enforcer.preview import StagePreview, preview
 from fleet.decisions import Plan
 from fleet.documents import document
@@ -14,7 +13,9 @@ from fleet.settings import Settings
 from fleet.units import format_count
 from gputide.data_folder import DataFolder
 from gputide.output import Answer, Listing
-from gputide.wiring import backend
+from gputide.wiring import journal
+from gputide.wiring_backend import backend
+from gputide.wiring_cluster import moment_of_change, open_cluster, rehearsal
 
 DIFF_LINES_MAX = 400
 """Lines of diff on a terminal; `--format json` holds all."""
@@ -39,11 +40,10 @@ def chosen_stages(plan: Plan, stages: Sequence[int] | None) -> tuple[int, ...]:
 
 def preview_of(folder: DataFolder, settings: Settings, now: datetime, plan: Plan, stages: Sequence[int]) -> Answer:
     """What stages would change in the cluster as it stands; changes nothing."""
-    cluster = SimulatedCluster.open(folder.cluster)
-    try:
-        found = preview(plan, cluster, backend(settings, now), stages)
-    finally:
-        cluster.close()
+    with open_cluster(folder, settings) as cluster:
+        runs = journal(folder).runs(plan.plan_id)
+        moment = moment_of_change(cluster, now)
+        found = preview(plan, cluster, backend(settings, moment), stages, runs, rehearse=rehearsal(cluster))
     return Answer(
         document={"plan_id": plan.plan_id, "stages": document(found)},
         headline=(

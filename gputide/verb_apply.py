@@ -6,14 +6,15 @@ from typing import Annotated
 
 import typer
 
-from enforcer.freeze import freeze as freeze_all
-from enforcer.freeze import lift
-from enforcer.journal import StageState
-from enforcer.rollout import StageResult
+from enforcer.record.journal import StageState
+from enforcer.rollout.stages import StageResult
+from enforcer.safety.freeze import freeze as freeze_all
+from enforcer.safety.freeze import lift
 from fleet.decisions import Plan
 from fleet.documents import document
-from fleet.errors import Refused
+from fleet.errors import Misconfigured, Refused
 from gputide.data_folder import writing
+from gputide.emitting import EmitForm, emit
 from gputide.options import ByOption, FormatOption, OutputOption, PlanOption, StageOption, YesOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import session_of
@@ -33,6 +34,10 @@ def apply(
     freeze: Annotated[
         bool | None, typer.Option("--freeze/--no-freeze", help="Stop every change at once, or lift that.")
     ] = None,
+    emit_form: Annotated[
+        EmitForm | None,
+        typer.Option("--emit", help="Change nothing and write files to the folder (for git: the repository) of -o."),
+    ] = None,
     form: FormatOption = Format.TABLE,
     output: OutputOption = None,
 ) -> None:
@@ -48,6 +53,11 @@ def apply(
         return
     chosen = chosen_plan(folder, plan)
     stages = chosen_stages(chosen, stage)
+    if emit_form is not None:
+        if yes:
+            raise Misconfigured("cannot --emit and apply at once: leave out --yes, or --emit")
+        typer.echo(emit(folder, session.settings, now, chosen, stages, form=emit_form, target=output))
+        return
     if not yes:
         preview = preview_of(folder, session.settings, now, chosen, stages)
         print_answer(preview, form=form, target=output)
@@ -62,7 +72,7 @@ def apply(
             chosen,
             stages,
             by=by if by is not None else who(),
-            approved=sorted(store.approved_stages(chosen.plan_id)),
+            approved=store.approvals(chosen.plan_id),
             fingerprint=store.fingerprint(chosen.plan_id),
         )
     print_answer(_answer(chosen, results), form=form, target=output)

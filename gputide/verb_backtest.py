@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 
-from fleet.capabilities import capabilities_of
 from fleet.documents import document
 from fleet.errors import Misconfigured
 from fleet.units import format_percent
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, print_answer
+from gputide.probe_shelf import measured_capability
 from gputide.session import session_of
 from gputide.wiring import load_history
 from recommender.backtest import BacktestScore
@@ -43,7 +43,7 @@ def backtest(
         train_days=train_days,
         test_days=test_days,
         settings=session.settings,
-        capability=capabilities_of(session.settings.enforcer.backend),
+        capability=measured_capability(session.folder(), session.settings),
         folds=folds,
     )
     by_rule: dict[str, list[BacktestScore]] = defaultdict(list)

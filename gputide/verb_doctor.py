@@ -16,10 +16,12 @@ from fleet.errors import EXIT_FINDINGS, GputideError
 from fleet.schema import Measure
 from fleet.usage import History
 from gputide.data_folder import DataFolder
+from gputide.node_backends import read_node_backends
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import Session, session_of
 from gputide.wiring import journal, load_history
+from gputide.wiring_cluster import is_known, open_cluster
 from recommender.prices import price_book
 
 app = typer.Typer()
@@ -105,11 +107,24 @@ def _data(session: Session) -> Iterator[Diagnosis]:
             disables="" if free >= DISK_BYTES_MIN else "new samples once it is full; free some space",
         )
         yield _ledger(folder)
+        if is_known(folder, session.settings):
+            yield _nodes(folder, session)
         history = load_history(folder, session.settings, session.now())
     except GputideError as exc:
         yield Diagnosis(what="history", is_well=False, found=str(exc), disables="every analysis")
         return
     yield from _history(history, session)
+
+
+def _nodes(folder: DataFolder, session: Session) -> Diagnosis:
+    try:
+        with open_cluster(folder, session.settings) as cluster:
+            found = read_node_backends(cluster, session.settings.enforcer.backend)
+    except GputideError as exc:
+        return Diagnosis(what="backends of nodes", is_well=False, found=str(exc), disables="apply and undo")
+    return Diagnosis(
+        what="backends of nodes", is_well=found.trouble is None, found=found.found, disables=found.trouble or ""
+    )
 
 
 def _ledger(folder: DataFolder) -> Diagnosis:

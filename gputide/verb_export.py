@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from exporter.cluster_access import SERVICE_ACCOUNT
 from exporter.compat.translation import Compat
 from fleet.errors import Misconfigured
+from fleet.kubernetes_api.access import SERVICE_ACCOUNT
 from fleet.logs import LogFormat
 from fleet.settings import Settings
 from fleet.settings_exporter import ApiUse, ExporterSettings

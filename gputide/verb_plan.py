@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Annotated
+
 import typer
 
-from enforcer.journal import StageState
+from enforcer.reconcile import Drift, find_drift
+from enforcer.reconcile import repair as write_again
+from enforcer.record.journal import StageState
 from fleet.documents import document, iso
-from fleet.units import format_time
+from fleet.errors import EXIT_FINDINGS
+from fleet.inventory import CardModelName
+from fleet.units import format_time, parse_bytes
 from gputide.answers import plan_answer, saving_text
 from gputide.data_folder import writing
-from gputide.options import ByOption, FormatOption, OutputOption, PlanOption, StageOption
+from gputide.options import ByOption, FormatOption, OutputOption, PlanOption, StageOption, YesOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import session_of
 from gputide.stages import chosen_stages, preview_of
-from gputide.wiring import chosen_plan, journal, load_history, plan_store, who
-from recommender.placement_online_advice import cards_to_cordon, stranded_cards
+from gputide.wiring import chosen_plan, journal, load_history, open_enforcer, plan_store, who
+from recommender.online.advice import cards_to_cordon, nodes_for, stranded_cards
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -118,6 +125,97 @@ def cordon(context: typer.Context, form: FormatOption = Format.TABLE, output: Ou
                     (item.node, item.card_model, f"{item.cards_free:.1f}", f"{item.cards_stranded:.1f}", item.missing)
                     for item in stranded
                 ],
+            ),
+        ),
+    )
+    print_answer(answer, form=form, target=output)
+
+
+@app.command("drift", epilog="Example: gputide plan drift --repair --yes")
+def drift(
+    context: typer.Context,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Write the plan's values again; a dry run without --yes.")
+    ] = False,
+    yes: YesOption = False,
+    by: ByOption = None,
+    form: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Show what is not as applied plans left it; exit status 1 where something is not."""
+    session = session_of(context)
+    folder = session.folder()
+    refused: tuple[str, ...] = ()
+    with (
+        writing(folder),
+        open_enforcer(folder, session.settings, session.now(), on_progress=lambda _: None) as enforcer,
+    ):
+        tools = enforcer.tools
+        found = find_drift(tools.journal.runs(), tools.reader)
+        if repair and yes and found:
+            tools.guard.check_frozen(tools.reader)
+            tools.take_lease()
+            try:
+                refused = write_again(found, tools.reader, tools.writer, tools.journal, by if by is not None else who())
+            finally:
+                tools.let_go()
+    print_answer(_drift_answer(found, refused, is_mended=repair and yes), form=form, target=output)
+    if found and (refused or not (repair and yes)):
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+def _drift_answer(found: Sequence[Drift], refused: Sequence[str], *, is_mended: bool) -> Answer:
+    rows = [
+        (
+            entry.workload,
+            entry.field,
+            "" if entry.planned is None else entry.planned,
+            "the object is gone" if entry.is_gone else "" if entry.found is None else entry.found,
+            entry.recommendation,
+            entry.plan_id,
+        )
+        for entry in found
+    ]
+    columns = ("object", "field", "planned", "found", "recommendation", "plan")
+    next_step = "written again" if is_mended else "mend it: gputide plan drift --repair --yes"
+    said = f"{len(found)} fields are not as applied plans left them"
+    return Answer(
+        document={"drift": document(tuple(found)), "refused": list(refused)},
+        headline=(said if found else "everything is as applied plans left it",),
+        listings=(Listing(title="Drift", columns=columns, rows=rows),) if found else (),
+        footnotes=(*refused, next_step) if found else (),
+    )
+
+
+@app.command("place", epilog="Example: gputide plan place --card-ratio 0.5 --cpu-cores 4 --memory 16GiB")
+def place(
+    context: typer.Context,
+    cards: Annotated[int, typer.Option(min=1, help="Cards that the pod asks for.")] = 1,
+    card_ratio: Annotated[float, typer.Option(min=0.001, max=1.0, help="Share of each of them.")] = 1.0,
+    card_model: Annotated[str | None, typer.Option(help="Card model that it needs; any unless given.")] = None,
+    cpu_cores: Annotated[float, typer.Option(min=0.0, help="CPU cores that it asks for.")] = 0.0,
+    memory: Annotated[str, typer.Option(help="Host memory that it asks for, such as 16GiB.")] = "0",
+    form: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Show which node a new pod should go to, so that what stays free is of most use; changes nothing."""
+    session = session_of(context)
+    offers = nodes_for(
+        load_history(session.folder(), session.settings, session.now()).inventory,
+        card_model=None if card_model is None else CardModelName(card_model),
+        cards=cards,
+        card_ratio=card_ratio,
+        cpu_cores=cpu_cores,
+        memory_bytes=parse_bytes(memory),
+    )
+    answer = Answer(
+        document={"offers": document(offers)},
+        headline=(f"{len(offers)} nodes could take it" if offers else "no node has room for it",),
+        listings=(
+            Listing(
+                title="Nodes, best first",
+                columns=("node", "costs cards"),
+                rows=[(offer.node, f"{offer.cost_cards:.3f}") for offer in offers],
             ),
         ),
     )

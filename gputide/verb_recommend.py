@@ -6,15 +6,17 @@ from typing import Annotated
 
 import typer
 
-from fleet.capabilities import capabilities_of
 from fleet.decisions import RecommendationKind
 from fleet.documents import seal_plan
 from gputide.answers import plan_answer
 from gputide.data_folder import writing
 from gputide.options import FormatOption, OutputOption, RiskOption
+from gputide.outcome_shelf import StoredOutcomes
 from gputide.output import Format, print_answer
+from gputide.probe_shelf import measured_capability
 from gputide.session import session_of
 from gputide.wiring import keep_plan, load_interference, load_profiles, with_overrides
+from recommender.past_outcomes import calibration_of
 from recommender.planner import make_plan
 
 app = typer.Typer()
@@ -38,21 +40,23 @@ def recommend(
     overrides = [*(what_if or []), *([f"risk.preset={risk}"] if risk is not None else [])]
     session = with_overrides(session, overrides)
     history, profiles = load_profiles(session)
+    outcomes = StoredOutcomes(session.folder()).outcomes(history.inventory.cluster)
     with session.progress("planning") as _:
         plan = make_plan(
             history,
             profiles,
             settings=session.settings,
-            capability=capabilities_of(session.settings.enforcer.backend),
+            capability=measured_capability(session.folder(), session.settings),
             now=session.now(),
             only=only,
             max_moves=max_moves,
             namespace=namespace,
             interference=load_interference(session.settings),
+            calibration_ratio=calibration_of(outcomes),
         )
     plan = seal_plan(plan)
     if not what_if:
         folder = session.folder()
         with writing(folder):
-            keep_plan(folder, plan)
+            keep_plan(folder, session.settings, plan)
     print_answer(plan_answer(plan), form=form, target=output)

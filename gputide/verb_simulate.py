@@ -11,15 +11,18 @@ import typer
 
 from exporter.trace import Trace, open_trace
 from fleet.capabilities import capabilities_of
+from fleet.colocation import AdmissionRules
 from fleet.documents import document, iso
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.relief import ReliefRules
+from fleet.settings import LowPrioritySettings
 from fleet.units import format_time, parse_bytes, parse_duration
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Format, print_answer
 from gputide.session import session_of
 from gputide.simulate import Reaction
 from gputide.simulate_answer import simulation_answer
+from gputide.simulate_harvest import HarvestRules
 from gputide.simulate_policies import Policy, Table, perform
 from gputide.simulate_stage import DAY_SECONDS, set_stage
 
@@ -66,6 +69,7 @@ def simulate(
         reaction=acts if relief else None,
         replan_seconds=_REPLAN_SECONDS[replan],
         load_bytes_per_second=rate,
+        harvest=_harvest_rules(session.settings.low_priority),
         time_zone=session.settings.cluster.time_zone,
     )
     chosen = list(dict.fromkeys(policy or list(Policy)))
@@ -97,6 +101,14 @@ def _span(trace: Trace, days: int) -> tuple[datetime, datetime]:
             f"{format_time(trace.until)}), and a plan needs one day before them"
         )
     return cut, trace.until
+
+
+def _harvest_rules(settings: LowPrioritySettings) -> HarvestRules:
+    return HarvestRules(
+        sizes_ratio=settings.worker_ratios,
+        watermark_ratio=settings.watermark_ratio,
+        admission=AdmissionRules(evictions_per_hour_max=settings.evictions_per_hour_max),
+    )
 
 
 def _positive(option: str, text: str, value: float) -> float:

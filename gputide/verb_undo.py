@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from enforcer.undo import Undo
+from enforcer.record.journal import UndoRecord
+from enforcer.rollout.undo import Undo, UndoResult
 from fleet.documents import document
-from fleet.errors import NotEnoughData
+from fleet.errors import Misconfigured, NotEnoughData
 from gputide.data_folder import DataFolder, writing
 from gputide.options import FormatOption, OutputOption, StageOption, YesOption
 from gputide.output import Answer, Format, Listing, print_answer
@@ -26,6 +28,7 @@ def undo(
     ] = None,
     stage: StageOption = None,
     recommendation: Annotated[str | None, typer.Option(metavar="ID", help="Only this recommendation.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All that any plan changed, the last plan first.")] = False,
     yes: YesOption = False,
     form: FormatOption = Format.TABLE,
     output: OutputOption = None,
@@ -33,7 +36,11 @@ def undo(
     """Restore what a plan changed, field by field; what somebody changed since is kept, and said."""
     session = session_of(context)
     folder, now = session.folder(), session.now()
-    plan_id = plan_store(folder).get(plan).plan_id if plan is not None else newest_applied(folder)
+    if everything and (plan is not None or stage or recommendation is not None):
+        raise Misconfigured("cannot use --all together with --plan, --stage or --recommendation: it takes back all")
+    plan_id = None
+    if not everything:
+        plan_id = plan_store(folder).get(plan).plan_id if plan is not None else newest_applied(folder)
     with (
         writing(folder),
         session.progress("moving pods back") as tick,
@@ -41,30 +48,46 @@ def undo(
     ):
         hands = Undo(enforcer.tools)
         if not yes:
-            record = hands.preview(plan_id, stages=stage, recommendation=recommendation)
-            rows = [
-                (intent.kind, f"{intent.namespace}/{intent.name}", field.field, field.new or "", field.old or "")
-                for intent in record.objects
-                for field in intent.fields
-            ]
-            answer = Answer(
-                document=document(record),
-                headline=(f"would restore {len(record.objects)} objects and move {len(record.moves)} pods back",),
-                listings=(
-                    Listing(title="Fields", columns=("kind", "object", "field", "now", "restored to"), rows=rows),
-                ),
-                footnotes=("nothing was changed; gputide undo --yes does it",),
-            )
+            plans = hands.applied_plans() if plan_id is None else (plan_id,)
+            found = [hands.preview(name, stages=stage, recommendation=recommendation) for name in plans]
+            answer = _previewed(found, [item for record in found for item in hands.kept_now(record)])
+        elif plan_id is None:
+            answer = _undone(hands.undo_all())
         else:
-            result = hands.undo(plan_id, stages=stage, recommendation=recommendation)
-            answer = Answer(
-                document=document(result),
-                headline=(f"plan {plan_id}: {len(result.workloads)} workloads restored",),
-                listings=(
-                    Listing(title="Kept as it is", columns=("what and why",), rows=[(item,) for item in result.kept]),
-                ),
-            )
+            answer = _undone((hands.undo(plan_id, stages=stage, recommendation=recommendation),))
     print_answer(answer, form=form, target=output)
+
+
+def _previewed(records: Sequence[UndoRecord], kept: Sequence[str]) -> Answer:
+    objects = [intent for record in records for intent in record.objects]
+    rows = [
+        (intent.kind, f"{intent.namespace}/{intent.name}", field.field, field.new or "", field.old or "")
+        for intent in objects
+        for field in intent.fields
+    ]
+    moves = sum(len(record.moves) for record in records)
+    return Answer(
+        document=document(records[0] if len(records) == 1 else tuple(records)),
+        headline=(f"would restore {len(objects)} objects and move {moves} pods back",),
+        listings=(
+            Listing(title="Fields", columns=("kind", "object", "field", "now", "restored to"), rows=rows),
+            *_kept(kept),
+        ),
+        footnotes=("nothing was changed; gputide undo --yes does it",),
+    )
+
+
+def _undone(results: Sequence[UndoResult]) -> Answer:
+    kept = [item for result in results for item in result.kept]
+    return Answer(
+        document=document(results[0] if len(results) == 1 else tuple(results)),
+        headline=tuple(f"plan {result.plan_id}: {len(result.workloads)} workloads restored" for result in results),
+        listings=_kept(kept),
+    )
+
+
+def _kept(kept: Sequence[str]) -> tuple[Listing, ...]:
+    return (Listing(title="Kept as it is", columns=("what and why",), rows=[(item,) for item in kept]),)
 
 
 def newest_applied(folder: DataFolder) -> str:

@@ -7,6 +7,7 @@ import typer
 from enforcer.verify import verify as verify_plan
 from gputide.answers import outcome_answer
 from gputide.data_folder import writing
+from gputide.guard_policy import harm_policy
 from gputide.measurements import WarehouseMeasurements
 from gputide.options import FormatOption, OutputOption, PlanOption
 from gputide.outcome_shelf import keep_outcome
@@ -32,6 +33,7 @@ def verify(
         WarehouseMeasurements(folder, session.settings),
         now=session.now(),
         verify_days=session.settings.enforcer.verify_days,
+        harm_policy=harm_policy(session.settings),
     )
     with writing(folder):
         keep_outcome(folder, outcome)

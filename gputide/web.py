@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from analyzer.profile import profile_fleet
 from dashboards.queries import Event, Prices, Views
 from fleet.catalogue import catalogue
 from gputide.data_folder import DataFolder
@@ -13,7 +12,7 @@ from gputide.outcome_shelf import StoredOutcomes
 from gputide.plan_desk import StoredPlanDesk
 from gputide.rollout_desk import BackgroundRollouts
 from gputide.session import Session
-from gputide.wiring import journal, load_history
+from gputide.wiring import journal, load_history, profiled
 from gputide.wiring_warehouse import warehouse, warehouse_folder
 from recommender.prices import price_book
 
@@ -24,7 +23,7 @@ def views_of(session: Session) -> Views:
 
     def analyse(_: str) -> Analysed:
         history = load_history(folder, settings, session.now())
-        return Analysed(history=history, profiles=profile_fleet(history, settings=settings.analyzer, now=session.now()))
+        return Analysed(history=history, profiles=profiled(history, settings, session.now()))
 
     return Views(
         fleet=WarehouseFleetView(

@@ -6,41 +6,49 @@ Every verb asks here for what it needs, and gets it opened on the data folder of
 from __future__ import annotations
 
 import getpass
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from analyzer.profile import profile_fleet
-from enforcer.backend import Backend
-from enforcer.backend_hami import HamiBackend
-from enforcer.carry import CarryPolicy
-from enforcer.cluster_simulated import SimulatedCluster
-from enforcer.fingerprint import fingerprint_of
-from enforcer.guard import Guard, GuardPolicy
-from enforcer.journal import Journal
-from enforcer.ledger import Ledger
-from enforcer.plan_store import PlanStore
-from enforcer.rollout import Progress, Rollout, RolloutPolicy, Tools
+from analyzer.parts import history_part, inventory_parts
+from analyzer.profile import profile_parts
+from enforcer.record.fingerprint import fingerprint_of
+from enforcer.record.journal import Journal
+from enforcer.record.ledger import Ledger
+from enforcer.record.plan_store import PlanStore
+from enforcer.rollout.carry import CarryPolicy
+from enforcer.rollout.progress import Progress
+from enforcer.rollout.stages import Rollout
+from enforcer.rollout.tools import RolloutPolicy, Tools
+from enforcer.rollout.watch import ClusterSignals, WatchPolicy
+from enforcer.safety.guard import Guard
+from enforcer.safety.harm_budget import HarmBudgets
 from enforcer.snapshot import take_snapshot
-from enforcer.watch import ClusterSignals, WatchPolicy
-from fleet.capabilities import CAPABILITIES
+from fleet.coarse_grid import coarse_grid
 from fleet.decisions import Plan
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.profiles import Profiles
 from fleet.settings import Settings, load_settings
 from fleet.usage import History
 from gputide.data_folder import DataFolder
+from gputide.guard_policy import MeasuredHarm, guard_policy, harm_policy
 from gputide.measured_pairs import read_measured_pairs
 from gputide.session import Session
+from gputide.wiring_backend import backend
+from gputide.wiring_cluster import LiveCluster, is_known, moment_of_change, open_cluster, open_cluster_to_change
 from gputide.wiring_warehouse import warehouse
-from recommender.interference import Interference, learn_interference
-
-BACKENDS: tuple[tuple[str, Callable[[datetime], Backend]], ...] = (("hami", HamiBackend),)
-"""Backends that can render changes, by name (see `fleet.capabilities`); each is made with the moment of the change."""
+from recommender.harm.interference import Interference, learn_interference
 
 HISTORY_DAYS = 28
 """How far back a history goes: four weeks hold four of every hour of the week."""
+
+PLAN_CELLS_MAX = 400_000_000
+"""Steps of slices that a plan is made from at most: ten thousand cards over four weeks of minutes; beyond, of hours."""
+
+CELLS_PER_PART = 40_000_000
+"""Steps of slices that are analysed at a time: a thousand cards over four weeks of minutes."""
 
 
 def cluster_name(folder: DataFolder, settings: Settings) -> str:
@@ -80,7 +88,27 @@ def load_profiles(session: Session) -> tuple[History, Profiles]:
     """The history and what the analyzer makes of it, as of the session's now."""
     folder, now = session.folder(), session.now()
     history = load_history(folder, session.settings, now)
-    return history, profile_fleet(history, settings=session.settings.analyzer, now=now)
+    profiles = profiled(history, session.settings, now)
+    return for_plan(history), profiles
+
+
+def for_plan(history: History, cells_max: int = PLAN_CELLS_MAX) -> History:
+    """The history that a plan is made from: of a very large fleet in steps of an hour, so that it fits memory.
+
+    Args:
+        history: of the fleet.
+        cells_max: slices times steps up to which the history stays as it is.
+    """
+    grid = history.slices
+    if len(grid.keys) * grid.steps <= cells_max or 3600 % grid.step_seconds:
+        return history
+    return replace(history, slices=coarse_grid(grid, 3600))
+
+
+def profiled(history: History, settings: Settings, now: datetime) -> Profiles:
+    """What the analyzer makes of a history; of a large fleet part by part, so that its own tables stay small."""
+    parts = inventory_parts(history.inventory, max(1, CELLS_PER_PART // max(1, history.slices.steps)))
+    return profile_parts((history_part(history, part) for part in parts), settings=settings.analyzer, now=now)
 
 
 def load_interference(settings: Settings) -> Interference | None:
@@ -121,15 +149,13 @@ def plan_store(folder: DataFolder) -> PlanStore:
     return PlanStore(folder.plans)
 
 
-def keep_plan(folder: DataFolder, plan: Plan) -> None:
+def keep_plan(folder: DataFolder, settings: Settings, plan: Plan) -> None:
     """Keep a sealed plan, with the fingerprint of the cluster that it was made for."""
     fingerprint = None
-    if folder.cluster.exists():
-        cluster = SimulatedCluster.open(folder.cluster)
-        try:
-            fingerprint = fingerprint_of(take_snapshot(cluster))
-        finally:
-            cluster.close()
+    if is_known(folder, settings):
+        with open_cluster(folder, settings) as cluster:
+            dialect = backend(settings, plan.created_at).dialect
+            fingerprint = fingerprint_of(take_snapshot(cluster, dialect))
     plan_store(folder).add(plan, fingerprint)
 
 
@@ -159,12 +185,12 @@ class Enforcer:
     """The enforcer on one cluster.
 
     Attributes:
-        cluster: the simulated cluster.
+        cluster: the cluster.
         tools: what rollout and undo work with.
         rollout: applies plans.
     """
 
-    cluster: SimulatedCluster
+    cluster: LiveCluster
     tools: Tools
     rollout: Rollout
 
@@ -173,21 +199,23 @@ class Enforcer:
 def open_enforcer(
     folder: DataFolder, settings: Settings, now: datetime, *, on_progress: Callable[[Progress], None]
 ) -> Iterator[Enforcer]:
-    """The enforcer on the simulated cluster of the data folder.
+    """The enforcer on the cluster that the settings choose.
 
-    A replay's clock stands still while a plan is applied: what the simulated rollout took is taken back at the end.
+    Raises:
+        Misconfigured: there is no way into the cluster, or nothing renders for the backend.
+        Unavailable: it can't be reached.
     """
-    cluster = SimulatedCluster.open(folder.cluster)
-    try:
-        cluster.settle(now)
-        cluster.advance(now)
+    # It asks this module for the cluster's name.
+    from gputide.measurements import WarehouseMeasurements
+
+    with open_cluster_to_change(folder, settings, now) as cluster:
         tools = Tools(
             reader=cluster,
             writer=cluster,
             lease=cluster,
             pause=cluster.pause,
             journal=journal(folder),
-            guard=Guard(GuardPolicy(freeze_config_map=settings.enforcer.freeze_config_map, freeze_file=folder.freeze)),
+            guard=Guard(guard_policy(settings, folder)),
             signals=ClusterSignals(cluster),
             policy=RolloutPolicy(
                 canary_workloads=settings.enforcer.canary_workloads,
@@ -197,30 +225,22 @@ def open_enforcer(
                     restarts_max=settings.enforcer.watch_restarts_max,
                     violation_ratio_max=settings.enforcer.watch_violation_ratio_max,
                 ),
-                carry=CarryPolicy(parallel_pods_max=settings.enforcer.parallel_workloads_max),
+                carry=CarryPolicy(
+                    parallel_pods_max=settings.enforcer.parallel_workloads_max,
+                    poll_seconds=settings.enforcer.poll_seconds,
+                ),
             ),
+            harm=HarmBudgets(MeasuredHarm(WarehouseMeasurements(folder, settings)), harm_policy(settings)),
+            holder=lease_holder(folder),
             on_progress=on_progress,
         )
-        yield Enforcer(cluster=cluster, tools=tools, rollout=Rollout(tools, backend(settings, now)))
-        cluster.settle(now)
-    finally:
-        cluster.close()
+        rollout = Rollout(tools, backend(settings, moment_of_change(cluster, now)))
+        yield Enforcer(cluster=cluster, tools=tools, rollout=rollout)
 
 
-def backend(settings: Settings, now: datetime) -> Backend:
-    """The backend that renders changes.
-
-    Raises:
-        Misconfigured: the settings name one that renders nothing.
-    """
-    chosen = dict(BACKENDS).get(settings.enforcer.backend)
-    if chosen is None:
-        known = ", ".join(name for name, _ in BACKENDS)
-        named = settings.enforcer.backend
-        only_plans = any(record.backend == named for record in CAPABILITIES)
-        why = "plans can be made for it and not applied yet; applied is" if only_plans else "expected one of"
-        raise Misconfigured(f"cannot render for enforcer.backend={named!r}: {why} {known}")
-    return chosen(now)
+def lease_holder(folder: DataFolder) -> str:
+    """Under which name the lease is held: the same after a restart, and another for another machine or folder."""
+    return f"gputide on {socket.gethostname()} in {folder.path.resolve()}"
 
 
 def who() -> str:

@@ -36,6 +36,21 @@ def test_cordons_name_cards_that_stand_there(replayed: Path, program: Program) -
         assert all(place["target"] not in cordon["cards"] for place in cordon["relocations"])
 
 
+def test_a_new_pod_is_offered_nodes_with_room(replayed: Path, program: Program) -> None:
+    said = program(replayed, "plan", "place", "--card-ratio", "0.001", "--memory", "1GiB", "--format", "json")
+    assert said.status == 0, said.err
+    costs = [offer["cost_cards"] for offer in said.document["offers"]]
+    assert costs == sorted(costs)
+    nowhere = program(replayed, "plan", "place", "--card-model", "NVIDIA Nothing", "--format", "json")
+    assert nowhere.document["offers"] == []
+
+
+def test_memory_that_is_no_size_is_named(replayed: Path, program: Program) -> None:
+    said = program(replayed, "plan", "place", "--memory", "much")
+    assert said.status == 2
+    assert "much" in said.err
+
+
 def test_measured_pairs_that_cannot_be_read_are_named(replayed: Path, program: Program, tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("victim,aggressor,speed_ratio\nweb,train,9\n", encoding="utf-8")

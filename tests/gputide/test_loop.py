@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from tests.gputide.conftest import CUT, Program
@@ -17,12 +18,14 @@ def test_plan_is_applied_played_on_verified_and_undone(replayed: Path, small_fle
     assert plan["schema"] == "gputide.plan/v1"
     assert plan["created_at"].startswith(CUT)
     assert plan["totals"]["cards_freed"] > 0
+    assert "per moved pod" in program(replayed, "plan", "show").out
     assert program(replayed, "plan", "diff").status == 0
     assert program(replayed, "plan", "approve").status == 0
     before = program(replayed, "doctor", "--format", "json")
     assert before.status in (0, 1), before.err
     applied = program(replayed, "apply", "--yes", "--format", "json")
     assert applied.status == 0, applied.err
+    assert program(replayed, "plan", "drift").out.startswith("everything is as applied plans left it")
     later = program(replayed, "replay", str(small_fleet), "--from", CUT)
     assert later.status == 0, later.err
     verified = program(replayed, "verify", "--format", "json")
@@ -66,3 +69,19 @@ def test_replaying_the_same_days_again_changes_nothing(replayed: Path, small_fle
     again = program(replayed, "replay", str(small_fleet), "--until", CUT)
     assert again.status == 0, again.err
     assert program(replayed, "analyze", "--format", "json").out == before.out
+
+
+def test_plan_is_written_as_files_and_changes_nothing(planned: Path, program: Program, tmp_path: Path) -> None:
+    target = tmp_path / "files"
+    said = program(planned, "apply", "--emit", "kubectl", "-o", str(target))
+    assert said.status == 0, said.err
+    assert sorted(path.name for path in target.iterdir()) == ["apply.sh", "restore.sh"]
+    assert "kubectl patch" in (target / "apply.sh").read_text()
+    assert program(planned, "apply", "--emit", "kustomize", "-o", str(target)).status == 2
+    component = tmp_path / "component"
+    assert program(planned, "apply", "--emit", "helm", "-o", str(component)).status == 0
+    assert (component / "component" / "kustomization.yaml").exists()
+    assert program(planned, "apply", "--emit", "kubectl").status == 2
+    assert program(planned, "apply", "--emit", "kubectl", "-o", str(target), "--yes").status == 2
+    again = program(planned, "apply", "--format", "json")
+    assert json.loads(again.out)["stages"]

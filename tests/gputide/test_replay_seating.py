@@ -7,13 +7,35 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.cluster_simulated import SimulatedCluster
+from enforcer.simulated.cluster import SimulatedCluster
+from exporter.seating import seated_grants
 from exporter.trace import open_trace
 from fleet.inventory import CardId
 from gputide.replay import ClusterSeating
 from tests.exporter.builders import TraceFiles, at, card, pod
 
 A, B = CardId("GPU-a"), CardId("GPU-b")
+
+
+def test_pod_that_was_made_anew_is_played_under_the_name_that_the_cluster_gave_it(tmp_path: Path) -> None:
+    files = TraceFiles(cards=[card("GPU-a"), card("GPU-b")], pods=[pod("web-1", "GPU-b", ended_at=at(90))])
+    files.usage = [entry for entry in files.usage if entry["pod"] == "web-1"]
+    trace = open_trace(files.write(tmp_path / "trace"))
+    cluster = SimulatedCluster.open(tmp_path / "cluster.sqlite")
+    try:
+        cluster.sync(trace.inventory_at(at(30)), at(30))
+        cluster.evict("team", "web-1")
+        cluster.pause(60.0)
+        (seat,) = ClusterSeating(cluster, trace).seats(at(31))["team/web-1"]
+        (found,) = cluster.seats()
+        assert (found.pod, seat.pod) == ("web-1", found.name)
+        assert found.name != "web-1"
+        assert cluster.get("Pod", "team", found.name) is not None
+        (grant,) = trace.inventory_at(at(31)).grants
+        played, _ = seated_grants([grant], (seat,), {known.card: known for known in trace.cards})[B]
+        assert (played.pod_id, played.started_at) == (f"team/{found.name}", found.since)
+    finally:
+        cluster.close()
 
 
 @pytest.mark.parametrize("minutes", [40.0, 49.9])

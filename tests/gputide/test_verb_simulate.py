@@ -1,6 +1,8 @@
 """`gputide simulate` as a user meets it."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +57,23 @@ def test_wrong_use_is_said(
     said = program(tmp_path, "simulate", str(small_fleet), *arguments)
     assert said.status == status
     assert words in said.err
+
+
+def test_smaller_workers_get_more_done_and_are_evicted_within_the_limit(
+    small_fleet: Path, tmp_path: Path, program: Program
+) -> None:
+    def played(workers: str) -> dict[str, Any]:
+        said = program(
+            tmp_path, "--set", f"low_priority.worker_ratios={workers}", "simulate", str(small_fleet),
+            "--policy", "gputide", "--format", "json",
+        )  # fmt: skip
+        assert said.status == 0, said.err
+        found: dict[str, Any] = json.loads(said.out)["performances"][0]
+        return found
+
+    large, small = played("0.5"), played("0.1,0.5")
+    assert small["low_priority_gpu_hours"] > large["low_priority_gpu_hours"]
+    assert small["evictions_per_worker_hour"] <= 0.05
 
 
 def test_folder_without_a_trace_is_named(tmp_path: Path, program: Program) -> None:

@@ -1,0 +1,148 @@
+"""Runs the node agent until it is told to stop: looks on time, reaches the API server beside it, reads orders.
+
+Three threads, so that an API server that is slow or away delays no look: one looks, one carries out what the newest
+look asks of the API server, one reads orders.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+
+from enforcer.agent.node_agent import NodeAgent
+from enforcer.agent.node_view import NodeView
+from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable
+from fleet.logs import logger
+
+_JOIN_SECONDS = 5.0
+
+
+class AgentLoop:
+    """One agent and the threads that move it.
+
+    Args:
+        agent: the agent.
+        read_orders: the orders of this node as they stand, None where there are none.
+        interval_seconds: time between two looks.
+        orders_seconds: time between two looks at the orders.
+    """
+
+    def __init__(
+        self,
+        agent: NodeAgent,
+        read_orders: Callable[[], str | None],
+        *,
+        interval_seconds: float,
+        orders_seconds: float,
+    ) -> None:
+        self._agent = agent
+        self._read_orders = read_orders
+        self._interval_seconds = interval_seconds
+        self._orders_seconds = orders_seconds
+        self._stopped = threading.Event()
+        self._seen = threading.Condition()
+        self._newest: NodeView | None = None
+        self._crash: Exception | None = None
+        self._told: dict[str, str | None] = {}
+        self._log = logger("gputide.agent")
+
+    def stop(self, *_: object) -> None:
+        """Have `run` come back; called by any thread, but not within a signal handler."""
+        self._stopped.set()
+
+    def run(self) -> None:
+        """Look until stopped, then wake everybody that was put to sleep.
+
+        Raises:
+            Corrupt: the agent's own folder can't be written.
+        """
+        threads = [
+            threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
+            for name, work in (("reach", self._reach), ("orders", self._follow_orders))
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            self._look()
+        finally:
+            self._stopped.set()
+            with self._seen:
+                self._seen.notify_all()
+            self._agent.stop()
+            for thread in threads:
+                thread.join(_JOIN_SECONDS)
+        if self._crash is not None:
+            raise self._crash
+
+    def _look(self) -> None:
+        due = time.monotonic()
+        while not self._stopped.is_set():
+            try:
+                look = self._agent.look(self._interval_seconds)
+            except Unavailable as exc:
+                self._tell("look", str(exc))
+            else:
+                self._tell("look", None)
+                for key in (*look.slept, *look.woke):
+                    word = "asleep" if key in look.slept else "awake"
+                    self._log.info(word, pod_uid=key.pod_uid, container=key.container)
+                with self._seen:
+                    self._newest = look.view
+                    self._seen.notify_all()
+            due = max(due + self._interval_seconds, time.monotonic())
+            self._stopped.wait(due - time.monotonic())
+
+    def _reach(self) -> None:
+        while True:
+            with self._seen:
+                self._seen.wait_for(lambda: self._newest is not None or self._stopped.is_set())
+                view, self._newest = self._newest, None
+            if self._stopped.is_set() or view is None:
+                return
+            reach = self._agent.reach(view)
+            for eviction in reach.evicted:
+                self._log.warning("evicted", namespace=eviction.namespace, pod=eviction.pod, why=eviction.reason)
+            for limit in reach.limits:
+                self._log.info("limited", pod_uid=limit.container.pod_uid, framebuffer_bytes=limit.framebuffer_bytes)
+
+    def _follow_orders(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                text = self._read_orders()
+                if text is not None:
+                    self._agent.take_orders(text)
+            except (Corrupt, Misconfigured, Refused, Unavailable) as exc:
+                self._tell("orders", str(exc))
+            else:
+                self._tell("orders", None)
+            self._stopped.wait(self._orders_seconds)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """A thread that ends by an error ends the agent: one that does half of its work is worse than none."""
+        try:
+            work()
+        except Exception as exc:  # noqa: BLE001 - raised again by `run`, in the thread that waits for it
+            self._crash = exc
+            self._stopped.set()
+
+    def _tell(self, what: str, why: str | None) -> None:
+        """Say the first failure of a row, and that it is over."""
+        if why is not None and self._told.get(what) is None:
+            self._log.warning("failed", what=what, why=why)
+        elif why is None and self._told.get(what) is not None:
+            self._log.info("works again", what=what)
+        self._told[what] = why
+
+
+def stop_on_signals(loop: AgentLoop) -> None:
+    """Have SIGINT and SIGTERM stop a loop."""
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        # By a thread: the signal may come while the one it interrupts holds the lock that `stop` needs.
+        threading.Thread(target=loop.stop, name="stop", daemon=True).start()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handle)

@@ -1,0 +1,100 @@
+"""Writes what stages of a plan would change as files, instead of changing anything: `gputide apply --emit`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+
+from enforcer.emit.git import commit_branch
+from enforcer.emit.helm import helm_files
+from enforcer.emit.kubectl import kubectl_files
+from enforcer.emit.kustomize import kustomize_files
+from enforcer.emit.object_patch import object_patches, of_repositories
+from enforcer.preview import preview
+from fleet.decisions import Plan
+from fleet.durable import unwritable
+from fleet.errors import Misconfigured, Refused
+from fleet.settings import Settings
+from fleet.units import format_count
+from gputide.data_folder import DataFolder
+from gputide.wiring import journal
+from gputide.wiring_backend import backend
+from gputide.wiring_cluster import moment_of_change, open_cluster
+
+
+class EmitForm(StrEnum):
+    """What is written."""
+
+    KUBECTL = "kubectl"
+    """Two shell scripts: one applies, one takes back."""
+    KUSTOMIZE = "kustomize"
+    """A component."""
+    HELM = "helm"
+    """A post-renderer."""
+    GIT = "git"
+    """A branch of a repository, one commit per recommendation."""
+
+
+def emit(
+    folder: DataFolder,
+    settings: Settings,
+    now: datetime,
+    plan: Plan,
+    stages: Sequence[int],
+    *,
+    form: EmitForm,
+    target: Path | None,
+) -> str:
+    """Write stages of a plan as files.
+
+    Args:
+        folder: data folder.
+        settings: all settings.
+        now: the clock of the data.
+        plan: the plan.
+        stages: which of its stages, each on top of the ones before.
+        form: what to write.
+        target: empty folder, made where it is missing; for `git` the repository.
+
+    Returns:
+        What was written, in words.
+
+    Raises:
+        Misconfigured: no target, or one that holds something already.
+        Refused: a stage can't be carried out, or nothing is left to change.
+        Unavailable: the cluster, or git, can't be reached.
+    """
+    if target is None:
+        raise Misconfigured(f"cannot emit {form.value} to nowhere: name a folder with -o, for git the repository")
+    with open_cluster(folder, settings) as cluster:
+        runs = journal(folder).runs(plan.plan_id)
+        found = preview(plan, cluster, backend(settings, moment_of_change(cluster, now)), stages, runs)
+    for stage in found:
+        if stage.refusal is not None:
+            raise Refused(f"cannot emit stage {stage.stage}: {stage.refusal}")
+    patches = object_patches([diff for stage in found for diff in stage.objects])
+    own = of_repositories(patches)
+    if not (patches if form is EmitForm.KUBECTL else own):
+        raise Refused(f"cannot emit plan {plan.plan_id}: nothing is left to change")
+    if form is EmitForm.GIT:
+        branch = commit_branch(target, plan.plan_id, own)
+        return f"{format_count(len(own))} patches on branch {branch} of {target}"
+    files = {
+        EmitForm.KUBECTL: lambda: kubectl_files(plan.plan_id, patches),
+        EmitForm.KUSTOMIZE: lambda: kustomize_files(own),
+        EmitForm.HELM: lambda: helm_files(plan.plan_id, own),
+    }[form]()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise Misconfigured(f"cannot emit to {target}: it holds something already; name an empty folder")
+    try:
+        for name, text in files.items():
+            path = target / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            if text.startswith("#!"):
+                path.chmod(0o755)
+    except OSError as exc:
+        raise unwritable(target, exc) from exc
+    return f"{format_count(len(files))} files in {target}"

@@ -1,0 +1,46 @@
+"""`gputide admission`: gives new pods the card that the plan keeps for them, where the API server asks for it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gputide.addresses import host_and_port
+from gputide.receiver_processes import hold_stop_signals, wait_for_stop
+from gputide.session import session_of
+from gputide.wiring_cluster import open_kubernetes
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: gputide admission --certificate tls.crt --key tls.key")
+def admission(
+    context: typer.Context,
+    certificate: Annotated[Path, typer.Option(help="Chain of the server's certificate, PEM.")],
+    key: Annotated[Path, typer.Option(help="Its key, PEM.")],
+    listen: Annotated[str, typer.Option(help="HOST:PORT to listen on.")] = "0.0.0.0:9443",
+) -> None:
+    """Answer the API server's question about each new pod: replicas that a plan seats apart go to their own cards.
+
+    Without it a plan holds roughly: a template names all cards of its workload, and the scheduler chooses among them.
+    """
+    from enforcer.kubernetes.admission_review import PodAdmission
+    from enforcer.kubernetes.admission_server import AdmissionServer
+
+    host, port = host_and_port(listen)
+    hold_stop_signals()
+    with open_kubernetes(session_of(context).settings) as cluster:
+        server = AdmissionServer(
+            PodAdmission(cluster), host=host, port=port, certificate_file=certificate, key_file=key
+        )
+        serving = threading.Thread(target=server.serve, name="admission", daemon=True)
+        serving.start()
+        shown, bound = server.address
+        typer.echo(f"answering on https://{shown}:{bound}/pods; Ctrl-C stops", err=True)
+        wait_for_stop()
+        server.stop()
+        serving.join()
+    typer.echo("stopped", err=True)

@@ -1,0 +1,101 @@
+"""Wires the node agent: the driver, HAMi's regions and the API server behind its eyes and hands."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from enforcer.agent.give_way import GiveWayRules
+from enforcer.agent.hami_hands import HamiHands
+from enforcer.agent.node_agent import AgentFolders, NodeAgent
+from enforcer.agent.watermark import WatermarkRules
+from enforcer.cluster import ClusterReader
+from exporter.cluster_kubernetes import KubernetesReader
+from exporter.node_pods import NodePods
+from exporter.nvml.pulse import CardPulses
+from fleet.errors import Misconfigured
+from fleet.settings import Settings
+from gputide.agent_loop import AgentLoop
+from gputide.data_folder import DataFolder
+from gputide.node_eyes import NodeEyes
+from gputide.wiring_cluster import open_kubernetes
+
+
+def node_name(settings: Settings) -> str:
+    """Name of this node, as Kubernetes has it."""
+    return settings.exporter.node or os.environ.get("NODE_NAME") or socket.gethostname()
+
+
+@contextmanager
+def open_eyes(settings: Settings) -> Iterator[NodeEyes]:
+    """What looks at this node.
+
+    Raises:
+        Misconfigured: there is no folder of regions, or no way to the API server.
+    """
+    reader = KubernetesReader(
+        kubeconfig=settings.enforcer.kubeconfig,
+        context=settings.enforcer.kubeconfig_context,
+        node=node_name(settings),
+        setting="enforcer.kubeconfig",
+    )
+    library = settings.exporter.nvml_library
+    pods = NodePods(reader)
+    pods.start()
+    eyes = NodeEyes(CardPulses(None if library is None else str(library)), pods, _containers(settings))
+    with closing(eyes):
+        yield eyes
+
+
+@contextmanager
+def open_agent(folder: DataFolder, settings: Settings) -> Iterator[AgentLoop]:
+    """The agent of this node, ready to run.
+
+    Raises:
+        Misconfigured: there is no folder of regions, or no way to the API server.
+        Corrupt: the data folder can't be written.
+    """
+    agent_settings, enforcer = settings.agent, settings.enforcer
+    node = node_name(settings)
+    with open_eyes(settings) as eyes, open_kubernetes(settings) as cluster:
+        agent = NodeAgent(
+            eyes,
+            HamiHands(cluster, cluster, node),
+            AgentFolders(containers=_containers(settings), state=folder.agent),
+            give_way=GiveWayRules(
+                manner=agent_settings.give_way,
+                working_ratio=agent_settings.working_ratio,
+                full_ratio=agent_settings.full_ratio,
+                quiet_seconds=float(agent_settings.quiet_seconds),
+            ),
+            watermark=WatermarkRules(
+                free_ratio_min=agent_settings.framebuffer_free_ratio_min,
+                settle_seconds=float(agent_settings.settle_seconds),
+                closed_seconds=float(agent_settings.closed_seconds),
+            ),
+        )
+        yield AgentLoop(
+            agent,
+            _orders_of(cluster, enforcer.namespace, agent_settings.orders_config_map, node),
+            interval_seconds=agent_settings.interval_seconds,
+            orders_seconds=float(agent_settings.orders_seconds),
+        )
+
+
+def _orders_of(cluster: ClusterReader, namespace: str, name: str, node: str) -> Callable[[], str | None]:
+    def read() -> str | None:
+        found = cluster.get("ConfigMap", namespace, name)
+        text = None if found is None else found.get("data", {}).get(node)
+        return None if text is None else str(text)
+
+    return read
+
+
+def _containers(settings: Settings) -> Path:
+    found = settings.exporter.containers_folder
+    if found is None:
+        raise Misconfigured("cannot run the agent without regions: exporter.containers_folder=none; name HAMi's folder")
+    return found

@@ -1,0 +1,48 @@
+"""`gputide admission` serves until it is told to stop, and says what is wrong before it begins."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.exporter.kubeconfigs import write_kubeconfig
+
+CERTIFICATES = Path(__file__).parents[1] / "pipeline" / "certificates"
+CODE = "from gputide.cli import main; main()"
+
+
+def arguments(folder: Path, key: Path) -> list[str]:
+    kubeconfig = write_kubeconfig(folder, "http://127.0.0.1:1")
+    options = ["--set", f"enforcer.kubeconfig={kubeconfig}", "admission", "--listen", "127.0.0.1:0"]
+    files = ["--certificate", str(CERTIFICATES / "receiver.pem"), "--key", str(key)]
+    return [sys.executable, "-c", CODE, "--data-dir", str(folder), *options, *files]
+
+
+def test_it_answers_probes_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    command = arguments(tmp_path, CERTIFICATES / "receiver.key.pem")
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        port = re.search(r"https://127\.0\.0\.1:(\d+)/pods", running.stderr.readline())
+        assert port is not None
+        context = ssl.create_default_context(cafile=str(CERTIFICATES / "authority.pem"))
+        asked = http.client.HTTPSConnection("127.0.0.1", int(port[1]), context=context, timeout=10)
+        asked.request("GET", "/healthz")
+        assert asked.getresponse().status == 200
+        asked.close()
+        os.kill(running.pid, signal.SIGTERM)
+        assert "stopped" in running.stderr.read()
+    assert running.returncode == 0
+
+
+def test_key_that_is_not_there_is_wrong_use(tmp_path: Path) -> None:
+    done = subprocess.run(
+        arguments(tmp_path, tmp_path / "none.pem"), capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 2
+    assert "--key" in done.stderr

@@ -1,0 +1,101 @@
+"""`gputide probe`: measured in a container, signed, kept, and planned with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from fleet.capability import ComputeIsolation
+from fleet.errors import Misconfigured, Refused
+from fleet.settings import load_settings
+from gputide.cli import app
+from gputide.data_folder import open_data_folder
+from gputide.probe_shelf import measured_capability
+from tests.enforcer.probe.conftest import cuda_library
+
+__all__ = ("cuda_library",)
+
+Probe = Callable[..., Result]
+
+
+@pytest.fixture
+def settings(tmp_path: Path, cuda_library: Path) -> dict[str, str]:
+    """Return the settings of a node whose container is limited by HAMi."""
+    (tmp_path / "key").write_bytes(b"k" * 40)
+    return {
+        "probe.key_file": str(tmp_path / "key"),
+        "probe.cuda_library": str(cuda_library),
+        "probe.seconds": "1",
+        "exporter.node": "node-1",
+    }
+
+
+@pytest.fixture
+def probe(tmp_path: Path, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Probe:
+    """Return the program."""
+    for name, value in (("CUDA_DEVICE_MEMORY_LIMIT_0", "4096m"), ("CUDA_DEVICE_SM_LIMIT", "30")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PROBE_LIMIT_MIB", "4096")
+
+    def invoke(*words: str, **more: str) -> Result:
+        options = [word for name, value in {**settings, **more}.items() for word in ("--set", f"{name}={value}")]
+        return CliRunner().invoke(
+            app, ["--data-dir", str(tmp_path / "data"), *options, "probe", *words], catch_exceptions=False
+        )
+
+    return invoke
+
+
+def test_limit_that_does_not_hold_is_found_kept_and_planned_with(
+    probe: Probe, tmp_path: Path, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROBE_CORE_PERCENT", "100")
+    result = tmp_path / "result.json"
+    said = probe("run", "-o", str(result))
+    assert said.exit_code == 1
+    assert "compute isolation: reactive, measured none" in " ".join(said.stdout.split())
+    assert probe("keep", str(result)).exit_code == 0
+    (found,) = json.loads(probe("list", "--format", "json").stdout)
+    assert found["granted_framebuffer_bytes"] == found["allocated_framebuffer_bytes"] == 4096 << 20
+    assert found["granted_compute_ratio"] == 0.3
+    folder = open_data_folder(tmp_path / "data", create=False)
+    measured = measured_capability(folder, load_settings(None, settings, {}))
+    assert measured.compute_isolation is ComputeIsolation.NONE
+    # Without the key nothing is believed.
+    unsigned = measured_capability(folder, load_settings(None, {}, {}))
+    assert unsigned.compute_isolation is ComputeIsolation.REACTIVE
+
+
+def test_limits_that_hold_bear_the_table_out(probe: Probe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROBE_CORE_PERCENT", "30")
+    said = probe("run", "-o", str(tmp_path / "result.json"))
+    assert said.exit_code == 0, said.output
+    assert json.loads((tmp_path / "result.json").read_text())["is_refused"] is True
+
+
+def test_result_that_was_changed_is_refused_and_not_kept(
+    probe: Probe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROBE_CORE_PERCENT", "100")
+    result = tmp_path / "result.json"
+    probe("run", "-o", str(result))
+    result.write_text(result.read_text().replace('"is_refused": true', '"is_refused": false'))
+    with pytest.raises(Refused, match="signature"):
+        probe("keep", str(result))
+    assert not (tmp_path / "data" / "probes").exists()
+
+
+def test_wrong_use_names_what_is_missing(probe: Probe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Misconfigured, match=r"probe\.key_file=none"):
+        probe("run", "-o", "x", **{"probe.key_file": "none"})
+    with pytest.raises(Misconfigured, match=r"probe\.key_file=.*No such file"):
+        probe("list", **{"probe.key_file": str(tmp_path / "absent")})
+    with pytest.raises(Misconfigured, match=r"absent\.json: No such file"):
+        probe("keep", str(tmp_path / "absent.json"))
+    monkeypatch.setenv("CUDA_DEVICE_SM_LIMIT", "much")
+    with pytest.raises(Misconfigured, match="CUDA_DEVICE_SM_LIMIT='much'"):
+        probe("run", "-o", str(tmp_path / "x"))

@@ -1,0 +1,113 @@
+"""`gputide tide` on the simulated cluster of a data folder: shown, checked, moved, ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from enforcer.manifest import field_of
+from enforcer.simulated.cluster import SimulatedCluster
+from fleet.decisions import Plan, ScheduledReplicas
+from fleet.documents import seal_plan
+from fleet.errors import Misconfigured, Refused
+from fleet.inventory import WorkloadId
+from gputide.cli import app
+from gputide.data_folder import open_data_folder
+from gputide.wiring import plan_store
+from tests.enforcer.builders import a_cluster, card_id, standard_plan
+
+Program = Callable[..., Result]
+MIDNIGHT = "2026-01-12T00:00:00Z"
+
+
+def scheduled() -> Plan:
+    entry = ScheduledReplicas(
+        workload=WorkloadId("team/Deployment/a"), replicas=1, start="22:30", end="07:30", time_zone="UTC",
+        frees=(card_id(1),),
+    )  # fmt: skip
+    return seal_plan(replace(standard_plan(), schedule=(entry,)))
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    """Return the program on a data folder whose newest plan has a tide."""
+    folder = open_data_folder(tmp_path / "data", create=True)
+    a_cluster(folder.path).close()
+    plan_store(folder).add(scheduled(), None)
+
+    def invoke(*words: str, now: str = MIDNIGHT) -> Result:
+        options = ["--data-dir", str(folder.path), "--now", now, "--set", "tide.save_seconds=10"]
+        return CliRunner().invoke(app, [*options, "tide", *words], catch_exceptions=False)
+
+    return invoke
+
+
+def replicas(tmp_path: Path) -> str | None:
+    cluster = SimulatedCluster.open(tmp_path / "data" / "cluster.sqlite")
+    try:
+        owner = cluster.get("Deployment", "team", "a")
+        assert owner is not None
+        return field_of(owner, "spec.replicas")
+    finally:
+        cluster.close()
+
+
+def test_night_goes_out_is_shown_and_ends_when_asked(program: Program, tmp_path: Path) -> None:
+    shown = program("show", "--format", "json")
+    assert json.loads(shown.stdout)["workloads"][0]["replicas"] == 1
+    due = json.loads(program("check", "--format", "json").stdout)
+    assert (due["phase"], due["would_change"][0]["to"]) == ("night", "1")
+    assert replicas(tmp_path) == "2"
+    said = program("run", "--once", "--yes").stdout
+    assert replicas(tmp_path) == "1"
+    said += program("run", "--once", "--yes", now="2026-01-12T00:10:00Z").stdout
+    assert "1 cards are free for the night" in said
+    assert "under way" in program("show").stdout
+    ended = program("abort", "--yes", "--by", "ada", now="2026-01-12T01:00:00Z")
+    assert "services came home" in ended.stdout
+    assert replicas(tmp_path) == "2"
+
+
+def test_night_comes_home_by_its_own_plan_when_a_newer_one_has_no_tide(program: Program, tmp_path: Path) -> None:
+    program("run", "--once", "--yes")
+    assert replicas(tmp_path) == "1"
+    newer = seal_plan(replace(standard_plan(), created_at=scheduled().created_at + timedelta(minutes=1)))
+    folder = open_data_folder(tmp_path / "data", create=False)
+    plan_store(folder).add(newer, None)
+    assert plan_store(folder).newest() == newer
+    program("run", "--once", "--yes", now="2026-01-12T07:00:00Z")
+    assert replicas(tmp_path) == "2"
+    with pytest.raises(Misconfigured, match="has no tide"):
+        program("run", "--once", "--yes", now="2026-01-12T23:00:00Z")
+
+
+def test_night_is_aborted_whatever_plan_is_newest(program: Program, tmp_path: Path) -> None:
+    program("run", "--once", "--yes")
+    newer = seal_plan(replace(standard_plan(), created_at=scheduled().created_at + timedelta(minutes=1)))
+    plan_store(open_data_folder(tmp_path / "data", create=False)).add(newer, None)
+    program("abort", "--yes", now="2026-01-12T01:00:00Z")
+    assert replicas(tmp_path) == "2"
+
+
+def test_nothing_is_moved_without_yes(program: Program, tmp_path: Path) -> None:
+    for words in (("run", "--once"), ("abort",)):
+        with pytest.raises(Refused, match="--yes"):
+            program(*words)
+    assert replicas(tmp_path) == "2"
+
+
+def test_by_day_nothing_is_due(program: Program) -> None:
+    said = program("run", "--once", "--yes", now="2026-01-12T12:00:00Z")
+    assert "nothing is due: it is day" in said.output
+
+
+def test_plan_without_a_tide_says_so(program: Program, tmp_path: Path) -> None:
+    plan_store(open_data_folder(tmp_path / "data", create=False)).add(standard_plan(), None)
+    with pytest.raises(Misconfigured, match="has no tide"):
+        program("show", "--plan", standard_plan().plan_id)
