@@ -9,7 +9,6 @@ whichever of eight estimators did best on that last period. One-hour gaps discar
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -143,24 +142,27 @@ def predict(values: Floats, step_seconds: int, cycle_hours: int) -> Floats | Non
         return None
     signal = cleaned[len(cleaned) - cycles * steps :]
     before, last = signal[:-steps], signal[-steps:]
-    tried = [(_error(last, rebuilt), number) for number, rebuilt in enumerate(_estimates(before, steps, step_seconds))]
-    chosen = min(tried)[1]
-    return list(_estimates(signal, steps, step_seconds))[chosen]
+    chosen = min(ESTIMATORS, key=lambda one: _error(last, rebuilt(before, steps, step_seconds, one)))
+    return rebuilt(signal, steps, step_seconds, chosen)
 
 
-def _estimates(signal: Floats, steps: int, step_seconds: int) -> Iterator[Floats]:
+def rebuilt(signal: Floats, steps: int, step_seconds: int, one: Estimator) -> Floats:
+    """The last cycle of a signal from what is left of its spectrum, the margin on top, (steps,).
+
+    The spectrum is the whole one of N frequencies, as in the source: there the mirror image of a slow component counts
+    as a fast one, so a weak one loses that half, and half its height.
+    """
     count = len(signal)
-    spectrum = np.fft.rfft(signal)
+    spectrum = np.fft.fft(signal)
     amplitude = np.abs(spectrum) / count
     ordered = np.sort(amplitude[1 : count // 2])[::-1]
-    frequency = np.arange(len(spectrum)) / (count * step_seconds)
-    for one in ESTIMATORS:
-        least = max(one.amplitude_min, ordered[min(ITEMS_MAX, len(ordered)) - 1])
-        if len(ordered) >= one.items_min:
-            least = min(least, ordered[one.items_min - 1])
-        kept = np.where((amplitude < least) & (frequency > HIGH_FREQUENCY), 0, spectrum)
-        rebuilt = np.fft.irfft(kept, count)[-steps:]
-        yield np.where(rebuilt <= 0, FLOOR, rebuilt) * (1.0 + one.margin)
+    frequency = np.arange(count) / (count * step_seconds)
+    least = max(one.amplitude_min, ordered[min(ITEMS_MAX, len(ordered)) - 1])
+    if len(ordered) >= one.items_min:
+        least = min(least, ordered[one.items_min - 1])
+    kept = np.where((amplitude < least) & (frequency > HIGH_FREQUENCY), 0, spectrum)
+    level = np.fft.ifft(kept).real[-steps:]
+    return np.where(level <= 0, FLOOR, level) * (1.0 + one.margin)
 
 
 def _error(actual: Floats, predicted: Floats) -> float:
@@ -168,5 +170,7 @@ def _error(actual: Floats, predicted: Floats) -> float:
     if (actual < NEARLY_ZERO).any():
         return float(np.abs(actual - predicted).mean())
     short = (actual - predicted) / actual
-    amplified = np.array([-math.log(1.0 - share) / math.log(1.25) if share > 0 else -share for share in short])
-    return float(amplified.mean())
+    # A share that rounds to one is infinitely wrong.
+    with np.errstate(divide="ignore"):
+        amplified = -np.log1p(-np.clip(short, 0.0, 1.0)) / math.log(1.25)
+    return float(np.where(short > 0, amplified, -short).mean())

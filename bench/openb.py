@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fleet.units import MIB
-from recommender.placement_online import WHOLE_CARD, FreeNodes, PodKinds
+from recommender.online.placement import WHOLE_CARD, FreeNodes, PodKinds
 
 ARRIVED_RATIO = 1.3
 SEEDS = range(42, 52)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fleet.units import GIB
-from recommender.packer import PackingProblem
+from recommender.packing.packer import PackingProblem
 
 SLOTS = 168
 """Hours of a week."""

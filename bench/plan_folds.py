@@ -1,15 +1,13 @@
 """Static plans on cut days of a recorded fleet, scored by the referee's own functions: shared by the bars of quality.
 
-One history is replayed once and cut in this process, so that a dozen plans cost seconds each. Days are counted from
-the fleet's first midnight; a fold learns days `first` … `cut` - 1 and is judged on `cut` … `end` - 1.
+The days are those of `quality_stages`; a trace is read and cut in this process, so that a plan costs seconds.
 """
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,36 +16,18 @@ import numpy as np
 import pandas as pd
 
 from analyzer.profile import profile_fleet
-from bench.measured_run import gputide
+from bench.quality_stages import Cut
+from exporter.trace import Trace
 from fleet.capabilities import HAMI
 from fleet.decisions import Plan
 from fleet.settings import Settings
-from fleet.usage import History
-from gputide.clock import read_replay_clock
-from gputide.data_folder import open_data_folder
-from gputide.wiring import load_history
+from gputide.simulate_trace import read_history
 from recommender.planner import make_plan
 
-DAY_ZERO = "2026-01-05"
 HINDSIGHT = "hindsight (first fit decreasing on the test days)"
 KEEP = "keep whole cards"
 LIMITS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.0225, 0.025, 0.05)
 """Limits of predicted violation that the frontier is walked at; the presets are among them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    """Which days are learned and judged."""
-
-    first: int
-    cut: int
-    end: int
-
-    @property
-    def label(self) -> str:
-        """Learned and judged days, both ends included."""
-        judged = f"{self.cut}-{self.end - 1}" if self.end - self.cut > 1 else str(self.cut)
-        return f"{self.first}-{self.cut - 1} → {judged}"
 
 
 POOLED = (
@@ -109,15 +89,17 @@ class _Model:
 class Fold:
     """One cut: the referee's arrays, its naive rules' scores, and the history that a plan may know."""
 
-    def __init__(self, referee: ModuleType, fleet: Path, history: History, cut: Cut) -> None:
+    def __init__(self, referee: ModuleType, trace: Trace, cut: Cut) -> None:
         self.cut = cut
         self._referee = referee
-        self.history = known_history(history, cut)
+        since, now, until = cut.moments(trace)
+        self.history = read_history(trace, since=since, until=now)
         self.profiles = profile_fleet(self.history, settings=Settings().analyzer, now=self.history.inventory.as_of)
-        pods, usage, _ = referee.load(fleet)
-        since, now, until = (_moment(usage, day) for day in (cut.first, cut.cut, cut.end))
-        train = usage[(usage.ts >= since) & (usage.ts < now)]
-        test = usage[(usage.ts >= now) & (usage.ts < until)]
+        pods, usage, _ = referee.load(trace.folder)
+        # A sample's time is the end of its step.
+        since, now, until = (pd.Timestamp(moment) for moment in (since, now, until))
+        train = usage[(usage.ts > since) & (usage.ts <= now)]
+        test = usage[(usage.ts > now) & (usage.ts <= until)]
         alive = set(train.pod) & set(test.pod) & set(pods.index)
         judged = [pod for pod in pods.index if pod in alive and pods.workload_kind[pod] == "Deployment"]
         self._models: list[_Model] = []
@@ -173,48 +155,6 @@ class Fold:
 
 def _score(got: Mapping[str, Any], pods: int) -> Score:
     return Score(cards=got["cards"], pods=pods, active=got["active"], bad=got["bad"], memory=got["memory"])
-
-
-def _moment(usage: pd.DataFrame, day: int) -> pd.Timestamp:
-    return pd.Timestamp(DAY_ZERO, tz=getattr(usage.ts.dt, "tz", None)) + pd.Timedelta(days=day)
-
-
-def recorded_history(fleet: Path, scratch: Path) -> History:
-    """Replays a trace into a folder and loads it as the product does."""
-    data = scratch / "data"
-    gputide(data, "replay", str(fleet))
-    folder = open_data_folder(data, create=False)
-    clock = read_replay_clock(folder)
-    if clock is None:
-        raise AssertionError("a replay leaves its clock behind")
-    return load_history(folder, Settings(), clock.now)
-
-
-def known_history(history: History, cut: Cut) -> History:
-    """What was known at a cut: samples before it, and no grant that began or ended later."""
-    grid = history.slices
-    zero = pd.Timestamp(DAY_ZERO, tz="UTC").to_pydatetime()
-    # A sample's time is the end of its step, so the first step of a day is the one that ends at midnight.
-    first = round((zero - grid.since).total_seconds() / grid.step_seconds) - 1
-    per_day = 86400 // grid.step_seconds
-    start, stop = first + cut.first * per_day, first + cut.cut * per_day
-    since = grid.since + timedelta(seconds=grid.step_seconds * start)
-    now = grid.since + timedelta(seconds=grid.step_seconds * stop)
-    grants = tuple(
-        replace(grant, ended_at=None) if grant.ended_at is not None and grant.ended_at >= now else grant
-        for grant in history.inventory.grants
-        if grant.started_at < now
-    )
-    return History(
-        inventory=replace(history.inventory, as_of=now, grants=grants),
-        slices=replace(
-            grid,
-            since=since,
-            steps=stop - start,
-            mean={measure: values[:, start:stop] for measure, values in grid.mean.items()},
-            peak={measure: values[:, start:stop] for measure, values in grid.peak.items()},
-        ),
-    )
 
 
 def load_referee(path: Path) -> ModuleType:
