@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from enforcer.cluster_simulated import SeatState, SimulatedCluster, SimulatedSeat
-from enforcer.ledger import Ledger
-from enforcer.plan_store import PlanStore
+from enforcer.record.ledger import Ledger
+from enforcer.record.plan_store import PlanStore
+from enforcer.simulated.cluster import SeatState, SimulatedCluster, SimulatedSeat
 from fleet.decisions import Plan
 
 if TYPE_CHECKING:
@@ -45,12 +45,21 @@ def address(demo: Path) -> Iterator[str]:
 
 
 def standing(folder: Path) -> tuple[SimulatedSeat, ...]:
-    """Where every pod sits; when it was made does not matter."""
+    """Where every pod sits; when it was made anew, and what it is called since, does not matter."""
     cluster = SimulatedCluster.open(folder / "cluster.sqlite")
     try:
-        return tuple(replace(seat, since=datetime(2026, 1, 1, tzinfo=UTC)) for seat in cluster.seats())
+        made = datetime(2026, 1, 1, tzinfo=UTC)
+        return tuple(replace(seat, since=made, name="", is_remade=False) for seat in cluster.seats())
     finally:
         cluster.close()
+
+
+def cards_by_workload(seated: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Cards of each workload's pods, sorted: which of its replicas sits on which is the scheduler's choice."""
+    found: dict[str, list[str]] = {}
+    for workload, card in seated:
+        found.setdefault(workload, []).append(card)
+    return {workload: sorted(cards) for workload, cards in found.items()}
 
 
 def grant_of(seat: SimulatedSeat) -> SimulatedSeat:
@@ -88,14 +97,13 @@ def test_apply_and_undo_on_the_plan_page_change_the_cluster_and_change_it_back(
     freed = sum(stage.cards_freed for stage in plan.stages)
     assert freed >= 1
     assert len(cards_in_use(before)) - len(cards_in_use(after)) == freed
-    placed = {(part.namespace, part.pod): card.card for card in plan.placement for part in card.slices}
-    moved = {
-        (seat.namespace, seat.pod): seat.card
-        for seat in after
-        if seat.state is SeatState.RUNNING and seat not in before
-    }
+    placed = cards_by_workload((str(part.workload), str(card.card)) for card in plan.placement for part in card.slices)
+    seated = cards_by_workload(
+        (str(seat.workload), str(seat.card)) for seat in after if seat.state is SeatState.RUNNING
+    )
+    moved = {str(seat.workload) for seat in after if seat.state is SeatState.RUNNING and seat not in before}
     assert moved
-    assert all(placed[pod] == card for pod, card in moved.items())
+    assert {name: seated[name] for name in moved} == {name: placed[name] for name in moved}
     page.reload()
     expect(page.locator("#progress-phase .on")).to_have_text("done")
     expect(page.locator("#undo-preview")).to_contain_text("Undo restores")

@@ -35,6 +35,14 @@ class Api:
                 raise
             return manifest
 
+    def apply(self, manifest: Manifest, query: str = "") -> Manifest:
+        """Make an object of any of the kinds that the tests make, where its own group, kind and namespace say."""
+        group, kind = manifest["apiVersion"], manifest["kind"]
+        namespace = manifest["metadata"].get("namespace")
+        plural = f"{kind.lower()}s"
+        prefix = f"/apis/{group}" if "/" in group else f"/api/{group}"
+        return self.create(f"{prefix}{f'/namespaces/{namespace}' if namespace else ''}/{plural}{query}", manifest)
+
     def patch(self, path: str, change: Manifest) -> Manifest:
         """Merge a change into an object."""
         return self.ask("PATCH", path, change, content_type="application/merge-patch+json")
@@ -52,6 +60,16 @@ class Api:
                 raise
             return False
         return True
+
+    def status(self, method: str, path: str) -> int:
+        """Return the status of the answer to an empty request of any kind."""
+        content_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        body: Manifest | None = None if method in ("GET", "DELETE") else {}
+        try:
+            self.ask(method, path, body, content_type=content_type)
+        except urllib.error.HTTPError as refused:
+            return refused.code
+        return 200
 
     def pod(self, namespace: str, name: str, **spec: Any) -> Manifest:
         """Make a pod that asks for one card."""

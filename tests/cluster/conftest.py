@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+import yaml
 
 from exporter.cluster_kubernetes import KubernetesReader
 from fleet.errors import Unavailable
 from gputide.engine_kubernetes import ControlPlane, KubernetesPrograms, kubernetes_programs
 from tests.cluster.api import Api
+from tests.cluster.audit import AuditLog
 
 CACHE = os.environ.get("GPUTIDE_CLUSTER_CACHE")  # read before the suite hides the developer's variables
 ACCOUNT_SECONDS_MAX = 120.0
+WRITER_RULES = Path(__file__).resolve().parents[2] / "docs" / "rbac-writer.yaml"
 _numbers = count(1)
 
 
@@ -41,13 +44,29 @@ def control_plane(programs: KubernetesPrograms, tmp_path_factory: pytest.TempPat
 
     Quotas have no watch cache, so that etcd itself decides what is too old to watch from.
     """
-    arguments = ["--watch-cache-sizes=resourcequotas#0"]
-    running = ControlPlane(programs, tmp_path_factory.mktemp("cluster"), api_arguments=arguments)
+    folder = tmp_path_factory.mktemp("cluster")
+    audit = AuditLog(folder / "audit.log")
+    arguments = ["--watch-cache-sizes=resourcequotas#0", *audit.arguments(folder / "audit-policy.yaml")]
+    running = ControlPlane(programs, folder, api_arguments=arguments)
     try:
         running.start()
         yield running
     finally:
         running.end()
+
+
+@pytest.fixture
+def audit(control_plane: ControlPlane) -> AuditLog:
+    """Return what the API server wrote down of all writes."""
+    return AuditLog(control_plane.ca.parents[1] / "audit.log")
+
+
+@pytest.fixture
+def writer_kubeconfig(control_plane: ControlPlane, api: Api) -> Path:
+    """Return a kubeconfig of the documented writer, which has the documented rights and no others."""
+    for manifest in yaml.safe_load_all(WRITER_RULES.read_text(encoding="utf-8")):
+        api.apply(manifest)
+    return control_plane.kubeconfig_of_token("writer", api.token("gputide", "gputide-writer"))
 
 
 @pytest.fixture

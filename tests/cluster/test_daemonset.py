@@ -1,4 +1,4 @@
-"""The API server takes the manifest of the page as it stands, every field of it known."""
+"""The API server takes the manifests of the pages as they stand, every field of them known."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tests.cluster.api import Api
 
 pytestmark = pytest.mark.cluster
 
-MANIFEST = Path(__file__).resolve().parents[2] / "docs" / "daemonset.yaml"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+MANIFEST = DOCS / "daemonset.yaml"
 
 
 def test_daemonset_of_the_page_is_taken_without_a_warning(api: Api) -> None:
@@ -26,3 +27,18 @@ def test_daemonset_of_the_page_is_taken_without_a_warning(api: Api) -> None:
     manifest["spec"]["template"]["spec"]["hostPid"] = True
     with pytest.raises(urllib.error.HTTPError, match="400"):
         api.ask("POST", path, manifest)
+
+
+@pytest.mark.parametrize("page", ["admission.yaml", "agent.yaml", "rbac-writer.yaml"])
+def test_manifests_of_the_enforcer_are_taken_without_a_warning(api: Api, page: str) -> None:
+    documents = list(yaml.safe_load_all((DOCS / page).read_text(encoding="utf-8")))
+    api.create("/api/v1/namespaces", {"metadata": {"name": "gputide"}})
+    for manifest in documents:
+        if manifest["kind"] != "Namespace":
+            made = api.apply(manifest, query="?dryRun=All&fieldValidation=Strict")
+            assert made["metadata"]["name"] == manifest["metadata"]["name"]
+    of_webhook = [manifest for manifest in documents if manifest["kind"] == "MutatingWebhookConfiguration"]
+    for manifest in of_webhook:
+        manifest["webhooks"][0]["failurePolicies"] = "Ignore"
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            api.apply(manifest, query="?dryRun=All&fieldValidation=Strict")

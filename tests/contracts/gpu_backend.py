@@ -21,12 +21,12 @@ class BackendContract:
 
     def test_rendering_changes_nothing(self, backend: Backend, cluster: Any, plan: Any) -> None:
         before = cluster.list_objects("Deployment"), cluster.list_objects("Pod")
-        backend.render(plan, 1, take_snapshot(cluster))
+        backend.render(plan, 1, take_snapshot(cluster, backend.dialect))
         assert (cluster.list_objects("Deployment"), cluster.list_objects("Pod")) == before
 
     def test_old_values_and_versions_are_the_clusters(self, backend: Backend, cluster: Any, plan: Any) -> None:
         for stage in plan.stages:
-            for change in backend.render(plan, stage.stage, take_snapshot(cluster)).changes:
+            for change in backend.render(plan, stage.stage, take_snapshot(cluster, backend.dialect)).changes:
                 found = cluster.get(change.kind, change.namespace, change.name)
                 assert values_equal(change.field, field_of(found, change.field), change.old), change.field
                 assert found["metadata"]["resourceVersion"] == change.resource_version
@@ -35,9 +35,9 @@ class BackendContract:
     def test_pods_that_no_recommendation_names_stay(self, backend: Backend, cluster: Any, plan: Any) -> None:
         named = {pod for entry in plan.recommendations for pod in entry.pods}
         for stage in plan.stages:
-            moves = backend.render(plan, stage.stage, take_snapshot(cluster)).moves
+            moves = backend.render(plan, stage.stage, take_snapshot(cluster, backend.dialect)).moves
             assert {move.pod_id for move in moves} <= named
 
     def test_stage_that_is_not_there_is_refused(self, backend: Backend, cluster: Any, plan: Any) -> None:
         with pytest.raises(Refused, match="stage 99"):
-            backend.render(plan, 99, take_snapshot(cluster))
+            backend.render(plan, 99, take_snapshot(cluster, backend.dialect))

@@ -144,7 +144,7 @@ def go_peers(engines_cache: Path) -> GoPeers:
 
 @pytest.fixture(scope="session")
 def nvidia_peers(engines_cache: Path) -> NvidiaPeers:
-    """Return the paths of NVIDIA's device plugin and daemon of MPS; skip where they can't be built."""
+    """Return the paths of NVIDIA's device plugin, daemon of MPS and mig-parted; skip where they can't be built."""
     try:
         return build_nvidia_peers(engines_cache, tell=print)
     except Unavailable as absence:

@@ -1,4 +1,4 @@
-"""Peers written by others in Go, built from locked sources into the cache: senders, and NVIDIA's device plugin.
+"""Peers written by others in Go, built from locked sources into the cache: senders, NVIDIA's device plugin, mig-parted.
 
 Called by `tests/run_tiers.py` before the engine tests, and by hand:
 
@@ -27,6 +27,7 @@ DEVICE_PLUGIN_VERSION = "0.19.3"
 """Of the module version in `nvidia/go.mod`."""
 _PROMETHEUS = "github.com/prometheus/prometheus"
 _DEVICE_PLUGIN = "github.com/NVIDIA/k8s-device-plugin"
+_MIG_PARTED = "github.com/NVIDIA/mig-parted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,15 +47,17 @@ class GoPeers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvidiaPeers:
-    """Paths of the built programs; both open `libnvidia-ml.so.1` when they run.
+    """Paths of the built programs; all open `libnvidia-ml.so.1` when they run.
 
     Attributes:
         device_plugin: what advertises cards to the kubelet and hands them out.
         mps_daemon: what starts the driver's daemon of MPS and tells it how much each client may have.
+        mig_parted: what cuts cards by MIG, and says whether they are cut as a configuration wants.
     """
 
     device_plugin: Path
     mps_daemon: Path
+    mig_parted: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +90,12 @@ _NVIDIA = _Recipe(
     link_flags=f"-extldflags=-Wl,-z,lazy -X {_DEVICE_PLUGIN}/internal/info.version={DEVICE_PLUGIN_VERSION}",
     has_c=True,
 )
+_MIG = _Recipe(
+    module="mig-parted",
+    packages=(f"{_MIG_PARTED}/cmd/nvidia-mig-parted",),
+    link_flags="-extldflags=-Wl,-z,lazy",
+    has_c=True,
+)
 
 
 def find_go() -> str:
@@ -113,13 +122,17 @@ def build_go_peers(cache: Path, *, tell: Tell) -> GoPeers:
 
 
 def build_nvidia_peers(cache: Path, *, tell: Tell) -> NvidiaPeers:
-    """Build NVIDIA's device plugin and its daemon of MPS, where they are not in the cache yet.
+    """Build NVIDIA's device plugin, its daemon of MPS and mig-parted, where they are not in the cache yet.
 
     Raises:
         Unavailable: Go or a C compiler is missing or too old, or a module could not be fetched.
     """
-    built = _built(cache, _NVIDIA, tell)
-    return NvidiaPeers(device_plugin=built / "nvidia-device-plugin", mps_daemon=built / "mps-control-daemon")
+    built, cutter = _built(cache, _NVIDIA, tell), _built(cache, _MIG, tell)
+    return NvidiaPeers(
+        device_plugin=built / "nvidia-device-plugin",
+        mps_daemon=built / "mps-control-daemon",
+        mig_parted=cutter / "nvidia-mig-parted",
+    )
 
 
 def _built(cache: Path, recipe: _Recipe, tell: Tell) -> Path:

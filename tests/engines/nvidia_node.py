@@ -1,10 +1,11 @@
-"""A node whose cards, driver and kubelet are stand-ins, and whose device plugin and MPS daemon are NVIDIA's own.
+"""A node whose cards, driver and kubelet are stand-ins; its device plugin, MPS daemon and mig-parted are NVIDIA's own.
 
 The programs want fixed places (`/var/lib/kubelet/device-plugins`, `/proc/driver`, `/mps`), so they run in a root folder
 of their own: a fresh folder with the machine's programs and libraries mounted into it, in a mount namespace that ends
 with the process. The exporter's reader runs outside, on the same driver's file and the kubelet's socket.
 
-Sources: NVIDIA/k8s-device-plugin:cmd/nvidia-device-plugin/root.go, internal/mig/mig.go, cmd/mps-control-daemon/mps.
+Sources: NVIDIA/k8s-device-plugin:cmd/nvidia-device-plugin/root.go, internal/mig/mig.go, cmd/mps-control-daemon/mps,
+NVIDIA/go-nvlib:pkg/nvpci/nvpci.go.
 """
 
 from __future__ import annotations
@@ -50,6 +51,13 @@ _OF_NODE = ("etc", "mps", "proc/driver/nvidia-caps", "sys/bus/pci/devices", "tmp
 _DRIVER = "driver-root/usr/lib64"
 """Where the plugin looks for the driver's library when it runs in a container."""
 
+_ENVIRON = {
+    "PATH": "/tools:/usr/bin:/bin:/usr/sbin:/sbin",
+    "LD_LIBRARY_PATH": f"/{_DRIVER}",
+    DATA_VARIABLE: "/driver-root/world.txt",
+}
+"""Of NVIDIA's programs."""
+
 # The mounts are seen by this process and its children alone, and are gone when they are.
 _ENTER = """
 root=$1; shift
@@ -67,6 +75,9 @@ case $command in get_default_active_thread_percentage) echo 100.0 ;; esac
 _NVIDIA_SMI = """#!/bin/sh
 echo "nvidia-smi $*" >> /mps/said
 """
+
+_PCI = {"vendor": "0x10de", "device": "0x20b0", "class": "0x030200", "resource": "0x0 0x0 0x0"}
+"""What the kernel says of a card in `/sys/bus/pci/devices`."""
 
 A100_PROFILES = ((0, 19, 1, 7, 14, 4864), (1, 14, 2, 3, 28, 9856), (2, 9, 3, 2, 42, 19968), (4, 0, 7, 1, 98, 40192))
 """Instance profiles of an A100 of 40 GB: number, id, slices, most of them, SMs, MiB."""
@@ -133,7 +144,8 @@ class NvidiaNode:
         self._cards += 1
         place = self.root / "sys/bus/pci/devices" / f"0000:{self._cards:02x}:00.0"
         place.mkdir()
-        (place / "numa_node").write_text(f"{self._cards % 2}\n")
+        for name, text in {**_PCI, "numa_node": self._cards % 2}.items():
+            (place / name).write_text(f"{text}\n")
 
     def cut(self, card: int, *slices: int, is_old: bool = False) -> list[str]:
         """Cuts a card of the world into MIG instances of so many slices each; returns their UUIDs.
@@ -193,6 +205,16 @@ class NvidiaNode:
     def stop_mps_daemon(self) -> None:
         """Asks the daemon of MPS to end."""
         stop_process(self._running.pop("mps"))
+
+    def mig_parted(self, *arguments: str, config: str) -> subprocess.CompletedProcess[str]:
+        """Writes the world, and runs mig-parted with a configuration file until it ends."""
+        self.world.write()
+        (self.root / "proc" / "modules").write_text("nvidia 1 0 - Live 0x0\n")
+        (self.root / "etc" / "mig.yaml").write_text(config)
+        command = [*self._command(self._peers.mig_parted), *arguments, "--config-file=/etc/mig.yaml"]
+        return subprocess.run(
+            command, env=_ENVIRON, capture_output=True, text=True, check=False, timeout=START_SECONDS_MAX
+        )
 
     def hand_out(self, pod: str, resource: str, count: int = 1) -> HandedOut:
         """Lets a new pod of one container ask for devices, and hands them out."""
@@ -275,25 +297,24 @@ class NvidiaNode:
         return sum(bool(count) for count in self.devices.resources().values())
 
     def _start(self, name: str, program: Path, *flags: str, config: str | None) -> None:
-        place = self.root / "tmp" / program.name
-        if not place.exists():
-            shutil.copy(program, place)
-        arguments = [f"/tmp/{program.name}", *flags]
+        arguments = [*flags]
         if config is not None:
             (self.root / "etc" / f"{name}.yaml").write_text(config)
             arguments.append(f"--config-file=/etc/{name}.yaml")
-        entering = _ENTER.format(folders=" ".join(self._folders))
-        environ = {
-            "PATH": "/tools:/usr/bin:/bin:/usr/sbin:/sbin",
-            "LD_LIBRARY_PATH": f"/{_DRIVER}",
-            DATA_VARIABLE: "/driver-root/world.txt",
-        }
         self._running[name] = start_process(
-            name, [*self._enter, "/bin/sh", "-c", entering, "sh", str(self.root), *arguments],
-            folder=self.root, log=self.root / f"{name}.log", environ=environ,
+            name, [*self._command(program), *arguments],
+            folder=self.root, log=self.root / f"{name}.log", environ=_ENVIRON,
         )  # fmt: skip
         if not is_alive(self._running[name]):
             raise Unavailable(log_tail(self._running[name].log))
+
+    def _command(self, program: Path) -> list[str]:
+        """What a program is started by, within the root folder."""
+        place = self.root / "tmp" / program.name
+        if not place.exists():
+            shutil.copy(program, place)
+        entering = _ENTER.format(folders=" ".join(self._folders))
+        return [*self._enter, "/bin/sh", "-c", entering, "sh", str(self.root), f"/tmp/{program.name}"]
 
 
 def instance_used_bytes(card: int, gpu_instance: int) -> int:

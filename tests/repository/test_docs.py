@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PAGES = ("settings.md", "metrics.md", "card-models.md", "tables.md", "scaling.md")
+PAGES = ("settings.md", "metrics.md", "backends.md", "card-models.md", "tables.md", "scaling.md")
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -15,3 +15,31 @@ def test_generated_page_is_up_to_date(name: str, repository: Path) -> None:
     made = runpy.run_path(str(repository / "docs" / "generate.py"))["pages"]()
     assert set(made) == set(PAGES)
     assert (repository / "docs" / name).read_text(encoding="utf-8") == made[name], "run python docs/generate.py"
+
+
+def test_matrix_of_backends_has_the_cells_that_are_promised(repository: Path) -> None:
+    page = (repository / "docs" / "backends.md").read_text(encoding="utf-8").splitlines()
+    heads = page.index(next(line for line in page if line.startswith("| backend | reclaim")))
+    kinds = [cell.strip() for cell in page[heads].strip("|").split("|")][1:]
+    cells: dict[tuple[str, str], str] = {}
+    for line in page[heads + 2 :]:
+        if not line:
+            break
+        name, *row = (cell.strip(" `") for cell in line.strip("|").split("|"))
+        cells |= {(name, kind): cell for kind, cell in zip(kinds, row, strict=True)}
+    promised = {
+        "hami": ("slice", "oversubscribe", "colocate", "offpeak_pair", "mig"),
+        "effectivegpu": ("slice", "colocate"),
+        "volcano": ("slice", "colocate"),
+        "mgpu": ("colocate",),
+        "vgpu_manager": ("slice", "oversubscribe"),
+        "kai": ("slice",),
+        "nvidia_time_slicing": ("slice",),
+        "nvidia_mps": ("slice",),
+        "mig": ("mig",),
+        "dra_mig": ("mig",),
+        "dra_shared": ("slice",),
+    }
+    for backend, own in promised.items():
+        for kind in (*own, "reclaim", "tide", "rehome", "fewer_cards"):
+            assert cells[backend, kind] in ("yes", "part"), (backend, kind)

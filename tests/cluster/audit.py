@@ -1,0 +1,81 @@
+"""What an API server wrote down of every write: who, what, on which object."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "None", "verbs": ["get", "list", "watch"]}, {"level": "Metadata"}],
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """One write that the server answered.
+
+    Attributes:
+        user: whose token it was.
+        verb: create, update, patch, delete.
+        resource: `deployments`, `pods/eviction`.
+        namespace: empty for none.
+        name: empty for a list.
+        status: HTTP status.
+        is_dry: nothing was to be kept.
+    """
+
+    user: str
+    verb: str
+    resource: str
+    namespace: str
+    name: str
+    status: int
+    is_dry: bool
+
+
+class AuditLog:
+    """The log of a running API server.
+
+    Args:
+        path: where it is written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def arguments(self, policy: Path) -> list[str]:
+        """Write the policy, and return the flags that make the server keep the log."""
+        policy.write_text(json.dumps(POLICY), encoding="utf-8")
+        return [f"--audit-policy-file={policy}", f"--audit-log-path={self._path}", "--audit-log-mode=blocking-strict"]
+
+    def size(self) -> int:
+        """Bytes so far, to read on from."""
+        return self._path.stat().st_size
+
+    def writes(self, since: int = 0) -> list[Write]:
+        """Every write that was answered after a place in the log."""
+        with self._path.open("rb") as file:
+            file.seek(since)
+            entries = [json.loads(line) for line in file if line.endswith(b"\n")]
+        return [_write(entry) for entry in entries if entry["stage"] == "ResponseComplete"]
+
+
+def _write(entry: dict[str, object]) -> Write:
+    of, user, answered = entry.get("objectRef") or {}, entry["user"], entry.get("responseStatus") or {}
+    assert isinstance(of, dict)
+    assert isinstance(user, dict)
+    assert isinstance(answered, dict)
+    part = of.get("subresource")
+    return Write(
+        user=user["username"],
+        verb=str(entry["verb"]),
+        resource=f"{of.get('resource', '')}/{part}" if part else of.get("resource", ""),
+        namespace=of.get("namespace", ""),
+        name=of.get("name", ""),
+        status=answered.get("code", 0),
+        is_dry="dryRun=" in str(entry["requestURI"]),
+    )

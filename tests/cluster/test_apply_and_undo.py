@@ -1,0 +1,321 @@
+"""A plan from a small history, applied on the real API server with HAMi's protocol double, and taken back.
+
+What counts is what stands in the cluster afterwards: the cards that the real scheduler left free, what the API server
+wrote down of every write, and that every object is as it was once the plan is undone.
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from analyzer.profile import profile_fleet
+from enforcer.backends.hami import HamiBackend
+from enforcer.kubernetes.admission_review import PodAdmission
+from enforcer.kubernetes.admission_server import AdmissionServer
+from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
+from enforcer.record.journal import Journal, StageState
+from enforcer.record.ledger import Ledger
+from enforcer.rollout.carry import CarryPolicy
+from enforcer.rollout.stages import Rollout
+from enforcer.rollout.tools import RolloutPolicy, Tools
+from enforcer.rollout.undo import Undo
+from enforcer.rollout.watch import ClusterSignals
+from enforcer.safety.guard import Guard, GuardPolicy
+from enforcer.snapshot import take_snapshot
+from fleet.capabilities import HAMI
+from fleet.decisions import Plan
+from fleet.documents import seal_plan
+from fleet.settings import Settings
+from fleet.usage import History
+from gputide.data_folder import open_data_folder
+from gputide.engine_kubernetes import ControlPlane, KubernetesPrograms, User
+from gputide.wiring import keep_plan
+from recommender.planner import make_plan
+from tests.cluster.api import Api, Manifest
+from tests.cluster.audit import AuditLog
+from tests.cluster.hami_double import CERTIFICATES, NAMESPACE_LABEL, HamiDouble
+from tests.cluster.standing_fleet import cards_in_use, stand_up
+from tests.cluster.workloads import pods, until_ready
+from tests.gputide.conftest import Program, Said
+from tests.recommender.builders import Service
+
+pytestmark = pytest.mark.cluster
+
+WRITER = "system:serviceaccount:gputide:gputide-writer"
+SERVICES = (
+    Service(name="web", level=0.1, used_gib=3.0),
+    Service(name="chat", level=0.1, used_gib=3.0),
+    Service(name="rank", level=0.15, used_gib=4.0),
+    Service(name="embed", level=0.1, used_gib=2.0),
+    Service(name="night", level=0.2, used_gib=5.0, hours=(0, 6)),
+)
+REPLICATED = (
+    Service(name="web", replicas=3, level=0.1, used_gib=3.0),
+    Service(name="rank", replicas=2, level=0.15, used_gib=4.0),
+    Service(name="embed", level=0.1, used_gib=2.0),
+)
+ADMISSION = Path(__file__).resolve().parents[2] / "docs" / "admission.yaml"
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def hami(
+    control_plane: ControlPlane, programs: KubernetesPrograms, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[HamiDouble]:
+    """Run HAMi's double for all tests of this file."""
+    api = Api(control_plane.url, control_plane.ca, control_plane.kubeconfig())
+    running = HamiDouble(control_plane, programs, api, tmp_path_factory.mktemp("hami"))
+    running.start()
+    yield running
+    running.stop()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A fleet that stands, and what the enforcer has to it."""
+
+    prefix: str
+    namespace: str
+    services: tuple[Service, ...]
+    history: History
+    cluster: KubernetesCluster
+    tools: Tools
+
+
+@pytest.fixture
+def services() -> tuple[Service, ...]:
+    """Return the services that stand; a test may have others."""
+    return SERVICES
+
+
+@pytest.fixture
+def standing(
+    hami: HamiDouble,
+    api: Api,
+    namespace: str,
+    writer_kubeconfig: Path,
+    tmp_path: Path,
+    services: tuple[Service, ...],
+) -> Iterator[Standing]:
+    """Let the services run, each pod on a card of its own."""
+    assert hami is not None
+    api.patch(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {NAMESPACE_LABEL: "on"}}})
+    place = ClusterPlace(kubeconfig=writer_kubeconfig, requests_per_second=500.0, requests_burst=500)
+    cluster = KubernetesCluster(place)
+    prefix = f"fleet{next(_numbers)}"
+    history = stand_up(api, cluster, namespace, *services, prefix=prefix)
+    tools = Tools(
+        reader=cluster,
+        writer=cluster,
+        lease=cluster,
+        pause=cluster.pause,
+        journal=Journal(Ledger(tmp_path / "ledger.jsonl")),
+        guard=Guard(GuardPolicy()),
+        signals=ClusterSignals(cluster),
+        policy=RolloutPolicy(watch_seconds=1.0, carry=CarryPolicy(poll_seconds=0.5, placement_seconds_max=60.0)),
+    )
+    yield Standing(prefix=prefix, namespace=namespace, services=services, history=history, cluster=cluster, tools=tools)
+    cluster.close()
+    for node in history.inventory.nodes:
+        api.delete(f"/api/v1/nodes/{node.node}")
+
+
+@pytest.fixture
+def admission(control_plane: ControlPlane, api: Api, hami: HamiDouble, writer_kubeconfig: Path) -> Iterator[None]:
+    """Let the API server ask the real admission, with its documented rights, about the pods that HAMi's is asked of."""
+    assert hami is not None
+    assert writer_kubeconfig.exists(), "with the writer comes the namespace"
+    documents = list(yaml.safe_load_all(ADMISSION.read_text(encoding="utf-8")))
+    for manifest in documents:
+        if manifest["kind"] in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding"):
+            api.apply(manifest)
+    kubeconfig = control_plane.kubeconfig_of_token("admission", api.token("gputide", "gputide-admission"))
+    cluster = KubernetesCluster(ClusterPlace(kubeconfig=kubeconfig))
+    server = AdmissionServer(
+        PodAdmission(cluster), host="127.0.0.1", port=0, certificate_file=CERTIFICATES / "receiver.pem",
+        key_file=CERTIFICATES / "receiver.key.pem",
+    )  # fmt: skip
+    serving = threading.Thread(target=server.serve)
+    serving.start()
+    asked = next(manifest for manifest in documents if manifest["kind"] == "MutatingWebhookConfiguration")
+    authority = base64.b64encode((CERTIFICATES / "authority.pem").read_bytes()).decode()
+    asked["webhooks"][0] |= {
+        "clientConfig": {"url": f"https://127.0.0.1:{server.address[1]}/pods", "caBundle": authority},
+        "namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: "on"}},
+        "failurePolicy": "Fail",
+    }
+    path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+    api.create(path, asked)
+    yield
+    api.delete(f"{path}/{asked['metadata']['name']}")
+    server.stop()
+    serving.join()
+    cluster.close()
+
+
+def plan_of(standing: Standing) -> Plan:
+    settings = Settings.model_validate({"risk": {"preset": "high"}, "plan": {"spare_card_ratio": 0.0}})
+    now = standing.cluster.now()
+    profiles = profile_fleet(standing.history, settings=settings.analyzer, now=now)
+    return seal_plan(make_plan(standing.history, profiles, settings=settings, capability=HAMI, now=now))
+
+
+def in_use(standing: Standing) -> set[str]:
+    return cards_in_use(take_snapshot(standing.cluster), standing.prefix)
+
+
+def contents(api: Api, namespace: str) -> dict[str, Any]:
+    found = api.ask("GET", f"/apis/apps/v1/namespaces/{namespace}/deployments")["items"]
+    return {item["metadata"]["name"]: _wished(item) for item in found}
+
+
+def _wished(item: Manifest) -> Any:
+    annotations = item["metadata"].get("annotations", {})
+    by_people = {name: value for name, value in annotations.items() if not name.startswith("deployment.kubernetes.io")}
+    return item["spec"], item["metadata"].get("labels"), by_people
+
+
+def apply_all(standing: Standing, plan: Plan) -> list[tuple[StageState, str | None]]:
+    stages = tuple(stage.stage for stage in plan.stages)
+    rollout = Rollout(standing.tools, HamiBackend(standing.cluster.now()))
+    return [(result.state, result.reason) for result in rollout.apply(plan, stages, by="tests", approved=stages)]
+
+
+def test_cards_that_are_really_free_are_those_of_the_plan_and_undo_restores(
+    api: Api, audit: AuditLog, standing: Standing
+) -> None:
+    before, contents_before = in_use(standing), contents(api, standing.namespace)
+    assert len(before) == sum(service.replicas for service in standing.services)
+    plan = plan_of(standing)
+    assert plan.totals.cards_freed > 0
+    began = audit.size()
+    assert apply_all(standing, plan) == [(StageState.PROMOTED, None)] * len(plan.stages)
+    settled(api, standing)
+    assert len(before) - len(in_use(standing)) == plan.totals.cards_freed
+    writes = [write for write in audit.writes(began) if write.user == WRITER]
+    named = {str(workload).rsplit("/", 1)[1] for item in plan.recommendations for workload in item.workloads}
+    for write in writes:
+        assert write.namespace in (standing.namespace, "gputide"), write
+        if write.resource == "deployments":
+            assert write.name in named
+        else:
+            assert write.resource in ("pods", "pods/eviction", "events", "leases"), write
+    undone = Undo(standing.tools).undo(plan.plan_id)
+    assert undone.workloads
+    settled(api, standing)
+    assert len(in_use(standing)) == len(before)
+    assert contents(api, standing.namespace) == contents_before
+
+
+@pytest.mark.parametrize("services", [REPLICATED])
+def test_replicas_that_the_plan_seats_apart_go_to_their_own_cards_with_the_admission(
+    api: Api, admission: None, standing: Standing
+) -> None:
+    before, contents_before = in_use(standing), contents(api, standing.namespace)
+    plan = plan_of(standing)
+    assert plan.totals.cards_freed > 0
+    assert apply_all(standing, plan) == [(StageState.PROMOTED, None)] * len(plan.stages)
+    settled(api, standing)
+    assert in_use(standing) == {str(card.card) for card in plan.placement}
+    assert len(before) - len(in_use(standing)) == plan.totals.cards_freed
+    Undo(standing.tools).undo(plan.plan_id)
+    settled(api, standing)
+    assert len(in_use(standing)) == len(before)
+    assert contents(api, standing.namespace) == contents_before
+
+
+def settled(api: Api, standing: Standing) -> None:
+    for service in standing.services:
+        until_ready(api, standing.namespace, service.name, service.replicas)
+    # Pods that were asked to go are gone once kwok has played their end.
+    deadline = time.monotonic() + 30
+    while any(len(pods(api, standing.namespace, s.name)) != s.replicas for s in standing.services):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnCluster:
+    """Calls of the real program on a data folder, with the writer's rights on the cluster."""
+
+    program: Program
+    folder: Path
+    kubeconfig: Path
+
+    def __call__(self, *arguments: str, kubeconfig: Path | None = None) -> Said:
+        chosen = {
+            "cluster": "kubernetes", "kubeconfig": kubeconfig or self.kubeconfig, "poll_seconds": 0.5,
+            "watch_seconds": 1, "requests_per_second": 500, "requests_burst": 500,
+        }  # fmt: skip
+        flags = [flag for name, value in chosen.items() for flag in ("--set", f"enforcer.{name}={value}")]
+        return self.program(self.folder, *flags, *arguments)
+
+
+@pytest.fixture
+def planned(
+    standing: Standing, writer_kubeconfig: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OnCluster]:
+    """Return the program on a data folder that holds the plan."""
+    folder = open_data_folder(tmp_path / "data", create=True)
+    settings = Settings.model_validate({"enforcer": {"cluster": "kubernetes", "kubeconfig": str(writer_kubeconfig)}})
+    keep_plan(folder, settings, plan_of(standing))
+    program = Program(tmp_path_factory.mktemp("program"))
+    yield OnCluster(program=program, folder=folder.path, kubeconfig=writer_kubeconfig)
+    program.close()
+
+
+def test_program_shows_applies_and_undoes_a_plan_on_a_real_cluster(
+    api: Api, audit: AuditLog, standing: Standing, planned: OnCluster, control_plane: ControlPlane
+) -> None:
+    before, contents_before = in_use(standing), contents(api, standing.namespace)
+    began = audit.size()
+    shown = planned("plan", "diff")
+    assert shown.status == 0, shown.err
+    rehearsed = [write for write in audit.writes(began) if write.user == WRITER]
+    assert {write.name for write in rehearsed if write.resource == "deployments"} >= {"rank", "embed"}
+    assert all(write.is_dry for write in rehearsed)
+    assert f"Deployment {standing.namespace}/rank planned" in shown.out
+    assert planned("plan", "approve", "--by", "anna").status == 0
+    stranger = planned("apply", "--yes", kubeconfig=control_plane.kubeconfig(User.STRANGER))
+    assert stranger.status == 2
+    assert "RBAC lacks verb get on resource configmaps in namespace gputide" in stranger.err
+    lost = planned("apply", "--yes", kubeconfig=Path("/nowhere/kubeconfig"))
+    assert lost.status == 2
+    assert "cannot use kubeconfig /nowhere/kubeconfig" in lost.err
+    assert "enforcer.kubeconfig" in lost.err
+    dry = planned("apply")
+    assert dry.status == 0, dry.err
+    assert contents(api, standing.namespace) == contents_before
+    applied = planned("apply", "--yes", "--format", "json")
+    assert applied.status == 0, applied.err
+    settled(api, standing)
+    assert len(in_use(standing)) < len(before)
+    undone = planned("undo", "--yes")
+    assert undone.status == 0, undone.err
+    settled(api, standing)
+    assert len(in_use(standing)) == len(before)
+    assert contents(api, standing.namespace) == contents_before
+
+
+def test_config_map_that_freezes_stops_every_change(api: Api, standing: Standing, planned: OnCluster) -> None:
+    assert planned("plan", "approve").status == 0
+    contents_before = contents(api, standing.namespace)
+    path = "/api/v1/namespaces/gputide/configmaps"
+    api.create(path, {"metadata": {"name": "gputide-freeze"}})
+    try:
+        refused = planned("apply", "--yes")
+    finally:
+        api.delete(f"{path}/gputide-freeze")
+    assert refused.status == 4
+    assert "ConfigMap gputide/gputide-freeze freezes it" in refused.err
+    assert contents(api, standing.namespace) == contents_before
