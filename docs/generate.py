@@ -1,6 +1,6 @@
-"""Writes the pages of the documentation that are made from the code: settings, metrics and card models.
+"""Writes the pages of the documentation that are made from the code: settings, metrics, backends and card models.
 
-    python docs/generate.py            # after a change of settings, series, own metrics or card models
+    python docs/generate.py            # after a change of settings, series, own metrics, backends or card models
 
 `make check` fails while a page differs from what this writes.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 sys.path[:0] = [str(DOCS.parent), str(DOCS)]
 
+from backends_page import backends_page  # noqa: E402
 from metrics_page import metrics_page  # noqa: E402
 from scaling import scaling_page  # noqa: E402
 
@@ -26,6 +27,7 @@ def pages() -> dict[str, str]:
     return {
         "settings.md": _settings(),
         "metrics.md": metrics_page(),
+        "backends.md": backends_page(),
         "card-models.md": _card_models(),
         "tables.md": _tables(),
         "scaling.md": scaling_page(DOCS / "scaling-figures.toml"),

@@ -1,0 +1,69 @@
+"""The page of backends: what each way of sharing cards enforces, and which advice it carries out, from its record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fleet.capabilities import CAPABILITIES, Capabilities
+from fleet.decisions import RecommendationKind
+
+_KINDS = tuple(RecommendationKind)
+_HEADING = """# Ways of sharing cards
+
+`enforcer.backend` names one. What a record says here is what the planner reckons with and what the enforcer refuses by;
+nothing is claimed that its source code or a measurement does not show.
+
+## What advice is carried out
+
+`yes`: rendered. `part`: rendered, and what does not hold is told with it. `no`: refused, with the fact.
+"""
+_COLUMNS = (
+    "framebuffer", "compute", "core policies", "priority levels", "oversubscription", "live change", "slices per card",
+    "mode of a", "fault isolation",
+)  # fmt: skip
+
+
+def backends_page() -> str:
+    """Text of `backends.md`."""
+    lines = [_HEADING, *_table([kind.value for kind in _KINDS], _cells)]
+    lines += ["", "## What it enforces\n", *_table(_COLUMNS, _facts)]
+    lines += ["", "## Facts behind `part` and `no`, and where they were read"]
+    for record in CAPABILITIES:
+        lines += ["", f"### {record.backend}\n"]
+        lines += [f"- {kind}, in part: {fact}." for kind, fact in record.partly]
+        lines += [f"- {kind}, refused: {fact}." for kind, fact in record.refuses]
+        lines.append(f"- Sources: {', '.join(f'`{source}`' for source in record.source)}.")
+    return "\n".join(lines) + "\n"
+
+
+def _table(columns: Sequence[str], row: Callable[[Capabilities], Sequence[str]]) -> list[str]:
+    """A table with a row per record."""
+    heads = [f"| backend | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    return heads + [f"| `{record.backend}` | {' | '.join(row(record))} |" for record in CAPABILITIES]
+
+
+def _cells(record: Capabilities) -> list[str]:
+    return [_cell(record, kind) for kind in _KINDS]
+
+
+def _cell(record: Capabilities, kind: RecommendationKind) -> str:
+    if kind.value in dict(record.refuses):
+        return "no"
+    return "part" if kind.value in dict(record.partly) else "yes"
+
+
+def _facts(record: Capabilities) -> tuple[str, ...]:
+    changes = "no"
+    if record.live_framebuffer_change:
+        changes = "framebuffer" if record.live_framebuffer_change_accounted else "framebuffer, not in the books"
+    return (
+        record.framebuffer_isolation.value,
+        record.compute_isolation.value,
+        ", ".join(policy.value for policy in record.core_policies) or "none",
+        str(record.priority_levels),
+        record.oversubscription.value,
+        changes,
+        str(record.slices_per_card_max),
+        record.granularity.value,
+        "yes" if record.fault_isolation else "no",
+    )
