@@ -69,6 +69,8 @@ class Facts:
         findings: failed cross-checks.
         coverage_ratio: coverage over its whole history, 0-1.
         history_seconds: from its first moment in the history to now.
+        changed_at: when its pods were replaced by some that behave otherwise; nothing earlier counts. None where they
+            never were.
         is_idle: all its slices together were idle through the window.
         idle_since: last activity, None if not idle.
         idle_coverage_ratio: coverage of the idle window.
@@ -98,6 +100,7 @@ class Facts:
     findings: tuple[Finding, ...]
     coverage_ratio: float
     history_seconds: float
+    changed_at: datetime | None
     is_idle: bool
     idle_since: datetime | None
     idle_coverage_ratio: float
@@ -321,6 +324,7 @@ def _of_workload(
         findings=findings,
         coverage_ratio=coverage(look.seen[numbers], lived, look.row_stride[numbers]),
         history_seconds=(line.now - begun).total_seconds(),
+        changed_at=look.changed_at.get(workload),
         is_idle=whole.is_idle,
         idle_since=whole.idle_since,
         idle_coverage_ratio=whole.coverage_ratio,

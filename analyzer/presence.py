@@ -126,6 +126,11 @@ class Tenure:
         """Owner."""
         return self.latest.workload_id
 
+    @property
+    def begun_at(self) -> datetime:
+        """Start of its first grant, UTC."""
+        return min(grant.started_at for grant in self.grants)
+
 
 def tenures(inventory: Inventory, grid: SliceGrid, now: datetime) -> tuple[Tenure, ...]:
     """Joins grants and rows.

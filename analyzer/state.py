@@ -128,8 +128,9 @@ def why_unknown(facts: Facts, slack_seconds: float, settings: AnalyzerSettings) 
     if lies:
         return f"counter {lies[0].counter} is not trusted ({lies[0].check}): {lies[0].detail}"
     if facts.history_seconds < settings.history_seconds_min - slack_seconds:
+        since = "" if facts.changed_at is None else "since pods came that behave unlike those they replaced "
         return (
-            f"only {facts.history_seconds / 3600:.1f} hours of history "
+            f"only {facts.history_seconds / 3600:.1f} hours of history {since}"
             f"(analyzer.history_seconds_min={settings.history_seconds_min})"
         )
     if facts.silence is SilenceBasis.NOTHING:

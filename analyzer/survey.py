@@ -29,6 +29,7 @@ from analyzer.presence import (
     tenures,
     timeline,
 )
+from analyzer.succession import Succession, succession
 from analyzer.trust import CardView, findings
 from fleet.inventory import CardId, Priority, WorkloadId
 from fleet.profiles import Finding
@@ -45,7 +46,8 @@ class Survey:
         line: the steps.
         grid: usage per slice.
         lives: every slice that was ever granted.
-        members: per live workload, the numbers of its slices in `lives`, live and earlier ones.
+        members: per live workload, the numbers of its slices in `lives`, live and earlier ones that behaved like them.
+        changed_at: when a workload's pods were replaced by some that behave otherwise.
         lived: it lived through the step.
         seen: a row exists, or something else would have shown what it did.
         known: compute is known.
@@ -62,6 +64,7 @@ class Survey:
     grid: SliceGrid
     lives: tuple[Tenure, ...]
     members: Mapping[WorkloadId, tuple[int, ...]]
+    changed_at: Mapping[WorkloadId, datetime]
     lived: Bools
     seen: Bools
     known: Bools
@@ -104,7 +107,8 @@ def survey(history: History, settings: AnalyzerSettings, now: datetime) -> Surve
     seen, known, used = (_by_life(mask, rows, line.steps) for mask in (by_row.seen, by_row.known, by_row.used))
     nodes = [key.node for key in grid.keys]
 
-    members = _members(lives)
+    past = succession(lives, grid, line)
+    members = _members(lives, past)
     card_activity = None if history.cards is None else activity(history.cards, line.steps, settings)
     view = _card_view(history.cards, card_activity, lives, rows, lived, by_row)
     silent = [number for numbers in members.values() for number in numbers if lives[number].row is None]
@@ -121,6 +125,7 @@ def survey(history: History, settings: AnalyzerSettings, now: datetime) -> Surve
         grid=grid,
         lives=lives,
         members=members,
+        changed_at=past.changed_at,
         lived=lived,
         seen=seen,
         known=known,
@@ -150,12 +155,18 @@ def _strides_by_life(there: Bools, nodes: list[str], rows: NDArray[np.int64]) ->
     return found
 
 
-def _members(lives: tuple[Tenure, ...]) -> dict[WorkloadId, tuple[int, ...]]:
-    """Slices of every workload that lives, sorted by id; what has ended wholly gets no profile."""
+def _members(lives: tuple[Tenure, ...], past: Succession) -> dict[WorkloadId, tuple[int, ...]]:
+    """Slices of every workload that lives, sorted by id; what has ended wholly gets no profile.
+
+    Pods that were replaced by some that behave otherwise say nothing of these, and are left out.
+    """
     found: dict[WorkloadId, list[int]] = defaultdict(list)
     living = {life.workload_id for life in lives if life.is_live}
     for number, life in enumerate(lives):
-        if life.workload_id in living:
+        if life.workload_id not in living:
+            continue
+        changed_at = past.changed_at.get(life.workload_id)
+        if life.is_live or changed_at is None or life.begun_at >= changed_at:
             found[life.workload_id].append(number)
     return {workload: tuple(found[workload]) for workload in sorted(found)}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -67,7 +68,9 @@ def inventory_of(
     limit_ms = round(as_of.timestamp() * 1000)
     newest_ms = min(newest if newest is not None else limit_ms, limit_ms)
     known = {name: [row for row in table if row["first_seen"] <= limit_ms] for name, table in rows.items()}
-    grants = [_grant(row, newest_ms=newest_ms, as_of=as_of) for row in known.get(ALLOCATIONS.name, ())]
+    grants = _told_once(
+        [_grant(row, newest_ms=newest_ms, as_of=as_of) for row in _by_age(known.get(ALLOCATIONS.name, ()))]
+    )
     cards = {card.card: card for card in map(_card, _by_age(known.get(INVENTORY_CARDS.name, ())))}
     nodes = {node.node: node for node in map(_node, _by_age(known.get(INVENTORY_NODES.name, ())))}
     return Inventory(
@@ -78,6 +81,29 @@ def inventory_of(
         nodes=tuple(nodes[name] for name in sorted(nodes)),
         grants=tuple(sorted(grants, key=lambda grant: (grant.namespace, grant.pod, grant.card, grant.started_at))),
     )
+
+
+def _told_once(grants: Sequence[Grant]) -> list[Grant]:
+    """One grant where two sightings that last differ in nothing but labels.
+
+    Two exporters tell of one slice, and only that of the cluster knows who scales the workload.
+
+    Args:
+        grants: what was seen last comes last, and goes before where both name a label.
+    """
+    found: list[Grant] = []
+    place: dict[Grant, int] = {}
+    for grant in grants:
+        same = replace(grant, labels=())
+        if grant.ended_at is None and same in place:
+            before = found[place[same]]
+            labels = tuple(sorted({**dict(before.labels), **dict(grant.labels)}.items()))
+            found[place[same]] = replace(grant, labels=labels)
+            continue
+        if grant.ended_at is None:
+            place[same] = len(found)
+        found.append(grant)
+    return found
 
 
 def _by_age(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -1,5 +1,7 @@
 """What every live slice demanded, as arrays: rows of the history joined with the grants of the inventory.
 
+A slice that took over from an earlier one of its workload has that one's past before its own (`analyzer.succession`).
+
 The first step of the planner and of the back-test; everything after it works on these arrays and never looks at a
 sample again. Pure.
 """
@@ -7,16 +9,18 @@ sample again. Pure.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from analyzer.presence import tenures, timeline
+from analyzer.succession import Heir, succession
 from fleet.inventory import Grant, Inventory, WorkloadId
 from fleet.schema import Measure
 from fleet.sharing import framebuffer_need
-from fleet.usage import Float32, History
+from fleet.usage import Float32, History, SliceGrid, SliceKey
 
 DAY_SECONDS = 86400
 _SIMILAR_FACTOR = 1.5
@@ -77,16 +81,15 @@ def demand_of(history: History) -> Demand:
         history: inventory and usage.
 
     Returns:
-        One row per live grant; a grant without any sample has NaN all through. Negative and infinite samples are
-        taken as not collected.
+        One row per live grant; a grant without any sample, of its own or of one that it took over from, has NaN all
+        through. Negative and infinite samples are taken as not collected.
     """
     inventory = history.inventory
     grants = inventory.live_grants()
     grid = history.slices
-    row_of = {(key.namespace, key.pod, key.container, key.card): row for row, key in enumerate(grid.keys)}
-    rows = np.array(
-        [row_of.get((grant.namespace, grant.pod, grant.container, grant.card), -1) for grant in grants], np.int64
-    )
+    row_of = {_identity(key): row for row, key in enumerate(grid.keys)}
+    rows = np.array([row_of.get(_identity(grant), -1) for grant in grants], np.int64)
+    inherited = _inherited(history, grants, row_of)
     sm_active = grid.mean.get(Measure.SM_ACTIVE)
     counter = Measure.SM_ACTIVE
     if sm_active is None or not np.isfinite(sm_active).any():
@@ -94,24 +97,107 @@ def demand_of(history: History) -> Demand:
     counted = _taken(grid.mean.get(counter), rows, grid.steps)
     used = _taken(grid.peak.get(Measure.FRAMEBUFFER_USED), rows, grid.steps)
     cache = grid.peak.get(Measure.KV_CACHE_USAGE)
-    pools = np.array([np.nan if g.kv_cache_pool_bytes is None else g.kv_cache_pool_bytes for g in grants], float)
+    pools = _pools(grants)
     usage = None if cache is None else _taken(cache, rows, grid.steps)
+    compute = _busiest(
+        counted, [_taken(grid.mean[engine], rows, grid.steps) for engine in VIDEO if engine in grid.mean]
+    )
+    need = framebuffer_need(used, usage, pools)
+    has_need = _has_need(grants, pools, usage)
+    for piece in inherited:
+        _inherit(piece, grid, counter, counted=counted, compute=compute, used=used, need=need)
     names = tuple(sorted({grant.workload_id for grant in grants}))
     number = {name: index for index, name in enumerate(names)}
     return Demand(
         grants=grants,
         workloads=names,
         workload_of=np.array([number[grant.workload_id] for grant in grants], np.int32),
-        compute=_busiest(
-            counted, [_taken(grid.mean[engine], rows, grid.steps) for engine in VIDEO if engine in grid.mean]
-        ),
+        compute=compute,
         counted=counted,
         used_bytes=used,
-        need_bytes=framebuffer_need(used, usage, pools),
-        has_need=_has_need(grants, pools, usage),
+        need_bytes=need,
+        has_need=has_need,
         counter=counter,
         step_seconds=grid.step_seconds,
     )
+
+
+def _identity(item: Grant | SliceKey) -> tuple[str, str, str, str]:
+    return item.namespace, item.pod, item.container, item.card
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Piece:
+    """An earlier slice that a live one took over from.
+
+    Attributes:
+        row: row of the live one in the demand.
+        source: row of the earlier one in the grid.
+        stop: step before which the earlier one counts.
+        grant: what the earlier one was granted.
+        is_resized: True where the live one is granted another framebuffer.
+    """
+
+    row: int
+    source: int
+    stop: int
+    grant: Grant
+    is_resized: bool
+
+
+def _inherited(
+    history: History, grants: Sequence[Grant], row_of: Mapping[tuple[str, str, str, str], int]
+) -> list[_Piece]:
+    """Earlier slices, the latest first for each live one."""
+    if len(grants) == len(history.inventory.grants):
+        return []
+    as_of = history.inventory.as_of
+    lives = tenures(history.inventory, history.slices, as_of)
+    number = {_identity(grant): row for row, grant in enumerate(grants)}
+    heirs: Sequence[Heir] = succession(lives, history.slices, timeline(history.slices, as_of)).heirs
+    pieces = []
+    for heir in heirs:
+        row = number[_identity(lives[heir.number].latest)]
+        for earlier, stop in heir.before:
+            grant = lives[earlier].latest
+            source = row_of.get(_identity(grant))
+            if source is not None and stop > 0:
+                resized = grant.framebuffer_granted_bytes != grants[row].framebuffer_granted_bytes
+                pieces.append(_Piece(row=row, source=source, stop=stop, grant=grant, is_resized=resized))
+    return pieces
+
+
+def _inherit(
+    piece: _Piece,
+    grid: SliceGrid,
+    counter: Measure,
+    *,
+    counted: Float32,
+    compute: Float32,
+    used: Float32,
+    need: Float32,
+) -> None:
+    """Puts an earlier slice's past into the row of the live one, where that has none of its own yet."""
+    source, span = np.array([piece.source], np.int64), slice(0, piece.stop)
+    own_counted = _taken(grid.mean.get(counter), source, grid.steps)
+    own_compute = _busiest(
+        own_counted, [_taken(grid.mean[engine], source, grid.steps) for engine in VIDEO if engine in grid.mean]
+    )
+    own_used = _taken(grid.peak.get(Measure.FRAMEBUFFER_USED), source, grid.steps)
+    cache = grid.peak.get(Measure.KV_CACHE_USAGE)
+    usage = None if cache is None else _taken(cache, source, grid.steps)
+    # What it needed was read with the pool that it had then.
+    own_need = framebuffer_need(own_used, usage, _pools([piece.grant]))
+    if piece.is_resized and piece.grant.kv_cache_pool_bytes is not None:
+        # Such a server takes a share of its grant: of another grant it says nothing.
+        own_used[:] = np.nan
+    for values, own in ((counted, own_counted), (compute, own_compute), (used, own_used), (need, own_need)):
+        row = values[piece.row, span]
+        np.copyto(row, own[0, span], where=np.isnan(row))
+
+
+def _pools(grants: Sequence[Grant]) -> NDArray[np.float64]:
+    return np.array([np.nan if g.kv_cache_pool_bytes is None else g.kv_cache_pool_bytes for g in grants], float)
 
 
 VIDEO = (Measure.ENCODER, Measure.DECODER)
@@ -130,11 +216,11 @@ _ROWS_AT_ONCE = 4096
 
 def _taken(values: Float32 | None, rows: NDArray[np.int64], steps: int) -> Float32:
     taken = np.full((len(rows), steps), np.nan, np.float32)
-    known = rows >= 0
-    if values is not None and known.any():
-        taken[known] = values[rows[known]]
+    if values is not None:
+        # Part by part: of a very large fleet a second copy would be what fills the memory.
         for start in range(0, len(taken), _ROWS_AT_ONCE):
-            part = taken[start : start + _ROWS_AT_ONCE]
+            part, here = taken[start : start + _ROWS_AT_ONCE], rows[start : start + _ROWS_AT_ONCE]
+            part[here >= 0] = values[here[here >= 0]]
             # What no counter can show was not collected: a negative demand would make room on a card.
             part[~(part >= 0) | np.isinf(part)] = np.nan
     return taken

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from analyzer import company
 from analyzer.company import companions, replica_correlation
 from tests.analyzer.build import Slice, by_hour, history, noise, profile, profiles, work
 
@@ -51,3 +52,16 @@ def test_the_correlation_of_pairs_is_that_of_what_both_have_seen() -> None:
 @pytest.mark.parametrize("shape", [(0, 0), (3, 0), (1, 200)])
 def test_too_little_to_compare_gives_nobody(shape) -> None:
     assert companions(np.zeros(shape, np.float32)) == [()] * shape[0]
+
+
+def test_a_large_fleet_finds_its_twins_without_comparing_every_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(7)
+    walks = np.cumsum(random.normal(0, 0.05, (300, 240)), axis=1)
+    noisy = np.repeat(walks, 2, axis=0) + random.normal(0, 0.02, (600, 240))
+    levels = noisy.astype(np.float32)[random.permutation(600)]
+    every_pair = companions(levels)
+    monkeypatch.setattr(company, "EXACT_MAX", 100)
+    by_cells = companions(levels)
+    assert all(one for one in every_pair)
+    assert sum(found[:1] == wanted[:1] for found, wanted in zip(by_cells, every_pair, strict=True)) > 0.98 * 600
+    assert all(row not in found for row, found in enumerate(by_cells))

@@ -1,0 +1,56 @@
+"""Sightings as inventory: one slice that two exporters tell of is one grant."""
+
+from __future__ import annotations
+
+import json
+
+from fleet.inventory import AUTOSCALED_LABEL, Grant, Inventory
+from fleet.schema import ALLOCATIONS, GRANT_LABELS
+from fleet.units import GIB
+from pipeline.sightings import inventory_of
+
+HOUR_MS = 3_600_000
+START_MS = 1_767_571_200_000  # 2026-01-05 00:00 UTC
+SCALED = {AUTOSCALED_LABEL: "HorizontalPodAutoscaler 2-10"}
+
+
+def sighting(labels: dict[str, str], *, last: int, ended: int | None = None, **changes: str) -> dict[str, object]:
+    """A pod's grant as an exporter tells it, last seen so many hours after the start."""
+    told = dict.fromkeys(GRANT_LABELS, "") | {
+        "cluster": "c1", "namespace": "team", "pod": "web-1", "container": "main", "node": "n1", "card": "GPU-1",
+        "card_model": "NVIDIA A10", "workload": "web", "workload_kind": "Deployment",
+        "framebuffer_bytes": str(24 * GIB), "started_at": "2026-01-05T00:00:00Z", "labels": json.dumps(labels),
+    }  # fmt: skip
+    times = {"first_seen": START_MS, "last_seen": START_MS + last * HOUR_MS}
+    return {**told, **changes, **times, "ended_at": None if ended is None else START_MS + ended * HOUR_MS}
+
+
+def grants(*rows: dict[str, object]) -> tuple[Grant, ...]:
+    found: Inventory = inventory_of({ALLOCATIONS.name: rows}, cluster="c1", as_of=None, time_zone="UTC")
+    return found.grants
+
+
+def test_a_slice_that_two_exporters_tell_of_is_one_grant_with_all_that_they_know() -> None:
+    of_node, of_cluster = sighting({"app": "web"}, last=10), sighting({"app": "web", **SCALED}, last=9)
+    for rows in ((of_node, of_cluster), (of_cluster, of_node)):
+        (found,) = grants(*rows)
+        assert dict(found.labels) == {"app": "web", **SCALED}
+        assert found.ended_at is None
+
+
+def test_a_label_that_has_ended_is_not_told_any_more() -> None:
+    (before, now) = grants(sighting(SCALED, last=8, ended=9), sighting({}, last=10))
+    assert sorted([before.ended_at is None, now.ended_at is None]) == [False, True]
+    live = before if before.ended_at is None else now
+    assert live.labels == ()
+
+
+def test_of_a_label_with_two_values_the_one_seen_last_counts() -> None:
+    newer = {AUTOSCALED_LABEL: "HorizontalPodAutoscaler 3-10"}
+    (found,) = grants(sighting(newer, last=10), sighting(SCALED, last=9))
+    assert dict(found.labels) == newer
+
+
+def test_slices_that_differ_in_more_than_labels_stay_apart() -> None:
+    assert len(grants(sighting({}, last=9), sighting(SCALED, last=10, card="GPU-2"))) == 2
+    assert len(grants(sighting({}, last=9), sighting(SCALED, last=10, framebuffer_granted_bytes=str(GIB)))) == 2
