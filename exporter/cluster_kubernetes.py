@@ -31,9 +31,9 @@ from exporter.cluster_reader import (
     Watched,
     WatchEvent,
 )
-from fleet.errors import Corrupt, Misconfigured, Unavailable
+from fleet.errors import Misconfigured, Unavailable
 from fleet.kubernetes_api.access import find_access
-from fleet.kubernetes_api.answers import TooLarge, read_body, said, unavailable
+from fleet.kubernetes_api.answers import TooLarge, lines_of, read_body, said, unavailable
 from fleet.kubernetes_api.connection import Answer, ApiConnection, Asked
 from fleet.kubernetes_api.page import open_page
 
@@ -174,7 +174,7 @@ class KubernetesReader:
             with self._connection.ask(asked) as answer:
                 if answer.status != http.client.OK:
                     raise self._refusal(watched, "watch", answer.status, read_body(answer, _REFUSAL_BYTES_MAX), answer)
-                for line in _lines(answer, watched):
+                for line in lines_of(answer, watched.value, EVENT_BYTES_MAX):
                     yield self._event(watched, line)
         except Expired:
             # What the server's memory holds may be as old: the next list is of its store.
@@ -272,17 +272,6 @@ class _Checked:
 
 def _prefix(wanted: ApiResource, version: str) -> str:
     return f"/apis/{wanted.group}/{version}" if wanted.group else f"/api/{version}"
-
-
-def _lines(answer: Answer, watched: Watched) -> Iterator[bytes | bytearray]:
-    rest = bytearray()
-    for part in answer.parts():
-        rest += part
-        if b"\n" in part:
-            *lines, rest = rest.split(b"\n")
-            yield from filter(None, lines)
-        elif len(rest) > EVENT_BYTES_MAX:
-            raise Corrupt(f"cannot read an event of {watched.value}: larger than {EVENT_BYTES_MAX} bytes")
 
 
 def _decoded(body: bytes | bytearray, watched: Watched) -> dict[str, Any]:

@@ -34,6 +34,8 @@ class Watched(StrEnum):
     KAI_QUEUES = "queues.scheduling.run.ai"
     RESOURCE_CLAIMS = "resourceclaims.resource.k8s.io"
     RESOURCE_SLICES = "resourceslices.resource.k8s.io"
+    POD_AUTOSCALERS = "horizontalpodautoscalers.autoscaling"
+    SCALED_OBJECTS = "scaledobjects.keda.sh"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +85,12 @@ API_RESOURCES: Mapping[Watched, ApiResource] = {
     ),
     Watched.RESOURCE_SLICES: ApiResource(
         group="resource.k8s.io", versions=("v1", "v1beta2", "v1beta1"), plural="resourceslices", is_optional=True
+    ),
+    Watched.POD_AUTOSCALERS: ApiResource(
+        group="autoscaling", versions=("v2",), plural="horizontalpodautoscalers", is_optional=True
+    ),
+    Watched.SCALED_OBJECTS: ApiResource(
+        group="keda.sh", versions=("v1alpha1",), plural="scaledobjects", is_optional=True
     ),
 }
 """In the order in which reading starts: nodes give cards their models before pods name them."""

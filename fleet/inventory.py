@@ -177,4 +177,5 @@ LATENCY_CRITICAL_LABEL = "gputide.io/latency-critical"
 WARM_REPLICAS_LABEL = "gputide.io/min-replicas-warm"
 ISOLATION_LABEL = "gputide.io/isolation"
 AUTOSCALED_LABEL = "gputide.io/autoscaled"
-"""Says that an autoscaler counts the replicas up and down: a schedule of replicas would work against it."""
+"""Says that an autoscaler counts the replicas up and down: a schedule of replicas would work against it. Where the
+cluster exporter read which one it is, the value is `fleet.autoscaling.Autoscaler.told`."""

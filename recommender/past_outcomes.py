@@ -9,14 +9,30 @@ Called by the front door, which keeps the outcomes, for `planner`; pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome
+from recommender.replica_counts import Span
 
 PRIOR_STEPS = 100.0
 """Violated pod-steps, as many foretold as realised, that count beside what was seen: a first plan proves little."""
 FACTOR_MAX = 4.0
 """Beyond this the forecast is not too small but wrong, and a person must look."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnPast:
+    """What this cluster's earlier plans taught, and did.
+
+    Attributes:
+        calibration_ratio: factor on forecasts of harm, 1 … `FACTOR_MAX`.
+        scalings: spans in which our own tide moved a workload's replicas, see `replica_counts`.
+    """
+
+    calibration_ratio: float = 1.0
+    scalings: Mapping[WorkloadId, Sequence[Span]] = field(default_factory=dict)
 
 
 def calibration_of(outcomes: Iterable[Outcome]) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from fleet.inventory import Grant, WorkloadId
@@ -18,13 +18,20 @@ LOOK_BACK_DAYS = 7
 _HOUR_SECONDS = 3600
 
 
-def scalings(grants: Iterable[Grant], *, now: datetime, since: datetime) -> dict[WorkloadId, int]:
+Span = tuple[datetime, datetime]
+"""Begin and end, UTC."""
+
+
+def scalings(
+    grants: Iterable[Grant], *, now: datetime, since: datetime, own: Mapping[WorkloadId, Sequence[Span]] | None = None
+) -> dict[WorkloadId, int]:
     """Changes of each workload's number of pods from one hour to the next.
 
     Args:
         grants: every period of every grant that is known, also ended ones.
         now: the moment; what lies later is not counted.
         since: start of the history; pods that began before anybody looked say nothing.
+        own: spans in which our own tide moved a workload's replicas: what changed then was no autoscaler.
 
     Returns:
         Changes over the last `LOOK_BACK_DAYS` days, by workload; workloads without any are left out.
@@ -45,10 +52,16 @@ def scalings(grants: Iterable[Grant], *, now: datetime, since: datetime) -> dict
             for start, end in _merged(spans):
                 change[start] += 1
                 change[end] -= 1
-        count = sum(step != 0 and 0 < mark <= hours for mark, step in change.items())
+        ours = {hour for begin, end in (own or {}).get(workload, ()) for hour in _hours_of(begin, end, first, hours)}
+        count = sum(step != 0 and 0 < mark <= hours and mark not in ours for mark, step in change.items())
         if count:
             found[workload] = count
     return found
+
+
+def _hours_of(begin: datetime, end: datetime, first: datetime, hours: int) -> range:
+    """Marks at which a change within a span is seen; pods come and go for a while after it is asked for."""
+    return range(_mark(begin, first, hours), _mark(end, first, hours) + 2)
 
 
 def _mark(moment: datetime, first: datetime, hours: int) -> int:

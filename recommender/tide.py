@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzer.reservation import OUTLOOK, reservation
+from fleet.autoscaling import Autoscaler
 from fleet.decisions import ScheduledReplicas
 from fleet.inventory import CardId, WorkloadId
 from fleet.sharing import ACTIVE_RATIO_MIN, CONTENTION_RATIO_MAX
@@ -51,12 +52,20 @@ class Candidate:
         rows: rows of the demand of its replicas, one card each.
         free_rows: those of them that sit alone on their card, and so free it by leaving.
         replicas_min: replicas that must stay, at least 1.
+        autoscaler: who scales it already: then its lower bound is lowered, and what it makes beyond that is its own
+            business; None where nobody does.
     """
 
     workload: WorkloadId
     rows: tuple[int, ...]
     free_rows: tuple[int, ...]
     replicas_min: int
+    autoscaler: Autoscaler | None = None
+
+    @property
+    def replicas_kept(self) -> int:
+        """Replicas that stand outside the window whatever is asked for: all, or those that its autoscaler keeps."""
+        return len(self.rows) if self.autoscaler is None else min(len(self.rows), self.autoscaler.replicas_min)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +75,13 @@ class Ebb:
     Attributes:
         workload: who.
         replicas: replicas that stay.
-        replicas_all: replicas outside the window.
+        replicas_all: replicas outside the window, or as many as its autoscaler keeps then.
         rows: rows of the demand of those that leave.
         frees: cards that fall free in the window.
         load_max: largest demand foretold in the window, cards.
         violation_ratio: share of the active hours of all days seen in which the replicas that stay would have been
             too few, each day foretold from the others, 0-1.
+        autoscaler: whose lower bound is lowered; None where the replicas themselves are counted down.
     """
 
     workload: WorkloadId
@@ -81,6 +91,7 @@ class Ebb:
     frees: tuple[CardId, ...]
     load_max: float
     violation_ratio: float
+    autoscaler: Autoscaler | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +248,7 @@ def _forecast(demand: Demand, candidate: Candidate, hour_of: NDArray[np.int64]) 
     days = np.isfinite(peaks).sum(axis=0)
     tomorrow = _foretold_tomorrow(np.where(known, total, np.nan), hour_of, demand.step_seconds)
     needed = np.maximum(_needed(np.nanmax(peaks, axis=0), days, candidate), _carrying(tomorrow, candidate))
-    spare = len(candidate.rows) - _highest_by_window(needed)
+    spare = np.maximum(0, candidate.replicas_kept - _highest_by_window(needed))
     violation = np.zeros(spare.shape)
     if spare.max() > 0:
         _count_violated(peaks, *_foretold_from_others(peaks, candidate), violation)
@@ -359,12 +370,13 @@ def _ebb(demand: Demand, forecast: _Forecast, rows: Sequence[int], start: int, h
     window = _window(start, hours)
     return Ebb(
         workload=candidate.workload,
-        replicas=len(candidate.rows) - len(rows),
-        replicas_all=len(candidate.rows),
+        replicas=candidate.replicas_kept - len(rows),
+        replicas_all=candidate.replicas_kept,
         rows=tuple(sorted(rows)),
         frees=tuple(sorted(demand.grants[row].card for row in rows)),
         load_max=float(np.nanmax(forecast.peaks[:, window])),
         violation_ratio=float(forecast.violation[hours - WINDOW_HOURS_MIN, start]),
+        autoscaler=candidate.autoscaler,
     )
 
 

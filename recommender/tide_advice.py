@@ -90,6 +90,7 @@ def _candidates(demand: Demand, permits: Permits, arrangement: Arrangement) -> S
             rows=tuple(rows_of[name]),
             free_rows=tuple(row for row in rows_of[name] if row in stays_alone),
             replicas_min=max(1, permits.cases[name].warm_replicas),
+            autoscaler=permits.cases[name].autoscaler,
         )
         for name in sorted(permits.kinds)
         if RecommendationKind.TIDE in permits.kinds[name] and name not in carved
@@ -100,6 +101,14 @@ def _reason(tide: Tide, ebb: Ebb) -> str:
     until = (tide.start_hour + tide.hours) % 24
     carried = "1 carries" if ebb.replicas == 1 else f"{ebb.replicas} carry"
     freed = "1 card is" if len(ebb.frees) == 1 else f"{len(ebb.frees)} cards are"
+    scaler = ebb.autoscaler
+    if scaler is not None:
+        return (
+            f"From {tide.start_hour:02d}:00 to {until:02d}:00 ({tide.time_zone}) all its replicas together never "
+            f"needed more than {ebb.load_max:.2f} cards: {carried} that. Its {scaler.kind.value} keeps at least "
+            f"{scaler.replicas_min} replicas; with that bound lowered to {ebb.replicas} it scales in as far as "
+            f"demand lets it, and {freed} free for other work for {tide.hours} hours a day."
+        )
     return (
         f"From {tide.start_hour:02d}:00 to {until:02d}:00 ({tide.time_zone}) all its {ebb.replicas_all} replicas "
         f"together never needed more than {ebb.load_max:.2f} cards: {carried} that, and {freed} free for other work "

@@ -16,7 +16,7 @@ from functools import partial
 from exporter.allocation.health import health_families
 from exporter.allocation.objects import record_of
 from exporter.allocation.records import Key, Record
-from exporter.allocation.state import OWNER_KINDS, Allocation
+from exporter.allocation.state import AUTOSCALER_KINDS, OWNER_KINDS, Allocation
 from exporter.cluster_reader import ClusterReader, Watched
 from exporter.cluster_reader_watch import PAGE_OBJECTS, REFUSED, ResourceWatch, WatchState
 from exporter.families import Family
@@ -26,7 +26,7 @@ SETTLE_SECONDS = 0.2
 
 _PODS_PER_TURN = 500
 _LISTS_AT_ONCE = 2
-_NEEDED = OWNER_KINDS | {Watched.NODES, Watched.PODS}
+_NEEDED = OWNER_KINDS | AUTOSCALER_KINDS | {Watched.NODES, Watched.PODS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,10 +146,14 @@ def _has_answer(state: WatchState) -> bool:
 
 
 def _known(states: Mapping[Watched, WatchState]) -> frozenset[Watched]:
-    """Kinds that have been read in full, and owners that never will be: those not watched, and those refused."""
+    """Kinds that have been read in full, and those that never will be: not watched, refused, or not served."""
     known = {watched for watched, state in states.items() if state.is_known}
     for watched in OWNER_KINDS:
         if watched not in states or dict(states[watched].errors).get(REFUSED):
+            known.add(watched)
+    for watched in AUTOSCALER_KINDS:
+        state = states.get(watched)
+        if state is None or state.is_served is False or dict(state.errors).get(REFUSED):
             known.add(watched)
     return frozenset(known)
 

@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 from typing import Generic, TypeVar
 
 from exporter.allocation.records import (
+    AutoscalerRecord,
     Key,
     OwnedRecord,
     OwnerLinkRecord,
@@ -18,6 +19,7 @@ from exporter.allocation.records import (
     PublishedRecord,
     Record,
 )
+from fleet.autoscaling import Autoscaler, AutoscalerKind
 from fleet.grammar_claims import ClaimAllocation, PublishedDevice
 
 DeviceKey = tuple[str, str, str]
@@ -43,6 +45,10 @@ class Index:
         self._slices_on: _Links[str, Key] = _Links()
         self._slices: dict[Key, PublishedRecord] = {}
         self._owners: dict[str, OwnerLinkRecord] = {}
+        self._pods_in: _Links[str, Key] = _Links()
+        # By kind before name: of two that scale one workload, KEDA's goes first.
+        self._autoscalers: _Links[tuple[str, str, str], tuple[int, Key]] = _Links()
+        self._autoscaler_of: dict[tuple[int, Key], Autoscaler] = {}
 
     def change(self, key: Key, before: Record | None, after: Record | None) -> None:
         """Forgets what an object was linked to, and notes what it is linked to now."""
@@ -55,6 +61,8 @@ class Index:
                 self._link_claim(key, before, is_there=False)
             case PublishedRecord():
                 self._link_slice(key, before, is_there=False)
+            case AutoscalerRecord():
+                self._link_autoscaler(key, before, is_there=False)
         match after:
             case PodRecord():
                 self._link_pod(key, after, is_there=True)
@@ -64,10 +72,21 @@ class Index:
                 self._link_claim(key, after, is_there=True)
             case PublishedRecord():
                 self._link_slice(key, after, is_there=True)
+            case AutoscalerRecord():
+                self._link_autoscaler(key, after, is_there=True)
 
     def owner_of(self, link: OwnerLinkRecord) -> OwnerLinkRecord:
         """The owner of an owner; that owner itself where nobody owns it, or it is not known."""
         return self._owners.get(link.uid, link)
+
+    def pods_in(self, namespace: str) -> AbstractSet[Key]:
+        """Pods of a namespace."""
+        return self._pods_in.at(namespace)
+
+    def autoscaler_of(self, namespace: str, kind: str, name: str) -> Autoscaler | None:
+        """Who scales a workload; None where nobody does."""
+        found = min(self._autoscalers.at((namespace, kind, name)), default=None)
+        return None if found is None else self._autoscaler_of[found]
 
     def pods_on(self, node: str) -> AbstractSet[Key]:
         """Pods that are bound to a node."""
@@ -109,7 +128,16 @@ class Index:
         """Devices that drivers publish for a node, in the order of their slices' names."""
         return [device for key in sorted(self._slices_on.at(node)) for device in self._slices[key].devices]
 
+    def _link_autoscaler(self, key: Key, record: AutoscalerRecord, *, is_there: bool) -> None:
+        entry = (list(AutoscalerKind).index(record.autoscaler.kind), key)
+        self._autoscalers.set((record.namespace, record.target_kind, record.target), entry, is_there=is_there)
+        if is_there:
+            self._autoscaler_of[entry] = record.autoscaler
+        else:
+            del self._autoscaler_of[entry]
+
     def _link_pod(self, key: Key, pod: PodRecord, *, is_there: bool) -> None:
+        self._pods_in.set(pod.namespace, key, is_there=is_there)
         if pod.node is not None:
             self._pods_on.set(pod.node, key, is_there=is_there)
             for _, card in pod.reserves:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
+from exporter.allocation.autoscalers import pod_autoscaler_record, scaled_object_record
 from exporter.allocation.manifest import Shared, mapping, text
 from exporter.allocation.nodes import node_record
 from exporter.allocation.pods import owned_record, pod_record
@@ -29,6 +30,8 @@ _OF_ONE_OBJECT = {
     Watched.WORKLOADS: workload_record,
     Watched.KAI_QUEUES: kai_queue_record,
     Watched.RESOURCE_CLAIMS: parse_claim,
+    Watched.POD_AUTOSCALERS: pod_autoscaler_record,
+    Watched.SCALED_OBJECTS: scaled_object_record,
 }
 
 _OF_AMOUNTS = {

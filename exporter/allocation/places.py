@@ -23,8 +23,9 @@ from exporter.allocation.records import (
 )
 from exporter.allocation.tables import Labels
 from exporter.series_blocks import card_info_labels, grant_info_labels, node_info_labels
+from fleet.autoscaling import Autoscaler
 from fleet.grammar_claims import ClaimAllocation, PublishedDevice
-from fleet.inventory import Card, CardId, CardModelName, Grant, Node
+from fleet.inventory import AUTOSCALED_LABEL, Card, CardId, CardModelName, Grant, Node
 from fleet.schema import CARD_INFO_LABELS, GRANT_LABELS, NODE_INFO_LABELS
 
 
@@ -158,7 +159,12 @@ def slice_labels(cluster: str, pod: PodRecord, holding: Holding, card: CardRecor
 
 
 def slice_info_labels(
-    cluster: str, pod: PodRecord, holding: Holding, card: CardRecord | None, owner: OwnerLinkRecord | None
+    cluster: str,
+    pod: PodRecord,
+    holding: Holding,
+    card: CardRecord | None,
+    owner: OwnerLinkRecord | None,
+    autoscaler: Autoscaler | None,
 ) -> Labels | None:
     """Labels of `gputide_slice_info`; None where not all is known that they must tell."""
     if card is None or not card.card_model or card.framebuffer_bytes is None or holding.framebuffer_bytes is None:
@@ -185,10 +191,16 @@ def slice_info_labels(
         mig_profile=holding.mig_profile,
         cpu_request_cores=needs.cpu_cores,
         memory_request_bytes=needs.memory_bytes,
-        labels=pod.labels,
+        labels=pod.labels if autoscaler is None else _scaled_by(autoscaler, pod.labels),
         started_at=datetime.fromtimestamp(pod.bound_at, UTC),
     )
     return _in_order(grant_info_labels(grant), GRANT_LABELS)
+
+
+def _scaled_by(autoscaler: Autoscaler, labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """The labels with who scales the workload: what is read there goes before what somebody wrote."""
+    others = (pair for pair in labels if pair[0] != AUTOSCALED_LABEL)
+    return tuple(sorted((*others, (AUTOSCALED_LABEL, autoscaler.told))))
 
 
 def card_labels(cluster: str, node: str, card: CardRecord) -> Labels:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from fleet.autoscaling import Autoscaler
 from fleet.grammar_claims import ClaimAllocation, PublishedDevice
 from fleet.inventory import Priority
 
@@ -318,7 +319,33 @@ class WaitingRecord:
     reason: str
 
 
-Record = NodeRecord | PodRecord | OwnedRecord | QueueRecord | WaitingRecord | ClaimAllocation | PublishedRecord
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoscalerRecord:
+    """One autoscaler.
+
+    Attributes:
+        namespace: its namespace, and its target's.
+        target_kind: Kubernetes kind of what it scales.
+        target: name of what it scales.
+        autoscaler: what it is, and its bounds.
+    """
+
+    namespace: str
+    target_kind: str
+    target: str
+    autoscaler: Autoscaler
+
+
+Record = (
+    NodeRecord
+    | PodRecord
+    | OwnedRecord
+    | QueueRecord
+    | WaitingRecord
+    | ClaimAllocation
+    | PublishedRecord
+    | AutoscalerRecord
+)
 """Whatever is kept of an object."""
 
 Key = tuple[str, str]

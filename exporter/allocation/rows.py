@@ -25,6 +25,7 @@ from exporter.allocation.records import (
     WaitingRecord,
 )
 from exporter.allocation.tables import Row
+from fleet.autoscaling import Autoscaler
 
 
 def pod_rows(
@@ -33,6 +34,7 @@ def pod_rows(
     holdings: tuple[Holding, ...],
     cards: Mapping[str, CardRecord],
     owner: OwnerLinkRecord | None,
+    autoscaler: Autoscaler | None,
 ) -> Iterator[Row]:
     """Rows of a pod that lives.
 
@@ -42,6 +44,7 @@ def pod_rows(
         holdings: what it holds.
         cards: cards of its node.
         owner: the object that it works for.
+        autoscaler: who scales that; None where nobody does.
     """
     if pod.is_over:
         return
@@ -62,7 +65,7 @@ def pod_rows(
             yield families.SLICE_FRAMEBUFFER_GRANTED, labels, float(holding.framebuffer_bytes)
         ratio = 1.0 if holding.compute_ratio is None else holding.compute_ratio
         yield families.SLICE_COMPUTE_GRANTED, labels, ratio
-        details = slice_info_labels(cluster, pod, holding, card, owner)
+        details = slice_info_labels(cluster, pod, holding, card, owner, autoscaler)
         if details is not None:
             yield families.SLICE_GRANT_INFO, details, 1.0
 

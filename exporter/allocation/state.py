@@ -21,6 +21,7 @@ from exporter.allocation.places import (
     reserved_card,
 )
 from exporter.allocation.records import (
+    AutoscalerRecord,
     CardRecord,
     DistrustReason,
     Key,
@@ -42,6 +43,9 @@ from fleet.grammar_claims import ClaimAllocation
 
 OWNER_KINDS = frozenset({Watched.REPLICA_SETS, Watched.STATEFUL_SETS, Watched.JOBS})
 """Kinds that own pods and are owned themselves."""
+
+AUTOSCALER_KINDS = frozenset({Watched.POD_AUTOSCALERS, Watched.SCALED_OBJECTS})
+"""Kinds that say between which bounds a workload is scaled; a cluster may not serve them."""
 
 _CardKey = tuple[str, str]
 _NOTHING: dict[str, CardRecord] = {}
@@ -136,23 +140,13 @@ class Allocation:
             shown += families.FAMILIES_OF_NODES
             if Watched.PODS in known:
                 shown += families.FAMILIES_OF_PODS
-                if known >= OWNER_KINDS:
+                if known >= OWNER_KINDS | AUTOSCALER_KINDS:
                     shown += families.FAMILIES_OF_OWNERS
         return tuple(self._tables.family(catalogued) for catalogued in families.FAMILIES if catalogued in shown)
 
     def _mark(self, watched: Watched, key: Key, before: Record | None, record: Record | None) -> None:
         for one in (before, record):
-            match one:
-                case PodRecord():
-                    self._mark_pod(key, one)
-                case NodeRecord():
-                    self._mark_node(one.node)
-                case PublishedRecord():
-                    self._mark_published(one)
-                case OwnedRecord():
-                    self._mark_pods(self._index.pods_of_owner(one.uid))
-                case ClaimAllocation():
-                    self._mark_pods(self._index.pods_of_claim(key))
+            self._mark_reached(key, one)
         self._index.change(key, before, record)
         if isinstance(record, PodRecord):
             self._mark_pod(key, record)
@@ -165,6 +159,23 @@ class Allocation:
             elif isinstance(record, WaitingRecord):
                 rows += waiting_rows(self._cluster, record)
             self._tables.replace((watched.value, key), rows)
+
+    def _mark_reached(self, key: Key, record: Record | None) -> None:
+        """Marks what an object stands for or reaches, as things are linked now."""
+        match record:
+            case PodRecord():
+                self._mark_pod(key, record)
+            case NodeRecord():
+                self._mark_node(record.node)
+            case PublishedRecord():
+                self._mark_published(record)
+            case OwnedRecord():
+                self._mark_pods(self._index.pods_of_owner(record.uid))
+            case ClaimAllocation():
+                self._mark_pods(self._index.pods_of_claim(key))
+            case AutoscalerRecord():
+                # Whom it scales is known of a pod only with its owner's owner: all of the namespace are asked.
+                self._mark_pods(self._index.pods_in(record.namespace))
 
     def _mark_pod(self, key: Key, pod: PodRecord) -> None:
         self._pod_marks[key] = None
@@ -232,7 +243,9 @@ class Allocation:
             cards = self._cards.get(node, _NOTHING)
             if node and not pod.is_over:
                 holdings = holdings_of(pod, cards, self._index, self._claims(pod))
-            rows = list(pod_rows(self._cluster, pod, holdings, cards, self._owner(pod)))
+            owner = self._owner(pod)
+            autoscaler = None if owner is None else self._index.autoscaler_of(pod.namespace, owner.kind, owner.name)
+            rows = list(pod_rows(self._cluster, pod, holdings, cards, owner, autoscaler))
             counts = pod_counts(self._cluster, pod)
         self._tables.replace(("pod", key), rows)
         self._hold(key, node, holdings)

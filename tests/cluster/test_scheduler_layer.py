@@ -16,6 +16,8 @@ from exporter.cluster_kubernetes import KubernetesReader
 from exporter.cluster_reader import API_RESOURCES, EventKind, Expired, Watched
 from exporter.cluster_reader_watch import WatchState
 from fleet.errors import Misconfigured
+from fleet.inventory import AUTOSCALED_LABEL
+from fleet.schema import GRANT_LABELS
 from fleet.units import MIB
 from gputide.engine_kubernetes import ControlPart, ControlPlane, User
 from tests.cluster.api import Api
@@ -255,3 +257,102 @@ def test_claim_that_the_scheduler_allocates_is_a_grant(api: Api, namespace: str,
     granted = {labels[:4]: value for labels, value in values(collector.snapshot(), SLICES).items()}
     assert granted["c1", namespace, "p", "main"] == 24_000 * MIB
     assert ("c1", "node-dra", "dra", "") in values(collector.snapshot(), "gputide_node_sharing_info")
+
+
+def keda(api: Api) -> None:
+    """Let the server serve ScaledObjects, by their shape alone."""
+    kept = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {
+        "name": "v1alpha1", "served": True, "storage": True,
+        "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": kept}}},
+    }  # fmt: skip
+    names = {"kind": "ScaledObject", "plural": "scaledobjects", "singular": "scaledobject"}
+    spec = {"group": "keda.sh", "scope": "Namespaced", "names": names, "versions": [version]}
+    api.create(
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+        {"metadata": {"name": "scaledobjects.keda.sh"}, "spec": spec},
+    )
+    # While it makes room for the kind, the server says that it is not there, or that it is busy.
+    until(lambda: api.status("GET", "/apis/keda.sh/v1alpha1/scaledobjects") == 200)
+
+
+def test_pods_say_who_scales_their_workload(api: Api, namespace: str, reader: Reader):
+    keda(api)
+    hami_node(api, "node-scaled")
+    # Of a kind that no controller here looks after, so that nobody takes the pod away or sets it free.
+    target = {"apiVersion": "example.com/v1", "kind": "Server", "name": "web"}
+    api.pod(namespace, "p", nodeName="node-scaled", annotations=hami(8000, node="node-scaled"))
+    api.patch(
+        f"/api/v1/namespaces/{namespace}/pods/p",
+        {
+            "metadata": {
+                "ownerReferences": [{**target, "uid": "4f0c7a52-0000-4000-8000-000000000000", "controller": True}]
+            }
+        },
+    )
+    scalers = f"/apis/autoscaling/v2/namespaces/{namespace}/horizontalpodautoscalers"
+    api.create(scalers, {"metadata": {"name": "web"}, "spec": {"scaleTargetRef": target, "maxReplicas": 6}})
+    running = AllocationCollector(reader(), cluster="c1")
+    running.start()
+    try:
+        place = GRANT_LABELS.index("labels")
+        told = lambda: [  # noqa: E731 - asked again and again
+            json.loads(labels[place] or "{}").get(AUTOSCALED_LABEL)
+            for labels in values(running.snapshot(), "gputide_slice_info")
+            if labels[1] == namespace
+        ]
+        # The server fills in the bound that nobody named.
+        until(lambda: told() == ["HorizontalPodAutoscaler 1-6"])
+        scaled = f"/apis/keda.sh/v1alpha1/namespaces/{namespace}/scaledobjects"
+        spec = {"scaleTargetRef": {"kind": "Server", "name": "web"}, "minReplicaCount": 2, "maxReplicaCount": 9}
+        api.create(scaled, {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": {"name": "web"},
+                            "spec": spec})  # fmt: skip
+        until(lambda: told() == ["ScaledObject 2-9"])
+        api.patch(f"{scaled}/web", {"spec": {"minReplicaCount": 3}})
+        until(lambda: told() == ["ScaledObject 3-9"])
+        api.delete(f"{scaled}/web")
+        until(lambda: told() == ["HorizontalPodAutoscaler 1-6"])
+    finally:
+        assert running.stop()
+
+
+def test_autoscalers_that_may_not_be_read_are_a_finding_and_hold_nothing_up(
+    control_plane: ControlPlane, api: Api, namespace: str, reader: Reader
+):
+    rules = next(
+        manifest
+        for manifest in yaml.safe_load_all(RULES.read_text(encoding="utf-8"))
+        if manifest["kind"] == "ClusterRole" and manifest["metadata"]["name"] == "gputide-reader"
+    )
+    for manifest in (
+        {"kind": "ServiceAccount", "apiVersion": "v1", "metadata": {"name": "no-scalers", "namespace": namespace}},
+        {
+            **rules,
+            "metadata": {"name": f"no-scalers-{namespace}"},
+            "rules": [rule for rule in rules["rules"] if rule["apiGroups"] not in (["autoscaling"], ["keda.sh"])],
+        },
+        {
+            "kind": "ClusterRoleBinding", "apiVersion": "rbac.authorization.k8s.io/v1",
+            "metadata": {"name": f"no-scalers-{namespace}"},
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": f"no-scalers-{namespace}",
+            },
+            "subjects": [{"kind": "ServiceAccount", "name": "no-scalers", "namespace": namespace}],
+        },
+    ):  # fmt: skip
+        api.apply(manifest)
+    hami_node(api, "node-unscaled")
+    api.pod(namespace, "p", nodeName="node-unscaled", annotations=hami(8000, node="node-unscaled"))
+    kubeconfig = control_plane.kubeconfig_of_token(f"no-scalers-{namespace}", api.token(namespace, "no-scalers"))
+    running = AllocationCollector(reader(kubeconfig), cluster="c1")
+    running.start()
+    try:
+        until(lambda: running.snapshot().is_ready)
+        until(lambda: any(labels[1] == namespace for labels in values(running.snapshot(), "gputide_slice_info")))
+        watch = state(running, Watched.POD_AUTOSCALERS)
+        assert dict(watch.errors)["refused"] >= 1
+        assert 'add rule {apiGroups: ["autoscaling"], resources: ["horizontalpodautoscalers"]' in str(watch.last_error)
+        refused = values(running.snapshot(), "gputide_watch_errors_total")
+        assert refused["c1", "horizontalpodautoscalers.autoscaling", "refused"] >= 1
+    finally:
+        running.stop()

@@ -103,7 +103,15 @@ def a_slice(chance: random.Random) -> Event:
     return Watched.RESOURCE_SLICES, {"metadata": {"name": chance.choice(("s1", "s2"))}, "spec": spec}
 
 
-DRAWS = (a_pod, a_pod, a_pod, a_node, an_owner, a_reservation, a_claim, a_slice)
+def an_autoscaler(chance: random.Random) -> Event:
+    """Draw an autoscaler of either kind, of few names, that scales one Deployment or another."""
+    watched = chance.choice((Watched.POD_AUTOSCALERS, Watched.SCALED_OBJECTS))
+    target = {"kind": "Deployment", "name": chance.choice(("a", "b"))}
+    spec = {"scaleTargetRef": target, "maxReplicas": chance.randrange(1, 4), "minReplicaCount": chance.randrange(3)}
+    return watched, {"metadata": {"namespace": "team", "name": chance.choice(("s1", "s2"))}, "spec": spec}
+
+
+DRAWS = (a_pod, a_pod, a_pod, a_node, an_owner, a_reservation, a_claim, a_slice, an_autoscaler)
 
 
 @settings(max_examples=150)

@@ -13,7 +13,7 @@ from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.settings import Settings
 from gputide.answers import plan_answer
 from recommender.naive import NAIVE_RULES
-from recommender.past_outcomes import FACTOR_MAX, calibration_of
+from recommender.past_outcomes import FACTOR_MAX, OwnPast, calibration_of
 from recommender.planner import make_plan
 from tests.recommender.builders import NOW, Service, cluster, plan_of
 from tests.recommender.second_fleet import second_fleet
@@ -63,7 +63,7 @@ def test_plan_after_harm_is_more_careful_and_says_so() -> None:
     settings, now, limit = Settings(), history.inventory.as_of, 0.005
     profiles = profile_fleet(history, settings=settings.analyzer, now=now)
     plain, careful = (
-        make_plan(history, profiles, settings=settings, capability=HAMI, now=now, calibration_ratio=ratio)
+        make_plan(history, profiles, settings=settings, capability=HAMI, now=now, past=OwnPast(calibration_ratio=ratio))
         for ratio in (1.0, FACTOR_MAX)
     )
     assert plain.totals.predicted_violation_ratio <= limit
@@ -78,7 +78,7 @@ def test_plan_after_harm_is_more_careful_and_says_so() -> None:
 def test_factor_multiplies_what_is_foretold() -> None:
     # Too lenient a limit to bind: the packing is the same, and its forecast is multiplied.
     history = cluster(*(Service(name=f"s{n}", level=0.45, used_gib=3.0) for n in range(6)), days=3)
-    plain, careful = (plan_of(history, risk="high", calibration_ratio=ratio) for ratio in (1.0, 1.5))
+    plain, careful = (plan_of(history, risk="high", past=OwnPast(calibration_ratio=ratio)) for ratio in (1.0, 1.5))
     assert 0 < plain.totals.predicted_violation_ratio < 0.02 / 1.5
     assert careful.totals.cards_after == plain.totals.cards_after
     for before, after in zip(plain.frontier, careful.frontier, strict=True):

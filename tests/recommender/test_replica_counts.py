@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from fleet.decisions import RecommendationKind
-from fleet.inventory import AUTOSCALED_LABEL, CardId, Grant, WorkloadId
+from fleet.decisions import Plan, RecommendationKind
+from fleet.inventory import AUTOSCALED_LABEL, WARM_REPLICAS_LABEL, CardId, Grant, WorkloadId
 from fleet.usage import History
 from recommender.replica_counts import scalings
 from tests.recommender.builders import NOW, Service, cluster, plan_of
@@ -40,6 +41,16 @@ NIGHTLY = [(24.0 * day + 14, 24.0 * day + 2) for day in range(4)]
 
 def test_replicas_that_come_by_day_and_go_by_night_are_counted() -> None:
     assert counted([GRANT, *lived(GRANT, NIGHTLY)]) == 8
+
+
+def test_what_our_own_tide_moved_is_not_counted() -> None:
+    moments = [
+        (NOW - timedelta(hours=at), NOW - timedelta(hours=at)) for began, ended in NIGHTLY for at in (began, ended)
+    ]
+    grants = [GRANT, *lived(GRANT, NIGHTLY)]
+    assert scalings(grants, now=NOW, since=NOW - WEEK, own={WEB: moments}) == {}
+    assert scalings(grants, now=NOW, since=NOW - WEEK, own={WEB: moments[2:]})[WEB] == 2
+    assert scalings(grants, now=NOW, since=NOW - WEEK, own={WorkloadId("team/Deployment/other"): moments})[WEB] == 8
 
 
 def test_restart_within_the_hour_changes_nothing() -> None:
@@ -86,3 +97,41 @@ def test_service_that_is_scaled_already_does_not_step_back() -> None:
 @pytest.mark.parametrize(("value", "refused"), [("true", {"autoscaled"}), ("keda", {"autoscaled"}), ("false", set())])
 def test_annotation_says_so_as_well(value: str, refused: set[str]) -> None:
     assert tide_refusals(cluster(replace(BY_DAY, labels=((AUTOSCALED_LABEL, value),)))) == refused
+
+
+def beside(told: str, **changes: Any) -> Plan:
+    return plan_of(cluster(replace(BY_DAY, labels=((AUTOSCALED_LABEL, told),), **changes)))
+
+
+def test_beside_a_known_autoscaler_its_lower_bound_is_what_steps_back() -> None:
+    plan = beside("HorizontalPodAutoscaler 4-10")
+    (scheduled,) = plan.schedule
+    (advice,) = [item for item in plan.recommendations if item.kind is RecommendationKind.TIDE]
+    alone = plan_of(cluster(BY_DAY)).schedule[0]
+    assert scheduled.replicas == alone.replicas == 1
+    # Two of its six replicas are the autoscaler's own business: four less one are what the bound gives back.
+    assert len(scheduled.frees) == 3
+    assert len(alone.frees) == 5
+    assert "Its HorizontalPodAutoscaler keeps at least 4 replicas; with that bound lowered to 1" in advice.reason
+
+
+def test_counts_that_a_known_autoscaler_changed_are_no_reason_against_its_bound() -> None:
+    history = with_past(
+        cluster(replace(BY_DAY, labels=((AUTOSCALED_LABEL, "ScaledObject 3-10"),))), lived(GRANT, NIGHTLY)
+    )
+    assert tide_refusals(history) == set()
+
+
+@pytest.mark.parametrize("told", ["HorizontalPodAutoscaler 1-10", "ScaledObject 0-10"])
+def test_an_autoscaler_without_a_bound_to_lower_is_left_alone(told: str) -> None:
+    (refusal,) = [item for item in beside(told).refused if item.kind is RecommendationKind.TIDE]
+    assert refusal.reason == "autoscaled"
+    assert "no bound is left to lower" in refusal.detail
+
+
+def test_replicas_that_are_to_stay_warm_bound_the_autoscaler_as_well() -> None:
+    history = cluster(
+        replace(BY_DAY, labels=((AUTOSCALED_LABEL, "HorizontalPodAutoscaler 4-10"), (WARM_REPLICAS_LABEL, "3")))
+    )
+    (scheduled,) = plan_of(history).schedule
+    assert (scheduled.replicas, len(scheduled.frees)) == (3, 1)
