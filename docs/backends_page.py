@@ -13,13 +13,16 @@ _HEADING = """# Ways of sharing cards
 `enforcer.backend` names one. What a record says here is what the planner reckons with and what the enforcer refuses by;
 nothing is claimed that its source code or a measurement does not show.
 
+The size of a slice is `free` where the plan says it, that of `replicas` or `equal parts` where all cards of a node are
+handed out alike, and of a `claim` where all pods of a workload name one card.
+
 ## What advice is carried out
 
 `yes`: rendered. `part`: rendered, and what does not hold is told with it. `no`: refused, with the fact.
 """
 _COLUMNS = (
     "framebuffer", "compute", "core policies", "priority levels", "oversubscription", "live change", "slices per card",
-    "mode of a", "fault isolation",
+    "mode of a", "size of a slice", "replicas may differ", "fault isolation",
 )  # fmt: skip
 
 
@@ -65,5 +68,7 @@ def _facts(record: Capabilities) -> tuple[str, ...]:
         changes,
         str(record.slices_per_card_max),
         record.granularity.value,
+        record.division.value.replace("_", " "),
+        "yes" if record.admits_pods else "no",
         "yes" if record.fault_isolation else "no",
     )

@@ -59,6 +59,19 @@ class Granularity(StrEnum):
     POD = "pod"
 
 
+class Division(StrEnum):
+    """Who says how large the slices of a card are, and which of them lie together."""
+
+    FREE = "free"
+    """The plan: every slice has a size of its own, on the card that it names."""
+    REPLICAS = "replicas"
+    """Nobody: all cards of a node are handed out equally often, and any of its pods may meet on a card."""
+    EQUAL_PARTS = "equal_parts"
+    """The node: as replicas, each of which is held to its equal part of the card."""
+    CLAIM = "claim"
+    """The claim: a template names one, so all pods of a workload that shares are on one card, in one namespace."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """What one backend enforces.
@@ -79,6 +92,20 @@ class Capabilities:
         fault_isolation: a fault of one pod (such as an illegal access) leaves the others on the card alone.
         cuts_by_mig: slices are MIG instances of fixed profiles, cut while their card is empty.
         gates_priority_by_cores: low priority is held back only where all pods of the card have a core limit.
+        division: how a card's slices come by their size and their neighbours.
+        admits_pods: an admission step gives single pods what their template does not say. Without it all replicas
+            change at once and alike, and pods of a Job, whose template is fixed, not at all.
+        bursts_by_annotation: a pod may use more than its share only by an annotation of its own, which the pods of a
+            Notebook do not get.
+        grants_by_annotation: a share is asked for by annotations of the pod alone, so the pods of a Notebook get none.
+        adds_up_cores: shares of compute on a card are counted up to 100 %, also those that pods may go beyond.
+        one_size_per_node: its books know one size of card per node, so a node of several models shares none.
+        empties_node: all cards of a node must be empty while one of them is shared in another way.
+        framebuffer_min_bytes: smallest grant.
+        node_policy_label: label of a node that says which core policy all its pods have; None where every pod has its
+            own.
+        node_policies: values of that label and their policies, the first of which counts where the label is missing; on
+            a node with any other value nobody shares.
         refuses: kinds of advice (the words of `fleet.decisions.RecommendationKind`) that can't be carried out with it,
             each with the fact that stands against it; every other kind is rendered.
         partly: kinds that are carried out only in part, each with what does not hold.
@@ -101,8 +128,24 @@ class Capabilities:
     source: tuple[str, ...]
     cuts_by_mig: bool = False
     gates_priority_by_cores: bool = False
+    division: Division = Division.FREE
+    admits_pods: bool = True
+    bursts_by_annotation: bool = False
+    grants_by_annotation: bool = False
+    adds_up_cores: bool = False
+    one_size_per_node: bool = False
+    empties_node: bool = False
+    framebuffer_min_bytes: int = 0
+    node_policy_label: str | None = None
+    node_policies: tuple[tuple[str, CorePolicy], ...] = ()
     refuses: tuple[tuple[str, str], ...] = ()
     partly: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def holds_limits(self) -> bool:
+        """Whether it keeps pods of one card within their framebuffer and their compute."""
+        holding = (FramebufferIsolation.INTERCEPTED, FramebufferIsolation.HARDWARE)
+        return self.framebuffer_isolation in holding and self.compute_isolation is not ComputeIsolation.NONE
 
     @property
     def can_share(self) -> bool:

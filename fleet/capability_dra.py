@@ -6,6 +6,7 @@ from fleet.capability import (
     Capabilities,
     ComputeIsolation,
     CorePolicy,
+    Division,
     FramebufferIsolation,
     Granularity,
     Oversubscription,
@@ -30,6 +31,7 @@ DRA_MIG = Capabilities(
     framebuffer_step_bytes=None,
     needs_restart=True,
     fault_isolation=True,
+    admits_pods=False,
     # Instances that the driver publishes: cut before, or when a claim is prepared where its gate DynamicMIG (alpha, off
     # by default) is on.
     cuts_by_mig=True,
@@ -66,6 +68,8 @@ DRA_SHARED = Capabilities(
     framebuffer_step_bytes=MIB,
     needs_restart=True,
     fault_isolation=False,
+    division=Division.CLAIM,
+    admits_pods=False,
     refuses=(
         ("oversubscribe", "a claim grants no framebuffer, so there is none that could be granted twice"),
         ("colocate", "pods that share a claim know no priority among each other"),

@@ -83,10 +83,8 @@ EFFECTIVE_GPU = Capabilities(
     needs_restart=True,
     fault_isolation=False,
     gates_priority_by_cores=True,
-    refuses=(
-        ("oversubscribe", f"its swap of framebuffer: {_NO_PUBLIC_SOURCE}"),
-        ("mig", f"its MIG mode: {_NO_PUBLIC_SOURCE}"),
-    ),
+    refuses=(("mig", f"its MIG mode: {_NO_PUBLIC_SOURCE}"),),
+    partly=(("oversubscribe", f"compute alone; its swap of framebuffer: {_NO_PUBLIC_SOURCE}"),),
     source=(
         "CNCF case study, SF Technology, 2025-09-18 (published description)",
         "Project-HAMi/HAMi:pkg/device/nvidia/device.go",

@@ -38,6 +38,10 @@ KAI = Capabilities(
     framebuffer_step_bytes=MIB,
     needs_restart=True,
     fault_isolation=False,
+    admits_pods=False,
+    grants_by_annotation=True,
+    # It turns MiB into a fraction by a label of the node.
+    one_size_per_node=True,
     refuses=(
         ("oversubscribe", "fractions of a card never add up to more than one"),
         ("colocate", "its priority is that of queues: on a card high and low priority are slowed alike"),

@@ -12,6 +12,11 @@ from fleet.capability import (
 )
 from fleet.units import MIB
 
+_COMPUTE_ALONE = (
+    "compute alone, on nodes with guaranteed-burst-share: mgpu-memory is framebuffer that is really there, has no "
+    "factor, and is not pre-empted"
+)
+
 MGPU = Capabilities(
     backend="mgpu",
     # By its own kernel module; what a process can do on purpose is not published, so no more than interception.
@@ -32,10 +37,21 @@ MGPU = Capabilities(
     framebuffer_step_bytes=MIB,
     needs_restart=True,
     fault_isolation=False,
+    # Nothing admits its pods one by one: a template says what all of them get.
+    admits_pods=False,
+    bursts_by_annotation=True,
+    adds_up_cores=True,
+    # A node's mgpu-memory is divided by the number of its cards.
+    one_size_per_node=True,
+    # Less the webhook refuses.
+    framebuffer_min_bytes=256 * MIB,
+    node_policy_label="vke.volcengine.com/mgpu-compute-policy",
+    # With native-burst-share online and offline work are not told apart, so it is left as it is.
+    node_policies=(("fixed-share", CorePolicy.HARD), ("guaranteed-burst-share", CorePolicy.BURST)),
     refuses=(
-        ("oversubscribe", "mgpu-memory is framebuffer that is really there: it has no factor, and is not pre-empted"),
         ("mig", "a node is shared by mGPU or handed out by NVIDIA's plugin (vke.node.gpu.schedule); mGPU cuts no MIG"),
     ),
+    partly=(("oversubscribe", _COMPUTE_ALONE),),
     source=(
         "Volcengine help pages on mGPU (published description)",
         "volcano-sh/volcano:docs/design/mgpu.md (proposal)",

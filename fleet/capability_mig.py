@@ -38,6 +38,10 @@ MIG = Capabilities(
     needs_restart=True,
     fault_isolation=True,
     cuts_by_mig=True,
+    admits_pods=False,
+    # mig-parted's layouts name cards by number, and nobody tells which number is which model.
+    one_size_per_node=True,
+    empties_node=True,
     refuses=(
         ("slice", _FIXED),
         ("oversubscribe", "an instance has memory of its own, so none can be granted twice"),

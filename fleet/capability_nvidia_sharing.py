@@ -6,6 +6,7 @@ from fleet.capability import (
     Capabilities,
     ComputeIsolation,
     CorePolicy,
+    Division,
     FramebufferIsolation,
     Granularity,
     Oversubscription,
@@ -39,6 +40,11 @@ TIME_SLICING = Capabilities(
     # The plugin takes up a new configuration without touching pods; a pod gets another share by being made anew.
     needs_restart=True,
     fault_isolation=False,
+    division=Division.REPLICAS,
+    admits_pods=False,
+    one_size_per_node=True,
+    # What runs holds its card under the old resource, of which the new one knows nothing.
+    empties_node=True,
     refuses=(
         ("oversubscribe", "replicas grant no framebuffer, so there is none that could be granted twice"),
         ("colocate", "replicas know no priority: busy processes take turns, equally long ones"),
@@ -81,6 +87,10 @@ MPS = Capabilities(
     needs_restart=True,
     # A fatal fault of one client ends all clients of the card's server.
     fault_isolation=False,
+    division=Division.EQUAL_PARTS,
+    admits_pods=False,
+    one_size_per_node=True,
+    empties_node=True,
     refuses=(
         ("oversubscribe", "each client has an equal part of the card's framebuffer, and the parts are the card"),
         ("colocate", "clients know no priority among each other"),

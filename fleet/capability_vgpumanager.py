@@ -34,6 +34,7 @@ VGPU_MANAGER = Capabilities(
     framebuffer_step_bytes=MIB,
     needs_restart=True,
     fault_isolation=False,
+    bursts_by_annotation=True,
     refuses=(("mig", "migStrategy hands out instances that were cut already; it cuts none"),),
     partly=(
         (

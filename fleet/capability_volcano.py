@@ -31,11 +31,13 @@ VOLCANO = Capabilities(
     needs_restart=True,
     fault_isolation=False,
     gates_priority_by_cores=True,
-    refuses=(
+    partly=(
         (
             "oversubscribe",
-            "deviceMemoryScaling is parsed and not applied to the framebuffer that its plugin registers",
+            "compute alone: deviceMemoryScaling is parsed and not applied to the framebuffer that its plugin registers",
         ),
+    ),
+    refuses=(
         (
             "mig",
             "its scheduler chooses the geometry among those of volcano-vgpu-device-config; a plan's can't be given",

@@ -28,6 +28,7 @@ WHOLE_CARDS = Capabilities(
     framebuffer_step_bytes=None,
     needs_restart=True,
     fault_isolation=True,
+    admits_pods=False,
     refuses=(
         ("slice", _WHOLE),
         ("oversubscribe", _WHOLE),

@@ -7,7 +7,7 @@ prices, the cards that harm most per card they save are dissolved. Called by `pl
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +60,8 @@ HAZARD_FACTOR = 2.3
 """Multiplies the learned hazards, for the last days of a history have no later days to learn from. Chosen so that what
 is predicted straddles what was realised on cut days of a public inference fleet (too low where its services shifted,
 too high where they did not) and on fleets of a second generator."""
-_PEAK_QUANTILE = 0.9995
+PEAK_QUANTILE = 0.9995
+"""Share of the steps in which a pod asks for no more than what counts as its peak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +73,7 @@ class Member:
         workload: number of its workload.
         is_low: low priority.
         group: isolation group, -1 for none.
+        is_hard: its share of compute is all it gets, and all that it was promised.
         is_flat: True where it shares only if all peaks fit (its peak counts at every point).
     """
 
@@ -79,6 +81,7 @@ class Member:
     workload: int
     is_low: bool
     group: int
+    is_hard: bool = False
     is_flat: bool
 
 
@@ -92,6 +95,7 @@ class Outlook:
         members: what the rules allow, (items).
         type_of: type of each item, (items,), int32.
         is_low: True for items of low priority, (items,).
+        is_hard: True for items with a hard share of compute, (items,).
         load: scenarios to search on, (types, points); 0 for low priority, the peak throughout for flat types.
         fresh: scenarios the search never sees, likewise.
         fresh_rising: `fresh` as drawn.
@@ -107,6 +111,7 @@ class Outlook:
     members: tuple[Member, ...]
     type_of: NDArray[np.int32]
     is_low: NDArray[np.bool_]
+    is_hard: NDArray[np.bool_]
     load: Float32
     fresh: Float32
     fresh_rising: Float32
@@ -131,6 +136,7 @@ class Group:
         low_demand: mean demand of each item of low priority, 0 for others, (items,).
         joint_points: the first points of `problem.load` replay the history jointly.
         shortage: expected points short of framebuffer of each item, if its workload is cut, (items,).
+        is_hard: True for items with a hard share of compute, (items,).
     """
 
     card_model: CardModelName
@@ -142,6 +148,7 @@ class Group:
     low_demand: NDArray[np.float64]
     joint_points: int
     shortage: NDArray[np.float64]
+    is_hard: NDArray[np.bool_]
 
     @property
     def points(self) -> int:
@@ -202,12 +209,12 @@ def outlook_of(demand: Demand, members: Sequence[Member], *, seed: int) -> Outlo
         draw_scenarios(blocks, type_of, surprises, draws=draws, seed=number, hazard_factor=HAZARD_FACTOR)
         for number in (seed, seed + 1)
     )
-    peak = np.quantile(load, _PEAK_QUANTILE, axis=1)[type_of].astype(float)
+    peak = np.quantile(load, PEAK_QUANTILE, axis=1)[type_of].astype(float)
     footprints = footprints_of(demand, rows, type_of=type_of, load=load)
     mean, fresh_rising = load.mean(axis=1), fresh.copy()
     flat = np.unique(type_of[[member.is_flat for member in members]])
     for matrix in (load, fresh):
-        matrix[flat] = np.quantile(matrix[flat], _PEAK_QUANTILE, axis=1)[:, None]
+        matrix[flat] = np.quantile(matrix[flat], PEAK_QUANTILE, axis=1)[:, None]
         matrix[np.unique(type_of[is_low])] = 0.0
     return Outlook(
         card_model=demand.grants[members[0].row].card_model,
@@ -215,6 +222,7 @@ def outlook_of(demand: Demand, members: Sequence[Member], *, seed: int) -> Outlo
         members=tuple(members),
         type_of=type_of,
         is_low=is_low,
+        is_hard=np.array([member.is_hard for member in members], bool),
         load=load,
         fresh=fresh,
         fresh_rising=fresh_rising,
@@ -226,7 +234,15 @@ def outlook_of(demand: Demand, members: Sequence[Member], *, seed: int) -> Outlo
     )
 
 
-def group_of(outlook: Outlook, *, card_price: float, headroom_ratio: float, step_bytes: int, slices_max: int) -> Group:
+def group_of(
+    outlook: Outlook,
+    *,
+    card_price: float,
+    headroom_ratio: float,
+    step_bytes: int,
+    slices_max: int,
+    least_bytes: int = 0,
+) -> Group:
     """What the packer wants, with framebuffer granted at one price.
 
     Args:
@@ -235,10 +251,12 @@ def group_of(outlook: Outlook, *, card_price: float, headroom_ratio: float, step
         headroom_ratio: see `grant_framebuffer`.
         step_bytes: the backend's step of framebuffer.
         slices_max: most slices of a card.
+        least_bytes: smallest grant that the backend takes.
     """
     grants = grant_framebuffer(
         outlook.footprints, card_price=card_price, headroom_ratio=headroom_ratio, step_bytes=step_bytes
     )
+    grants = replace(grants, granted_bytes=np.maximum(grants.granted_bytes, float(least_bytes)))
     problem = PackingProblem(
         item_type=outlook.type_of,
         # Two pods of low priority would eat the same leftovers: at most one per card, as if of one workload.
@@ -260,6 +278,7 @@ def group_of(outlook: Outlook, *, card_price: float, headroom_ratio: float, step
         low_demand=outlook.low_demand,
         joint_points=outlook.joint_points,
         shortage=shortage_points(grants, outlook.type_of, outlook.fresh_rising, outlook.capacity_bytes, outlook.is_low),
+        is_hard=outlook.is_hard,
     )
 
 
@@ -407,7 +426,7 @@ class _Splits:
 
 
 def _over_promised(group: Group, bin_of: NDArray[np.int32]) -> list[int]:
-    """Bins whose isolated items alone were promised more compute than a card has."""
-    hard = group.problem.item_group >= 0
+    """Bins whose items with a hard share alone were promised more compute than a card has."""
+    hard = group.is_hard
     promised = np.bincount(bin_of[hard], weights=group.peak[hard], minlength=int(bin_of.max(initial=-1)) + 1)
     return [int(b) for b in np.flatnonzero(promised > CONTENTION_RATIO_MAX)]

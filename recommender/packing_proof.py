@@ -2,10 +2,9 @@
 
 The program of `packing.column_generation` gives a cost that no packing of the same slices can beat at a price of a
 card. A packing that harms no more than the plan's pays for its harm no more either, so it needs at least
-(bound - harm) / price cards; the best of several prices counts. Packing small groups exactly (`packing.exact`) was
-tried in its place: of 48 plans for 16 generated fleets of 12 to 96 pods two freed more cards with it and five fewer
-(1,428 cards kept in all, against 1,424), for what it gains at one price the walk over prices finds at another. So small
-fleets are packed as large ones are, and are told how little is left. Called by `planner`; pure.
+(bound - harm) / price cards; the best of several prices counts. Packing small groups exactly
+(`packing.exact`) searches for more; this says how little is left after that. Called by
+`frontier_points`; pure.
 """
 
 from __future__ import annotations
@@ -22,6 +21,8 @@ from recommender.packing.slots import kinds_of
 PROOF_ITEMS_MAX = 60
 """Largest group of which anything is proven: a proof takes some tenths of a second then."""
 PROOF_ROUNDS_MAX = 60
+PROOF_WORK_MAX = 2e8
+"""Slots that the searches of one proof may look at; a proof that ends early says less, never anything wrong."""
 
 
 def cards_beyond(groups: Sequence[Group], packings: Sequence[NDArray[np.int32]], prices: Sequence[float]) -> int | None:
@@ -60,5 +61,6 @@ def _cards_needed(groups: Sequence[Group], packings: Sequence[NDArray[np.int32]]
         columns = [tuple(sorted(kinds.kind_of[bin_of == number].tolist())) for number in range(bins)]
         cost = sum(bin_cost(kinds, limits, column) for column in columns)
         harm += (cost - limits.price * bins) / group.points
-        bound += generate_columns(kinds, limits, columns, rounds_max=PROOF_ROUNDS_MAX).bound / group.points
+        proven = generate_columns(kinds, limits, columns, rounds_max=PROOF_ROUNDS_MAX, work_max=PROOF_WORK_MAX)
+        bound += proven.bound / group.points
     return int(np.ceil((bound - harm) / price - 1e-6))

@@ -9,13 +9,14 @@ from datetime import datetime
 
 import numpy as np
 
-from fleet.capabilities import Capabilities, Oversubscription
+from fleet.capabilities import Capabilities, Division, Oversubscription
 from fleet.decisions import RecommendationKind, Refusal, Withheld
 from fleet.inventory import Priority, WorkloadId
 from fleet.profiles import Profile, Profiles
 from fleet.settings import Settings
 from recommender.consolidate import Member
 from recommender.demand import Demand
+from recommender.node_terms import NodeTerms
 from recommender.rules.case import Case, untouchable
 from recommender.rules.register import RULES
 from recommender.spare_cards import spare_cards
@@ -40,6 +41,7 @@ class Permits:
         members: rows that may share cards, sorted by row.
         refused: who is left alone in what, and why.
         withheld: kinds that nobody is offered.
+        off: kinds of sharing that no card may come to be, for the backend can't carry them out.
     """
 
     cases: dict[WorkloadId, Case]
@@ -49,6 +51,7 @@ class Permits:
     members: tuple[Member, ...]
     refused: tuple[Refusal, ...]
     withheld: tuple[Withheld, ...]
+    off: frozenset[RecommendationKind] = frozenset()
 
 
 def permits_of(
@@ -57,6 +60,7 @@ def permits_of(
     *,
     settings: Settings,
     capability: Capabilities,
+    terms: NodeTerms,
     now: datetime,
     only: RecommendationKind | None,
     namespace: str | None,
@@ -70,13 +74,14 @@ def permits_of(
         profiles: the analyzer's answer.
         settings: settings.
         capability: what the backend enforces.
+        terms: on what terms nodes share their cards.
         now: moment of the plan.
         only: the one kind asked for, None for all.
         namespace: the one namespace asked for, None for all.
         moves_max: most pods that may be restarted, None for any number.
         scalings: how often the number of each workload's replicas changed of late, see `replica_counts`.
     """
-    cases = _cases(demand, profiles, settings, capability, now, scalings or {})
+    cases = _cases(demand, profiles, settings, capability, terms, now, scalings or {})
     withheld = _withheld_by_backend(capability)
     off = {item.kind for item in (*withheld, *profiles.withheld) if item.reason != _FRAMEBUFFER_REASON}
     kinds: dict[WorkloadId, frozenset[RecommendationKind]] = {}
@@ -92,7 +97,7 @@ def permits_of(
     fewer, over = _fewer(cases, kinds, reclaimed, moves_max)
     used = len(_pods_of(cases, [*reclaimed, *fewer]))
     sharing, late = _within_moves(demand, cases, sharing, moves_max, used)
-    members, stuck = _members(demand, cases, kinds, sharing, set(reclaimed))
+    members, stuck = _members(demand, cases, kinds, sharing, set(reclaimed), capability)
     return Permits(
         cases=cases,
         kinds=kinds,
@@ -101,10 +106,12 @@ def permits_of(
         members=tuple(members),
         refused=tuple(refused + over + late + stuck),
         withheld=withheld,
+        off=frozenset(item.kind for item in withheld if item.reason == _REFUSED_REASON),
     )
 
 
 _FRAMEBUFFER_REASON = "framebuffer_not_oversubscribed"
+_REFUSED_REASON = "backend_refuses"
 
 
 def _withheld_by_backend(capability: Capabilities) -> tuple[Withheld, ...]:
@@ -118,13 +125,20 @@ def _withheld_by_backend(capability: Capabilities) -> tuple[Withheld, ...]:
             f"framebuffer_step_bytes={capability.framebuffer_step_bytes}"
         )
         return tuple(Withheld(kind=kind, reason="backend_cannot_share", detail=detail) for kind in _SHARING)
-    if capability.oversubscription is not Oversubscription.SPILL:
+    facts = dict(capability.refuses)
+    refused = tuple(
+        Withheld(kind=kind, reason=_REFUSED_REASON, detail=f"backend {name} can't carry it out: {facts[kind.value]}")
+        for kind in _SHARING
+        if kind.value in facts
+    )
+    spills = capability.oversubscription is Oversubscription.SPILL
+    if RecommendationKind.OVERSUBSCRIBE.value not in facts and not spills:
         detail = (
             f"backend {name} has oversubscription={capability.oversubscription.value}: granted framebuffer always fits "
             "the card together; only compute is promised more than once"
         )
-        return (Withheld(kind=RecommendationKind.OVERSUBSCRIBE, reason=_FRAMEBUFFER_REASON, detail=detail),)
-    return ()
+        refused += (Withheld(kind=RecommendationKind.OVERSUBSCRIBE, reason=_FRAMEBUFFER_REASON, detail=detail),)
+    return refused
 
 
 def _ask(
@@ -186,6 +200,7 @@ def _cases(
     profiles: Profiles,
     settings: Settings,
     capability: Capabilities,
+    terms: NodeTerms,
     now: datetime,
     scalings: Mapping[WorkloadId, int],
 ) -> dict[WorkloadId, Case]:
@@ -215,6 +230,8 @@ def _cases(
             spare_rows=spare.rows,
             spare_held_bytes=spare.held_bytes,
             scalings=scalings.get(name, 0),
+            node_policy=terms.policies.get(grants[0].node),
+            node_bar=terms.bar_of(grant.node for grant in grants),
         )
     return cases
 
@@ -252,6 +269,7 @@ def _members(
     kinds: dict[WorkloadId, frozenset[RecommendationKind]],
     sharing: list[WorkloadId],
     reclaimed: set[WorkloadId],
+    capability: Capabilities,
 ) -> tuple[list[Member], list[Refusal]]:
     """Rows that may share; a workload beside one that stays as it is stays as well."""
     chosen = set(sharing)
@@ -269,20 +287,23 @@ def _members(
                     )
                 )
                 changed = True
-    isolated = sorted({cases[name].grants[0].namespace for name in chosen if cases[name].isolation == "hard"})
+    # A claim belongs to a namespace, and so does whoever names it.
+    by_namespace = capability.division is Division.CLAIM
+    apart = {name for name in chosen if by_namespace or cases[name].isolation == "hard"}
+    isolated = sorted({cases[name].grants[0].namespace for name in apart})
     group = {space: number for number, space in enumerate(isolated)}
     members = []
     for row, grant in enumerate(demand.grants):
         if grant.workload_id not in chosen:
             continue
         case = cases[grant.workload_id]
-        is_hard = case.isolation == "hard"
         members.append(
             Member(
                 row=row,
                 workload=int(demand.workload_of[row]),
                 is_low=case.priority is Priority.LOW,
-                group=group[grant.namespace] if is_hard else -1,
+                group=group[grant.namespace] if grant.workload_id in apart else -1,
+                is_hard=case.is_hard,
                 is_flat=RecommendationKind.OVERSUBSCRIBE not in kinds[grant.workload_id]
                 and RecommendationKind.OFFPEAK_PAIR not in kinds[grant.workload_id],
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from fleet.settings import Settings
 from fleet.sharing import CONTENTION_RATIO_MAX
 from recommender.consolidate import Choice, Group
 from recommender.cost import saving_of
+from recommender.cuts import cuts_of, within_card
 from recommender.demand import Demand
 from recommender.harm.pair_guard import PairGuard
 from recommender.latency.guard import LatencyGuard
@@ -23,14 +24,13 @@ from recommender.mig.advice import InstanceAdvice
 from recommender.mig.stages import Carving
 from recommender.permits import Permits
 from recommender.prices import PriceBook
-from recommender.proposals import Cut, Move
+from recommender.proposal_scene import Cut, Move
 from recommender.rehome import Rehoming
 from recommender.seating import Seat, seat_bins
 
 HOURS_PER_WEEK = 168
 MIG_MODE = "mig"
 """Mode of a node with cards on which the plan counts with instances."""
-_SHARE_STEP = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,8 @@ class Arrangement:
         carved: workloads on MIG instances that the plan cuts or counts with.
         inflations: P99 latency beside others / alone of each latency-critical row that shares its card.
         cards_before: cards granted to somebody before.
+        together: workloads that change in one stage each, for their nodes change for all of them at once.
+        displaced: new card of each row that leaves a node which is shared without it.
     """
 
     seats: tuple[Seat, ...]
@@ -58,6 +60,8 @@ class Arrangement:
     carved: tuple[Carving, ...] = ()
     inflations: Mapping[int, float | None]
     cards_before: frozenset[CardId]
+    together: tuple[tuple[WorkloadId, ...], ...] = ()
+    displaced: Mapping[int, CardId] = field(default_factory=dict)
 
     @property
     def freed(self) -> frozenset[CardId]:
@@ -84,6 +88,23 @@ class _Sharing:
     low_hours: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seating:
+    """Seats that stand before a packing is arranged, where nodes are shared in whole.
+
+    Attributes:
+        seats: seats of each group by its number.
+        sharing: workloads on shared nodes, cut even where one of their pods has a card to itself.
+        together: workloads that change in one stage each.
+        displaced: new card of each row that leaves a node which is shared without it.
+    """
+
+    seats: Mapping[int, tuple[Seat, ...]]
+    sharing: frozenset[WorkloadId]
+    together: tuple[tuple[WorkloadId, ...], ...]
+    displaced: Mapping[int, CardId]
+
+
 def arrange(
     demand: Demand,
     inventory: Inventory,
@@ -94,6 +115,8 @@ def arrange(
     guard: LatencyGuard,
     pairs: PairGuard,
     only: RecommendationKind | None = None,
+    adds_up_cores: bool = False,
+    seating: Seating | None = None,
 ) -> Arrangement:
     """Seats a packing on physical cards.
 
@@ -106,13 +129,16 @@ def arrange(
         guard: keeps those who must answer fast from being slowed.
         pairs: keeps those apart that were measured to slow each other down.
         only: dissolve shared cards of any other kind; None for none.
+        adds_up_cores: shares of compute sum to at most a card also where pods may go beyond theirs.
+        seating: the seats, where they are not for this to find; the guards were asked before.
 
     Returns:
         The world after the plan; a card model whose packing can't be seated stays as it is.
     """
     gone = set(permits.reclaimed)
     packed = {int(row) for group in groups for row in group.rows}
-    away = packed | permits.dropped
+    displaced = {} if seating is None else seating.displaced
+    away = packed | permits.dropped | set(displaced)
     resting = [row for row, grant in enumerate(demand.grants) if row not in away and grant.workload_id not in gone]
     seats: list[Seat] = []
     sharing: dict[int, _Sharing] = {}
@@ -120,20 +146,25 @@ def arrange(
     refused: list[Refusal] = []
     for number, group in enumerate(groups):
         bins, known = _bins_of(group, choice, number, permits, demand, only)
-        bins, slowed = _kept_fast([part for rows in bins for part in pairs.parted(rows)], guard)
-        refused += _too_slow(slowed, demand, permits, guard)
-        found = seat_bins(bins, demand.grants, inventory, resting)
+        found: tuple[Seat, ...] | None
+        if seating is None:
+            bins, slowed = _kept_fast([part for rows in bins for part in pairs.parted(rows)], guard)
+            refused += _too_slow(slowed, demand, permits, guard)
+            found = seat_bins(bins, demand.grants, inventory, resting)
+        else:
+            found = seating.seats[number]
         if found is None:
             refused += _too_dense(group, demand, permits)
             resting += [int(row) for row in group.rows]
             continue
         seats += found
         sharing.update(known)
-        cuts.update(_cuts(group, found, demand, permits))
+        new = cuts_of(group, found, demand, permits, always=frozenset() if seating is None else seating.sharing)
+        cuts.update(within_card(new, found, demand, adds_up=adds_up_cores))
     moves = []
     for seat in seats:
         for row in seat.rows:
-            if demand.grants[row].card != seat.card:
+            if demand.grants[row].card != seat.card and row not in displaced:
                 how = sharing[row]
                 moves.append(
                     Move(
@@ -145,6 +176,12 @@ def arrange(
                         low_hours=how.low_hours,
                     )
                 )
+    node_of = {card.card: card.node for card in inventory.cards}
+    seats += [
+        Seat(card=card, node=node_of.get(card, demand.grants[row].node), rows=(row,))
+        for row, card in sorted(displaced.items())
+        if row not in packed
+    ]
     seats += _resting_seats(resting, demand)
     return Arrangement(
         seats=tuple(sorted(seats, key=lambda seat: seat.card)),
@@ -154,6 +191,8 @@ def arrange(
         dropped=permits.dropped,
         inflations={row: ratio for seat in seats for row, ratio in guard.inflations(seat.rows).items()},
         cards_before=frozenset(grant.card for grant in demand.grants),
+        together=() if seating is None else seating.together,
+        displaced=displaced,
     )
 
 
@@ -171,12 +210,17 @@ def _bins_of(
         items_of[int(b)].append(item)
     bins: list[list[int]] = []
     known: dict[int, _Sharing] = {}
-    for b, items in items_of.items():
+    for b, held in items_of.items():
+        items = held
         rows = [int(group.rows[item]) for item in items]
         kind = _kind_of(group, items, [permits.kinds[demand.grants[row].workload_id] for row in rows])
         if len(items) > 1 and only is not None and kind is not only:
             bins += [[row] for row in rows]
             continue
+        if len(items) > 1 and kind in permits.off:
+            kind, items, parted = _carried_out(group, items, permits, demand)
+            bins += [[int(group.rows[item])] for item in parted]
+            rows = [int(group.rows[item]) for item in items]
         bins.append(rows)
         ratio = float(harm.violated[b] / harm.active[b]) if harm.active[b] > 0 else 0.0
         low = min(float(harm.left[b]), float(group.low_demand[items].sum())) * HOURS_PER_WEEK
@@ -184,6 +228,25 @@ def _bins_of(
         for place, row in enumerate(rows):
             known[row] = _Sharing(kind=kind, violation_ratio=ratio, low_hours=0.0 if place else low)
     return bins, known
+
+
+def _carried_out(
+    group: Group, items: Sequence[int], permits: Permits, demand: Demand
+) -> tuple[RecommendationKind, list[int], list[int]]:
+    """What is left of a card once sharing it is of a kind that the backend carries out, and who parts for that.
+
+    Whoever asks for most parts first; in the end those stay whose peaks fit the card together.
+    """
+    kept = list(items)
+    parted: list[int] = []
+    while True:
+        kinds = [permits.kinds[demand.grants[int(group.rows[item])].workload_id] for item in kept]
+        kind = _kind_of(group, kept, kinds)
+        if len(kept) < 2 or kind not in permits.off:
+            return kind, kept, parted
+        largest = max(kept, key=lambda item: (float(group.peak[item]), item))
+        kept.remove(largest)
+        parted.append(largest)
 
 
 def _kept_fast(bins: Sequence[Sequence[int]], guard: LatencyGuard) -> tuple[list[list[int]], list[int]]:
@@ -221,28 +284,6 @@ def _kind_of(group: Group, items: Sequence[int], kinds: Sequence[frozenset[Recom
     if all(RecommendationKind.OFFPEAK_PAIR in kind for kind in kinds) and replayed.max() <= CONTENTION_RATIO_MAX:
         return RecommendationKind.OFFPEAK_PAIR
     return RecommendationKind.OVERSUBSCRIBE
-
-
-def _cuts(group: Group, seats: Sequence[Seat], demand: Demand, permits: Permits) -> dict[WorkloadId, Cut]:
-    """Slices of all workloads with a pod that shares a card; replicas have one template, so one slice."""
-    item_of = {int(row): item for item, row in enumerate(group.rows)}
-    cuts: dict[WorkloadId, Cut] = {}
-    sharing = {demand.grants[row].workload_id for seat in seats if len(seat.rows) > 1 for row in seat.rows}
-    peaks: dict[WorkloadId, float] = defaultdict(float)
-    for row in item_of:
-        name = demand.grants[row].workload_id
-        peaks[name] = max(peaks[name], float(group.peak[item_of[row]]))
-    for row, item in item_of.items():
-        name = demand.grants[row].workload_id
-        if name in sharing and name not in cuts:
-            share = math.ceil(round(peaks[name] / _SHARE_STEP, 6)) * _SHARE_STEP
-            cuts[name] = Cut(
-                framebuffer_bytes=int(group.grants.granted_bytes[item]),
-                compute_ratio=round(min(1.0, max(_SHARE_STEP, share)), 2),
-                shown_bytes=int(group.grants.need_max_bytes[item]),
-                is_hard=permits.cases[name].isolation == "hard",
-            )
-    return cuts
 
 
 def _too_dense(group: Group, demand: Demand, permits: Permits) -> list[Refusal]:
@@ -384,7 +425,8 @@ def moves_of(demand: Demand, arrangement: Arrangement) -> int:
 def _restarted(demand: Demand, arrangement: Arrangement) -> list[int]:
     moved = {move.row for move in arrangement.moves} | arrangement.dropped
     moved |= {row for item in arrangement.rehomed for row in item.targets}
-    moved |= {row for item in arrangement.carved for row in item.restarted}
+    moved |= {row for item in arrangement.carved for row in item.restarted | item.interrupted}
+    moved |= set(arrangement.displaced)
     return [row for row, grant in enumerate(demand.grants) if row in moved or grant.workload_id in arrangement.cuts]
 
 

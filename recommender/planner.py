@@ -9,30 +9,31 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 import numpy as np
 
-from fleet.capabilities import Capabilities
+from fleet.capabilities import Capabilities, Division
 from fleet.decisions import FrontierPoint, HistorySpan, Plan, RecommendationKind, Refusal, RiskLevel, Withheld
 from fleet.profiles import Profiles
-from fleet.settings import RiskSettings, Settings
+from fleet.settings import Settings
 from fleet.sharing import ACTIVE_RATIO_MIN
 from fleet.usage import CardGrid, History, SliceGrid
-from recommender.consolidate import TIERS, Group, Member, Point, choose, frontier, group_of, outlook_of
+from recommender.consolidate import Point, choose
 from recommender.demand import Demand, demand_of
+from recommender.frontier_points import limits_of, points_of, proven_beyond, tiers_of
 from recommender.harm.interference import Interference
 from recommender.harm.pair_guard import pair_guard
 from recommender.latency.guard import latency_guard
 from recommender.mig.placement import mig_violation_ratio, with_mig_instances
 from recommender.naive import NAIVE_RULES, SUM_OF_MAXIMA, naive_packing
-from recommender.packing.greedy import GreedyPacker
-from recommender.packing_proof import cards_beyond
+from recommender.node_terms import NodeTerms, node_terms
+from recommender.past_outcomes import OwnPast
 from recommender.permits import Permits, permits_of
 from recommender.placement import Arrangement, arrange, moves_of, placement_of, totals_of
+from recommender.placement_nodes import NodePoint, choose_nodes, node_points
 from recommender.placement_rehome import with_cheaper_cards
 from recommender.prices import PriceBook, price_book
 from recommender.proposals import propose
@@ -40,7 +41,6 @@ from recommender.replica_counts import scalings
 from recommender.scene import scene_of
 from recommender.tide_advice import plan_tide, tide_recommendations
 
-SEED = 20
 _PLANNED_SECTIONS = ("cluster", "analyzer", "risk", "plan", "recommender", "prices")
 
 
@@ -55,7 +55,7 @@ def make_plan(
     max_moves: int | None = None,
     namespace: str | None = None,
     interference: Interference | None = None,
-    calibration_ratio: float = 1.0,
+    past: OwnPast | None = None,
 ) -> Plan:
     """Makes the plan for one cluster.
 
@@ -69,44 +69,43 @@ def make_plan(
         max_moves: most pods that may be restarted; None takes `plan.moves_max`.
         namespace: propose for this namespace alone.
         interference: what measured pairs teach; None where there are none.
-        calibration_ratio: factor on forecasts of harm that earlier plans taught, see `past_outcomes`.
+        past: what earlier plans taught and did; None where there are none.
 
     Returns:
         The plan, with an empty `plan_id`: whoever keeps it seals it (`fleet.documents.seal_plan`).
     """
+    past = past or OwnPast()
+    calibration_ratio = past.calibration_ratio
     demand = demand_of(history)
+    terms = node_terms(history.inventory, demand.grants, capability)
     limit = settings.plan.moves_max if max_moves is None else max_moves
     permits = permits_of(
-        demand, profiles, settings=settings, capability=capability, now=now, only=only, namespace=namespace,
-        moves_max=limit, scalings=scalings(history.inventory.grants, now=now, since=history.slices.since),
+        demand, profiles, settings=settings, capability=capability,
+        terms=terms, now=now, only=only, namespace=namespace, moves_max=limit,
+        scalings=scalings(history.inventory.grants, now=now, since=history.slices.since, own=past.scalings),
     )  # fmt: skip
     preset = settings.risk.preset
     resting = _resting_active(demand, permits)
-    points = _points(demand, permits, settings, capability, resting, calibration_ratio)
-    limits = _limits(settings.risk)
-    schemes = {
-        level: choose(points, violation_ratio_max=most / calibration_ratio, resting_active=resting)
-        for level, most in limits.items()
-    }
-    chosen, arrangement = _seated(demand, history, permits, schemes, interference, settings, only)
-    book = price_book(settings)
-    arrangement = _on_other_cards(demand, history, permits, arrangement, book, settings, capability, only, limit)
+    limits = limits_of(settings.risk)
+    chosen, schemes, arrangement, beyond = _packed(
+        demand, history, permits, terms, interference, settings, capability, only, limit, calibration_ratio
+    )
+    book = price_book(settings, history.inventory.nodes, at=now)
+    arrangement = _on_other_cards(demand, history, permits, arrangement, book, settings, capability, terms, only, limit)
     points_shown = _calibrated(
-        _frontier(
-            demand, {**schemes, preset: chosen}, preset, arrangement, resting, beyond=_cards_beyond(points, chosen)
-        ),
+        _frontier(demand, {**schemes, preset: chosen}, preset, arrangement, resting, beyond=beyond),
         calibration_ratio,
     )
-    scene = scene_of(demand, history, profiles, permits, arrangement, book)
-    recommendations, stages = propose(scene)
+    recommendations, stages = propose(
+        scene_of(demand, history, profiles, permits, arrangement, book, admits_pods=capability.admits_pods)
+    )
     tide = None
     if only in (None, RecommendationKind.TIDE):
         tide = plan_tide(demand, history, permits, arrangement, violation_ratio_max=limits[preset])
     if tide is not None:
         recommendations += tide_recommendations(tide, demand, history, profiles, book)
     low_hours = sum((item.low_priority_gpu_hours_per_week for item in recommendations), start=0.0)
-    violation = (chosen.choice.violation_ratio if arrangement.moves else 0.0) + mig_violation_ratio(demand, arrangement)
-    violation = min(1.0, violation * calibration_ratio)
+    violation = _violation_ratio(demand, chosen, arrangement, calibration_ratio)
     return Plan(
         plan_id="",
         created_at=now,
@@ -132,6 +131,40 @@ def make_plan(
     )
 
 
+def _packed(
+    demand: Demand,
+    history: History,
+    permits: Permits,
+    terms: NodeTerms,
+    interference: Interference | None,
+    settings: Settings,
+    capability: Capabilities,
+    only: RecommendationKind | None,
+    moves_max: int | None,
+    calibration_ratio: float,
+) -> tuple[Point, dict[RiskLevel, Point], Arrangement, int | None]:
+    """The packing that is taken, that of every preset, its seats, and how many cards more any other could free."""
+    resting = _resting_active(demand, permits)
+    if capability.division in (Division.REPLICAS, Division.EQUAL_PARTS):
+        chosen, schemes, arrangement = _on_shared_nodes(
+            demand, history, permits, terms, interference, settings, capability, moves_max, resting, calibration_ratio
+        )
+        return chosen, schemes, arrangement, None
+    points = points_of(demand, permits, settings, capability, resting, calibration_ratio)
+    schemes = {
+        level: choose(points, violation_ratio_max=most / calibration_ratio, resting_active=resting)
+        for level, most in limits_of(settings.risk).items()
+    }
+    chosen, arrangement = _seated(demand, history, permits, schemes, interference, settings, capability, only)
+    return chosen, schemes, arrangement, proven_beyond(points, chosen)
+
+
+def _violation_ratio(demand: Demand, chosen: Point, arrangement: Arrangement, calibration_ratio: float) -> float:
+    """Predicted violation of the whole plan: by sharing, where somebody moves, and by instances that are too small."""
+    sharing = chosen.choice.violation_ratio if arrangement.moves else 0.0
+    return min(1.0, (sharing + mig_violation_ratio(demand, arrangement)) * calibration_ratio)
+
+
 def _seated(
     demand: Demand,
     history: History,
@@ -139,10 +172,11 @@ def _seated(
     schemes: Mapping[RiskLevel, Point],
     interference: Interference | None,
     settings: Settings,
+    capability: Capabilities,
     only: RecommendationKind | None,
 ) -> tuple[Point, Arrangement]:
     """The packing that is taken, and its seats."""
-    preset, limits = settings.risk.preset, _limits(settings.risk)
+    preset, limits = settings.risk.preset, limits_of(settings.risk)
     pairs = pair_guard(demand, history, interference)
     guard = latency_guard(demand, permits, inflation_max=settings.risk.latency_inflation_max)
     # Where one kind alone is asked for, cards shared in another way fall apart, and a stricter limit may leave more.
@@ -157,6 +191,7 @@ def _seated(
             guard=guard,
             pairs=pairs,
             only=_only_sharing(only),
+            adds_up_cores=capability.adds_up_cores,
         )
         for level in asked
     }
@@ -172,6 +207,7 @@ def _on_other_cards(
     book: PriceBook,
     settings: Settings,
     capability: Capabilities,
+    terms: NodeTerms,
     only: RecommendationKind | None,
     moves_max: int | None,
 ) -> Arrangement:
@@ -184,6 +220,7 @@ def _on_other_cards(
             arrangement,
             capability=capability,
             settings=settings,
+            terms=terms,
             moves_max=None if moves_max is None else max(0, moves_max - moves_of(demand, arrangement)),
         )
     if only in (None, RecommendationKind.REHOME):
@@ -227,61 +264,55 @@ def _digest_grid(update: Callable[[bytes], None], grid: SliceGrid | CardGrid) ->
             update(np.ascontiguousarray(table[measure]).tobytes())
 
 
-def _points(
+def _on_shared_nodes(
     demand: Demand,
+    history: History,
     permits: Permits,
+    terms: NodeTerms,
+    interference: Interference | None,
     settings: Settings,
     capability: Capabilities,
+    moves_max: int | None,
     resting: float,
     calibration_ratio: float,
-) -> tuple[Point, ...]:
-    """The frontier, down to what the strictest limit asks for."""
-    # Cards of one name may differ in framebuffer, above all those that nobody could name.
-    by_model: dict[tuple[str, int], list[Member]] = defaultdict(list)
-    for member in permits.members:
-        grant = demand.grants[member.row]
-        by_model[grant.card_model, grant.framebuffer_bytes].append(member)
-    outlooks = [outlook_of(demand, by_model[model], seed=SEED) for model in sorted(by_model)]
-    tiers = (
-        tuple(
-            group_of(
-                outlook,
-                card_price=tier.grant_price,
-                headroom_ratio=settings.recommender.framebuffer_headroom_ratio,
-                step_bytes=capability.framebuffer_step_bytes or 1,
-                slices_max=capability.slices_per_card_max,
-            )
-            for outlook in outlooks
-        )
-        for tier in TIERS
+) -> tuple[Point, dict[RiskLevel, Point], Arrangement]:
+    """The packing that is taken, that of every preset, and seats, where all cards of a node are shared alike."""
+    pairs = pair_guard(demand, history, interference)
+    points = node_points(
+        tuple(tiers_of(demand, permits, settings, capability)),
+        demand,
+        history.inventory,
+        permits,
+        capability=capability,
+        terms=terms,
+        pairs=pairs,
+        resting_active=resting,
     )
-    return tuple(
-        frontier(
-            tiers,
-            violation_ratio_min=min(_limits(settings.risk).values()) / calibration_ratio,
-            resting_active=resting,
-            packer=GreedyPacker(),
-            seed=SEED,
-        )
-    )
-
-
-def _cards_beyond(points: Sequence[Point], chosen: Point) -> int | None:
-    """Proof for the packing that was taken, at the prices that its slices were packed at."""
-    tiers: list[tuple[Group, ...]] = []
-    for point in points:
-        if not any(point.groups is groups for groups in tiers):
-            tiers.append(point.groups)
-    price = TIERS[next(number for number, groups in enumerate(tiers) if groups is chosen.groups)].card_prices
-    return cards_beyond(chosen.groups, chosen.choice.bin_of, price)
-
-
-def _limits(risk: RiskSettings) -> dict[RiskLevel, float]:
-    """Most predicted violation per preset; the chosen one's is what the settings say."""
-    return {
-        level: risk.violation_ratio_limit if level is risk.preset else RiskSettings(preset=level).violation_ratio_limit
-        for level in RiskLevel
+    schemes = {
+        level: choose_nodes(points, violation_ratio_max=most / calibration_ratio)
+        for level, most in limits_of(settings.risk).items()
     }
+    guard = latency_guard(demand, permits, inflation_max=settings.risk.latency_inflation_max)
+
+    def seated(chosen: NodePoint) -> Arrangement:
+        return arrange(
+            demand,
+            history.inventory,
+            permits,
+            chosen.point.groups,
+            chosen.point.choice,
+            guard=guard,
+            pairs=pairs,
+            seating=chosen.seating,
+        )
+
+    chosen = schemes[settings.risk.preset]
+    arrangement = seated(chosen)
+    if moves_max is not None and moves_of(demand, arrangement) > moves_max:
+        # Whoever moves aside was not counted when moves were shared out; with too many, nobody shares.
+        chosen = points[-1]
+        arrangement = seated(chosen)
+    return chosen.point, {level: item.point for level, item in schemes.items()}, arrangement
 
 
 def _resting_active(demand: Demand, permits: Permits) -> float:

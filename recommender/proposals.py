@@ -8,94 +8,25 @@ after each stage the granted framebuffer fits every card. Called by `planner`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from decimal import Decimal
 
 from fleet.decisions import Evidence, Need, Recommendation, RecommendationKind, Saving, Stage
-from fleet.inventory import CardId, Grant, WorkloadId
-from fleet.profiles import Profile
+from fleet.inventory import CardId, WorkloadId
 from fleet.units import GIB
+from recommender.batches import batches_of, moves_by_workload
 from recommender.harm.risk import level_of
 from recommender.mig.stages import Carving
+from recommender.proposal_scene import Move, Scene
 from recommender.rehome import Rehoming
 
-BATCHES = 5
-"""Stages that consolidation is spread over, the least risky moves first."""
+_NODES_NAMED_MAX = 3
 _KIND_ORDER = (
     RecommendationKind.COLOCATE,
     RecommendationKind.OFFPEAK_PAIR,
     RecommendationKind.OVERSUBSCRIBE,
     RecommendationKind.SLICE,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
-    """A pod that changes its card.
-
-    Attributes:
-        row: row of the demand.
-        source: card it leaves.
-        target: card it joins.
-        kind: what the sharing on the target is.
-        violation_ratio: predicted violated share of the target's active time, 0-1.
-        low_hours: work of low priority that the target makes room for, GPU hours a week.
-    """
-
-    row: int
-    source: CardId
-    target: CardId
-    kind: RecommendationKind
-    violation_ratio: float
-    low_hours: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    """The slice that every pod of a workload gets."""
-
-    framebuffer_bytes: int
-    compute_ratio: float
-    shown_bytes: int
-    is_hard: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
-    """What proposals are written from.
-
-    Attributes:
-        grants: live grants by row.
-        rows_of: rows of each workload.
-        profiles: profile of each workload that has one.
-        evidence: evidence without numbers, per workload.
-        savings: saving of a set of cards.
-        cuts: new slice of each workload that is cut.
-        moves: pods that change cards.
-        reclaimed: workloads that give all back.
-        dropped: rows of cards that pods of several give back.
-        carved: workloads on MIG instances, by stage.
-        rehomed: workloads that move to cheaper cards.
-        rehoming_savings: what each of them saves.
-        cards_before: cards granted to somebody before.
-        freed: cards that are free afterwards.
-    """
-
-    grants: Sequence[Grant]
-    rows_of: Mapping[WorkloadId, Sequence[int]]
-    profiles: Mapping[WorkloadId, Profile]
-    evidence: Mapping[WorkloadId, Evidence]
-    savings: Mapping[CardId, Saving]
-    cuts: Mapping[WorkloadId, Cut]
-    moves: Sequence[Move]
-    reclaimed: Sequence[WorkloadId]
-    dropped: frozenset[int]
-    carved: Sequence[Carving]
-    rehomed: Sequence[Rehoming]
-    rehoming_savings: Mapping[WorkloadId, Saving]
-    cards_before: frozenset[CardId]
-    freed: frozenset[CardId]
 
 
 def propose(scene: Scene) -> tuple[tuple[Recommendation, ...], tuple[Stage, ...]]:
@@ -105,9 +36,13 @@ def propose(scene: Scene) -> tuple[tuple[Recommendation, ...], tuple[Stage, ...]
     """
     reclaims = [_reclaim(scene, number, name) for number, name in enumerate(scene.reclaimed, start=1)]
     fewer = [_fewer(scene, number, name) for number, name in enumerate(_fewer_names(scene), start=1)]
-    cuts = [_cut(scene, number, name) for number, name in enumerate(sorted(scene.cuts), start=1)]
-    moves_of = _moves_of(scene)
-    batches = _batches(scene, moves_of)
+    cut_of = {name: _cut(scene, number, name) for number, name in enumerate(sorted(scene.cuts), start=1)}
+    moves_of = moves_by_workload(scene)
+    away = _displaced_rows(scene)
+    leaves = {name: _displace(scene, number, name, away[name]) for number, name in enumerate(sorted(away), start=1)}
+    grouped = {name for names in scene.together for name in names}
+    in_place = [rec for name, rec in cut_of.items() if name not in grouped and not scene.waits(name, moves_of)]
+    batches = [list(names) for names in scene.together] or batches_of(scene, moves_of)
     emptied = _emptied_by(scene, batches)
     joins: list[Recommendation] = []
     stages: list[Stage] = []
@@ -115,17 +50,19 @@ def propose(scene: Scene) -> tuple[tuple[Recommendation, ...], tuple[Stage, ...]
         stages.append(_stage(1, "Give back idle cards", reclaims, sum(len(rec.pods) for rec in reclaims)))
     if fewer:
         stages.append(_stage(len(stages) + 1, "Ask for fewer cards", fewer, sum(len(rec.pods) for rec in fewer)))
-    if cuts:
-        stages.append(
-            _stage(len(stages) + 1, "Cut slices in place, nobody moves", cuts, sum(len(rec.pods) for rec in cuts))
-        )
+    if in_place:
+        moved = sum(len(rec.pods) for rec in in_place)
+        stages.append(_stage(len(stages) + 1, "Cut slices in place, nobody moves", in_place, moved))
     for number, batch in enumerate(batches, start=1):
-        made = []
+        made = [leaves[name] for name in batch if name in leaves]
+        made += [cut_of[name] for name in batch if name in cut_of and (name in grouped or scene.waits(name, moves_of))]
         for name in batch:
-            made.append(_join(scene, len(joins) + 1, name, moves_of[name], emptied.get(name, ())))
-            joins.append(made[-1])
-        title = f"Share cards, batch {number} of {len(batches)}"
-        stages.append(_stage(len(stages) + 1, title, made, sum(len(rec.pods) for rec in made)))
+            if name in moves_of:
+                joins.append(_join(scene, len(joins) + 1, name, moves_of[name], emptied.get(name, ())))
+                made.append(joins[-1])
+        what = "Share the cards of nodes, emptied for it" if scene.together else "Share cards"
+        title = f"{what}, batch {number} of {len(batches)}"
+        stages.append(_stage(len(stages) + 1, title, made, len({pod for rec in made for pod in rec.pods})))
     carved: list[Recommendation] = []
     cut_before: set[CardId] = set()
     for items in _mig_batches(scene):
@@ -137,7 +74,7 @@ def propose(scene: Scene) -> tuple[tuple[Recommendation, ...], tuple[Stage, ...]
     homes = [_rehome(scene, number, item) for number, item in enumerate(scene.rehomed, start=1)]
     if homes:
         stages.append(_stage(len(stages) + 1, "Move to cheaper cards", homes, sum(len(rec.pods) for rec in homes)))
-    return (*reclaims, *fewer, *cuts, *joins, *carved, *homes), tuple(stages)
+    return (*reclaims, *fewer, *leaves.values(), *cut_of.values(), *joins, *carved, *homes), tuple(stages)
 
 
 def _stage(number: int, title: str, recommendations: Sequence[Recommendation], moves: int) -> Stage:
@@ -240,6 +177,36 @@ def _rehome(scene: Scene, number: int, item: Rehoming) -> Recommendation:
     )
 
 
+def _displaced_rows(scene: Scene) -> dict[WorkloadId, list[int]]:
+    rows_of: dict[WorkloadId, list[int]] = defaultdict(list)
+    for row in sorted(scene.displaced):
+        rows_of[scene.grants[row].workload_id].append(row)
+    return rows_of
+
+
+def _displace(scene: Scene, number: int, name: WorkloadId, rows: Sequence[int]) -> Recommendation:
+    evidence = scene.evidence[name]
+    nodes = sorted({scene.grants[row].node for row in rows})
+    return Recommendation(
+        id=f"rehome-aside-{number:04d}",
+        kind=RecommendationKind.REHOME,
+        workloads=(name,),
+        pods=_pods(scene, rows),
+        cards_freed=0,
+        saving_per_week=_saved(scene, ()),
+        risk_level=level_of(0.0),
+        confidence=confidence_of(evidence),
+        reason=(
+            f"{_count(len(rows), 'pod')} of it can't share, and all cards of {_count(len(nodes), 'node')} "
+            f"({', '.join(nodes[:_NODES_NAMED_MAX])}{', …' if len(nodes) > _NODES_NAMED_MAX else ''}) will be shared "
+            "alike: a whole card of the same model elsewhere keeps it as it is. It saves nothing by itself: those who "
+            "share there do."
+        ),
+        change_of_mind="Another node for those who share, on which everybody does.",
+        evidence=evidence,
+    )
+
+
 def _mig_batches(scene: Scene) -> list[list[Carving]]:
     numbers = sorted({item.stage for item in scene.carved if item.stage})
     return [[item for item in scene.carved if item.stage == number] for number in numbers]
@@ -260,11 +227,12 @@ def _mig(scene: Scene, number: int, item: Carving) -> Recommendation:
     rows = sorted(item.restarted)
     cards = _left_last(scene).get(item.workload, ())
     found = item.advice
+    others = {scene.grants[row].workload_id for row in item.interrupted} - {item.workload}
     return Recommendation(
         id=f"mig-{number:04d}",
         kind=RecommendationKind.MIG,
-        workloads=(item.workload,),
-        pods=_pods(scene, rows),
+        workloads=(item.workload, *sorted(others)),
+        pods=_pods(scene, [*rows, *item.interrupted]),
         cards_freed=len(cards),
         saving_per_week=_saved(scene, cards),
         risk_level=level_of(found.violation_ratio),
@@ -296,6 +264,10 @@ def _mig_reason(scene: Scene, item: Carving, freed: int) -> str:
         "Every day seen was held against the instance that the other days ask for: it would have been too small in "
         f"{found.violation_ratio:.2%} of the active time."
     )
+    if item.interrupted:
+        count = len({scene.grants[row].pod_id for row in item.interrupted})
+        beside = "1 pod beside it keeps its card and is" if count == 1 else f"{count} pods beside it keep cards and are"
+        text += f" {beside} made anew: a machine is empty while its cards are cut."
     if not item.waiting:
         return text
     is_one = len(item.waiting) == 1
@@ -401,79 +373,14 @@ def confidence_of(evidence: Evidence) -> float:
     return round(evidence.coverage_ratio * days / (days + 1.0), 4)
 
 
-def _moves_of(scene: Scene) -> dict[WorkloadId, list[Move]]:
-    moves_of: dict[WorkloadId, list[Move]] = defaultdict(list)
-    for move in scene.moves:
-        moves_of[scene.grants[move.row].workload_id].append(move)
-    return moves_of
-
-
-def _batches(scene: Scene, moves_of: Mapping[WorkloadId, Sequence[Move]]) -> list[list[WorkloadId]]:
-    """Workloads that move, in batches of about equal moves; no batch puts more on a card than it holds."""
-    order = sorted(moves_of, key=lambda name: (max(move.violation_ratio for move in moves_of[name]), name))
-    held, capacity = _held(scene)
-    size = max(1, -(-len(scene.moves) // BATCHES))
-    batches: list[list[WorkloadId]] = []
-    waiting = order
-    while waiting:
-        batch: list[WorkloadId] = []
-        later: list[WorkloadId] = []
-        count = 0
-        leaving: list[tuple[CardId, int]] = []
-        for name in waiting:
-            if (count and count + len(moves_of[name]) > size) or not _arrive(scene, moves_of[name], held, capacity):
-                later.append(name)
-                continue
-            batch.append(name)
-            count += len(moves_of[name])
-            leaving += [(move.source, _size(scene, move.row)) for move in moves_of[name]]
-        if not batch:
-            # Pods that must change places with each other go together.
-            batches.append(later)
-            break
-        for card, size_bytes in leaving:
-            held[card] -= size_bytes
-        batches.append(batch)
-        waiting = later
-    return batches
-
-
-def _arrive(scene: Scene, moves: Sequence[Move], held: dict[CardId, int], capacity: Mapping[CardId, int]) -> bool:
-    """Books a workload's moves on their targets; False, and nothing booked, where one does not fit yet."""
-    for number, move in enumerate(moves):
-        held[move.target] += _size(scene, move.row)
-        if held[move.target] > capacity[move.target]:
-            for booked in moves[: number + 1]:
-                held[booked.target] -= _size(scene, booked.row)
-            return False
-    return True
-
-
-def _held(scene: Scene) -> tuple[dict[CardId, int], dict[CardId, int]]:
-    """Framebuffer granted per card once everybody is cut in place, and what each card has."""
-    held: dict[CardId, int] = defaultdict(int)
-    capacity: dict[CardId, int] = {}
-    gone = set(scene.reclaimed)
-    for row, grant in enumerate(scene.grants):
-        capacity[grant.card] = max(capacity.get(grant.card, 0), grant.framebuffer_bytes)
-        if grant.workload_id not in gone and row not in scene.dropped:
-            held[grant.card] += _size(scene, row)
-    return held, capacity
-
-
-def _size(scene: Scene, row: int) -> int:
-    grant = scene.grants[row]
-    cut = scene.cuts.get(grant.workload_id)
-    return grant.framebuffer_granted_bytes if cut is None else cut.framebuffer_bytes
-
-
 def _emptied_by(scene: Scene, batches: Sequence[Sequence[WorkloadId]]) -> dict[WorkloadId, list[CardId]]:
     """Freed cards by the workload whose move empties them: the last to leave."""
     rank = {name: number for number, name in enumerate(name for batch in batches for name in batch)}
     owner: dict[CardId, WorkloadId] = {}
     for move in scene.moves:
         name = scene.grants[move.row].workload_id
-        if move.source in scene.freed and (move.source not in owner or rank[name] > rank[owner[move.source]]):
+        counted = move.source in scene.freed and move.source not in scene.replaced
+        if counted and (move.source not in owner or rank[name] > rank[owner[move.source]]):
             owner[move.source] = name
     emptied: dict[WorkloadId, list[CardId]] = defaultdict(list)
     for card in sorted(owner):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
@@ -18,7 +19,7 @@ from recommender.mig.advice import InstanceAdvice
 from recommender.permits import Permits
 from recommender.placement import Arrangement, cards_of, rows_by_workload
 from recommender.prices import PriceBook
-from recommender.proposals import Cut, Scene
+from recommender.proposal_scene import Cut, Scene
 from recommender.rehome import Rehoming
 
 
@@ -29,14 +30,17 @@ def scene_of(
     permits: Permits,
     arrangement: Arrangement,
     book: PriceBook,
+    *,
+    admits_pods: bool = True,
 ) -> Scene:
-    """Everything `proposals.propose` wants."""
+    """Everything `proposals.propose` wants; `admits_pods` as in the backend's record."""
     rows_of = rows_by_workload(demand)
     profile_of = {profile.workload: profile for profile in profiles.workloads}
     fewer = {demand.grants[row].workload_id for row in arrangement.dropped}
     instances = {item.workload: item.advice for item in arrangement.carved if item.stage}
     rehomed = {item.workload for item in arrangement.rehomed}
-    changed = sorted({*arrangement.cuts, *permits.reclaimed, *fewer, *instances, *rehomed})
+    displaced = {demand.grants[row].workload_id for row in arrangement.displaced}
+    changed = sorted({*arrangement.cuts, *permits.reclaimed, *fewer, *instances, *rehomed, *displaced})
     cards = cards_of(demand, history.inventory)
     return Scene(
         grants=demand.grants,
@@ -66,7 +70,25 @@ def scene_of(
         reclaimed=permits.reclaimed,
         dropped=arrangement.dropped,
         freed=arrangement.freed,
+        admits_pods=admits_pods,
+        together=arrangement.together,
+        displaced=arrangement.displaced,
+        replaced=_replaced(arrangement, cards),
     )
+
+
+def _replaced(arrangement: Arrangement, cards: Mapping[CardId, Card]) -> frozenset[CardId]:
+    """As many freed cards of each model as there are new ones on shared nodes, and with whoever made room for them."""
+    nodes = {seat.node for seat in arrangement.seats if len(seat.rows) > 1} if arrangement.together else set()
+    new = {seat.card for seat in arrangement.seats if seat.node in nodes} | set(arrangement.displaced.values())
+    left = Counter(cards[card].card_model for card in new & arrangement.taken)
+    sources = {move.source for move in arrangement.moves}
+    found: set[CardId] = set()
+    for card in sorted(arrangement.freed & sources):
+        if left[cards[card].card_model]:
+            left[cards[card].card_model] -= 1
+            found.add(card)
+    return frozenset(found)
 
 
 def evidence_of(

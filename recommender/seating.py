@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fleet.inventory import CardId, Grant, Inventory, WorkloadId
+from fleet.workload_kinds import JOB_KINDS
 
 DESCRIBED_PREFIXES = ("kubernetes.io/hostname", "nvidia.com/", "feature.node.kubernetes.io/")
 """Labels that describe one machine and its cards. Nobody is taken to select by them: cards are matched by their model,
@@ -159,7 +160,7 @@ def _grouping_labels(inventory: Inventory) -> dict[str, dict[str, str]]:
 
 def _anchors(rows: Sequence[int], grants: Sequence[Grant]) -> list[int]:
     """Whose card a bin may take: a running job's where it holds one, for a job loses its work when it moves."""
-    jobs = [row for row in rows if grants[row].workload_kind == "Job"]
+    jobs = [row for row in rows if grants[row].workload_kind in JOB_KINDS]
     return jobs or list(rows)
 
 

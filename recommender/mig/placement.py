@@ -7,7 +7,7 @@ that frees some. Called by `planner`.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fleet.capabilities import Capabilities
@@ -19,9 +19,11 @@ from fleet.sharing import ACTIVE_RATIO_MIN
 from recommender.demand import Demand
 from recommender.mig.advice import InstanceAdvice, NoInstance, advise_instance
 from recommender.mig.seating import MigSeats, MigStock, seat_instances
-from recommender.mig.stages import carvings_of
+from recommender.mig.stages import Machines, carvings_of
+from recommender.node_terms import NodeTerms
 from recommender.permits import Permits
 from recommender.placement import Arrangement, cards_of, rows_by_workload
+from recommender.rules.case import is_restartable
 from recommender.seating import NodeRoom, Seat
 
 
@@ -33,6 +35,7 @@ def with_mig_instances(
     *,
     capability: Capabilities,
     settings: Settings,
+    terms: NodeTerms,
     moves_max: int | None,
 ) -> Arrangement:
     """The arrangement with whoever needs a part of a card on an instance, as far as that frees cards.
@@ -44,6 +47,7 @@ def with_mig_instances(
         arrangement: who sits where otherwise.
         capability: what the backend enforces; nothing is done where it does not cut by MIG.
         settings: settings.
+        terms: nodes whose cards can't be cut by a plan.
         moves_max: most pods that this may restart, None for any number.
     """
     if not capability.cuts_by_mig:
@@ -55,7 +59,10 @@ def with_mig_instances(
         inventory=inventory,
         arrangement=arrangement,
         node_of={card: known.node for card, known in cards_of(demand, inventory).items()},
+        rows_on=_rows_on(demand, permits),
+        closed_nodes=_closed_nodes(demand, permits, terms) if capability.empties_node else frozenset(),
     )
+    machines = Machines(node_of=scene.node_of, rows_on=scene.rows_on) if capability.empties_node else None
     room = NodeRoom(inventory, demand.grants)
     by_model: dict[CardModelName, dict[WorkloadId, InstanceAdvice]] = defaultdict(dict)
     for name, item in advice.items():
@@ -68,7 +75,7 @@ def with_mig_instances(
             seats += [] if found is None else [found]
             unseated |= without
     refused += late + _without_card(permits, advice, unseated)
-    carved = carvings_of(demand.grants, advice, seats)
+    carved = carvings_of(demand.grants, advice, seats, machines)
     if not any(item.stage for item in carved):
         return replace(arrangement, refused=(*arrangement.refused, *refused))
     target = {row: card for item in carved for row, card in item.targets.items()}
@@ -106,6 +113,28 @@ class _Scene:
     inventory: Inventory
     arrangement: Arrangement
     node_of: Mapping[CardId, str]
+    rows_on: Mapping[str, Sequence[int]]
+    closed_nodes: frozenset[str]
+
+
+def _rows_on(demand: Demand, permits: Permits) -> dict[str, list[int]]:
+    """Rows on each machine that are there when instances are cut."""
+    rows_on: dict[str, list[int]] = defaultdict(list)
+    gone = set(permits.reclaimed)
+    for row, grant in enumerate(demand.grants):
+        if grant.workload_id not in gone and row not in permits.dropped:
+            rows_on[grant.node].append(row)
+    return rows_on
+
+
+def _closed_nodes(demand: Demand, permits: Permits, terms: NodeTerms) -> frozenset[str]:
+    """Machines that can't be emptied, for somebody on them must not be restarted, and those that are barred."""
+    closed = set(terms.barred)
+    for node, rows in _rows_on(demand, permits).items():
+        names = {demand.grants[row].workload_id for row in rows}
+        if not all(name in permits.kinds and is_restartable(permits.cases[name]) for name in names):
+            closed.add(node)
+    return frozenset(closed)
 
 
 def _advice(
@@ -248,4 +277,5 @@ def _stock(
         empty=tuple(sorted(freed)),
         busy_nodes=frozenset(busy),
         node_of=scene.node_of,
+        closed_nodes=scene.closed_nodes,
     )

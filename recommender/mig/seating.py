@@ -31,6 +31,7 @@ class MigStock:
         empty: cards that nobody holds any more, which may be cut at once.
         busy_nodes: machines that stay in use whatever is done here.
         node_of: machine of each card.
+        closed_nodes: machines of which no card can be cut, for somebody on them must not be restarted.
     """
 
     family: MigFamily
@@ -40,6 +41,7 @@ class MigStock:
     empty: Sequence[CardId]
     busy_nodes: frozenset[str]
     node_of: Mapping[CardId, str]
+    closed_nodes: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +174,9 @@ class _Work:
         self.busy = set(self.stock.busy_nodes)
         self.uncut = {card: set() for card in self.stock.empty}
         self.uncut.update({card: set(rows) for card, rows in self.rows_on.items()})
+        closed = [card for card in self.uncut if self.stock.node_of[card] in self.stock.closed_nodes]
+        for card in closed:
+            del self.uncut[card]
         self.waiting = defaultdict(lambda: defaultdict(list))
         for row in sorted(self.stock.profile_of, reverse=True):
             self.waiting[self.stock.profile_of[row]][self.stock.grants[row].workload_id].append(row)
@@ -220,7 +225,7 @@ def _stay(work: _Work, cuts: Sequence[MigCut]) -> None:
             kept[layout] -= 1
             work.staying.add(card)
     for card in sorted(work.staying):
-        work.uncut.pop(card)
+        work.uncut.pop(card, None)
         for row in _unchanged(work, card):
             work.put(row, card)
 

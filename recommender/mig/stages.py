@@ -30,6 +30,7 @@ class Carving:
         restarted: rows that get another instance, another card, or whose card is cut under them.
         waiting: those of them that come back to their own card, and are down while it is cut.
         recut: cards of its targets that are cut anew.
+        interrupted: rows of others that keep their cards, and are down while their machine is empty to be cut.
         stage: number of its stage among those that cut, from 1; 0 where nothing of it is restarted.
     """
 
@@ -39,11 +40,28 @@ class Carving:
     restarted: frozenset[int]
     waiting: frozenset[int]
     recut: frozenset[CardId]
+    interrupted: frozenset[int] = frozenset()
     stage: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machines:
+    """What cutting a card asks of its machine, where all its cards must be empty for that.
+
+    Attributes:
+        node_of: machine of each card.
+        rows_on: live rows on each machine that stay on it or leave it with the plan.
+    """
+
+    node_of: Mapping[CardId, str]
+    rows_on: Mapping[str, Sequence[int]]
+
+
 def carvings_of(
-    grants: Sequence[Grant], advice: Mapping[WorkloadId, InstanceAdvice], seats: Sequence[MigSeats]
+    grants: Sequence[Grant],
+    advice: Mapping[WorkloadId, InstanceAdvice],
+    seats: Sequence[MigSeats],
+    machines: Machines | None = None,
 ) -> tuple[Carving, ...]:
     """Every workload on instances, by stage and name.
 
@@ -51,9 +69,14 @@ def carvings_of(
         grants: live grants by row.
         advice: the instance of each workload.
         seats: rows on cards, one answer per card model.
+        machines: where a machine is emptied while its cards are cut; None where each card is cut by itself.
     """
     carved = {item.workload: item for each in seats for item in _unstaged(grants, advice, each)}
-    stages = _stages(grants, carved)
+    together: list[set[WorkloadId]] = []
+    if machines is not None:
+        emptied = sorted({machines.node_of[card] for item in carved.values() for card in item.recut})
+        together += [_emptied(node, grants, carved, machines) for node in emptied]
+    stages = _stages(grants, carved, together)
     found = [replace(item, stage=stages.get(name, 0)) for name, item in carved.items()]
     return tuple(sorted(found, key=lambda item: (item.stage, item.workload)))
 
@@ -78,7 +101,35 @@ def _unstaged(grants: Sequence[Grant], advice: Mapping[WorkloadId, InstanceAdvic
     ]
 
 
-def _stages(grants: Sequence[Grant], carved: Mapping[WorkloadId, Carving]) -> dict[WorkloadId, int]:
+def _emptied(
+    node: str, grants: Sequence[Grant], carved: dict[WorkloadId, Carving], machines: Machines
+) -> set[WorkloadId]:
+    """Notes who is restarted when a machine is emptied.
+
+    Returns:
+        Whoever comes to it or leaves it, all at once.
+    """
+    rows = machines.rows_on.get(node, ())
+    here = {
+        name
+        for name, item in carved.items()
+        if any(machines.node_of[card] == node for card in item.targets.values())
+        or any(grants[row].workload_id == name for row in rows)
+    }
+    for name in here:
+        item = carved[name]
+        own = {row for row in item.targets if row in rows or machines.node_of[item.targets[row]] == node}
+        waiting = {row for row in own if machines.node_of[item.targets[row]] == grants[row].node == node}
+        carved[name] = replace(item, restarted=item.restarted | own, waiting=item.waiting | waiting)
+    others = frozenset(row for row in rows if grants[row].workload_id not in carved)
+    first = min(name for name in here if any(machines.node_of[card] == node for card in carved[name].recut))
+    carved[first] = replace(carved[first], interrupted=carved[first].interrupted | others)
+    return here
+
+
+def _stages(
+    grants: Sequence[Grant], carved: Mapping[WorkloadId, Carving], together: Sequence[set[WorkloadId]]
+) -> dict[WorkloadId, int]:
     """Stage of every workload of which something is restarted; no stage needs a later one."""
     leaving: dict[CardId, set[WorkloadId]] = defaultdict(set)
     for name, item in carved.items():
@@ -89,6 +140,9 @@ def _stages(grants: Sequence[Grant], carved: Mapping[WorkloadId, Carving]) -> di
         for name, item in carved.items()
         if item.restarted
     }
+    for names in together:
+        for name in names:
+            needs[name] |= names - {name}
     groups: list[list[WorkloadId]] = []
     done: set[WorkloadId] = set()
     reach = {name: _reach(name, needs) for name in needs}

@@ -15,6 +15,7 @@ Farley, A note on bounding a class of linear programming problems, Operations Re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
@@ -106,7 +107,12 @@ class _Search(NamedTuple):
 
 
 def generate_columns(
-    kinds: ItemKinds, limits: BinLimits, start: Sequence[Column], *, rounds_max: int = ROUNDS_MAX
+    kinds: ItemKinds,
+    limits: BinLimits,
+    start: Sequence[Column],
+    *,
+    rounds_max: int = ROUNDS_MAX,
+    work_max: float = math.inf,
 ) -> Columns:
     """Columns and a bound for packing these kinds.
 
@@ -115,6 +121,8 @@ def generate_columns(
         limits: what a bin may hold and what it costs.
         start: bins of a packing that is known; together they hold every kind.
         rounds_max: rounds after which the bound so far is returned.
+        work_max: slots that searches may look at, over all rounds: nodes × slots; then the bound so far is returned.
+            Counted, not timed, so that the answer is the same on any machine.
     """
     columns = list(dict.fromkeys([*start, *((kind,) for kind in range(len(kinds.count)))]))
     costs = [bin_cost(kinds, limits, column) for column in columns]
@@ -122,6 +130,7 @@ def generate_columns(
     groups = [np.flatnonzero(kinds.group == group) for group in np.unique(kinds.group)]
     bound = value = 0.0
     rounds, nodes = 0, NODES_FIRST
+    work, points = 0.0, max(1, kinds.load.shape[1])
     while rounds < rounds_max:
         rounds += 1
         answer = solve_fractional(_covering(kinds, columns, np.array(costs)))
@@ -129,11 +138,13 @@ def generate_columns(
         found: list[Column] = []
         most = limits.price
         for group in groups:
-            better, reached = _better_bins(kinds, limits, group, duals, nodes)
+            left = (work_max - work) / points
+            better, reached, searched = _better_bins(kinds, limits, group, duals, int(min(nodes, max(1.0, left))))
+            work += searched * points
             found += [column for column in better if column not in known]
             most = max(most, reached)
         bound = max(bound, float(duals @ kinds.count) * limits.price / most)
-        if _is_proven(value, bound, limits):
+        if _is_proven(value, bound, limits) or work >= work_max:
             break
         if not found:
             if nodes >= NODES_LAST or most <= limits.price * (1 + _IMPROVES):
@@ -183,11 +194,11 @@ def _is_proven(value: float, bound: float, limits: BinLimits) -> bool:
 
 def _better_bins(
     kinds: ItemKinds, limits: BinLimits, group: NDArray[np.int64], duals: NDArray[np.float64], nodes_max: int
-) -> tuple[list[Column], float]:
-    """Bins of one group worth more than the price of a card, and the most that any bin can be worth."""
+) -> tuple[list[Column], float, int]:
+    """Bins of one group worth more than the price of a card, the most that any bin can be worth, and nodes searched."""
     worth = group[duals[group] > _IMPROVES]
     if not len(worth):
-        return [], limits.price
+        return [], limits.price, 0
     base, multipliers = _relaxed(kinds, limits, worth, duals)
     reduced = duals[worth] - multipliers
     order = np.argsort(-reduced, kind="stable")
@@ -204,7 +215,7 @@ def _better_bins(
     slices = min(limits.slices_max, SLICES_MAX)
     found = np.full((COLUMNS_PER_ROUND, slices), -1, np.int64)
     load_max = np.inf if limits.load_max is None else limits.load_max + _NOISE_RATIO
-    count, missed = _branch(
+    count, missed, searched = _branch(
         search,
         limits.capacity_bytes + _NOISE_BYTES,
         slices,
@@ -216,7 +227,7 @@ def _better_bins(
     )
     columns = [tuple(sorted(int(kind) for kind in worth[row[row >= 0]])) for row in found[: min(count, len(found))]]
     values = [float(duals[list(column)].sum()) - bin_cost(kinds, limits, column) + limits.price for column in columns]
-    return columns, max([limits.price, missed, *values])
+    return columns, max([limits.price, missed, *values]), int(searched)
 
 
 def _relaxed(
@@ -262,8 +273,8 @@ def _branch(
     """Depth first over the kinds: the best sets, each better than the one before, the last ones kept.
 
     Returns:
-        How many sets are in `found` (the newest replaces the oldest), and the most that a set beyond `nodes_max` could
-        be worth; 0 where the search came to its end.
+        How many sets are in `found` (the newest replaces the oldest), the most that a set beyond `nodes_max` could be
+        worth (0 where the search came to its end), and the nodes that were searched.
     """
     kinds, points = search.load.shape
     total = np.zeros((slices + 1, points), np.float32)
@@ -304,7 +315,7 @@ def _branch(
         if went_down:
             continue
         if depth == 0:
-            return count, missed
+            return count, missed, nodes
         depth -= 1
         at = chosen[depth] + 1
 

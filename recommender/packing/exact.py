@@ -2,8 +2,8 @@
 
 The packer of `packing.greedy` (or any other) gives a packing; column generation gives bins that would improve it and a
 bound that no packing can beat; an integer program over those bins gives a packing at least as good, very often the
-best. Larger groups keep the packing they came with, so this packer fits wherever a `Packer` does. Called by `planner`
-through the port of `packing.packer`, and by whoever wants the gap of a packing.
+best. Larger groups keep the packing they came with, so this packer fits wherever a `Packer` does. Called by
+`frontier_points` through the port of `packing.packer`, and by whoever wants the gap of a packing.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ ITEMS_MAX = 120
 """Largest group that is packed exactly unless set otherwise."""
 NODES_MAX = 2_000
 """Nodes of the search for whole bins."""
+SWEEP_ROUNDS_MAX = 40
+"""Rounds of column generation at one price of a sweep; the first ones find nearly all there is."""
+SWEEP_WORK_MAX = 1e8
+"""Slots that the searches at one price may look at: some tenths of a second of one core."""
 _PRICE_MIN = 1e-6
 
 
@@ -76,7 +80,13 @@ class ExactPacker:
                 yield packing
                 continue
             limits = _limits(problem, max(packing.price, _PRICE_MIN), None)
-            columns = generate_columns(kinds, limits, _columns_of(packing.bin_of, packing.bins, kinds))
+            columns = generate_columns(
+                kinds,
+                limits,
+                _columns_of(packing.bin_of, packing.bins, kinds),
+                rounds_max=SWEEP_ROUNDS_MAX,
+                work_max=SWEEP_WORK_MAX,
+            )
             bin_of, bins = _best(kinds, limits, columns, packing)
             yield Packing(price=packing.price, bin_of=bin_of, bins=bins)
 

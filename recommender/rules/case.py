@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from fleet.capabilities import Capabilities
+from fleet.autoscaling import Autoscaler, autoscaler_of
+from fleet.capabilities import Capabilities, CorePolicy
 from fleet.decisions import RecommendationKind, Refusal
 from fleet.inventory import (
+    AUTOSCALED_LABEL,
     ISOLATION_LABEL,
     LATENCY_CRITICAL_LABEL,
     OPT_OUT_LABEL,
@@ -18,9 +20,8 @@ from fleet.inventory import (
 )
 from fleet.profiles import Profile
 from fleet.settings import Settings
+from fleet.workload_kinds import CHANGEABLE_KINDS, JOB_KINDS
 
-CHANGEABLE_KINDS = frozenset({"Deployment", "StatefulSet", "Job", "Notebook"})
-"""Kinds of owners that the enforcer can change."""
 DAY_SECONDS = 86400
 _SPAN_SLACK_RATIO = 0.98
 """A pod's first and last steps are seldom whole: this share of the span counts as all of it."""
@@ -42,6 +43,8 @@ class Case:
         spare_rows: rows of cards that its pods hold and never work on, see `spare_cards`.
         spare_held_bytes: most framebuffer that is held on one of those.
         scalings: how often the number of its replicas changed of late, see `replica_counts`.
+        node_policy: core policy that its nodes have for all their pods, None where every pod has its own.
+        node_bar: why pods of its nodes can't share, see `node_terms`; None where they can.
         settings: settings.
         capability: what the backend enforces.
         now: moment of the plan.
@@ -59,6 +62,8 @@ class Case:
     spare_rows: tuple[int, ...] = ()
     spare_held_bytes: int = 0
     scalings: int = 0
+    node_policy: CorePolicy | None = None
+    node_bar: str | None = None
 
     @property
     def workload_kind(self) -> str:
@@ -77,9 +82,29 @@ class Case:
         return next((value for grant in self.grants if (value := grant.label(ISOLATION_LABEL))), "soft")
 
     @property
+    def is_hard(self) -> bool:
+        """True where its share of compute is all it gets: by its wish, its nodes, or because nothing lets it burst.
+
+        Low priority is held to no share of its own: it takes what others leave.
+        """
+        if self.isolation == "hard":
+            return True
+        record = self.capability
+        if record.bursts_by_annotation and self.workload_kind == "Notebook":
+            return True
+        if self.node_policy is not None:
+            return self.node_policy is CorePolicy.HARD and self.priority is not Priority.LOW
+        return CorePolicy.HARD in record.core_policies and CorePolicy.BURST not in record.core_policies
+
+    @property
     def is_latency_critical(self) -> bool:
         """True where a pod is labelled latency-critical."""
         return self.has_flag(LATENCY_CRITICAL_LABEL)
+
+    @property
+    def autoscaler(self) -> Autoscaler | None:
+        """Who scales it, between which bounds; None where nobody is known to."""
+        return next((found for grant in self.grants if (found := autoscaler_of(grant.label(AUTOSCALED_LABEL)))), None)
 
     @property
     def video_ratio_max(self) -> float:
@@ -123,6 +148,11 @@ def untouchable(case: Case) -> Refusal | None:
             f"owners of kind {case.workload_kind} can't be changed; changed are {', '.join(sorted(CHANGEABLE_KINDS))}",
         )
     return None
+
+
+def is_restartable(case: Case) -> bool:
+    """Whether its pods may be made anew for the sake of others: nobody forbade it, no work is lost, nobody waits."""
+    return untouchable(case) is None and case.workload_kind not in JOB_KINDS and not case.is_latency_critical
 
 
 def untrusted(case: Case, kind: RecommendationKind | None) -> Refusal | None:

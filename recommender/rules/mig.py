@@ -6,6 +6,7 @@ from collections import Counter
 
 from fleet.catalogue import CardModel, find_model
 from fleet.decisions import RecommendationKind, Refusal
+from fleet.workload_kinds import JOB_KINDS
 from recommender.mig.advice import DAYS_MIN
 from recommender.mig.geometry import profile_framebuffer_bytes
 from recommender.rules.case import DAY_SECONDS, Case, untouchable, untrusted
@@ -18,7 +19,7 @@ class MigRule:
 
     def applies(self, case: Case) -> bool:
         """Where the backend cuts by MIG: all but work that would be lost by a restart."""
-        return case.capability.cuts_by_mig and case.workload_kind != "Job"
+        return case.capability.cuts_by_mig and case.workload_kind not in JOB_KINDS
 
     def refusal(self, case: Case) -> Refusal | None:
         """An instance is a wall: what it must hold has to show, and on several days."""

@@ -16,7 +16,7 @@ class OffpeakRule:
 
     def applies(self, case: Case) -> bool:
         """Workloads whose profile promises off-peak hours."""
-        return case.profile is not None and bool(case.profile.off_peak_hours) and case.isolation != "hard"
+        return case.profile is not None and bool(case.profile.off_peak_hours) and not case.is_hard
 
     def refusal(self, case: Case) -> Refusal | None:
         """A habit needs days."""

@@ -13,8 +13,8 @@ class OversubscribeRule:
     kind = RecommendationKind.OVERSUBSCRIBE
 
     def applies(self, case: Case) -> bool:
-        """Every workload that has not asked for hard isolation: a hard share is never promised twice."""
-        return case.isolation != "hard"
+        """Every workload without a hard share: that is never promised twice."""
+        return not case.is_hard
 
     def refusal(self, case: Case) -> Refusal | None:
         """Needs a backend that lets a pod use what its neighbours leave."""

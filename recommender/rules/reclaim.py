@@ -5,9 +5,9 @@ from __future__ import annotations
 from fleet.decisions import RecommendationKind, Refusal
 from fleet.inventory import Priority
 from fleet.profiles import WorkloadState
+from fleet.workload_kinds import SERVICE_KINDS
 from recommender.rules.case import DAY_SECONDS, Case, untouchable, untrusted
 
-SERVICE_KINDS = frozenset({"Deployment", "StatefulSet"})
 SERVICE_IDLE_DAYS_MIN = 7
 """Days a service must have been silent: of those silent for one to seven days, more than half wake up again."""
 _IDLE = frozenset({WorkloadState.IDLE, WorkloadState.IDLE_HELD})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from fleet.decisions import RecommendationKind, Refusal
+from fleet.workload_kinds import JOB_KINDS
 from recommender.rules.case import Case, untouchable, untrusted
 
 
@@ -17,7 +18,7 @@ class RehomeRule:
         """One card a pod, whole, and not work that would be lost by a restart."""
         cards = Counter(grant.pod_id for grant in case.grants)
         return (
-            case.workload_kind != "Job"
+            case.workload_kind not in JOB_KINDS
             and max(cards.values()) == 1
             and len({grant.card_model for grant in case.grants}) == 1
             and not any(grant.mig_profile for grant in case.grants)

@@ -6,6 +6,7 @@ from collections import Counter
 
 from fleet.decisions import RecommendationKind, Refusal
 from fleet.units import GIB
+from recommender.rules.backend_shape import unshareable
 from recommender.rules.case import Case, untouchable, untrusted
 
 ISOLATIONS = frozenset({"soft", "hard"})
@@ -25,7 +26,12 @@ class SliceRule:
         general = untouchable(case)
         if general is not None:
             return general
-        return self._refuse_shape(case) or untrusted(case, self.kind) or self._refuse_need(case)
+        return (
+            self._refuse_shape(case)
+            or unshareable(case, self.kind)
+            or untrusted(case, self.kind)
+            or self._refuse_need(case)
+        )
 
     def _refuse_shape(self, case: Case) -> Refusal | None:
         if any(grant.mig_profile for grant in case.grants):

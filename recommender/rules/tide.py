@@ -39,7 +39,18 @@ class TideRule:
         return self._scaled_already(case) or self._stays(case)
 
     def _scaled_already(self, case: Case) -> Refusal | None:
-        """Never against whoever counts the replicas already."""
+        """Never against whoever counts the replicas already: of an autoscaler that is known the bound is lowered."""
+        autoscaler = case.autoscaler
+        if autoscaler is not None:
+            least = max(1, case.warm_replicas)
+            if autoscaler.replicas_min > least:
+                return None
+            return case.refuse(
+                self.kind,
+                "autoscaled",
+                f"its {autoscaler.kind.value} scales it between {autoscaler.replicas_min} and "
+                f"{autoscaler.replicas_max} replicas: no bound is left to lower",
+            )
         if case.has_flag(AUTOSCALED_LABEL):
             return case.refuse(self.kind, "autoscaled", f"a pod carries {AUTOSCALED_LABEL}: its autoscaler decides")
         if case.scalings >= SCALINGS_MIN:

@@ -44,7 +44,7 @@ def holder(name: str, profile: str, card: int, **options: Any) -> Service:
 
 def mig_plan(history: History, **options: Any) -> Plan:
     """The plan of a cluster whose backend is the mig-manager."""
-    return plan_of(history, capability=MIG, **options)
+    return plan_of(history, **{"capability": MIG, **options})
 
 
 def placed(plan: Plan) -> dict[str, tuple[str, str | None]]:

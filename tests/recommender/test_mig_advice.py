@@ -6,7 +6,7 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from fleet.capabilities import HAMI, WHOLE_CARDS, Capabilities, CorePolicy
+from fleet.capabilities import DRA_MIG, HAMI, WHOLE_CARDS, Capabilities, CorePolicy
 from fleet.decisions import Need, RecommendationKind
 from fleet.documents import plan_from_json, plan_to_json, seal_plan
 from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, Node, Priority
@@ -35,7 +35,7 @@ def with_load(history: History, pod: str, since: int, until: int, level: float) 
 def test_seven_small_pods_share_one_card_in_instances_of_their_own() -> None:
     plan = mig_plan(on_a100(*SMALL, FULL))
     assert plan.totals.cards_freed == 6
-    assert plan.totals.moves == 7
+    assert plan.totals.moves == 8, "mig-manager resets all cards of the machine, so the full one is made anew as well"
     assert plan.totals.saving_per_week.amortised == Decimal("1512.00")  # 6 × 1.50 × 168 h
     assert {item.kind for item in plan.recommendations} == {RecommendationKind.MIG}
     assert sum(item.cards_freed for item in plan.recommendations) == 6
@@ -243,9 +243,29 @@ def test_nobody_waits_where_a_card_was_given_back_before() -> None:
 
 
 def test_waiting_for_a_cut_is_said() -> None:
-    plan = mig_plan(on_a100(*SMALL))
+    plan = mig_plan(on_a100(*SMALL), capability=DRA_MIG)
     assert "with a spare card, or 1 pod waits" in plan.stages[0].title
     assert sum("down meanwhile" in item.reason for item in plan.recommendations) == 1
+
+
+def test_whoever_is_on_a_machine_that_is_cut_is_named_and_keeps_its_card() -> None:
+    plan = mig_plan(on_a100(*SMALL, FULL))
+    (card,) = [card for card in plan.placement if len(card.slices) > 1]
+    (whole,) = [card for card in plan.placement if len(card.slices) == 1]
+    assert whole.node == card.node
+    assert whole.slices[0].mig_profile is None
+    (advice,) = [item for item in plan.recommendations if whole.slices[0].pod_id in item.pods]
+    assert "1 pod beside it keeps" in advice.reason
+    assert [stage.recommendations for stage in plan.stages if advice.id in stage.recommendations] == [
+        tuple(item.id for item in plan.recommendations)
+    ], "a machine is emptied once"
+
+
+@pytest.mark.parametrize("wish", [("gputide.io/opt-out", "true"), ("gputide.io/latency-critical", "true")])
+def test_a_machine_is_not_cut_beside_somebody_who_must_not_be_restarted(wish: tuple[str, str]) -> None:
+    plan = mig_plan(on_a100(*SMALL[:3], replace(FULL, labels=(wish,))))
+    assert not plan.stages
+    assert len(mig_plan(on_a100(*SMALL[:3], replace(FULL, labels=(wish,))), capability=DRA_MIG).stages) > 0
 
 
 def test_one_card_is_waited_for_and_the_rest_was_emptied_before() -> None:
@@ -253,7 +273,7 @@ def test_one_card_is_waited_for_and_the_rest_was_emptied_before() -> None:
     fleet = on_a100(
         *(Service(name=f"s{n}", replicas=3, level=sizes[n % 3][0], used_gib=sizes[n % 3][1]) for n in range(12))
     )
-    plan = mig_plan(fleet)
+    plan = mig_plan(fleet, capability=DRA_MIG)
     assert plan.totals.cards_after == 11  # 12 of 3g, 2g and 1g each: 84 memory slices, 8 a card
     assert sum("down meanwhile" in item.reason for item in plan.recommendations) == 1
 
@@ -261,7 +281,7 @@ def test_one_card_is_waited_for_and_the_rest_was_emptied_before() -> None:
 def test_a_card_is_not_cut_into_what_its_own_pod_cannot_use() -> None:
     # The two that need a third of a card come first; seven small ones would fill the first card that is cut.
     third = tuple(Service(name=f"a{n}", level=0.3, used_gib=30.0) for n in range(2))
-    plan = mig_plan(on_a100(*third, *SMALL))
+    plan = mig_plan(on_a100(*third, *SMALL), capability=DRA_MIG)
     assert plan.totals.cards_after == 2
     assert sum("down meanwhile" in item.reason for item in plan.recommendations) == 1
     assert {tuple(sorted({part.mig_profile or "" for part in card.slices})) for card in plan.placement} == {

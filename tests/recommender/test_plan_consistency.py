@@ -8,7 +8,19 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.capabilities import HAMI, MIG, WHOLE_CARDS, Capabilities, CorePolicy
+from fleet.capabilities import (
+    DRA_SHARED,
+    HAMI,
+    KAI,
+    MGPU,
+    MIG,
+    MPS,
+    TIME_SLICING,
+    WHOLE_CARDS,
+    Capabilities,
+    CorePolicy,
+    Division,
+)  # fmt: skip
 from fleet.decisions import Plan, Recommendation, RecommendationKind
 from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, Card, CardId, Priority
 from fleet.units import GIB
@@ -71,7 +83,9 @@ def apply(world: World, advice: Recommendation, end: World) -> None:
 
 def cut(world: World, pods: set[str], end: World) -> None:
     """Applies the MIG advice of one stage: cards are cut empty, pods come to instances that are there and free."""
-    waiting = {pod: end.held[pod][0] for pod in pods}
+    kept = {pod for pod in pods if all(name is None for _, _, name in end.held[pod])}
+    assert all(world.held[pod] == end.held[pod] for pod in kept), "whoever keeps a whole card is only made anew"
+    waiting = {pod: end.held[pod][0] for pod in pods - kept}
     wanted = {card: Counter(name for _, _, name in end.on(card) if name is not None) for card, _, _ in waiting.values()}
     moved = True
     while waiting and moved:
@@ -219,7 +233,7 @@ def fleet(
 @given(
     services=st.lists(SERVICES, min_size=1, max_size=6),
     holders=HOLDERS,
-    backend=st.sampled_from([HAMI, MIG, WHOLE_CARDS]),
+    backend=st.sampled_from([HAMI, MIG, WHOLE_CARDS, MGPU, KAI, TIME_SLICING, MPS, DRA_SHARED]),
     cheap=st.integers(0, 2),
     spare_card_ratio=st.sampled_from([0.0, 0.2]),
 )
@@ -233,6 +247,34 @@ def test_any_mix_of_kinds_is_one_consistent_plan(
     check_sums(plan)
     check_schedule(plan)
     check_stages(plan, history)
+    check_divided(plan, backend)
+
+
+def check_divided(plan: Plan, backend: Capabilities) -> None:
+    """What the backend's record says of a card's slices holds wherever the plan lets pods share."""
+    if backend.division in (Division.REPLICAS, Division.EQUAL_PARTS):
+        on_node = defaultdict(list)
+        for card in plan.placement:
+            on_node[card.node].append(card)
+        for cards in on_node.values():
+            if any(part.mig_profile for card in cards for part in card.slices):
+                continue
+            parts = max(len(card.slices) for card in cards)
+            if parts < 2:
+                continue
+            slices = [part for card in cards for part in card.slices]
+            assert all(part.framebuffer_bytes < card.framebuffer_bytes for card in cards for part in card.slices)
+            sizes = sorted((part.framebuffer_bytes for part in slices), reverse=True)
+            assert sum(sizes[:parts]) <= cards[0].framebuffer_bytes, "any that meet fit together"
+            named = [set(entry.recommendations) for entry in plan.stages]
+            of_pod = {pod: item.id for item in plan.recommendations for pod in item.pods}
+            assert len({next(n for n, ids in enumerate(named) if of_pod[p.pod_id] in ids) for p in slices}) == 1
+            if backend.division is Division.EQUAL_PARTS:
+                assert all(part.compute_ratio <= 1 / parts + 1e-9 for part in slices)
+    if backend.division is Division.CLAIM:
+        for card in plan.placement:
+            if len(card.slices) > 1:
+                assert len({part.namespace for part in card.slices}) == 1
 
 
 PARTS = st.builds(

@@ -1,0 +1,17 @@
+"""Which kinds of workloads advice may be made for, and what work each does: facts that planner and enforcer share.
+
+A kind stands here when the enforcer changes its pods where they run (`enforcer.kinds` says how, with the sources). A
+CronJob is changed for its next run only, a RayService makes its pods twice before one set goes, and a RayJob or a
+TrainJob takes no change: of these nothing can be promised, so no advice is made.
+"""
+
+from __future__ import annotations
+
+SERVICE_KINDS = frozenset({"Deployment", "InferenceService", "LeaderWorkerSet", "Rollout", "StatefulSet"})
+"""Kinds that serve: replicas that are alike, and come again when one goes."""
+
+JOB_KINDS = frozenset({"Job", "JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob"})
+"""Kinds that run to an end: whoever restarts one loses its work since the last checkpoint."""
+
+CHANGEABLE_KINDS = SERVICE_KINDS | JOB_KINDS | {"Notebook", "RayCluster"}
+"""Kinds of owners that the enforcer can change."""

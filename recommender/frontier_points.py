@@ -1,0 +1,131 @@
+"""The frontier that a plan is chosen from: groups in every tier of care, packed greedily and, if few, exactly.
+
+Called by `planner`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from fleet.capabilities import Capabilities
+from fleet.decisions import RiskLevel
+from fleet.settings import PackingChoice, RiskSettings, Settings
+from recommender.consolidate import TIERS, Group, Member, Point, frontier, group_of, outlook_of
+from recommender.demand import Demand
+from recommender.packing.exact import ExactPacker
+from recommender.packing.greedy import GreedyPacker
+from recommender.packing.packer import Packer
+from recommender.packing_proof import cards_beyond
+from recommender.permits import Permits
+
+SEED = 20
+_ROUNDING = 1e-6
+
+
+def points_of(
+    demand: Demand,
+    permits: Permits,
+    settings: Settings,
+    capability: Capabilities,
+    resting: float,
+    calibration_ratio: float,
+) -> tuple[Point, ...]:
+    """The frontier, down to what the strictest limit asks for; of points that are alike the greedy one is the last.
+
+    Exact packings cost no more at any price, and still the walk over prices may end at fewer cards without them: so
+    both are there to be chosen from, and a plan frees no fewer cards for having looked closer.
+    """
+    tiers = _Recalled(tiers_of(demand, permits, settings, capability))
+    least = min(limits_of(settings.risk).values()) / calibration_ratio
+
+    def walked(packer: Packer) -> tuple[Point, ...]:
+        return tuple(frontier(tiers, violation_ratio_min=least, resting_active=resting, packer=packer, seed=SEED))
+
+    greedy = walked(GreedyPacker())
+    exactly = _exact_packer(permits, demand, settings)
+    fewest = min((point.choice.bins for point in greedy if point.choice.violation_ratio <= least), default=None)
+    if exactly is None or fewest == sum(map(_bins_at_least, greedy[0].groups)):
+        return greedy
+    return (*walked(exactly), *greedy)
+
+
+def _bins_at_least(group: Group) -> int:
+    """Cards that no packing goes below: for framebuffer, for slices, and for replicas, which never share one."""
+    problem = group.problem
+    replicas = np.unique(problem.item_workload, return_counts=True)[1]
+    filled = float(problem.item_bytes.sum()) / problem.capacity_bytes
+    return max(math.ceil(filled - _ROUNDING), math.ceil(len(group.rows) / problem.slices_max), int(replicas.max()))
+
+
+def _exact_packer(permits: Permits, demand: Demand, settings: Settings) -> ExactPacker | None:
+    """The exact packer where the settings want it for any card model of this fleet; its work has a limit of steps."""
+    chosen = settings.recommender
+    if chosen.packing is PackingChoice.GREEDY or not permits.members:
+        return None
+    of_model = Counter(demand.grants[member.row].card_model for member in permits.members)
+    most = max(of_model.values()) if chosen.packing is PackingChoice.EXACT else chosen.packing_exact_pods_max
+    return ExactPacker(items_max=most) if min(of_model.values()) <= most else None
+
+
+class _Recalled:
+    """Groups of each tier, made when they are first asked for; whoever asks again gets the same."""
+
+    def __init__(self, tiers: Iterator[tuple[Group, ...]]) -> None:
+        self._tiers, self._made = tiers, list[tuple[Group, ...]]()
+
+    def __iter__(self) -> Iterator[tuple[Group, ...]]:
+        for number in itertools.count():
+            if number == len(self._made):
+                following = next(self._tiers, None)
+                if following is None:
+                    return
+                self._made.append(following)
+            yield self._made[number]
+
+
+def tiers_of(
+    demand: Demand, permits: Permits, settings: Settings, capability: Capabilities
+) -> Iterator[tuple[Group, ...]]:
+    """For each of `TIERS` the groups with framebuffer granted at its price, made when they are asked for."""
+    # Cards of one name may differ in framebuffer, above all those that nobody could name.
+    by_model: dict[tuple[str, int, str], list[Member]] = defaultdict(list)
+    for member in permits.members:
+        grant = demand.grants[member.row]
+        policy = permits.cases[grant.workload_id].node_policy
+        by_model[grant.card_model, grant.framebuffer_bytes, policy or ""].append(member)
+    outlooks = [outlook_of(demand, by_model[model], seed=SEED) for model in sorted(by_model)]
+    for tier in TIERS:
+        yield tuple(
+            group_of(
+                outlook,
+                card_price=tier.grant_price,
+                headroom_ratio=settings.recommender.framebuffer_headroom_ratio,
+                step_bytes=capability.framebuffer_step_bytes or 1,
+                slices_max=capability.slices_per_card_max,
+                least_bytes=capability.framebuffer_min_bytes,
+            )
+            for outlook in outlooks
+        )
+
+
+def proven_beyond(points: Sequence[Point], chosen: Point) -> int | None:
+    """Proof for the packing that was taken, at the prices that its slices were packed at."""
+    tiers: list[tuple[Group, ...]] = []
+    for point in points:
+        if not any(point.groups is groups for groups in tiers):
+            tiers.append(point.groups)
+    price = TIERS[next(number for number, groups in enumerate(tiers) if groups is chosen.groups)].card_prices
+    return cards_beyond(chosen.groups, chosen.choice.bin_of, price)
+
+
+def limits_of(risk: RiskSettings) -> dict[RiskLevel, float]:
+    """Most predicted violation per preset; the chosen one's is what the settings say."""
+    return {
+        level: risk.violation_ratio_limit if level is risk.preset else RiskSettings(preset=level).violation_ratio_limit
+        for level in RiskLevel
+    }

@@ -1,0 +1,75 @@
+"""What nodes say of sharing their cards, where a backend has one way for all of a node's pods.
+
+Some backends label a node with the core policy of all its pods, some know one size of card per node. A workload has
+one pod template, so its pods share only where all their nodes say the same. Called by `permits`; pure.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from fleet.capabilities import Capabilities, CorePolicy
+from fleet.inventory import Grant, Inventory
+from fleet.units import GIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTerms:
+    """On what terms pods share cards, node by node.
+
+    Attributes:
+        policies: core policy of all pods of a node; empty where every pod has its own.
+        barred: nodes on which nobody shares, and why.
+    """
+
+    policies: Mapping[str, CorePolicy]
+    barred: Mapping[str, str]
+
+    def bar_of(self, nodes: Iterable[str]) -> str | None:
+        """Why pods on these nodes can't share, None where they can: they have one template, so one policy."""
+        names = sorted(set(nodes))
+        said = next((self.barred[name] for name in names if name in self.barred), None)
+        if said is not None or len({self.policies.get(name) for name in names}) < 2:
+            return said
+        shown = ", ".join(f"{name} has {self.policies[name].value}" for name in names)
+        return f"its replicas have one pod template and would need several core policies: {shown}"
+
+
+def node_terms(inventory: Inventory, grants: Iterable[Grant], capability: Capabilities) -> NodeTerms:
+    """The terms of every node that holds or has cards.
+
+    Args:
+        inventory: nodes and cards.
+        grants: live grants, also on cards and nodes that nobody listed.
+        capability: what the backend enforces.
+    """
+    models: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    for card in inventory.cards:
+        models[card.node].add((card.card_model, card.framebuffer_bytes))
+    for grant in grants:
+        models[grant.node].add((grant.card_model, grant.framebuffer_bytes))
+    barred: dict[str, str] = {}
+    if capability.one_size_per_node:
+        for name, kinds in models.items():
+            if len(kinds) > 1:
+                shown = ", ".join(
+                    f"{model or 'cards without a name'} ({size / GIB:.0f} GiB)" for model, size in sorted(kinds)
+                )
+                barred[name] = f"node {name} has {shown}, and {capability.backend} knows one size of card per node"
+    policies: dict[str, CorePolicy] = {}
+    if capability.node_policy_label is not None:
+        known = dict(capability.node_policies)
+        labels = {node.node: dict(node.labels) for node in inventory.nodes}
+        usual = capability.node_policies[0][0]
+        for name in models:
+            value = labels.get(name, {}).get(capability.node_policy_label, usual)
+            if value in known:
+                policies[name] = known[value]
+            else:
+                barred[name] = (
+                    f"node {name} has {capability.node_policy_label}={value[:63]}, and cards are shared with "
+                    f"{' or '.join(known)}"
+                )
+    return NodeTerms(policies=policies, barred=barred)

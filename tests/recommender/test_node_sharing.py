@@ -1,0 +1,58 @@
+"""Nodes whose cards are all shared alike: who stays, who moves aside, and which nodes are left alone."""
+
+from dataclasses import replace
+
+import pytest
+
+from fleet.capabilities import MPS, TIME_SLICING, Capabilities
+from fleet.decisions import Plan, RecommendationKind
+from fleet.inventory import Node
+from recommender.node_sharing import portions_of
+from tests.recommender.builders import Service, cluster, plan_of
+
+SMALL = tuple(Service(name=f"small-{number}", level=0.1, used_gib=3.0) for number in range(7))
+BUSY = Service(name="busy", level=0.95, used_gib=18.0)
+BOTH = pytest.mark.parametrize("backend", [TIME_SLICING, MPS], ids=["time_slicing", "mps"])
+
+
+def nodes_of(plan: Plan, name: str) -> set[str | None]:
+    return {card.node for card in plan.placement for part in card.slices if part.pod.startswith(name)}
+
+
+@pytest.mark.parametrize(
+    ("gib", "share", "parts"), [(4.0, 0.25, 4), (4.0, 0.3, 3), (9.0, 0.1, 2), (13.0, 0.1, 1), (4.0, 0.6, 1)]
+)
+def test_a_card_has_as_many_parts_as_hold_a_pod(gib: float, share: float, parts: int) -> None:
+    found = portions_of(gib * 2**30, share, capacity_bytes=24 * 2**30, portions_max=10)
+    assert found == parts
+
+
+@BOTH
+def test_whoever_needs_a_whole_card_leaves_the_node_that_is_shared(backend: Capabilities) -> None:
+    # Four to a node: three small ones beside a busy one, twice.
+    too = replace(BUSY, name="too")
+    plan = plan_of(cluster(*SMALL[:3], BUSY, *SMALL[3:6], too), capability=backend)
+    assert plan.totals.cards_freed == 2
+    (shared,) = {card.node for card in plan.placement if len(card.slices) > 1}
+    assert nodes_of(plan, "small") == {shared}
+    assert shared not in nodes_of(plan, "busy") | nodes_of(plan, "too")
+    (aside,) = [item for item in plan.recommendations if item.kind is RecommendationKind.REHOME]
+    assert aside.pods in (("team/busy-0",), ("team/too-0",))
+    assert len(plan.stages) == 1, "a node is emptied once, and all who leave or come do so together"
+
+
+@BOTH
+@pytest.mark.parametrize("label", ["gputide.io/opt-out", "gputide.io/latency-critical"])
+def test_a_node_with_somebody_who_must_not_be_restarted_is_not_shared(backend: Capabilities, label: str) -> None:
+    keeper = replace(BUSY, labels=((label, "true"),))
+    plan = plan_of(cluster(*SMALL[:3], keeper), capability=backend)
+    assert not plan.stages
+
+
+@BOTH
+def test_a_node_that_a_pod_does_not_tolerate_does_not_take_it(backend: Capabilities) -> None:
+    history = cluster(*SMALL)
+    nodes = (Node(node="node-0", cluster="c", taints=("team=a:NoSchedule",)), Node(node="node-1", cluster="c"))
+    plan = plan_of(replace(history, inventory=replace(history.inventory, nodes=nodes)), capability=backend)
+    assert all(nodes_of(plan, f"small-{number}") <= {"node-0", "node-1"} for number in range(4))
+    assert all(nodes_of(plan, f"small-{number}") == {"node-1"} for number in range(4, 7))
