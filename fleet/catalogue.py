@@ -127,8 +127,12 @@ def find_model(name: str) -> CardModel | None:
     Case, blanks, hyphens and a leading `NVIDIA` don't matter, nor do the suffixes `-SHARED` and `-MIG-…` that
     gpu-feature-discovery adds to its node label (NVIDIA/k8s-device-plugin:docs/gpu-feature-discovery/README.md).
     """
-    if len(name) > _NAME_LENGTH_MAX:
-        return None
+    return None if len(name) > _NAME_LENGTH_MAX else _named(name)
+
+
+@lru_cache(maxsize=1024)
+def _named(name: str) -> CardModel | None:
+    """Asked for every card of a fleet, which has few models."""
     return _by_key().get(_key(_SHARED_SUFFIX.sub("", name.strip())))
 
 

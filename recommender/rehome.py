@@ -142,7 +142,7 @@ def _offer(
 ) -> _Offer | None:
     source = demand.grants[rows[0]].card_model
     old, new = book.amortised_per_hour(source), book.amortised_per_hour(target)
-    slowdown = _slowdown(find_model(source), find_model(target))
+    slowdown = slowdown_of(find_model(source), find_model(target))
     if source == target or old is None or new is None or new >= old or slowdown is None:
         return None
     compute = demand.compute[list(rows)]
@@ -158,8 +158,13 @@ def _offer(
     )
 
 
-def _slowdown(source: CardModel | None, target: CardModel | None) -> float | None:
-    """How much faster the source is, by the worse measure; None where that isn't known or the target is older."""
+def slowdown_of(source: CardModel | None, target: CardModel | None) -> float | None:
+    """How much faster the source is than the target by their data sheets.
+
+    Returns:
+        The larger of the ratios of half-precision performance and of framebuffer bandwidth; None where one of them
+        isn't known or the target is older, by its compute capability.
+    """
     if source is None or target is None:
         return None
     if source.compute_capability is None or target.compute_capability is None:
