@@ -12,13 +12,15 @@ import typer
 
 from fleet.capabilities import CAPABILITIES
 from fleet.documents import document
-from fleet.errors import EXIT_FINDINGS, GputideError
+from fleet.errors import EXIT_FINDINGS, GputideError, Misconfigured
+from fleet.inventory import Inventory
 from fleet.schema import Measure
 from fleet.usage import History
 from gputide.data_folder import DataFolder
 from gputide.node_backends import read_node_backends
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, print_answer
+from gputide.price_shelf import with_price_book
 from gputide.session import Session, session_of
 from gputide.wiring import journal, load_history
 from gputide.wiring_cluster import is_known, open_cluster
@@ -158,12 +160,20 @@ def _history(history: History, session: Session) -> Iterator[Diagnosis]:
             found="collected" if is_there else "not collected",
             disables="" if is_there else loss,
         )
-    book = price_book(session.settings)
-    models = sorted({card.card_model for card in history.inventory.cards})
-    unpriced = [model for model in models if book.amortised_per_hour(model) is None]
-    yield Diagnosis(
+    yield _prices(session, history.inventory)
+
+
+def _prices(session: Session, inventory: Inventory) -> Diagnosis:
+    models = {card.card_model for card in inventory.cards}
+    try:
+        settings = with_price_book(session.settings, session.data_path)
+        book = price_book(settings, inventory.nodes, at=session.now())
+        unpriced = sorted({card.card_model for card in inventory.cards if book.price_of(card).amortised is None})
+    except Misconfigured as exc:
+        return Diagnosis(what="prices", is_well=False, found=str(exc), disables="every amount of money")
+    return Diagnosis(
         what="prices",
         is_well=not unpriced,
         found=f"{len(models) - len(unpriced)} of {len(models)} card models have a price",
-        disables=f"money for {', '.join(unpriced[:5])}; set prices.overrides" if unpriced else "",
+        disables=f"money for {', '.join(unpriced[:5])}; set them with `gputide prices set`" if unpriced else "",
     )

@@ -21,6 +21,7 @@ from fleet.schema import (
     CARD_IDENTITY,
     CARD_MEASURES,
     CARD_USAGE,
+    INVENTORY_CARDS,
     POD_USAGE,
     SLICE_IDENTITY,
     SLICE_MEASURES,
@@ -118,6 +119,21 @@ class ParquetReads:
             )
             rows[table.name] = self._query(query, paths).to_pylist() if paths else []
         return inventory_of(rows, cluster=cluster, as_of=as_of, time_zone=time_zone)
+
+    def card_lives(self, cluster: str, *, as_of: datetime | None = None) -> dict[CardId, tuple[datetime, datetime]]:
+        """When each card of a cluster was first and last seen, up to a moment; None for the newest."""
+        paths = self._paths(INVENTORY_CARDS, cluster, None, as_of)
+        if not paths:
+            return {}
+        found = self._query(
+            "SELECT card, min(first_seen) AS first_seen, max(last_seen) AS last_seen FROM stored_rows "
+            "GROUP BY card ORDER BY card",
+            paths,
+        )
+        return {
+            CardId(row["card"]): (moment_of(row["first_seen"]), moment_of(row["last_seen"]))
+            for row in found.to_pylist()
+        }
 
     def merged_rows(
         self, table: Table, paths: Sequence[str], *, level_seconds: int | None, spill_folder: Path

@@ -31,12 +31,12 @@ def saving_of(cards: Iterable[Card], book: PriceBook, *, taken: Iterable[Card] =
     freed, added = list(cards), list(taken)
     return Saving(
         amortised=_per_week(
-            [book.amortised_per_hour(card.card_model) for card in freed],
-            [book.amortised_per_hour(card.card_model) for card in added],
+            [book.price_of(card).amortised for card in freed],
+            [book.price_of(card).amortised for card in added],
         ),
         marginal=_per_week(
-            [book.marginal_per_hour(card.card_model, is_owned=card.is_owned) for card in freed],
-            [book.marginal_per_hour(card.card_model, is_owned=card.is_owned) for card in added],
+            [book.price_of(card).marginal for card in freed],
+            [book.price_of(card).marginal for card in added],
         ),
     )
 

@@ -1,0 +1,99 @@
+"""Budgets of a calendar month: what was spent, what the month will come to, and whether that is too much.
+
+The forecast goes on at the mean of the last seven days of the month, and of what today has had so far. Called by
+`gputide cost budgets`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+
+FORECAST_DAYS = 7
+"""Days whose mean the forecast goes on with."""
+
+
+class BudgetState(StrEnum):
+    """How a budget stands."""
+
+    OK = "ok"
+    FORECAST_OVER = "forecast_over"
+    OVER = "over"
+    UNKNOWN = "unknown"
+    """Nothing of it has a price."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetStatus:
+    """A budget and how it stands.
+
+    Attributes:
+        kind: `team` or `namespace`.
+        name: whose it is.
+        per_month: budget, in the currency of the prices.
+        spent: by allocation since the month began; None where nothing has a price.
+        forecast: what the whole month comes to; None where it can't be told.
+        unpriced_card_hours: card hours that are in neither, as they have no price: both are then too low.
+        state: how it stands.
+    """
+
+    kind: str
+    name: str
+    per_month: Decimal
+    spent: Decimal | None
+    forecast: Decimal | None
+    unpriced_card_hours: float
+    state: BudgetState
+
+
+def month_of(moment: datetime) -> tuple[datetime, datetime]:
+    """Start and end of the calendar month (UTC) that a moment lies in."""
+    start = moment.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    return start, start.replace(year=start.year + start.month // 12, month=start.month % 12 + 1)
+
+
+def budget_status(
+    *,
+    kind: str,
+    name: str,
+    per_month: Decimal,
+    spent: Decimal | None,
+    recent: Decimal | None,
+    recent_hours: int,
+    hours_left: int,
+    unpriced_card_hours: float,
+) -> BudgetStatus:
+    """How a budget stands.
+
+    Args:
+        kind: `team` or `namespace`.
+        name: whose it is.
+        per_month: budget.
+        spent: cost since the month began; None where nothing has a price.
+        recent: cost of the last hours, which the forecast goes on with; None where nothing has a price.
+        recent_hours: how many hours those are.
+        hours_left: hours of the month to come.
+        unpriced_card_hours: card hours of the month so far without a price.
+    """
+    forecast = None
+    if spent is not None and recent is not None and recent_hours > 0:
+        forecast = spent + recent / recent_hours * hours_left
+    return BudgetStatus(
+        kind=kind,
+        name=name,
+        per_month=per_month,
+        spent=spent,
+        forecast=forecast,
+        unpriced_card_hours=unpriced_card_hours,
+        state=_state(per_month, spent, forecast),
+    )
+
+
+def _state(per_month: Decimal, spent: Decimal | None, forecast: Decimal | None) -> BudgetState:
+    if spent is None:
+        return BudgetState.UNKNOWN
+    if spent > per_month:
+        return BudgetState.OVER
+    return BudgetState.FORECAST_OVER if forecast is not None and forecast > per_month else BudgetState.OK

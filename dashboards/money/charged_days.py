@@ -1,0 +1,215 @@
+"""Card hours, day by day, with their split, price and electricity: what chargeback and export are summed from.
+
+A day is made at a time, so that a month of a large fleet fits memory; of a small fleet several are read together.
+Called by `charges` and `focus`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dashboards.money.energy import card_energy
+from dashboards.money.hourly_usage import HOUR_MS, HOUR_SECONDS, HourlyUsage, Windows, hourly_usage
+from dashboards.money.tenancies import Tenancies, slots_of
+from fleet.units import epoch_ms
+from recommender.cost_split import CardHours, Split, split_card_hours
+from recommender.prices import CardPrice, PriceBook
+
+SLICE_HOURS_AT_ONCE = 500_000
+"""Hours of slices that are read from the warehouse together: a question costs as much as a day of a small fleet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChargedDay:
+    """The card hours of one UTC day, or of the part of it that was asked for.
+
+    Attributes:
+        start: start of the first hour, UTC.
+        hours: number of hours.
+        card: place of the card of each card hour, int64, shape (card hours,).
+        hour: hour of each card hour, 0 … hours-1, int64, shape (card hours,).
+        grant: place of the grant of each row, int64, shape (rows,).
+        columns: who held what of which card hour.
+        split: whose part is how large.
+        prices: distinct prices.
+        price_of: place of each card's price among them, int64, shape (cards,).
+        kwh: electricity of each card hour, shape (card hours,); NaN where unknown.
+        kwh_is_measured: True where the card reported its power, shape (card hours,).
+        requests: requests that each row's pod answered in the hour, on its first row of the hour, else 0; NaN where
+            no server reports them; shape (rows,).
+    """
+
+    start: datetime
+    hours: int
+    card: NDArray[np.int64]
+    hour: NDArray[np.int64]
+    grant: NDArray[np.int64]
+    columns: CardHours
+    split: Split
+    prices: tuple[CardPrice, ...]
+    price_of: NDArray[np.int64]
+    kwh: NDArray[np.float64]
+    kwh_is_measured: NDArray[np.bool_]
+    requests: NDArray[np.float64]
+
+
+def charged_days(
+    warehouse: Windows, who: Tenancies, book: PriceBook, *, cluster: str, since: datetime, until: datetime
+) -> Iterator[ChargedDay]:
+    """Every UTC day between two moments.
+
+    Args:
+        warehouse: where windows of an hour are kept.
+        who: cards and grants.
+        book: prices.
+        cluster: cluster.
+        since: start of the first hour, a whole hour, UTC.
+        until: end of the last hour, a whole hour, UTC.
+
+    Raises:
+        Misconfigured: a price is in a currency that no rate converts.
+    """
+    days_at_once = max(1, SLICE_HOURS_AT_ONCE // (24 * max(1, len(who.grants))))
+    start = since
+    while start < until:
+        stop = min(until, _midnight(start) + timedelta(days=days_at_once))
+        usage = hourly_usage(warehouse, who, cluster=cluster, since=start, until=stop)
+        read_from = start
+        while start < stop:
+            end = min(stop, _midnight(start) + timedelta(days=1))
+            hours = [round((moment - read_from).total_seconds() / HOUR_SECONDS) for moment in (start, end)]
+            yield charged_day(usage.between(*hours), who, book, start=start, end=end)
+            start = end
+
+
+def charged_day(usage: HourlyUsage, who: Tenancies, book: PriceBook, *, start: datetime, end: datetime) -> ChargedDay:
+    """The card hours of one day.
+
+    Args:
+        usage: what was measured.
+        who: cards and grants.
+        book: prices.
+        start: start of the first hour, UTC.
+        end: end of the last hour, on the same UTC day.
+    """
+    start_ms = epoch_ms(start)
+    hours = (epoch_ms(end) - start_ms) // HOUR_MS
+    begins = start_ms + np.arange(hours, dtype=np.int64) * HOUR_MS
+    # A card costs every hour in which it stood there at all, as rent and write-off do.
+    stands = (who.card_start_ms[:, None] < begins + HOUR_MS) & (who.card_end_ms[:, None] > begins)
+    card, hour = np.nonzero(stands)
+    number = np.full(stands.shape, -1, np.int64)
+    number[card, hour] = np.arange(len(card))
+
+    grant, grant_hour, share = _granted_hours(who, start_ms, hours)
+    place = number[who.card_of[grant], grant_hour]
+    order = np.argsort(place, kind="stable")
+    grant, grant_hour, share, place = grant[order], grant_hour[order], share[order], place[order]
+    capacity = np.array([max(1, card.framebuffer_bytes) for card in who.cards], float)[who.card_of[grant]]
+    columns = CardHours(
+        count=len(card),
+        card_hour=place,
+        compute_granted=who.compute[grant] * share,
+        framebuffer_granted=who.framebuffer[grant] * share,
+        compute_used=np.clip(usage.compute[grant, grant_hour], 0.0, 1.0) * share,
+        framebuffer_used=np.clip(usage.framebuffer_bytes[grant, grant_hour] / capacity, 0.0, 1.0) * share,
+    )
+    energy = card_energy(
+        who.cards, usage.watts, _activity(usage, columns, stands, number), idle_watts_ratio=book.idle_watts_ratio
+    )
+    prices, price_of = _prices(who, book, start)
+    return ChargedDay(
+        start=start,
+        hours=int(hours),
+        card=card.astype(np.int64),
+        hour=hour.astype(np.int64),
+        grant=grant,
+        columns=columns,
+        split=split_card_hours(
+            columns,
+            compute_ratio=book.settings.compute_ratio,
+            blended_use_ratio=book.settings.blended_use_ratio,
+        ),
+        prices=prices,
+        price_of=price_of,
+        kwh=energy.kwh[card, hour],
+        kwh_is_measured=energy.is_measured[card, hour],
+        requests=_requests(usage, slots_of(who), grant, grant_hour, share),
+    )
+
+
+def _midnight(moment: datetime) -> datetime:
+    return moment.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def _granted_hours(
+    who: Tenancies, start_ms: int, hours: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Grant, hour, and share of the hour, for each hour that a grant's period touches."""
+    end_ms = start_ms + hours * HOUR_MS
+    alive = np.flatnonzero((who.start_ms < end_ms) & (who.end_ms > start_ms))
+    first = np.maximum(0, (who.start_ms[alive] - start_ms) // HOUR_MS)
+    last = np.minimum(hours - 1, (who.end_ms[alive] - 1 - start_ms) // HOUR_MS)
+    length = last - first + 1
+    grant = np.repeat(alive, length)
+    offset = np.arange(len(grant)) - np.repeat(np.cumsum(length) - length, length)
+    hour = np.repeat(first, length) + offset
+    begin = start_ms + hour * HOUR_MS
+    held = np.minimum(who.end_ms[grant], begin + HOUR_MS) - np.maximum(who.start_ms[grant], begin)
+    return grant, hour, held / HOUR_MS
+
+
+def _activity(
+    usage: HourlyUsage, columns: CardHours, stands: NDArray[np.bool_], number: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Activity of each card and hour: as the card says, else what its tenants used; one unmeasured leaves it unknown.
+
+    A card that nobody holds a slice of is at rest.
+    """
+    used = np.bincount(columns.card_hour, weights=columns.compute_used, minlength=columns.count)
+    by_tenants = np.full(stands.shape, np.nan)
+    by_tenants[stands] = used[number[stands]]
+    return np.where(np.isnan(usage.activity), by_tenants, usage.activity)
+
+
+def _requests(
+    usage: HourlyUsage,
+    slot: NDArray[np.int64],
+    grant: NDArray[np.int64],
+    hour: NDArray[np.int64],
+    share: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Requests of each row; a pod of several cards reports one rate, so its first row of the hour alone carries it.
+
+    A grant that changed in the hour has two rows of it: the pod lived as long as its slice that was held longest.
+    """
+    pod = usage.pod_of[grant]
+    width = usage.request_rate.shape[1] + 1
+    _, slot_hour = np.unique(slot[grant] * width + hour, return_inverse=True)
+    held = np.bincount(slot_hour, weights=share)[slot_hour] if len(grant) else share
+    pod_hours, first, pod_hour = np.unique(pod * width + hour, return_index=True, return_inverse=True)
+    lived = np.zeros(len(pod_hours))
+    np.maximum.at(lived, pod_hour, held)
+    requests = usage.request_rate[pod, hour] * 3600.0 * lived[pod_hour]
+    later = np.ones(len(grant), np.bool_)
+    later[first] = False
+    requests[later & ~np.isnan(requests)] = 0.0
+    return requests
+
+
+def _prices(who: Tenancies, book: PriceBook, start: datetime) -> tuple[tuple[CardPrice, ...], NDArray[np.int64]]:
+    places: dict[CardPrice, int] = {}
+    known: dict[tuple[str, str, str, bool | None], int] = {}
+    of = np.empty(len(who.cards), np.int64)
+    for number, card in enumerate(who.cards):
+        key = (card.card_model, card.cluster, card.node, card.is_owned)
+        if key not in known:
+            price = book.price_of(card, day=start.astimezone(UTC).date())
+            known[key] = places.setdefault(price, len(places))
+        of[number] = known[key]
+    return tuple(places), of

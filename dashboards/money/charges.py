@@ -1,0 +1,385 @@
+"""Whose cost it is: card hours summed per cluster, node, namespace, team, workload or pod.
+
+Called by `gputide cost show` and the budgets. Amounts are exact; `cents` rounds them for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dashboards.money.charged_days import ChargedDay
+from dashboards.money.tenancies import Tenancies, team_of
+from fleet.inventory import Card, Grant
+from recommender.cost_split import MILLION
+from recommender.prices import CardPrice
+
+
+class Owner(StrEnum):
+    """Whom cost is summed by."""
+
+    CLUSTER = "cluster"
+    NODE = "node"
+    NAMESPACE = "namespace"
+    TEAM = "team"
+    WORKLOAD = "workload"
+    POD = "pod"
+
+
+BASES = ("allocation", "use", "blended")
+_UNUSED = "unused"
+_OF_CARDS = frozenset({Owner.CLUSTER, Owner.NODE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amounts:
+    """One cost on the three bases, exact, in the chargeback's currency; None where no card of it has a price."""
+
+    allocation: Decimal | None
+    use: Decimal | None
+    blended: Decimal | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """What one owner costs; also what idle and stranded parts cost, and all together.
+
+    Attributes:
+        name: owner.
+        card_hours: card hours by allocation.
+        cost: cost of what is used, held or left, on each basis; where some cards have no price, of the others.
+        unused: price of what was granted and not used; None where no card has a price.
+        unpriced_card_hours: card hours by allocation on cards without a price.
+        unmeasured_card_hours: card hours by allocation of slices whose use was not measured: they count as used.
+        idle: by cluster and node: what nobody was granted there, or nobody used; None for other owners.
+        stranded: the same of what nobody can be granted.
+        kwh: electricity at the cards, by use; None where none of it is known.
+        unknown_kwh_card_hours: card hours by use whose electricity is not known.
+        requests: requests answered; None where no server reports them.
+    """
+
+    name: str
+    card_hours: float
+    cost: Amounts
+    unused: Decimal | None
+    unpriced_card_hours: float
+    unmeasured_card_hours: float
+    idle: Amounts | None
+    stranded: Amounts | None
+    kwh: float | None
+    unknown_kwh_card_hours: float
+    requests: float | None
+
+    @property
+    def per_million_requests(self) -> Decimal | None:
+        """Cost by allocation of a million requests; None where either is unknown."""
+        if self.cost.allocation is None or not self.requests:
+            return None
+        return self.cost.allocation * 1_000_000 / Decimal(str(self.requests))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreeCards:
+    """Card hours in which nobody was granted any slice: giving such cards back saves money, smaller slices don't.
+
+    Attributes:
+        card_hours: how many.
+        amortised: their full price; None where none has one.
+        marginal: what would stop being paid at once; None where none of it is known.
+        unpriced_card_hours: of them, those without a full price.
+        unknown_marginal_card_hours: of them, those whose marginal price is not known.
+    """
+
+    card_hours: int
+    amortised: Decimal | None
+    marginal: Decimal | None
+    unpriced_card_hours: int
+    unknown_marginal_card_hours: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chargeback:
+    """All cost of a period by owner.
+
+    Attributes:
+        cluster: cluster.
+        since: start, UTC.
+        until: end, UTC.
+        currency: ISO 4217.
+        by: whom it is summed by.
+        rows: owners, dearest by allocation first.
+        idle: what nobody was granted (by allocation), or nobody used (by use).
+        stranded: what nobody can be granted, as its other half is taken.
+        total: all card hours at their price.
+        free_cards: cards that nobody held at all.
+        density_max: most of a card that was granted at once; over 1 is oversubscribed.
+        measured_kwh_ratio: share of the known electricity that cards reported themselves; None where none is known.
+        prices: prices that were used, with their card hours, most first.
+    """
+
+    cluster: str
+    since: datetime
+    until: datetime
+    currency: str
+    by: Owner
+    rows: tuple[Charge, ...]
+    idle: Charge
+    stranded: Charge
+    total: Charge
+    free_cards: FreeCards
+    density_max: float
+    measured_kwh_ratio: float | None
+    prices: tuple[tuple[CardPrice, int], ...]
+
+
+class _Sums:
+    """Sums per place, filled day by day (mutable: it counts in place).
+
+    Owners have the first places, idle parts those behind them, stranded parts the last.
+
+    Args:
+        places: number of places.
+        idle_of: place for idle parts of each card, shape (cards,).
+        stranded_of: place for its stranded parts.
+    """
+
+    def __init__(self, places: int, idle_of: NDArray[np.int64], stranded_of: NDArray[np.int64]) -> None:
+        self.places = places
+        self.idle_of = idle_of
+        self.stranded_of = stranded_of
+        self.units: dict[tuple[str, CardPrice], NDArray[np.int64]] = {}
+        self._tables: dict[str, tuple[list[CardPrice], NDArray[np.int64]]] = {}
+        self.unmeasured = np.zeros(places, np.int64)
+        self.kwh = np.zeros(places)
+        self.kwh_hours = np.zeros(places)
+        self.unknown_kwh = np.zeros(places)
+        self.requests = np.zeros(places)
+        self.answers = np.zeros(places, np.bool_)
+        self.free: dict[CardPrice, int] = {}
+        self.measured_kwh = 0.0
+        self.density_max = 0.0
+
+    def add(self, day: ChargedDay, owner_of_row: NDArray[np.int64]) -> None:
+        """Add a day.
+
+        Args:
+            day: the day.
+            owner_of_row: owner of each of its rows, shape (rows,).
+        """
+        hours, rows = day.columns.count, len(day.grant)
+        owner = np.concatenate([owner_of_row, self.idle_of[day.card], self.stranded_of[day.card]])
+        hour = np.concatenate([day.columns.card_hour, np.arange(hours), np.arange(hours)])
+        price = day.price_of[day.card[hour]]
+        self._tables.clear()
+        of_basis: dict[str, NDArray[np.int64]] = {}
+        for basis in BASES:
+            parts = getattr(day.split, basis)
+            of_basis[basis] = np.concatenate([parts.rows, parts.idle, parts.stranded])
+        unused = np.maximum(0, of_basis["allocation"] - of_basis["use"])
+        unused[rows:] = 0
+        for kind, units in {**of_basis, _UNUSED: unused}.items():
+            for number, block in self._by_price(owner, price, units, len(day.prices)):
+                key = (kind, day.prices[number])
+                self.units[key] = self.units.get(key, 0) + block
+        unmeasured = np.isnan(day.columns.compute_used) | np.isnan(day.columns.framebuffer_used)
+        self.unmeasured += self._sum(owner_of_row, np.where(unmeasured, day.split.allocation.rows, 0)).astype(np.int64)
+        self._add_energy(day, owner, hour, of_basis["use"])
+        answered = ~np.isnan(day.requests)
+        self.requests += self._sum(owner_of_row, np.where(answered, day.requests, 0.0))
+        self.answers |= self._sum(owner_of_row, answered.astype(float)) > 0
+        held = np.bincount(day.columns.card_hour, minlength=hours) > 0
+        counts = np.bincount(day.price_of[day.card[~held]], minlength=len(day.prices))
+        for number, count in enumerate(counts.tolist()):
+            if count:
+                self.free[day.prices[number]] = self.free.get(day.prices[number], 0) + count
+        self.density_max = max(self.density_max, float(day.split.density.max(initial=0.0)))
+
+    def units_at(self, kind: str, places: NDArray[np.int64]) -> dict[CardPrice, int]:
+        """Millionths of card hours of some places by price, where there are any."""
+        if kind not in self._tables:
+            found = [(price, block) for (of, price), block in self.units.items() if of == kind]
+            table = np.array([block for _, block in found], np.int64).reshape(len(found), self.places)
+            self._tables[kind] = [price for price, _ in found], table
+        prices, table = self._tables[kind]
+        sums = table[:, places].sum(axis=1)
+        return {prices[number]: int(sums[number]) for number in np.flatnonzero(sums).tolist()}
+
+    def amounts_at(self, places: NDArray[np.int64]) -> Amounts:
+        """Cost of some places."""
+        return Amounts(**{basis: money_of(self.units_at(basis, places)) for basis in BASES})
+
+    def _add_energy(
+        self, day: ChargedDay, owner: NDArray[np.int64], hour: NDArray[np.int64], used: NDArray[np.int64]
+    ) -> None:
+        kwh, share = day.kwh[hour], used / MILLION
+        is_known = ~np.isnan(kwh)
+        self.kwh += self._sum(owner, np.where(is_known, kwh, 0.0) * share)
+        self.kwh_hours += self._sum(owner, np.where(is_known, share, 0.0))
+        self.unknown_kwh += self._sum(owner, np.where(is_known, 0.0, share))
+        self.measured_kwh += float(np.nansum(day.kwh[day.kwh_is_measured]))
+
+    def _sum(self, owner: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.bincount(owner, weights=values, minlength=self.places).astype(np.float64)
+
+    def _by_price(
+        self, owner: NDArray[np.int64], price: NDArray[np.int64], units: NDArray[np.int64], prices: int
+    ) -> Iterable[tuple[int, NDArray[np.int64]]]:
+        # Sums of a day stay far below 2^53, so the floats of bincount are exact.
+        flat = np.bincount(price * self.places + owner, weights=units, minlength=prices * self.places)
+        blocks = flat.reshape(prices, self.places).astype(np.int64)
+        return ((number, blocks[number]) for number in range(prices) if blocks[number].any())
+
+
+class ChargeSums:
+    """Sums days by owner (mutable: it counts in place).
+
+    Args:
+        who: cards and grants that the days count by place.
+        by: whom to sum by.
+        team_labels: pod labels that name the team.
+    """
+
+    def __init__(self, who: Tenancies, by: Owner, team_labels: Sequence[str]) -> None:
+        by_grant = [owner_of(grant, by, team_labels) for grant in who.grants]
+        by_card = [owner_of_card(card, by) for card in who.cards]
+        self._by = by
+        self._names = list(dict.fromkeys([*by_grant, *by_card]))
+        place = {name: number for number, name in enumerate(self._names)}
+        count = len(self._names)
+        card_owner = np.array([place[name] for name in by_card], np.int64)
+        self._grant_owner = np.array([place[name] for name in by_grant], np.int64)
+        self._sums = _Sums(3 * count, count + card_owner, 2 * count + card_owner)
+
+    def add(self, day: ChargedDay) -> None:
+        """Add a day."""
+        self._sums.add(day, self._grant_owner[day.grant])
+
+    def chargeback(self, *, cluster: str, since: datetime, until: datetime, currency: str) -> Chargeback:
+        """What was added so far.
+
+        Args:
+            cluster: cluster.
+            since: start of the period, UTC.
+            until: end of it, UTC.
+            currency: ISO 4217 code of the prices.
+        """
+        sums, count = self._sums, len(self._names)
+        owners = np.arange(count)
+        charges = [
+            _charge(sums, owners[number : number + 1], name, rest=count if self._by in _OF_CARDS else None)
+            for number, name in enumerate(self._names)
+        ]
+        rows = [charge for charge in charges if charge.card_hours > 0 or _has_rest(charge)]
+        kwh = float(sums.kwh.sum())
+        return Chargeback(
+            cluster=cluster,
+            since=since,
+            until=until,
+            currency=currency,
+            by=self._by,
+            rows=tuple(sorted(rows, key=lambda row: (-(row.cost.allocation or 0), -row.card_hours, row.name))),
+            idle=_charge(sums, owners + count, "idle"),
+            stranded=_charge(sums, owners + 2 * count, "stranded"),
+            total=_charge(sums, np.arange(3 * count), "total"),
+            free_cards=_free_cards(sums),
+            density_max=sums.density_max,
+            measured_kwh_ratio=min(1.0, sums.measured_kwh / kwh) if kwh > 0 else None,
+            prices=_prices_used(sums),
+        )
+
+
+def chargeback(
+    days: Iterable[ChargedDay],
+    who: Tenancies,
+    *,
+    by: Owner,
+    cluster: str,
+    since: datetime,
+    until: datetime,
+    currency: str,
+    team_labels: Sequence[str],
+) -> Chargeback:
+    """Sum the days of a period by owner; see `ChargeSums`."""
+    sums = ChargeSums(who, by, team_labels)
+    for day in days:
+        sums.add(day)
+    return sums.chargeback(cluster=cluster, since=since, until=until, currency=currency)
+
+
+def owner_of(grant: Grant, by: Owner, team_labels: Sequence[str]) -> str:
+    """Who pays for a grant."""
+    return {
+        Owner.CLUSTER: lambda: grant.cluster,
+        Owner.NODE: lambda: grant.node,
+        Owner.NAMESPACE: lambda: grant.namespace,
+        Owner.TEAM: lambda: team_of(grant, team_labels),
+        Owner.WORKLOAD: lambda: str(grant.workload_id),
+        Owner.POD: lambda: grant.pod_id,
+    }[by]()
+
+
+def owner_of_card(card: Card, by: Owner) -> str:
+    """Which owner of a kind a card has by where it stands; empty for kinds that are tenants."""
+    return {Owner.CLUSTER: card.cluster, Owner.NODE: card.node}.get(by, "")
+
+
+def _charge(sums: _Sums, places: NDArray[np.int64], name: str, *, rest: int | None = None) -> Charge:
+    """Of some places together; `rest` is how far behind an owner's place that of its idle parts lies."""
+
+    def chosen(values: NDArray[np.float64]) -> float:
+        return float(values[places].sum())
+
+    allocation = sums.units_at("allocation", places)
+    is_priced = money_of(allocation) is not None
+    return Charge(
+        name=name,
+        card_hours=sum(allocation.values()) / MILLION,
+        cost=sums.amounts_at(places),
+        unused=money_of(sums.units_at(_UNUSED, places)) if is_priced else None,
+        unpriced_card_hours=sum(count for price, count in allocation.items() if price.amortised is None) / MILLION,
+        unmeasured_card_hours=chosen(sums.unmeasured.astype(float)) / MILLION,
+        idle=None if rest is None else sums.amounts_at(places + rest),
+        stranded=None if rest is None else sums.amounts_at(places + 2 * rest),
+        kwh=chosen(sums.kwh) if chosen(sums.kwh_hours) > 0 else None,
+        unknown_kwh_card_hours=chosen(sums.unknown_kwh),
+        requests=chosen(sums.requests) if bool(sums.answers[places].any()) else None,
+    )
+
+
+def _has_rest(row: Charge) -> bool:
+    parts = [part for part in (row.idle, row.stranded) if part is not None]
+    return any(part.allocation is None or part.allocation > 0 for part in parts)
+
+
+def money_of(units: dict[CardPrice, int]) -> Decimal | None:
+    """The exact price of millionths of card hours; None where there are some and none has a price."""
+    priced = [price.amortised * count for price, count in units.items() if price.amortised is not None and count]
+    if not priced and any(units.values()):
+        return None
+    return sum(priced, Decimal(0)) / MILLION
+
+
+def _free_cards(sums: _Sums) -> FreeCards:
+    free = sums.free
+    amortised = [price.amortised * count for price, count in free.items() if price.amortised is not None]
+    marginal = [price.marginal * count for price, count in free.items() if price.marginal is not None]
+    return FreeCards(
+        card_hours=sum(free.values()),
+        amortised=sum(amortised, Decimal(0)) if amortised or not free else None,
+        marginal=sum(marginal, Decimal(0)) if marginal or not free else None,
+        unpriced_card_hours=sum(count for price, count in free.items() if price.amortised is None),
+        unknown_marginal_card_hours=sum(count for price, count in free.items() if price.marginal is None),
+    )
+
+
+def _prices_used(sums: _Sums) -> tuple[tuple[CardPrice, int], ...]:
+    hours = {
+        price: int(block.sum()) // MILLION for (basis, price), block in sums.units.items() if basis == "allocation"
+    }
+    return tuple(sorted(hours.items(), key=lambda item: (-item[1], item[0].source)))

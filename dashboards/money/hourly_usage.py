@@ -1,0 +1,178 @@
+"""What was measured in each hour of a day, of slices, pods and cards, as arrays over the hours.
+
+Called by `charged_days`. Means are over the samples of the hour; NaN where there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from dashboards.money.tenancies import Tenancies
+from fleet.schema import CARD_USAGE, MEASURES, POD_USAGE, Measure, Table
+from fleet.units import epoch_ms
+
+HOUR_SECONDS = 3600
+HOUR_MS = HOUR_SECONDS * 1000
+
+_SCALE = {column.measure: column.scale for column in MEASURES}
+_SLICE = ("namespace", "pod", "container", "card")
+_POD = ("namespace", "pod")
+
+
+class Windows(Protocol):
+    """What is asked of the warehouse."""
+
+    def windows(
+        self,
+        table: Table,
+        *,
+        cluster: str,
+        level_seconds: int,
+        since: datetime,
+        until: datetime,
+        with_histograms: bool = True,
+    ) -> pa.Table:
+        """Merged rows of one level with since ≤ window_start < until."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HourlyUsage:
+    """Means per hour, float64; NaN where nothing was collected.
+
+    Attributes:
+        compute: share of the card that each grant's slice kept busy, 0-1, shape (grants, hours).
+        framebuffer_bytes: framebuffer that it held, shape (grants, hours).
+        pods: `namespace`, `pod` of each pod with grants.
+        pod_of: place of each grant's pod, int64, shape (grants,).
+        request_rate: requests per second of each pod, shape (pods, hours).
+        watts: power of each card, shape (cards, hours).
+        activity: share of each card that was busy, as it says itself, 0-1, shape (cards, hours).
+    """
+
+    compute: NDArray[np.float64]
+    framebuffer_bytes: NDArray[np.float64]
+    pods: tuple[tuple[str, str], ...]
+    pod_of: NDArray[np.int64]
+    request_rate: NDArray[np.float64]
+    watts: NDArray[np.float64]
+    activity: NDArray[np.float64]
+
+    def between(self, first: int, last: int) -> HourlyUsage:
+        """The same from one hour up to another, which is left out."""
+        return replace(
+            self,
+            compute=self.compute[:, first:last],
+            framebuffer_bytes=self.framebuffer_bytes[:, first:last],
+            request_rate=self.request_rate[:, first:last],
+            watts=self.watts[:, first:last],
+            activity=self.activity[:, first:last],
+        )
+
+
+def hourly_usage(warehouse: Windows, who: Tenancies, *, cluster: str, since: datetime, until: datetime) -> HourlyUsage:
+    """Reads the hours of a span of at most some days.
+
+    Args:
+        warehouse: where windows of an hour are kept.
+        who: grants and cards to read for.
+        cluster: cluster.
+        since: start of the first hour, UTC.
+        until: end of the last hour, UTC.
+    """
+    hours = (epoch_ms(until) - epoch_ms(since)) // HOUR_MS
+
+    def read(table: Table) -> pa.Table:
+        return warehouse.windows(
+            table, cluster=cluster, level_seconds=HOUR_SECONDS, since=since, until=until, with_histograms=False
+        )
+
+    pods, cards = read(POD_USAGE), read(CARD_USAGE)
+    slice_keys = [(g.namespace, g.pod, g.container, str(g.card)) for g in who.grants]
+    pod_names = sorted({(g.namespace, g.pod) for g in who.grants})
+    pod_place = {name: number for number, name in enumerate(pod_names)}
+    slices, slot_of = _distinct(slice_keys)
+    slot_rows = _places(pods, _SLICE, slices)
+    pod_rows = _places(pods, _POD, pod_names)
+    card_rows = _places(cards, ("card",), [(str(card.card),) for card in who.cards])
+    pod_hours = _hours(pods, since)
+    card_hours = _hours(cards, since)
+
+    def of_slices(measure: Measure) -> NDArray[np.float64]:
+        return _grid(pods, measure, slot_rows, pod_hours, (len(slices), hours))[slot_of]
+
+    def of_cards(measure: Measure) -> NDArray[np.float64]:
+        return _grid(cards, measure, card_rows, card_hours, (len(who.cards), hours))
+
+    return HourlyUsage(
+        compute=_first(of_slices(Measure.SM_ACTIVE), of_slices(Measure.DUTY_CYCLE)),
+        framebuffer_bytes=of_slices(Measure.FRAMEBUFFER_USED),
+        pods=tuple(pod_names),
+        pod_of=np.array([pod_place[(g.namespace, g.pod)] for g in who.grants], np.int64),
+        request_rate=_grid(pods, Measure.REQUEST_RATE, pod_rows, pod_hours, (len(pod_names), hours)),
+        watts=of_cards(Measure.POWER),
+        activity=_first(of_cards(Measure.SM_ACTIVE), of_cards(Measure.DUTY_CYCLE)),
+    )
+
+
+def _distinct(keys: Sequence[tuple[str, ...]]) -> tuple[list[tuple[str, ...]], NDArray[np.int64]]:
+    """Distinct keys in order, and the place of each key among them."""
+    places: dict[tuple[str, ...], int] = {}
+    of = np.array([places.setdefault(key, len(places)) for key in keys], np.int64)
+    return list(places), of
+
+
+def _places(rows: pa.Table, names: Sequence[str], keys: Sequence[tuple[str, ...]]) -> NDArray[np.int64]:
+    """The place of each row's key among some keys, -1 where it is none of them."""
+    code_of_row = np.zeros(rows.num_rows, np.int64)
+    code_of_key = np.zeros(len(keys), np.int64)
+    unknown = np.zeros(rows.num_rows, np.bool_)
+    for number, name in enumerate(names):
+        values = list(dict.fromkeys(key[number] for key in keys))
+        place = {value: code for code, value in enumerate(values)}
+        found = pc.index_in(rows.column(name), value_set=pa.array(values, pa.string()))
+        codes = pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+        unknown |= codes < 0
+        code_of_row = code_of_row * max(1, len(values)) + np.maximum(codes, 0)
+        code_of_key = code_of_key * max(1, len(values)) + np.array([place[key[number]] for key in keys], np.int64)
+    if not len(keys):
+        return np.full(rows.num_rows, -1, np.int64)
+    order = np.argsort(code_of_key, kind="stable")
+    spot = np.minimum(np.searchsorted(code_of_key[order], code_of_row), len(keys) - 1)
+    hit = (code_of_key[order][spot] == code_of_row) & ~unknown
+    return np.where(hit, order[spot], -1)
+
+
+def _hours(rows: pa.Table, since: datetime) -> NDArray[np.int64]:
+    starts: NDArray[np.int64] = rows.column("window_start").to_numpy().astype(np.int64)
+    return (starts - epoch_ms(since)) // HOUR_MS
+
+
+def _grid(
+    rows: pa.Table,
+    measure: Measure,
+    places: NDArray[np.int64],
+    hours: NDArray[np.int64],
+    shape: tuple[int, int],
+) -> NDArray[np.float64]:
+    """Mean of a measure per place and hour; of several rows of one place (a pod's cards) the largest."""
+    count = pc.fill_null(rows.column(f"{measure.value}_count"), 0).to_numpy()
+    total = pc.fill_null(rows.column(f"{measure.value}_sum"), 0).to_numpy()
+    seen = (places >= 0) & (count > 0) & (hours >= 0) & (hours < shape[1])
+    grid = np.full(shape, -np.inf)
+    means = total[seen] / count[seen] / _SCALE[measure]
+    np.maximum.at(grid, (places[seen], hours[seen]), means)
+    grid[np.isneginf(grid)] = np.nan
+    return grid
+
+
+def _first(values: NDArray[np.float64], otherwise: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.where(np.isnan(values), otherwise, values)

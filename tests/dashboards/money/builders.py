@@ -1,0 +1,76 @@
+"""A cluster of few cards over one day, hour by hour, to charge by hand."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from dashboards.money.charged_days import ChargedDay, charged_day
+from dashboards.money.charges import Chargeback, Owner, chargeback
+from dashboards.money.hourly_usage import HourlyUsage
+from dashboards.money.tenancies import Tenancies, tenancies
+from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Priority
+from fleet.settings import Settings
+from fleet.units import GIB
+from recommender.prices import price_book
+
+DAY = datetime(2026, 1, 12, tzinfo=UTC)
+END = DAY + timedelta(days=1)
+SIZE = 24 * GIB
+
+
+def a_card(number: int, *, model: str = "NVIDIA A10", node: str = "n-0", is_owned: bool | None = None) -> Card:
+    return Card(
+        card=CardId(f"GPU-{number}"), card_model=CardModelName(model), framebuffer_bytes=SIZE, node=node, cluster="c",
+        is_owned=is_owned,
+    )  # fmt: skip
+
+
+def a_grant(card: int, pod: str, **changes: Any) -> Grant:
+    share = changes.pop("share", 1.0)
+    fields: dict[str, Any] = {
+        "cluster": "c", "namespace": "team", "pod": pod, "container": "main", "workload": pod,
+        "workload_kind": "Deployment", "node": "n-0", "card": CardId(f"GPU-{card}"),
+        "card_model": CardModelName("NVIDIA A10"), "framebuffer_bytes": SIZE,
+        "framebuffer_granted_bytes": int(SIZE * share), "compute_granted_ratio": share, "priority": Priority.NORMAL,
+        "started_at": DAY,
+    }  # fmt: skip
+    return Grant(**{**fields, **changes})
+
+
+def settled(cards: list[Card], grants: list[Grant], *, until: datetime = END) -> Tenancies:
+    inventory = Inventory(cluster="c", as_of=until, cards=tuple(cards), grants=tuple(grants))
+    return tenancies(inventory, {card.card: (DAY - timedelta(days=1), None) for card in cards}, until=until)
+
+
+def measured(who: Tenancies, **grids: float | list[float]) -> HourlyUsage:
+    """Every hour alike: one number per grant, pod or card; what is not named was not measured."""
+    pods = sorted({(grant.namespace, grant.pod) for grant in who.grants})
+    lengths = {"compute": who.grants, "framebuffer_bytes": who.grants, "request_rate": pods,
+               "watts": who.cards, "activity": who.cards}  # fmt: skip
+    made = {
+        name: np.repeat(np.array(np.broadcast_to(grids.get(name, np.nan), len(rows)), float)[:, None], 24, axis=1)
+        for name, rows in lengths.items()
+    }
+    return HourlyUsage(
+        **made,
+        pods=tuple(pods),
+        pod_of=np.array([pods.index((grant.namespace, grant.pod)) for grant in who.grants], np.int64),
+    )
+
+
+def some_settings(**prices: Any) -> Settings:
+    return Settings.model_validate({"prices": {"overrides": {"A10": "0.9"}, **prices}})
+
+
+def a_day(who: Tenancies, usage: HourlyUsage | None = None, settings: Settings | None = None) -> ChargedDay:
+    book = price_book(settings if settings is not None else some_settings())
+    return charged_day(usage if usage is not None else measured(who), who, book, start=DAY, end=END)
+
+
+def charged(who: Tenancies, day: ChargedDay, by: Owner = Owner.POD) -> Chargeback:
+    return chargeback(
+        [day], who, by=by, cluster="c", since=DAY, until=END, currency="USD", team_labels=("gputide.io/team", "team")
+    )
