@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 from enforcer.manifest import Manifest
 from enforcer.seat import CORES_RESOURCE, FRAMEBUFFER_RESOURCE, PRIORITY_RESOURCE, USE_CARD_ANNOTATION
-from fleet.errors import Corrupt
+from fleet.capability import Capabilities
+from fleet.errors import Corrupt, Misconfigured
 
 CARDS_ANNOTATION = "gputide.io/cards"
 """Planned cards of a workload, comma separated, one entry per pod and card."""
@@ -64,6 +65,33 @@ class Sibling:
     cards: tuple[str, ...]
 
 
+_WHY_NOT = {
+    "whole_cards": "whole cards are counted, and the kubelet picks one",
+    "mgpu": "mGPU's scheduler picks the card, and no annotation names one",
+    "kai": "KAI's scheduler picks the card, and no annotation names one",
+    "nvidia_time_slicing": "replicas of cards are counted, and the kubelet picks one",
+    "nvidia_mps": "replicas of cards are counted, and the kubelet picks one",
+    "mig": "instances are counted, and the kubelet picks one",
+    "dra_mig": "the scheduler allocates the device to the pod's claim, which its template names",
+    "dra_shared": "the scheduler allocates the device to the claim that the template names",
+}
+
+
+def check_admits(capabilities: Capabilities) -> None:
+    """Say plainly where no pod can be told its card, so that nobody runs a step that does nothing.
+
+    Raises:
+        Misconfigured: the backend takes no word on a single pod; its templates say all there is.
+    """
+    if capabilities.admits_pods:
+        return
+    why = _WHY_NOT.get(capabilities.backend, "it takes no word on a single pod")
+    raise Misconfigured(
+        f"cannot run an admission step for enforcer.backend={capabilities.backend}: none is needed, for {why}; what a "
+        "plan wants stands in the templates of its owners"
+    )
+
+
 def admit(pod: Manifest, siblings: Sequence[Sibling]) -> Manifest:
     """Narrow a new pod to the card that the plan keeps for it.
 
@@ -73,9 +101,9 @@ def admit(pod: Manifest, siblings: Sequence[Sibling]) -> Manifest:
 
     Returns:
         The pod with the backend's choice of cards (such as `nvidia.com/use-gpuuuid`) narrowed to its own planned card:
-        its own seat by name; else that of a pod that is gone, else one that no sibling was given; where there are no
-        seats, the first planned card that no sibling holds. Its own grant with it. A pod without a plan comes back as
-        it is.
+        its own seat by name; else that of a pod that is gone, else one that no sibling was given, first those on whose
+        cards no sibling sits that was not moved yet; where no seat is left, the first planned cards that no sibling
+        holds, as many as a seat has. Its own grant with it. A pod without a plan comes back as it is.
 
     Raises:
         Corrupt: the annotation is not what `seats_text` writes.
@@ -86,9 +114,8 @@ def admit(pod: Manifest, siblings: Sequence[Sibling]) -> Manifest:
     name = _seat_name(metadata["name"], seats, siblings)
     seat = None if name is None else seats[name]
     if seat is None:
-        seat = _first_free(
-            annotations.get(CARDS_ANNOTATION, ""), (card for sibling in siblings for card in sibling.cards)
-        )
+        held = (card for sibling in siblings for card in _held_by(sibling, seats))
+        seat = _first_free(annotations.get(CARDS_ANNOTATION, ""), held, _cards_each(seats))
     if seat is None:
         return pod
     kept = {key: value for key, value in annotations.items() if key != SEATS_ANNOTATION}
@@ -146,17 +173,32 @@ def _seat_name(pod: str, seats: Mapping[str, PlannedSeat], siblings: Sequence[Si
         return pod
     # Who is named and still there, without one of these seats, was not moved yet: its seat is kept for it.
     waiting = {sibling.name for sibling in siblings if sibling.seat not in seats}
+    # A card that one of those still sits on has room for this one only once it has gone.
+    taken = {card for sibling in siblings if sibling.seat not in seats for card in sibling.cards}
     free = [name for name in sorted(seats) if name not in given]
-    return next((name for name in free if name not in waiting), free[0] if free else None)
+    return min(free, key=lambda name: (name in waiting, not taken.isdisjoint(seats[name].cards)), default=None)
 
 
-def _first_free(cards_text: str, held_by_siblings: Iterable[str]) -> PlannedSeat | None:
+def _held_by(sibling: Sibling, seats: Mapping[str, PlannedSeat]) -> tuple[str, ...]:
+    """Its cards; those of its seat while it waits for the scheduler, which has told none yet."""
+    seat = None if sibling.seat is None else seats.get(sibling.seat)
+    return sibling.cards or (() if seat is None else seat.cards)
+
+
+def _cards_each(seats: Mapping[str, PlannedSeat]) -> int:
+    return max((len(seat.cards) for seat in seats.values()), default=1)
+
+
+def _first_free(cards_text: str, held_by_siblings: Iterable[str], count: int) -> PlannedSeat | None:
+    """The first planned cards that nobody holds; None where they are fewer than a pod has."""
     left = Counter(held_by_siblings)
+    free: dict[str, None] = {}
     for card in filter(None, cards_text.split(",")):
-        if left[card] <= 0:
-            return PlannedSeat(cards=(card,))
-        left[card] -= 1
-    return None
+        if left[card] > 0:
+            left[card] -= 1
+        else:
+            free.setdefault(card)
+    return PlannedSeat(cards=tuple(free)[:count]) if 0 < count <= len(free) else None
 
 
 def _with_limits(container: Manifest, limits: Sequence[tuple[str, str | None]]) -> Manifest:

@@ -19,36 +19,53 @@ Manifest = dict[str, Any]
 """A Kubernetes object as the API server sends it."""
 
 _PART = re.compile(r"([A-Za-z][A-Za-z0-9]*)|\[([^\[\]]+)\]")
+# The last name of a path tells what a field holds; a key in brackets is the user's and holds text.
 _NUMBERS = frozenset(
     {
-        "spec.minReadySeconds",
-        "spec.minReplicaCount",
-        "spec.minReplicas",
-        "spec.parallelism",
-        "spec.progressDeadlineSeconds",
-        "spec.replicas",
-        "spec.updateStrategy.rollingUpdate.partition",
+        "maxReplicas",
+        "minReadySeconds",
+        "minReplicaCount",
+        "minReplicas",
+        "parallelism",
+        "partition",
+        "progressDeadlineSeconds",
+        "replicas",
     }
 )
 # Kubernetes' IntOrString: a text that is no percentage is refused, so digits are written as a number.
-_NUMBERS_OR_PERCENT = frozenset(
-    {
-        "spec.strategy.rollingUpdate.maxSurge",
-        "spec.strategy.rollingUpdate.maxUnavailable",
-        "spec.updateStrategy.rollingUpdate.maxSurge",
-        "spec.updateStrategy.rollingUpdate.maxUnavailable",
-    }
-)
-_BOOLEANS = frozenset({"spec.paused", "spec.suspend", "spec.unschedulable"})
-# Lists of claims are written whole: what else stands in an item has several forms.
-_CLAIMS = re.compile(r"spec\.template\.spec\.(resourceClaims|(initC|c)ontainers\[[^\[\]]+\]\.resources\.claims)")
+_NUMBERS_OR_PERCENT = frozenset({"maxSurge", "maxUnavailable"})
+_BOOLEANS = frozenset({"paused", "suspend", "unschedulable"})
+# Lists that are written whole: what else stands in an item has several forms.
+_LISTS = frozenset({"claims", "matchExpressions", "nodeSelectorTerms", "resourceClaims", "workersToDelete"})
+_SIGNALS = frozenset({"metadata.annotations[hami.io/node-handshake]"})
 # What a field means where it is absent.
 _DEFAULTS = {
-    "spec.minReadySeconds": "0",
-    "spec.paused": "false",
-    "spec.suspend": "false",
-    "spec.updateStrategy.rollingUpdate.partition": "0",
+    "minReadySeconds": "0",
+    "partition": "0",
+    "paused": "false",
+    "suspend": "false",
 }
+# Lists whose items are known by another key than `name` (ray-project/kuberay: groups of workers).
+_ITEM_KEYS = ("name", "groupName")
+# Holders that mean nothing empty: one that is emptied is taken away, as it was not there before we came.
+_EMPTY_IS_NOTHING = frozenset(
+    {
+        "affinity",
+        "annotations",
+        "deploymentStrategy",
+        "env",
+        "labels",
+        "metadata",
+        "nodeAffinity",
+        "nodeSelector",
+        "requiredDuringSchedulingIgnoredDuringExecution",
+        "rollingUpdate",
+        "rollingUpdateConfiguration",
+        "rolloutStrategy",
+        "runPolicy",
+        "scaleStrategy",
+    }
+)
 
 
 def field_of(manifest: Mapping[str, Any], path: str) -> str | None:
@@ -65,12 +82,16 @@ def field_of(manifest: Mapping[str, Any], path: str) -> str | None:
         Corrupt: the path is not the grammar.
     """
     value: Any = manifest
-    for name in _parts(path):
+    parts = _parts(path)
+    for name in parts:
         value = _child(value, name)
         if value is None:
             return None
     if isinstance(value, Mapping) and "value" in value and "name" in value:
         value = value["value"]
+    elif isinstance(value, Mapping) and parts[-2:-1] == ["env"] and "valueFrom" not in value:
+        # The server leaves out the value of a variable where it is empty.
+        value = ""
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
@@ -87,6 +108,7 @@ def set_field(manifest: Manifest, path: str, value: str | None) -> None:
     """
     parts = _parts(path)
     holder: Any = manifest
+    holders = [holder]
     for name in parts[:-1]:
         inner = _child(holder, name)
         if inner is None:
@@ -96,17 +118,32 @@ def set_field(manifest: Manifest, path: str, value: str | None) -> None:
                 raise Corrupt(f"cannot write {path}: there is no {name!r} in the object")
             inner = holder[name] = [] if name == "env" else {}
         holder = inner
+        holders.append(holder)
     _put(holder, parts[-1], value, path)
+    if value is None:
+        _drop_emptied(holders, parts)
+
+
+def is_signal(path: str) -> bool:
+    """Whether a field is a word between programs that rewrite it every few seconds.
+
+    It is written, and never held against anything. HAMi's handshake is one: scheduler and plugin answer by it.
+    """
+    return path in _SIGNALS
 
 
 def values_equal(path: str, first: str | None, second: str | None) -> bool:
     """Whether two values of a field mean the same to the API server.
 
     Resource quantities are equal when they are the same number (`4000` comes back as `4k`); a map entry that is absent
-    differs from any value, but some fields mean something where they are absent: `spec.suspend` is false then.
+    differs from any value, but some fields mean something where they are absent: `spec.suspend` is false then. A signal
+    says nothing that lasts.
     """
-    if path in _DEFAULTS:
-        return (first or _DEFAULTS[path]) == (second or _DEFAULTS[path])
+    if is_signal(path):
+        return True
+    default = _DEFAULTS.get(_last_name(path))
+    if default is not None:
+        return (first or default) == (second or default)
     if first is None or second is None or first == second:
         return first == second
     if ".resources." in path:
@@ -130,7 +167,11 @@ def workload_parts(workload: str) -> tuple[str, str, str]:
 
 
 def template_of(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The pod template of an owner; empty where it has none."""
+    """The pod template that stands where a Deployment has it; empty where there is none.
+
+    Other kinds have theirs elsewhere, or several: `enforcer.kinds` finds them, and gives backends a view in which each
+    stands here.
+    """
     found = manifest.get("spec", {}).get("template", {})
     return found if isinstance(found, Mapping) else {}
 
@@ -141,24 +182,54 @@ def _put(holder: Any, name: str, value: str | None, path: str) -> None:
         if value is None:
             if found is not None:
                 holder.remove(found)
-        elif found is not None:
-            found["value"] = value
+        elif found is None:
+            holder.append(_variable(name, value))
         else:
-            holder.append({"name": name, "value": value})
+            # A value beside a source is refused by the server.
+            for key in ("value", "valueFrom"):
+                found.pop(key, None)
+            found.update(_variable(name, value))
         return
     if not isinstance(holder, dict):
         raise Corrupt(f"cannot write {path}: its holder is {type(holder).__name__}, expected a map or a list")
     if value is None:
         holder.pop(name, None)
     else:
-        is_number = path in _NUMBERS or (path in _NUMBERS_OR_PERCENT and value.isdecimal())
-        is_list = _CLAIMS.fullmatch(path) is not None
-        holder[name] = json.loads(value) if is_number or is_list or path in _BOOLEANS else value
+        last = _last_name(path)
+        is_number = last in _NUMBERS or (last in _NUMBERS_OR_PERCENT and value.isdecimal())
+        holder[name] = json.loads(value) if is_number or last in _LISTS or last in _BOOLEANS else value
+
+
+def _variable(name: str, value: str) -> Manifest:
+    """A variable of a container: by its value, or by its source as `field_of` tells a whole one."""
+    if '"valueFrom"' in value:
+        try:
+            found = json.loads(value)
+        except (ValueError, RecursionError):
+            found = None
+        if isinstance(found, dict) and found.keys() == {"name", "valueFrom"} and found["name"] == name:
+            return found
+    return {"name": name, "value": value}
+
+
+def _drop_emptied(holders: list[Any], parts: list[str]) -> None:
+    """Take away what was emptied, from the inside out."""
+    for place in range(len(holders) - 1, 0, -1):
+        outer, name = holders[place - 1], parts[place - 1]
+        if holders[place] or name not in _EMPTY_IS_NOTHING or not isinstance(outer, dict):
+            return
+        outer.pop(name, None)
+
+
+def _last_name(path: str) -> str:
+    """The name of a field; nothing where it is a key of the user's map."""
+    return "" if path.endswith("]") else path.rpartition(".")[2]
 
 
 def _child(value: Any, name: str) -> Any:
     if isinstance(value, list):
-        return next((item for item in value if isinstance(item, Mapping) and item.get("name") == name), None)
+        named = (item for item in value if isinstance(item, Mapping))
+        return next((item for item in named if any(item.get(key) == name for key in _ITEM_KEYS)), None)
     return value.get(name) if isinstance(value, Mapping) else None
 
 

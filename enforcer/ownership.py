@@ -1,9 +1,12 @@
 """Which workload an object belongs to, by walking up its controllers: Pod → ReplicaSet → Deployment → InferenceService.
 
 Pure. Custom kinds need no list of their own: whoever controls the last object that is known is the workload, as the
-exporter has it. The snapshot reads who may own pods, the carrier asks again while pods come and go.
+exporter has it. The snapshot reads who may own pods, the carrier asks again while pods come and go; of what came since,
+names and labels tell the maker, where they say the same as the controllers of the kind write.
 
-Source: kubernetes:pkg/controller/deployment/sync.go (getNewReplicaSet), argoproj/argo-rollouts:utils/defaults.
+Source: kubernetes:pkg/controller/deployment/sync.go (getNewReplicaSet), argoproj/argo-rollouts:utils/defaults,
+knative/serving:pkg/apis/serving/register.go, ray-project/kuberay:ray-operator/controllers/ray/utils/constant.go,
+kubernetes-sigs/lws:api/leaderworkerset/v1 (labels of the pods that they make).
 """
 
 from __future__ import annotations
@@ -13,7 +16,18 @@ from typing import Any
 
 from fleet.inventory import WorkloadId
 
-MAKERS = ("ReplicaSet", "StatefulSet", "Deployment", "Job", "LeaderWorkerSet")
+MAKERS = (
+    "ReplicaSet",
+    "StatefulSet",
+    "Deployment",
+    "Job",
+    "LeaderWorkerSet",
+    "RayCluster",
+    "JobSet",
+    "Revision",
+    "Configuration",
+    "Service",
+)
 """Kinds that own pods and may have a controller of their own."""
 
 Parents = Mapping[tuple[str, str, str], tuple[str, str]]
@@ -22,6 +36,7 @@ Parents = Mapping[tuple[str, str, str], tuple[str, str]]
 _LINKS_MAX = 16
 # Label with the hash → kind that makes ReplicaSets with it.
 _TEMPLATE_HASHES = (("rollouts-pod-template-hash", "Rollout"), ("pod-template-hash", "Deployment"))
+_GROUP_NAME, _GROUP_NUMBER = "leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/group-index"
 # A static pod is owned by the node that it runs on, which is nobody's workload.
 _NO_WORKLOADS = frozenset({"Node"})
 
@@ -51,8 +66,8 @@ def workload_of_pod(pod: Mapping[str, Any], parents: Parents) -> WorkloadId:
 
     Args:
         pod: the pod.
-        parents: controllers of what may own pods. Of a ReplicaSet that is not among them (it is too new, or may not be
-            read) the name tells who made it: it ends in the hash that the pod carries as a label.
+        parents: controllers of what may own pods. Of what is not among them (it is too new, or may not be read) labels
+            of the pod tell who made it: a ReplicaSet's name ends in the hash that the pod carries, and so on.
     """
     metadata = pod["metadata"]
     namespace = str(metadata["namespace"])
@@ -62,10 +77,37 @@ def workload_of_pod(pod: Mapping[str, Any], parents: Parents) -> WorkloadId:
         if above is None:
             break
         here = above
-        above = parents.get((here[0], namespace, here[1]))
-        if above is None and here[0] == "ReplicaSet":
-            above = _maker_of_replica_set(here[1], metadata.get("labels") or {})
+        above = parents.get((here[0], namespace, here[1])) or _told_maker(here, metadata.get("labels") or {})
     return WorkloadId(f"{namespace}/{here[0]}/{here[1]}")
+
+
+def top_owner(workload: WorkloadId, parents: Parents) -> WorkloadId:
+    """The workload that keeps another one in the end, as far as controllers are known; itself where nobody does."""
+    namespace, kind, name = workload.split("/", 2)
+    here = (kind, name)
+    for _ in range(_LINKS_MAX):
+        above = parents.get((here[0], namespace, here[1]))
+        if above is None:
+            break
+        here = above
+    return WorkloadId(f"{namespace}/{here[0]}/{here[1]}")
+
+
+def _told_maker(here: tuple[str, str], labels: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Who made an object, by what its pod's labels say."""
+    kind, name = here
+    if kind == "ReplicaSet":
+        return _maker_of_replica_set(name, labels)
+    if kind == "Revision" and labels.get("serving.knative.dev/configuration"):
+        return "Configuration", str(labels["serving.knative.dev/configuration"])
+    if kind == "RayCluster" and labels.get("ray.io/originated-from-crd") in ("RayService", "RayJob"):
+        maker = labels.get("ray.io/originated-from-cr-name")
+        return (str(labels["ray.io/originated-from-crd"]), str(maker)) if maker else None
+    if kind == "Pod":
+        # The workers of a group are those of a StatefulSet that the group's leader owns.
+        group, number = labels.get(_GROUP_NAME), labels.get(_GROUP_NUMBER)
+        return ("LeaderWorkerSet", str(group)) if group and name == f"{group}-{number}" else None
+    return None
 
 
 def _maker_of_replica_set(name: str, labels: Mapping[str, Any]) -> tuple[str, str] | None:

@@ -1,4 +1,4 @@
-"""Gives the pods of the cluster the names under which a plan knows them.
+"""Gives the pods of the cluster the names under which a plan knows them, and a plan's owners the cluster's names.
 
 Pure. A plan names pods as they were called when it was made. Once a stage of it rolled a Deployment, its replicas are
 called otherwise, and they are alike: whoever sits in the seat that the plan kept for a pod is that pod. Called before
@@ -13,9 +13,11 @@ from dataclasses import replace
 from enforcer.admission import SEATS_ANNOTATION, parse_seats, seats_text
 from enforcer.backend import RenderedStage
 from enforcer.dialect import SeatSlice
+from enforcer.ownership import top_owner
 from enforcer.record.journal import RunRecord, StageState
 from enforcer.seat import PodSeat, same_slices
 from enforcer.snapshot import Snapshot
+from fleet.decisions import Plan
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Change
 
@@ -50,6 +52,42 @@ def as_planned(snapshot: Snapshot, runs: Sequence[RunRecord]) -> tuple[Snapshot,
             doubts[name] = doubts.pop(pod_id)
     seats_by_pod = {seat.pod_id: seat for own in pods.values() for seat in own}
     return replace(snapshot, pods=pods, seats=seats_by_pod, doubts=doubts), real
+
+
+def with_top_owners(plan: Plan, snapshot: Snapshot) -> Plan:
+    """A plan that names the owners that users edit, where it was made from what stands below them.
+
+    A history may know a Deployment and not the InferenceService that keeps it: the enforcer changes the latter. The
+    plan keeps its id, so it must have been checked before.
+    """
+    names = {
+        name: top
+        for name in {
+            *(part.workload for card in plan.placement for part in card.slices),
+            *(workload for entry in plan.recommendations for workload in entry.workloads),
+            *(window.workload for window in plan.schedule),
+        }
+        if (top := top_owner(name, snapshot.parents)) != name
+    }
+    if not names:
+        return plan
+    return replace(
+        plan,
+        placement=tuple(
+            replace(
+                card,
+                slices=tuple(replace(part, workload=names.get(part.workload, part.workload)) for part in card.slices),
+            )
+            for card in plan.placement
+        ),
+        recommendations=tuple(
+            replace(entry, workloads=tuple(dict.fromkeys(names.get(name, name) for name in entry.workloads)))
+            for entry in plan.recommendations
+        ),
+        schedule=tuple(
+            replace(window, workload=names.get(window.workload, window.workload)) for window in plan.schedule
+        ),
+    )
 
 
 def with_real_names(rendered: RenderedStage, real: Mapping[str, str]) -> RenderedStage:

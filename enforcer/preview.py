@@ -16,7 +16,8 @@ import yaml
 from enforcer.backend import Backend, Move, RenderedStage
 from enforcer.cluster import ClusterReader
 from enforcer.manifest import Manifest, set_field
-from enforcer.plan_names import as_planned, with_real_names
+from enforcer.node_preview import NodeDiff, counted_after, counted_cards, node_diffs
+from enforcer.plan_names import as_planned, with_real_names, with_top_owners
 from enforcer.record.journal import ObjectIntent, RunRecord
 from enforcer.rollout.holding import changes_template, rolls_by_itself
 from enforcer.rollout.intents import object_intents
@@ -61,24 +62,26 @@ class ObjectDiff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardDiff:
-    """One card before and after.
+    """One card before and after; where a node only counts its cards, one resource of the node.
 
     Attributes:
-        card: card.
+        card: card; the resource, where nobody tells which card a pod has.
         node: its node.
         before: pods on it now (`namespace/pod`), sorted.
         after: pods on it then, sorted.
+        is_counted: it stands for all that the node gives by a resource.
     """
 
     card: CardId
     node: str
     before: tuple[str, ...]
     after: tuple[str, ...]
+    is_counted: bool = False
 
     @property
     def is_freed(self) -> bool:
-        """Held by somebody now, by nobody then."""
-        return bool(self.before) and not self.after
+        """Held by somebody now, by nobody then; of counted cards `NodeDiff` tells how many."""
+        return bool(self.before) and not self.after and not self.is_counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +91,8 @@ class StagePreview:
     Attributes:
         stage: number.
         title: a few words.
+        made: objects of our own that are made first, whole.
+        nodes: nodes that are emptied, cut, or start their plugin anew, and those that only count their cards.
         objects: objects that change, in order.
         moves: pods that get another seat.
         cards: cards on which anything changes, sorted by node and card.
@@ -104,6 +109,8 @@ class StagePreview:
     cards_freed: int
     warnings: tuple[str, ...]
     refusal: str | None
+    made: tuple[ObjectDiff, ...] = ()
+    nodes: tuple[NodeDiff, ...] = ()
 
 
 def preview(
@@ -135,16 +142,19 @@ def preview(
     snapshot, real = as_planned(take_snapshot(reader, backend.dialect), runs)
     chosen = {entry.stage for entry in plan.stages} if stages is None else set(stages)
     found: list[StagePreview] = []
+    held = counted_cards(snapshot)
     for entry in sorted(plan.stages, key=lambda entry: entry.stage):
         if entry.stage not in chosen:
             continue
         try:
-            rendered = with_real_names(backend.render(plan, entry.stage, snapshot), real)
+            rendered = with_real_names(backend.render(with_top_owners(plan, snapshot), entry.stage, snapshot), real)
         except Refused as exc:
             found.append(_refused(entry.stage, entry.title, str(exc)))
             continue
         after = _after(snapshot, rendered)
         cards = _card_diffs(snapshot, after)
+        then = counted_after(plan, after, held)
+        nodes = node_diffs(rendered, snapshot, held, then)
         found.append(
             StagePreview(
                 stage=entry.stage,
@@ -152,12 +162,14 @@ def preview(
                 objects=_object_diffs(rendered, snapshot, after),
                 moves=rendered.moves,
                 cards=cards,
-                cards_freed=sum(card.is_freed for card in cards),
+                cards_freed=sum(card.is_freed for card in cards) + sum(node.cards_freed for node in nodes),
+                made=tuple(_made(manifest) for manifest in rendered.objects),
+                nodes=nodes,
                 warnings=(*rendered.warnings, *_restarts(rendered, snapshot)),
                 refusal=None if rehearse is None else _rehearsed(rendered, rehearse),
             )
         )
-        snapshot = after
+        snapshot, held = after, then
     return tuple(found)
 
 
@@ -190,12 +202,37 @@ def preview_text(stages: Sequence[StagePreview]) -> str:
         if entry.refusal:
             lines.append(f"  refused: {entry.refusal}")
         lines += [f"  note: {warning}" for warning in entry.warnings]
-        lines += [diff.text for diff in entry.objects]
-        lines += [
-            f"{card.node} {card.card}: {', '.join(card.before) or 'free'} -> {', '.join(card.after) or 'free'}"
-            for card in entry.cards
-        ]
+        lines += [diff.text for diff in (*entry.made, *entry.objects)]
+        lines += place_lines(entry)
     return "\n".join(lines)
+
+
+def place_lines(entry: StagePreview) -> list[str]:
+    """Nodes and cards of a stage, before and after, one line each."""
+    lines = []
+    for node in entry.nodes:
+        if node.cards_before is not None:
+            lines.append(f"{node.node}: {node.cards_before} cards held -> {node.cards_after}")
+        lines += [f"{node.node}: {step}" for step in node.steps]
+    lines += [f"{card.node} {card.card}: {_pods(card.before)} -> {_pods(card.after)}" for card in entry.cards]
+    return lines
+
+
+def _pods(pods: Sequence[str]) -> str:
+    return ", ".join(pods) or "free"
+
+
+def _made(manifest: Manifest) -> ObjectDiff:
+    metadata = manifest["metadata"]
+    return ObjectDiff(
+        kind=str(manifest["kind"]),
+        namespace=str(metadata.get("namespace", "")),
+        name=str(metadata["name"]),
+        recommendation="",
+        resource_version="",
+        before="",
+        after=_yaml(manifest),
+    )
 
 
 def _rehearsed(rendered: RenderedStage, rehearse: Callable[[ObjectIntent], None]) -> str | None:
@@ -285,26 +322,32 @@ def _object_diffs(rendered: RenderedStage, before: Snapshot, after: Snapshot) ->
 def _card_diffs(before: Snapshot, after: Snapshot) -> tuple[CardDiff, ...]:
     then, now = _pods_by_card(after), _pods_by_card(before)
     found = []
-    for card in sorted(then.keys() | now.keys()):
-        if then.get(card) != now.get(card):
+    for place in sorted(then.keys() | now.keys(), key=lambda place: (place[0] or "", place[1])):
+        if then.get(place) != now.get(place):
+            node, card = place
             standing = before.cards.get(card)
             found.append(
                 CardDiff(
                     card=CardId(card),
-                    node="" if standing is None else standing.node,
-                    before=now.get(card, ()),
-                    after=then.get(card, ()),
+                    node=node if node is not None else "" if standing is None else standing.node,
+                    before=now.get(place, ()),
+                    after=then.get(place, ()),
+                    is_counted=node is not None,
                 )
             )
     return tuple(sorted(found, key=lambda diff: (diff.node, diff.card)))
 
 
-def _pods_by_card(snapshot: Snapshot) -> dict[str, tuple[str, ...]]:
-    found: dict[str, set[str]] = {}
+def _pods_by_card(snapshot: Snapshot) -> dict[tuple[str | None, str], tuple[str, ...]]:
+    """Pods of each card, or of each resource of a node where the card is nobody's to know."""
+    found: dict[tuple[str | None, str], set[str]] = {}
     for seat in snapshot.seats.values():
-        for card in seat.cards:
-            found.setdefault(card, set()).add(seat.pod_id)
-    return {card: tuple(sorted(pods)) for card, pods in found.items()}
+        for part in seat.slices:
+            if part.card is not None:
+                found.setdefault((None, part.card), set()).add(seat.pod_id)
+            elif part.node is not None and part.resource is not None:
+                found.setdefault((part.node, part.resource), set()).add(seat.pod_id)
+    return {place: tuple(sorted(pods)) for place, pods in found.items()}
 
 
 def _yaml(manifest: Mapping[str, object]) -> str:

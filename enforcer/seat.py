@@ -70,6 +70,7 @@ class PodSeat:
         is_oom_killed: a container's last end was for want of memory.
         resource_version: version of the pod.
         deletion_cost: its place in the order of a scale-in, None where none is set.
+        role: which of its owner's templates it is made from, as `enforcer.kinds` calls it; empty where there is one.
     """
 
     namespace: str
@@ -82,6 +83,7 @@ class PodSeat:
     is_oom_killed: bool
     resource_version: str
     deletion_cost: str | None
+    role: str = ""
 
     @property
     def pod_id(self) -> str:

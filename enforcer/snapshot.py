@@ -8,15 +8,16 @@ from dataclasses import dataclass, field, replace
 from enforcer.backends.hami_dialect import HAMI_DIALECT
 from enforcer.cluster import ClusterReader, identity
 from enforcer.dialect import Dialect, ListingDialect, ObjectKey, StandingCard
-from enforcer.manifest import Manifest
-from enforcer.ownership import Parents, parents_of, workload_of_pod
+from enforcer.kinds.register import WORKLOAD_KINDS, workload_kind
+from enforcer.manifest import Manifest, workload_parts
+from enforcer.ownership import MAKERS, Parents, parents_of, workload_of_pod
 from enforcer.seat import PodSeat, seat_of_pod, seats_by_workload
 from fleet.errors import Corrupt
 from fleet.inventory import WorkloadId
 
 __all__ = ["OWNER_KINDS", "Snapshot", "StandingCard", "take_snapshot"]
 
-OWNER_KINDS = ("DaemonSet", "Deployment", "Job", "Notebook", "StatefulSet")
+OWNER_KINDS = tuple(sorted(WORKLOAD_KINDS))
 """Kinds whose template or scale may be changed."""
 
 
@@ -33,6 +34,7 @@ class Snapshot:
         nodes: node manifests by name.
         dialect: the words that all this was read in, with the cluster's own names.
         doubts: pods whose grant can't be read or can't be true, and why; their seats are empty.
+        parents: controllers of what may own pods.
     """
 
     owners: dict[WorkloadId, Manifest]
@@ -43,6 +45,7 @@ class Snapshot:
     nodes: Mapping[str, Manifest] = field(default_factory=dict)
     dialect: Dialect = HAMI_DIALECT
     doubts: Mapping[str, str] = field(default_factory=dict)
+    parents: Parents = field(default_factory=dict)
 
 
 def take_snapshot(reader: ClusterReader, dialect: Dialect = HAMI_DIALECT) -> Snapshot:
@@ -73,7 +76,8 @@ def take_snapshot(reader: ClusterReader, dialect: Dialect = HAMI_DIALECT) -> Sna
             cards.update({card.card: card for card in words.cards_of_node(node)})
         except Corrupt as exc:
             raise Corrupt(f"cannot read the cards of node {name}: {exc}") from exc
-    parents = parents_of([*owners.values(), *reader.list_objects("ReplicaSet")])
+    makers = [found for kind in MAKERS if kind not in OWNER_KINDS for found in reader.list_objects(kind)]
+    parents = parents_of([*owners.values(), *makers])
     seats, doubts = _seats(reader.list_objects("Pod"), words, cards, parents)
     return Snapshot(
         owners=owners,
@@ -84,6 +88,7 @@ def take_snapshot(reader: ClusterReader, dialect: Dialect = HAMI_DIALECT) -> Sna
         nodes=nodes,
         dialect=words,
         doubts=doubts,
+        parents=parents,
     )
 
 
@@ -113,7 +118,10 @@ def _seats(
         if doubt is not None:
             doubts[seat.pod_id] = doubt
             seat = replace(seat, slices=())
-        seats.append(replace(seat, workload=workload_of_pod(pod, parents)))
+        workload = workload_of_pod(pod, parents)
+        labels = pod["metadata"].get("labels") or {}
+        role = workload_kind(workload_parts(workload)[1]).role_of(labels)
+        seats.append(replace(seat, workload=workload, role=role))
     return seats, doubts
 
 

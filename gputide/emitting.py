@@ -76,15 +76,16 @@ def emit(
             raise Refused(f"cannot emit stage {stage.stage}: {stage.refusal}")
     patches = object_patches([diff for stage in found for diff in stage.objects])
     own = of_repositories(patches)
+    made = list(dict.fromkeys(diff.after for stage in found for diff in stage.made))
     if not (patches if form is EmitForm.KUBECTL else own):
         raise Refused(f"cannot emit plan {plan.plan_id}: nothing is left to change")
     if form is EmitForm.GIT:
-        branch = commit_branch(target, plan.plan_id, own)
+        branch = commit_branch(target, plan.plan_id, own, made)
         return f"{format_count(len(own))} patches on branch {branch} of {target}"
     files = {
-        EmitForm.KUBECTL: lambda: kubectl_files(plan.plan_id, patches),
-        EmitForm.KUSTOMIZE: lambda: kustomize_files(own),
-        EmitForm.HELM: lambda: helm_files(plan.plan_id, own),
+        EmitForm.KUBECTL: lambda: kubectl_files(plan.plan_id, patches, made),
+        EmitForm.KUSTOMIZE: lambda: kustomize_files(own, made),
+        EmitForm.HELM: lambda: helm_files(plan.plan_id, own, made),
     }[form]()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise Misconfigured(f"cannot emit to {target}: it holds something already; name an empty folder")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from enforcer.admission import check_admits
+from enforcer.kubernetes.seat_claims import SEATS_NAMESPACE
 from gputide.addresses import host_and_port
 from gputide.receiver_processes import hold_stop_signals, wait_for_stop
 from gputide.session import session_of
+from gputide.wiring_backend import backend
 from gputide.wiring_cluster import open_kubernetes
 
 app = typer.Typer()
@@ -22,20 +26,27 @@ def admission(
     certificate: Annotated[Path, typer.Option(help="Chain of the server's certificate, PEM.")],
     key: Annotated[Path, typer.Option(help="Its key, PEM.")],
     listen: Annotated[str, typer.Option(help="HOST:PORT to listen on.")] = "0.0.0.0:9443",
+    seats_namespace: Annotated[
+        str, typer.Option(help="Namespace of the leases by which replicas share what they gave; empty for one replica.")
+    ] = SEATS_NAMESPACE,
 ) -> None:
     """Answer the API server's question about each new pod: replicas that a plan seats apart go to their own cards.
 
     Without it a plan holds roughly: a template names all cards of its workload, and the scheduler chooses among them.
+    For HAMi, EffectiveGPU, Volcano vGPU and vgpu-manager (enforcer.backend); of the others no pod can be told its card.
     """
     from enforcer.kubernetes.admission_review import PodAdmission
     from enforcer.kubernetes.admission_server import AdmissionServer
 
     host, port = host_and_port(listen)
+    settings = session_of(context).settings
+    speaker = backend(settings, datetime.now(UTC))
+    check_admits(speaker.capabilities)
     hold_stop_signals()
-    with open_kubernetes(session_of(context).settings) as cluster:
-        server = AdmissionServer(
-            PodAdmission(cluster), host=host, port=port, certificate_file=certificate, key_file=key
-        )
+    with open_kubernetes(settings) as cluster:
+        notes = cluster.seat_claims(seats_namespace) if seats_namespace else None
+        reviews = PodAdmission(cluster, dialect=speaker.dialect, notes=notes)
+        server = AdmissionServer(reviews, host=host, port=port, certificate_file=certificate, key_file=key)
         serving = threading.Thread(target=server.serve, name="admission", daemon=True)
         serving.start()
         shown, bound = server.address

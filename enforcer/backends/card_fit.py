@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from enforcer.backends.stage import StageDraft
+from enforcer.kinds.register import pod_templates
 from enforcer.seat import WHOLE_CORE_PERCENT
 from enforcer.snapshot import Snapshot
 from fleet.capability import Capabilities, CorePolicy, Oversubscription
 from fleet.decisions import CardPlacement, PlacedSlice
 from fleet.errors import Refused
-from fleet.inventory import ISOLATION_LABEL, Priority
+from fleet.inventory import ISOLATION_LABEL, Priority, WorkloadId
 from fleet.units import MIB
 
 CORE_MODE = "hami-core"
@@ -64,8 +65,8 @@ def core_shares(slices: Sequence[PlacedSlice]) -> dict[tuple[str, str], int]:
     """
     hard = sum(core_percent(part) for part in slices if part.core_policy is CorePolicy.HARD)
     burst = sum(core_percent(part) for part in slices if part.core_policy is CorePolicy.BURST)
-    left = WHOLE_CORE_PERCENT - hard
-    factor = 1.0 if burst <= left else max(0.0, left / burst)
+    left = max(0, WHOLE_CORE_PERCENT - hard)
+    factor = 1.0 if burst <= left else left / burst
     return {
         (part.pod_id, part.container): core_percent(part)
         if part.core_policy is CorePolicy.HARD
@@ -104,7 +105,7 @@ def _check_card(card: CardPlacement, snapshot: Snapshot, capabilities: Capabilit
         return []
     if any(part.mig_profile for part in card.slices):
         raise Refused(f"cannot cut MIG instances on card {card.card}: {name} has none in its mode {modes[0]}")
-    if len({part.pod_id for part in card.slices}) == 1:
+    if len(card.slices) == 1:
         return []
     room = None if standing is None else standing.framebuffer_mib
     if capabilities.oversubscription is Oversubscription.NONE and room is not None and granted_mib(card) > room:
@@ -126,21 +127,33 @@ def _check_card(card: CardPlacement, snapshot: Snapshot, capabilities: Capabilit
 def check_isolation(card: CardPlacement, snapshot: Snapshot, capabilities: Capabilities) -> None:
     """Refuse others beside a workload that wants a card walled off.
 
+    Those of its own namespace that want the same may be its neighbours, where the backend keeps pods within limits.
+
     Raises:
         Refused: the wish, and what the backend has instead.
     """
     if len({part.workload for part in card.slices}) == 1:
         return
+    walled = {part.workload for part in card.slices if _wants_walls(part.workload, snapshot)}
+    is_one_tenant = len({part.namespace for part in card.slices}) == 1
+    if capabilities.holds_limits and is_one_tenant and walled == {part.workload for part in card.slices}:
+        return
     for part in card.slices:
-        owner = snapshot.owners.get(part.workload)
-        template = {} if owner is None else owner["spec"].get("template", {}).get("metadata", {}).get("annotations", {})
-        own = {} if owner is None else owner["metadata"].get("annotations", {})
-        if "hard" in (template.get(ISOLATION_LABEL), own.get(ISOLATION_LABEL)):
+        if part.workload in walled:
             raise Refused(
                 f"cannot put {part.workload} on card {card.card} beside others: it wants {ISOLATION_LABEL}=hard, and "
                 f"framebuffer isolation of {capabilities.backend} is {capabilities.framebuffer_isolation.value}, "
                 "without fault isolation"
             )
+
+
+def _wants_walls(workload: WorkloadId, snapshot: Snapshot) -> bool:
+    owner = snapshot.owners.get(workload)
+    if owner is None:
+        return False
+    templates = [template.body.get("metadata") or {} for template in pod_templates(owner)]
+    wishes = [(holder.get("annotations") or {}).get(ISOLATION_LABEL) for holder in (owner["metadata"], *templates)]
+    return "hard" in wishes
 
 
 def _priority_warnings(card: CardPlacement, capabilities: Capabilities) -> list[str]:

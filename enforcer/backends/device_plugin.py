@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from enforcer.backends.stage import Target
+from enforcer.backends.stage import Target, check_init_containers
 from enforcer.dialect import ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, template_of
 from fleet.errors import Corrupt, Misconfigured, Refused
@@ -182,6 +182,8 @@ def resource_fields(
     for container in template_of(owner)["spec"]["containers"]:
         own = {resource: count for of, resource, count in asked if of == container["name"]}
         fields.update(_container_fields(container, own))
+    if fields:
+        check_init_containers(owner, lambda container: bool(devices_of(container)))
     if kind == "Job" and fields:
         raise Refused(f"cannot change {name}: a Job's template can't be changed; make the Job anew with {asked[0][1]}")
     return fields

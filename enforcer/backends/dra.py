@@ -36,7 +36,7 @@ from enforcer.backends.dra_claims import (
     pod_claim,
     shared_claim,
 )
-from enforcer.backends.stage import Target, check_kinds, draft_stage, owner_changes
+from enforcer.backends.stage import Target, check_init_containers, check_kinds, draft_stage, owner_changes
 from enforcer.dialect import Dialect, ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, field_of, template_of, workload_parts
 from enforcer.snapshot import Snapshot
@@ -416,9 +416,16 @@ def _template_fields(
                 if resource in resources.get(part, {}):
                     removed[f"{path}.{part}[{resource}]"] = None
     changed = {path: value for path, value in {**removed, **fields}.items() if field_of(owner, path) != value}
+    if changed:
+        check_init_containers(owner, lambda container: bool(devices_of(container)) or _claims(container, stale))
     if kind == "Job" and changed:
         raise Refused(f"cannot change {kind} {namespace}/{name}: a Job's template can't be changed; make the Job anew")
     return changed
+
+
+def _claims(container: Manifest, names: set[str]) -> bool:
+    held = (container.get("resources") or {}).get("claims") or []
+    return any(entry["name"] in names for entry in held)
 
 
 def _key(entry: Mapping[str, Any], namespace: str) -> ObjectKey:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from enforcer.admission import CARDS_ANNOTATION, PLAN_ANNOTATION, SEATS_ANNOTATION, PlannedSeat, parse_seats, seats_text
-from enforcer.backends.hami_dialect import USE_CARD_ANNOTATION
-from enforcer.backends.stage import Target
+from enforcer.backends.hami_dialect import DISABLE_CONTROL_ENV, USE_CARD_ANNOTATION
+from enforcer.backends.node_terms import node_terms
+from enforcer.backends.stage import Target, check_init_containers
 from enforcer.dialect import SeatSlice
 from enforcer.manifest import Manifest, field_of, template_of
 from enforcer.snapshot import Snapshot
@@ -36,6 +37,11 @@ def _no_fields(example: Target) -> Mapping[str, str | None]:
     return {}
 
 
+def _never(container: Manifest) -> bool:
+    del container
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateStyle:
     """What a backend says in a template besides its resources.
@@ -47,6 +53,7 @@ class TemplateStyle:
         annotations: further annotations of the template, by name, for the same.
         annotation_defaults: what counts where such an annotation is absent.
         scheduler_name: scheduler that alone knows the backend's cards; None where a webhook sets it.
+        is_uncontrolled: whether a container says itself that no limit shall hold for it.
     """
 
     limits_of: Callable[[Sequence[SeatSlice], Words], Limits]
@@ -54,6 +61,7 @@ class TemplateStyle:
     annotations: Callable[[Target], Mapping[str, str | None]] = _no_fields
     annotation_defaults: Mapping[str, str] = field(default_factory=dict)
     scheduler_name: str | None = None
+    is_uncontrolled: Callable[[Manifest], bool] = _never
 
 
 def seat_fields(
@@ -90,6 +98,9 @@ def seat_fields(
     # Of grants that are equally frequent the larger is the safer one for a pod that admission does not see.
     common = max(counted, key=lambda grant: (counted[grant], int(grant[0] or 0), tuple(part or "" for part in grant)))
     resources = words.grant_resources
+    if any(value is not None for value in common):
+        check_init_containers(owner, lambda container: asks_for_cards(container, words.counts))
+        _check_controlled(owner, words, style)
     if kind == "Job":
         common = (None,) * len(resources)
     seats = {
@@ -121,17 +132,34 @@ def seat_fields(
     if kind == "Notebook":
         check_notebook(owner, further, style.annotation_defaults)
         fields = {f"metadata.annotations[{SEATS_ANNOTATION}]": seats_text(seats)}
+    fields.update(node_terms(owner, (snapshot.cards[card].node for card in cards if card in snapshot.cards)))
     if style.scheduler_name is not None:
         fields["spec.template.spec.schedulerName"] = style.scheduler_name
     count = _count_resource(owner, cards, snapshot, words)
     further_of_containers = style.container_fields(example)
     for container in template_of(owner)["spec"]["containers"]:
-        if any(name in container.get("resources", {}).get("limits", {}) for name in words.counts):
+        if asks_for_cards(container, words.counts):
             path = f"spec.template.spec.containers[{container['name']}]"
             fields.update(_count_fields(container, path, count, words))
             fields.update(_amount_fields(container, path, common, words))
             fields.update({f"{path}.{name}": value for name, value in further_of_containers.items()})
     return fields
+
+
+def _check_controlled(owner: Manifest, words: Words, style: TemplateStyle) -> None:
+    """A share is one only where the container is kept to it."""
+    for container in template_of(owner)["spec"]["containers"]:
+        if asks_for_cards(container, words.counts) and style.is_uncontrolled(container):
+            raise Refused(
+                f"cannot give {owner['metadata']['name']} a share of a card: its container {container['name']} sets "
+                f"{DISABLE_CONTROL_ENV}, with which no limit holds; take that away first"
+            )
+
+
+def asks_for_cards(container: Manifest, counts: Sequence[str]) -> bool:
+    """Whether a container asks for cards by one of these resources."""
+    limits = (container.get("resources") or {}).get("limits") or {}
+    return any(name in limits for name in counts)
 
 
 def check_notebook(owner: Manifest, annotations: Mapping[str, str | None], defaults: Mapping[str, str]) -> None:

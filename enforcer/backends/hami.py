@@ -20,10 +20,17 @@ from enforcer.backends.hami_cordon import (
     cordon_changes,
     cordoned_cards,
 )
-from enforcer.backends.hami_dialect import CORE_POLICY_ENV, HAMI_DIALECT, WHOLE_CORE_PERCENT, HamiDialect
+from enforcer.backends.hami_dialect import (
+    CORE_POLICY_ENV,
+    DISABLE_CONTROL_ENV,
+    HAMI_DIALECT,
+    WHOLE_CORE_PERCENT,
+    HamiDialect,
+)
 from enforcer.backends.node_config import node_config_changes
 from enforcer.backends.stage import StageDraft, Target
 from enforcer.dialect import SeatSlice
+from enforcer.manifest import Manifest
 from enforcer.snapshot import Snapshot
 from enforcer.words import Words
 from fleet.capabilities import HAMI, Capabilities, CorePolicy
@@ -31,6 +38,8 @@ from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Refused
 from fleet.inventory import Priority
 from fleet.units import MIB
+
+_TRUE = ("1", "t", "T", "true", "TRUE", "True")
 
 
 class HamiBackend:
@@ -96,7 +105,9 @@ def hami_family(capabilities: Capabilities, dialect: HamiDialect, modes: Sequenc
     return GrantFamily(
         capabilities=capabilities,
         seat_of=hami_seat,
-        style=TemplateStyle(limits_of=hami_limits, container_fields=core_policy_fields),
+        style=TemplateStyle(
+            limits_of=hami_limits, container_fields=core_policy_fields, is_uncontrolled=_disables_control
+        ),
         check=check,
         node_changes=node_changes,
     )
@@ -153,6 +164,15 @@ def hami_limits(slices: Sequence[SeatSlice], words: Words) -> Limits:
     if part.core_percent == WHOLE_CORE_PERCENT:
         amounts = (None, None)
     return amounts if words.priority is None else (*amounts, part.priority)
+
+
+def _disables_control(container: Manifest) -> bool:
+    """Whether the device plugin leaves its library out: where the value is true by Go's strconv.ParseBool.
+
+    Source: Project-HAMi/HAMi:pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go (Allocate).
+    """
+    values = (entry.get("value") for entry in container.get("env") or () if entry["name"] == DISABLE_CONTROL_ENV)
+    return any(value in _TRUE for value in values)
 
 
 def core_policy_fields(example: Target) -> Mapping[str, str | None]:

@@ -27,8 +27,16 @@ from enforcer.backends.device_plugin import (
     offered,
     resource_fields,
 )
+from enforcer.backends.grant_template import check_notebook
 from enforcer.backends.node_pin import node_of, nodes_of_workloads, pin_changes, pin_fields
-from enforcer.backends.stage import StageDraft, Target, check_kinds, draft_stage, owner_changes
+from enforcer.backends.stage import (
+    StageDraft,
+    Target,
+    check_init_containers,
+    check_kinds,
+    draft_stage,
+    owner_changes,
+)
 from enforcer.dialect import Dialect, ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, field_of, template_of
 from enforcer.snapshot import Snapshot
@@ -208,6 +216,7 @@ def _share_fields(owner: Manifest, kind: str, staying: Sequence[Target]) -> dict
     else:
         if len({share[:2] for share in shares}) > 1:
             raise Refused(f"cannot change {name}: KAI shares cards with one container of a pod, in equal parts")
+        check_init_containers(owner, lambda entry: bool(devices_of(entry)))
         container, mib, _ = shares[0]
         annotations[FRAMEBUFFER_ANNOTATION] = str(mib)
         annotations[CARDS_ANNOTATION] = str(len(shares)) if len(shares) > 1 else None
@@ -218,6 +227,9 @@ def _share_fields(owner: Manifest, kind: str, staying: Sequence[Target]) -> dict
                 for part in ("limits", "requests"):
                     if resource in entry["resources"].get(part, {}):
                         fields[f"spec.template.spec.containers[{entry['name']}].resources.{part}[{resource}]"] = None
+    if kind == "Notebook":
+        # Without its annotation a pod that asks the device plugin for nothing would get no card at all.
+        check_notebook(owner, annotations, {})
     fields |= {f"{_ANNOTATIONS}[{key}]": value for key, value in annotations.items()}
     changed = {path: value for path, value in fields.items() if field_of(owner, path) != value}
     if kind == "Job" and changed:

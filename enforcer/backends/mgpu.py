@@ -16,9 +16,9 @@ from datetime import datetime
 from enforcer.admission import PLAN_ANNOTATION
 from enforcer.backend import RenderedStage
 from enforcer.backends.card_fit import CORE_MODE, check_cards, core_shares, granted_mib, is_whole
-from enforcer.backends.grant_template import check_notebook
+from enforcer.backends.grant_template import asks_for_cards, check_notebook
 from enforcer.backends.node_pin import nodes_of_workloads, pin_changes, pin_fields
-from enforcer.backends.stage import Target, check_kinds, draft_stage, owner_changes
+from enforcer.backends.stage import Target, check_init_containers, check_kinds, draft_stage, owner_changes
 from enforcer.dialect import ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, template_of
 from enforcer.snapshot import Snapshot
@@ -251,6 +251,8 @@ def _template_fields(
     if not moving:
         return {}
     _check_template(owner, kind, staying)
+    if any(part.framebuffer_mib for part in moving[0].after):
+        check_init_containers(owner, lambda container: asks_for_cards(container, _RESOURCES))
     parts = moving[0].after
     annotations: dict[str, str | None] = {PLAN_ANNOTATION: plan_id}
     if parts[0].framebuffer_mib:

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 
 from enforcer.backends.stage import StageDraft, field_changes
+from enforcer.kinds.register import pod_templates
 from enforcer.manifest import Manifest, template_of
 from enforcer.snapshot import Snapshot
 from fleet.decisions import Plan
@@ -89,7 +90,9 @@ def node_of(snapshot: Snapshot, name: str) -> Manifest:
 
 def _check_selector(owner: Manifest | None, node: Manifest) -> None:
     labels = node["metadata"].get("labels", {})
-    for key, value in ({} if owner is None else template_of(owner)["spec"].get("nodeSelector") or {}).items():
+    templates = () if owner is None else pod_templates(owner)
+    selectors = [template.body["spec"].get("nodeSelector") or {} for template in templates]
+    for key, value in (pair for selector in selectors for pair in selector.items()):
         if not key.startswith(PIN_PREFIX) and labels.get(key) != value:
             raise Refused(
                 f"cannot place pods of {owner['metadata']['name'] if owner else ''} on node "

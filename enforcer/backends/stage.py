@@ -15,8 +15,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from enforcer.admission import PLAN_ANNOTATION, PREVIOUS_ANNOTATION
 from enforcer.backend import Move
-from enforcer.cluster import DELETION_COST_ANNOTATION, STOPPED_ANNOTATION
-from enforcer.manifest import Manifest, field_of, values_equal, workload_parts
+from enforcer.cluster import DELETION_COST_ANNOTATION
+from enforcer.kinds.kind import Reach, RolePod, Scaling
+from enforcer.kinds.register import workload_kind
+from enforcer.manifest import Manifest, field_of, is_signal, template_of, values_equal, workload_parts
 from enforcer.seat import WHOLE_CORE_PERCENT, PodSeat, SeatSlice, same_slices
 from enforcer.snapshot import Snapshot
 from fleet.capability import Capabilities, ComputeIsolation, FramebufferIsolation, Oversubscription
@@ -32,7 +34,6 @@ from fleet.decisions import (
 from fleet.errors import Corrupt, Refused
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Change
-from fleet.units import format_time
 
 STOPPING = (RecommendationKind.RECLAIM, RecommendationKind.FEWER_CARDS)
 """Kinds of advice that may leave a pod without a place."""
@@ -90,7 +91,7 @@ class StageDraft:
 
     @property
     def moves(self) -> tuple[Move, ...]:
-        """Pods that get another seat, or none."""
+        """Pods that get another seat, or none; not those that keep what they have until their owner's next run."""
         return tuple(
             Move(
                 namespace=entry.seat.namespace,
@@ -100,7 +101,8 @@ class StageDraft:
                 new=entry.after,
                 recommendation=entry.recommendation,
             )
-            for targets in self.targets.values()
+            for workload, targets in self.targets.items()
+            if workload_kind(workload_parts(workload)[1]).reach is not Reach.NEXT_RUN
             for entry in targets
             if entry.new is not None
         )
@@ -159,7 +161,7 @@ def draft_stage(plan: Plan, stage: int, snapshot: Snapshot, seater: Seater, now:
         recommendations=own,
         targets=targets,
         cards=tuple(card for card in plan.placement if any(part.pod_id in coming for part in card.slices)),
-        warnings=warnings,
+        warnings=(*warnings, *_notes(targets)),
     )
 
 
@@ -217,12 +219,34 @@ def owner_changes(
         recommendation = next(entry.recommendation for entry in targets if entry.new is not None)
         staying = [entry for entry in targets if not entry.leaves]
         leaving = [entry for entry in targets if entry.leaves]
-        fields = dict(template_fields(owner, kind, staying)) if staying else {}
-        fields.update(_scale_fields(owner, kind, len(staying), len(leaving), now))
+        fields = _template_fields(owner, kind, staying, template_fields) if staying else {}
+        fields.update(_scale_fields(owner, kind, staying, leaving, now))
         if staying and kind != "Notebook":
             changes += _pod_costs(leaving, recommendation)
         changes += owner_field_changes(owner, fields, draft.plan.plan_id, recommendation)
     return tuple(changes)
+
+
+def check_init_containers(owner: Manifest, asks: Callable[[Manifest], bool]) -> None:
+    """Refuse to change what pods ask for where their init containers, sidecars among them, ask for cards of their own.
+
+    A plan has places for the other containers; what these are given stays as it was, and keeps the pod off its place.
+
+    Args:
+        owner: the owner, with the template where a Deployment has it.
+        asks: whether a container asks for cards.
+
+    Raises:
+        Refused: one of them does.
+    """
+    metadata = owner["metadata"]
+    for container in template_of(owner).get("spec", {}).get("initContainers") or ():
+        if asks(container):
+            raise Refused(
+                f"cannot change {owner['kind']} {metadata.get('namespace', '')}/{metadata['name']}: its init container "
+                f"{container['name']} asks for cards, and a plan has places for its other containers only; let it do "
+                "without"
+            )
 
 
 def owner_field_changes(
@@ -241,7 +265,7 @@ def owner_field_changes(
 
 
 def field_changes(manifest: Manifest, fields: Mapping[str, str | None], recommendation: str) -> list[Change]:
-    """Fields of one object that become different; none where they all stand already."""
+    """Fields of one object that become different, and signals, which are given again."""
     metadata = manifest["metadata"]
     return [
         Change(
@@ -255,7 +279,7 @@ def field_changes(manifest: Manifest, fields: Mapping[str, str | None], recommen
             recommendation=recommendation,
         )
         for path, new in fields.items()
-        if not values_equal(path, field_of(manifest, path), new)
+        if is_signal(path) or not values_equal(path, field_of(manifest, path), new)
     ]
 
 
@@ -389,19 +413,60 @@ def _target(
     return Target(seat=seat, new=None if is_there else new, recommendation=recommendation.id)
 
 
-def _scale_fields(owner: Manifest, kind: str, staying: int, leaving: int, now: datetime) -> dict[str, str | None]:
+def _notes(targets: Mapping[WorkloadId, Sequence[Target]]) -> list[str]:
+    """What is to be told of kinds whose pods do not simply come again."""
+    found: dict[str, list[str]] = {}
+    for workload, entries in targets.items():
+        kind = workload_kind(workload_parts(workload)[1])
+        if kind.note is not None and any(entry.new for entry in entries):
+            found.setdefault(kind.note, []).append(workload)
+    return [
+        f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {note}" for note, names in found.items()
+    ]
+
+
+def _template_fields(
+    owner: Manifest,
+    kind: str,
+    staying: Sequence[Target],
+    template_fields: Callable[[Manifest, str, Sequence[Target]], Mapping[str, str | None]],
+) -> dict[str, str | None]:
+    """The fields of each pod template for the pods that are made from it, at the owner's own paths."""
+    found = workload_kind(kind)
+    templates = found.templates(owner)
+    moving = [entry for entry in staying if entry.new]
+    name = f"{kind} {owner['metadata'].get('namespace', '')}/{owner['metadata']['name']}"
+    refusal = found.refusal(owner) if moving else None
+    if refusal is not None:
+        raise Refused(f"cannot change {name}: {refusal}")
+    roles = {template.role for template in templates}
+    lost = [entry.seat.pod_id for entry in moving if "" not in roles and entry.seat.role not in roles]
+    if lost:
+        raise Refused(f"cannot change {name}: it has no template of its own that {lost[0]} is made from")
+    fields: dict[str, str | None] = {}
+    for template in templates:
+        own = [entry for entry in staying if template.role in ("", entry.seat.role)]
+        if own:
+            said = template_fields(template.view(owner), kind, own)
+            fields.update({template.place(path): value for path, value in said.items()})
+    return fields
+
+
+def _scale_fields(
+    owner: Manifest, kind: str, staying: Sequence[Target], leaving: Sequence[Target], now: datetime
+) -> dict[str, str | None]:
     if not leaving:
         return {}
-    if kind == "Notebook":
-        return {f"metadata.annotations[{STOPPED_ANNOTATION}]": format_time(now)}
-    if kind == "Job":
-        if staying:
-            raise Refused(
-                f"cannot stop {leaving} pods of {owner['metadata']['name']}: a Job is suspended whole or not at all"
-            )
-        return {"spec.suspend": "true"}
-    replicas = int(field_of(owner, "spec.replicas") or "1")
-    return {"spec.replicas": str(max(0, replicas - leaving)) if staying else "0"}
+    holding = [entry for entry in staying if entry.after]
+    return workload_kind(kind).scale(
+        Scaling(
+            owner=owner,
+            staying=tuple(RolePod(name=entry.seat.pod, role=entry.seat.role) for entry in holding),
+            leaving=tuple(RolePod(name=entry.seat.pod, role=entry.seat.role) for entry in leaving),
+            others=len(staying) - len(holding),
+            now=now,
+        )
+    )
 
 
 def _pod_costs(leaving: Sequence[Target], recommendation: str) -> list[Change]:

@@ -19,6 +19,7 @@ from enforcer.backends.grant_template import Limits, TemplateStyle
 from enforcer.backends.hami import in_units, priority_text
 from enforcer.backends.hami_dialect import (
     CORE_POLICY_ENV,
+    DISABLE_CONTROL_ENV,
     PRIORITY_ENV,
     cards_of_register,
     memory_factor,
@@ -28,7 +29,8 @@ from enforcer.backends.hami_dialect import (
 from enforcer.backends.node_config import node_config_changes
 from enforcer.backends.stage import StageDraft, Target
 from enforcer.dialect import ObjectKey, SeatSlice, StandingCard
-from enforcer.manifest import Manifest, template_of
+from enforcer.kinds.register import pod_templates
+from enforcer.manifest import Manifest
 from enforcer.snapshot import Snapshot
 from enforcer.words import Words
 from fleet.capabilities import VOLCANO, Capabilities, CorePolicy
@@ -148,6 +150,7 @@ class VolcanoBackend:
                 container_fields=_container_fields,
                 annotations=self._annotations,
                 scheduler_name=SCHEDULER,
+                is_uncontrolled=_disables_control,
             ),
             check=_check,
             node_changes=_node_changes,
@@ -191,6 +194,11 @@ def _container_fields(example: Target) -> Mapping[str, str | None]:
     return fields
 
 
+def _disables_control(container: Manifest) -> bool:
+    """Whether its plugin leaves the library out: where the variable is there, whatever its value."""
+    return any(entry["name"] == DISABLE_CONTROL_ENV for entry in container.get("env") or ())
+
+
 def _priority_of(container: Manifest) -> str | None:
     return next(
         (
@@ -206,10 +214,11 @@ def _check(draft: StageDraft, snapshot: Snapshot) -> Sequence[str]:
     warnings = check_cards(draft, snapshot, VOLCANO, (CORE_MODE,))
     for workload in draft.targets:
         owner = snapshot.owners.get(workload)
-        annotations = {} if owner is None else template_of(owner).get("metadata", {}).get("annotations", {})
-        if GROUP_ANNOTATION in annotations:
+        templates = () if owner is None else pod_templates(owner)
+        named = [((template.body.get("metadata") or {}).get("annotations") or {}) for template in templates]
+        for found in [one for one in named if GROUP_ANNOTATION in one][:1]:
             warnings.append(
-                f"{workload} is scheduled as PodGroup {annotations[GROUP_ANNOTATION]}: a pod that is made anew waits "
+                f"{workload} is scheduled as PodGroup {found[GROUP_ANNOTATION]}: a pod that is made anew waits "
                 "until its minMember can be scheduled together"
             )
     return warnings

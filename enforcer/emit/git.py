@@ -11,20 +11,21 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from enforcer.emit.kustomize import COMPONENT_FILE, component_text, patch_file, patch_text
+from enforcer.emit.kustomize import COMPONENT_FILE, MADE_FILE, component_text, patch_file, patch_text
 from enforcer.emit.object_patch import ObjectPatch
 from fleet.errors import Misconfigured, Refused, Unavailable
 
 _SECONDS_MAX = 60.0
 
 
-def commit_branch(repository: Path, plan_id: str, patches: Sequence[ObjectPatch]) -> str:
+def commit_branch(repository: Path, plan_id: str, patches: Sequence[ObjectPatch], made: Sequence[str] = ()) -> str:
     """Make the branch.
 
     Args:
         repository: a Git repository with at least one commit.
         plan_id: plan; the branch is `gputide/<plan>`, the folder likewise.
         patches: what changes, in order.
+        made: objects of our own that must be there first, as YAML; they come with the first commit.
 
     Returns:
         Name of the branch.
@@ -44,7 +45,7 @@ def commit_branch(repository: Path, plan_id: str, patches: Sequence[ObjectPatch]
         _git(repository, "worktree", "add", "-q", "-b", branch, str(tree))
         is_made = False
         try:
-            _commit_all(tree, tree / "gputide" / plan_id, plan_id, patches)
+            _commit_all(tree, tree / "gputide" / plan_id, plan_id, patches, made)
             is_made = True
         finally:
             _git(repository, "worktree", "remove", "--force", str(tree))
@@ -54,10 +55,12 @@ def commit_branch(repository: Path, plan_id: str, patches: Sequence[ObjectPatch]
     return branch
 
 
-def _commit_all(tree: Path, folder: Path, plan_id: str, patches: Sequence[ObjectPatch]) -> None:
+def _commit_all(tree: Path, folder: Path, plan_id: str, patches: Sequence[ObjectPatch], made: Sequence[str]) -> None:
     if folder.exists():
         raise Refused(f"cannot make branch gputide/{plan_id}: what is there holds gputide/{plan_id} already")
     folder.mkdir(parents=True)
+    if made:
+        (folder / MADE_FILE).write_text("---\n".join(made), encoding="utf-8")
     written: list[tuple[str, ObjectPatch]] = []
     named = [(patch_file(number, patch), patch) for number, patch in enumerate(patches, 1)]
     for recommendation in dict.fromkeys(patch.recommendation for patch in patches):
@@ -65,7 +68,7 @@ def _commit_all(tree: Path, folder: Path, plan_id: str, patches: Sequence[Object
         for name, patch in own:
             (folder / name).write_text(patch_text(patch), encoding="utf-8")
         written = sorted([*written, *own], key=lambda entry: entry[0])
-        (folder / COMPONENT_FILE).write_text(component_text(written), encoding="utf-8")
+        (folder / COMPONENT_FILE).write_text(component_text(written, has_made=bool(made)), encoding="utf-8")
         title = f"gputide {recommendation or 'configuration'} of plan {plan_id}"
         objects = "\n".join(f"{patch.kind.kind} {patch.namespace}/{patch.name}" for _, patch in own)
         _git(tree, "add", "--all")

@@ -7,12 +7,17 @@ the way back depends on the values that the plan wrote. Every word that comes fr
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from enforcer.emit.object_patch import ObjectPatch
 from enforcer.kubernetes.json_patch import Operation
+
+_AMOUNT = re.compile(r"/resources/(limits|requests)/[^/]+$")
+_SUFFIXES = ("", "k", "M", "G", "T", "P", "E")
+"""Of thousands, as the API server writes them (kubernetes/apimachinery:pkg/api/resource/quantity.go)."""
 
 _HEAD = """#!/bin/sh
 # {what}
@@ -21,14 +26,16 @@ set -eu
 """
 
 
-def kubectl_files(plan_id: str, patches: Sequence[ObjectPatch]) -> Mapping[str, str]:
+def kubectl_files(plan_id: str, patches: Sequence[ObjectPatch], made: Sequence[str] = ()) -> Mapping[str, str]:
     """File name to text: `apply.sh` and `restore.sh`.
 
     Args:
         plan_id: plan.
         patches: what changes, in order.
+        made: objects of our own that must be there first, as YAML; they are left when the plan is taken back, for
+            nobody names them then.
     """
-    forward = [_command(patch) for patch in patches]
+    forward = [*map(_making, made), *(_command(patch) for patch in patches)]
     back = [_command(patch.backwards()) for patch in reversed(patches)]
     return {
         "apply.sh": _HEAD.format(what=f"Applies plan {plan_id}.") + "".join(forward),
@@ -48,9 +55,24 @@ def _tested(patch: ObjectPatch) -> list[Operation]:
     found: list[Operation] = []
     for operation in patch.operations:
         if operation["op"] != "add":
-            found.append({"op": "test", "path": operation["path"], "value": _value_at(patch.before, operation["path"])})
+            value = _as_served(_value_at(patch.before, operation["path"]), operation["path"])
+            found.append({"op": "test", "path": operation["path"], "value": value})
         found.append(operation)
     return found
+
+
+def _as_served(value: object, pointer: str) -> object:
+    """A value as the API server gives it back: it writes quantities in its own form, `4000` as `4k`."""
+    if isinstance(value, Mapping):
+        return {key: _as_served(inner, f"{pointer}/{key}") for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_as_served(inner, f"{pointer}/{number}") for number, inner in enumerate(value)]
+    if not isinstance(value, str) or not (value.isascii() and value.isdecimal()) or _AMOUNT.search(pointer) is None:
+        return value
+    amount, thousands = int(value), 0
+    while amount and amount % 1000 == 0 and thousands < len(_SUFFIXES) - 1:
+        amount, thousands = amount // 1000, thousands + 1
+    return f"{amount}{_SUFFIXES[thousands]}"
 
 
 def _value_at(manifest: Mapping[str, object], pointer: str) -> object:
@@ -68,7 +90,12 @@ def _command(patch: ObjectPatch) -> str:
     # Where only some fields are known, nobody knows which of their holders are there.
     kind, content = ("json", _operations(patch)) if patch.is_whole else ("merge", _merged(patch))
     words += [f"--type={kind}", "--field-manager=gputide", "--patch", json.dumps(content, separators=(",", ":"))]
-    return f"\n# {patch.recommendation}\n{shlex.join(words)}\n"
+    return f"\n# {patch.title}\n{shlex.join(words)}\n"
+
+
+def _making(manifest: str) -> str:
+    apply = "kubectl apply --server-side --field-manager=gputide --filename=-"
+    return f"\nprintf '%s\\n' {shlex.quote(manifest)} | {apply}\n"
 
 
 def _merged(patch: ObjectPatch) -> dict[str, Any]:

@@ -1,7 +1,10 @@
 """A plan as a Kustomize component: one patch per object, to be named in the `components` of the overlay it concerns.
 
 Built-in kinds get strategic merge patches, which find containers by their names; others JSON patches, as Kustomize
-knows nothing of their lists (kubernetes-sigs/kustomize:api/types/patch.go).
+knows nothing of their lists (kubernetes-sigs/kustomize:api/types/patch.go). A patch is for whatever its target selects,
+by regular expressions, and a target that selects nothing is no error there (kubernetes-sigs/kustomize:
+api/types/selector.go): so names are escaped, and manifests that name no namespace, as charts and bases often do, are
+selected as well.
 """
 
 from __future__ import annotations
@@ -14,48 +17,68 @@ import yaml
 from enforcer.emit.object_patch import ObjectPatch
 
 COMPONENT_FILE = "kustomization.yaml"
+MADE_FILE = "made.yaml"
+"""Objects of our own that patched ones name."""
+
+_UNNAMED = "default"
+"""What Kustomize takes for the namespace of a manifest that names none."""
+
+_WORDS_MAX = 200
+"""A file's name has at most 255 bytes, an object's alone may have 253."""
 
 
-def kustomize_files(patches: Sequence[ObjectPatch]) -> Mapping[str, str]:
+def kustomize_files(patches: Sequence[ObjectPatch], made: Sequence[str] = ()) -> Mapping[str, str]:
     """File name to text: `kustomization.yaml` and one file per object.
 
     Args:
         patches: what changes, in order; several of one object are applied one after the other.
+        made: objects of our own that must be there first, as YAML.
     """
     files = {patch_file(number, patch): patch_text(patch) for number, patch in enumerate(patches, 1)}
-    return {COMPONENT_FILE: component_text(list(zip(files, patches, strict=True))), **files}
+    component = component_text(list(zip(files, patches, strict=True)), has_made=bool(made))
+    return {COMPONENT_FILE: component, **({MADE_FILE: "---\n".join(made)} if made else {}), **files}
 
 
-def component_text(patches: Sequence[tuple[str, ObjectPatch]]) -> str:
+def component_text(patches: Sequence[tuple[str, ObjectPatch]], *, has_made: bool = False) -> str:
     """The component that names patches.
 
     Args:
         patches: file and patch, in order.
+        has_made: a file of objects that are made first stands beside it.
     """
     content = {
         "apiVersion": "kustomize.config.k8s.io/v1alpha1",
         "kind": "Component",
-        "patches": [{"path": name, "target": _target(patch)} for name, patch in patches],
+        **({"resources": [MADE_FILE]} if has_made else {}),
+        "patches": [
+            {"path": name, "target": _target(patch, [other for _, other in patches])} for name, patch in patches
+        ],
     }
     return yaml.safe_dump(content, sort_keys=False, width=120)
 
 
 def patch_file(number: int, patch: ObjectPatch) -> str:
     """Name of a patch's file: a number, for order, and what it concerns; made of letters that every system takes."""
-    words = (patch.kind.kind.lower(), patch.namespace or "cluster", patch.name)
-    return f"{number:03d}-{'-'.join(words)}.yaml"
+    words = "-".join((patch.kind.kind.lower(), patch.namespace or "cluster", patch.name))
+    return f"{number:03d}-{words[:_WORDS_MAX]}.yaml"
 
 
 def patch_text(patch: ObjectPatch) -> str:
     """One patch."""
     content: Any = patch.strategic_patch if patch.merges_by_name else patch.operations
-    return f"# {patch.recommendation}\n" + yaml.safe_dump(content, sort_keys=False, width=120)
+    return f"# {patch.title}\n" + yaml.safe_dump(content, sort_keys=False, width=120)
 
 
-def _target(patch: ObjectPatch) -> dict[str, str]:
-    target = {"version": patch.kind.versions[0], "kind": patch.kind.kind, "name": patch.name}
+def _target(patch: ObjectPatch, patches: Sequence[ObjectPatch]) -> dict[str, str]:
+    target = {"version": patch.kind.versions[0], "kind": patch.kind.kind, "name": patch.name.replace(".", "\\.")}
     if patch.kind.group:
         target["group"] = patch.kind.group
     if patch.namespace:
-        target["namespace"] = patch.namespace
+        # Where another namespace has one of the same name, nobody can tell whose a manifest without one is.
+        is_alone = all(other.namespace == patch.namespace for other in patches if _alike(other, patch))
+        target["namespace"] = f"({patch.namespace}|{_UNNAMED})" if is_alone else patch.namespace
     return target
+
+
+def _alike(one: ObjectPatch, other: ObjectPatch) -> bool:
+    return (one.kind, one.name) == (other.kind, other.name)

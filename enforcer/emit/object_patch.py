@@ -55,6 +55,11 @@ class ObjectPatch:
         return self.kind, self.namespace, self.name
 
     @property
+    def title(self) -> str:
+        """What for, in one line: it stands in comments of scripts."""
+        return " ".join(self.recommendation.split())
+
+    @property
     def merges_by_name(self) -> bool:
         """Whether tools know which lists of this kind are merged by name."""
         return self.kind.group in _BUILT_IN_GROUPS

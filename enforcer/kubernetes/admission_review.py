@@ -1,8 +1,8 @@
 """Answers the API server's question about a new pod: the seat that the plan keeps for it, as a patch.
 
 What is given is decided by `enforcer.admission`; here stands what it must know of a real cluster: who else belongs to
-the workload, also those that were answered a moment ago and are not there yet. A pod is never held up: where something
-can't be read, it passes as it is, with a warning for whoever made it.
+the workload, also those that were answered a moment ago and are not there yet, by this process or by another replica.
+A pod is never held up: where something can't be read, it passes as it is, with a warning for whoever made it.
 
 Source: kubernetes/api:admission/v1 (AdmissionReview),
 kubernetes/website:content/en/docs/reference/access-authn-authz/extensible-admission-controllers.md.
@@ -16,11 +16,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from enforcer.admission import CARDS_ANNOTATION, SEAT_ANNOTATION, SEATS_ANNOTATION, Sibling, admit
-from enforcer.backends.hami_dialect import HAMI_DIALECT
+from enforcer.admission import CARDS_ANNOTATION, SEAT_ANNOTATION, SEATS_ANNOTATION, Sibling, admit, parse_seats
+from enforcer.backends.hami_dialect import HAMI_DIALECT, USE_CARD_ANNOTATION
 from enforcer.cluster import ClusterReader
+from enforcer.dialect import Dialect
 from enforcer.kubernetes.json_patch import differences
 from enforcer.manifest import Manifest
 from enforcer.ownership import controller_of, workload_of_pod
@@ -35,6 +36,19 @@ NOTEBOOK_LABEL = "notebook-name"
 
 _PLANNED = (SEATS_ANNOTATION, CARDS_ANNOTATION)
 _OVER = ("Succeeded", "Failed")
+
+
+class SeatNotes(Protocol):
+    """What all replicas of the admission know of seats that were given a moment ago."""
+
+    def take(self, workload: WorkloadId, seat: str, seconds: float) -> bool:
+        """Note that a seat is given; False where somebody noted it less than `seconds` ago.
+
+        Raises:
+            Misconfigured: a right is missing.
+            Unavailable: nobody can be asked.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +72,22 @@ class PodAdmission:
     Args:
         reader: the cluster.
         clock: monotonic seconds.
+        dialect: the words by which pods tell their cards.
+        notes: what other replicas have given; None where this is the only one.
     """
 
-    def __init__(self, reader: ClusterReader, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        reader: ClusterReader,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        dialect: Dialect = HAMI_DIALECT,
+        notes: SeatNotes | None = None,
+    ) -> None:
         self._reader = reader
         self._clock = clock
+        self._dialect = dialect
+        self._notes = notes
         self._lock = threading.Lock()
         self._given: dict[WorkloadId, list[_Given]] = {}
 
@@ -76,13 +101,15 @@ class PodAdmission:
             request = review["request"]
             uid, namespace, pod = str(request["uid"]), str(request["namespace"]), request["object"]
             is_dry = request.get("dryRun") is True
+            # A pod's containers can't be changed once it is there, so a patch would only get in somebody's way.
+            is_made = request.get("operation", "CREATE") == "CREATE" and not request.get("subResource")
             metadata = pod["metadata"]
             named = {**pod, "metadata": {**metadata, "namespace": namespace, "name": metadata.get("name") or ""}}
         except (LookupError, TypeError, AttributeError) as exc:
             raise Corrupt(f"cannot answer an admission review: {exc!r}") from exc
         answer: Manifest = {"uid": uid, "allowed": True}
         try:
-            patch = differences("", pod, self._seated(named, metadata, is_dry=is_dry))
+            patch = differences("", pod, self._seated(named, metadata, is_dry=is_dry)) if is_made else []
         except GputideError as exc:
             answer["warnings"] = [f"gputide: the pod keeps to no planned seat: {str(exc)[:200]}"]
         except (LookupError, TypeError, AttributeError, ValueError) as exc:
@@ -102,15 +129,38 @@ class PodAdmission:
         # One after the other: two that look at the same moment would take the same seat.
         with self._lock:
             there, unseen = self._siblings(planned, workload)
-            admitted = admit(planned, [*there, *unseen])
+            admitted = self._admitted(planned, workload, [*there, *unseen], is_dry=is_dry)
             is_without = SEATS_ANNOTATION in annotations and SEAT_ANNOTATION not in admitted["metadata"]["annotations"]
             if unseen and is_without:
                 # More seats were given than pods came: creations failed, and are tried again.
-                self._given.pop(workload, None)
-                admitted = admit(planned, there)
+                if not is_dry:
+                    self._given.pop(workload, None)
+                own = frozenset(given.seat for given in unseen)
+                admitted = self._admitted(planned, workload, there, is_dry=is_dry, own=own)
             if not is_dry:
-                self._remember(admitted, workload)
+                self._remember(admitted, workload, _choice_of(annotations))
         return {**admitted, "metadata": {**metadata, "annotations": admitted["metadata"]["annotations"]}}
+
+    def _admitted(
+        self,
+        pod: Manifest,
+        workload: WorkloadId,
+        siblings: list[Sibling],
+        *,
+        is_dry: bool,
+        own: frozenset[str | None] = frozenset(),
+    ) -> Manifest:
+        """The pod in a seat that no other replica has just given; those that this one gave itself are `own`."""
+        elsewhere: list[Sibling] = []
+        while True:
+            admitted = admit(pod, [*siblings, *elsewhere])
+            seat = admitted["metadata"].get("annotations", {}).get(SEAT_ANNOTATION)
+            if seat is None or is_dry or self._notes is None or seat in own:
+                return admitted
+            is_offered_again = any(sibling.seat == seat for sibling in elsewhere)
+            if is_offered_again or self._notes.take(workload, seat, UNSEEN_SECONDS_MAX):
+                return admitted
+            elsewhere.append(Sibling(name="", seat=seat, cards=()))
 
     def _with_seats_of_owner(self, pod: Manifest) -> Manifest:
         """A Job's template can't be changed, a Notebook's has no annotations: there the seats stand on the owner."""
@@ -135,7 +185,7 @@ class PodAdmission:
     def _siblings(self, pod: Manifest, workload: WorkloadId) -> tuple[list[Sibling], list[Sibling]]:
         """Who else of the workload is there, and who was given a seat and is not there yet."""
         found = [
-            _sibling(other)
+            _sibling(other, self._dialect)
             for other in self._reader.list_objects("Pod", pod["metadata"]["namespace"])
             if _is_there(other) and workload_of_pod(other, {}) == workload
         ]
@@ -150,10 +200,10 @@ class PodAdmission:
             self._given[workload] = unseen
         return found, [Sibling(name="", seat=given.seat, cards=given.cards) for given in unseen]
 
-    def _remember(self, admitted: Manifest, workload: WorkloadId) -> None:
-        sibling = _sibling(admitted)
-        cards = tuple(part.strip() for part in _use_cards(admitted).split(",") if part.strip())
-        given = _Given(seat=sibling.seat, cards=cards, at=self._clock())
+    def _remember(self, admitted: Manifest, workload: WorkloadId, choice: str) -> None:
+        annotations = admitted["metadata"].get("annotations") or {}
+        cards = tuple(part.strip() for part in str(annotations.get(choice, "")).split(",") if part.strip())
+        given = _Given(seat=annotations.get(SEAT_ANNOTATION), cards=cards, at=self._clock())
         self._given.setdefault(workload, []).append(given)
 
     def _is_fresh(self, given: list[_Given]) -> bool:
@@ -171,18 +221,20 @@ def _is_there(pod: Manifest) -> bool:
     return "deletionTimestamp" not in pod["metadata"] and pod.get("status", {}).get("phase") not in _OVER
 
 
-def _sibling(pod: Manifest) -> Sibling:
+def _sibling(pod: Manifest, dialect: Dialect) -> Sibling:
     annotations = pod["metadata"].get("annotations") or {}
     try:
-        cards = tuple(part.card for part in HAMI_DIALECT.slices_of_pod(pod) if part.card is not None)
+        cards = tuple(part.card for part in dialect.slices_of_pod(pod) if part.card is not None)
     except (Corrupt, Refused):
         # Whatever a tenant wrote there is no place that it holds.
         cards = ()
     return Sibling(name=str(pod["metadata"]["name"]), seat=annotations.get(SEAT_ANNOTATION), cards=cards)
 
 
-def _use_cards(pod: Manifest) -> str:
-    return str((pod["metadata"].get("annotations") or {}).get("nvidia.com/use-gpuuuid", ""))
+def _choice_of(annotations: Mapping[str, Any]) -> str:
+    """The annotation by which the seats of a plan choose cards."""
+    seats = parse_seats(annotations.get(SEATS_ANNOTATION, "{}")).values()
+    return next((seat.annotation for seat in seats), USE_CARD_ANNOTATION)
 
 
 def _wants_cards(pod: Manifest) -> bool:

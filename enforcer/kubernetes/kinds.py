@@ -1,12 +1,14 @@
 """Which kinds the enforcer may read and write, and how the API serves them; nothing else is ever asked for.
 
-A kind stands here once: where two groups use one word (`Job` of batch and of Volcano), it means the first named here.
+A kind stands here once: where two groups use one word (`Job` of batch and of Volcano), it means the first named here;
+`Service` is Knative's, for nothing is ever asked of the core's.
 Called by the reader and the writer.
 
 Sources: kubernetes/api (groups of the core), argoproj/argo-rollouts:pkg/apis/rollouts, kserve/kserve:pkg/apis/serving,
 kubernetes-sigs/lws:api/leaderworkerset, ray-project/kuberay:ray-operator/apis/ray,
 kubeflow/kubeflow:components/notebook-controller/api, kubeflow/trainer:pkg/apis/kubeflow.org (release 1.9) and
-pkg/apis/trainer, kedacore/keda:apis/keda, volcano-sh/apis:pkg/apis/scheduling, kubernetes-sigs/kueue:apis/kueue.
+pkg/apis/trainer, kubernetes-sigs/jobset:api/jobset, knative/serving:pkg/apis/serving, kedacore/keda:apis/keda,
+volcano-sh/apis:pkg/apis/scheduling, kubernetes-sigs/kueue:apis/kueue.
 """
 
 from __future__ import annotations
@@ -137,6 +139,10 @@ API_KINDS: Mapping[str, ApiKind] = {
         _custom("kubeflow.org", "v1", "JAXJob", "jaxjobs"),
         _custom("kubeflow.org", "v2beta1 v1", "MPIJob", "mpijobs"),
         _custom("trainer.kubeflow.org", "v1alpha1", "TrainJob", "trainjobs"),
+        _custom("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets"),
+        _custom("serving.knative.dev", "v1", "Revision", "revisions"),
+        _custom("serving.knative.dev", "v1", "Configuration", "configurations"),
+        _custom("serving.knative.dev", "v1", "Service", "services"),
         _custom("resource.k8s.io", _DRA_VERSIONS, "ResourceClaim", "resourceclaims"),
         _custom("resource.k8s.io", _DRA_VERSIONS, "ResourceClaimTemplate", "resourceclaimtemplates"),
         _custom("resource.k8s.io", _DRA_VERSIONS, "DeviceClass", "deviceclasses", is_namespaced=False),

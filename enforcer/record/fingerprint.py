@@ -17,7 +17,8 @@ from typing import Any
 
 from enforcer.admission import GRANT_RESOURCES, PLAN_ANNOTATION, PREVIOUS_ANNOTATION
 from enforcer.cluster import STOPPED_ANNOTATION
-from enforcer.manifest import Manifest, field_of, set_field, template_of
+from enforcer.kinds.register import is_template_field, pod_templates, workload_kind
+from enforcer.manifest import Manifest, field_of, set_field
 from enforcer.seat import CORE_POLICY_ENV, USE_CARD_ANNOTATION, USE_MODEL_ANNOTATION, WHOLE_CORE_PERCENT
 from enforcer.snapshot import Snapshot
 from fleet.errors import Corrupt
@@ -100,20 +101,28 @@ def fingerprint_from_json(content: bytes, *, name: str) -> Fingerprint:
 
 def _workload_print(workload: WorkloadId, snapshot: Snapshot) -> WorkloadPrint:
     owner = snapshot.owners[workload]
-    stopped = field_of(owner, f"metadata.annotations[{STOPPED_ANNOTATION}]")
-    scale = f"{field_of(owner, 'spec.replicas')} {field_of(owner, 'spec.suspend')} {stopped}"
+    scale = " ".join(str(field_of(owner, path)) for path in _scale_paths(owner))
     seats = [
         (seat.pod, part.container, part.card, _mib(part.core_percent, part.framebuffer_mib), part.core_percent)
         for seat in snapshot.pods.get(workload, ())
         for part in seat.slices
     ]
-    template = template_of(owner)
     limits = [
         (container.get("name"), sorted(_grants(container).items()))
-        for container in template.get("spec", {}).get("containers", ())
+        for template in pod_templates(owner)
+        for container in template.body.get("spec", {}).get("containers", ())
     ]
-    foreign = _pruned(_foreign(template_of(_before_us(owner))))
-    return WorkloadPrint(scale=scale, template=_sha256(foreign), grants=_sha256([seats, limits]))
+    foreign = [_pruned(_foreign(template.body)) for template in pod_templates(_before_us(owner))]
+    hashed = _sha256(foreign[0] if len(foreign) == 1 else foreign)
+    return WorkloadPrint(scale=scale, template=hashed, grants=_sha256([seats, limits]))
+
+
+def _scale_paths(owner: Manifest) -> tuple[str, ...]:
+    """Fields that say how many pods there are, and whether the owner is stopped."""
+    kind = workload_kind(str(owner["kind"]))
+    sizes = [size.path for size in kind.sizes(owner)]
+    usual = ("spec.replicas", "spec.suspend", f"metadata.annotations[{STOPPED_ANNOTATION}]")
+    return tuple(dict.fromkeys([*usual, *sizes, *([] if kind.stop_field is None else [kind.stop_field])]))
 
 
 def _before_us(owner: Manifest) -> Manifest:
@@ -126,7 +135,7 @@ def _before_us(owner: Manifest) -> Manifest:
         return owner
     restored = copy.deepcopy(owner)
     for path, value in previous.items():
-        if path.startswith("spec.template.") and (value is None or isinstance(value, str)):
+        if is_template_field(str(owner["kind"]), path) and (value is None or isinstance(value, str)):
             # A container that is gone since is a change that the hash will show.
             with contextlib.suppress(Corrupt, ValueError):
                 set_field(restored, path, value)

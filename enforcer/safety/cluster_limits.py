@@ -12,7 +12,8 @@ from decimal import Decimal
 from typing import Any
 
 from enforcer.cluster import ClusterReader
-from enforcer.manifest import Manifest, template_of
+from enforcer.kinds.register import pod_templates
+from enforcer.manifest import Manifest
 from enforcer.record.journal import ObjectIntent, StageRecord
 from enforcer.rollout.holding import rolls_by_itself
 from enforcer.seat import same_slices
@@ -60,8 +61,12 @@ def check_budgets(record: StageRecord, snapshot: Snapshot, reader: ClusterReader
     for namespace, workloads in sorted(evicted.items()):
         for budget in reader.list_objects("PodDisruptionBudget", namespace):
             for workload in dict.fromkeys(workloads):
-                labels = template_of(snapshot.owners[workload]).get("metadata", {}).get("labels", {})
-                if _is_selected(budget, labels) and _forbids_all(budget, len(snapshot.pods.get(workload, ()))):
+                labels = [
+                    (template.body.get("metadata") or {}).get("labels") or {}
+                    for template in pod_templates(snapshot.owners[workload])
+                ]
+                pods = len(snapshot.pods.get(workload, ()))
+                if any(_is_selected(budget, one) for one in labels) and _forbids_all(budget, pods):
                     name = budget["metadata"]["name"]
                     raise Refused(
                         f"cannot change {workload}: its pods must be evicted, and PodDisruptionBudget "

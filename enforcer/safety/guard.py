@@ -13,7 +13,8 @@ from decimal import Decimal
 from pathlib import Path
 
 from enforcer.cluster import ClusterReader
-from enforcer.manifest import Manifest, field_of, template_of
+from enforcer.kinds.register import pod_templates, trouble_of
+from enforcer.manifest import Manifest, field_of
 from enforcer.record.fingerprint import Fingerprint, fingerprint_of, is_of_plan
 from enforcer.record.journal import RunRecord, StageRecord
 from enforcer.record.plan_store import Approval
@@ -108,19 +109,13 @@ class Guard:
             Refused: edited, expired, made from too little or too old a history, too large, not at this hour, unknown
                 stages, or stages that too few people approved.
         """
-        sealed = seal_plan(plan)
-        if sealed.plan_id != plan.plan_id:
-            raise Refused(f"cannot apply plan {plan.plan_id}: it was edited, its content is {sealed.plan_id}")
+        _check_seal(plan)
         if now >= plan.expires_at:
             raise Refused(
                 f"cannot apply plan {plan.plan_id}: it expired at {format_time(plan.expires_at)} and it is "
                 f"{format_time(now)}; make a new one with `gputide recommend` (setting plan.expires_seconds)"
             )
-        if plan.history.coverage_ratio < self._policy.coverage_ratio_min:
-            raise Refused(
-                f"cannot apply plan {plan.plan_id}: its history has coverage {plan.history.coverage_ratio:.3f}, below "
-                f"guard.history_coverage_min={self._policy.coverage_ratio_min}"
-            )
+        self._check_coverage(plan)
         age = now - plan.history.until
         if age > self._policy.history_age_max:
             raise Refused(
@@ -137,6 +132,40 @@ class Guard:
         freed = sum(known[stage].cards_freed for stage in set(stages))
         self._check_approvals(plan, stages, list(approvals), freed)
         self._check_size(plan, stages, freed)
+
+    def check_schedule(self, plan: Plan, approvals: Iterable[Approval], now: datetime) -> None:
+        """Refuse to begin a night by a plan, for what the plan is.
+
+        A schedule is followed for weeks: it outlives the plan's date of expiry (`tide.plan_age_days_max` bounds it),
+        and its own hours and holidays stand for those of the change window. What it frees it gives back by morning, so
+        no saving limit binds it; the limit on cards does.
+
+        Args:
+            plan: the plan.
+            approvals: who approved which of its stages.
+            now: the moment, UTC.
+
+        Raises:
+            Refused: edited, made from too little history, too large, or its tide was approved by too few.
+        """
+        _check_seal(plan)
+        self._check_coverage(plan)
+        tides = {entry.id for entry in plan.recommendations if entry.kind is RecommendationKind.TIDE}
+        stages = [entry.stage for entry in plan.stages if tides & set(entry.recommendations)]
+        freed = len({card for entry in plan.schedule for card in entry.frees})
+        self._check_approvals(plan, stages, list(approvals), freed)
+        if self._policy.cards_max is not None and freed > self._policy.cards_max:
+            raise Refused(
+                f"cannot begin a night by plan {plan.plan_id} at {format_time(now)}: it frees {freed} cards at once, "
+                f"limit guard.cards_per_apply_max={self._policy.cards_max}"
+            )
+
+    def _check_coverage(self, plan: Plan) -> None:
+        if plan.history.coverage_ratio < self._policy.coverage_ratio_min:
+            raise Refused(
+                f"cannot apply plan {plan.plan_id}: its history has coverage {plan.history.coverage_ratio:.3f}, below "
+                f"guard.history_coverage_min={self._policy.coverage_ratio_min}"
+            )
 
     def _check_approvals(
         self, plan: Plan, stages: Sequence[int], approvals: Sequence[Approval | int], freed: int
@@ -221,6 +250,12 @@ class Guard:
         check_budgets(record, snapshot, reader)
 
 
+def _check_seal(plan: Plan) -> None:
+    sealed = seal_plan(plan)
+    if sealed.plan_id != plan.plan_id:
+        raise Refused(f"cannot apply plan {plan.plan_id}: it was edited, its content is {sealed.plan_id}")
+
+
 def workloads_of(plan: Plan, stages: Sequence[int]) -> tuple[WorkloadId, ...]:
     """Workloads that these stages change, in the order of the plan."""
     recommendations = {entry.id: entry for entry in plan.recommendations}
@@ -259,9 +294,16 @@ def _check_neighbours(plan: Plan, workloads: Sequence[WorkloadId], snapshot: Sna
         owners = {part.workload for part in card.slices}
         if len(owners) < 2 or chosen.isdisjoint(owners):
             continue
+        walled = {
+            name
+            for name in owners
+            if (owner := snapshot.owners.get(name)) is not None and _wish(owner, ISOLATION_LABEL) == "hard"
+        }
+        if walled == owners and len({part.namespace for part in card.slices}) == 1:
+            # Neighbours of one namespace that all want it; where nothing would keep them apart the backend refuses.
+            continue
         for workload in sorted(owners):
-            owner = snapshot.owners.get(workload)
-            if owner is not None and _wish(owner, ISOLATION_LABEL) == "hard":
+            if workload in walled:
                 others = ", ".join(sorted(owners - {workload})[:_NAMED_MAX])
                 raise Refused(
                     f"cannot apply plan {plan.plan_id}: {workload} has {ISOLATION_LABEL}=hard and would share card "
@@ -291,10 +333,10 @@ def _closed(window: ChangeWindow, now: datetime) -> str:
 
 
 def _wish(owner: Manifest, key: str) -> str | None:
-    template = template_of(owner).get("metadata", {})
-    for holder in (owner["metadata"], template):
+    templates = [template.body.get("metadata") or {} for template in pod_templates(owner)]
+    for holder in (owner["metadata"], *templates):
         for part in ("annotations", "labels"):
-            value = holder.get(part, {}).get(key)
+            value = (holder.get(part) or {}).get(key)
             if value is not None:
                 return str(value)
     return None
@@ -305,6 +347,9 @@ def _check_rollouts(workloads: Iterable[WorkloadId], snapshot: Snapshot) -> None
         owner = snapshot.owners[workload]
         if not is_rolled_out(owner):
             raise Refused(f"cannot change {workload}: a rollout of its own is in progress")
+        trouble = trouble_of(owner)
+        if trouble is not None:
+            raise Refused(f"cannot change {workload}: {trouble}")
         if owner.get("spec", {}).get("paused") is True:
             raise Refused(f"cannot change {workload}: it is paused (spec.paused=true); resume it first")
         partition = field_of(owner, "spec.updateStrategy.rollingUpdate.partition")

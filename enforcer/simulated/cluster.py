@@ -17,12 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from enforcer.backends.hami_dialect import DEVICE_CONFIG
-from enforcer.cluster import STOPPED_ANNOTATION, FieldChange, identity
+from enforcer.cluster import FieldChange, identity
+from enforcer.kinds.register import WORKLOAD_KINDS, workload_kind
 from enforcer.manifest import Manifest, set_field
-from enforcer.simulated.controllers import ROLLING_KINDS, Controllers
+from enforcer.simulated.controllers import Controllers
 from enforcer.simulated.disruption import budget_allows
+from enforcer.simulated.loose_pods import LoosePods
 from enforcer.simulated.nodes import node_manifests, patch_node
 from enforcer.simulated.owner_status import owner_status
+from enforcer.simulated.pod_making import ROLLING_KINDS
 from enforcer.simulated.seats import SeatState, SimulatedSeat, read_seats
 from enforcer.simulated.store import PodRow, SimulatedStore
 from enforcer.simulated.trace import TraceFollower
@@ -88,6 +91,7 @@ class SimulatedCluster:
     def __init__(self, path: Path, *, with_admission: bool = True, faults: Faults | None = None) -> None:
         self._store = SimulatedStore(path, HAMI.slices_per_card_max)
         self._controllers = Controllers(self._store, with_admission=with_admission)
+        self._loose = LoosePods(self._store, self._controllers)
         self._follower = TraceFollower(self._store, self._controllers)
         self._faults = faults or Faults()
         self._seats: tuple[SimulatedSeat, ...] = ()
@@ -191,15 +195,15 @@ class SimulatedCluster:
             if found is None:
                 raise Refused(f"cannot start {workload}: it is gone")
             body = found[1]
-            body["metadata"].setdefault("annotations", {}).pop(STOPPED_ANNOTATION, None)
-            if body["spec"].get("suspend"):
-                body["spec"]["suspend"] = False
-            if "replicas" in body["spec"]:
-                roster = self._store.rows(
-                    "SELECT count(*) FROM roster WHERE namespace=? AND owner_kind=? AND owner_name=?",
-                    namespace, kind, name,
-                )  # fmt: skip
-                body["spec"]["replicas"] = int(roster[0][0])
+            what = workload_kind(kind)
+            if what.stop_field is not None:
+                set_field(body, what.stop_field, "false" if what.stop_field.endswith(".suspend") else None)
+            roster = self._store.rows(
+                "SELECT count(*) FROM roster WHERE namespace=? AND owner_kind=? AND owner_name=?",
+                namespace, kind, name,
+            )  # fmt: skip
+            for size in what.sizes(body)[-1:]:
+                set_field(body, size.path, str(roster[0][0]))
             self._store.put_object(body)
             self._controllers.reconcile(body)
 
@@ -267,14 +271,16 @@ class SimulatedCluster:
             for change in fields:
                 set_field(body, change.field, change.value)
             if kind == "Pod":
-                return str(self._put_pod_body(namespace, name, body))
+                version = self._put_pod_body(namespace, name, body)
+                self._loose.adopt(namespace, name)
+                return str(version)
             if json.dumps(body.get("spec"), sort_keys=True) != spec_before:
                 refuse_invalid(body)
                 body["metadata"]["generation"] = int(body["metadata"].get("generation", 1)) + 1
             version = self._store.put_object(body)
             if (kind, namespace, name) == DEVICE_CONFIG:
                 self._register(body)
-            elif "template" in body.get("spec", {}):
+            elif kind in WORKLOAD_KINDS:
                 self._controllers.reconcile(body)
             return str(version)
 
@@ -289,7 +295,7 @@ class SimulatedCluster:
                 owner = self._store.object_body(row.owner_kind, namespace, row.owner_name)
                 if owner is not None:
                     self._controllers.remake(owner[1], row)
-                    if "template" in owner[1].get("spec", {}):
+                    if row.owner_kind in WORKLOAD_KINDS:
                         self._controllers.reconcile(owner[1])
                 self._controllers.retry_pending()
         return True
@@ -347,7 +353,11 @@ class SimulatedCluster:
         self._misbehave(kind, namespace, name)
         if self.get(kind, namespace, name) is not None:
             return False
-        self.create(copy.deepcopy(manifest))
+        if kind == "Pod":
+            with self._rolling():
+                self._loose.make(copy.deepcopy(manifest))
+        else:
+            self.create(copy.deepcopy(manifest))
         return True
 
     # --- inside ---
@@ -368,7 +378,7 @@ class SimulatedCluster:
     def _shown(self, body: Manifest, version: int) -> Manifest:
         """An object as the API server gives it: with its version, and what its controller says of it."""
         body["metadata"]["resourceVersion"] = str(version)
-        if body["kind"] in ROLLING_KINDS or body["kind"] == "ReplicaSet":
+        if body["kind"] in (*ROLLING_KINDS, "RayCluster", "ReplicaSet"):
             body["status"] = owner_status(body, self._controllers, self._store)
         return body
 

@@ -13,14 +13,16 @@ from dataclasses import replace
 from typing import Any
 
 from enforcer.admission import CARDS_ANNOTATION, SEAT_ANNOTATION, SEATS_ANNOTATION, Sibling, admit
-from enforcer.cluster import DELETION_COST_ANNOTATION, STOPPED_ANNOTATION
-from enforcer.manifest import Manifest, template_of
-from enforcer.seat import WHOLE_CORE_PERCENT
+from enforcer.cluster import DELETION_COST_ANNOTATION
+from enforcer.manifest import Manifest, field_of
 from enforcer.simulated.hami_scheduler import Allocation, CardBook, Unplaced, place
 from enforcer.simulated.hami_webhook import PodAsk, ask_of, mutate
+from enforcer.simulated.kind_specs import WORKERS, desired_pods, rolling_spec, template_of_trace
 from enforcer.simulated.nodes import cordoned_cards
+from enforcer.simulated.pod_making import REVISION_KINDS, ROLLING_KINDS, bound, labelled, pod_of, reference_to
 from enforcer.simulated.revisions import (
     HASH_LABEL,
+    HASH_LABELS,
     NAME_KEEPING,
     REVISION_LABEL,
     pod_name,
@@ -28,10 +30,9 @@ from enforcer.simulated.revisions import (
     revision_name,
     revision_of,
 )
-from enforcer.simulated.rolling import RollingPod, RollingStep, daemon_step, deployment_step, stateful_step
-from enforcer.simulated.store import Books, PodRow, SimulatedStore
+from enforcer.simulated.rolling import RollingPod, RollingStep, daemon_step, deployment_step, group_step, stateful_step
+from enforcer.simulated.store import PodRow, SimulatedStore
 from fleet.errors import Refused
-from fleet.grammar import DEVICES_ALLOCATED_ANNOTATION, VGPU_NODE_ANNOTATION, DeviceGrant, render_devices_allocated
 
 START_SECONDS = 20.0
 """How long a pod needs from its placement until it is ready."""
@@ -39,12 +40,9 @@ START_SECONDS = 20.0
 _EVENTS_MAX = 100_000
 """Steps of rolls in one pause beyond which the controllers go in circles."""
 
-ROLLING_KINDS = ("DaemonSet", "Deployment", "StatefulSet")
-"""Kinds whose pods follow a changed template without being evicted."""
+_TO_DELETE = f"spec.workerGroupSpecs[{WORKERS}].scaleStrategy.workersToDelete"
 
 _PLANNED = frozenset({CARDS_ANNOTATION, SEATS_ANNOTATION})
-
-_REVISION_KINDS = {"Deployment": "ReplicaSet", "StatefulSet": "ControllerRevision", "DaemonSet": "ControllerRevision"}
 
 
 class Controllers:
@@ -64,7 +62,7 @@ class Controllers:
     def reconcile(self, owner: Manifest) -> None:
         """Make, end and roll pods until an owner has what it wants, or has to wait for one of them."""
         kind, namespace, name = owner["kind"], owner["metadata"]["namespace"], owner["metadata"]["name"]
-        revision = revision_of(template_of(owner))
+        revision = revision_of(template_of_trace(owner))
         is_paused = bool(owner.get("spec", {}).get("paused"))
         if not is_paused:
             self.keep_revision(owner, revision)
@@ -79,7 +77,7 @@ class Controllers:
                 if pod.name in step.drop:
                     self._store.drop_pod(pod)
                     has_dropped = True
-            own = self._template_before(owner, pods) if is_paused else (template_of(owner), revision)
+            own = self._template_before(owner, pods) if is_paused else (template_of_trace(owner), revision)
             if not self._make_missing(owner, step.make, *own) and not step.drop:
                 break
         if has_dropped:
@@ -114,17 +112,34 @@ class Controllers:
         homes = self._homes(metadata["namespace"], evicted.plays)
         if len(left) >= self._wanted(owner) or homes is None:
             return
-        template, revision = template_of(owner), revision_of(template_of(owner))
-        keeps_old = kind == "Deployment" or (kind == "StatefulSet" and _is_below_partition(owner, evicted.name))
+        template: Mapping[str, Any] = template_of_trace(owner)
+        revision = revision_of(template)
+        keeps_old = REVISION_KINDS.get(kind) == "ReplicaSet" or _is_below_partition(owner, evicted.name)
         if keeps_old and evicted.revision != revision:
             template, revision = self._template_of_revision(owner, evicted.revision) or (template, revision)
         self._make(owner, evicted.plays, homes, template, revision)
 
     def begin_pod(self, owner: Manifest, name: str, homes: Sequence[str]) -> None:
         """Make a pod that a user of the trace runs, under its own name, ready at once."""
-        revision = revision_of(template_of(owner))
+        revision = revision_of(template_of_trace(owner))
         self.keep_revision(owner, revision)
-        self._make(owner, name, homes, template_of(owner), revision, name=name)
+        self._make(owner, name, homes, template_of_trace(owner), revision, name=name)
+
+    def enter(self, row: PodRow, ask: PodAsk, homes: Sequence[str]) -> None:
+        """Place a new pod and keep it, pending where no card has room.
+
+        Args:
+            row: the pod, without a node.
+            ask: what it asks for.
+            homes: cards that it takes if it may and they have the room.
+        """
+        store = self._store
+        placed = self._place(ask, homes)
+        if isinstance(placed, Unplaced):
+            store.put_pod(replace(row, reason=placed.reason), ())
+            store.record_event("Pod", row.namespace, row.name, "FailedScheduling", placed.reason)
+        else:
+            store.put_pod(bound(row, placed, store.books()), placed)
 
     def pods_of(self, kind: str, namespace: str, name: str) -> list[PodRow]:
         """Pods of one owner, by name."""
@@ -133,7 +148,7 @@ class Controllers:
     def rolling_pods(self, owner: Manifest, pods: Sequence[PodRow]) -> list[RollingPod]:
         """What an owner's controller knows of its pods."""
         now_ms = self._store.number("clock_ms")
-        revision = revision_of(template_of(owner))
+        revision = revision_of(template_of_trace(owner))
         found = []
         for pod in pods:
             wait_ms = 1000 * self._least_ready_seconds(owner, pod.revision)
@@ -152,7 +167,7 @@ class Controllers:
 
     def keep_revision(self, owner: Manifest, revision: str) -> None:
         """Keep the ReplicaSet, or the ControllerRevision, of an owner's template."""
-        kind, metadata = _REVISION_KINDS.get(owner["kind"]), owner["metadata"]
+        kind, metadata = REVISION_KINDS.get(owner["kind"]), owner["metadata"]
         if kind is None:
             return
         name = revision_name(metadata["name"], revision)
@@ -160,7 +175,13 @@ class Controllers:
         seconds = owner["spec"].get("minReadySeconds", 0)
         if found is not None and found[1]["spec"].get("minReadySeconds", 0) == seconds:
             return
-        label = HASH_LABEL if kind == "ReplicaSet" else REVISION_LABEL
+        label = HASH_LABELS.get(owner["kind"], HASH_LABEL) if kind == "ReplicaSet" else REVISION_LABEL
+        spec = {"template": template_of_trace(owner), "minReadySeconds": seconds}
+        if kind == "ReplicaSet":
+            spec |= {
+                "template": labelled(template_of_trace(owner), label, revision),
+                "selector": {"matchLabels": {label: revision}},
+            }
         self._store.put_object(
             {
                 "apiVersion": "apps/v1",
@@ -169,9 +190,9 @@ class Controllers:
                     "namespace": metadata["namespace"],
                     "name": name,
                     "labels": {label: revision},
-                    "ownerReferences": [_reference(owner)],
+                    "ownerReferences": [reference_to(owner)],
                 },
-                "spec": {"template": template_of(owner), "minReadySeconds": seconds},
+                "spec": spec,
             }
         )
 
@@ -186,16 +207,18 @@ class Controllers:
         return int(roster[0][0]) if desired is None else min(desired, int(roster[0][0]))
 
     def _step(self, owner: Manifest, wanted: int, pods: Sequence[PodRow], revision: str) -> RollingStep:
-        kind, spec = owner["kind"], owner.get("spec", {})
+        kind, spec = owner["kind"], rolling_spec(owner)
         known = self.rolling_pods(owner, pods)
-        if kind == "Deployment":
+        if kind in ("Deployment", "InferenceService", "RayService", "Rollout"):
             return deployment_step(spec, wanted, known)
-        if kind == "StatefulSet":
+        if kind in ("LeaderWorkerSet", "StatefulSet"):
             order = {pod.name: pod for pod in known}
-            return stateful_step(spec, wanted, [order[name] for name in sorted(order, key=_ordinal)])
+            step = stateful_step if kind == "StatefulSet" else group_step
+            return step(spec, wanted, [order[name] for name in sorted(order, key=_ordinal)])
         if kind == "DaemonSet":
             return daemon_step(spec, wanted, known)
-        going = sorted(known, key=lambda pod: pod.going)
+        named = json.loads(field_of(owner, _TO_DELETE) or "[]") if kind == "RayCluster" else []
+        going = sorted(known, key=lambda pod: (pod.name not in named, pod.going))
         excess = len(known) - wanted
         return RollingStep(drop=tuple(pod.name for pod in going[: max(0, excess)]), make=-excess)
 
@@ -220,7 +243,7 @@ class Controllers:
 
     def _least_ready_seconds(self, owner: Manifest, revision: str) -> int:
         """How long a pod must be ready to count; a ReplicaSet that is rolled away keeps what it was made with."""
-        if owner["kind"] == "Deployment":
+        if REVISION_KINDS.get(owner["kind"]) == "ReplicaSet":
             namespace, name = owner["metadata"]["namespace"], owner["metadata"]["name"]
             found = self._store.object_body("ReplicaSet", namespace, revision_name(name, revision))
             return 0 if found is None else int(found[1]["spec"].get("minReadySeconds", 0))
@@ -228,7 +251,7 @@ class Controllers:
 
     def _template_of_revision(self, owner: Manifest, revision: str) -> tuple[Mapping[str, Any], str] | None:
         metadata = owner["metadata"]
-        kind = _REVISION_KINDS[owner["kind"]]
+        kind = REVISION_KINDS[owner["kind"]]
         found = self._store.object_body(kind, metadata["namespace"], revision_name(metadata["name"], revision))
         return None if found is None else (found[1]["spec"]["template"], revision)
 
@@ -236,7 +259,7 @@ class Controllers:
         """What a paused Deployment makes its pods from: the revision that most of them have."""
         counted = sorted({pod.revision for pod in pods}, key=lambda name: sum(pod.revision != name for pod in pods))
         found = self._template_of_revision(owner, counted[0]) if counted else None
-        return found or (template_of(owner), revision_of(template_of(owner)))
+        return found or (template_of_trace(owner), revision_of(template_of_trace(owner)))
 
     def _make_missing(self, owner: Manifest, count: int, template: Mapping[str, Any], revision: str) -> int:
         """Make up to `count` pods for those of the trace that nobody plays, then for those that are rolled away."""
@@ -284,7 +307,7 @@ class Controllers:
         is_begun = name is not None
         if name is None:
             name = self._name(owner, plays, revision)
-        pod = _pod_of(owner, name, template, revision)
+        pod = pod_of(owner, name, template, revision)
         pod["metadata"]["uid"] = pod_uid(namespace, name, store.number("version"))
         if self._with_admission and not _PLANNED.isdisjoint(pod["metadata"]["annotations"]):
             pod = admit(pod, self._siblings(owner, name))
@@ -296,7 +319,6 @@ class Controllers:
             return False
         ask = ask_of(pod)
         now_ms = store.number("clock_ms")
-        placed = self._place(ask, homes)
         plays_id = f"{namespace}/{plays}"
         is_oom = not is_begun and plays_id in self.out_of_memory
         started = now_ms if is_begun else now_ms + round(START_SECONDS * 1000)
@@ -310,18 +332,14 @@ class Controllers:
             ready_ms=None if not is_begun and plays_id in self.never_ready else started,
             restarts=1 if is_oom else 0,
             is_oom=is_oom,
-            reason=placed.reason if isinstance(placed, Unplaced) else None,
+            reason=None,
             cpu_cores=ask.cpu_cores,
             memory_bytes=ask.memory_bytes,
             body=pod,
             plays=plays,
             revision=revision,
         )
-        if isinstance(placed, Unplaced):
-            store.put_pod(row, ())
-            store.record_event("Pod", namespace, name, "FailedScheduling", placed.reason)
-        else:
-            store.put_pod(_bound(row, placed, store.books()), placed)
+        self.enter(row, ask, homes)
         return True
 
     def _name(self, owner: Manifest, plays: str, revision: str) -> str:
@@ -331,7 +349,8 @@ class Controllers:
         found = self._store.rows("SELECT remade FROM roster WHERE namespace=? AND pod=?", namespace, plays)
         number = int(found[0][0]) if found else 0
         self._store.write("UPDATE roster SET remade=? WHERE namespace=? AND pod=?", [(number + 1, namespace, plays)])
-        maker = revision_name(owner_name, revision) if owner["kind"] == "Deployment" else owner_name
+        by_set = REVISION_KINDS.get(owner["kind"]) == "ReplicaSet"
+        maker = revision_name(owner_name, revision) if by_set else owner_name
         return pod_name(maker, plays, number)
 
     def retry_pending(self) -> None:
@@ -344,7 +363,7 @@ class Controllers:
                 continue
             ready = None if pod.ready_ms is None else now_ms + round(START_SECONDS * 1000)
             store.drop_pod(pod)
-            store.put_pod(_bound(pod, placed, store.books(), ready_ms=ready), placed)
+            store.put_pod(bound(pod, placed, store.books(), ready_ms=ready), placed)
 
     def _place(self, ask: PodAsk, homes: Sequence[str]) -> tuple[Allocation, ...] | Unplaced:
         books = self._store.books()
@@ -373,79 +392,6 @@ class Controllers:
         return found
 
 
-def desired_pods(owner: Manifest) -> int | None:
-    """How many pods an owner wants; None where it wants all that its users run."""
-    spec = owner.get("spec", {})
-    if STOPPED_ANNOTATION in owner["metadata"].get("annotations", {}) or spec.get("suspend") is True:
-        return 0
-    found: Any = spec.get("replicas")
-    return None if found is None else int(found)
-
-
-def _pod_of(owner: Manifest, name: str, template: Mapping[str, Any], revision: str) -> Manifest:
-    metadata = template.get("metadata", {})
-    annotations = dict(metadata.get("annotations", {}))
-    # A Job's template can't be changed, so its seats stand on the Job itself, where an admission webhook looks them up.
-    own_seats = owner["metadata"].get("annotations", {}).get(SEATS_ANNOTATION)
-    if own_seats is not None:
-        annotations[SEATS_ANNOTATION] = own_seats
-    labels = dict(metadata.get("labels", {}))
-    reference = _reference(owner)
-    if owner["kind"] == "Deployment":
-        labels[HASH_LABEL] = revision
-        maker = revision_name(owner["metadata"]["name"], revision)
-        reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": maker, "controller": True}
-    elif owner["kind"] in ROLLING_KINDS:
-        labels[REVISION_LABEL] = revision
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "namespace": owner["metadata"]["namespace"],
-            "name": name,
-            "annotations": annotations,
-            "labels": labels,
-            "ownerReferences": [reference],
-        },
-        "spec": dict(template.get("spec", {})),
-    }
-
-
-def _reference(owner: Manifest) -> Manifest:
-    found = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"]}
-    return {**found, "controller": True}
-
-
-def _bound(pod: PodRow, allocations: Sequence[Allocation], books: Books, *, ready_ms: int | None = None) -> PodRow:
-    """The pod with what the scheduler writes on it."""
-    node = books.cards[allocations[0].card].node
-    per_container = [
-        [
-            DeviceGrant(
-                card=part.card,
-                device_type="NVIDIA",
-                framebuffer_mib=part.framebuffer_mib,
-                core_percent=min(part.core_percent, WHOLE_CORE_PERCENT),
-            )
-            for part in allocations
-            if part.container == container["name"]
-        ]
-        for container in pod.body["spec"]["containers"]
-    ]
-    metadata = pod.body["metadata"]
-    annotations = {
-        **metadata["annotations"],
-        VGPU_NODE_ANNOTATION: node,
-        DEVICES_ALLOCATED_ANNOTATION: render_devices_allocated(per_container),
-    }
-    body = {
-        **pod.body,
-        "metadata": {**metadata, "annotations": annotations},
-        "spec": {**pod.body["spec"], "nodeName": node},
-    }
-    return replace(pod, node=node, ready_ms=pod.ready_ms if ready_ms is None else ready_ms, reason=None, body=body)
-
-
 def _scale_in_order(pod: PodRow, *, is_ready: bool) -> tuple[Any, ...]:
     """Pending before running, unready before ready, then the lowest deletion cost, then the youngest name."""
     try:
@@ -463,5 +409,7 @@ def _ordinal(name: str) -> tuple[int, str]:
 
 
 def _is_below_partition(owner: Manifest, name: str) -> bool:
-    rolling = owner["spec"].get("updateStrategy", {}).get("rollingUpdate") or {}
+    if owner["kind"] not in ("LeaderWorkerSet", "StatefulSet"):
+        return False
+    rolling = rolling_spec(owner).get("updateStrategy", {}).get("rollingUpdate") or {}
     return _ordinal(name)[0] < int(rolling.get("partition", 0))

@@ -17,11 +17,27 @@ from typing import Any
 HASH_LABEL = "pod-template-hash"
 """Label with which a Deployment tells the pods of its ReplicaSets apart."""
 
+HASH_LABELS = {"Rollout": "rollouts-pod-template-hash"}
+"""The same for kinds that have a label of their own."""
+
 REVISION_LABEL = "controller-revision-hash"
 """The same for a StatefulSet or a DaemonSet."""
 
-NAME_KEEPING = frozenset({"Notebook", "Pod", "StatefulSet"})
-"""Kinds whose pods keep their names when they are made anew; a Notebook's pod is that of its StatefulSet."""
+NAME_KEEPING = frozenset(
+    {
+        "JAXJob",
+        "LeaderWorkerSet",
+        "MPIJob",
+        "Notebook",
+        "PaddleJob",
+        "Pod",
+        "PyTorchJob",
+        "StatefulSet",
+        "TFJob",
+        "XGBoostJob",
+    }
+)
+"""Kinds whose pods keep their names when they are made anew: those of StatefulSets, and of jobs that number them."""
 
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 

@@ -1,12 +1,13 @@
 """What the controllers of a simulated cluster do next for an owner whose template or size changed.
 
 Pure: one step at a time, over what is known of its pods. A Deployment rolls by maxSurge and maxUnavailable, a
-StatefulSet from its highest ordinal down to its partition, a DaemonSet by maxUnavailable; each step is taken as soon as
-the one before it allows.
+StatefulSet from its highest ordinal down to its partition, a LeaderWorkerSet likewise by its groups, a DaemonSet by
+maxUnavailable; each step is taken as soon as the one before it allows.
 
 Source: kubernetes:pkg/controller/deployment/rolling.go (reconcileNewReplicaSet, cleanupUnhealthyReplicas,
 scaleDownOldReplicaSetsForRollingUpdate), kubernetes:pkg/controller/statefulset/stateful_set_control.go,
-kubernetes:pkg/controller/daemon/update.go, kubernetes:pkg/controller/controller_utils.go (ActivePodsWithRanks).
+kubernetes:pkg/controller/daemon/update.go, kubernetes:pkg/controller/controller_utils.go (ActivePodsWithRanks),
+kubernetes-sigs/lws:pkg/controllers/leaderworkerset_controller.go (rollingUpdateParameters).
 """
 
 from __future__ import annotations
@@ -103,6 +104,20 @@ def stateful_step(spec: Mapping[str, Any], wanted: int, pods: Sequence[RollingPo
         if not pods[ordinal].is_available:
             return RollingStep()
     return RollingStep()
+
+
+def group_step(spec: Mapping[str, Any], wanted: int, pods: Sequence[RollingPod]) -> RollingStep:
+    """The next step of a LeaderWorkerSet of groups of one pod; `pods` are in the order of their groups.
+
+    As a StatefulSet, but that as many groups go at once as may be unavailable.
+    """
+    if len(pods) != wanted:
+        return RollingStep(drop=tuple(pod.name for pod in pods[wanted:]), make=wanted - len(pods))
+    rolling = spec.get("updateStrategy", {}).get("rollingUpdate") or {}
+    bound = max(1, _share(rolling.get("maxUnavailable", 1), wanted, math.floor))
+    spare = bound - sum(pod.is_current and not pod.is_available for pod in pods)
+    old = [pod.name for pod in reversed(pods[int(rolling.get("partition", 0)) :]) if not pod.is_current]
+    return RollingStep(drop=tuple(old[: max(0, spare)]))
 
 
 def daemon_step(spec: Mapping[str, Any], wanted: int, pods: Sequence[RollingPod]) -> RollingStep:

@@ -6,7 +6,6 @@ that a plan moved lives on where it is until its user ends it.
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping, Sequence
 
@@ -22,27 +21,10 @@ from enforcer.seat import (
     WHOLE_CORE_PERCENT,
 )
 from enforcer.simulated.controllers import Controllers
+from enforcer.simulated.kind_specs import annotations_of_kind, api_version, resize, spec_of_kind
 from enforcer.simulated.store import SimulatedStore
 from fleet.inventory import Card, Grant, Inventory, Node, Priority
 from fleet.units import MIB
-
-_API_VERSIONS = {
-    "DaemonSet": "apps/v1",
-    "Deployment": "apps/v1",
-    "StatefulSet": "apps/v1",
-    "ReplicaSet": "apps/v1",
-    "Job": "batch/v1",
-    "Notebook": "kubeflow.org/v1",
-}
-_DEFAULTS: dict[str, Manifest] = {
-    "Deployment": {
-        "progressDeadlineSeconds": 600,
-        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}},
-    },
-    "StatefulSet": {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}},
-    "DaemonSet": {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}},
-}
-"""What the API server fills in (kubernetes:pkg/apis/apps/v1/defaults.go)."""
 
 _PRIORITY_TEXT = {Priority.HIGH: "0", Priority.LOW: "1"}
 
@@ -190,11 +172,8 @@ class TraceFollower:
         found = self._store.object_body(kind, namespace, name)
         if found is None:
             return
-        spec = found[1]["spec"]
-        key = "parallelism" if kind == "Job" else "replicas"
-        if key in spec:
-            spec[key] = max(0, int(spec[key]) + by)
-            self._store.put_object(found[1])
+        resize(found[1], by)
+        self._store.put_object(found[1])
 
 
 def _homes(grants: Sequence[Grant]) -> tuple[str, ...]:
@@ -229,23 +208,18 @@ def _owner(grants: Sequence[Grant], models: Sequence[str]) -> Manifest:
         "metadata": {"annotations": {**annotations, **own_keys}, "labels": {"app": first.workload, **labels}},
         "spec": {"schedulerName": "hami-scheduler", "containers": containers},
     }
-    spec: Manifest = {"template": template}
-    if first.workload_kind == "Job":
-        spec.update(parallelism=1, suspend=False)
-    elif first.workload_kind not in ("DaemonSet", "Notebook"):
-        spec["replicas"] = 1
-    spec.update(copy.deepcopy(_DEFAULTS.get(first.workload_kind, {})))
     return {
-        "apiVersion": _API_VERSIONS.get(first.workload_kind, "v1"),
+        "apiVersion": api_version(first.workload_kind),
         "kind": first.workload_kind,
         "metadata": {
             "namespace": first.namespace,
             "name": first.workload,
-            "annotations": own_keys,
-            "labels": labels,
+            # The API server keeps no empty maps.
+            **({"annotations": marks} if (marks := {**annotations_of_kind(first.workload_kind), **own_keys}) else {}),
+            **({"labels": labels} if labels else {}),
             "generation": 1,
         },
-        "spec": spec,
+        "spec": spec_of_kind(first.workload_kind, template),
     }
 
 

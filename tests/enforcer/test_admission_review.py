@@ -14,12 +14,22 @@ from typing import Any
 
 import pytest
 
-from enforcer.admission import CARDS_ANNOTATION, SEAT_ANNOTATION, SEATS_ANNOTATION, PlannedSeat, seats_text
+from enforcer.admission import (
+    CARDS_ANNOTATION,
+    SEAT_ANNOTATION,
+    SEATS_ANNOTATION,
+    PlannedSeat,
+    check_admits,
+    seats_text,
+)
+from enforcer.backends.register import BACKENDS
 from enforcer.kubernetes.admission_review import UNSEEN_SECONDS_MAX, PodAdmission
 from enforcer.kubernetes.admission_server import REVIEW_BYTES_MAX, AdmissionServer
 from enforcer.manifest import Manifest
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.grammar import DEVICES_ALLOCATED_ANNOTATION
+from fleet.inventory import WorkloadId
+from tests.enforcer.builders import NOW
 from tests.enforcer.plugin_cluster import StandingCluster
 
 CERTIFICATES = Path(__file__).parents[1] / "pipeline" / "certificates"
@@ -75,6 +85,67 @@ def cards_of(answer: Manifest) -> str | None:
     added = {entry["path"]: entry.get("value") for entry in patch_of(answer)}
     found = added.get("/metadata/annotations/nvidia.com~1use-gpuuuid")
     return None if found is None else str(found)
+
+
+class Notes:
+    """What another replica gave is known here."""
+
+    def __init__(self, *taken: str) -> None:
+        self.taken = set(taken)
+
+    def take(self, workload: WorkloadId, seat: str, seconds: float) -> bool:
+        assert (workload, seconds) == ("team/Deployment/web", UNSEEN_SECONDS_MAX)
+        is_free = seat not in self.taken
+        self.taken.add(seat)
+        return is_free
+
+
+def test_seat_that_another_replica_has_just_given_is_passed_over() -> None:
+    notes = Notes("web-0")
+    admission = PodAdmission(StandingCluster([]), notes=notes)
+    assert cards_of(admission.review(a_review(a_pod(None)))) == "GPU-1"
+    assert cards_of(admission.review(a_review(a_pod(None)))) == "GPU-2"
+    # One more than there are seats: a creation has failed and is tried again, in a seat that was ours to give.
+    assert cards_of(admission.review(a_review(a_pod(None)))) == "GPU-1"
+
+
+def test_dry_run_notes_nothing() -> None:
+    notes = Notes()
+    PodAdmission(StandingCluster([]), notes=notes).review(a_review(a_pod(None), dryRun=True))
+    assert notes.taken == set()
+
+
+CHOICES = {"hami": USE, "volcano": "volcano.sh/vgpu-use-gpuuuid", "vgpu_manager": "nvidia.com/include-gpu-uuid"}
+
+
+@pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES)
+def test_card_is_chosen_by_the_annotation_of_the_backend_that_the_plan_is_for(choice: str) -> None:
+    seats = seats_text({f"web-{n}": PlannedSeat(cards=(f"GPU-{n}",), annotation=choice) for n in range(2)})
+    admission = PodAdmission(StandingCluster([]))
+    given = []
+    for _ in range(2):
+        added = {
+            entry["path"]: entry.get("value")
+            for entry in patch_of(admission.review(a_review(a_pod(None, seats=seats))))
+        }
+        given.append(added[f"/metadata/annotations/{choice.replace('/', '~1')}"])
+    assert given == ["GPU-0", "GPU-1"]
+
+
+@pytest.mark.parametrize("name", [name for name, _ in BACKENDS])
+def test_backend_that_can_tell_no_pod_its_card_says_why_it_has_no_admission_step(name: str) -> None:
+    record = dict(BACKENDS)[name](NOW).capabilities
+    if record.admits_pods:
+        check_admits(record)
+        return
+    with pytest.raises(Misconfigured, match=rf"enforcer\.backend={name}: none is needed, for .* (picks|allocates)"):
+        check_admits(record)
+
+
+def test_those_that_have_one_are_hami_and_its_kin() -> None:
+    assert {name for name, make in BACKENDS if make(NOW).capabilities.admits_pods} == {
+        "hami", "effectivegpu", "volcano", "vgpu_manager",
+    }  # fmt: skip
 
 
 def seated(name: str, seat: str) -> Manifest:
@@ -151,6 +222,23 @@ def test_dry_run_takes_no_seat() -> None:
     admission = PodAdmission(StandingCluster([]))
     assert cards_of(admission.review(a_review(a_pod(None), dryRun=True))) == "GPU-0"
     assert cards_of(admission.review(a_review(a_pod(None)))) == "GPU-0"
+
+
+def test_dry_run_forgets_nothing_that_was_given() -> None:
+    admission = PodAdmission(StandingCluster([]), notes=Notes())
+    for _ in range(3):
+        admission.review(a_review(a_pod(None)))
+    admission.review(a_review(a_pod(None), dryRun=True))
+    # A creation has failed and is tried again: its seat was ours to give.
+    assert cards_of(admission.review(a_review(a_pod(None)))) == "GPU-0"
+
+
+@pytest.mark.parametrize("request_", [{"operation": "UPDATE"}, {"operation": "CREATE", "subResource": "binding"}])
+def test_only_a_pod_that_is_made_gets_a_seat(request_: dict[str, str]) -> None:
+    """A pod's containers can't be changed later, so a patch would stop whoever only wanted to set a label."""
+    admission = PodAdmission(StandingCluster([]))
+    assert patch_of(admission.review(a_review(a_pod("web-0"), **request_))) == []
+    assert cards_of(admission.review(a_review(a_pod("web-0"), operation="CREATE"))) == "GPU-0"
 
 
 def test_card_that_no_sibling_holds_is_taken_where_there_are_no_seats() -> None:

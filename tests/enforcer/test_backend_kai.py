@@ -204,3 +204,13 @@ def test_annotation_that_is_not_the_grammar_is_doubted_and_stops_nobody(annotati
     snapshot = take_snapshot(StandingCluster(given), BACKEND.dialect)
     assert list(snapshot.doubts) == ["team/evil-0"]
     assert BACKEND.render(halves(), 1, snapshot).changes
+
+
+def test_notebook_is_left_its_card_for_its_pods_take_no_annotations() -> None:
+    given = [*objects()[:2], an_owner("book", kind="Notebook", template=QUEUE, spec=KAI)]
+    pod = kai_pod("book", 0, "node-0")
+    pod["metadata"]["ownerReferences"] = [{"kind": "Notebook", "name": "book"}]
+    shares = {0: [a_slice("book-0", kind="Notebook")]}
+    advice = a_recommendation("slice-1", RecommendationKind.SLICE, ["book-0"], ["Notebook/book"], 0)
+    with pytest.raises(Refused, match="Notebook book gpu-memory: a Notebook's pods take no annotations"):
+        rendered(a_plan(shares, [[advice]]), [*given, pod])

@@ -18,7 +18,7 @@ from enforcer.admission import admit
 from enforcer.backend import Backend, RenderedStage
 from enforcer.record.fingerprint import fingerprint_of
 from enforcer.snapshot import Snapshot, take_snapshot
-from fleet.capabilities import CorePolicy
+from fleet.capabilities import CorePolicy, Oversubscription
 from fleet.decisions import Need, Plan, RecommendationKind, ScheduledReplicas
 from fleet.errors import Refused
 from fleet.inventory import Priority, WorkloadId
@@ -74,6 +74,11 @@ def oversubscribe() -> Plan:
     return pair_plan(RecommendationKind.OVERSUBSCRIBE, *parts, needs=(Need.OVERSUBSCRIPTION,))
 
 
+def oversubscribed_compute() -> Plan:
+    """Framebuffer fits the card together; what is promised twice is compute."""
+    return pair_plan(RecommendationKind.OVERSUBSCRIBE, *(a_share(pod) for pod in ("a-0", "b-0", "a-1", "b-1")))
+
+
 def reclaim() -> Plan:
     names = {"a": "Deployment", "book": "Notebook", "train": "Job"}
     return a_plan(
@@ -119,6 +124,7 @@ PLANS: tuple[Callable[[], Plan], ...] = (
     colocate,
     offpeak_pair,
     oversubscribe,
+    oversubscribed_compute,
     reclaim,
     fewer_cards,
     rehome,
@@ -135,6 +141,7 @@ CELLS = [
     for kin in KINS
     for make in PLANS
     if kind_of(make) not in dict(kin.backend.capabilities.refuses)
+    and (make is not oversubscribe or kin.backend.capabilities.oversubscription is not Oversubscription.NONE)
 ]
 
 
@@ -230,6 +237,16 @@ def test_hard_isolation_is_kept_by_everyone(kin: Kin) -> None:
     owner["metadata"]["annotations"] = {"gputide.io/isolation": "hard"}
     with pytest.raises(Refused, match="isolation=hard"):
         kin.backend.render(slice_(), 1, seen(kin, cluster))
+
+
+@pytest.mark.parametrize("kin", KINS, ids=lambda kin: kin.name)
+def test_neighbours_of_one_namespace_that_all_want_hard_isolation_may_share(kin: Kin) -> None:
+    cluster = a_kin_cluster(kin)
+    for name in "ab":
+        owner = cluster.get("Deployment", "team", name)
+        assert owner is not None
+        owner["metadata"]["annotations"] = {"gputide.io/isolation": "hard"}
+    assert kin.backend.render(slice_(), 1, seen(kin, cluster)).moves
 
 
 @pytest.mark.parametrize("kin", KINS, ids=lambda kin: kin.name)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from enforcer.backends.mgpu import MGPU_DIALECT, MgpuBackend
 from enforcer.manifest import Manifest, set_field, template_of
@@ -85,6 +88,22 @@ def test_two_deployments_share_a_card_online_before_offline() -> None:
             {OFFLINE_CORE: "40", MEMORY: "12288"},
         ),
     }
+
+
+def test_online_and_offline_deployments_are_as_reviewed() -> None:
+    """Both owners whole, as they stand once a co-location is applied."""
+    cluster = a_kin_cluster(MGPU)
+    plan = colocate()
+    for change in MgpuBackend(NOW).render(plan, 1, take_snapshot(cluster, MGPU_DIALECT)).changes:
+        found = cluster.get(change.kind, change.namespace, change.name)
+        assert found is not None
+        set_field(found, change.field, change.new)
+    owners = [cluster.get("Deployment", "team", name) for name in "ab"]
+    text = yaml.safe_dump_all(owners, sort_keys=True, width=120).replace(plan.plan_id, "PLAN")
+    path = Path(__file__).parent / "golden" / "mgpu" / "online_offline.yaml"
+    if os.environ.get("WRITE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
 
 
 def test_whole_cards_ask_for_no_framebuffer() -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from enforcer.backends.hami import HamiBackend
 from enforcer.backends.hami_cordon import cordon_changes, cordoned_cards
+from enforcer.manifest import field_of
+from enforcer.record.journal import FieldIntent, ObjectIntent
+from enforcer.rollout.holding import Phase
+from enforcer.rollout.intent_writer import IntentWriter
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.decisions import Plan, RecommendationKind
 from fleet.outcomes import Change
-from tests.enforcer.builders import NOW, a_plan, a_recommendation, card_id, whole
+from tests.enforcer.builders import NOW, a_cluster, a_plan, a_recommendation, card_id, whole
 from tests.enforcer.kin_cluster import HAMI, a_kin_cluster
 from tests.enforcer.test_backend_kin import slice_
 
@@ -82,3 +88,36 @@ def test_cordon_of_a_node_is_read_as_a_list() -> None:
         "GPU-1",
         "GPU-2",
     )
+
+
+def test_handshake_that_hami_rewrites_meanwhile_is_nobody_s_change(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path)
+    writer = IntentWriter(cluster, cluster, cluster.pause, lambda _step: None)
+
+    def handshake(text: str) -> str:
+        node = cluster.get("Node", "", "node-1")
+        assert node is not None
+        node["metadata"].setdefault("annotations", {})["hami.io/node-handshake"] = text
+        cluster.create(node)
+        found = cluster.get("Node", "", "node-1")
+        assert found is not None
+        return str(found["metadata"]["resourceVersion"])
+
+    intent = ObjectIntent(
+        kind="Node", namespace="", name="node-1", resource_version=handshake("Requesting_1"), recommendation="x",
+        fields=(
+            FieldIntent(field=CORDON, old=None, new="GPU-1"),
+            FieldIntent(field=HANDSHAKE, old="Requesting_1", new="Reported_2"),
+        ),
+    )  # fmt: skip
+    handshake("Requesting_3")
+    writer.patch(intent, Phase.REST)
+    node = cluster.get("Node", "", "node-1")
+    assert node is not None
+    assert (field_of(node, CORDON), field_of(node, HANDSHAKE)) == ("GPU-1", "Reported_2")
+    handshake("Requesting_4")
+    assert writer.restore(intent) == ()
+    node = cluster.get("Node", "", "node-1")
+    assert node is not None
+    # What stood there before is long past: HAMi would take the node for one that does not answer.
+    assert (field_of(node, CORDON), field_of(node, HANDSHAKE)) == (None, "Reported_2")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enforcer.admission import PlannedSeat, Sibling, admit, parse_seats, seats_text
-from enforcer.manifest import field_of, set_field, values_equal, workload_parts
+from enforcer.manifest import Manifest, field_of, set_field, values_equal, workload_parts
 from enforcer.simulated.hami_webhook import ask_of, mutate
 from fleet.errors import Corrupt, Refused
 
@@ -118,6 +118,24 @@ def test_pod_for_whom_no_seat_is_left_comes_back_as_it_is() -> None:
     assert admit(pod, [a_sibling("GPU-1", seat="b-0")]) is pod
 
 
+def test_card_of_a_sibling_that_waits_for_its_scheduler_is_not_given_to_one_more() -> None:
+    seats = seats_text({"b-0": PlannedSeat(cards=("GPU-1",)), "b-1": PlannedSeat(cards=("GPU-2",))})
+    waiting = [Sibling(name=f"b-{key}", seat=seat, cards=()) for key, seat in (("x", "b-0"), ("y", "b-1"))]
+    pod = a_pod({"gputide.io/seats": seats, "gputide.io/cards": "GPU-1,GPU-2"})
+    assert admit(pod, waiting) is pod
+
+
+def test_one_more_pod_is_narrowed_to_as_many_cards_as_its_siblings_have_or_not_at_all() -> None:
+    seats = seats_text({f"b-{n}": PlannedSeat(cards=(f"GPU-{2 * n}", f"GPU-{2 * n + 1}")) for n in range(2)})
+    pod = a_pod({"gputide.io/seats": seats, "gputide.io/cards": "GPU-0,GPU-1,GPU-2,GPU-3"})
+    elsewhere = Sibling(name="b-x", seat="b-0", cards=("GPU-8", "GPU-9"))
+    sitting = Sibling(name="b-y", seat="b-1", cards=("GPU-2", "GPU-3"))
+    found = admit(pod, [elsewhere, sitting])["metadata"]["annotations"]["nvidia.com/use-gpuuuid"]
+    assert found == "GPU-0,GPU-1"
+    half = Sibling(name="b-z", seat=None, cards=("GPU-1",))
+    assert admit(pod, [elsewhere, sitting, half]) is pod
+
+
 def test_pod_without_a_plan_is_left_alone() -> None:
     pod = a_pod({"team": "x"})
     assert admit(pod, [a_sibling("GPU-1")]) is pod
@@ -196,3 +214,26 @@ def test_fields_of_a_rollout_have_the_types_of_the_api(path: str, text: str, val
 def test_partition_that_is_absent_is_zero() -> None:
     assert values_equal("spec.updateStrategy.rollingUpdate.partition", None, "0")
     assert not values_equal("spec.updateStrategy.rollingUpdate.partition", None, "1")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"name": "CUDA_TASK_PRIORITY"},
+        {"name": "CUDA_TASK_PRIORITY", "value": "1"},
+        {"name": "CUDA_TASK_PRIORITY", "valueFrom": {"configMapKeyRef": {"name": "tiers", "key": "low"}}},
+    ],
+)
+def test_variable_of_the_user_is_replaced_whole_and_comes_back_as_it_was(entry: Manifest) -> None:
+    path = "spec.containers[server].env[CUDA_TASK_PRIORITY]"
+    others = [{"name": "A", "value": "1"}, {"name": "Z", "value": "2"}]
+    pod: Manifest = {"spec": {"containers": [{"name": "server", "env": [others[0], dict(entry), others[1]]}]}}
+    before = field_of(pod, path)
+    set_field(pod, path, "0")
+    # A value beside a source is refused by the API server.
+    assert pod["spec"]["containers"][0]["env"][1] == {"name": "CUDA_TASK_PRIORITY", "value": "0"}
+    set_field(pod, path, before)
+    # The API server leaves out a value that is empty.
+    (first, again, last) = pod["spec"]["containers"][0]["env"]
+    assert [first, last] == others
+    assert {key: value for key, value in again.items() if value != ""} == entry

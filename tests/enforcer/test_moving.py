@@ -149,11 +149,11 @@ def test_rollout_is_over_when_the_controller_has_looked_and_no_old_pod_is_left(
 
 
 def test_owner_that_is_stopped_or_scaled_in_wants_fewer_pods() -> None:
-    assert wanted_pods({"metadata": {}, "spec": {"replicas": 1}}, 3) == 1
-    assert wanted_pods({"metadata": {}, "spec": {"suspend": True}}, 3) == 0
+    assert wanted_pods({"kind": "Deployment", "metadata": {}, "spec": {"replicas": 1}}, 3) == 1
+    assert wanted_pods({"kind": "Job", "metadata": {}, "spec": {"suspend": True}}, 3) == 0
     stopped = {"annotations": {"kubeflow-resource-stopped": "2026-01-12T00:00:00Z"}}
-    assert wanted_pods({"metadata": stopped, "spec": {}}, 3) == 0
-    assert wanted_pods({"metadata": {}, "spec": {}}, 3) == 3
+    assert wanted_pods({"kind": "Notebook", "metadata": stopped, "spec": {}}, 3) == 0
+    assert wanted_pods({"kind": "DaemonSet", "metadata": {}, "spec": {}}, 3) == 3
     assert wanted_pods(None, 3) == 0
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +21,7 @@ from enforcer.emit.helm import helm_files
 from enforcer.emit.kubectl import kubectl_files
 from enforcer.emit.kustomize import COMPONENT_FILE, kustomize_files
 from enforcer.emit.object_patch import ObjectPatch, object_patches, of_repositories
+from enforcer.kubernetes.kinds import kind_named
 from enforcer.manifest import field_of
 from enforcer.preview import ObjectDiff, preview
 from fleet.errors import Misconfigured, Refused, Unavailable
@@ -150,6 +153,87 @@ def test_helm_gets_a_post_renderer_with_the_same_component(patches: tuple[Object
     assert subprocess.run(["sh", "-n"], input=files["post-render.sh"], text=True, check=False).returncode == 0
 
 
+def a_patch(
+    name: str, *, namespace: str = "team", gpumem: str = "4000", recommendation: str = "slice-1"
+) -> ObjectPatch:
+    def manifest(limits: Json, marks: Json) -> Json:
+        template = {"spec": {"containers": [{"name": "server", "resources": {"limits": limits}}]}}
+        metadata = {"namespace": namespace, "name": name, "resourceVersion": "1", **marks}
+        return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": {"template": template}}
+
+    return ObjectPatch(
+        kind=kind_named("Deployment"), namespace=namespace, name=name, recommendation=recommendation,
+        resource_version="1", is_whole=True, before=manifest({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "24"}, {}),
+        after=manifest(
+            {"nvidia.com/gpu": "1", "nvidia.com/gpumem": gpumem}, {"annotations": {"gputide.io/plan-id": "p1"}}
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("written", "served"), [("4000", "4k"), ("40960", "40960"), ("12000000", "12M"), ("0", "0"), ("500", "500")]
+)
+def test_way_back_expects_amounts_as_the_server_writes_them(written: str, served: str) -> None:
+    (words,) = commands(kubectl_files("p1", [a_patch("a", gpumem=written)])["restore.sh"])
+    tests = [entry for entry in json.loads(words[-1]) if entry["op"] == "test" and entry["path"].endswith("gpumem")]
+    assert [entry["value"] for entry in tests] == [served]
+
+
+def test_target_means_one_object_though_kustomize_reads_its_name_as_an_expression() -> None:
+    component = yaml.safe_load(kustomize_files([a_patch("a.b")])[COMPONENT_FILE])
+    (target,) = (entry["target"] for entry in component["patches"])
+    assert [re.fullmatch(target["name"], name) is not None for name in ("a.b", "axb")] == [True, False]
+
+
+def test_manifest_that_names_no_namespace_is_patched_unless_two_could_be_meant() -> None:
+    component = yaml.safe_load(
+        kustomize_files([a_patch("a"), a_patch("b"), a_patch("b", namespace="x")])[COMPONENT_FILE]
+    )
+    # Kustomize takes a manifest without a namespace for one of `default`.
+    assert [entry["target"]["namespace"] for entry in component["patches"]] == ["(team|default)", "team", "x"]
+
+
+def test_file_of_an_object_with_the_longest_name_has_a_name_that_systems_take() -> None:
+    patches = [a_patch("a" * 253), a_patch("a" * 253, namespace="x" * 63)]
+    names = [name for name in kustomize_files(patches) if name != COMPONENT_FILE]
+    assert len(names) == 2
+    assert max(map(len, names)) <= 255
+
+
+def test_text_of_a_plan_can_not_leave_its_comment() -> None:
+    patch = a_patch("a", recommendation="slice-1\nrm -rf $HOME")
+    (script, _), kustomize = kubectl_files("p1", [patch]).values(), kustomize_files([patch])
+    assert not [line for line in script.splitlines() if line.startswith("rm")]
+    assert [line for text in kustomize.values() for line in text.splitlines() if line.startswith("rm")] == []
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl holds Kustomize")
+def test_release_without_namespaces_is_patched_and_a_foreign_one_is_refused(tmp_path: Path) -> None:
+    for name, text in helm_files("p1", [a_patch("a.b")]).items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def release(*names: str) -> subprocess.CompletedProcess[str]:
+        manifests = [copy.deepcopy(dict(a_patch(name).before)) for name in names]
+        for manifest in manifests:
+            del manifest["metadata"]["namespace"]
+        script = ["sh", str(tmp_path / "post-render.sh")]
+        return subprocess.run(script, input=yaml.safe_dump_all(manifests), capture_output=True, text=True, check=False)
+
+    done = release("a.b", "axb")
+    limits = {
+        found["metadata"]["name"]: field_of(
+            found, "spec.template.spec.containers[server].resources.limits[nvidia.com/gpumem]"
+        )
+        for found in yaml.safe_load_all(done.stdout)
+    }
+    assert limits == {"a.b": "4000", "axb": "24"}
+    foreign = release("axb")
+    assert (foreign.returncode, foreign.stdout) == (1, "")
+    assert "changes none of its objects" in foreign.stderr
+
+
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("AUTHOR", "COMMITTER"):
@@ -231,3 +315,21 @@ def test_words_of_a_tenant_stay_words(tmp_path: Path) -> None:
     assert not (tmp_path / "pwned").exists()
     (text,) = [text for name, text in kustomize_files([patch]).items() if name != COMPONENT_FILE]
     assert yaml.safe_load(text)["metadata"]["annotations"]["note"] == hostile
+
+
+CLAIM = "kind: ResourceClaimTemplate\nmetadata:\n  name: it's-ours\n  namespace: team\n"
+
+
+def test_objects_that_patches_name_are_made_before_them(patches: tuple[ObjectPatch, ...]) -> None:
+    files = kubectl_files("p1", patches, [CLAIM])
+    first = next(line for line in files["apply.sh"].splitlines() if line.startswith(("printf", "kubectl")))
+    assert first.startswith("printf")
+    (words, *_) = [shlex.split(part) for part in [files["apply.sh"].partition("set -eu\n")[2].partition("\n#")[0]]]
+    assert words[:3] == ["printf", "%s\\n", CLAIM]
+    assert words[3:] == ["|", "kubectl", "apply", "--server-side", "--field-manager=gputide", "--filename=-"]
+    assert "it's-ours" not in files["restore.sh"]
+    component = kustomize_files(patches, [CLAIM, CLAIM])
+    assert yaml.safe_load(component["kustomization.yaml"])["resources"] == ["made.yaml"]
+    assert len(list(yaml.safe_load_all(component["made.yaml"]))) == 2
+    assert "component/made.yaml" in helm_files("p1", patches, [CLAIM])
+    assert "resources" not in yaml.safe_load(kustomize_files(patches)["kustomization.yaml"])

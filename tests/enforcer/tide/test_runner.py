@@ -13,12 +13,14 @@ import pytest
 from enforcer.manifest import field_of
 from enforcer.record.ledger import Ledger
 from enforcer.rollout.tools import Tools
+from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.tide.admission import SAVE_BY_ANNOTATION, TIDE_LABEL
 from enforcer.tide.book import TideBook
 from enforcer.tide.calendar import TideCalendar
 from enforcer.tide.runner import TidePolicy, TideRunner, TideStep
 from fleet.decisions import ScheduledReplicas
+from fleet.documents import seal_plan
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
 from tests.enforcer.builders import NOW, a_cluster, card_id, some_tools, standard_plan, where
@@ -54,7 +56,9 @@ class World:
 
     def runner(self, schedule: tuple[ScheduledReplicas, ...] = SCHEDULE) -> TideRunner:
         policy = TidePolicy(save_seconds=60.0, home_seconds_max=600.0, queues=("night",))
-        return TideRunner(self.tools, self.book, replace(standard_plan(), schedule=schedule), CALENDAR, policy)
+        return TideRunner(
+            self.tools, self.book, seal_plan(replace(standard_plan(), schedule=schedule)), CALENDAR, policy
+        )
 
     def value(self, kind: str, name: str, field: str, namespace: str = "team") -> str | None:
         manifest = self.cluster.get(kind, namespace, name)
@@ -333,3 +337,31 @@ def test_night_does_not_begin_by_an_old_forecast_and_comes_home_by_it(world: Wor
     world.night()
     world.until(6.6)
     assert TideRunner(world.tools, world.book, old, CALENDAR, TidePolicy()).step().step is TideStep.CAME_HOME
+
+
+def test_service_whose_repository_keeps_it_stays_as_it_is(world: World) -> None:
+    owner = world.cluster.get("Deployment", "team", "a")
+    assert owner is not None
+    owner["metadata"].setdefault("labels", {})["argocd.argoproj.io/instance"] = "shop"
+    world.cluster.create(owner)
+    (left,) = world.runner().would_scale().left
+    assert left[0] == "team/Deployment/a"
+    assert "Argo CD" in left[1]
+    world.night()
+    assert world.replicas() == ("2", "1")
+
+
+def test_guard_is_asked_before_a_night_and_not_on_the_way_home(world: World) -> None:
+    def with_policy(**policy: Any) -> TideRunner:
+        world.tools.guard = Guard(GuardPolicy(**policy))
+        return world.runner()
+
+    with pytest.raises(Refused, match=r"frees 2 cards at once, limit guard.cards_per_apply_max=1"):
+        with_policy(needs_approval=False, cards_max=1).step()
+    with pytest.raises(Refused, match=r"history has coverage .* guard.history_coverage_min=1.1"):
+        with_policy(needs_approval=False, coverage_ratio_min=1.1).step()
+    assert world.replicas() == ("2", "2")
+    with_policy(needs_approval=False)
+    world.night()
+    world.until(6.6)
+    assert with_policy(coverage_ratio_min=1.1).step().step is TideStep.CAME_HOME
