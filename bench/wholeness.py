@@ -1,7 +1,8 @@
 """Judges what a plan left behind in a simulated cluster: each stage fully applied or fully restored, nothing between.
 
-Shared by the bar of faults and its test. It compares whole objects and seats with those of a cluster that nobody
-touched and of one that the same plan was applied to without any fault, so it asks none of the code that it judges.
+Shared by the bar of faults and its test; `live_faults` judges a real cluster in the same words. It compares whole
+objects and seats with those of a cluster that nobody touched and of one that the same plan was applied to without any
+fault, so it asks none of the code that it judges.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class WholenessJudge:
         for workload in self.before.owners.keys() - planned:
             if not self._is(self.before, sight, workload, spared):
                 complaints.append(f"{workload} is not of the plan and was changed")
-        complaints += _said(ledger, plan_id, dict(zip(self.stages, ends, strict=True)))
+        complaints += ledger_complaints(ledger, plan_id, dict(zip(self.stages, ends, strict=True)))
         return Verdict(ends=tuple(ends), complaints=tuple(complaints))
 
     def _stage(self, sight: Sight, workloads: tuple[str, ...], spared: Spared) -> tuple[str, list[str]]:
@@ -176,8 +177,17 @@ class WholenessJudge:
         return is_same and (bool(edited) or places == planned)
 
 
-def _said(ledger: Ledger, plan_id: str, ends: Mapping[int, str]) -> list[str]:
-    """Where the ledger is open still, or says another end than the cluster shows."""
+def ledger_complaints(ledger: Ledger, plan_id: str, ends: Mapping[int, str]) -> list[str]:
+    """Where the ledger is open still, or says another end than the cluster shows.
+
+    Args:
+        ledger: what was written down.
+        plan_id: plan.
+        ends: stage to how it ended, in the words of `Verdict`.
+
+    Raises:
+        Corrupt: the ledger does not verify.
+    """
     ledger.verify()
     journal = Journal(ledger)
     runs = journal.runs(plan_id)

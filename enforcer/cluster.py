@@ -7,9 +7,10 @@ form that the API server, the diff and the user share.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from enforcer.manifest import Manifest
 
@@ -54,6 +55,19 @@ class ClusterReader(Protocol):
 
     def now(self) -> datetime:
         """The cluster's clock, UTC."""
+        ...
+
+
+@runtime_checkable
+class FollowingReader(ClusterReader, Protocol):
+    """A reader to which looking again costs little, while it is told to follow what goes on."""
+
+    def following(self) -> AbstractContextManager[None]:
+        """While in it, lists may be late by a moment; what was written or evicted through the same cluster is there."""
+        ...
+
+    def renew(self) -> None:
+        """Lists that are asked for from now on are as fresh as those of a reader that does not follow."""
         ...
 
 
@@ -123,6 +137,17 @@ class Pause(Protocol):
     def __call__(self, seconds: float) -> None:
         """Come back when `seconds` of the cluster's time are over."""
         ...
+
+
+def followed(reader: ClusterReader) -> AbstractContextManager[None]:
+    """Let a reader follow what goes on, if it can."""
+    return reader.following() if isinstance(reader, FollowingReader) else nullcontext()
+
+
+def renew(reader: ClusterReader) -> None:
+    """Make the next looks fresh ones; before anything is concluded from them for good."""
+    if isinstance(reader, FollowingReader):
+        reader.renew()
 
 
 def identity(manifest: Mapping[str, object]) -> tuple[str, str, str]:

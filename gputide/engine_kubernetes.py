@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+import yaml
+
 from fleet.durable import write_durably
 from fleet.errors import Unavailable
 from gputide.engine_cache import key_of, stocked
@@ -32,6 +34,9 @@ KUBERNETES_VERSION = "1.36.3"
 """Of `k8s.io/kubernetes` in `engines_data/kubernetes/go.mod`."""
 KWOK_ANNOTATION = "kwok.x-k8s.io/node"
 """Nodes with this annotation, of value `fake`, are played by kwok."""
+
+HOLD_ANNOTATION = "kwok.gputide.io/never-ready"
+"""A pod with this annotation is placed and does not turn ready as long as it has it."""
 
 _SOURCES = Path(__file__).with_name("engines_data") / "kubernetes"
 _START_SECONDS_MAX = 180.0
@@ -116,6 +121,7 @@ class ControlPlane:
         folder: for its keys, data and logs; made where it is missing.
         parts: what runs; etcd and the API server always do.
         api_arguments: more flags for the API server.
+        controller_arguments: more flags for the controllers.
     """
 
     def __init__(
@@ -125,11 +131,13 @@ class ControlPlane:
         *,
         parts: Sequence[ControlPart] = tuple(ControlPart),
         api_arguments: Sequence[str] = (),
+        controller_arguments: Sequence[str] = (),
     ) -> None:
         self._programs = programs
         self._folder = folder.resolve()
         self._parts = parts
         self._api_arguments = tuple(api_arguments)
+        self._controller_arguments = tuple(controller_arguments)
         self._ports = {name: free_port() for name in ("etcd", "peer", *ControlPart)}
         self._tokens = {user: secrets.token_hex(16) for user in User}
         self._processes: dict[ControlPart, ProcessRecord] = {}
@@ -210,7 +218,7 @@ class ControlPlane:
             self.kubeconfig_of_token(self.kubeconfig(user).stem, token)
         if ControlPart.KWOK in self._parts:
             stages = run_tool([str(self._programs.kt), "kwok-stages"], purpose="ask kwok for its stages")
-            write_durably(self._folder / "stages.yaml", stages.encode())
+            write_durably(self._folder / "stages.yaml", _with_hold(stages).encode())
 
     def _arguments(self, part: ControlPart) -> list[str]:
         keys, port = self._folder / "pki", self._ports[part]
@@ -239,7 +247,7 @@ class ControlPlane:
                 return [
                     f"--kubeconfig={self.kubeconfig(User.CONTROLLERS)}", *listening, f"--cert-dir={keys / 'kcm'}",
                     f"--service-account-private-key-file={keys / 'sa.key'}", f"--root-ca-file={self.ca}",
-                    "--use-service-account-credentials=true",
+                    "--use-service-account-credentials=true", *self._controller_arguments,
                 ]  # fmt: skip
             case ControlPart.SCHEDULER:
                 own = self.kubeconfig(User.SCHEDULER)
@@ -274,6 +282,16 @@ class ControlPlane:
             return False
         bearer = {"Authorization": f"Bearer {self._tokens[User.ADMIN]}"}
         return _answers(self.url + path, headers=bearer, context=ssl.create_default_context(cafile=str(self.ca)))
+
+
+def _with_hold(stages: str) -> str:
+    """Stages by which a pod with the annotation never turns ready, nor ends by itself."""
+    found = list(yaml.safe_load_all(stages))
+    for stage in found:
+        if stage["metadata"]["name"] == "pod-ready":
+            key = f'.metadata.annotations["{HOLD_ANNOTATION}"]'
+            stage["spec"]["selector"]["matchExpressions"].append({"key": key, "operator": "DoesNotExist"})
+    return yaml.safe_dump_all(found)
 
 
 def _answers(url: str, *, headers: Mapping[str, str] | None = None, context: ssl.SSLContext | None = None) -> bool:

@@ -7,11 +7,12 @@ Source: kubernetes/website:content/en/docs/reference/using-api/api-concepts.md.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -21,9 +22,9 @@ from enforcer.kubernetes.refusals import Deed, refusal
 from enforcer.kubernetes.request_rate import RequestRate
 from enforcer.kubernetes.server_clock import ServerClock
 from enforcer.manifest import Manifest
-from fleet.errors import Unavailable
+from fleet.errors import GputideError, Unavailable
 from fleet.kubernetes_api.access import ClusterAccess
-from fleet.kubernetes_api.answers import Busy, read_body
+from fleet.kubernetes_api.answers import Busy, lines_of, read_body
 from fleet.kubernetes_api.connection import ApiConnection, Asked
 from fleet.kubernetes_api.page import open_page
 
@@ -32,8 +33,13 @@ FIELD_MANAGER = "gputide"
 
 PAGE_BYTES_MAX = 64 * 1024 * 1024
 OBJECT_BYTES_MAX = 4 * 1024 * 1024
+EVENT_BYTES_MAX = 16 * 1024 * 1024
+"""Most bytes of one event of a watch; the API server takes no object of a tenth of this."""
+WATCH_SECONDS = 240
+"""After this time the server ends a watch, and the next goes on where it stood."""
 
 _ANSWER_SECONDS = 60.0
+_OVERTIME_SECONDS = 30.0
 _ABSENT_SECONDS = 60.0
 """For how long a custom resource that is not served is not asked for again."""
 _JSON = "application/json"
@@ -71,13 +77,16 @@ class KubernetesClient:
     """
 
     def __init__(self, access: ClusterAccess, *, rate: RequestRate, parallel_max: int) -> None:
-        self._connection = ApiConnection(access, "gputide-enforcer")
+        self._access = access
+        self._connection = self.connected()
         self._rate = rate
         self._free = threading.BoundedSemaphore(parallel_max)
         self._clock = ServerClock()
         self._lock = threading.Lock()
         self._served: dict[str, tuple[str | None, float]] = {}
         self._asked = 0
+        self._under_way = 0
+        self._under_way_max = 0
 
     @property
     def server(self) -> str:
@@ -89,8 +98,17 @@ class KubernetesClient:
         """Requests made so far."""
         return self._asked
 
+    @property
+    def under_way_max(self) -> int:
+        """Most requests that were under way at once, watches apart."""
+        return self._under_way_max
+
+    def connected(self) -> ApiConnection:
+        """A connection of one's own to the same server, for watches: who closes it ends them."""
+        return ApiConnection(self._access, "gputide-enforcer")
+
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections but those of others."""
         self._connection.close()
 
     def ask(self, call: Call) -> Manifest | None:
@@ -123,6 +141,47 @@ class KubernetesClient:
             return open_page(body)
         except (ValueError, RecursionError) as exc:
             raise Unavailable(f"cannot {call.deed}: {self.server} answered with no list: {exc}") from exc
+
+    def watch(
+        self, connection: ApiConnection, call: Call, stands: Callable[[], None]
+    ) -> Iterator[tuple[str, Manifest]]:
+        """Events as they come, until the server ends the watch: their words, and their objects.
+
+        Args:
+            connection: of whoever watches.
+            call: a list, with the version to watch from in its query.
+            stands: called once the server has taken the watch.
+
+        Raises:
+            Expired: the version is too old.
+            Misconfigured: credentials or a right are missing.
+            Corrupt: an event is too large.
+            Unavailable: the server can't be reached, breaks off, or not now.
+        """
+        own = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
+        asked = Asked(
+            path=call.path,
+            query={**(call.query or {}), **own},
+            accept=_JSON,
+            seconds_max=WATCH_SECONDS + _OVERTIME_SECONDS,
+            is_stream=True,
+        )
+        self._rate.take()
+        with self._lock:
+            self._asked += 1
+        with connection.ask(asked) as answer:
+            if answer.status != http.client.OK:
+                raise self._refused(call, answer.status, read_body(answer, OBJECT_BYTES_MAX), answer.retry_after)
+            stands()
+            for line in lines_of(answer, call.deed.resource, EVENT_BYTES_MAX):
+                event = _decoded(line, call.deed)
+                found, word = event.get("object"), str(event.get("type"))
+                if not isinstance(found, dict):
+                    raise Unavailable(f"cannot {call.deed}: {self.server} sent an event without an object")
+                if word == "ERROR":
+                    code = found.get("code")
+                    raise refusal(call.deed, code if isinstance(code, int) else 500, found, None)
+                yield word, found
 
     def version_of(self, kind: ApiKind) -> str | None:
         """The version by which the server serves a kind; None where it does not, or only in others.
@@ -175,23 +234,36 @@ class KubernetesClient:
         )
         with self._free:
             self._rate.take()
-            with self._lock:
-                self._asked += 1
-            with self._connection.ask(asked) as answer:
+            with self._counted(), self._connection.ask(asked) as answer:
                 self._clock.hear(answer.date)
                 body = read_body(answer, bytes_max)
         if answer.status == http.client.NOT_FOUND:
             return None
         if answer.status < http.client.MULTIPLE_CHOICES:
             return body
-        error = refusal(call.deed, answer.status, _status(body), answer.retry_after)
+        raise self._refused(call, answer.status, body, answer.retry_after)
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._lock:
+            self._asked += 1
+            self._under_way += 1
+            self._under_way_max = max(self._under_way_max, self._under_way)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way -= 1
+
+    def _refused(self, call: Call, status: int, body: bytearray, retry_after: str | None) -> GputideError:
+        error = refusal(call.deed, status, _status(body), retry_after)
         if isinstance(error, Busy):
             # Whoever asks next, in whatever thread, stays away too.
             self._rate.rest(error.retry_after_seconds)
-        raise error
+        return error
 
 
-def _decoded(body: bytearray, deed: Deed) -> Manifest:
+def _decoded(body: bytes | bytearray, deed: Deed) -> Manifest:
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as exc:

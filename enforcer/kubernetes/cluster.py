@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from enforcer.kubernetes.client import KubernetesClient
 from enforcer.kubernetes.lease import KubernetesLease
 from enforcer.kubernetes.reader import KubernetesReader
 from enforcer.kubernetes.request_rate import RequestRate
+from enforcer.kubernetes.seat_claims import SeatClaims
 from enforcer.kubernetes.writer import KubernetesWriter
 from enforcer.manifest import Manifest
 from fleet.kubernetes_api.access import find_access
@@ -66,6 +68,23 @@ class KubernetesCluster:
     def requests(self) -> int:
         """Requests made so far."""
         return self._client.asked
+
+    @property
+    def requests_under_way_max(self) -> int:
+        """Most requests that were under way at once, watches apart."""
+        return self._client.under_way_max
+
+    def following(self) -> AbstractContextManager[None]:
+        """See `FollowingReader`."""
+        return self._reader.following()
+
+    def renew(self) -> None:
+        """See `FollowingReader`."""
+        self._reader.renew()
+
+    def seat_claims(self, namespace: str) -> SeatClaims:
+        """Notes of seats that the replicas of an admission share, in leases of a namespace."""
+        return SeatClaims(self._client, namespace)
 
     def close(self) -> None:
         """Close all connections."""

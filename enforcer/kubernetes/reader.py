@@ -1,26 +1,31 @@
 """Reads the objects that the enforcer touches: one by its name, or all of a kind, page by page.
 
 Fulfils `enforcer.cluster.ClusterReader`. What only the server keeps (which manager wrote which field) is left out: it
-is half of every object, and no field that anybody may change.
+is half of every object, and no field that anybody may change. While a plan is carried out, lists of what it looks at
+again and again come from what a watch keeps (`following`); objects asked for by name always come from the server.
 
 Source: kubernetes/website:content/en/docs/reference/using-api/api-concepts.md (chunks of one list show one version).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
 from enforcer.kubernetes.client import Call, KubernetesClient
+from enforcer.kubernetes.followed import FOLLOWED_KINDS, FollowedKind
 from enforcer.kubernetes.kinds import ApiKind, kind_named
 from enforcer.kubernetes.refusals import Deed, Expired
 from enforcer.kubernetes.same_content import SeenContents
 from enforcer.manifest import Manifest
 from fleet.errors import Unavailable
 from fleet.kubernetes_api.answers import TooLarge
+from fleet.kubernetes_api.connection import ApiConnection
 
 PAGE_OBJECTS = 500
 _ATTEMPTS_MAX = 3
@@ -41,6 +46,8 @@ class KubernetesReader:
         self._lock = threading.Lock()
         self._lately: OrderedDict[tuple[str, str, str], tuple[str, bytes]] = OrderedDict()
         self._contents = SeenContents()
+        self._watches: ApiConnection | None = None
+        self._followed: dict[str, FollowedKind] = {}
 
     def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
         """See `ClusterReader`; None too where the cluster does not serve the kind.
@@ -74,17 +81,46 @@ class KubernetesReader:
         version = self._client.version_of(served)
         if version is None:
             return ()
-        for _ in range(_ATTEMPTS_MAX):
-            try:
-                found = self._pages(served, version, namespace)
-            except Expired:
-                # The list took longer than the server remembers one version: from the start.
-                continue
-            if kind not in _MANY_AND_SHORT_LIVED:
-                for manifest in found:
-                    self._contents.see(manifest)
-            return tuple(sorted(found, key=_place))
-        raise Unavailable(f"cannot list {served.resource}: the server forgot the list {_ATTEMPTS_MAX} times on the way")
+        followed = self._follower(served, version)
+        if followed is not None:
+            return tuple(sorted(followed.objects(namespace), key=_place))
+        _, found = self._listed(served, version, namespace)
+        for manifest in found:
+            self._see_listed(manifest)
+        return tuple(sorted(found, key=_place))
+
+    @contextlib.contextmanager
+    def following(self) -> Iterator[None]:
+        """See `FollowingReader`; within another call of this it does nothing more."""
+        with self._lock:
+            is_outer = self._watches is None
+            if is_outer:
+                self._watches = self._client.connected()
+        try:
+            yield
+        finally:
+            if is_outer:
+                self._end_following()
+
+    def renew(self) -> None:
+        """See `FollowingReader`."""
+        with self._lock:
+            followed = list(self._followed.values())
+        for one in followed:
+            one.renew()
+
+    def lately(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """An object that is followed, as it was heard of last; None where nothing is known, though it may be there."""
+        with self._lock:
+            followed = self._followed.get(kind)
+        return None if followed is None else followed.find(namespace, name)
+
+    def is_going(self, namespace: str, name: str, uid: str) -> None:
+        """Take note that the server said yes to a pod's eviction."""
+        with self._lock:
+            followed = self._followed.get("Pod")
+        if followed is not None:
+            followed.end_of(namespace, name, uid)
 
     def now(self) -> datetime:
         """See `ClusterReader`."""
@@ -92,6 +128,9 @@ class KubernetesReader:
 
     def known(self, kind: str, namespace: str, name: str, resource_version: str) -> Manifest | None:
         """An object as it was read or written here lately; None where it was not, or in another version."""
+        followed = self.lately(kind, namespace, name)
+        if followed is not None and followed["metadata"]["resourceVersion"] == resource_version:
+            return followed
         with self._lock:
             found = self._lately.get((kind, namespace, name))
         if found is None or found[0] != resource_version:
@@ -113,8 +152,59 @@ class KubernetesReader:
             self._lately[key] = (str(metadata.get("resourceVersion", "")), json.dumps(manifest).encode())
             if len(self._lately) > _REMEMBERED_MAX:
                 self._lately.popitem(last=False)
+            followed = self._followed.get(str(manifest["kind"]))
+        if followed is not None:
+            followed.put(manifest)
 
-    def _pages(self, served: ApiKind, version: str, namespace: str | None) -> list[Manifest]:
+    def _follower(self, served: ApiKind, version: str) -> FollowedKind | None:
+        """Who keeps the objects of a kind; None where nothing is followed now."""
+        if served.kind not in FOLLOWED_KINDS:
+            return None
+        with self._lock:
+            connection = self._watches
+            if connection is None:
+                return None
+            if served.kind not in self._followed:
+                self._followed[served.kind] = FollowedKind(
+                    served.kind,
+                    lambda: self._listed(served, version, None),
+                    lambda since, stands: self._events(connection, served, version, since, stands),
+                    self._see_listed,
+                )
+            return self._followed[served.kind]
+
+    def _end_following(self) -> None:
+        with self._lock:
+            connection, self._watches = self._watches, None
+            followed, self._followed = list(self._followed.values()), {}
+        for one in followed:
+            one.end()
+        if connection is not None:
+            connection.close()
+        for one in followed:
+            one.join()
+
+    def _events(
+        self, connection: ApiConnection, served: ApiKind, version: str, since: str, stands: Callable[[], None]
+    ) -> Iterator[tuple[str, Manifest]]:
+        deed = Deed(verb="watch", resource=served.resource)
+        call = Call(deed=deed, path=served.path(version, None), query={"resourceVersion": since})
+        for word, manifest in self._client.watch(connection, call, stands):
+            yield word, whole(manifest, served, version)
+
+    def _see_listed(self, manifest: Manifest) -> None:
+        if manifest["kind"] not in _MANY_AND_SHORT_LIVED:
+            self._contents.see(manifest)
+
+    def _listed(self, served: ApiKind, version: str, namespace: str | None) -> tuple[str, list[Manifest]]:
+        """Everything, in pages of one version, and that version."""
+        for _ in range(_ATTEMPTS_MAX):
+            # Where the list took longer than the server remembers one version: from the start.
+            with contextlib.suppress(Expired):
+                return self._pages(served, version, namespace)
+        raise Unavailable(f"cannot list {served.resource}: the server forgot the list {_ATTEMPTS_MAX} times on the way")
+
+    def _pages(self, served: ApiKind, version: str, namespace: str | None) -> tuple[str, list[Manifest]]:
         deed = Deed(verb="list", resource=served.resource, namespace=namespace or "")
         path = served.path(version, namespace)
         found: list[Manifest] = []
@@ -130,7 +220,7 @@ class KubernetesReader:
                 limit = max(1, limit // 4)
                 continue
             if page is None:
-                return []
+                return "", []
             metadata, manifests = page
             try:
                 found += [whole(dict(manifest), served, version) for manifest in manifests]
@@ -138,7 +228,7 @@ class KubernetesReader:
                 raise Unavailable(f"cannot {deed}: a page is no JSON: {exc}") from exc
             told = metadata.get("continue")
             if not isinstance(told, str) or not told:
-                return found
+                return str(metadata.get("resourceVersion", "")), found
             token = told
 
 

@@ -75,7 +75,7 @@ class KubernetesWriter:
             Misconfigured: a right is missing.
             Unavailable: as there.
         """
-        running = self._reader.get("Pod", namespace, pod)
+        running = self._reader.lately("Pod", namespace, pod) or self._reader.get("Pod", namespace, pod)
         if running is None:
             return True
         path = f"{kind_named('Pod').path('v1', namespace, pod)}/eviction"
@@ -94,6 +94,7 @@ class KubernetesWriter:
         except BudgetForbids as exc:
             self._log.info("a disruption budget forbids an eviction now", namespace=namespace, pod=pod, said=str(exc))
             return False
+        self._reader.is_going(namespace, pod, str(running["metadata"]["uid"]))
         return True
 
     def make(self, manifest: Manifest) -> bool:
@@ -192,6 +193,10 @@ class KubernetesWriter:
         before = self._reader.known(kind, namespace, name, resource_version)
         if before is not None:
             return before
+        lately = self._reader.lately(kind, namespace, name)
+        if lately is not None and self._reader.is_same(kind, namespace, name, resource_version):
+            # Only its status moved on since, as a watch has told.
+            return lately
         before = self._reader.get(kind, namespace, name)
         if before is None:
             raise Refused(f"cannot change {kind} {namespace}/{name}: it is gone")

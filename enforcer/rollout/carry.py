@@ -7,24 +7,28 @@ crash at any moment. What is decided (and written down) is the caller's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from enforcer.backend import Move
-from enforcer.cluster import ClusterReader, ClusterWriter, Pause
-from enforcer.dialect import Dialect, SeatSlice
+from enforcer.cluster import ClusterReader, ClusterWriter, FollowingReader, Pause, renew
+from enforcer.dialect import Dialect, ListingDialect, SeatSlice
+from enforcer.kinds.register import is_begun, trouble_of, workload_kind
 from enforcer.manifest import Manifest, workload_parts
 from enforcer.ownership import MAKERS, Parents, parents_of, workload_of_pod
 from enforcer.record.journal import ObjectIntent
 from enforcer.rollout.holding import Phase, changes_template, rolls_by_itself
 from enforcer.rollout.intent_writer import IntentWriter, patiently
-from enforcer.rollout.landing import Landing, is_rolled_out, landing_of, made_anew, rolled_pods, wanted_pods
-from enforcer.rollout.move_order import OrderedUnit, Unit, waves
+from enforcer.rollout.landing import Landing, is_rolled_out, landing_of, made_anew, wanted_pods
+from enforcer.rollout.move_order import Order, OrderedUnit, Unit, waves
 from enforcer.seat import PodSeat, same_slices, seat_of_pod
 from enforcer.snapshot import Snapshot, take_snapshot, with_listed
 from fleet.inventory import WorkloadId
 
 OnWave = Callable[[Sequence[Move], int], None]
+
+WATCHED_LOOK_SECONDS = 1.0
+"""Longest pause between two looks at pods that a watch keeps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +37,7 @@ class CarryPolicy:
 
     Attributes:
         parallel_pods_max: workloads that may be changing at once.
-        poll_seconds: pause between looks.
+        poll_seconds: pause between looks; shorter where a watch keeps what is looked at.
         placement_seconds_max: how long a pod may take until it is ready in its new seat.
     """
 
@@ -97,6 +101,9 @@ class Carrier:
         self._step = step
         self._parents: Parents | None = None
         self._left: set[WorkloadId] = set()
+        # A look at what a watch keeps costs the cluster nothing.
+        is_watched = isinstance(reader, FollowingReader) and not isinstance(dialect, ListingDialect)
+        self._look_seconds = min(policy.poll_seconds, WATCHED_LOOK_SECONDS) if is_watched else policy.poll_seconds
         self.kept: list[str] = []
         self.objects = IntentWriter(reader, writer, pause, step)
 
@@ -117,6 +124,7 @@ class Carrier:
         """
         snapshot = patiently(self._pause, lambda: take_snapshot(self._reader, self._dialect))
         self._dialect = snapshot.dialect
+        self.objects.see(snapshot.owners[workload] for workload in load.intents if workload in snapshot.owners)
         units = _units(load, snapshot)
         missing = [unit for unit in units if not self._has_landed(load, unit, snapshot)]
         rest = {unit[0].workload for unit in missing}
@@ -134,20 +142,59 @@ class Carrier:
                 failures += self._start(load, unit, patched)
             if failures and load.is_strict:
                 return failures
+            # Nothing lands at once.
+            self._pause(self._look_seconds)
             failures += self._wait(load, wave)
             if failures and load.is_strict:
                 return failures
             done += sum(len(unit.moves) for unit in wave)
+        if not failures and isinstance(self._reader, FollowingReader):
+            # Each wave went by what was heard of so far, which may be late; that all is well, fresh lists say.
+            renew(self._reader)
+            failures = self._wait(load, [OrderedUnit(moves=unit, order=Order.FREE) for unit in units])
         return failures
+
+    def look_at(self, workloads: Iterable[WorkloadId]) -> None:
+        """List owners that are about to be written, in place of one request for each."""
+        self.objects.see(self._owners(list(workloads)).values())
 
     def in_place(self, moves: Sequence[Move]) -> tuple[str, ...]:
         """Pods that were made for these moves and sit as planned, `namespace/pod`."""
         found: list[str] = []
-        for workload in dict.fromkeys(move.workload for move in moves):
-            own = [move for move in moves if move.workload == workload]
-            landing = landing_of(own, self._pods([workload])[workload])
+        by_workload: dict[WorkloadId, list[Move]] = {}
+        for move in moves:
+            by_workload.setdefault(move.workload, []).append(move)
+        pods = self._pods(list(by_workload)) if by_workload else {}
+        for workload, own in by_workload.items():
+            landing = landing_of(own, pods[workload])
             found += [pod.pod_id for pod in made_anew(own, landing.in_place)]
         return tuple(sorted(found))
+
+    def unfinished(self, load: Load) -> list[str]:
+        """Owners that were patched back and still have pods of the template that the plan gave them.
+
+        Args:
+            load: what was carried back.
+
+        Returns:
+            One sentence per workload, with what keeps it from going on.
+
+        Raises:
+            Unavailable: the cluster can't be reached.
+        """
+        owners = self._owners([workload for workload in load.intents if workload not in self._left])
+        late = {workload: owner for workload, owner in owners.items() if not is_rolled_out(owner)}
+        pods = self._pods(list(late)) if late else {}
+        found = []
+        for workload, owner in late.items():
+            unready = next((pod for pod in pods[workload] if not pod.is_ready), None)
+            why = "its controller has not come to them"
+            if owner.get("spec", {}).get("paused"):
+                why = "it is paused"
+            elif unready is not None:
+                why = f"{unready.pod_id} does not get ready: {self._why(unready)}"
+            found.append(f"{workload} still has pods of the plan's template, for {why}")
+        return found
 
     def _start(self, load: Load, unit: OrderedUnit, patched: set[WorkloadId]) -> list[str]:
         """Let a unit go; returns why a pod could not be evicted."""
@@ -159,7 +206,7 @@ class Carrier:
         if workload in self._left:
             return []
         if self._rolls(load, workload):
-            if not load.is_strict and workload_parts(workload)[1] == "StatefulSet":
+            if not load.is_strict and _is_ordered(workload):
                 self._evict_unready(workload)
             return []
         failures = []
@@ -213,8 +260,11 @@ class Carrier:
             for unit in waiting:
                 workload = unit[0].workload
                 landing = landing_of(load.of(workload), pods[workload])
+                trouble = trouble_of(owners.get(workload)) if load.is_strict else None
                 if landing.is_astray and load.is_strict:
                     failures.append(_astray(landing.elsewhere[0], load.of(workload)))
+                elif trouble is not None:
+                    failures.append(f"{workload} is in trouble: {trouble}")
                 elif workload not in self._left and not self._is_done(load, unit, landing, owners.get(workload)):
                     still.append(unit)
                     self._make_way(load, unit, landing)
@@ -225,15 +275,15 @@ class Carrier:
             if waited >= self._policy.placement_seconds_max:
                 return [self._overdue(load, unit, pods[unit[0].workload], waited) for unit in still]
             waiting = still
-            self._pause(self._policy.poll_seconds)
-            waited += self._policy.poll_seconds
+            self._pause(self._look_seconds)
+            waited += self._look_seconds
 
     def _make_way(self, load: Load, unit: Unit, landing: Landing) -> None:
         """Evict the pod of a StatefulSet whose place one waits for that its controller has made anew before it.
 
         It rolls from the highest ordinal down, whoever's place is free, and makes an evicted pod of its new template.
         """
-        is_stateful = workload_parts(unit[0].workload)[1] == "StatefulSet" and self._rolls(load, unit[0].workload)
+        is_stateful = _is_ordered(unit[0].workload) and self._rolls(load, unit[0].workload)
         if not is_stateful or load.phase is not Phase.REST or all(pod.slices for pod in landing.waiting):
             return
         unmoved = {pod.pod_id for pod in landing.unmoved}
@@ -249,7 +299,7 @@ class Carrier:
             return is_wanted and is_rolled_out(owner)
         if self._rolls(load, unit[0].workload):
             if load.phase is Phase.CANARY:
-                return (rolled_pods(owner) or 0) > 0 and not landing.is_waiting and bool(landing.in_place)
+                return is_begun(owner) and not landing.is_waiting and bool(landing.in_place)
             return landing.is_whole and is_rolled_out(owner)
         names = {pod.pod_id for pod in landing.unmoved}
         is_complete = landing.planned <= landing.pods <= landing.planned + landing.seatless
@@ -337,6 +387,11 @@ class Carrier:
 def backwards(moves: Sequence[Move]) -> list[Move]:
     """The moves that take pods back where they came from, last first."""
     return [replace(move, old=move.new, new=move.old) for move in reversed(moves)]
+
+
+def _is_ordered(workload: WorkloadId) -> bool:
+    """Whether an owner rolls from its highest ordinal down, and waits for each."""
+    return workload_kind(workload_parts(workload)[1]).is_ordered
 
 
 def _units(load: Load, snapshot: Snapshot) -> list[Unit]:

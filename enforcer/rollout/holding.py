@@ -7,11 +7,15 @@ available before we say so. Existing pods keep counting, for the old ReplicaSet 
 new pod serves as soon as it is ready: only the count waits. `paused` would not do: a paused Deployment makes no new
 ReplicaSet at all, and pausing it after the first pod is a race. `progressDeadlineSeconds` must exceed
 `minReadySeconds`, so it is raised too. A StatefulSet is held by its partition; a DaemonSet, whose `minReadySeconds`
-would turn its old pods unavailable and so let them all go at once, by `OnDelete`. What was there before stands in the
-intent and is written back when the stage is kept or taken back.
+would turn its old pods unavailable and so let them all go at once, by `OnDelete`. Argo's Rollout is held as a
+Deployment is, at its canary strategy; a LeaderWorkerSet by its partition, which counts groups. An InferenceService has
+no field for the first pod alone: its Deployment is kept from surging, and the canary is judged while the rest follows.
+What was there before stands in the intent and is written back when the stage is kept or taken back.
 
 Source: kubernetes:pkg/controller/deployment/rolling.go, kubernetes:pkg/controller/deployment/sync.go,
-kubernetes:pkg/controller/daemon/update.go, kubernetes:pkg/apis/apps/validation/validation.go (ValidateDeploymentSpec).
+kubernetes:pkg/controller/daemon/update.go, kubernetes:pkg/apis/apps/validation/validation.go (ValidateDeploymentSpec),
+argoproj/argo-rollouts:pkg/apis/rollouts/v1alpha1/types.go, kubernetes-sigs/lws:api/leaderworkerset/v1,
+kserve/kserve:pkg/apis/serving/v1beta1/component.go (deploymentStrategy, RawDeployment only).
 """
 
 from __future__ import annotations
@@ -20,6 +24,9 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
+from enforcer.kinds.kind import Reach
+from enforcer.kinds.kserve import is_raw
+from enforcer.kinds.register import is_template_field, workload_kind
 from enforcer.manifest import field_of, values_equal
 from enforcer.record.journal import HoldIntent, ObjectIntent
 
@@ -30,8 +37,9 @@ _DEADLINE_MORE_SECONDS = 3600
 
 _LEAST_READY = "spec.minReadySeconds"
 _DEADLINE = "spec.progressDeadlineSeconds"
-_SURGE = "spec.strategy.rollingUpdate.maxSurge"
-_UNAVAILABLE = "spec.strategy.rollingUpdate.maxUnavailable"
+_ROLLING = "spec.strategy.rollingUpdate"
+_CANARY = "spec.strategy.canary"
+_GROUPS = "spec.rolloutStrategy.rollingUpdateConfiguration"
 _PARTITION = "spec.updateStrategy.rollingUpdate.partition"
 _UPDATE_TYPE = "spec.updateStrategy.type"
 
@@ -49,15 +57,14 @@ class Phase(StrEnum):
 
 def rolls_by_itself(owner: Mapping[str, Any]) -> bool:
     """Whether a changed template reaches an owner's pods without their being evicted, under our hold."""
-    if owner["kind"] == "Deployment":
-        return True
-    strategy = field_of(owner, _UPDATE_TYPE) or "RollingUpdate"
-    return owner["kind"] == "StatefulSet" and strategy == "RollingUpdate"
+    if owner["kind"] == "StatefulSet" and (field_of(owner, _UPDATE_TYPE) or "RollingUpdate") != "RollingUpdate":
+        return False
+    return workload_kind(owner["kind"]).reach is Reach.ROLLS
 
 
 def changes_template(intent: ObjectIntent) -> bool:
     """Whether an intent changes what an owner's pods are made from."""
-    return any(part.field.startswith("spec.template.") for part in intent.fields)
+    return any(is_template_field(intent.kind, part.field) for part in intent.fields)
 
 
 def holds_of(owner: Mapping[str, Any], pods: int, *, at_once: bool) -> tuple[HoldIntent, ...]:
@@ -74,22 +81,43 @@ def holds_of(owner: Mapping[str, Any], pods: int, *, at_once: bool) -> tuple[Hol
     """
     kind = owner["kind"]
     if kind == "Deployment" and field_of(owner, "spec.strategy.type") != "Recreate":
-        before = {path: field_of(owner, path) for path in (_LEAST_READY, _DEADLINE, _SURGE, _UNAVAILABLE)}
-        deadline = max(HOLD_SECONDS + _DEADLINE_MORE_SECONDS, int(before[_DEADLINE] or "0"))
-        return (
-            HoldIntent(
-                field=_LEAST_READY, old=before[_LEAST_READY], canary=str(HOLD_SECONDS), rest=before[_LEAST_READY]
-            ),
-            HoldIntent(field=_DEADLINE, old=before[_DEADLINE], canary=str(deadline), rest=before[_DEADLINE]),
-            HoldIntent(field=_SURGE, old=before[_SURGE], canary="0", rest="0"),
-            HoldIntent(field=_UNAVAILABLE, old=before[_UNAVAILABLE], canary="1", rest="100%" if at_once else "1"),
-        )
+        return (*_first_only(owner), *_without_surge(owner, _ROLLING, at_once=at_once))
+    if kind == "Rollout" and field_of(owner, _CANARY) is not None:
+        return (*_first_only(owner), *_without_surge(owner, _CANARY, at_once=at_once))
+    if kind == "InferenceService" and is_raw(owner):
+        path = "spec.predictor.deploymentStrategy"
+        is_recreated = field_of(owner, f"{path}.type") == "Recreate"
+        return () if is_recreated else _without_surge(owner, f"{path}.rollingUpdate", at_once=at_once)
+    if kind == "LeaderWorkerSet":
+        path = f"{_GROUPS}.partition"
+        partition, groups = field_of(owner, path), int(field_of(owner, "spec.replicas") or "1")
+        held = HoldIntent(field=path, old=partition, canary=str(max(0, groups - 1)), rest=partition)
+        return (held, *_without_surge(owner, _GROUPS, at_once=at_once))
     if kind == "StatefulSet" and rolls_by_itself(owner):
         partition = field_of(owner, _PARTITION)
         return (HoldIntent(field=_PARTITION, old=partition, canary=str(max(0, pods - 1)), rest=partition),)
     if kind == "DaemonSet" and (field_of(owner, _UPDATE_TYPE) or "RollingUpdate") == "RollingUpdate":
         return (HoldIntent(field=_UPDATE_TYPE, old=field_of(owner, _UPDATE_TYPE), canary="OnDelete", rest="OnDelete"),)
     return ()
+
+
+def _first_only(owner: Mapping[str, Any]) -> tuple[HoldIntent, ...]:
+    """The first new pod does not count until we say so."""
+    ready, late = field_of(owner, _LEAST_READY), field_of(owner, _DEADLINE)
+    deadline = max(HOLD_SECONDS + _DEADLINE_MORE_SECONDS, int(late or "0"))
+    return (
+        HoldIntent(field=_LEAST_READY, old=ready, canary=str(HOLD_SECONDS), rest=ready),
+        HoldIntent(field=_DEADLINE, old=late, canary=str(deadline), rest=late),
+    )
+
+
+def _without_surge(owner: Mapping[str, Any], path: str, *, at_once: bool) -> tuple[HoldIntent, ...]:
+    """No new pod beside an old one; one goes at a time, or all where they want each other's places."""
+    surge, unavailable = f"{path}.maxSurge", f"{path}.maxUnavailable"
+    return (
+        HoldIntent(field=surge, old=field_of(owner, surge), canary="0", rest="0"),
+        HoldIntent(field=unavailable, old=field_of(owner, unavailable), canary="1", rest="100%" if at_once else "1"),
+    )
 
 
 def held_values(manifest: Mapping[str, Any], holds: Sequence[HoldIntent], phase: Phase) -> list[tuple[str, str | None]]:

@@ -6,11 +6,11 @@ the object since, it is refused, never forced. Called by the carrier.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange, Pause
-from enforcer.manifest import Manifest, field_of, values_equal
+from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange, Pause, identity
+from enforcer.manifest import Manifest, field_of, is_signal, values_equal
 from enforcer.record.journal import ObjectIntent
 from enforcer.rollout.holding import Phase, held_values
 from fleet.errors import Refused, Unavailable
@@ -52,6 +52,14 @@ class IntentWriter:
         self._writer = writer
         self._pause = pause
         self._step = step
+        self._seen: dict[tuple[str, str, str], Manifest] = {}
+
+    def see(self, manifests: Iterable[Manifest]) -> None:
+        """Take objects as they were listed just now, so that none of them is asked for again before it is written.
+
+        Each serves one attempt: a write depends on its version, and a second attempt looks anew.
+        """
+        self._seen.update((identity(manifest), manifest) for manifest in manifests)
 
     def patch(self, intent: ObjectIntent, phase: Phase) -> None:
         """Write an object's new fields and hold it, unless all that stands there already.
@@ -61,7 +69,7 @@ class IntentWriter:
             Unavailable: the cluster can't take it.
         """
         for number in range(TRIES_MAX):
-            current = self._get(intent)
+            current = self._last_seen(intent, lambda seen: not _is_written(seen, intent))
             if current is None and intent.kind == "Pod":
                 return
             if not _is_written(current, intent):
@@ -95,7 +103,7 @@ class IntentWriter:
             Unavailable: the cluster can't take it.
         """
         for number in range(TRIES_MAX):
-            current = self._get(intent)
+            current = self._last_seen(intent, lambda seen: bool(held_values(seen, intent.holds, phase)))
             fields = [] if current is None else held_values(current, intent.holds, phase)
             if current is None or not fields:
                 return
@@ -109,10 +117,11 @@ class IntentWriter:
             What was kept because somebody changed it since, one sentence each.
 
         Raises:
+            Refused: the cluster does not take the object as it was, though nobody else changed it.
             Unavailable: the cluster can't take it.
         """
         for _ in range(TRIES_MAX):
-            current = self._get(intent)
+            current = self._last_seen(intent, lambda seen: not self.is_restored(intent, seen))
             if current is None:
                 return () if intent.kind == "Pod" else (f"{intent.workload} is gone",)
             fields: list[tuple[str, str | None]] = []
@@ -127,10 +136,24 @@ class IntentWriter:
                     kept.append(f"{intent.workload} {part.field}: somebody set it to {value!r} since")
             if not fields:
                 return tuple(kept)
+            # An old signal may be understood as one that nobody answered; the one that was given is good again.
+            fields += [(part.field, part.new) for part in intent.fields if is_signal(part.field)]
             fields += held_values(current, intent.holds, Phase.REST)
-            if self._write(f"restore {intent.workload}", intent, fields, current, 0):
-                return tuple(kept)
+            try:
+                if self._write(f"restore {intent.workload}", intent, fields, current, 0):
+                    return tuple(kept)
+            except Refused as exc:
+                if not kept:
+                    raise
+                # A container whose amounts come half from the plan's time and half from somebody else is none that
+                # the server takes: then all of it is theirs.
+                return (*kept, f"{intent.workload}: what the plan set beside that was left too, for {exc}")
         return (f"{intent.workload} changes all the time, so its fields were left",)
+
+    def _last_seen(self, intent: ObjectIntent, is_to_write: Callable[[Manifest], bool]) -> Manifest | None:
+        """The object as it was listed, where it is to be written; only a fresh look says that nothing is to be done."""
+        seen = self._seen.pop(intent.key, None)
+        return seen if seen is not None and is_to_write(seen) else self._get(intent)
 
     def _get(self, intent: ObjectIntent) -> Manifest | None:
         return patiently(self._pause, lambda: self._reader.get(*intent.key))

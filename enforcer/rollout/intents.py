@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from enforcer.backend import Move, RenderedStage
 from enforcer.cluster import DELETION_COST_ANNOTATION
+from enforcer.kinds.register import workload_kind
 from enforcer.record.journal import FieldIntent, ObjectIntent, StageRecord
 from enforcer.rollout.holding import changes_template, holds_of, rolls_by_itself
 from enforcer.rollout.move_order import Order, OrderedUnit, can_go_alone, waves
@@ -48,7 +49,7 @@ def intended_stage(
     marks = [
         mark
         for workload, intent in rolling.items()
-        if workload in ordered and ordered[workload].order is Order.FIXED and intent.kind == "Deployment"
+        if workload in ordered and ordered[workload].order is Order.FIXED and workload_kind(intent.kind).by_replica_sets
         for mark in _going_order(ordered[workload].moves, snapshot, intent.recommendation)
     ]
     marked = {intent.key for intent in intents}
@@ -93,7 +94,7 @@ def canary_of(moves: Sequence[Move], snapshot: Snapshot, count: int) -> tuple[st
     # The smallest first: a canary should cost little.
     for workload, own in sorted(by_workload.items(), key=lambda item: len(item[1])):
         tried = own
-        if workload in snapshot.owners and snapshot.owners[workload]["kind"] == "StatefulSet":
+        if workload in snapshot.owners and workload_kind(snapshot.owners[workload]["kind"]).is_ordered:
             # Its controller begins with the highest ordinal, whoever finds room.
             tried = [max(own, key=lambda move: (len(move.pod), move.pod))]
         if len(found) < count and can_go_alone(tried, snapshot.seats, card_mib):
@@ -157,7 +158,9 @@ def _held(intent: ObjectIntent, snapshot: Snapshot, ordered: Mapping[WorkloadId,
     if not changes_template(intent):
         return replace(intent, generation=generation)
     unit = ordered.get(intent.workload)
-    at_once = unit is not None and unit.order is Order.AT_ONCE
+    # Groups of a LeaderWorkerSet go from the highest down: any other order is for all of them to go together.
+    in_turn = (Order.FREE,) if owner["kind"] == "LeaderWorkerSet" else (Order.FREE, Order.FIXED)
+    at_once = unit is not None and unit.order not in in_turn
     pods = len(snapshot.pods.get(intent.workload, []))
     return replace(intent, generation=generation, holds=holds_of(owner, pods, at_once=at_once))
 

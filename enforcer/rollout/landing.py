@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from enforcer.backend import Move
-from enforcer.cluster import STOPPED_ANNOTATION
 from enforcer.dialect import SeatSlice
+from enforcer.kinds.register import is_rolled_out, rolled_pods, workload_kind
 from enforcer.seat import PodSeat, same_slices
+
+__all__ = ["Landing", "is_rolled_out", "landing_of", "made_anew", "rolled_pods", "wanted_pods"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,36 +105,12 @@ def made_anew(moves: Sequence[Move], pods: Sequence[PodSeat]) -> tuple[PodSeat, 
     return tuple(pod for pod in pods if pod.pod_id not in before or not same_slices(pod.slices, before[pod.pod_id]))
 
 
-def rolled_pods(owner: Mapping[str, Any] | None) -> int | None:
-    """How many pods an owner has made from its template as it stands; None where its controller has not looked yet.
-
-    Kinds whose status counts no such pods give None as well.
-    """
-    if owner is None or not _is_observed(owner):
-        return None
-    status = owner.get("status", {})
-    if owner["kind"] in ("Deployment", "StatefulSet"):
-        return int(status.get("updatedReplicas", 0))
-    return None
-
-
-def is_rolled_out(owner: Mapping[str, Any] | None) -> bool:
-    """Whether an owner has no pods of an older template left, as its controller says."""
-    if owner is None or owner["kind"] not in ("Deployment", "StatefulSet"):
-        return True
-    rolled = rolled_pods(owner)
-    return rolled is not None and rolled >= int(owner.get("status", {}).get("replicas", 0))
-
-
 def wanted_pods(owner: Mapping[str, Any] | None, planned: int) -> int:
     """How many pods an owner wants by now."""
     if owner is None:
         return 0
-    spec = owner.get("spec", {})
-    if spec.get("suspend") is True or STOPPED_ANNOTATION in (owner["metadata"].get("annotations") or {}):
-        return 0
-    replicas = spec.get("replicas")
-    return planned if replicas is None else min(planned, int(replicas))
+    wanted = workload_kind(str(owner["kind"])).wanted(owner)
+    return planned if wanted is None else min(planned, wanted)
 
 
 def _sits_as_before(pod: PodSeat, before: Mapping[str, Any]) -> bool:
@@ -153,9 +131,3 @@ def _grant(slices: Sequence[SeatSlice]) -> tuple[tuple[str, ...], ...]:
             for part in slices
         )
     )
-
-
-def _is_observed(owner: Mapping[str, Any]) -> bool:
-    observed = owner.get("status", {}).get("observedGeneration")
-    generation = owner["metadata"].get("generation")
-    return observed is None or generation is None or observed >= generation

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from enforcer.backend import Backend, Move
-from enforcer.plan_names import as_planned, with_real_names
+from enforcer.cluster import renew
+from enforcer.plan_names import as_planned, with_real_names, with_top_owners
 from enforcer.record.fingerprint import Fingerprint
 from enforcer.record.journal import Journal, RunRecord, StageRecord, StageState
 from enforcer.record.plan_store import Approval
@@ -94,14 +95,15 @@ class Rollout:
         tools.take_lease()
         try:
             tools.journal.fence()
-            # What was read before the lease was ours may be old.
-            if run is None and not any(found.is_open for found in tools.journal.runs(plan.plan_id)):
-                runs = tools.journal.runs()
-                own = [found for found in runs if found.plan_id == plan.plan_id]
-                snapshot, _ = as_planned(tools.snapshot(), own)
-                tools.guard.check_cluster(plan, chosen, snapshot, fingerprint, runs)
-                self._begin(plan, chosen, by, snapshot)
-            return self._run(plan)
+            with tools.following():
+                # What was read before the lease was ours may be old.
+                if run is None and not any(found.is_open for found in tools.journal.runs(plan.plan_id)):
+                    runs = tools.journal.runs()
+                    own = [found for found in runs if found.plan_id == plan.plan_id]
+                    snapshot, _ = as_planned(tools.snapshot(), own)
+                    tools.guard.check_cluster(with_top_owners(plan, snapshot), chosen, snapshot, fingerprint, runs)
+                    self._begin(plan, chosen, by, snapshot)
+                return self._run(plan)
         finally:
             tools.let_go()
 
@@ -119,7 +121,8 @@ class Rollout:
         tools.take_lease()
         try:
             tools.journal.fence()
-            return self._run(plan)
+            with tools.following():
+                return self._run(plan)
         finally:
             tools.let_go()
 
@@ -151,9 +154,10 @@ class Rollout:
 
     def _intend(self, plan: Plan, stage: int) -> StageRecord:
         tools = self._tools
+        renew(tools.reader)
         snapshot, real = as_planned(tools.snapshot(), tools.journal.runs(plan.plan_id))
         try:
-            rendered = with_real_names(self._backend.render(plan, stage, snapshot), real)
+            rendered = with_real_names(self._backend.render(with_top_owners(plan, snapshot), stage, snapshot), real)
         except Refused:
             # Nothing of this stage was begun; the run is over, what earlier stages did stays.
             tools.journal.write(plan.plan_id, tools.reader.now(), "end")
@@ -258,6 +262,7 @@ class Rollout:
         if not failures:
             failures = self._watch(record, name, carrier.in_place(moves), len(moves))
         if not failures and phase is Phase.REST:
+            carrier.look_at(owners)
             for intent in owners.values():
                 tools.keep_lease()
                 carrier.objects.hold(intent, Phase.SETTLED)
@@ -273,6 +278,8 @@ class Rollout:
             pause = min(policy.watch_seconds - waited, max(policy.carry.poll_seconds, policy.watch_seconds / 5))
             tools.rest(pause)
             waited += pause
+            if waited >= policy.watch_seconds:
+                renew(tools.reader)
             found = complaints(tools.signals.health(pods), pods, policy.watch)
         tools.step(f"watched {name}")
         tools.journal.write(

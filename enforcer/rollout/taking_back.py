@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from enforcer.backend import Move, NodeStep
+from enforcer.cluster import renew
 from enforcer.record.journal import ObjectIntent
 from enforcer.rollout.carry import Load, backwards
 from enforcer.rollout.holding import Phase
@@ -16,6 +17,7 @@ from enforcer.rollout.landing import landing_of
 from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.tools import Tools
 from enforcer.snapshot import Snapshot
+from fleet.errors import Unavailable
 from fleet.inventory import WorkloadId
 
 
@@ -33,6 +35,11 @@ def take_back(
 
     Returns:
         What was kept and what could not go back to its old place, one sentence each.
+
+    Raises:
+        Unavailable: the cluster can't be reached; or an owner's former pods don't get ready. It has its former template
+            then and rolls on without surge, as many pods as it can spare at a time: given its surge back, it would wait
+            for room that its other pods hold; driven on, it would lose the pods that serve. Call again to end it.
     """
     carrier, parts = tools.carrier(), Parts.of(objects, moves)
     for _, intent in reversed(parts.pods):
@@ -47,7 +54,16 @@ def take_back(
         tools.journal.write(plan_id, tools.reader.now(), "evict_back", stage=stage, pods=pods)
 
     back = tuple(backwards(moves))
-    failures = carrier.carry(Load(moves=back, intents=parts.owners, phase=Phase.REST, is_strict=False), on_wave)
+    load = Load(moves=back, intents=parts.owners, phase=Phase.REST, is_strict=False)
+    failures = carrier.carry(load, on_wave)
+    stuck = carrier.unfinished(load)
+    if stuck:
+        more = f" (and {len(stuck) - 1} more)" if len(stuck) > 1 else ""
+        raise Unavailable(
+            f"cannot finish taking plan {plan_id} back: {stuck[0]}{more}; its fields are restored, and its pods follow "
+            "as soon as nothing keeps them: see to it, then call again to end it"
+        )
+    carrier.look_at(parts.owners)
     for intent in parts.owners.values():
         tools.keep_lease()
         carrier.objects.hold(intent, Phase.SETTLED)
@@ -57,6 +73,7 @@ def take_back(
         kept += carrier.objects.restore(intent)
     if parts.shared:
         kept += tools.node_steps().take_back(steps, plan_id)
+    renew(tools.reader)
     left = {sentence.split(" ", 1)[0] for sentence in kept}
     return (*kept, *failures, *_elsewhere([move for move in back if move.workload not in left], tools.snapshot()))
 

@@ -6,12 +6,12 @@ Put together by the front door.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from enforcer.backends.hami_dialect import HAMI_DIALECT
-from enforcer.cluster import ClusterReader, ClusterWriter, Lease, Pause
+from enforcer.cluster import ClusterReader, ClusterWriter, Lease, Pause, followed
 from enforcer.dialect import Dialect
 from enforcer.record.journal import Journal
 from enforcer.rollout.carry import Carrier, CarryPolicy
@@ -99,6 +99,10 @@ class Tools:
         """Hands for these tools; slow ones change one workload at a time."""
         policy = replace(self.policy.carry, parallel_pods_max=1) if is_slow else self.policy.carry
         return Carrier(self.reader, self.writer, self.rest, policy, self.dialect, self.before_write)
+
+    def following(self) -> AbstractContextManager[None]:
+        """For as long as a run lasts: looking again costs the cluster little."""
+        return followed(self.reader)
 
     def node_steps(self) -> NodeSteps:
         """Who empties nodes and waits for them."""

@@ -194,7 +194,8 @@ class Undo:
                 if number in record.stages
                 for step in own.node_steps
             ]
-            kept = take_back(tools, record.plan_id, stage, record.objects, record.moves, steps)
+            with tools.following():
+                kept = take_back(tools, record.plan_id, stage, record.objects, record.moves, steps)
             tools.step("undo end")
             tools.journal.write(
                 record.plan_id,

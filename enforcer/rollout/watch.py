@@ -6,12 +6,16 @@ what a plan was worth.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from enforcer.cluster import ClusterReader
+from enforcer.cluster import ClusterReader, FollowingReader
 from enforcer.seat import seat_of_pod
+
+_LISTED_FROM = 10
+"""From so many pods of a namespace on, all of it is listed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +79,18 @@ class ClusterSignals:
     def health(self, pods: Sequence[str]) -> tuple[PodHealth, ...]:
         """Health of pods; see the port."""
         found = []
+        spaces = Counter(pod_id.partition("/")[0] for pod_id in pods)
+        # Who follows what goes on has all pods at hand; of another, a list pays where many are asked for.
+        is_cheap = isinstance(self._reader, FollowingReader)
+        known = {
+            namespace: {pod["metadata"]["name"]: pod for pod in self._reader.list_objects("Pod", namespace)}
+            for namespace, count in spaces.items()
+            if is_cheap or count >= _LISTED_FROM
+        }
         for pod_id in pods:
             namespace, _, name = pod_id.partition("/")
-            manifest = self._reader.get("Pod", namespace, name)
+            listed = known.get(namespace)
+            manifest = self._reader.get("Pod", namespace, name) if listed is None else listed.get(name)
             if manifest is not None:
                 seat = seat_of_pod(manifest)
                 found.append(

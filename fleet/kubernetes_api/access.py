@@ -44,6 +44,7 @@ class ClusterAccess:
         path: what its paths begin with, without a slash at the end; empty as a rule.
         tls: how its certificate is checked; None for a server that is spoken to in the clear.
         credentials: what requests are signed with.
+        headers: further headers of every request, for servers behind a gateway that asks for them.
     """
 
     host: str
@@ -51,6 +52,7 @@ class ClusterAccess:
     path: str
     tls: Tls | None
     credentials: Credentials
+    headers: tuple[tuple[str, str], ...] = ()
 
     @property
     def server(self) -> str:

@@ -8,7 +8,7 @@ Sources: kubernetes/apimachinery:pkg/apis/meta/v1 (Status), RFC 9110 (Retry-Afte
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from fleet.errors import Corrupt, Unavailable
 from fleet.kubernetes_api.connection import Answer
@@ -53,6 +53,29 @@ def read_body(answer: Answer, bytes_max: int) -> bytearray:
         if len(body) > bytes_max:
             raise TooLarge(f"cannot read an answer of status {answer.status}: larger than {bytes_max} bytes")
     return body
+
+
+def lines_of(answer: Answer, what: str, bytes_max: int) -> Iterator[bytes | bytearray]:
+    """The lines of a watch as they come, without those that are empty.
+
+    Args:
+        answer: not read yet.
+        what: what is watched, for the message.
+        bytes_max: most bytes of a line.
+
+    Raises:
+        Corrupt: a line has more.
+        http.client.HTTPException: it ends too early.
+        OSError: the connection broke, or the time is over.
+    """
+    rest = bytearray()
+    for part in answer.parts():
+        rest += part
+        if b"\n" in part:
+            *lines, rest = rest.split(b"\n")
+            yield from filter(None, lines)
+        elif len(rest) > bytes_max:
+            raise Corrupt(f"cannot read an event of {what}: larger than {bytes_max} bytes")
 
 
 def said(told: bytearray | Mapping[str, object]) -> str:

@@ -195,6 +195,7 @@ class ApiConnection:
             "Accept": asked.accept,
             "Accept-Encoding": "identity" if asked.is_stream else "gzip",
             "User-Agent": self._agent,
+            **dict(self._access.headers),
         }
         signed = self._access.credentials.header()
         if signed is not None:

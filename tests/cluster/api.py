@@ -99,12 +99,18 @@ class Api:
         return str(made["status"]["token"])
 
     def ask(
-        self, method: str, path: str, body: Manifest | None = None, *, content_type: str = "application/json"
+        self,
+        method: str,
+        path: str,
+        body: Manifest | None = None,
+        *,
+        content_type: str = "application/json",
+        accept: str = "application/json",
     ) -> Manifest:
         """Ask anything."""
         request = urllib.request.Request(
             self._url + path, method=method, data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": f"Bearer {self._token}", "Content-Type": content_type},
+            headers={"Authorization": f"Bearer {self._token}", "Content-Type": content_type, "Accept": accept},
         )  # fmt: skip
         with urllib.request.urlopen(request, context=self._context, timeout=30) as answer:
             found: Manifest = json.load(answer)

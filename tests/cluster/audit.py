@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-POLICY = {
+POLICY: dict[str, Any] = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
     "omitStages": ["RequestReceived"],
@@ -62,6 +64,32 @@ class AuditLog:
             file.seek(since)
             entries = [json.loads(line) for line in file if line.endswith(b"\n")]
         return [_write(entry) for entry in entries if entry["stage"] == "ResponseComplete"]
+
+
+def unwanted(writes: Iterable[Write], workloads: Iterable[str], *, lease_namespace: str = "gputide") -> list[Write]:
+    """Writes that an approved plan of these Deployments does not ask for; what was only rehearsed is none.
+
+    Args:
+        writes: of the enforcer.
+        workloads: `namespace/Deployment/name` of all that the plan changes.
+        lease_namespace: where the enforcer's lease lies.
+    """
+    named = {(workload.split("/")[0], workload.split("/")[2]) for workload in workloads}
+    return [write for write in writes if not write.is_dry and not _is_wanted(write, named, lease_namespace)]
+
+
+def _is_wanted(write: Write, named: set[tuple[str, str]], lease_namespace: str) -> bool:
+    match write.verb, write.resource:
+        case "patch", "deployments":
+            return (write.namespace, write.name) in named
+        case ("patch", "pods") | ("create", "pods/eviction"):
+            # A Deployment's pods are called by it, by the hash of their template, and by five letters of their own.
+            return (write.namespace, write.name.rsplit("-", 2)[0]) in named
+        case (("create" | "patch"), "events"):
+            return write.namespace in {namespace for namespace, _ in named}
+        case (("create" | "update"), "leases"):
+            return (write.namespace, write.name) in ((lease_namespace, "enforcer"), (lease_namespace, ""))
+    return False
 
 
 def _write(entry: dict[str, object]) -> Write:

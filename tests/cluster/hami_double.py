@@ -17,6 +17,7 @@ import json
 import queue
 import ssl
 import threading
+import time
 import urllib.error
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -41,7 +42,7 @@ from fleet.grammar import (
     render_devices_allocated,
     render_node_register,
 )
-from gputide.engine_kubernetes import ControlPlane, KubernetesPrograms
+from gputide.engine_kubernetes import HOLD_ANNOTATION, ControlPlane, KubernetesPrograms
 from gputide.engine_process import ProcessRecord, start_process, stop_process
 from tests.cluster.api import Api, Manifest
 
@@ -56,6 +57,10 @@ LOCK, PHASE = "hami.io/mutex.lock", "hami.io/bind-phase"
 LOCK_EXPIRES = timedelta(minutes=5)
 
 CERTIFICATES = Path(__file__).parents[1] / "pipeline" / "certificates"
+# What a scheduler knows of pods is what it was granted, of those that are not over: not all that stands in them.
+_HOLDERS = "/api/v1/pods?fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"
+_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_NODES_SECONDS = 1.0
 _WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 _REASONS = {
     "too little framebuffer": "CardInsufficientMemory",
@@ -96,6 +101,8 @@ class HamiDouble:
         self._filtering = threading.Lock()
         self._nodes = NodeCache(api)
         self._bound: queue.Queue[tuple[str, str, str] | None] = queue.Queue()
+        self.held: set[tuple[str, str]] = set()
+        """Namespaces and first parts of the names of pods that are placed and never turn ready."""
         self._servers: list[ThreadingHTTPServer] = []
         self._threads: list[threading.Thread] = []
         self._scheduler: ProcessRecord | None = None
@@ -151,9 +158,18 @@ class HamiDouble:
         except Refused as denied:
             response |= {"allowed": False, "status": {"message": str(denied)}}
         else:
+            patch = [*patch, *self._hold(request)]
             if patch:
                 response |= {"patchType": "JSONPatch", "patch": base64.b64encode(json.dumps(patch).encode()).decode()}
         return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+
+    def _hold(self, request: Manifest) -> list[Manifest]:
+        metadata = request["object"]["metadata"]
+        name = metadata.get("name") or metadata.get("generateName", "")
+        if not any(request["namespace"] == space and name.startswith(start) for space, start in self.held):
+            return []
+        annotations = {**metadata.get("annotations", {}), HOLD_ANNOTATION: "on"}
+        return [{"op": "add", "path": "/metadata/annotations", "value": annotations}]
 
     # --- scheduler ---
 
@@ -163,7 +179,7 @@ class HamiDouble:
             return {"NodeNames": names}
         with self._filtering:
             cards = {card.card: card for card in self._nodes.cards() if card.node in names}
-            for other in self._api.ask("GET", "/api/v1/pods")["items"]:
+            for other in self._api.ask("GET", _HOLDERS, accept=_METADATA)["items"]:
                 if other["metadata"]["uid"] != pod["metadata"]["uid"]:
                     book(cards, allocations_of(other))
             nodes = {name: NodeBook(node=name, cpu_cores=None, memory_bytes=None) for name in names}
@@ -253,7 +269,8 @@ class HamiDouble:
         config: Manifest = {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",
-            "clientConnection": {"kubeconfig": str(self._plane.kubeconfig())},
+            # Of its own accord it binds fifty pods a second, which is nothing that a test should wait for.
+            "clientConnection": {"kubeconfig": str(self._plane.kubeconfig()), "qps": 500, "burst": 500},
             "leaderElection": {"leaderElect": False},
             # A pod that found no room is tried again within a second, so that tests need not wait.
             "podInitialBackoffSeconds": 1,
@@ -320,13 +337,15 @@ class NodeCache:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._read: dict[str, tuple[tuple[str, str], list[CardBook]]] = {}
+        self._known: list[CardBook] = []
+        self._known_at = 0.0
 
     def cards(self) -> list[CardBook]:
-        """Books of all cards, nothing granted on them."""
-        found: list[CardBook] = []
-        for node in self._api.ask("GET", "/api/v1/nodes")["items"]:
-            found += [_copied(card) for card in self._of_node(node)]
-        return found
+        """Books of all cards, nothing granted on them; nodes are looked at once a second, by HAMi every fifteen."""
+        if time.monotonic() - self._known_at > _NODES_SECONDS:
+            nodes = self._api.ask("GET", "/api/v1/nodes")["items"]
+            self._known, self._known_at = [card for node in nodes for card in self._of_node(node)], time.monotonic()
+        return [_copied(card) for card in self._known]
 
     def _of_node(self, node: Manifest) -> list[CardBook]:
         name, annotations = node["metadata"]["name"], node["metadata"].get("annotations", {})
@@ -389,7 +408,7 @@ def admit(pod: Manifest) -> list[Manifest]:
 def allocations_of(pod: Manifest) -> list[Allocation]:
     """What a pod holds, by its annotation; nothing once it is over."""
     text = pod["metadata"].get("annotations", {}).get(DEVICES_ALLOCATED_ANNOTATION)
-    if text is None or pod["status"].get("phase") in ("Succeeded", "Failed"):
+    if text is None or pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
         return []
     return [
         Allocation(

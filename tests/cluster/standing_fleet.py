@@ -54,7 +54,7 @@ def stand_up(
             api, namespace, service.name, replicas=service.replicas, container="main", limits={"nvidia.com/gpu": "1"}
         )
     for service in services:
-        until_ready(api, namespace, service.name, service.replicas)
+        until_ready(api, namespace, service.name, service.replicas, seconds=60.0 + len(services))
     return _as_it_stands(told, inventory, take_snapshot(reader), datetime.now(UTC))
 
 

@@ -91,12 +91,12 @@ def is_settled(api: Api, namespace: str, app: str) -> bool:
     return True
 
 
-def until_ready(api: Api, namespace: str, app: str, count: int) -> None:
+def until_ready(api: Api, namespace: str, app: str, count: int, seconds: float = READY_SECONDS_MAX) -> None:
     """Wait until so many pods of an app are ready, made from its latest template, and no other is there."""
     until(
         lambda: (
-            is_settled(api, namespace, app)
-            and [is_ready(pod) for pod in pods(api, namespace, app)] == [True] * count
+            is_settled(api, namespace, app) and [is_ready(pod) for pod in pods(api, namespace, app)] == [True] * count
         ),
         f"{count} ready pods of {namespace}/{app}",
+        seconds,
     )
