@@ -224,6 +224,20 @@ class Relief:
         option = min(self._options([row], self._total[card], wanted), key=lambda o: o.cost, default=None)
         return self._taken(option) if option is not None else ()
 
+    def leave(self, rows: Sequence[int]) -> tuple[ReliefMove, ...]:
+        """The cheapest way out of their card for one of some rows, whatever it demands; nothing where none has one.
+
+        Args:
+            rows: rows of one card, of which one shall go: its framebuffer is wanted, or a neighbour suffers.
+        """
+        able = [row for row in rows if self._watch.may_move[row] and self._target[row] < 0]
+        able = [row for row in able if not self._watch.is_resting[row]] or able
+        if not able:
+            return ()
+        card = int(self._watch.card[able[0]])
+        option = min(self._options(able, self._total[card], None), key=lambda o: o.cost, default=None)
+        return self._taken(option) if option is not None else ()
+
     def leave_spares(self, moves_max: int) -> Iterator[ReliefMove]:
         """Moves off spares onto cards in use that have room, so that spares are free again; quickest to load first."""
         watch = self._watch

@@ -45,4 +45,6 @@ class AgentSettings(Section):
     orders_config_map: str = Field(default="gputide-orders", pattern=r"^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$")
     """ConfigMap in `enforcer.namespace` with the orders of the control plane, one key per node."""
     orders_seconds: Seconds = 10
-    """Time between two looks at the orders."""
+    """Time between two looks at the orders; a second while a card is in trouble."""
+    listen: str | None = Field(default=None, pattern=r"^[^\s:]*:[0-9]{1,5}$")
+    """Address on which it tells `gputide relief` what it sees, such as `0.0.0.0:9478`; none for nowhere."""

@@ -18,6 +18,16 @@ from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable
 from fleet.logs import logger
 
 _JOIN_SECONDS = 5.0
+_HURRY_SECONDS = 1.0
+
+
+def _unseen(_: NodeView) -> None:
+    """A view that nobody asks for."""
+
+
+def _calm(_: NodeView) -> bool:
+    """A view that never shows trouble."""
+    return False
 
 
 class AgentLoop:
@@ -28,6 +38,8 @@ class AgentLoop:
         read_orders: the orders of this node as they stand, None where there are none.
         interval_seconds: time between two looks.
         orders_seconds: time between two looks at the orders.
+        on_view: called with every look's view.
+        is_troubled: whether a view shows trouble: orders are then looked at every second.
     """
 
     def __init__(
@@ -37,11 +49,15 @@ class AgentLoop:
         *,
         interval_seconds: float,
         orders_seconds: float,
+        on_view: Callable[[NodeView], None] = _unseen,
+        is_troubled: Callable[[NodeView], bool] = _calm,
     ) -> None:
         self._agent = agent
         self._read_orders = read_orders
         self._interval_seconds = interval_seconds
         self._orders_seconds = orders_seconds
+        self._on_view, self._is_troubled = on_view, is_troubled
+        self._has_trouble = False
         self._stopped = threading.Event()
         self._seen = threading.Condition()
         self._newest: NodeView | None = None
@@ -89,6 +105,8 @@ class AgentLoop:
                 for key in (*look.slept, *look.woke):
                     word = "asleep" if key in look.slept else "awake"
                     self._log.info(word, pod_uid=key.pod_uid, container=key.container)
+                self._on_view(look.view)
+                self._has_trouble = self._is_troubled(look.view)
                 with self._seen:
                     self._newest = look.view
                     self._seen.notify_all()
@@ -118,7 +136,14 @@ class AgentLoop:
                 self._tell("orders", str(exc))
             else:
                 self._tell("orders", None)
-            self._stopped.wait(self._orders_seconds)
+            self._rest_of_orders()
+
+    def _rest_of_orders(self) -> None:
+        """Wait for the next look at the orders; who is in trouble is about to get some."""
+        due = time.monotonic() + self._orders_seconds
+        while not self._stopped.wait(min(_HURRY_SECONDS, max(0.0, due - time.monotonic()))):
+            if self._has_trouble or time.monotonic() >= due:
+                return
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """A thread that ends by an error ends the agent: one that does half of its work is worse than none."""

@@ -43,6 +43,7 @@ def simulation_answer(described: dict[str, Any], found: Sequence[Performance]) -
         ),
         listings=(Listing(title="Policies", columns=COLUMNS, rows=[performance_row(item) for item in found]),),
         footnotes=(
+            *((described["timing"]["sentence"],) if "timing" in described else ()),
             "saved counts spares at their peak; predicted is what the plan alone was expected to violate",
             "harvested is work of low priority on what the others leave; lost is what eviction cost it",
         ),

@@ -19,6 +19,7 @@ from fleet.settings import LowPrioritySettings
 from fleet.units import format_time, parse_bytes, parse_duration
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Format, print_answer
+from gputide.relief_timing import relief_timing
 from gputide.session import session_of
 from gputide.simulate import Reaction
 from gputide.simulate_answer import simulation_answer
@@ -46,8 +47,14 @@ def simulate(
     fleet: Annotated[Path, typer.Argument(metavar="FLEET", help="Folder in the neutral trace format.")],
     policy: Annotated[list[Policy] | None, typer.Option(help="Who decides; may be repeated; all unless given.")] = None,
     relief: Annotated[bool, typer.Option(help="Relieve cards that overload at run time.")] = True,
-    reaction: Annotated[str, typer.Option(help="From an overload to the decision: 10s, 2m, 10m.")] = "2m",
-    load_rate: Annotated[str, typer.Option(help="Framebuffer that a moving pod loads per second.")] = "1GiB",
+    reaction: Annotated[
+        str | None,
+        typer.Option(help="From an overload to the decision: 10s, 2m; as relief measured it, else 2m, unless given."),
+    ] = None,
+    load_rate: Annotated[
+        str | None,
+        typer.Option(help="Framebuffer that a moving pod loads per second; as relief measured it, else 1GiB."),
+    ] = None,
     days: Annotated[int, typer.Option(min=1, help="Days that are played; what lies before is known.")] = 3,
     replan: Annotated[Replanning, typer.Option(help="How often seats are looked at anew.")] = Replanning.NEVER,
     form: FormatOption = Format.TABLE,
@@ -58,10 +65,17 @@ def simulate(
     trace = open_trace(fleet)
     cut, until = _span(trace, days)
     capability = capabilities_of(session.settings.enforcer.backend)
-    rate = _positive("--load-rate", load_rate, float(parse_bytes(load_rate)))
+    timing = relief_timing(
+        session.data_path,
+        reaction_seconds=None if reaction is None else _positive("--reaction", reaction, parse_duration(reaction)),
+        load_bytes_per_second=None
+        if load_rate is None
+        else _positive("--load-rate", load_rate, float(parse_bytes(load_rate))),
+    )
+    rate = timing.load_bytes_per_second
     acts = Reaction(
         rules=ReliefRules(load_bytes_per_second=rate, grows_in_place=capability.live_framebuffer_change),
-        reaction_seconds=_positive("--reaction", reaction, parse_duration(reaction)),
+        reaction_seconds=timing.reaction_seconds,
     )
     table = Table(
         settings=session.settings,
@@ -86,6 +100,7 @@ def simulate(
         "since": iso(cut),
         "until": iso(until),
         "replan": replan.value,
+        "timing": {**document(timing), "sentence": timing.sentence},
         "performances": document(found),
     }
     print_answer(simulation_answer(described, found), form=form, target=output)

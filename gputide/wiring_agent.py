@@ -11,6 +11,9 @@ from pathlib import Path
 from enforcer.agent.give_way import GiveWayRules
 from enforcer.agent.hami_hands import HamiHands
 from enforcer.agent.node_agent import AgentFolders, NodeAgent
+from enforcer.agent.node_view import NodeView
+from enforcer.agent.trouble import troubled_cards
+from enforcer.agent.view_server import ViewServer
 from enforcer.agent.watermark import WatermarkRules
 from enforcer.cluster import ClusterReader
 from exporter.cluster_kubernetes import KubernetesReader
@@ -77,12 +80,43 @@ def open_agent(folder: DataFolder, settings: Settings) -> Iterator[AgentLoop]:
                 closed_seconds=float(agent_settings.closed_seconds),
             ),
         )
-        yield AgentLoop(
-            agent,
-            _orders_of(cluster, enforcer.namespace, agent_settings.orders_config_map, node),
-            interval_seconds=agent_settings.interval_seconds,
-            orders_seconds=float(agent_settings.orders_seconds),
-        )
+        with _open_view(settings, node) as show:
+            yield AgentLoop(
+                agent,
+                _orders_of(cluster, enforcer.namespace, agent_settings.orders_config_map, node),
+                interval_seconds=agent_settings.interval_seconds,
+                orders_seconds=float(agent_settings.orders_seconds),
+                on_view=show,
+                is_troubled=lambda view: bool(
+                    troubled_cards(
+                        view,
+                        full_ratio=agent_settings.full_ratio,
+                        free_ratio_min=agent_settings.framebuffer_free_ratio_min,
+                    )
+                ),
+            )
+
+
+@contextmanager
+def _open_view(settings: Settings, node: str) -> Iterator[Callable[[NodeView], None]]:
+    """What shows views to relief; nobody where `agent.listen` is none."""
+    listen = settings.agent.listen
+    if listen is None:
+        yield lambda _: None
+        return
+    host, _, port = listen.rpartition(":")
+    server = ViewServer(
+        node,
+        host=host,
+        port=int(port),
+        full_ratio=settings.agent.full_ratio,
+        free_ratio_min=settings.agent.framebuffer_free_ratio_min,
+    )
+    server.start()
+    try:
+        yield server.show
+    finally:
+        server.stop()
 
 
 def _orders_of(cluster: ClusterReader, namespace: str, name: str, node: str) -> Callable[[], str | None]:

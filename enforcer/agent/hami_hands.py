@@ -87,6 +87,14 @@ class HamiHands:
         self._next_look = min(left.values(), default=math.inf)
         return tuple(sorted(over))
 
+    def open_card(self, card: str) -> None:
+        """Let newcomers onto one card before its time is over; one that somebody else closed stays closed."""
+        node = self._own_node()
+        closed = self._closed_by_us(node)
+        if card in closed:
+            left = {name: until for name, until in closed.items() if name != card}
+            self._write(node, left, add=set(), remove=frozenset({card}))
+
     def account(self, seat: SliceView, limit: WantedLimit) -> None:
         """Write a limit into the pod's own record of what it was given; see the port."""
         pod = self._reader.get("Pod", seat.namespace, seat.pod)

@@ -29,12 +29,14 @@ def test_daemonset_of_the_page_is_taken_without_a_warning(api: Api) -> None:
         api.ask("POST", path, manifest)
 
 
-@pytest.mark.parametrize("page", ["admission.yaml", "agent.yaml", "rbac-writer.yaml"])
+@pytest.mark.parametrize("page", ["admission.yaml", "agent.yaml", "rbac-relief.yaml", "rbac-writer.yaml"])
 def test_manifests_of_the_enforcer_are_taken_without_a_warning(api: Api, page: str) -> None:
     documents = list(yaml.safe_load_all((DOCS / page).read_text(encoding="utf-8")))
     api.create("/api/v1/namespaces", {"metadata": {"name": "gputide"}})
     for manifest in documents:
-        if manifest["kind"] != "Namespace":
+        if manifest["kind"] == "Namespace":
+            api.create("/api/v1/namespaces", manifest)
+        else:
             made = api.apply(manifest, query="?dryRun=All&fieldValidation=Strict")
             assert made["metadata"]["name"] == manifest["metadata"]["name"]
     of_webhook = [manifest for manifest in documents if manifest["kind"] == "MutatingWebhookConfiguration"]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from enforcer.agent.give_way import GiveWayRules
 from enforcer.agent.node_agent import AgentFolders, NodeAgent
+from enforcer.agent.node_view import NodeView
 from enforcer.agent.watermark import WatermarkRules
 from fleet.errors import Misconfigured
 from gputide.agent_loop import AgentLoop
@@ -21,7 +24,7 @@ from tests.enforcer.agent.test_node_agent import Eyes, Hands
 PATIENCE_SECONDS = 10.0
 
 
-def run(folder: Path, read_orders: Callable[[AgentLoop], str | None]) -> None:
+def run(folder: Path, read_orders: Callable[[AgentLoop], str | None], **how: Any) -> None:
     """Run a loop until its orders stop it, or patience ends."""
     agent = NodeAgent(
         Eyes(view_of()),
@@ -30,7 +33,8 @@ def run(folder: Path, read_orders: Callable[[AgentLoop], str | None]) -> None:
         give_way=GiveWayRules(),
         watermark=WatermarkRules(),
     )
-    loop = AgentLoop(agent, lambda: read_orders(loop), interval_seconds=0.1, orders_seconds=0.05)
+    waits = {"interval_seconds": 0.1, "orders_seconds": 0.05}
+    loop = AgentLoop(agent, lambda: read_orders(loop), **{**waits, **how})
     timer = threading.Timer(PATIENCE_SECONDS, loop.stop)
     timer.start()
     try:
@@ -59,6 +63,22 @@ def test_orders_that_may_not_be_read_are_asked_for_again(tmp_path: Path) -> None
 
     run(tmp_path, read)
     assert len(asked) == 3
+
+
+def test_agent_in_trouble_looks_at_its_orders_every_second_and_shows_what_it_sees(tmp_path: Path) -> None:
+    asked: list[float] = []
+    shown: list[NodeView] = []
+
+    def read(loop: AgentLoop) -> str | None:
+        asked.append(time.monotonic())
+        if len(asked) == 2:
+            loop.stop()
+        return None
+
+    run(tmp_path, read, orders_seconds=60.0, on_view=shown.append, is_troubled=lambda _: True)
+    assert len(asked) == 2
+    assert asked[1] - asked[0] < 3.0
+    assert shown[0] == view_of()
 
 
 PROGRAM = """

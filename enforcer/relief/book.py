@@ -1,0 +1,347 @@
+"""What the ledger says of relief: who was put to sleep, who moved where and why, how long it took, what came of it.
+
+Every deed stands here before it is done, and its outcome after, so that whoever starts again goes on where another
+ended. Times of moves are read from here by the planner: how soon relief acts, and how fast a pod is ready elsewhere.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from enforcer.agent.node_view import ContainerKey
+from enforcer.record.ledger import Ledger
+from fleet.inventory import WorkloadId
+from fleet.units import MIB, format_time, parse_time
+
+RELIEF_PLAN = "relief"
+"""What stands in the ledger where other entries name a plan."""
+
+MOVES_MEASURED_MIN = 5
+"""Moves from which on what they took is believed, rather than what is assumed."""
+_MOVES_REMEMBERED = 200
+
+
+class Manner(StrEnum):
+    """How a pod changes its card."""
+
+    WARM = "warm"
+    """A second replica is ready there before the first one goes."""
+    RESTART = "restart"
+    """It can't have a second one: it is stopped and started."""
+
+
+class MovePhase(StrEnum):
+    """How far a move came."""
+
+    BEGUN = "begun"
+    READY = "ready"
+    LEAVING = "leaving"
+    BACK = "back"
+    """It is being taken back."""
+    DONE = "done"
+    TAKEN_BACK = "taken_back"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveOrder:
+    """One move, as it is decided.
+
+    Attributes:
+        move_id: name of the move; ends the name of the warm replica.
+        namespace: namespace.
+        pod: who leaves.
+        pod_uid: its UID, so that nobody of the same name is meant.
+        workload: owner.
+        maker: ReplicaSet that takes the warm replica over; empty for a restart.
+        replica: name of the warm replica; empty for a restart.
+        from_node: node that it leaves.
+        from_card: card that it leaves.
+        to_card: card that it goes to; of a restart the one that was reckoned with.
+        framebuffer_mib: grant, MiB.
+        manner: how.
+        is_home: it goes back to where relief took it from.
+        reason: why, with value, limit and setting.
+        overloaded_at: when the overload was first seen, UTC; for a move home the moment of its decision.
+    """
+
+    move_id: str
+    namespace: str
+    pod: str
+    pod_uid: str
+    workload: WorkloadId
+    maker: str
+    replica: str
+    from_node: str
+    from_card: str
+    to_card: str
+    framebuffer_mib: int
+    manner: Manner
+    is_home: bool
+    reason: str
+    overloaded_at: datetime
+
+    @property
+    def pod_id(self) -> str:
+        """`namespace/pod` of who leaves."""
+        return f"{self.namespace}/{self.pod}"
+
+
+@dataclass(slots=True, kw_only=True)
+class MoveRecord:
+    """One move as the ledger tells it; mutable: it grows while the ledger is read.
+
+    Attributes:
+        order: what was decided.
+        begun_at: when, UTC.
+        phase: how far it came.
+        ready_at: when the warm replica was ready.
+        leaving_at: when the old one was first asked to go.
+        ended_at: when it was over.
+        why: why it was taken back, or what is to be known of its end.
+        is_home_again: a later move brought it home.
+    """
+
+    order: MoveOrder
+    begun_at: datetime
+    phase: MovePhase = MovePhase.BEGUN
+    ready_at: datetime | None = None
+    leaving_at: datetime | None = None
+    ended_at: datetime | None = None
+    why: str = ""
+    is_home_again: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """It is not over."""
+        return self.phase not in (MovePhase.DONE, MovePhase.TAKEN_BACK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSqueeze:
+    """Low priority of a card that sleeps by an order of ours.
+
+    Attributes:
+        node: node.
+        card: card.
+        containers: who sleeps.
+        at: since when, UTC.
+    """
+
+    node: str
+    card: str
+    containers: frozenset[ContainerKey]
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRelief:
+    """What relief took so far.
+
+    Attributes:
+        moves: moves that this is measured over.
+        reaction_seconds: median from the first sight of an overload to the beginning of a move; None where no move
+            answered an overload.
+        ready_seconds: median from the beginning of a move until the pod was ready on its new card.
+        load_bytes_per_second: median of framebuffer granted / that time.
+    """
+
+    moves: int
+    reaction_seconds: float | None
+    ready_seconds: float
+    load_bytes_per_second: float
+
+
+class ReliefBook:
+    """Writes and reads what relief does.
+
+    Args:
+        ledger: where it stands.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._read = 0
+        self._is_known = False
+        self._moves: dict[str, MoveRecord] = {}
+        self._squeezes: dict[tuple[str, str], OpenSqueeze] = {}
+
+    def squeeze(self, at: datetime, node: str, card: str, containers: frozenset[ContainerKey], reason: str) -> None:
+        """Low priority of a card is about to be put to sleep."""
+        names = sorted([key.pod_uid, key.container] for key in containers)
+        self._write(at, "squeeze", node=node, card=card, containers=names, reason=reason)
+
+    def squeezed(self, at: datetime, nodes: Sequence[str], outcome: str) -> None:
+        """The order stands, or why not."""
+        self._write(at, "squeezed", nodes=sorted(nodes), outcome=outcome)
+
+    def release(self, at: datetime, node: str, card: str) -> None:
+        """Low priority of a card is about to wake."""
+        self._write(at, "release", node=node, card=card)
+
+    def begin(self, at: datetime, order: MoveOrder) -> None:
+        """A move is about to begin."""
+        self._write(
+            at, "move_begin", move=order.move_id, namespace=order.namespace, pod=order.pod, pod_uid=order.pod_uid,
+            workload=order.workload, maker=order.maker, replica=order.replica, from_node=order.from_node,
+            from_card=order.from_card, to_card=order.to_card, framebuffer_mib=order.framebuffer_mib,
+            manner=order.manner.value, home=order.is_home, reason=order.reason,
+            overloaded_at=format_time(order.overloaded_at),
+        )  # fmt: skip
+
+    def note(self, at: datetime, move_id: str, phase: MovePhase, why: str = "") -> None:
+        """A move comes to a phase; written before what the phase does."""
+        self._write(at, "move", move=move_id, phase=phase.value, why=why)
+
+    def moves(self) -> tuple[MoveRecord, ...]:
+        """All moves, oldest first.
+
+        Raises:
+            Corrupt: the ledger was edited.
+        """
+        self._follow()
+        return tuple(self._moves.values())
+
+    def open_moves(self) -> tuple[MoveRecord, ...]:
+        """Moves that are under way."""
+        return tuple(record for record in self.moves() if record.is_open)
+
+    def away(self) -> tuple[MoveRecord, ...]:
+        """Moves that were made and not taken home; of several of one pod the last."""
+        found: dict[str, MoveRecord] = {}
+        for record in self.moves():
+            order = record.order
+            if record.phase is MovePhase.DONE and order.manner is Manner.WARM:
+                earlier = found.pop(order.pod_id, None)
+                if not order.is_home:
+                    # Who was moved on goes home to where it first was.
+                    first = record if earlier is None else _from(earlier, record)
+                    found[f"{order.namespace}/{order.replica}"] = first
+        return tuple(found.values())
+
+    def open_squeezes(self) -> tuple[OpenSqueeze, ...]:
+        """Cards whose low priority sleeps by an order of ours."""
+        self._follow()
+        return tuple(self._squeezes.values())
+
+    def moved_since(self, workload: WorkloadId, since: datetime) -> int:
+        """Moves of a workload that were begun since a moment."""
+        return sum(
+            record.order.workload == workload and record.begun_at >= since and record.phase is not MovePhase.TAKEN_BACK
+            for record in self.moves()
+        )
+
+    def backs_off_until(self, workload: WorkloadId, pause: timedelta) -> datetime | None:
+        """Until when a workload is left alone after moves that came to nothing; None where its last one was made.
+
+        Args:
+            workload: whose.
+            pause: after one such move; doubled with every further one in a row, up to a day.
+        """
+        failed = 0
+        last: datetime | None = None
+        for record in self.moves():
+            if record.order.workload != workload or record.is_open:
+                continue
+            failed = failed + 1 if record.phase is MovePhase.TAKEN_BACK else 0
+            last = record.ended_at
+        if not failed or last is None:
+            return None
+        return last + min(timedelta(days=1), pause * float(2 ** min(failed - 1, 20)))
+
+    def measured(self) -> MeasuredRelief | None:
+        """What moves took; None where too few were made."""
+        done = [
+            record for record in self.moves() if record.phase is MovePhase.DONE and record.ready_at is not None
+        ][-_MOVES_REMEMBERED:]  # fmt: skip
+        if len(done) < MOVES_MEASURED_MIN:
+            return None
+        reactions = [
+            (record.begun_at - record.order.overloaded_at).total_seconds()
+            for record in done
+            if not record.order.is_home
+        ]
+        ready = [max(1e-3, (record.ready_at - record.begun_at).total_seconds()) for record in done if record.ready_at]
+        rates = [
+            record.order.framebuffer_mib * MIB / seconds for record, seconds in zip(done, ready, strict=True)
+        ]  # fmt: skip
+        return MeasuredRelief(
+            moves=len(done),
+            reaction_seconds=max(0.0, statistics.median(reactions)) if reactions else None,
+            ready_seconds=statistics.median(ready),
+            load_bytes_per_second=statistics.median(rates),
+        )
+
+    def _follow(self) -> None:
+        """Read what was written since; one relief writes at a time, so its own writing is all there is."""
+        if self._is_known:
+            return
+        entries = self._ledger.entries()
+        for entry in entries[self._read :]:
+            self._take(entry.event, entry.at, entry.content)
+        self._read, self._is_known = len(entries), True
+
+    def _take(self, event: str, at: datetime, content: Any) -> None:
+        if event == "squeeze":
+            keys = frozenset(ContainerKey(pod_uid=uid, container=name) for uid, name in content["containers"])
+            place = content["node"], content["card"]
+            self._squeezes[place] = OpenSqueeze(node=place[0], card=place[1], containers=keys, at=at)
+        elif event == "release":
+            self._squeezes.pop((content["node"], content["card"]), None)
+        elif event == "move_begin":
+            self._moves[content["move"]] = MoveRecord(order=_order_of(content), begun_at=at)
+        elif event == "move":
+            self._advance(self._moves[content["move"]], MovePhase(content["phase"]), at, str(content["why"]))
+
+    def _advance(self, record: MoveRecord, phase: MovePhase, at: datetime, why: str) -> None:
+        record.phase = phase
+        record.why = why or record.why
+        if phase is MovePhase.READY:
+            record.ready_at = at
+        elif phase is MovePhase.LEAVING and record.leaving_at is None:
+            record.leaving_at = at
+        elif not record.is_open:
+            record.ended_at = at
+            if phase is MovePhase.DONE and record.order.is_home:
+                for other in self._moves.values():
+                    if other.order.replica == record.order.pod and other.order.namespace == record.order.namespace:
+                        other.is_home_again = True
+
+    def _write(self, at: datetime, event: str, **content: Any) -> None:
+        self._ledger.append([(event, content)], plan_id=RELIEF_PLAN, at=at)
+        self._is_known = False
+        self._follow()
+
+
+def _from(first: MoveRecord, last: MoveRecord) -> MoveRecord:
+    """The last move, as one from where the first one began."""
+    values = {name: getattr(last.order, name) for name in MoveOrder.__slots__}
+    order = MoveOrder(**{**values, "from_card": first.order.from_card, "from_node": first.order.from_node})
+    return MoveRecord(
+        order=order, begun_at=last.begun_at, phase=last.phase, ready_at=last.ready_at, leaving_at=last.leaving_at,
+        ended_at=last.ended_at, why=last.why,
+    )  # fmt: skip
+
+
+def _order_of(content: Any) -> MoveOrder:
+    return MoveOrder(
+        move_id=content["move"],
+        namespace=content["namespace"],
+        pod=content["pod"],
+        pod_uid=content["pod_uid"],
+        workload=WorkloadId(content["workload"]),
+        maker=content["maker"],
+        replica=content["replica"],
+        from_node=content["from_node"],
+        from_card=content["from_card"],
+        to_card=content["to_card"],
+        framebuffer_mib=int(content["framebuffer_mib"]),
+        manner=Manner(content["manner"]),
+        is_home=bool(content["home"]),
+        reason=content["reason"],
+        overloaded_at=parse_time(content["overloaded_at"]),
+    )

@@ -1,0 +1,253 @@
+"""Which pod leaves an overloaded card, and where to: the rules of `fleet.relief` over the cluster as it stands.
+
+Demand comes from what nodes tell, seats and cards from the API server, wishes from the pods' owners. A card takes a
+newcomer only where its node tells its use, it is sound, open, not in trouble and not somebody's own, and where HAMi's
+scheduler would count room for slices, cores and framebuffer. Pods that can have a warm replica go before those that
+must be stopped. Reads nothing by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from enforcer.agent.node_view import NodeView
+from enforcer.backends.hami_cordon import cordoned_cards
+from enforcer.dialect import SeatSlice, StandingCard
+from enforcer.relief.book import Manner
+from enforcer.relief.demand_memory import STEP_SECONDS, DemandMemory, SeatKey
+from enforcer.relief.overload import Cause, Overload
+from enforcer.relief.wishes import Movable, wish
+from enforcer.seat import WHOLE_CORE_PERCENT, PodSeat
+from enforcer.snapshot import Snapshot
+from fleet.inventory import ISOLATION_LABEL, Priority
+from fleet.relief import Relief, ReliefMove, ReliefRules, Watch
+from fleet.units import MIB
+
+_TARGETS_TRIED_MAX = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """One pod's new card.
+
+    Attributes:
+        seat: the pod as it sits.
+        part: its share.
+        target: the card that it goes to.
+        movable: how.
+        overload: what it relieves; None for a move home.
+    """
+
+    seat: PodSeat
+    part: SeatSlice
+    target: StandingCard
+    movable: Movable
+    overload: Overload | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """What a choice is made from.
+
+    Attributes:
+        snapshot: the cluster.
+        views: what nodes tell.
+        memory: what was used before.
+        movables: pods that might go, by `namespace/pod`; the others stay.
+        nodes: nodes that these may run on by their own word, by `namespace/pod`.
+        resting: pods that moved lately.
+        coming: cards that somebody is on his way to, by `namespace/pod` of who leaves for them.
+        arrived: warm replicas of these moves: they count by the card of `coming`.
+        closed: cards in trouble, or kept free otherwise.
+    """
+
+    snapshot: Snapshot
+    views: Mapping[str, NodeView]
+    memory: DemandMemory
+    movables: Mapping[str, Movable] = field(default_factory=dict)
+    nodes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    resting: Collection[str] = ()
+    coming: Mapping[str, str] = field(default_factory=dict)
+    arrived: Collection[str] = ()
+    closed: Collection[str] = ()
+
+
+def choose(overload: Overload, ground: Field, rules: ReliefRules) -> Proposal | None:
+    """The move that relieves a card at least cost; None where there is none.
+
+    Args:
+        overload: the card and its cause.
+        ground: what is known.
+        rules: costs and limits.
+    """
+    for manner in (Manner.WARM, Manner.RESTART):
+        groups: dict[frozenset[str], dict[str, Movable]] = {}
+        for pod, entry in ground.movables.items():
+            if entry.manner is manner:
+                groups.setdefault(ground.nodes[pod], {})[pod] = entry
+        # Those who may go to the most nodes first: most have the same word, and are weighed together.
+        for nodes in sorted(groups, key=lambda names: (-len(names), sorted(names))):
+            elsewhere = [card.card for card in ground.snapshot.cards.values() if card.node not in nodes]
+            closed = frozenset((*ground.closed, *elsewhere))
+            found = _chosen(overload, replace(ground, movables=groups[nodes], closed=closed), rules)
+            if found is not None:
+                return found
+    return None
+
+
+def room_at_home(seat: PodSeat, card: str, ground: Field, *, ratio_max: float, seconds: float) -> bool:
+    """Whether a pod's old card has had room for it for a while.
+
+    Args:
+        seat: the pod as it sits now.
+        card: the card that it was moved from.
+        ground: what is known.
+        ratio_max: compute that may be needed there at most, with the pod, 0-1.
+        seconds: for how long.
+    """
+    target = ground.snapshot.cards.get(card)
+    if target is None or not _is_open(target, ground) or not seat.slices or len(seat.slices) != 1:
+        return False
+    there = [entry for entry in ground.snapshot.seats.values() if card in entry.cards]
+    if any(entry.workload == seat.workload for entry in there) or not _fits(seat.slices[0], target, there):
+        return False
+    low = _low_pods(ground)
+    keys = [SeatKey(namespace=entry.namespace, pod=entry.pod, card=card) for entry in there if entry.pod_id not in low]
+    keys += [SeatKey(namespace=seat.namespace, pod=seat.pod, card=own) for own in seat.cards]
+    largest = ground.memory.largest(keys, seconds)
+    return largest is not None and largest <= ratio_max
+
+
+def _chosen(overload: Overload, ground: Field, rules: ReliefRules) -> Proposal | None:
+    tried: set[str] = set()
+    for _ in range(_TARGETS_TRIED_MAX):
+        desk = _desk(ground, tried)
+        if overload.card not in desk.cards:
+            return None
+        move = _asked(overload, desk, rules)
+        if move is None:
+            return None
+        seat, part = desk.rows[move.row]
+        target = ground.snapshot.cards[desk.cards[move.target]]
+        others = [entry for entry in ground.snapshot.seats.values() if target.card in entry.cards]
+        movable = ground.movables[seat.pod_id]
+        if _fits(part, target, others) and not (movable.is_isolated and others):
+            return Proposal(seat=seat, part=part, target=target, movable=movable, overload=overload)
+        tried.add(target.card)
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Desk:
+    """Rows and cards of a watch, by their numbers."""
+
+    rows: tuple[tuple[PodSeat, SeatSlice], ...]
+    cards: tuple[str, ...]
+    watch: Watch
+
+
+def _asked(overload: Overload, desk: _Desk, rules: ReliefRules) -> ReliefMove | None:
+    relief = Relief(desk.watch, rules)
+    card = desk.cards.index(overload.card)
+    if overload.cause is Cause.DEMAND:
+        move = next(iter(relief.relieve([card])), None)
+        if move is not None:
+            return move
+    rows = [row for row in np.flatnonzero(desk.watch.card == card).tolist() if desk.watch.may_move[row]]
+    if overload.cause is Cause.FRAMEBUFFER:
+        enough = [row for row in rows if desk.watch.need_bytes[row] >= overload.missing_bytes]
+        rows = enough or sorted(rows, key=lambda row: -float(desk.watch.need_bytes[row]))[:1]
+    return next(iter(relief.leave(rows)), None)
+
+
+def _desk(ground: Field, tried: Collection[str]) -> _Desk:
+    snapshot, low = ground.snapshot, _low_pods(ground)
+    cards = tuple(sorted(snapshot.cards))
+    number = {card: place for place, card in enumerate(cards)}
+    rows = tuple(
+        (seat, part)
+        for seat in snapshot.seats.values()
+        for part in seat.slices
+        if part.card in number and seat.pod_id not in ground.arrived
+    )
+    keys = [SeatKey(namespace=seat.namespace, pod=seat.pod, card=str(part.card)) for seat, part in rows]
+    load = ground.memory.load(keys, _now(ground))
+    load[[row for row, (seat, _) in enumerate(rows) if seat.pod_id in low]] = 0.0
+    workloads: dict[str, int] = {}
+    models: dict[str, int] = {}
+    isolated = _isolated(ground)
+    coming = {pod: number[card] for pod, card in ground.coming.items() if card in number}
+    standing = [snapshot.cards[card] for card in cards]
+    granted = np.array([float(part.framebuffer_mib * MIB) for _, part in rows])
+    watch = Watch(
+        card=np.array([number[str(part.card)] for _, part in rows], np.int64),
+        target=np.array([coming.get(seat.pod_id, -1) for seat, _ in rows], np.int64),
+        load=load,
+        granted_bytes=granted,
+        need_bytes=np.array([ground.memory.need_bytes(key) for key in keys]),
+        workload=np.array([workloads.setdefault(seat.workload, len(workloads)) for seat, _ in rows], np.int32),
+        may_move=np.array(
+            [
+                seat.pod_id in ground.movables and len(seat.slices) == 1 and seat.is_ready and seat.pod_id not in low
+                for seat, _ in rows
+            ],
+            np.bool_,
+        ),
+        is_resting=np.array([seat.pod_id in ground.resting for seat, _ in rows], np.bool_),
+        model=np.array([models.setdefault(card.device_type, len(models)) for card in standing], np.int64),
+        capacity_bytes=np.array([float(card.framebuffer_mib * MIB) for card in standing]),
+        is_open=np.array(
+            [_is_open(card, ground) and card.card not in tried and card.card not in isolated for card in standing],
+            np.bool_,
+        ),
+        is_spare=np.zeros(len(cards), np.bool_),
+        step_seconds=STEP_SECONDS,
+        violation_ratio=0.0,
+    )
+    return _Desk(rows=rows, cards=cards, watch=watch)
+
+
+def _now(ground: Field) -> dict[SeatKey, float]:
+    found: dict[SeatKey, float] = {}
+    for view in ground.views.values():
+        for part in view.slices:
+            key = SeatKey(namespace=part.namespace, pod=part.pod, card=part.card)
+            found[key] = found.get(key, 0.0) + (part.duty_cycle_ratio or 0.0)
+    return found
+
+
+def _low_pods(ground: Field) -> frozenset[str]:
+    return frozenset(
+        part.pod_id for view in ground.views.values() for part in view.slices if part.priority is Priority.LOW
+    )
+
+
+def _isolated(ground: Field) -> frozenset[str]:
+    """Cards whose pods share with nobody."""
+    hard = {name for name, owner in ground.snapshot.owners.items() if wish((owner,), ISOLATION_LABEL) == "hard"}
+    return frozenset(card for name in hard for seat in ground.snapshot.pods.get(name, ()) for card in seat.cards)
+
+
+def _is_open(card: StandingCard, ground: Field) -> bool:
+    """Whether a card may take a newcomer: its node tells its use, and nobody closed it."""
+    node = ground.snapshot.nodes.get(card.node)
+    if node is None or not card.is_healthy or card.card in ground.closed:
+        return False
+    view = ground.views.get(card.node)
+    if view is None or not any(entry.card == card.card for entry in view.cards):
+        return False
+    return node.get("spec", {}).get("unschedulable") is not True and card.card not in cordoned_cards(node)
+
+
+def _fits(part: SeatSlice, target: StandingCard, there: Sequence[PodSeat]) -> bool:
+    """Whether HAMi's scheduler would put a share on a card (Project-HAMi/HAMi:pkg/device/nvidia/device.go, Fit)."""
+    held = [entry for seat in there for entry in seat.slices if entry.card == target.card]
+    cores = sum(entry.core_percent for entry in held)
+    if len(held) >= target.slices_max or cores >= WHOLE_CORE_PERCENT or cores + part.core_percent > WHOLE_CORE_PERCENT:
+        return False
+    if part.core_percent == WHOLE_CORE_PERCENT and held:
+        return False
+    return sum(entry.framebuffer_mib for entry in held) + part.framebuffer_mib <= target.framebuffer_mib
