@@ -7,9 +7,10 @@ from pathlib import Path
 from fleet.capabilities import capabilities_of
 from fleet.capability import Capabilities
 from fleet.durable import write_durably
-from fleet.errors import Corrupt, Misconfigured
+from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.probe_results import DOCUMENT_BYTES_MAX, ProbeResult, as_measured, parse_probe, probe_text
 from fleet.settings import Settings
+from fleet.units import format_time
 from gputide.data_folder import DataFolder
 
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-._")
@@ -52,10 +53,21 @@ def read_result(path: Path, key: bytes) -> ProbeResult:
 
 
 def keep_result(folder: DataFolder, result: ProbeResult, key: bytes) -> Path:
-    """Keep a result; the one before of the same node and backend makes way."""
+    """Keep a result; an earlier one of the same node and backend makes way.
+
+    Raises:
+        Refused: the one that is kept is newer, or can't be believed.
+        Corrupt: the one that is kept can't be read.
+    """
     folder.probes.mkdir(parents=True, exist_ok=True)
     name = "".join(letter if letter in _SAFE else "_" for letter in f"{result.node}-{result.backend}".lower())
     path = folder.probes / f"{name}.json"
+    kept = read_result(path, key) if path.exists() else None
+    if kept is not None and kept.measured_at > result.measured_at:
+        raise Refused(
+            f"cannot keep the result of node {result.node} of {format_time(result.measured_at)}: one of "
+            f"{format_time(kept.measured_at)} is kept; remove {path} to go back to the older one"
+        )
     write_durably(path, probe_text(result, key).encode())
     return path
 

@@ -82,12 +82,14 @@ def check(
     chosen = followed_plan(folder, plan)
     with writing(folder), open_tide(folder, session.settings, chosen, now) as tide:
         moment, scale, short = tide.moment(), tide.would_scale(), tide.short()
+        why_not = tide.why_not()
     is_short = bool(short) and moment.phase is TidePhase.DAY
     answer = Answer(
         document={
             "phase": moment.phase.value,
             "night": None if moment.night is None else moment.night.isoformat(),
             "ends_at": None if moment.ends_at is None else format_time(moment.ends_at),
+            "why_not": why_not,
             "would_change": [
                 {"object": intent.workload, "field": part.field, "from": part.old, "to": part.new}
                 for intent in scale.intents
@@ -109,6 +111,7 @@ def check(
             ),
         ),
         footnotes=(
+            *(() if why_not is None else (f"no night would begin: {why_not}",)),
             *(f"{workload} stays as it is: {why}" for workload, why in scale.left),
             *(f"{workload}: {why}" for workload, why in short.items()),
         ),

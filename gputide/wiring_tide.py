@@ -13,9 +13,10 @@ from enforcer.tide.calendar import TideCalendar
 from enforcer.tide.runner import TidePolicy, TideRunner
 from fleet.decisions import Plan
 from fleet.errors import Misconfigured
+from fleet.inventory import WorkloadId
 from fleet.settings import Settings
 from gputide.data_folder import DataFolder
-from gputide.wiring import chosen_plan, open_enforcer
+from gputide.wiring import chosen_plan, open_enforcer, plan_store
 
 
 def tide_calendar(plan: Plan, settings: Settings) -> TideCalendar:
@@ -41,6 +42,23 @@ def tide_calendar(plan: Plan, settings: Settings) -> TideCalendar:
 def tide_book(folder: DataFolder) -> TideBook:
     """The nights that were."""
     return TideBook(Ledger(folder.tide))
+
+
+def own_scalings(folder: DataFolder) -> dict[WorkloadId, list[tuple[datetime, datetime]]]:
+    """When the tide moved the replicas of whom: its going out and its coming home.
+
+    Raises:
+        Corrupt: the ledger was edited.
+    """
+    found: dict[WorkloadId, list[tuple[datetime, datetime]]] = {}
+    for night in tide_book(folder).nights():
+        spans = [(night.began_at, night.began_at)]
+        if night.ended_at is not None:
+            home = night.ended_at - timedelta(seconds=night.gave_back_after_seconds or 0.0)
+            spans.append((home, night.ended_at))
+        for intent in night.scale:
+            found.setdefault(WorkloadId(f"{intent.namespace}/{intent.kind}/{intent.name}"), []).extend(spans)
+    return found
 
 
 def followed_plan(folder: DataFolder, plan_id: str | None) -> Plan:
@@ -82,6 +100,7 @@ def open_tide(folder: DataFolder, settings: Settings, plan: Plan, now: datetime)
                 home_seconds_max=float(tide.home_seconds_max),
                 queues=tide.queues,
             ),
+            plan_store(folder).approvals(plan.plan_id),
         )
 
 

@@ -31,6 +31,7 @@ class Night:
         is_admitting: low priority was let in.
         is_aborted: somebody ended it early.
         gave_back_after_seconds: how long giving back took; None while it is not over.
+        ended_at: when everything was given back, UTC; None while it is not.
         is_late: services had everything again only after its end.
         is_open: it is not over.
     """
@@ -46,6 +47,7 @@ class Night:
     is_admitting: bool = False
     is_aborted: bool = False
     gave_back_after_seconds: float | None = None
+    ended_at: datetime | None = None
     is_late: bool = False
     is_open: bool = field(default=True)
 
@@ -117,6 +119,7 @@ class TideBook:
                 found[-1].is_aborted = True
             elif entry.event == "tide_end":
                 found[-1].gave_back_after_seconds = float(content["seconds"])
+                found[-1].ended_at = entry.at
                 found[-1].is_late = bool(content["late"])
                 found[-1].is_open = False
         return tuple(found)

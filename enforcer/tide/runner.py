@@ -8,12 +8,13 @@ out, never coming home. Nothing is written before the ledger knows how it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
 from enforcer.record.journal import ObjectIntent
+from enforcer.record.plan_store import Approval
 from enforcer.rollout.holding import Phase
 from enforcer.rollout.intent_writer import IntentWriter
 from enforcer.rollout.tools import Tools
@@ -86,12 +87,14 @@ class TideRunner:
         plan: whose schedule is followed.
         calendar: when.
         policy: how carefully.
+        approvals: who approved which stages of the plan.
     """
 
     def __init__(
-        self, tools: Tools, book: TideBook, plan: Plan, calendar: TideCalendar, policy: TidePolicy
+        self, tools: Tools, book: TideBook, plan: Plan, calendar: TideCalendar, policy: TidePolicy,
+        approvals: Sequence[Approval] = (),
     ) -> None:  # fmt: skip
-        self._tools, self._book, self._plan = tools, book, plan
+        self._tools, self._book, self._plan, self._approvals = tools, book, plan, approvals
         self._calendar, self._policy = calendar, policy
         self._writer = IntentWriter(tools.reader, tools.writer, tools.pause, tools.step)
 
@@ -107,6 +110,19 @@ class TideRunner:
         """
         return night_scale(self._plan.schedule, self._tools.reader)
 
+    def why_not(self) -> str | None:
+        """What stands against beginning a night now, whatever the hour; None for nothing.
+
+        Raises:
+            Unavailable: the cluster can't be reached.
+        """
+        try:
+            self._tools.guard.check_frozen(self._tools.reader)
+            self._check_plan()
+        except Refused as exc:
+            return str(exc)
+        return None
+
     def short(self) -> dict[WorkloadId, str]:
         """Services of the schedule that do not have all their replicas ready, with both numbers.
 
@@ -119,7 +135,8 @@ class TideRunner:
         """Do what is due now.
 
         Raises:
-            Refused: the cluster is frozen, or somebody else holds the lease; nothing was begun.
+            Refused: the cluster is frozen, somebody else holds the lease, or the guard is against the plan; nothing
+                was begun. Coming home is never refused.
             Unavailable: the cluster can't be reached; call again to go on.
         """
         moment = self.moment()
@@ -162,12 +179,7 @@ class TideRunner:
     def _go_out(self, moment: TideMoment) -> TideResult:
         if moment.night is None or moment.ends_at is None:
             raise Refused("cannot begin a night by day")
-        age = self._tools.reader.now() - self._plan.created_at
-        if age > self._policy.plan_age_max:
-            raise Refused(
-                f"cannot begin a night by plan {self._plan.plan_id}: it is {age.days} days old, "
-                f"tide.plan_age_days_max={self._policy.plan_age_max.days}; make a new one with `gputide recommend`"
-            )
+        self._check_plan()
         scale = night_scale(self._plan.schedule, self._tools.reader)
         left = tuple((str(workload), why) for workload, why in scale.left)
         self._tools.step("tide begin")
@@ -180,11 +192,22 @@ class TideRunner:
         step = TideStep.WENT_OUT if result.step is TideStep.WAITS else result.step
         return TideResult(step=step, moment=moment, night=result.night, said=said)
 
+    def _check_plan(self) -> None:
+        now = self._tools.reader.now()
+        age = now - self._plan.created_at
+        if age > self._policy.plan_age_max:
+            raise Refused(
+                f"cannot begin a night by plan {self._plan.plan_id}: it is {age.days} days old, "
+                f"tide.plan_age_days_max={self._policy.plan_age_max.days}; make a new one with `gputide recommend`"
+            )
+        self._tools.guard.check_schedule(self._plan, self._approvals, now)
+
     def _go_on(self, night: Night, moment: TideMoment) -> TideResult:
         """Lower what is not lowered yet; let low priority in once nobody has pods left to lose."""
         said = self._each(night.scale, lambda intent: self._writer.patch(intent, Phase.REST))
         freed = self._freed()
-        waiting = len(self._scheduled_cards()) - len(freed)
+        # Nobody waits for the cards of a service that stays as it is.
+        waiting = len(self._scheduled_cards({workload for workload, _ in night.left}) - freed)
         waited = (self._tools.reader.now() - night.began_at).total_seconds()
         if waiting and not said and waited < self._policy.release_seconds_max:
             text = f"{waiting} cards of the schedule are not free yet"
@@ -261,8 +284,10 @@ class TideRunner:
             self._tools.pause(piece)
             left -= piece
 
-    def _scheduled_cards(self) -> frozenset[str]:
-        return frozenset(str(card) for entry in self._plan.schedule for card in entry.frees)
+    def _scheduled_cards(self, but: Collection[str] = ()) -> frozenset[str]:
+        return frozenset(
+            str(card) for entry in self._plan.schedule if entry.workload not in but for card in entry.frees
+        )
 
     def _freed(self) -> frozenset[str]:
         """Cards of the schedule that nobody holds now."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enforcer.cluster import ClusterReader
 from enforcer.manifest import Manifest, field_of, workload_parts
 from enforcer.record.journal import FieldIntent, ObjectIntent
+from enforcer.safety.gitops import gitops_manager
 from fleet.decisions import ScheduledReplicas
 from fleet.inventory import OPT_OUT_LABEL, WARM_REPLICAS_LABEL, WorkloadId
 
@@ -65,6 +66,10 @@ def night_scale(schedule: Sequence[ScheduledReplicas], reader: ClusterReader) ->
             left.append((entry.workload, why))
             continue
         target, field = scalers[0] if scalers else (owner, "spec.replicas")
+        keeper = gitops_manager(target)
+        if keeper is not None:
+            left.append((entry.workload, f"{keeper} keeps its {target['kind']} as its repository has it"))
+            continue
         intent = _lowered(target, field, entry.replicas)
         if intent is None:
             left.append((entry.workload, f"it has no more than {entry.replicas} replicas anyway"))

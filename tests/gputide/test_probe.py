@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,10 +13,11 @@ from typer.testing import CliRunner, Result
 
 from fleet.capability import ComputeIsolation
 from fleet.errors import Misconfigured, Refused
+from fleet.probe_results import probe_text
 from fleet.settings import load_settings
 from gputide.cli import app
 from gputide.data_folder import open_data_folder
-from gputide.probe_shelf import measured_capability
+from gputide.probe_shelf import kept_results, measured_capability, read_result
 from tests.enforcer.probe.conftest import cuda_library
 
 __all__ = ("cuda_library",)
@@ -87,6 +90,24 @@ def test_result_that_was_changed_is_refused_and_not_kept(
     with pytest.raises(Refused, match="signature"):
         probe("keep", str(result))
     assert not (tmp_path / "data" / "probes").exists()
+
+
+def test_older_result_does_not_take_the_place_of_a_newer_one(
+    probe: Probe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROBE_CORE_PERCENT", "100")
+    newer = tmp_path / "newer.json"
+    probe("run", "-o", str(newer))
+    key = b"k" * 40
+    result = read_result(newer, key)
+    older = tmp_path / "older.json"
+    older.write_text(probe_text(replace(result, measured_at=result.measured_at - timedelta(hours=1)), key))
+    assert probe("keep", str(older)).exit_code == 0
+    assert probe("keep", str(newer)).exit_code == 0
+    with pytest.raises(Refused, match=r"cannot keep the result of node node-1 of .* is kept; remove"):
+        probe("keep", str(older))
+    (kept,) = kept_results(open_data_folder(tmp_path / "data", create=False), key)
+    assert kept == result
 
 
 def test_wrong_use_names_what_is_missing(probe: Probe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,14 +13,15 @@ from typer.testing import CliRunner, Result
 
 from enforcer.manifest import field_of
 from enforcer.simulated.cluster import SimulatedCluster
-from fleet.decisions import Plan, ScheduledReplicas
+from fleet.decisions import Plan, RecommendationKind, ScheduledReplicas, Stage
 from fleet.documents import seal_plan
 from fleet.errors import Misconfigured, Refused
 from fleet.inventory import WorkloadId
 from gputide.cli import app
 from gputide.data_folder import open_data_folder
 from gputide.wiring import plan_store
-from tests.enforcer.builders import a_cluster, card_id, standard_plan
+from gputide.wiring_tide import own_scalings
+from tests.enforcer.builders import NOW, a_cluster, a_recommendation, card_id, standard_plan
 
 Program = Callable[..., Result]
 MIDNIGHT = "2026-01-12T00:00:00Z"
@@ -31,7 +32,14 @@ def scheduled() -> Plan:
         workload=WorkloadId("team/Deployment/a"), replicas=1, start="22:30", end="07:30", time_zone="UTC",
         frees=(card_id(1),),
     )  # fmt: skip
-    return seal_plan(replace(standard_plan(), schedule=(entry,)))
+    step_back = a_recommendation("tide-1", RecommendationKind.TIDE, [], ["Deployment/a"], 1)
+    last = Stage(stage=3, title="step back", recommendations=(step_back.id,), cards_freed=1, moves=0)
+    plan = standard_plan()
+    return seal_plan(
+        replace(
+            plan, schedule=(entry,), recommendations=(*plan.recommendations, step_back), stages=(*plan.stages, last)
+        )
+    )
 
 
 @pytest.fixture
@@ -40,6 +48,7 @@ def program(tmp_path: Path) -> Program:
     folder = open_data_folder(tmp_path / "data", create=True)
     a_cluster(folder.path).close()
     plan_store(folder).add(scheduled(), None)
+    plan_store(folder).approve(scheduled(), [3], by="ada", at=NOW)
 
     def invoke(*words: str, now: str = MIDNIGHT) -> Result:
         options = ["--data-dir", str(folder.path), "--now", now, "--set", "tide.save_seconds=10"]
@@ -100,6 +109,27 @@ def test_nothing_is_moved_without_yes(program: Program, tmp_path: Path) -> None:
         with pytest.raises(Refused, match="--yes"):
             program(*words)
     assert replicas(tmp_path) == "2"
+
+
+def test_night_begins_only_by_a_tide_that_somebody_approved(program: Program, tmp_path: Path) -> None:
+    store = plan_store(open_data_folder(tmp_path / "data", create=False))
+    other = seal_plan(replace(scheduled(), created_at=scheduled().created_at + timedelta(minutes=1)))
+    store.add(other, None)
+    # Two stages of it are approved, and the tide is not among them.
+    store.approve(other, [1, 2], by="ada", at=NOW)
+    assert "nobody approved" in json.loads(program("check", "--format", "json").stdout)["why_not"]
+    with pytest.raises(Refused, match=r"stages \[3\] .* nobody approved"):
+        program("run", "--once", "--yes")
+    assert replicas(tmp_path) == "2"
+
+
+def test_next_plan_is_told_what_the_tide_moved_itself(program: Program, tmp_path: Path) -> None:
+    program("run", "--once", "--yes")
+    program("abort", "--yes", now="2026-01-12T01:00:00Z")
+    moved = own_scalings(open_data_folder(tmp_path / "data", create=False))
+    assert list(moved) == ["team/Deployment/a"]
+    (out, _), (home, done) = moved[WorkloadId("team/Deployment/a")]
+    assert out < home <= done
 
 
 def test_by_day_nothing_is_due(program: Program) -> None:
