@@ -19,6 +19,7 @@ from gputide.clock import read_replay_clock
 from gputide.data_folder import open_data_folder
 from gputide.replay import replay
 from gputide.wiring import load_history
+from pipeline.history.matrix import read_matrix
 from recommender.online.placement import FreeNodes, PodKinds, cards_for, place_arrivals, placement_scores
 from recommender.packing.exact import ExactPacker, pack_slots_exactly
 from recommender.packing.packer import PackingProblem
@@ -57,6 +58,8 @@ def main() -> None:
             now=clock.now,
         )
     compile_packers()
+    # What a scan reads answers with; the rest of it is the way of the replay.
+    read_matrix(b'{"data":{"resultType":"matrix","result":[{"metric":{},"values":[[1,"2"]]}]}}')
 
 
 def compile_packers() -> None:

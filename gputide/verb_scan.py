@@ -1,0 +1,132 @@
+"""`gputide scan URL`: the first answer, from the history that a Prometheus holds already; nothing is installed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fleet.documents import seal_plan
+from fleet.errors import Misconfigured
+from fleet.units import format_count, parse_time
+from gputide.data_folder import writing
+from gputide.options import FormatOption, OutputOption, RiskOption
+from gputide.output import Format, print_answer
+from gputide.probe_shelf import measured_capability
+from gputide.scan import scan as read_history
+from gputide.scan_answer import scan_answer
+from gputide.scan_misses import misses_of
+from gputide.scan_record import hasher, record, shown
+from gputide.session import Session, session_of
+from gputide.wiring import for_plan, keep_plan, load_history, load_interference, profiled, with_overrides
+from recommender.planner import make_plan
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog="Example: gputide scan https://prometheus.example:9090 --since 7d "
+    "--bearer-token-file /run/secrets/token. Certificates, basic authentication and limits are settings: --set scan.…"
+)
+def scan(  # noqa: PLR0913, PLR0917 - one argument per option
+    context: typer.Context,
+    url: Annotated[
+        str | None,
+        typer.Argument(metavar="URL", help="Prometheus, Thanos, Mimir or VictoriaMetrics: up to before /api/v1."),
+    ] = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="How much history, such as 7d or 36h.")] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Moment up to which it is read (ISO 8601); now unless given.")
+    ] = None,
+    step: Annotated[str | None, typer.Option(metavar="TIME", help="Windows that are kept: 1m, 5m or 15m.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="Which of several clusters that the server holds.")] = None,
+    cluster_label: Annotated[
+        str | None, typer.Option(help="Label that tells them apart; cluster unless given.")
+    ] = None,
+    match: Annotated[
+        list[str] | None, typer.Option(metavar="MATCHER", help='Only such series: job="dcgm"; may be repeated.')
+    ] = None,
+    bearer_token_file: Annotated[Path | None, typer.Option(help="File with a bearer token.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME:VALUE", help="Header, such as X-Scope-OrgID:team; no secrets.")
+    ] = None,
+    risk: RiskOption = None,
+    record_to: Annotated[
+        Path | None, typer.Option("--record", metavar="DIR", help="Also write the history as a neutral trace.")
+    ] = None,
+    hash_names: Annotated[bool, typer.Option(help="Hash all names in that trace.")] = False,
+    form: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Read what is there already, and say what stands idle, what could be freed, and what was missed."""
+    if hash_names and record_to is None:
+        raise Misconfigured("cannot use --hash-names without --record DIR: it is about the trace")
+    if record_to is not None and record_to.exists() and (not record_to.is_dir() or any(record_to.iterdir())):
+        raise Misconfigured(f"cannot write trace {record_to}: it holds something already; name an empty or new folder")
+    session = with_overrides(
+        session_of(context),
+        [
+            f"{name}={value}"
+            for name, value in (
+                ("scan.url", url),
+                ("scan.since_seconds", since),
+                ("scan.step_seconds", step),
+                ("scan.cluster", cluster),
+                ("scan.cluster_label", cluster_label),
+                ("scan.bearer_token_file", bearer_token_file),
+                ("risk.preset", risk),
+            )
+            if value is not None
+        ],
+    )
+    session = _with_lists(session, match or [], header or [])
+    now = _now(session, until)
+    folder = session.folder(create=True)
+    with writing(folder):
+        with session.progress("reading (minutes of history)") as tick:
+            scanned = read_history(folder, session.settings, now=now, tick=tick)
+        settings = session.settings.model_copy(
+            update={"cluster": session.settings.cluster.model_copy(update={"name": scanned.cluster})}
+        )
+        history = load_history(folder, settings, now)
+        with session.progress("planning") as _:
+            profiles = profiled(history, settings, now)
+            missed = misses_of(scanned, history, profiles, settings)
+            if record_to is not None:
+                cards, grants = record(history, record_to, hide=hasher(folder) if hash_names else shown)
+                typer.echo(
+                    f"recorded {format_count(cards)} cards and {format_count(grants)} grants in {record_to}", err=True
+                )
+            plan = make_plan(
+                for_plan(history),
+                profiles,
+                settings=settings,
+                capability=measured_capability(folder, settings),
+                now=now,
+                interference=load_interference(settings),
+            )
+        plan = seal_plan(plan)
+        keep_plan(folder, settings, plan)
+    print_answer(scan_answer(scanned, profiles, plan, missed), form=form, target=output)
+
+
+def _with_lists(session: Session, matchers: list[str], headers: list[str]) -> Session:
+    """The session with further matchers and headers, which as settings would be one text."""
+    asked = session.settings.scan
+    pairs = {}
+    for text in headers:
+        name, sign, value = text.partition(":")
+        if not sign:
+            raise Misconfigured(f"cannot use --header {text!r}: expected NAME:VALUE, such as X-Scope-OrgID:team")
+        pairs[name.strip()] = value.strip()
+    changed = asked.model_copy(update={"matchers": (*asked.matchers, *matchers), "headers": {**asked.headers, **pairs}})
+    return replace(session, settings=session.settings.model_copy(update={"scan": changed}))
+
+
+def _now(session: Session, until: str | None) -> datetime:
+    if until is not None:
+        return parse_time(until)
+    return session.now_override if session.now_override is not None else datetime.now(UTC)

@@ -1,0 +1,1 @@
+"""Reads the history that others keep already, for `gputide scan`: from queries to the rows of our warehouse."""

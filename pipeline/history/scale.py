@@ -1,0 +1,86 @@
+"""Whether a metric holds the unit that its name promises, by what it holds: a factor that mends it, or none that does.
+
+Percent and ratio, MiB and bytes are mixed up by relabelling, recording rules and versions of exporters, and each of
+them a hundred- or millionfold wrong looks like a fleet at rest or on fire. Called by `reading`, once per metric.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fleet.schema import Measure
+from fleet.series import meaning_of_name
+from fleet.units import MIB
+from pipeline.history.prometheus import TooMuch
+from pipeline.history.source import HistorySource
+
+FRAMEBUFFER_MIB_MAX = 2.0**21
+"""No card has two TiB; and whoever uses a card at all holds more than as many bytes."""
+
+_LOOK_SECONDS = (86_400, 3_600)
+"""How much of the newest time is looked at; the shorter where the server refuses the longer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """What a metric's samples are multiplied by before its own factor counts.
+
+    Attributes:
+        factor: 1 where the unit is as promised.
+        remark: what was found, in words; None where all is as promised.
+    """
+
+    factor: float = 1.0
+    remark: str | None = None
+
+
+def scale_of(source: HistorySource, name: str, *, until_ms: int) -> Scale:
+    """The scale of a metric, by its largest values of the last day.
+
+    A percentage of all these sources is a whole number, so values that are not, none of them above 1, are ratios. What
+    stays in doubt is read as the name promises.
+
+    Raises:
+        Unavailable: the source can't be reached.
+        Misconfigured: it does not let us in.
+    """
+    meaning = meaning_of_name(name)
+    if meaning is None or meaning.measure is None:
+        return Scale()
+    if meaning.measure is Measure.FRAMEBUFFER_USED:
+        return _framebuffer(name, meaning.factor, _largest(source, name, "", until_ms))
+    if meaning.factor != 1.0 and meaning.measure.value.endswith("_ratio"):
+        largest = _largest(source, name, "", until_ms)
+        if largest is not None and 0.0 < largest <= 1.0 and (_largest(source, name, " % 1", until_ms) or 0.0) > 0.0:
+            return Scale(
+                factor=1.0 / meaning.factor,
+                remark=f"{name} holds ratios of 0-1 and not percent (largest {largest:.3g}); read as ratios",
+            )
+    if meaning.factor == 1.0 and meaning.measure.value.endswith("_ratio"):
+        largest = _largest(source, name, "", until_ms)
+        if largest is not None and largest > 1.5:
+            return Scale(
+                factor=0.01, remark=f"{name} holds percent and not ratios (largest {largest:.4g}); read as percent"
+            )
+    return Scale()
+
+
+def _framebuffer(name: str, factor: float, largest: float | None) -> Scale:
+    if largest is None or largest <= 0.0:
+        return Scale()
+    if factor != 1.0 and largest > FRAMEBUFFER_MIB_MAX:
+        return Scale(factor=1.0 / MIB, remark=f"{name} holds bytes and not MiB (largest {largest:.4g}); read as bytes")
+    if factor == 1.0 and largest < FRAMEBUFFER_MIB_MAX and largest >= 16:
+        return Scale(factor=float(MIB), remark=f"{name} holds MiB and not bytes (largest {largest:.4g}); read as MiB")
+    return Scale()
+
+
+def _largest(source: HistorySource, name: str, of: str, until_ms: int) -> float | None:
+    selector = source.selector(name)
+    for seconds in _LOOK_SECONDS:
+        over = f"{selector}[{seconds}s]" if not of else f"({selector}{of})[{seconds}s:{max(60, seconds // 288)}s]"
+        try:
+            return source.number(f"max(max_over_time({over}))", at_ms=until_ms)
+        except TooMuch:
+            continue
+    return None

@@ -1,0 +1,95 @@
+"""The port of a history: whoever keeps samples of many series and can be asked for them.
+
+`reading` asks it for samples and `facts` for what stands beside them; the adapter is `prometheus`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleBlock:
+    """Samples of several series.
+
+    Attributes:
+        labels: the labels of each series, `__name__` included where the source gives it.
+        starts: where the samples of each series begin, and where the last ones end, shape (series + 1,).
+        ts_ms: time of each sample, epoch milliseconds, shape (samples,).
+        values: shape (samples,); NaN is no value.
+    """
+
+    labels: tuple[Mapping[str, str], ...]
+    starts: NDArray[np.int64]
+    ts_ms: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+
+@dataclass(slots=True, kw_only=True)
+class SourceWork:
+    """What a source was asked for so far; mutable: counted query by query.
+
+    Attributes:
+        queries: answers that were read.
+        bytes_read: their bytes, as they were before any compression on the way.
+        halved: queries that were halved because the server or we had a limit.
+        tried_again: queries that were tried again.
+        partial: what the server said about answers that it gave in part, each text once.
+    """
+
+    queries: int = 0
+    bytes_read: int = 0
+    halved: int = 0
+    tried_again: int = 0
+    partial: list[str] = field(default_factory=list)
+
+
+class HistorySource(Protocol):
+    """Keeps samples of the past.
+
+    Contract: samples are given as they were collected, at their own times, never interpolated and never carried on
+    after their series had ended. An answer is whole, or an error.
+
+    Attributes:
+        work: what was asked for so far.
+    """
+
+    work: SourceWork
+
+    def names(self, wanted: Sequence[str], *, since_ms: int, until_ms: int) -> frozenset[str]:
+        """Which of some metric names have series in a time.
+
+        Raises:
+            Unavailable: the source can't be reached or is overloaded.
+            Misconfigured: it is none, or does not let us in.
+        """
+        ...
+
+    def label_values(self, label: str, wanted: Sequence[str], *, since_ms: int, until_ms: int) -> tuple[str, ...]:
+        """The values of a label over series of some metric names, sorted; raises as `names`."""
+        ...
+
+    def series(self, name: str, *, since_ms: int, until_ms: int) -> list[Mapping[str, str]]:
+        """The label sets of a metric's series that have samples in a time; raises as `names`."""
+        ...
+
+    def samples(self, name: str, *, since_ms: int, until_ms: int) -> SampleBlock:
+        """All samples of a metric with since < ts ≤ until; raises as `names`."""
+        ...
+
+    def looks(self, name: str, *, since_ms: int, until_ms: int, step_ms: int) -> SampleBlock:
+        """The values of a metric's series at evenly spaced moments: for facts that seldom change; raises as `names`."""
+        ...
+
+    def number(self, expression: str, *, at_ms: int) -> float | None:
+        """The value of an expression that gives one number at a moment; None where it gives none; raises as `names`."""
+        ...
+
+    def selector(self, name: str) -> str:
+        """How a metric's series are written in an expression."""
+        ...
