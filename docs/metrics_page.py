@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dashboards.savings_series import SAVINGS_FAMILIES
 from exporter.compat.figures import SHOWN_FIGURES, Of
 from exporter.compat.grant_sums import GRANT_SUMS
 from exporter.compat.names import NameSource, names_of
@@ -52,6 +53,11 @@ def _families() -> Iterator[str]:
         yield "| metric | type | labels | meaning |"
         yield "|---|---|---|---|"
         yield from map(_family_row, section.families)
+    yield "\n## Plans and savings\n"
+    yield "From the data folder, by `gputide export savings`.\n"
+    yield "| metric | type | labels | meaning |"
+    yield "|---|---|---|---|"
+    yield from map(_family_row, SAVINGS_FAMILIES)
 
 
 def _family_row(family: CataloguedFamily) -> str:

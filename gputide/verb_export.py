@@ -26,11 +26,14 @@ from gputide.session import session_of
 
 app = typer.Typer(
     add_completion=False,
-    help="Serve /metrics: this node's cards and pods, a cluster's scheduler layer, or a recorded fleet.",
+    help="Serve /metrics: this node's cards and pods, a cluster's scheduler layer, savings, or a recorded fleet.",
 )
 
 CLUSTER_INTERVAL_SECONDS = 0.5
 """Time between two looks at the scheduler layer, which is kept up to date in the background."""
+
+SAVINGS_INTERVAL_SECONDS = 60.0
+"""Time between two looks at plans and outcomes; the history is analysed anew only when there is more of it."""
 
 ListenOption = Annotated[str, typer.Option(metavar="HOST:PORT", help="Address to listen on.")]
 CompatOption = Annotated[
@@ -60,7 +63,8 @@ def export(
     if context.invoked_subcommand is not None:
         if replay is not None or since is not None or compat or processes is not None:
             raise Misconfigured(
-                "cannot export a cluster with --replay, --from, --compat or --processes: they are a node's"
+                f"cannot export {context.invoked_subcommand} with --replay, --from, --compat or --processes: "
+                "they are a node's"
             )
         return
     settings = session_of(context).settings
@@ -99,6 +103,25 @@ def cluster(context: typer.Context, listen: ListenOption = "127.0.0.1:9401") -> 
         reader, cluster=settings.cluster.name, device_resources=frozenset(settings.exporter.device_resources)
     )
     serve(ClusterLayerReader(allocation), host=host, port=port, interval_seconds=CLUSTER_INTERVAL_SECONDS)
+
+
+@app.command("savings", epilog="Example: gputide export savings --listen 0.0.0.0:9402")
+def savings(
+    context: typer.Context,
+    listen: ListenOption = "127.0.0.1:9402",
+    interval: Annotated[
+        float, typer.Option(min=1.0, max=3600.0, help="Seconds between two looks at the data folder.")
+    ] = SAVINGS_INTERVAL_SECONDS,
+) -> None:
+    """Serve what was found, promised and saved, and how old the warehouse is: plans, savings, promised quiet hours."""
+    from dashboards.savings_series import SavingsReader
+    from gputide.web import views_of
+
+    session = session_of(context)
+    session.folder()
+    host, port = host_and_port(listen)
+    reader = SavingsReader(views_of(session), off_peak_ratio=session.settings.analyzer.off_peak_ratio)
+    serve(reader, host=host, port=port, interval_seconds=interval)
 
 
 def _interval(seconds: float) -> float:

@@ -1,0 +1,155 @@
+"""Dashboard "Pipeline": can the figures be trusted, and how old are they?"""
+
+from __future__ import annotations
+
+from dashboards.grafana.panel import CLUSTER, NO_SAVINGS, Board, Draw, Panel, Query, Unit
+
+_NO_RECEIVER = "No receiver: let Prometheus scrape gputide receive"
+_NO_EXPORTER = "No exporter of gputide: dcgm-exporter and HAMi don't tell this"
+_REASONS = ("full", "unavailable", "rate", "busy")
+
+BOARD = Board(
+    uid="gputide-pipeline",
+    title="gputide / Pipeline health",
+    about="How old are the figures, who is refused, and which counters are in doubt?",
+    variables=(CLUSTER,),
+    panels=(
+        Panel(
+            title="Warehouse: age of the newest window",
+            draw=Draw.STAT,
+            queries=(Query(expression='max(gputide_warehouse_data_age_seconds{cluster=~"$cluster"})'),),
+            unit=Unit.SECONDS,
+            empty=NO_SAVINGS,
+            about="By the clock of the data.",
+            width=6,
+            height=4,
+        ),
+        Panel(
+            title="Warehouse: coverage of the last day",
+            draw=Draw.STAT,
+            queries=(Query(expression='min(gputide_warehouse_coverage_ratio{cluster=~"$cluster"})'),),
+            unit=Unit.RATIO,
+            empty=NO_SAVINGS,
+            about="Windows with a row, of those expected.",
+            width=6,
+            height=4,
+        ),
+        Panel(
+            title="Cards that Prometheus knows",
+            draw=Draw.STAT,
+            queries=(Query(expression='count(gputide:card:activity_ratio{cluster=~"$cluster"})'),),
+            empty="No card is known: load gputide's recording rules and scrape an exporter",
+            about="Of the recording rules.",
+            width=6,
+            height=4,
+        ),
+        Panel(
+            title="Counters in doubt",
+            draw=Draw.STAT,
+            queries=(Query(expression='count(gputide:counter:distrusted{cluster=~"$cluster"})'),),
+            empty="none in doubt",
+            about="Series that failed a cross-check.",
+            width=6,
+            height=4,
+        ),
+        Panel(
+            title="Samples received",
+            draw=Draw.LINES,
+            queries=(
+                Query(
+                    expression="sum by (instance) (rate(gputide_receiver_samples_total[$__rate_interval]))",
+                    legend="{{instance}}",
+                ),
+            ),
+            unit=Unit.PER_SECOND,
+            empty=_NO_RECEIVER,
+            about="Samples that are on the bus.",
+        ),
+        Panel(
+            title="Bodies refused",
+            draw=Draw.LINES,
+            queries=tuple(
+                Query(expression=f"sum(rate(gputide_receiver_refused_{reason}_total[$__rate_interval]))", legend=reason)
+                for reason in _REASONS
+            ),
+            unit=Unit.PER_SECOND,
+            empty=_NO_RECEIVER,
+            about="full: no room on the bus; unavailable: storage; rate, busy: a sender sends too much.",
+        ),
+        Panel(
+            title="Answers by status",
+            draw=Draw.LINES,
+            queries=(
+                Query(
+                    expression="sum by (code) (rate(gputide_receiver_requests_total[$__rate_interval]))",
+                    legend="{{code}}",
+                ),
+            ),
+            unit=Unit.PER_SECOND,
+            empty=_NO_RECEIVER,
+            about="429 asks a sender to wait; 400 is a body that nobody can read.",
+        ),
+        Panel(
+            title="Time to answer, p99",
+            draw=Draw.LINES,
+            queries=(
+                Query(
+                    expression="histogram_quantile(0.99, "
+                    "sum by (le) (rate(gputide_receiver_request_seconds_bucket[$__rate_interval])))",
+                    legend="p99",
+                ),
+            ),
+            unit=Unit.SECONDS,
+            empty=_NO_RECEIVER,
+            about="From the last byte of a body to its answer.",
+        ),
+        Panel(
+            title="Prometheus behind in sending",
+            draw=Draw.LINES,
+            queries=(
+                Query(
+                    expression="prometheus_remote_storage_highest_timestamp_in_seconds\n"
+                    "- on (instance) group_right ()\n"
+                    "prometheus_remote_storage_queue_highest_sent_timestamp_seconds",
+                    legend="{{url}}",
+                ),
+            ),
+            unit=Unit.SECONDS,
+            empty="Prometheus does not scrape itself, or sends to nobody",
+            about="Newest sample it has, less the newest that it sent.",
+        ),
+        Panel(
+            title="Exporters: age of the figures",
+            draw=Draw.LINES,
+            queries=(
+                Query(
+                    expression="topk(10, gputide_exporter_data_age_seconds)",
+                    legend="{{instance}}",
+                ),
+            ),
+            unit=Unit.SECONDS,
+            empty=_NO_EXPORTER,
+            about="The ten oldest; it grows while a device hangs.",
+        ),
+        Panel(
+            title="Sources of the nodes that are silent",
+            draw=Draw.TABLE,
+            queries=(Query(expression='gputide_node_source_age_seconds{cluster=~"$cluster"} > 60'),),
+            unit=Unit.SECONDS,
+            empty="Every source answered within a minute; or no exporter of gputide runs",
+            about="The driver, the kubelet and the API server, by node.",
+            columns=(("node", "node"), ("source", "source")),
+            value_heading="silent for",
+        ),
+        Panel(
+            title="Cross-checks that fail",
+            draw=Draw.TABLE,
+            queries=(Query(expression='count by (check, counter) (gputide:counter:distrusted{cluster=~"$cluster"})'),),
+            empty="No counter is in doubt",
+            about="What each check means stands in docs/metrics.md.",
+            columns=(("check", "check"), ("counter", "counter")),
+            value_heading="series",
+        ),
+    ),
+)
+"""The dashboard."""

@@ -1,0 +1,225 @@
+"""Recording rules that give each figure one name and one shape, whoever exports it.
+
+Everything else here (derived series, alerts, panels) reads `gputide:…` names only, so it works with gputide's exporter,
+with dcgm-exporter and HAMi alone, and with a mixture.
+"""
+
+from __future__ import annotations
+
+from dashboards.grafana.rule import RecordingRule, RuleGroup
+from dashboards.grafana.sources import (
+    MIB,
+    SLICE_KEY,
+    SLICE_LABELS,
+    dcgm_card,
+    dcgm_card_sum,
+    dcgm_slice,
+    either,
+    hami_card,
+    hami_slice,
+    own_card,
+    own_slice,
+    pod_names,
+)
+
+INTERVAL = "1m"
+"""How often the figures are taken over."""
+_PERCENT = 0.01
+
+
+def normalised_groups() -> tuple[RuleGroup, ...]:
+    """The groups, cards before slices."""
+    return (
+        RuleGroup(name="gputide-cards", interval=INTERVAL, rules=_card_rules()),
+        RuleGroup(name="gputide-slices", interval=INTERVAL, rules=_slice_rules()),
+    )
+
+
+def _card_rules() -> tuple[RecordingRule, ...]:
+    return (
+        _card(
+            "duty_cycle_ratio",
+            own_card("gputide_card_duty_cycle_ratio"),
+            dcgm_card("DCGM_FI_DEV_GPU_UTIL", _PERCENT),
+            # Under MIG there is no GPU_UTIL: the busiest instance says whether anybody works on the card.
+            dcgm_card('DCGM_FI_PROF_GR_ENGINE_ACTIVE{GPU_I_ID!=""}'),
+            hami_card("hami_host_gpu_utilization_ratio", "HostCoreUtilization", _PERCENT),
+        ),
+        _card("sm_active_ratio", own_card("gputide_card_sm_active_ratio"), dcgm_card("DCGM_FI_PROF_SM_ACTIVE")),
+        _card("encoder_ratio", own_card("gputide_card_encoder_ratio"), dcgm_card("DCGM_FI_DEV_ENC_UTIL", _PERCENT)),
+        _card("decoder_ratio", own_card("gputide_card_decoder_ratio"), dcgm_card("DCGM_FI_DEV_DEC_UTIL", _PERCENT)),
+        _card(
+            "framebuffer_used_bytes",
+            own_card("gputide_card_framebuffer_used_bytes"),
+            dcgm_card_sum("DCGM_FI_DEV_FB_USED", MIB),
+            hami_card("hami_host_gpu_memory_used_bytes", "HostGPUMemoryUsage"),
+        ),
+        _card(
+            "framebuffer_capacity_bytes",
+            own_card("gputide_card_framebuffer_capacity_bytes"),
+            dcgm_card_sum("DCGM_FI_DEV_FB_TOTAL", MIB),
+            # Without the driver's reserve, which default-counters.csv leaves out as it leaves out FB_TOTAL.
+            f"({dcgm_card_sum('DCGM_FI_DEV_FB_USED', MIB)})\n+ on (card) group_left ()\n"
+            f"sum by (card) ({dcgm_card_sum('DCGM_FI_DEV_FB_FREE', MIB)})",
+            # What HAMi may grant of the card: more than the card has where memory is oversubscribed.
+            hami_card("hami_gpu_memory_limit_bytes", "GPUDeviceMemoryLimit"),
+        ),
+        _card(
+            "power_watts",
+            own_card("gputide_card_power_watts"),
+            dcgm_card("DCGM_FI_DEV_POWER_USAGE"),
+            hami_card("hami_host_gpu_power_usage_watts", "gputide_no_older_name"),
+        ),
+        _card(
+            "temperature_celsius",
+            own_card("gputide_card_temperature_celsius"),
+            dcgm_card("DCGM_FI_DEV_GPU_TEMP"),
+            hami_card("hami_host_gpu_temperature_celsius", "gputide_no_older_name"),
+        ),
+        RecordingRule(
+            record="gputide:card:xid_last15m",
+            # dcgm-exporter keeps the last code for ever and counts nothing: the same code twice is not seen there.
+            expression=either(
+                [
+                    (
+                        f"({own_card('gputide_card_last_xid')})\nand on (card)\n"
+                        f"(max by (card) (increase(gputide_card_xid_events_total[15m])) > 0)"
+                    ),
+                    (
+                        f"({dcgm_card('DCGM_FI_DEV_XID_ERRORS')} > 0)\nand on (card)\n"
+                        f"({dcgm_card('changes(DCGM_FI_DEV_XID_ERRORS[15m])')} > 0)"
+                    ),
+                ],
+                "card",
+            ),
+        ),
+        RecordingRule(
+            record="gputide:card:activity_ratio",
+            # A card is at work when any of its engines is.
+            expression=(
+                "max by (cluster, node, card, card_model) (\n"
+                + "\nor\n".join(
+                    f'  label_replace(gputide:card:{measure}, "engine", "{measure}", "", "")'
+                    for measure in ("duty_cycle_ratio", "sm_active_ratio", "encoder_ratio", "decoder_ratio")
+                )
+                + "\n)"
+            ),
+        ),
+    )
+
+
+def _slice_rules() -> tuple[RecordingRule, ...]:
+    return (
+        _slice(
+            "duty_cycle_ratio",
+            own_slice("gputide_slice_duty_cycle_ratio"),
+            hami_slice("hami_container_device_utilization_ratio", "Device_utilization_desc_of_container", _PERCENT),
+            dcgm_slice("DCGM_FI_DEV_GPU_UTIL", _PERCENT),
+            dcgm_slice("DCGM_FI_PROF_GR_ENGINE_ACTIVE"),
+        ),
+        _slice("sm_active_ratio", own_slice("gputide_slice_sm_active_ratio"), dcgm_slice("DCGM_FI_PROF_SM_ACTIVE")),
+        _slice(
+            "framebuffer_used_bytes",
+            own_slice("gputide_slice_framebuffer_used_bytes"),
+            hami_slice("hami_vgpu_memory_used_bytes", "vGPU_device_memory_usage_in_bytes"),
+            dcgm_slice("DCGM_FI_DEV_FB_USED", MIB),
+        ),
+        _slice(
+            "framebuffer_granted_bytes",
+            own_slice("gputide_slice_framebuffer_granted_bytes"),
+            hami_slice("hami_vgpu_memory_allocated_bytes", "vGPUMemoryAllocated"),
+            hami_slice("hami_vgpu_memory_limit_bytes", "vGPU_device_memory_limit_in_bytes"),
+        ),
+        _slice(
+            "compute_granted_ratio",
+            own_slice("gputide_slice_compute_granted_ratio"),
+            hami_slice("hami_vgpu_core_allocated_ratio", "vGPUCoreAllocated", _PERCENT),
+        ),
+        RecordingRule(
+            record="gputide:slice:activity_ratio",
+            expression=(
+                f"max by ({SLICE_LABELS}) (\n"
+                '  label_replace(gputide:slice:duty_cycle_ratio, "engine", "duty_cycle", "", "")\n'
+                'or\n  label_replace(gputide:slice:sm_active_ratio, "engine", "sm_active", "", "")\n)'
+            ),
+        ),
+        RecordingRule(
+            record="gputide:slice:granted",
+            expression=either(
+                [
+                    f"group by ({SLICE_LABELS}) ({own_slice('gputide_slice_info')})",
+                    "group by (" + SLICE_LABELS + ") (gputide:slice:framebuffer_granted_bytes)",
+                    "group by (" + SLICE_LABELS + ") (gputide:slice:framebuffer_used_bytes)",
+                    "group by (" + SLICE_LABELS + ") (gputide:slice:duty_cycle_ratio)",
+                ],
+                SLICE_KEY,
+            ),
+        ),
+        RecordingRule(record="gputide:slice:workload", expression=_workload_of_slices()),
+        RecordingRule(record="gputide:slice:priority", expression=_priority_of_slices()),
+    )
+
+
+def _workload_of_slices() -> str:
+    """Who a slice works for: gputide's word, else the pod's owner by kube-state-metrics, else the pod itself.
+
+    The ReplicaSet of a Deployment is called DEPLOYMENT-HASH.
+    """
+    owner = pod_names('kube_pod_owner{owner_kind!="", owner_kind!="<none>"}')
+    named = f'label_join({owner}, "gputide_owner", "/", "owner_kind", "owner_name")'
+    for label, pattern in (
+        ("workload", "[^/]+/(.+)"),
+        ("workload_kind", "([^/]+)/.+"),
+        ("workload", "ReplicaSet/(.+)-[a-z0-9]+"),
+    ):
+        named = f'label_replace({named}, "{label}", "$1", "gputide_owner", "{pattern}")'
+    named = f'label_replace({named}, "workload_kind", "Deployment", "gputide_owner", "ReplicaSet/.+-[a-z0-9]+")'
+    owners = (
+        f"topk by (cluster, namespace, pod) (1, group by (cluster, namespace, pod, workload, workload_kind) ({named}))"
+    )
+    return either(
+        [
+            own_slice('gputide_slice_info{workload!=""}', ", workload, workload_kind"),
+            f"gputide:slice:granted * on (cluster, namespace, pod) group_left (workload, workload_kind)\n({owners})",
+            (
+                'label_replace(label_replace(gputide:slice:granted, "workload", "$1", "pod", "(.+)"), '
+                '"workload_kind", "Pod", "", "")'
+            ),
+        ],
+        SLICE_KEY,
+    )
+
+
+def _priority_of_slices() -> str:
+    """High or low, where anybody says so: the grant, HAMi's library (0 is high), else the pod's priority class.
+
+    Classes are named by each company; those that say it in their name are understood.
+    """
+    told = own_slice('gputide_slice_info{priority=~"high|low"}', ", priority")
+    classes = " or ".join(
+        f'label_replace({pod_names(_of_class(pattern))}, "priority", "{word}", "", "")'
+        for word, pattern in (
+            ("low", "(?i).*(low|batch|preempt|best-?effort|spot|offline).*"),
+            ("high", "(?i).*(high|critical|online|latency).*"),
+        )
+    )
+    by_class = f"topk by (cluster, namespace, pod) (1, group by (cluster, namespace, pod, priority) ({classes}))"
+    return either(
+        [
+            told,
+            f"gputide:slice:granted * on (cluster, namespace, pod) group_left (priority)\n({by_class})",
+        ],
+        SLICE_KEY,
+    )
+
+
+def _of_class(pattern: str) -> str:
+    return f'kube_pod_info{{priority_class=~"{pattern}"}}'
+
+
+def _card(measure: str, *vectors: str) -> RecordingRule:
+    return RecordingRule(record=f"gputide:card:{measure}", expression=either(vectors, "card"))
+
+
+def _slice(measure: str, *vectors: str) -> RecordingRule:
+    return RecordingRule(record=f"gputide:slice:{measure}", expression=either(vectors, SLICE_KEY))

@@ -1,0 +1,82 @@
+"""Rule groups as text: Prometheus rule files, or one PrometheusRule object of the Prometheus operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from dashboards.grafana.alerts import alert_groups
+from dashboards.grafana.derived import Thresholds, derived_groups
+from dashboards.grafana.normalised import normalised_groups
+from dashboards.grafana.rule import RecordingRule, RuleGroup
+
+
+def rule_groups(thresholds: Thresholds) -> tuple[RuleGroup, ...]:
+    """All groups, in the order in which one builds on the other."""
+    return (*normalised_groups(), *derived_groups(thresholds), *alert_groups(thresholds))
+
+
+def rule_files(thresholds: Thresholds) -> dict[str, str]:
+    """File name to text: what everybody needs, and the alerts, which somebody may want to write anew."""
+    return {
+        "gputide-recording.rules.yaml": _file((*normalised_groups(), *derived_groups(thresholds))),
+        "gputide-alerts.rules.yaml": _file(alert_groups(thresholds)),
+    }
+
+
+def prometheus_rule(thresholds: Thresholds, *, namespace: str) -> dict[str, Any]:
+    """The same as one object of the operator (monitoring.coreos.com/v1, prometheus-operator:Documentation/api.md)."""
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {
+            "name": "gputide",
+            "namespace": namespace,
+            "labels": {"app.kubernetes.io/name": "gputide", "role": "alert-rules"},
+        },
+        "spec": {"groups": [_group(group) for group in rule_groups(thresholds)]},
+    }
+
+
+def yaml_text(content: dict[str, Any]) -> str:
+    """A document as people write it: expressions over several lines stay lines."""
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+
+
+def _file(groups: tuple[RuleGroup, ...]) -> str:
+    head = "# Made by `gputide grafana export`; change the settings and export again rather than this file.\n"
+    return head + yaml_text({"groups": [_group(group) for group in groups]})
+
+
+def _group(group: RuleGroup) -> dict[str, Any]:
+    rules: list[dict[str, Any]] = []
+    for rule in group.rules:
+        if isinstance(rule, RecordingRule):
+            rules.append({"record": rule.record, "expr": rule.expression})
+            continue
+        rules.append(
+            {
+                "alert": rule.alert,
+                "expr": rule.expression,
+                **({"for": rule.hold} if rule.hold else {}),
+                "labels": {"severity": rule.severity.value, **group.labels},
+                "annotations": {
+                    "summary": rule.summary,
+                    "description": rule.description,
+                    "needs": rule.needs,
+                },
+            }
+        )
+    return {"name": group.name, "interval": group.interval, "rules": rules}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as blocks."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(str, _text)

@@ -1,0 +1,139 @@
+"""The committed dashboards are what their boards say, name only series that somebody gives, and explain emptiness."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from dashboards.grafana.derived import Thresholds, thresholds_of
+from dashboards.grafana.rule import RecordingRule
+from dashboards.grafana.rule_files import rule_files, rule_groups
+from dashboards.grafana.shipped import ShippedForm, boards, shipped
+from dashboards.savings_series import SAVINGS_FAMILIES
+from dashboards.tokens import STATE_COLOURS
+from exporter.exposition.catalogue import CATALOGUE
+from fleet.series import known_names
+from fleet.settings import AnalyzerSettings, LowPrioritySettings
+from pipeline.receiver_counts import OWN_METRICS, PREFIX
+
+pytestmark = pytest.mark.filterwarnings("ignore:Prefer using dashboardv2")
+THRESHOLDS: Thresholds = thresholds_of(AnalyzerSettings(), LowPrioritySettings())
+NAME = re.compile(r"\b(?:gputide[_:][a-z0-9_:]+|DCGM_[A-Z_]+|hami_[a-z_]+|prometheus_[a-z_]+|kube_[a-z_]+)\b")
+FOREIGN = {
+    "prometheus_remote_storage_highest_timestamp_in_seconds",
+    "prometheus_remote_storage_queue_highest_sent_timestamp_seconds",
+    "kube_pod_owner", "kube_pod_info", "kube_resourcequota",
+    # dcgm-exporter and HAMi, beyond what the receiver stores.
+    "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_TOTAL", "DCGM_FI_DEV_XID_ERRORS",
+}  # fmt: skip
+LABELS = {"gputide_first", "gputide_owner", "gputide_no_older_name"}
+
+
+def given() -> set[str]:
+    """Every series that an exporter, the receiver, a rule or somebody else gives."""
+    exported = {family.name for section in CATALOGUE for family in section.families}
+    received = {f"{PREFIX}{metric.name}" for metric in OWN_METRICS}
+    received |= {f"{name}{ending}" for name in received for ending in ("_total", "_bucket")}
+    recorded = {
+        rule.record for group in rule_groups(THRESHOLDS) for rule in group.rules if isinstance(rule, RecordingRule)
+    }
+    return exported | received | recorded | {one.name for one in SAVINGS_FAMILIES} | set(known_names()) | FOREIGN
+
+
+@pytest.fixture(scope="module")
+def drawn_boards() -> dict[str, str]:
+    """Draw every board anew."""
+    from dashboards.grafana.drawn import BOARDS, board_text  # noqa: PLC0415 - the SDK takes a moment
+
+    return {board.uid: board_text(board) for board in BOARDS}
+
+
+def test_committed_dashboards_are_what_the_boards_say(drawn_boards: dict[str, str]) -> None:
+    assert boards() == dict(sorted(drawn_boards.items())), "run python -m dashboards.grafana.drawn"
+
+
+def test_a_dashboard_read_back_by_the_sdk_is_the_same(drawn_boards: dict[str, str]) -> None:
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder  # noqa: PLC0415
+    from grafana_foundation_sdk.cog.plugins import register_default_plugins  # noqa: PLC0415
+    from grafana_foundation_sdk.models.dashboard import Dashboard  # noqa: PLC0415
+
+    register_default_plugins()
+    for text in drawn_boards.values():
+        again = json.loads(json.dumps(Dashboard.from_json(json.loads(text)), cls=JSONEncoder))
+        assert again == json.loads(text)
+
+
+def panels() -> list[tuple[str, dict[str, Any]]]:
+    """Every panel with the name of its dashboard."""
+    return [(name, panel) for name, text in boards().items() for panel in json.loads(text)["panels"]]
+
+
+def test_every_panel_says_why_it_is_empty_and_fits_the_grid() -> None:
+    taken: dict[str, set[tuple[int, int]]] = {}
+    for name, panel in panels():
+        assert len(panel["fieldConfig"]["defaults"]["noValue"]) > 10, panel["title"]
+        assert panel["description"]
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert max(x for x, _ in cells) < 24
+        assert not cells & taken.setdefault(name, set()), f"{panel['title']} lies on another panel"
+        taken[name] |= cells
+
+
+def test_panels_and_rules_name_only_series_that_somebody_gives() -> None:
+    expressions = [target["expr"] for _, panel in panels() for target in panel["targets"]]
+    expressions += [rule.expression for group in rule_groups(THRESHOLDS) for rule in group.rules]
+    named = {name for expression in expressions for name in NAME.findall(expression)} - LABELS
+    assert len(named) > 60
+    assert named <= given()
+
+
+def test_state_colours_are_the_tokens() -> None:
+    coloured = [panel for _, panel in panels() if panel["fieldConfig"]["overrides"] and panel["type"] == "timeseries"]
+    assert coloured
+    for panel in coloured:
+        found = {
+            one["matcher"]["options"]: one["properties"][0]["value"]["fixedColor"]
+            for one in panel["fieldConfig"]["overrides"]
+        }
+        assert found == {state.value: colour for state, colour in STATE_COLOURS.items()}
+
+
+def test_thresholds_of_the_rules_are_the_settings() -> None:
+    mine = thresholds_of(
+        AnalyzerSettings(idle_ratio_max=0.07, idle_seconds=7200), LowPrioritySettings(watermark_ratio=0.123)
+    )
+    text = "".join(rule_files(mine).values())
+    assert "<= 0.07)" in text
+    assert "[7200s]" in text
+    assert "< 0.123" in text
+
+
+def test_recorded_series_have_no_gap_for_prometheus() -> None:
+    lookback_seconds = 300
+    for group in rule_groups(THRESHOLDS):
+        amount, unit = int(group.interval[:-1]), group.interval[-1]
+        assert amount * {"s": 1, "m": 60}[unit] <= lookback_seconds - 60, group.name
+
+
+def test_objects_of_kubernetes_hold_the_same() -> None:
+    plain = shipped(ShippedForm.JSON, THRESHOLDS, namespace="")
+    objects = shipped(ShippedForm.CONFIGMAP, THRESHOLDS, namespace="watch")
+    for name, text in boards().items():
+        config_map = yaml.safe_load(objects[f"dashboards/{name}.yaml"])
+        assert config_map["metadata"]["namespace"] == "watch"
+        assert config_map["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert json.loads(config_map["data"][f"{name}.json"]) == json.loads(text)
+        assert len(config_map["data"][f"{name}.json"]) < 1024 * 1024
+    groups = [
+        group for name, text in plain.items() if name.startswith("rules/") for group in yaml.safe_load(text)["groups"]
+    ]
+    assert yaml.safe_load(objects["rules/gputide.yaml"])["spec"]["groups"] == groups

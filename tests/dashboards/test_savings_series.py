@@ -1,0 +1,79 @@
+"""What `gputide export savings` shows is what the pages show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+
+from dashboards.queries import Freshness, Views
+from dashboards.realised import funnel
+from dashboards.rows import fleet_headline
+from dashboards.savings_series import SAVINGS_FAMILIES, SavingsReader
+from tests.dashboards.embedded import CLUSTER, NOW, EmbeddedFleet, make_views
+
+Shown = Mapping[str, Mapping[tuple[str, ...], float]]
+
+
+@pytest.fixture(scope="module")
+def views() -> Views:
+    """Make the embedded fleet, which no test here changes."""
+    return make_views()[0]
+
+
+def shown(views: Views) -> Shown:
+    """Return every series by family and labels."""
+    reading = SavingsReader(views, off_peak_ratio=0.2, clock=lambda: NOW).read(1.0)
+    assert reading is not None
+    return {family.name: dict(zip(family.labels, family.values, strict=True)) for family in reading.families}
+
+
+def test_funnel_waste_and_plans_are_those_of_the_pages(views: Views) -> None:
+    found = shown(views)
+    plans, outcomes = views.plans.plans(CLUSTER), views.outcomes.outcomes(CLUSTER)
+    assert found["gputide_savings_cards"] == {
+        (CLUSTER, step.name): float(step.cards) for step in funnel(plans, outcomes)
+    }
+    wasted = fleet_headline(views.fleet.profiles(CLUSTER), views.prices).wasted_per_week
+    assert wasted is not None
+    assert Decimal(str(found["gputide_waste_per_week"][CLUSTER, "CNY"])) == pytest.approx(wasted)
+    assert sum(found["gputide_cards"].values()) == len(views.fleet.profiles(CLUSTER).cards)
+    states = {labels[1]: labels[2] for labels in found["gputide_plan_info"]}
+    assert states[plans[0].plan.plan_id] == "waiting"
+    assert {outcome.plan_id for outcome in outcomes} == {labels[1] for labels in found["gputide_plan_cards_realised"]}
+
+
+def test_every_family_is_catalogued_and_its_labels_fit(views: Views) -> None:
+    catalogued = {family.name: family for family in SAVINGS_FAMILIES}
+    found = shown(views)
+    assert set(found) <= set(catalogued)
+    assert len(found) >= len(catalogued) - 1
+    for name, series in found.items():
+        assert {len(labels) for labels in series} == {len(catalogued[name].label_names)}
+
+
+def test_a_promise_has_a_limit_in_its_hours_alone_and_by_the_clock_of_the_workload(views: Views) -> None:
+    profile = views.fleet.profiles(CLUSTER).workloads[0]
+    # Monday 02:00 in Shanghai is Sunday 18:00 UTC.
+    quiet = replace(profile, off_peak_hours=(2,), time_zone="Asia/Shanghai", compute=replace(profile.compute, p95=0.5))
+    mine = replace(views.fleet.profiles(CLUSTER), workloads=(quiet,))
+    limits = {}
+    for hour in (17, 18, 19):
+        at = datetime(2026, 1, 18, hour, 30, tzinfo=UTC)
+        limits[hour] = shown(replace(views, fleet=_At(mine, at))).get("gputide_workload_off_peak_limit_ratio")
+    name = quiet.workload.split("/", 2)[-1]
+    assert limits == {17: None, 18: {(CLUSTER, quiet.namespace, name, quiet.workload_kind): 0.1}, 19: None}
+
+
+class _At(EmbeddedFleet):
+    """A fleet whose clock stands at a moment."""
+
+    def __init__(self, profiles: object, at: datetime) -> None:
+        super().__init__(profiles)  # type: ignore[arg-type]
+        self._at = at
+
+    def freshness(self, cluster: str) -> Freshness:
+        return replace(super().freshness(cluster), now=self._at)
