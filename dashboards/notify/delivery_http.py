@@ -1,0 +1,173 @@
+"""Sends to chat services and webhooks: one POST, certificates verified, no redirect followed, answers bounded.
+
+The address comes from a file that the operator named and from nowhere else; plain http goes to this machine only.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import http.client
+import ipaddress
+import ssl
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from dashboards.notify.delivery import TryAgain
+from dashboards.notify.message import Message
+from dashboards.notify.outgoing import Hook, Outgoing
+from fleet.errors import Misconfigured, Unavailable
+
+_ANSWER_BYTES_MAX = 65_536
+_SECRET_LENGTH_MIN = 6
+"""A part of an address from this length on may be a key; shorter ones are versions and the like."""
+_PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+class HttpDelivery:
+    """`Delivery` by POST.
+
+    Args:
+        channel: its name in the settings, for messages.
+        hook: address and key.
+        outgoing: the service's format.
+        timeout_seconds: how long connecting, and each read, may take.
+        ca_file: certificates that are trusted instead of the system's; None for the system's.
+        now: the time, UTC, that signatures are made for.
+
+    Raises:
+        Misconfigured: the address is none that may be used, or the certificates can't be read.
+    """
+
+    def __init__(
+        self,
+        *,
+        channel: str,
+        hook: Hook,
+        outgoing: Callable[[Message, Hook, datetime], Outgoing],
+        timeout_seconds: float,
+        ca_file: Path | None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._channel = channel
+        self._hook = hook
+        self._outgoing = outgoing
+        self._timeout_seconds = timeout_seconds
+        self._now = now
+        _checked(hook.url, channel)
+        try:
+            self._tls = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+        except (OSError, ssl.SSLError) as exc:
+            raise Misconfigured(f"cannot use notify.channels.{channel}.ca_file={ca_file}: {exc}") from exc
+
+    def send(self, message: Message) -> None:
+        """Post the message; see `Delivery`."""
+        request = self._outgoing(message, self._hook, self._now())
+        parts = _checked(request.url, self._channel)
+        connection = self._connection(parts)
+        try:
+            target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+            headers = {
+                "Content-Type": "application/json; charset=utf-8", "User-Agent": "gputide", **request.headers,
+            }  # fmt: skip
+            connection.request("POST", target, body=request.body, headers=headers)
+            answer = connection.getresponse()
+            body = answer.read(_ANSWER_BYTES_MAX)
+            status, retry_after = answer.status, answer.headers.get("Retry-After")
+        except ssl.SSLCertVerificationError as exc:
+            raise Misconfigured(
+                f"cannot trust {parts.hostname} of channel {self._channel}: {exc.verify_message}; a private "
+                f"certificate authority goes into notify.channels.{self._channel}.ca_file"
+            ) from exc
+        except (OSError, http.client.HTTPException) as exc:
+            told = _without(_secrets(request, self._hook), str(exc))
+            raise Unavailable(f"cannot reach {parts.hostname} of channel {self._channel}: {told}") from exc
+        finally:
+            connection.close()
+        self._check(
+            request, status, retry_after, _without(_secrets(request, self._hook), body.decode(errors="replace"))
+        )
+
+    def _connection(self, parts: SplitResult) -> http.client.HTTPConnection:
+        host = parts.hostname or ""
+        if parts.scheme == "https":
+            return http.client.HTTPSConnection(host, parts.port, timeout=self._timeout_seconds, context=self._tls)
+        return http.client.HTTPConnection(host, parts.port, timeout=self._timeout_seconds)
+
+    def _check(self, request: Outgoing, status: int, retry_after: str | None, body: str) -> None:
+        if status in _PASSING_STATUS:
+            raise TryAgain(
+                f"channel {self._channel} answered {status}, try again later", _seconds(retry_after, self._now())
+            )
+        if 300 <= status < 400:
+            raise Misconfigured(
+                f"channel {self._channel} answered {status}: redirects are not followed; put the address that it "
+                "points to into url_file"
+            )
+        if not 200 <= status < 300:
+            raise Misconfigured(f"channel {self._channel} refused the message with {status}: {body[:200]!r}")
+        refusal = request.refusal_of(body.encode())
+        if refusal is None:
+            return
+        if refusal.is_passing:
+            raise TryAgain(f"channel {self._channel} has too many messages: {refusal.reason}")
+        raise Misconfigured(f"channel {self._channel} refused the message: {refusal.reason}")
+
+
+def _checked(url: str, channel: str) -> SplitResult:
+    """The parts of an address that may be used; the address itself is a secret and stays out of messages."""
+    where = f"cannot use the address of channel {channel}"
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as exc:
+        raise Misconfigured(f"{where}: it is no URL") from exc
+    if not url.isascii() or any(sign.isspace() or not sign.isprintable() for sign in url):
+        raise Misconfigured(f"{where}: it holds spaces or signs that a URL can't have")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise Misconfigured(f"{where}: expected https://HOST/…")
+    if parts.username is not None or parts.fragment:
+        raise Misconfigured(f"{where}: no user name and no # may stand in it")
+    if parts.scheme == "http" and not _is_here(parts.hostname):
+        raise Misconfigured(f"{where}: http would send it in plain text to {parts.hostname}; use https")
+    return parts
+
+
+def _is_here(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _seconds(retry_after: str | None, now: datetime) -> float | None:
+    """The pause that a Retry-After asks for, in seconds or as a date (RFC 9110, section 10.2.3)."""
+    if retry_after is None:
+        return None
+    if retry_after.strip().isdecimal():
+        return float(retry_after)
+    try:
+        at = email.utils.parsedate_to_datetime(retry_after)
+        return max(0.0, (at - now).total_seconds()) if at.tzinfo is not None else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _secrets(request: Outgoing, hook: Hook) -> list[str]:
+    """What of an address and a key must not be told, the longest first."""
+    found: set[str] = set() if hook.secret is None else {hook.secret}
+    for url in (hook.url, request.url):
+        parts = urlsplit(url)
+        found |= {url, parts.path, parts.query, *parts.path.split("/"), *(value for _, value in parse_qsl(parts.query))}
+    found |= {unquote(word) for word in found}
+    return sorted((word for word in found if len(word) >= _SECRET_LENGTH_MIN), key=len, reverse=True)
+
+
+def _without(secrets: list[str], text: str) -> str:
+    """A text of the service without what is secret: many servers repeat the path that was asked for."""
+    for word in secrets:
+        text = text.replace(word, "…")
+    return text

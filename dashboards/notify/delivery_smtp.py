@@ -1,0 +1,127 @@
+"""Sends mail by SMTP: STARTTLS or TLS with verified certificates, and a password never in plain text."""
+
+from __future__ import annotations
+
+import smtplib
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dashboards.notify.delivery import TryAgain
+from dashboards.notify.format_mail import mail_of
+from dashboards.notify.message import Message
+from fleet.errors import Misconfigured, Unavailable
+from fleet.settings_notify import MailSecurity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailServer:
+    """Where mail is handed over.
+
+    Attributes:
+        host: name.
+        port: port.
+        security: how the connection is kept secret.
+        user: who logs in; None for nobody.
+        password: theirs.
+        ca_file: certificates that are trusted instead of the system's; None for the system's.
+        timeout_seconds: how long each step may take.
+    """
+
+    host: str
+    port: int
+    security: MailSecurity
+    user: str | None
+    password: str | None = field(repr=False)
+    ca_file: Path | None
+    timeout_seconds: float
+
+
+class SmtpDelivery:
+    """`Delivery` by mail.
+
+    Args:
+        channel: its name in the settings, for messages.
+        server: where mail is handed over.
+        sender: address that it comes from.
+        recipients: addresses that it goes to.
+        now: the time, UTC.
+    """
+
+    def __init__(
+        self,
+        *,
+        channel: str,
+        server: MailServer,
+        sender: str,
+        recipients: Sequence[str],
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._channel = channel
+        self._server = server
+        self._sender = sender
+        self._recipients = tuple(recipients)
+        self._now = now
+        try:
+            self._tls = ssl.create_default_context(cafile=None if server.ca_file is None else str(server.ca_file))
+        except (OSError, ssl.SSLError) as exc:
+            raise Misconfigured(f"cannot use notify.channels.{channel}.ca_file={server.ca_file}: {exc}") from exc
+
+    def send(self, message: Message) -> None:
+        """Hand the mail over; see `Delivery`."""
+        mail = mail_of(message, sender=self._sender, recipients=self._recipients, at=self._now())
+        where = f"{self._server.host}:{self._server.port} of channel {self._channel}"
+        try:
+            with self._session() as session:
+                refused = session.send_message(mail, self._sender, list(self._recipients))
+        except ssl.SSLCertVerificationError as exc:
+            raise Misconfigured(
+                f"cannot trust {where}: {exc.verify_message}; a private certificate authority goes into "
+                f"notify.channels.{self._channel}.ca_file"
+            ) from exc
+        except smtplib.SMTPAuthenticationError as exc:
+            raise Misconfigured(f"cannot log in at {where}: {exc.smtp_code}; look at user and secret_file") from exc
+        except smtplib.SMTPNotSupportedError as exc:
+            raise Misconfigured(f"cannot send by {where}: {exc}; set security to what the server offers") from exc
+        except smtplib.SMTPRecipientsRefused as exc:
+            codes = {code for code, _ in exc.recipients.values()}
+            raise _refused(where, max(codes), "no recipient was taken") from exc
+        except smtplib.SMTPResponseException as exc:
+            raise _refused(where, exc.smtp_code, str(exc.smtp_error)[:200]) from exc
+        except UnicodeError as exc:
+            # Its text may quote what could not be sent.
+            raise Misconfigured(
+                f"cannot send by {where}: host, user or password hold letters that SMTP can't carry, expected ASCII; "
+                "look at host, user and secret_file"
+            ) from exc
+        except (smtplib.SMTPException, OSError) as exc:
+            raise Unavailable(f"cannot send by {where}: {exc}") from exc
+        if refused:
+            # The others have it: sending again would give it to them twice.
+            raise Misconfigured(f"{where} did not take mail for {', '.join(sorted(refused))}; the others got it")
+
+    def _session(self) -> smtplib.SMTP:
+        server = self._server
+        if server.security is MailSecurity.TLS:
+            session: smtplib.SMTP = smtplib.SMTP_SSL(
+                server.host, server.port, timeout=server.timeout_seconds, context=self._tls
+            )
+        else:
+            session = smtplib.SMTP(server.host, server.port, timeout=server.timeout_seconds)
+        try:
+            if server.security is MailSecurity.STARTTLS:
+                session.starttls(context=self._tls)
+            if server.user is not None and server.password is not None:
+                session.login(server.user, server.password)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+
+def _refused(where: str, code: int, words: str) -> TryAgain | Misconfigured:
+    """4xx passes, 5xx does not (RFC 5321, section 4.2.1)."""
+    text = f"{where} refused the mail with {code}: {words}"
+    return TryAgain(text) if code < 500 else Misconfigured(text)

@@ -1,0 +1,177 @@
+"""Who is told what now: no news twice, one message per receiver and period, quiet hours kept. Pure.
+
+Harm goes out by itself and soon; plans and whatever else waits for the receiver's next digest. What can't go out now
+is not lost: it is made anew at the next look, and its key has not been told yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+from dashboards.notify.message import Message
+from dashboards.notify.team import Team
+from fleet.settings_guard import hours_of
+from fleet.settings_notify import NoticeTopic, NotifySettings
+
+EVERYTHING = "everything"
+"""The receiver of what concerns the whole fleet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receiver:
+    """Who is told.
+
+    Attributes:
+        name: name of the team, or `EVERYTHING`.
+        team: whose messages they are; None for the whole fleet's.
+        channels: where it goes.
+    """
+
+    name: str
+    team: Team | None
+    channels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """One thing that was told.
+
+    Attributes:
+        receiver: to whom.
+        channel: where.
+        key: what.
+        topic: what it was about.
+        at: when, UTC.
+    """
+
+    receiver: str
+    channel: str
+    key: str
+    topic: NoticeTopic
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Post:
+    """One message for one channel, and the news in it.
+
+    Attributes:
+        receiver: for whom.
+        channel: where.
+        message: what.
+        keys: the news that are told with it, with what each is about.
+    """
+
+    receiver: str
+    channel: str
+    message: Message
+    keys: tuple[tuple[str, NoticeTopic], ...]
+
+
+def receivers(settings: NotifySettings, teams: Sequence[Team]) -> tuple[Receiver, ...]:
+    """Everybody who is told anything, the whole fleet's first."""
+    everything = Receiver(name=EVERYTHING, team=None, channels=settings.everything)
+    theirs = (
+        # A team may be called anything: its name must not be taken for the whole fleet's.
+        Receiver(name=f"team {team.name}", team=team, channels=team.channels)
+        for team in teams
+    )
+    return (everything, *theirs) if settings.everything else tuple(theirs)
+
+
+def posts(
+    news: Sequence[Message],
+    told: Sequence[Told],
+    settings: NotifySettings,
+    teams: Sequence[Team],
+    *,
+    now: datetime,
+    time_zone: str,
+) -> tuple[Post, ...]:
+    """What goes out now.
+
+    Args:
+        news: everything that there is to tell, told or not.
+        told: what was told already.
+        settings: who is told, and how often.
+        teams: the teams of the settings.
+        now: UTC.
+        time_zone: of the quiet hours.
+    """
+    # A channel hears a thing once, though it be the fleet's and a team's.
+    known = {(one.channel, one.key) for one in told}
+    is_quiet = in_quiet_hours(settings.quiet_hours, now, time_zone)
+    found: list[Post] = []
+    for receiver in receivers(settings, teams):
+        for channel in receiver.channels:
+            topics = settings.channels[channel].topics
+            fresh = [
+                message
+                for message in news
+                if message.topic in topics
+                and (channel, message.key) not in known
+                and (receiver.team is None or receiver.team.is_concerned(message.namespaces, message.workloads))
+            ]
+            for topics_together, period in _kinds(settings):
+                mine = [message for message in fresh if message.topic in topics_together]
+                is_harm = NoticeTopic.HARM in topics_together
+                if not mine or (is_quiet and not is_harm):
+                    continue
+                last = _last(told, receiver.name, channel, topics_together)
+                if last is None or now - last >= timedelta(seconds=period):
+                    found.append(_post(receiver.name, channel, mine, now))
+                    known |= {(channel, message.key) for message in mine}
+    return tuple(found)
+
+
+def in_quiet_hours(hours: str | None, now: datetime, time_zone: str) -> bool:
+    """Whether it is quiet now by the clock of the zone; the begin of the hours belongs to them, the end does not."""
+    if hours is None:
+        return False
+    begin, end = hours_of(hours)
+    clock = now.astimezone(ZoneInfo(time_zone)).time()
+    return _between(clock, begin, end)
+
+
+def _between(clock: time, begin: time, end: time) -> bool:
+    if begin <= end:
+        # 24:00 is read as 00:00 of the next day.
+        return begin <= clock and (clock < end or end == time(0))
+    return clock >= begin or clock < end
+
+
+def _kinds(settings: NotifySettings) -> tuple[tuple[tuple[NoticeTopic, ...], int], ...]:
+    """Topics that share a message, and the least time between two of them; the weekly report goes by itself."""
+    return (((NoticeTopic.HARM,), settings.harm_seconds), ((NoticeTopic.PLAN,), settings.digest_seconds))
+
+
+def _last(told: Sequence[Told], receiver: str, channel: str, topics: tuple[NoticeTopic, ...]) -> datetime | None:
+    times = [
+        one.at
+        for one in told
+        if one.receiver == receiver and one.channel == channel and one.topic in topics
+    ]  # fmt: skip
+    return max(times, default=None)
+
+
+def _post(receiver: str, channel: str, news: Sequence[Message], now: datetime) -> Post:
+    keys = tuple((message.key, message.topic) for message in news)
+    if len(news) == 1:
+        return Post(receiver=receiver, channel=channel, message=news[0], keys=keys)
+    newest = news[-1]
+    clusters = sorted({message.cluster for message in news})
+    together = replace(
+        newest,
+        key=f"digest:{receiver}:{now.isoformat()}",
+        title=f"{', '.join(clusters)}: {len(news)} news of gputide",
+        lines=tuple(
+            line for message in reversed(news) for line in (message.title, *(f"  {line}" for line in message.lines[:1]))
+        ),
+        namespaces=tuple(sorted({name for message in news for name in message.namespaces})),
+        workloads=tuple(sorted({name for message in news for name in message.workloads})),
+        at=now,
+    )
+    return Post(receiver=receiver, channel=channel, message=together, keys=keys)

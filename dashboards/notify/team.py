@@ -1,0 +1,57 @@
+"""Who a team is: its namespaces, and the workloads whose pods carry its labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from fleet.inventory import Grant, WorkloadId
+from fleet.settings_notify import TeamSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Team:
+    """One team.
+
+    Attributes:
+        name: its name in the settings.
+        namespaces: its namespaces, with * for any text.
+        workloads: workloads that are its by a label, wherever they run.
+        channels: where its messages go.
+    """
+
+    name: str
+    namespaces: tuple[str, ...]
+    workloads: frozenset[WorkloadId]
+    channels: tuple[str, ...]
+
+    def is_concerned(self, namespaces: Sequence[str], workloads: Sequence[WorkloadId]) -> bool:
+        """Whether any of these is the team's."""
+        if any(fnmatchcase(namespace, pattern) for namespace in namespaces for pattern in self.namespaces):
+            return True
+        return not self.workloads.isdisjoint(workloads)
+
+
+def teams_of(settings: Mapping[str, TeamSettings], grants: Iterable[Grant]) -> tuple[Team, ...]:
+    """The teams of the settings, their labels looked up among the pods that hold or held slices.
+
+    Args:
+        settings: teams by name.
+        grants: of all clusters; of no meaning where no team has labels.
+    """
+    rules = [
+        (name, label.partition("=")[0], label.partition("=")[2])
+        for name, team in settings.items()
+        for label in team.labels
+    ]
+    found: dict[str, set[WorkloadId]] = {name: set() for name in settings}
+    for grant in grants if rules else ():
+        for name, label, pattern in rules:
+            value = grant.label(label)
+            if value is not None and fnmatchcase(value, pattern):
+                found[name].add(grant.workload_id)
+    return tuple(
+        Team(name=name, namespaces=team.namespaces, workloads=frozenset(found[name]), channels=team.channels)
+        for name, team in settings.items()
+    )

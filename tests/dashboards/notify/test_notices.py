@@ -1,0 +1,111 @@
+"""What there is to tell of a fleet with plans, outcomes and a ledger."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from dashboards.notify.message import Message
+from dashboards.notify.notices import notices, report_notice, team_report_notice
+from dashboards.notify.team import Team
+from dashboards.queries import LedgerEntry, Views
+from dashboards.report import make_report
+from fleet.decisions import RiskLevel
+from fleet.settings_notify import NoticeTopic
+from tests.dashboards.embedded import CLUSTER, NOW, make_views
+
+URL = "https://gputide.example/"
+
+
+@pytest.fixture(scope="module")
+def views() -> Views:
+    """Make the embedded fleet, which no test here changes."""
+    return make_views()[0]
+
+
+def told(views: Views, **more: object) -> tuple[Message, ...]:
+    """Return the notices of the embedded fleet."""
+    given = {
+        "entries": views.plans.plans(CLUSTER),
+        "outcomes": views.outcomes.outcomes(CLUSTER),
+        "ledger": views.outcomes.ledger(CLUSTER),
+        **more,
+    }
+    return notices(
+        given["entries"], given["outcomes"], given["ledger"], now=NOW, since=NOW - timedelta(days=60), base_url=URL  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def team(namespace: str) -> Team:
+    """Return a team of a namespace."""
+    return Team(name="search", namespaces=(namespace,), workloads=frozenset(), channels=("search",))
+
+
+def test_a_plan_that_waits_is_told_with_its_link_until_somebody_decides(views: Views) -> None:
+    newest = views.plans.plans(CLUSTER)[0]
+    (waiting,) = [one for one in told(views) if one.topic is NoticeTopic.PLAN]
+    assert waiting.key == f"plan-waits:{newest.plan.plan_id}"
+    assert waiting.link == f"{URL}plan?cluster={CLUSTER}&plan={newest.plan.plan_id}"
+    assert waiting.namespaces
+    approved = replace(newest, approved_stages=(1,))
+    assert not [one for one in told(views, entries=(approved,)) if one.topic is NoticeTopic.PLAN]
+
+
+def test_an_expired_plan_is_not_told(views: Views) -> None:
+    entry = views.plans.plans(CLUSTER)[0]
+    old = replace(entry, plan=replace(entry.plan, expires_at=NOW))
+    assert not [one for one in told(views, entries=(old,)) if one.topic is NoticeTopic.PLAN]
+
+
+def test_harm_above_the_risk_and_too_few_cards_are_told_once_each(views: Views) -> None:
+    outcome = views.outcomes.outcomes(CLUSTER)[0]
+    entry = next(one for one in views.plans.plans(CLUSTER) if one.plan.plan_id == outcome.plan_id)
+    entry = replace(entry, undone_at=None, plan=replace(entry.plan, risk=RiskLevel.LOW))
+    bad = replace(
+        outcome, is_final=True, realised_violation_ratio=0.02, promised_cards_freed=10, realised_cards_freed=7
+    )
+    found = {one.key for one in told(views, entries=(entry,), outcomes=(bad,), ledger=())}
+    assert {f"plan-harms:{bad.plan_id}", f"plan-saves-less:{bad.plan_id}"} <= found
+    good = replace(bad, realised_violation_ratio=0.0009, realised_cards_freed=8)
+    assert not [
+        one
+        for one in told(views, entries=(entry,), outcomes=(good,), ledger=())
+        if one.topic is NoticeTopic.HARM
+    ]  # fmt: skip
+
+
+def test_what_was_taken_back_is_told_and_what_was_applied_is_not(views: Views) -> None:
+    plan = views.plans.plans(CLUSTER)[0].plan
+    lines = tuple(
+        LedgerEntry(
+            at=NOW - timedelta(hours=1),
+            actor="anna",
+            action=action,
+            plan_id=plan.plan_id,
+            subject="stage 1",
+            detail="x",
+        )
+        for action in ("applied", "undone", "approved", "restored")
+    )
+    found = [one for one in told(views, outcomes=(), ledger=lines) if one.topic is NoticeTopic.HARM]
+    assert sorted(one.title.rpartition(": ")[2] for one in found) == ["restored", "undone"]
+
+
+def test_the_report_goes_in_five_lines_and_to_a_team_with_its_own_workloads(views: Views) -> None:
+    profiles = views.fleet.profiles(CLUSTER)
+    report = make_report(
+        profiles, views.plans.plans(CLUSTER), views.outcomes.outcomes(CLUSTER), views.outcomes.ledger(CLUSTER),
+        now=NOW, prices=views.prices, top=1000,
+    )  # fmt: skip
+    whole = report_notice(report, base_url=None)
+    assert whole.lines[0] == report.headline
+    assert 4 <= len(whole.lines) <= 5
+    assert whole.link is None
+    owner = report.top[0].owner
+    mine = team_report_notice(report, team(owner), base_url=URL)
+    assert mine is not None
+    assert mine.namespaces == (owner,)
+    assert len(mine.lines) == len([row for row in report.top if row.owner == owner])
+    assert team_report_notice(report, team("nobody-*"), base_url=URL) is None
