@@ -1,36 +1,57 @@
 """The weekly report as one record (`gputide.report/v1`): the answer first, then what it stands on.
 
-Pure: what is known comes in, the record goes out; `report_text` writes it as HTML, Markdown, CSV or JSON. Savings are
-counted in whole freed cards that were measured, never in smaller requests. Called by `gputide report`.
+Pure: what is known comes in, the record goes out, its sentences in the language that was asked for; `report_text`
+writes it as HTML, Markdown, CSV or JSON. Savings are counted in whole freed cards that were measured, never in smaller
+requests. A team's report holds what is the team's alone: totals of the cluster, such as freed cards, are left out of
+it, because nobody measured which part is whose. Called by `gputide report`.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 
+from dashboards.access.cut import cut_plan, cut_profiles, namespace_of
 from dashboards.queries import LedgerEntry, PlanEntry, Prices
-from dashboards.realised import FunnelStep, funnel, week_start
-from dashboards.rows import RefusalGroup, fleet_headline, percent_words, refusal_groups, saving_words
-from fleet.decisions import Plan, Recommendation
-from fleet.inventory import CardId, CardModelName, WorkloadId
+from dashboards.realised import FunnelStep, HarmBudget, funnel, harm_budgets, week_start
+from dashboards.report_done import DoneItem, WeekTold
+from dashboards.report_top import TopWorkload, top_workloads
+from dashboards.report_words import Language, Words
+from dashboards.rows import RefusalGroup, fleet_headline, money_words, refusal_groups
+from dashboards.tenants import Tenant, tenants
+from dashboards.week_measured import MeasuredWeek
+from fleet.decisions import Saving
 from fleet.outcomes import Outcome
-from fleet.profiles import CardState, Profile, Profiles, WorkloadState
+from fleet.profiles import CardState, Profiles
 from fleet.units import format_count
 
 REPORT_SCHEMA = "gputide.report/v1"
 WEEKS_MEAN = 4
 _WEEK = timedelta(days=7)
-_QUIET = frozenset({WorkloadState.IDLE, WorkloadState.IDLE_HELD, WorkloadState.PARTLY_IDLE, WorkloadState.OVERSIZED})
-_METHOD = (
-    "A freed card is a whole card that no pod needs any more. Realised counts cards that were granted before a plan "
-    "and to nobody over the measured days. Harm is the share of active time of changed workloads in which their card "
-    "was contended, their grant too small or the framebuffer full. A week has 168 hours; amortised money takes the "
-    "full price of a card hour, marginal what stops being paid at once."
-)
+_STEPS_OF_A_TEAM = 3
+"""Found, accepted and applied are a team's own advice; verified and realised are measured of the cluster alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edition:
+    """Whom a report is for.
+
+    Attributes:
+        language: language of its sentences.
+        team: namespace to cut it to; None for the cluster.
+        measured: hours and electricity of the same; None where nothing was collected over the week.
+        base_url: address of the web app, for links; None for none.
+    """
+
+    language: Language = Language.EN
+    team: str | None = None
+    measured: MeasuredWeek | None = None
+    base_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,29 +60,39 @@ class WeekFacts:
 
     Attributes:
         week_start: Monday 00:00 UTC.
-        cards_freed: realised, whole cards.
+        cards_freed: realised, whole cards; None of a team.
         wasted_per_week: price of idle-held and unallocated cards; None where nothing is priced.
         violation_ratio: harm of changed workloads, 0-1; None where nothing was measured.
         cards_by_state: cards by state word.
+        idle_gpu_hours: card hours that nobody held, or somebody held idle; None where the week was not measured, as in
+            a week that was kept before it was counted (so are the ones below).
+        low_priority_gpu_hours: card hours granted to pods of low priority.
+        kwh: electricity with the data centre's overhead; None where unknown.
+        kg_co2: carbon of it; None where unknown.
     """
 
     week_start: datetime
-    cards_freed: int
+    cards_freed: int | None
     wasted_per_week: Decimal | None
     violation_ratio: float | None
     cards_by_state: tuple[tuple[CardState, int], ...]
+    idle_gpu_hours: float | None = None
+    low_priority_gpu_hours: float | None = None
+    kwh: float | None = None
+    kg_co2: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFigure:
-    """One of the three figures, beside last week's and the mean of the four weeks before.
+    """A figure of the week, beside last week's and the mean of the four weeks before.
 
     Attributes:
-        name: `freed`, `wasted` or `harm`.
-        unit: `cards`, a currency, or `ratio`.
+        name: `freed`, `wasted` or `harm`; `idle_hours`, `low_priority`, `energy` or `carbon` in the detail.
+        unit: `cards`, a currency, `ratio`, `hours`, `kwh` or `kg`.
         value: this week; None where nothing is known.
         last_week: the week before; None where there was no report.
         mean_four_weeks: mean of the known ones of the four weeks before; None where there is none.
+        basis: what it stands on, or why it is unknown; empty for the three figures.
     """
 
     name: str
@@ -69,41 +100,43 @@ class ReportFigure:
     value: Decimal | None
     last_week: Decimal | None
     mean_four_weeks: Decimal | None
+    basis: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopWorkload:
-    """One line of the top list: who holds cards that it does not use.
+class TeamLine:
+    """One team in the table of teams.
 
     Attributes:
-        workload: who.
-        owner: its namespace.
-        state: state word.
-        cards: cards that it holds.
-        unused_cards: of those, compute that it leaves unused at its p95, in cards.
-        unused_per_week: price of that; None where a model has no price.
-        advice: id of the recommendation that would mend it; None where there is none.
-        reason: one sentence.
+        tenant: its cards, and what stands idle of them.
+        kwh: electricity of the week by use, with overhead; None where unknown.
     """
 
-    workload: WorkloadId
-    owner: str
-    state: WorkloadState
-    cards: int
-    unused_cards: float
-    unused_per_week: Decimal | None
-    advice: str | None
-    reason: str
+    tenant: Tenant
+    kwh: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoneItem:
-    """A plan that was touched this week, in two sentences: what was done, and how it went."""
+class PlanForecast:
+    """What a plan foretold against what came.
+
+    Attributes:
+        plan_id: plan.
+        since: moment of apply, UTC.
+        cards_promised: whole cards.
+        cards_came: whole cards, measured.
+        harm_foretold: violated share of active time, 0-1.
+        harm_came: the same, measured; None where nothing was collected.
+        stands: `final`, `interim` or `undone`.
+    """
 
     plan_id: str
-    at: datetime
-    done: str
-    went: str
+    since: datetime
+    cards_promised: int
+    cards_came: int
+    harm_foretold: float
+    harm_came: float | None
+    stands: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +147,7 @@ class NextPlan:
     cards_freed: int
     moves: int
     predicted_violation_ratio: float
+    low_priority_gpu_hours_per_week: float
     saving: str
     expires_at: datetime
     is_expired: bool
@@ -145,6 +179,14 @@ class Report:
         coverage_ratio: 0-1.
         method: how it was counted.
         price_source: where prices come from.
+        price_version: first 12 hex digits of the SHA-256 of the price table; another one is another table.
+        language: language of its sentences.
+        team: namespace that it is cut to; None for the cluster.
+        detail_figures: idle and low-priority GPU-hours, electricity, carbon.
+        teams: every team, the most wasteful first; of a team's report itself.
+        forecasts: every plan that was measured, newest first; none in a team's report.
+        harm_budgets: harm of every changed service against its budget, the most burnt first.
+        base_url: address of the web app; None for no links.
     """
 
     title: str
@@ -166,6 +208,14 @@ class Report:
     coverage_ratio: float
     method: str
     price_source: str
+    price_version: str = ""
+    language: Language = Language.EN
+    team: str | None = None
+    detail_figures: tuple[ReportFigure, ...] = ()
+    teams: tuple[TeamLine, ...] = ()
+    forecasts: tuple[PlanForecast, ...] = ()
+    harm_budgets: tuple[HarmBudget, ...] = ()
+    base_url: str | None = None
 
 
 def make_report(
@@ -179,6 +229,7 @@ def make_report(
     past_weeks: Sequence[WeekFacts] = (),
     title: str = "GPU savings",
     top: int = 10,
+    edition: Edition | None = None,
 ) -> Report:
     """The report of the seven days before `now`.
 
@@ -189,69 +240,166 @@ def make_report(
         ledger: what was done, newest first.
         now: moment of the report, UTC.
         prices: prices and their source.
-        past_weeks: facts of earlier reports, in any order.
+        past_weeks: facts of earlier reports, in any order; of the team, where one is named.
         title: headline of the document.
         top: length of the top list.
+        edition: whom it is for; None for the cluster, in English.
     """
+    edition = edition if edition is not None else Edition()
+    team, measured, words = edition.team, edition.measured, Words(language=edition.language)
     past = tuple(sorted((week for week in past_weeks if week.week_start < week_start(now)), key=_start_of))
-    steps = funnel(plans, outcomes)
-    week = _facts(profiles, outcomes, steps, prices, now)
+    every_team = tenants(profiles, prices)
+    if team is not None:
+        mine = frozenset({team})
+        profiles = cut_profiles(profiles, mine)
+        plans = [entry for entry in (replace(one, plan=cut_plan(one.plan, mine)) for one in plans) if _concerns(entry)]
+        every_team = tuple(one for one in every_team if one.name == team)
+    steps = funnel(plans, () if team is not None else outcomes)
+    budgets = tuple(one for one in harm_budgets(plans, outcomes) if team in (None, namespace_of(one.workload)))
+    week = _facts(profiles, outcomes, budgets, steps, prices, now, measured, team)
     newest = plans[0] if plans else None
+    kwh_of = dict(measured.kwh_by_team) if measured is not None else {}
     return Report(
-        title=title,
+        title=words.headline_title(title),
         cluster=profiles.cluster,
         created_at=now,
         since=now - _WEEK,
         until=now,
         currency=prices.currency,
-        headline=_headline(profiles, week, newest, now),
+        headline=_headline(profiles, week, newest, now, words, team),
         figures=_figures(week, past, prices.currency),
         week=week,
         past_weeks=past,
-        funnel=steps,
-        top=_top(profiles, newest.plan if newest is not None else None, prices)[:top],
-        done=_done(plans, outcomes, ledger, now),
+        funnel=steps[:_STEPS_OF_A_TEAM] if team is not None else steps,
+        top=top_workloads(profiles, newest.plan if newest is not None else None, prices)[:top],
+        done=WeekTold(words, team).items(plans, outcomes, ledger, now),
         refused=refusal_groups(newest.plan.refused) if newest is not None else (),
-        next_plan=_next_plan(newest, now),
-        data_notes=_data_notes(profiles),
+        next_plan=_next_plan(newest, now, words),
+        data_notes=_data_notes(profiles, words),
         coverage_ratio=profiles.coverage_ratio,
-        method=_METHOD,
-        price_source=prices.source,
+        method=words.say("small.method"),
+        price_source=words.source(prices.source),
+        price_version=price_version(prices),
+        language=edition.language,
+        team=team,
+        detail_figures=_detail_figures(week, past, measured, words, team),
+        teams=tuple(TeamLine(tenant=one, kwh=kwh_of.get(one.name)) for one in every_team),
+        forecasts=_forecasts(plans, outcomes) if team is None else (),
+        harm_budgets=budgets,
+        base_url=edition.base_url,
     )
+
+
+def price_version(prices: Prices) -> str:
+    """Names a price table by what is in it: the same prices have the same version on every machine."""
+    table = {model: str(price.normalize()) for model, price in sorted(prices.per_card_hour.items())}
+    text = json.dumps([prices.currency, table], sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _concerns(entry: PlanEntry) -> bool:
+    return bool(entry.plan.recommendations or entry.plan.refused)
 
 
 def _facts(
-    profiles: Profiles, outcomes: Sequence[Outcome], steps: Sequence[FunnelStep], prices: Prices, now: datetime
+    profiles: Profiles,
+    outcomes: Sequence[Outcome],
+    budgets: Sequence[HarmBudget],
+    steps: Sequence[FunnelStep],
+    prices: Prices,
+    now: datetime,
+    measured: MeasuredWeek | None,
+    team: str | None,
 ) -> WeekFacts:
     counts = Counter(card.state for card in profiles.cards)
     recent = [outcome for outcome in outcomes if outcome.until > now - _WEEK]
-    harms = [outcome.realised_violation_ratio for outcome in recent if outcome.realised_violation_ratio is not None]
+    if team is None:
+        harms = [outcome.realised_violation_ratio for outcome in recent]
+    else:
+        ids = {outcome.plan_id for outcome in recent}
+        harms = [budget.violation_ratio for budget in budgets if budget.plan_id in ids]
+    known = [harm for harm in harms if harm is not None]
     return WeekFacts(
         week_start=week_start(now),
-        cards_freed=steps[-1].cards,
+        cards_freed=steps[-1].cards if team is None else None,
         wasted_per_week=fleet_headline(profiles, prices).wasted_per_week,
-        violation_ratio=max(harms) if harms else None,
+        violation_ratio=max(known) if known else None,
         cards_by_state=tuple((state, counts[state]) for state in CardState),
+        idle_gpu_hours=None if measured is None else measured.idle_gpu_hours,
+        low_priority_gpu_hours=None if measured is None else measured.low_priority_gpu_hours,
+        kwh=None if measured is None else measured.kwh,
+        kg_co2=None if measured is None else measured.kg_co2,
     )
 
 
-def _headline(profiles: Profiles, week: WeekFacts, newest: PlanEntry | None, now: datetime) -> str:
+def _headline(
+    profiles: Profiles, week: WeekFacts, newest: PlanEntry | None, now: datetime, words: Words, team: str | None
+) -> str:
     waiting = newest.plan.totals.cards_freed if newest is not None and _is_waiting(newest, now) else 0
-    more = f"; {format_count(waiting)} more would by the plan that waits for approval" if waiting else ""
     if week.cards_freed:
-        return f"{_cards(week.cards_freed)} came free and stayed free{more}."
-    if waiting:
-        return f"{_cards(waiting)} would come free by the plan that waits for approval."
-    counts = dict(week.cards_by_state)
-    idle = counts.get(CardState.IDLE_HELD, 0) + counts.get(CardState.FREE, 0)
-    return f"{_cards(idle)} of {format_count(len(profiles.cards))} stand idle, and no plan waits."
+        more = words.say("headline.more", count=format_count(waiting)) if waiting else ""
+        text = words.say("headline.came", cards=words.cards(week.cards_freed)) + more
+    elif waiting:
+        text = words.say("headline.would", cards=words.cards(waiting))
+    else:
+        counts = dict(week.cards_by_state)
+        idle = counts.get(CardState.IDLE_HELD, 0) + counts.get(CardState.FREE, 0)
+        key = "headline.idle" if team is None else "headline.team_idle"
+        text = words.say(key, cards=words.cards(idle), all=format_count(len(profiles.cards)))
+    return text + words.say("stop")
 
 
 def _figures(week: WeekFacts, past: Sequence[WeekFacts], currency: str) -> tuple[ReportFigure, ...]:
     return (
-        _figure("freed", "cards", week, past, [Decimal(facts.cards_freed) for facts in (week, *past)]),
+        _figure("freed", "cards", week, past, [_decimal(facts.cards_freed) for facts in (week, *past)]),
         _figure("wasted", currency, week, past, [facts.wasted_per_week for facts in (week, *past)]),
         _figure("harm", "ratio", week, past, [_decimal(facts.violation_ratio) for facts in (week, *past)]),
+    )
+
+
+def _detail_figures(
+    week: WeekFacts, past: Sequence[WeekFacts], measured: MeasuredWeek | None, words: Words, team: str | None
+) -> tuple[ReportFigure, ...]:
+    weeks = (week, *past)
+    hours = "basis.idle_hours" if team is None else "basis.idle_hours_team"
+    basis = {"hours": hours, "low": "basis.low_priority", "kwh": "basis.energy", "co2": "basis.carbon"}
+    told: dict[str, str] = {name: words.say("basis.none") for name in basis}
+    if measured is not None:
+        known, grid = words.percent(measured.kwh_known_ratio, 0), measured.grid_kg_co2_per_kwh
+        energy = words.say("basis.energy", ratio=known, pue=f"{measured.pue:g}")
+        told = {
+            "hours": words.say(hours),
+            "low": words.say("basis.low_priority"),
+            "kwh": words.say("basis.energy_none") if measured.kwh is None else energy,
+            "co2": words.say("basis.carbon_none") if grid is None else words.say("basis.carbon", grid=f"{grid:g}"),
+        }
+    return (
+        replace(
+            _figure("idle_hours", "hours", week, past, [_decimal(one.idle_gpu_hours) for one in weeks]),
+            basis=told["hours"],
+        ),
+        replace(
+            _figure("low_priority", "hours", week, past, [_decimal(one.low_priority_gpu_hours) for one in weeks]),
+            basis=told["low"],
+        ),
+        replace(_figure("energy", "kwh", week, past, [_decimal(one.kwh) for one in weeks]), basis=told["kwh"]),
+        replace(_figure("carbon", "kg", week, past, [_decimal(one.kg_co2) for one in weeks]), basis=told["co2"]),
+    )
+
+
+def _forecasts(plans: Sequence[PlanEntry], outcomes: Sequence[Outcome]) -> tuple[PlanForecast, ...]:
+    undone = {entry.plan.plan_id for entry in plans if entry.undone_at is not None}
+    return tuple(
+        PlanForecast(
+            plan_id=outcome.plan_id,
+            since=outcome.since,
+            cards_promised=outcome.promised_cards_freed,
+            cards_came=outcome.realised_cards_freed,
+            harm_foretold=outcome.promised_violation_ratio,
+            harm_came=outcome.realised_violation_ratio,
+            stands="undone" if outcome.plan_id in undone else "final" if outcome.is_final else "interim",
+        )
+        for outcome in outcomes
     )
 
 
@@ -271,81 +419,7 @@ def _figure(
     )
 
 
-def _top(profiles: Profiles, plan: Plan | None, prices: Prices) -> tuple[TopWorkload, ...]:
-    models = {card.card: card.card_model for card in profiles.cards}
-    advice: dict[WorkloadId, Recommendation] = {}
-    for item in plan.recommendations if plan is not None else ():
-        for workload in item.workloads:
-            advice.setdefault(workload, item)
-    rows = [
-        _top_row(profile, models, advice.get(profile.workload), prices)
-        for profile in profiles.workloads
-        if profile.state in _QUIET and profile.is_trusted
-    ]
-    return tuple(sorted(rows, key=lambda row: (-(row.unused_per_week or 0), -row.unused_cards, row.workload)))
-
-
-def _top_row(
-    profile: Profile, models: dict[CardId, CardModelName], item: Recommendation | None, prices: Prices
-) -> TopWorkload:
-    used = profile.compute.p95 if profile.compute.p95 is not None else 1.0
-    share = len(profile.idle_pods) / len(profile.pods) if profile.state is WorkloadState.PARTLY_IDLE else 1 - used
-    weekly = [prices.per_card_week(models[card]) if card in models else None for card in profile.cards]
-    known = [price for price in weekly if price is not None]
-    return TopWorkload(
-        workload=profile.workload,
-        owner=profile.namespace,
-        state=profile.state,
-        cards=len(profile.cards),
-        unused_cards=round(len(profile.cards) * share, 2),
-        unused_per_week=sum(known, Decimal(0)) * Decimal(str(round(share, 4)))
-        if known and len(known) == len(weekly)
-        else None,
-        advice=None if item is None else item.id,
-        reason=profile.reason if item is None else item.reason,
-    )
-
-
-def _done(
-    plans: Sequence[PlanEntry], outcomes: Sequence[Outcome], ledger: Sequence[LedgerEntry], now: datetime
-) -> tuple[DoneItem, ...]:
-    recent = [entry for entry in ledger if now - _WEEK < entry.at <= now and entry.plan_id]
-    touched = dict.fromkeys([entry.plan_id for entry in recent])
-    touched.update(dict.fromkeys(outcome.plan_id for outcome in outcomes if now - _WEEK < outcome.measured_at <= now))
-    entries = {entry.plan.plan_id: entry for entry in plans}
-    measured = {outcome.plan_id: outcome for outcome in outcomes}
-    return tuple(
-        _done_item(entries[plan_id], measured.get(plan_id), [e for e in recent if e.plan_id == plan_id], now)
-        for plan_id in touched
-        if plan_id in entries
-    )
-
-
-def _done_item(entry: PlanEntry, outcome: Outcome | None, lines: Sequence[LedgerEntry], now: datetime) -> DoneItem:
-    count = len(entry.applied_stages)
-    who = f", approved by {', '.join(entry.approved_by)}" if entry.approved_by else ""
-    words = Counter(line.action.replace("_", " ") for line in lines)
-    actions = ", ".join(f"{count}× {word}" for word, count in words.most_common(5))
-    stand = f"Of its {len(entry.plan.stages)} stages {count or 'none'} stand in the cluster"
-    done = f"{stand}{who}{f' ({actions})' if actions else ''}."
-    if entry.undone_at is not None:
-        went = f"It was undone on {entry.undone_at:%Y-%m-%d}, and saves nothing since."
-    elif outcome is None:
-        went = "It was not verified yet."
-    else:
-        came = (
-            f"{format_count(outcome.realised_cards_freed)} of {_cards(outcome.promised_cards_freed)} promised came free"
-        )
-        went = (
-            f"{came}, harm {percent_words(outcome.realised_violation_ratio)} against "
-            f"{percent_words(outcome.promised_violation_ratio)} foretold{'' if outcome.is_final else ' (interim)'}."
-        )
-    return DoneItem(
-        plan_id=entry.plan.plan_id, at=lines[0].at if lines else entry.applied_at or now, done=done, went=went
-    )
-
-
-def _next_plan(entry: PlanEntry | None, now: datetime) -> NextPlan | None:
+def _next_plan(entry: PlanEntry | None, now: datetime, words: Words) -> NextPlan | None:
     if entry is None or entry.applied_stages or entry.undone_at is not None:
         return None
     plan = entry.plan
@@ -355,24 +429,50 @@ def _next_plan(entry: PlanEntry | None, now: datetime) -> NextPlan | None:
         cards_freed=plan.totals.cards_freed,
         moves=plan.totals.moves,
         predicted_violation_ratio=plan.totals.predicted_violation_ratio,
-        saving=saving_words(plan.totals.saving_per_week, plan.currency),
+        low_priority_gpu_hours_per_week=plan.totals.low_priority_gpu_hours_per_week,
+        saving=_saving(plan.totals.saving_per_week, plan.currency, words),
         expires_at=plan.expires_at,
         is_expired=is_expired,
-        stages=tuple(f"{stage.title}: {_cards(stage.cards_freed)}, {stage.moves} moves" for stage in plan.stages),
+        stages=tuple(
+            words.say(
+                "next.stage",
+                title=words.stage(stage.title),
+                cards=words.cards(stage.cards_freed),
+                moves=format_count(stage.moves),
+            )
+            for stage in plan.stages
+        ),
         command="gputide recommend" if is_expired else f"gputide plan approve --plan {plan.plan_id}",
     )
+
+
+def _saving(saving: Saving, currency: str, words: Words) -> str:
+    amounts = (("saving.marginal", saving.marginal), ("saving.amortised", saving.amortised))
+    parts = [words.say(key, money=money_words(amount, currency)) for key, amount in amounts if amount is not None]
+    return words.say("list").join(parts) or words.say("saving.none")
 
 
 def _is_waiting(entry: PlanEntry, now: datetime) -> bool:
     return not entry.applied_stages and entry.undone_at is None and now < entry.plan.expires_at
 
 
-def _data_notes(profiles: Profiles) -> tuple[str, ...]:
+def _data_notes(profiles: Profiles, words: Words) -> tuple[str, ...]:
     distrusted = Counter(finding.check for profile in profiles.workloads for finding in profile.trust)
-    notes = [f"{check.replace('_', ' ')}: {format_count(count)} workloads" for check, count in distrusted.most_common()]
+    notes = [
+        words.say("data.check", check=words.code("check", check), count=format_count(count))
+        for check, count in distrusted.most_common()
+    ]
     if profiles.coverage_ratio < 0.9:
-        notes.append(f"coverage {percent_words(profiles.coverage_ratio, 1)} is under 90 %: figures may be too low")
-    notes += [f"no advice on {item.kind.value.replace('_', ' ')}: {item.detail}" for item in profiles.withheld]
+        notes.append(words.say("data.coverage", ratio=words.percent(profiles.coverage_ratio, 1)))
+    notes += [
+        words.say(
+            "data.withheld",
+            kind=words.code("kind", item.kind.value),
+            detail=item.detail,
+            reason=words.code("reason", item.reason),
+        )
+        for item in profiles.withheld
+    ]
     return tuple(notes)
 
 
@@ -382,7 +482,3 @@ def _start_of(week: WeekFacts) -> datetime:
 
 def _decimal(value: float | None) -> Decimal | None:
     return None if value is None else Decimal(str(value))
-
-
-def _cards(count: int) -> str:
-    return f"{format_count(count)} card{'' if count == 1 else 's'}"

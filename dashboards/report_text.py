@@ -14,9 +14,11 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from dashboards.report import REPORT_SCHEMA, Report, ReportFigure, WeekFacts
-from dashboards.rows import csv_text, moment_words, money_words, percent_words, workload_state_words
-from dashboards.tokens import STATE_COLOURS, STATE_INK, STATE_LETTERS, STATE_WORDS, report_css
+from dashboards.address import search_text
+from dashboards.report import REPORT_SCHEMA, PlanForecast, Report, ReportFigure, TeamLine, WeekFacts
+from dashboards.report_words import Words
+from dashboards.rows import csv_text, money_words
+from dashboards.tokens import STATE_COLOURS, STATE_INK, STATE_LETTERS, report_css
 from fleet.documents import document
 from fleet.profiles import CardState
 from fleet.units import format_count
@@ -26,8 +28,10 @@ CSV_COLUMNS = (
 )  # fmt: skip
 
 BAR_ORDER = (CardState.BUSY, CardState.LOW_USE, CardState.IDLE_HELD, CardState.FREE, CardState.UNTRUSTED)
+BUDGETS_MAX = 20
+"""Services whose budget is shown, the most burnt first; JSON holds all."""
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&])")
-_FIGURE_WORDS = {"freed": "cards freed", "wasted": "a week stands idle", "harm": "harm of changed services"}
+_ABSENT = "–"
 
 
 def report_html(report: Report) -> str:
@@ -39,55 +43,89 @@ def report_html(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report.html.j2").render(
+    words = Words(language=report.language)
+    return environment.get_template(
+        "report.html.j2"
+    ).render(
         report=report,
+        say=words.say,
+        words=words,
         css=Markup(report_css()),  # our own style sheet, no foreign text in it
-        bar=Markup(state_bar_svg((*report.past_weeks, report.week))),  # numbers and our own words only
+        bar=Markup(state_bar_svg((*report.past_weeks, report.week), words)),  # numbers and our own words only
         figure_value=figure_value,
-        figure_words=_FIGURE_WORDS,
         money=lambda amount: money_words(amount, report.currency),
-        percent=percent_words,
-        moment=moment_words,
         count=format_count,
-        state_words=workload_state_words,
+        decimal=_one_digit,
+        workload_link=lambda name: _link(report, "/workloads", w=name),
+        plan_link=lambda name: _link(report, "/plan", plan=name),
+        span=_span(report, words),
+        scope=_scope(report, words),
+        stands=lambda forecast: _stands(forecast, words),
+        budgets=report.harm_budgets[:BUDGETS_MAX],
+        budgets_left=max(0, len(report.harm_budgets) - BUDGETS_MAX),
+        kwh=_kwh,
+        small_print=_small_print(report, words),
     )
 
 
 def report_markdown(report: Report) -> str:
     """The same for chat and wiki; the first five lines stand alone in a chat."""
-    week = f"{report.since:%Y-%m-%d} to {report.until:%Y-%m-%d}"
+    words = Words(language=report.language)
+    say = words.say
     done = [f"- `{item.plan_id}` {_escaped(item.done)} {_escaped(item.went)}" for item in report.done]
     refused = [
-        f"- {len(group.workloads)} × {_escaped(group.reason)} ({_escaped(group.kind)}): {_escaped(group.detail)}"
+        f"- {len(group.workloads)} × {_escaped(words.code('reason', group.reason))}"
+        f"{say('open')}{_escaped(words.code('kind', group.kind))}{say('close')}{say('between')}{_escaped(group.detail)}"
         for group in report.refused
     ]
     notes = [f"- {_escaped(note)}" for note in report.data_notes]
-    print_small = f"{report.method} Prices: {report.price_source}. Coverage {percent_words(report.coverage_ratio, 1)}."
+    scope = _escaped(_scope(report, words))
     lines = [
-        f"# {_escaped(report.title)}: {_escaped(report.cluster)}, {week}",
+        f"# {_escaped(report.title)}{say('between')}{scope}{say('comma')}{_span(report, words)}",
         "",
         f"**{_escaped(report.headline)}**",
         "",
-        " · ".join(_figure_line(figure) for figure in report.figures),
+        " · ".join(_figure_line(figure, words) for figure in report.figures),
         "",
-        *_top_table(report),
+        *_top_table(report, words),
         "",
-        "## Done",
-        "",
-        *(done or ["- nothing"]),
-        "",
-        "## Refused",
-        "",
-        *(refused or ["- nobody"]),
-        "",
-        "## Next",
-        "",
-        *_next_lines(report),
-        "",
-        *([*notes, ""] if notes else []),
-        f"_{_escaped(print_small)}_",
+        *_section(words, "next.heading", _next_lines(report, words)),
+        *_section(words, "done.heading", done or [f"- {say('done.none')}"]),
+        *_section(words, "detail.heading", _figures_table(report, words)),
+        *_section(words, "funnel.heading", _funnel_table(report, words)),
+        *(_section(words, "teams.heading", _teams_table(report, words)) if report.teams else []),
+        *(_section(words, "forecast.heading", _forecast_table(report, words)) if report.team is None else []),
+        *_section(words, "budget.heading", _budget_table(report, words)),
+        *_section(words, "refused.heading", refused or [f"- {say('refused.none')}"]),
+        *(_section(words, "data.heading", notes) if notes else []),
+        f"_{_escaped(_small_print(report, words))}_",
     ]
     return "\n".join(lines) + "\n"
+
+
+def report_lines(report: Report) -> tuple[str, ...]:
+    """The report in five or six lines of plain text for mail and chat: title, headline, figures, and what is next."""
+    plan, words = report.next_plan, Words(language=report.language)
+    waiting = (
+        ()
+        if plan is None or plan.is_expired
+        else (
+            words.say(
+                "next.waits",
+                plan=plan.plan_id,
+                moment=words.moment(plan.expires_at),
+                cards=words.cards(plan.cards_freed),
+                saving=plan.saving,
+                harm=words.percent(plan.predicted_violation_ratio),
+            ),
+        )
+    )
+    return (
+        f"{report.title}{words.say('between')}{_scope(report, words)}{words.say('comma')}{_span(report, words)}",
+        report.headline,
+        *(_figure_line(figure, words) for figure in report.figures),
+        *waiting,
+    )
 
 
 def report_csv(report: Report) -> str:
@@ -123,16 +161,18 @@ def report_document(report: Report) -> dict[str, Any]:
     return content
 
 
-def figure_value(figure: ReportFigure, value: Decimal | None) -> str:
-    """A figure's value in its unit; an en dash where it is absent."""
+def figure_value(figure: ReportFigure, value: Decimal | None, words: Words) -> str:
+    """A figure's value in its unit; an en dash, or `unknown` in the detail, where it is absent."""
     if value is None:
-        return "–"
+        return words.say("unknown") if figure.basis else _ABSENT
     if figure.unit == "ratio":
-        return percent_words(float(value))
-    return format_count(round(value)) if figure.unit == "cards" else money_words(value, figure.unit)
+        return words.percent(float(value))
+    if figure.unit in ("kwh", "kg"):
+        return _one_digit(float(value))
+    return format_count(round(value)) if figure.unit in ("cards", "hours") else money_words(value, figure.unit)
 
 
-def state_bar_svg(weeks: Sequence[WeekFacts]) -> str:
+def state_bar_svg(weeks: Sequence[WeekFacts], words: Words) -> str:
     """Cards by state, one bar per week; letters and lines between segments let it be read in grey."""
     shown = list(weeks)[-8:]
     height = 26 * len(shown) + 22
@@ -141,7 +181,7 @@ def state_bar_svg(weeks: Sequence[WeekFacts]) -> str:
         total = sum(cards for _, cards in week.cards_by_state)
         counts = dict(week.cards_by_state)
         x, y = 60.0, 26 * row
-        parts.append(f'<text x="0" y="{y + 15}" font-size="11" fill="#17212B">{week.week_start:%d %b}</text>')
+        parts.append(f'<text x="0" y="{y + 15}" font-size="11" fill="#17212B">{words.day(week.week_start)}</text>')
         for state in BAR_ORDER:
             width = 640 * counts.get(state, 0) / total if total else 0.0
             if width <= 0:
@@ -156,42 +196,190 @@ def state_bar_svg(weeks: Sequence[WeekFacts]) -> str:
                     f'<text x="{x + 6:.1f}" y="{y + 15}" font-size="11" fill="{STATE_INK[state]}">{label}</text>'
                 )
             x += width
-    legend = " · ".join(f"{STATE_LETTERS[state]} {STATE_WORDS[state]}" for state in BAR_ORDER)
+    legend = " · ".join(f"{STATE_LETTERS[state]} {words.code('state', state.value)}" for state in BAR_ORDER)
     parts.append(f'<text x="60" y="{height - 6}" font-size="11" fill="#52606D">{legend}</text>')
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 704 {height}" role="img" '
-        f'aria-label="cards by state and week">{"".join(parts)}</svg>'
+        f'aria-label="{words.say("bar.label")}">{"".join(parts)}</svg>'
     )
 
 
-def _figure_line(figure: ReportFigure) -> str:
-    name = _FIGURE_WORDS[figure.name]
-    return (
-        f"{figure_value(figure, figure.value)} {name} (last week {figure_value(figure, figure.last_week)}, "
-        f"4-week mean {figure_value(figure, figure.mean_four_weeks)})"
+def _figure_line(figure: ReportFigure, words: Words) -> str:
+    last = words.say("last_week", value=figure_value(figure, figure.last_week, words))
+    mean = words.say("mean", value=figure_value(figure, figure.mean_four_weeks, words))
+    value, name = figure_value(figure, figure.value, words), words.say(f"figure.{figure.name}")
+    return words.say("figure_line", value=value, name=name, last=last, mean=mean)
+
+
+def _span(report: Report, words: Words) -> str:
+    return words.say("span", since=f"{report.since:%Y-%m-%d}", until=f"{report.until:%Y-%m-%d}")
+
+
+def _scope(report: Report, words: Words) -> str:
+    """The cluster, and the team where the report is cut to one."""
+    team = "" if report.team is None else words.say("comma") + words.say("of_team", team=report.team)
+    return report.cluster + team
+
+
+def _small_print(report: Report, words: Words) -> str:
+    return words.say("space").join(
+        (
+            report.method,
+            words.say("small.prices", source=report.price_source, version=report.price_version),
+            words.say("small.coverage", ratio=words.percent(report.coverage_ratio, 1)),
+            words.say("small.made", moment=words.moment(report.created_at)),
+        )
     )
 
 
-def _next_lines(report: Report) -> list[str]:
-    plan = report.next_plan
+def _link(report: Report, page: str, **query: str) -> str | None:
+    """A page of the web app; names go in quoted, so that none becomes part of the address."""
+    if report.base_url is None:
+        return None
+    return f"{report.base_url.rstrip('/')}{page}{search_text([('cluster', report.cluster), *query.items()])}"
+
+
+def _section(words: Words, heading: str, lines: list[str]) -> list[str]:
+    return [f"## {words.say(heading)}", "", *lines, ""]
+
+
+def _next_lines(report: Report, words: Words) -> list[str]:
+    plan, say = report.next_plan, words.say
     if plan is None:
-        return ["No plan waits: `gputide recommend`"]
-    state = "expired" if plan.is_expired else f"expires {moment_words(plan.expires_at)}"
-    harm = percent_words(plan.predicted_violation_ratio)
-    first = f"Plan `{plan.plan_id}` frees {format_count(plan.cards_freed)} cards, {_escaped(plan.saving)} a week"
+        return [f"{say('next.none')} `gputide recommend`"]
+    state = say("next.expired") if plan.is_expired else say("next.expires", moment=words.moment(plan.expires_at))
+    room = say("next.room", hours=format_count(round(plan.low_priority_gpu_hours_per_week)))
+    frees = say(
+        "next.frees",
+        cards=words.cards(plan.cards_freed),
+        saving=_escaped(plan.saving),
+        harm=words.percent(plan.predicted_violation_ratio),
+    )
     stages = [f"- {_escaped(stage)}" for stage in plan.stages]
-    return [f"{first}, predicted harm {harm}, {state}.", "", *stages, "", f"    {plan.command}"]
+    link = _link(report, "/plan", plan=plan.plan_id)
+    review = [f"[{say('next.review')}](<{link}>)", ""] if link is not None and not plan.is_expired else []
+    text = say("clause").join((f"{say('next.plan')} `{plan.plan_id}` {frees}", room, state)) + say("stop")
+    return [text, "", *stages, "", *review, f"    {plan.command}"]
 
 
-def _top_table(report: Report) -> list[str]:
+def _top_table(report: Report, words: Words) -> list[str]:
     if not report.top:
-        return ["Nobody leaves a card unused."]
-    lines = ["| workload | owner | state | cards | unused / week | advice |", "|---|---|---|---:|---:|---|"]
+        return [words.say("top.none")]
+    rows = []
     for row in report.top:
-        money = money_words(row.unused_per_week, report.currency)
-        cells = (row.workload, row.owner, workload_state_words(row.state), str(row.cards), money, row.advice or "–")
-        lines.append(f"| {' | '.join(_escaped(cell) for cell in cells)} |")
-    return lines
+        link = _link(report, "/workloads", w=row.workload)
+        name = _escaped(row.workload) if link is None else f"[{_escaped(row.workload)}](<{link}>)"
+        cells = (
+            row.owner,
+            words.code("workload_state", row.state.value),
+            str(row.cards),
+            money_words(row.unused_per_week, report.currency),
+            row.advice or _ABSENT,
+        )
+        rows.append((name, *map(_escaped, cells)))
+    return _table(words, ("workload", "owner", "state", ">cards", ">unused", "advice"), rows)
+
+
+def _figures_table(report: Report, words: Words) -> list[str]:
+    rows = [
+        (
+            words.say(f"figure.{figure.name}"),
+            *(figure_value(figure, v, words) for v in (figure.value, figure.last_week, figure.mean_four_weeks)),
+            _escaped(figure.basis),
+        )
+        for figure in report.detail_figures
+    ]
+    return _table(words, ("figure", ">week", ">last_week", ">mean", "basis"), rows)
+
+
+def _teams_table(report: Report, words: Words) -> list[str]:
+    rows = []
+    for line in report.teams:
+        one = line.tenant
+        cells = (
+            one.name,
+            _one_digit(one.cards),
+            _one_digit(one.cards_used),
+            _one_digit(one.cards_idle),
+            money_words(one.idle_per_week, report.currency),
+            _kwh(line, words),
+        )
+        rows.append(tuple(map(_escaped, cells)))
+    head = ("team", ">cards", ">used", ">idle", ">idle_cost")
+    return _table(words, head, rows, last=words.say("figure.energy"))
+
+
+def _funnel_table(report: Report, words: Words) -> list[str]:
+    steps = report.funnel
+    rows = (
+        [words.code("step", step.name) for step in steps],
+        ["---:" for _ in steps],
+        [words.cards(step.cards) for step in steps],
+        [_escaped(money_words(step.amortised_per_week, report.currency)) for step in steps],
+    )
+    return [f"| {' | '.join(cells)} |" for cells in rows]
+
+
+def _forecast_table(report: Report, words: Words) -> list[str]:
+    if not report.forecasts:
+        return [words.say("forecast.none")]
+    rows = [
+        (
+            f"`{one.plan_id}`",
+            format_count(one.cards_promised),
+            format_count(one.cards_came),
+            words.percent(one.harm_foretold),
+            words.percent(one.harm_came),
+            _stands(one, words),
+        )
+        for one in report.forecasts
+    ]
+    return _table(words, ("plan", ">promised", ">came", ">harm_foretold", ">harm_came", "stands"), rows)
+
+
+def _budget_table(report: Report, words: Words) -> list[str]:
+    if not report.harm_budgets:
+        return [words.say("budget.none")]
+    rows = [
+        (
+            _escaped(one.workload),
+            words.percent(one.budget_ratio),
+            words.percent(one.predicted_ratio),
+            words.percent(one.violation_ratio),
+            words.percent(one.burn_ratio, 0),
+            _ABSENT if one.cause is None else _escaped(words.code("cause", one.cause)),
+        )
+        for one in report.harm_budgets[:BUDGETS_MAX]
+    ]
+    left = len(report.harm_budgets) - len(rows)
+    more = ["", words.say("budget.more", count=format_count(left))] if left else []
+    head = ("workload", ">budget", ">harm_foretold", ">harm_came", ">burnt", "cause")
+    return [*_table(words, head, rows), *more]
+
+
+def _table(words: Words, head: Sequence[str], rows: Sequence[Sequence[str]], *, last: str | None = None) -> list[str]:
+    """A table; columns are keys, those with `>` are numbers; `last` heads one number more."""
+    titles = [words.say(f"column.{name.removeprefix('>')}") for name in head]
+    rule = ["---:" if name.startswith(">") else "---" for name in head]
+    if last is not None:
+        titles.append(last)
+        rule.append("---:")
+    return [f"| {' | '.join(cells)} |" for cells in (titles, rule, *rows)]
+
+
+def _stands(forecast: PlanForecast, words: Words) -> str:
+    return words.say(f"stands.{forecast.stands}")
+
+
+def _kwh(line: TeamLine, words: Words) -> str:
+    return words.say("unknown") if line.kwh is None else _one_digit(line.kwh)
+
+
+def _one_digit(value: float | None) -> str:
+    """A number grouped by thousands with one digit at most; an en dash where it is absent."""
+    if value is None:
+        return _ABSENT
+    return f"{value:,.1f}".removesuffix(".0")
 
 
 def _escaped(text: str) -> str:

@@ -1,22 +1,38 @@
-"""`gputide report`: the weekly savings report."""
+"""`gputide report`: the weekly savings report, and what runs it every week."""
 
 from __future__ import annotations
 
+import difflib
+from dataclasses import replace
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dashboards.report import Report, make_report
+from dashboards.report import Edition, Report, make_report
 from dashboards.report_text import report_csv, report_html, report_json, report_markdown
+from dashboards.report_words import Language
+from dashboards.week_measured import MeasuredWeek, measured_week
 from fleet.durable import write_durably
+from fleet.errors import Misconfigured, NotEnoughData
+from fleet.profiles import Profiles
+from gputide.cost_export import export_focus
 from gputide.data_folder import writing
-from gputide.session import session_of
+from gputide.report_pdf import write_pdf
+from gputide.report_schedule import cron_job, crontab_line
+from gputide.session import Session, session_of
+from gputide.verb_notify import send_report
 from gputide.web import views_of
 from gputide.week_shelf import keep_week, read_weeks
+from gputide.wiring_cost import cost_period
 
 app = typer.Typer()
+
+ROWS_OF_TEAMS_MAX = 1000
+"""Rows of the top list that teams' messages are picked from: a team's own may stand far below the fleet's ten."""
+_NAMES_SHOWN = 5
 
 
 class ReportFormat(StrEnum):
@@ -26,6 +42,10 @@ class ReportFormat(StrEnum):
     MARKDOWN = "md"
     CSV = "csv"
     JSON = "json"
+    PDF = "pdf"
+    """The HTML as a Chromium prints it."""
+    FOCUS = "focus"
+    """Every charge of the week in the columns of FOCUS, as `gputide cost export` writes it."""
 
 
 _RENDERERS = {
@@ -36,34 +56,140 @@ _RENDERERS = {
 }
 
 
-@app.command(epilog="Example: gputide report --format html -o report.html")
+@app.callback(invoke_without_command=True, epilog="Example: gputide report --format html --lang zh -o report.html")
 def report(
     context: typer.Context,
     form: Annotated[
-        ReportFormat, typer.Option("--format", "-f", help="html, md, csv or json.")
+        ReportFormat, typer.Option("--format", "-f", help="html, md, csv, json, pdf or focus.")
     ] = ReportFormat.MARKDOWN,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write to this file.")] = None,
+    language: Annotated[
+        Language | None, typer.Option("--lang", help="Language, en or zh; report.language unless given.")
+    ] = None,
+    team: Annotated[str | None, typer.Option("--team", metavar="NAME", help="Of this team (namespace) alone.")] = None,
+    send: Annotated[
+        bool, typer.Option("--send", help="Send it to those of notify.everything and notify.teams.")
+    ] = False,
+    to_file: Annotated[
+        Path | None,
+        typer.Option("--to-file", metavar="DIR", help="With --send: write the messages there, send none."),
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="With --send: also to those who have this week's.")] = False,
 ) -> None:
     """Write the weekly report: what was freed, what stands idle, what was harmed, what is next."""
+    if context.invoked_subcommand is not None:
+        return
     session = session_of(context)
-    folder, settings = session.folder(), session.settings.report
-    views = views_of(session)
-    cluster = views.fleet.clusters()[0] if views.fleet.clusters() else ""
-    made: Report = make_report(
-        views.fleet.profiles(cluster),
-        views.plans.plans(cluster),
-        views.outcomes.outcomes(cluster),
-        views.outcomes.ledger(cluster),
-        now=session.now(),
-        prices=views.prices,
-        past_weeks=read_weeks(folder),
-        title=settings.title,
-        top=settings.top_workloads,
-    )
-    with writing(folder):
-        keep_week(folder, made.week)
+    _check(form, output, team=team, send=send, is_detailed=to_file is not None or again)
+    if form is ReportFormat.FOCUS:
+        export_focus(session, cost_period(session, None, None), output=output)
+        return
+    settings = session.settings.report
+    made = _made(session, language, team, top=ROWS_OF_TEAMS_MAX if send else settings.top_workloads)
+    with writing(session.folder()):
+        keep_week(session.folder(), made.week, team)
+    if send:
+        send_report(session, made, to_file=to_file, is_again=again)
+        if output is None:
+            return
+        made = replace(made, top=made.top[: settings.top_workloads])
+    if form is ReportFormat.PDF and output is not None:
+        write_pdf(report_html(made), output)
+        return
     text = _RENDERERS[form](made)
     if output is None:
         typer.echo(text, nl=False)
     else:
         write_durably(output, text.encode())
+
+
+@app.command("schedule", epilog='Example: gputide report schedule --cron "0 8 * * 1" --lang zh')
+def schedule(
+    context: typer.Context,
+    cron: Annotated[str, typer.Option(help="When: minute hour day month weekday.")] = "0 8 * * 1",
+    namespace: Annotated[str, typer.Option(help="Namespace of the CronJob.")] = "gputide",
+    image: Annotated[str, typer.Option(help="Image of gputide.")] = "registry.example.com/gputide:0.1.0",
+    claim: Annotated[str, typer.Option(help="PersistentVolumeClaim that holds the data folder.")] = "gputide-data",
+    config_map: Annotated[
+        str | None, typer.Option("--config-map", help="ConfigMap with the settings as gputide.toml.")
+    ] = None,
+    language: Annotated[Language | None, typer.Option("--lang", help="Language of the report.")] = None,
+) -> None:
+    """Print a Kubernetes CronJob and a crontab line that send the report every week; changes nothing."""
+    session = session_of(context)
+    arguments = ("report", *(("--lang", language.value) if language is not None else ()), "--send")
+    zone = session.settings.cluster.time_zone
+    job = cron_job(
+        arguments, cron=cron, time_zone=zone, namespace=namespace, image=image, claim=claim, config_map=config_map
+    )
+    line = crontab_line(arguments, cron=cron, before=("--data-dir", str(session.data_path.absolute())))
+    typer.echo("# kubectl apply -f - (time zone: cluster.time_zone; who is told: notify.*, docs/notify.md)")
+    typer.echo(job, nl=False)
+    typer.echo("---\n# or, on one machine, a line of crontab (in the machine's time zone):")
+    typer.echo(f"# {line}")
+
+
+def _check(form: ReportFormat, output: Path | None, *, team: str | None, send: bool, is_detailed: bool) -> None:
+    """Refuse options that do not go together before anything is computed."""
+    if is_detailed and not send:
+        raise Misconfigured("cannot use --to-file or --again without --send: they say how messages are sent")
+    if team is not None and send:
+        raise Misconfigured("cannot use --team with --send: notify.teams says what each team is sent (docs/notify.md)")
+    if team is not None and form is ReportFormat.FOCUS:
+        raise Misconfigured("cannot use --team with --format focus: FOCUS holds every charge; filter its SubAccountId")
+    if form is ReportFormat.PDF and output is None:
+        raise Misconfigured("cannot write PDF to standard output: name a file with -o")
+
+
+def _made(session: Session, language: Language | None, team: str | None, *, top: int) -> Report:
+    settings, views, now = session.settings, views_of(session), session.now()
+    cluster = views.fleet.clusters()[0] if views.fleet.clusters() else ""
+    profiles = views.fleet.profiles(cluster)
+    if team is not None:
+        _check_team(team, profiles)
+    return make_report(
+        profiles,
+        views.plans.plans(cluster),
+        views.outcomes.outcomes(cluster),
+        views.outcomes.ledger(cluster),
+        now=now,
+        prices=views.prices,
+        past_weeks=read_weeks(session.folder(), team),
+        title=settings.report.title,
+        top=top,
+        edition=Edition(
+            language=language if language is not None else Language(settings.report.language),
+            team=team,
+            measured=_measured(session, profiles, team),
+            base_url=settings.notify.base_url,
+        ),
+    )
+
+
+def _measured(session: Session, profiles: Profiles, team: str | None) -> MeasuredWeek | None:
+    """Hours and electricity of the last seven days; None where no card stood there in that time."""
+    try:
+        period = cost_period(session, session.now() - timedelta(days=7), None)
+    except NotEnoughData:
+        return None
+    return measured_week(
+        period.days(),
+        period.who,
+        profiles,
+        since=period.since,
+        until=period.until,
+        pue=session.settings.energy.pue,
+        grid_kg_co2_per_kwh=session.settings.energy.grid_kg_co2_per_kwh,
+        team=team,
+    )
+
+
+def _check_team(team: str, profiles: Profiles) -> None:
+    names = sorted({profile.namespace for profile in profiles.workloads})
+    if team in names:
+        return
+    near = difflib.get_close_matches(team, names, n=_NAMES_SHOWN, cutoff=0.4) or names[:_NAMES_SHOWN]
+    raise Misconfigured(
+        f"cannot report on team {team[:63]!r}: no workload of cluster {profiles.cluster!r} is in that namespace; "
+        f"there are {', '.join(near) or 'none'}{' …' if len(names) > len(near) else ''}"
+    )

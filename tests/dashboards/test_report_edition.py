@@ -1,0 +1,116 @@
+"""A team's report holds the team's alone; figures of the week, forecasts and budgets; the same data, the same bytes."""
+
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+
+from dashboards.report import Edition, Report, WeekFacts, make_report, price_version
+from dashboards.report_text import report_csv, report_html, report_json, report_markdown
+from dashboards.report_words import Language
+from dashboards.tenants import tenants
+from dashboards.week_measured import MeasuredWeek
+from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_profiles, make_views
+
+PROFILES = make_profiles()
+VIEWS, _ = make_views()
+TEAM = PROFILES.workloads[0].namespace
+OTHERS = {profile.namespace for profile in PROFILES.workloads} - {TEAM}
+MEASURED = MeasuredWeek(
+    idle_gpu_hours=5000.0, low_priority_gpu_hours=0.0, kwh=120.5, kwh_known_ratio=0.25, kg_co2=None, pue=1.3,
+    grid_kg_co2_per_kwh=None, kwh_by_team=((TEAM, 7.5),),
+)  # fmt: skip
+
+
+def _report(edition: Edition | None = None, past: tuple[WeekFacts, ...] = ()) -> Report:
+    return make_report(
+        PROFILES,
+        VIEWS.plans.plans(CLUSTER),
+        VIEWS.outcomes.outcomes(CLUSTER),
+        VIEWS.outcomes.ledger(CLUSTER),
+        now=NOW,
+        prices=PRICES,
+        past_weeks=past,
+        edition=edition,
+    )
+
+
+def test_report_of_a_team_names_nobody_elses_workload() -> None:
+    found = _report(Edition(team=TEAM))
+    assert found.top
+    assert {row.owner for row in found.top} == {TEAM}
+    assert [line.tenant.name for line in found.teams] == [TEAM]
+    assert all(budget.workload.startswith(f"{TEAM}/") for budget in found.harm_budgets)
+    text = report_html(found) + report_markdown(found) + report_json(found) + report_csv(found)
+    assert [name for name in OTHERS if f"{name}/" in text] == []
+
+
+def test_report_of_a_team_leaves_out_what_was_measured_of_the_cluster_alone() -> None:
+    found = _report(Edition(team=TEAM))
+    assert found.figures[0].value is None
+    assert [step.name for step in found.funnel] == ["found", "accepted", "applied"]
+    assert found.forecasts == ()
+
+
+def test_table_of_teams_is_that_of_the_tenants_page() -> None:
+    found = _report(Edition(measured=MEASURED))
+    assert tuple(line.tenant for line in found.teams) == tenants(PROFILES, PRICES)
+    assert {line.tenant.name: line.kwh for line in found.teams}[TEAM] == 7.5
+    assert {line.kwh for line in found.teams if line.tenant.name != TEAM} == {None}
+
+
+def test_unknown_is_said_and_a_measured_nought_is_a_nought() -> None:
+    idle, low, energy, carbon = _report(Edition(measured=MEASURED)).detail_figures
+    assert (idle.value, low.value, energy.value, carbon.value) == (Decimal(5000), Decimal(0), Decimal("120.5"), None)
+    page = report_html(_report(Edition(measured=MEASURED)))
+    assert "known for 25 % of the card hours, PUE 1.3" in page
+    assert "energy.grid_kg_co2_per_kwh is not set" in page
+    nothing = _report()
+    assert {figure.value for figure in nothing.detail_figures} == {None}
+    assert '<td class="n">unknown</td>' in report_html(nothing)
+
+
+def test_figures_of_the_detail_stand_beside_last_week_and_the_mean_of_known_weeks() -> None:
+    week = _report(Edition(measured=MEASURED)).week
+    past = tuple(
+        replace(week, week_start=week.week_start - timedelta(days=7 * ago), kwh=kwh)
+        for ago, kwh in ((1, 100.0), (2, None), (4, 200.0))
+    )
+    energy = _report(Edition(measured=MEASURED), past).detail_figures[2]
+    assert (energy.last_week, energy.mean_four_weeks) == (Decimal(100), Decimal(150))
+
+
+def test_every_measured_plan_stands_with_its_forecast() -> None:
+    outcomes = VIEWS.outcomes.outcomes(CLUSTER)
+    found = _report().forecasts
+    assert [one.plan_id for one in found] == [one.plan_id for one in outcomes]
+    assert found[0].cards_promised == outcomes[0].promised_cards_freed
+    assert found[0].harm_came == outcomes[0].realised_violation_ratio
+    page = report_html(_report())
+    assert all(one.plan_id in page for one in found)
+
+
+def test_price_table_has_a_version_that_changes_with_a_price_and_not_with_its_writing() -> None:
+    first = price_version(PRICES)
+    same = replace(PRICES, per_card_hour={k: Decimal(f"{v}0") for k, v in reversed(list(PRICES.per_card_hour.items()))})
+    other = replace(PRICES, per_card_hour={**PRICES.per_card_hour, "NVIDIA A10": Decimal("4.3")})
+    assert price_version(same) == first
+    assert price_version(other) != first
+    assert first in report_html(_report())
+
+
+@pytest.mark.parametrize("language", list(Language))
+def test_same_data_give_the_same_bytes(language: Language) -> None:
+    edition = Edition(language=language, measured=MEASURED)
+    for render in (report_html, report_markdown, report_csv, report_json):
+        assert render(_report(edition)) == render(_report(edition))
+
+
+def test_links_lead_to_the_web_app_only_where_its_address_is_set() -> None:
+    found = _report(Edition(base_url="https://gputide.example/"))
+    page = report_html(found)
+    assert f'href="https://gputide.example/workloads?cluster={CLUSTER}&amp;w=' in page
+    assert found.next_plan is not None
+    assert f"/plan?cluster={CLUSTER}&amp;plan={found.next_plan.plan_id}" in page
+    assert "<a " not in report_html(_report())

@@ -1,0 +1,110 @@
+"""The report through the real program: language, team, stored weeks, schedule, PDF."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fleet.errors import Misconfigured
+from gputide.report_pdf import CHROMIUM_VARIABLE
+from gputide.report_schedule import cron_job, crontab_line
+from tests.gputide.conftest import Program
+
+
+def test_language_is_what_the_setting_says_and_the_flag_goes_before_it(program: Program, planned: Path) -> None:
+    chinese = program(planned, "--set", "report.language=zh", "report", "-f", "html")
+    assert chinese.status == 0, chinese.err
+    assert '<html lang="zh">' in chinese.out
+    english = program(planned, "--set", "report.language=zh", "report", "-f", "html", "--lang", "en")
+    assert '<html lang="en">' in english.out
+
+
+def test_same_data_and_moment_give_the_same_bytes_in_another_process(
+    program: Program, planned: Path, tmp_path: Path
+) -> None:
+    said = [program(planned, "report", "--format", "html", "-o", str(tmp_path / name)) for name in ("a", "b")]
+    assert [one.status for one in said] == [0, 0]
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_week_kept_by_an_older_version_still_compares(program: Program, planned: Path) -> None:
+    # This week's own file is never its past.
+    assert program(planned, "report", "-f", "json").document["past_weeks"] == []
+    (newest,) = (planned / "weeks").glob("*.json")
+    week = json.loads(newest.read_bytes())
+    for name in ("idle_gpu_hours", "low_priority_gpu_hours", "kwh", "kg_co2"):
+        del week[name]
+    week["cards_freed"] = 3
+    older = newest.with_name("2025-12-29.json")
+    older.write_text(json.dumps({**week, "week_start": "2025-12-29T00:00:00Z"}))
+    try:
+        found = program(planned, "report", "-f", "json").document
+    finally:
+        older.unlink()
+    assert found["past_weeks"][0]["cards_freed"] == 3
+    assert found["past_weeks"][0]["kwh"] is None
+    assert found["week"]["idle_gpu_hours"] is not None
+
+
+def test_electricity_is_that_of_the_cost_and_carbon_follows_the_grid(program: Program, planned: Path) -> None:
+    settings = ("--set", "energy.pue=1.5", "--set", "energy.grid_kg_co2_per_kwh=0.5", "--set")
+    options = (*settings, "energy.idle_watts_ratio=0.15")
+    week = program(planned, *options, "report", "-f", "json").document["week"]
+    total = program(planned, *options, "cost", "show", "--format", "json").document["total"]
+    assert total["kwh"] > 0
+    assert week["kwh"] == pytest.approx(total["kwh"], abs=0.002)
+    assert week["kg_co2"] == pytest.approx(total["kwh"] * 0.5, abs=0.002)
+
+
+def test_report_of_a_team_is_the_teams_and_keeps_its_own_weeks(program: Program, planned: Path) -> None:
+    whole = program(planned, "report", "-f", "json").document
+    team = whole["teams"][0]["tenant"]["name"]
+    weeks = sorted((planned / "weeks").glob("*.json"))
+    before = [week.read_bytes() for week in weeks]
+    said = program(planned, "report", "--team", team, "-f", "json")
+    assert said.status == 0, said.err
+    assert {row["owner"] for row in said.document["top"]} <= {team}
+    assert [week.read_bytes() for week in weeks] == before
+    wrong = program(planned, "report", "--team", team + "x")
+    assert wrong.status == 2
+    assert team in wrong.err
+
+
+def test_schedule_prints_a_cron_job_and_a_line_that_call_the_report(program: Program, planned: Path) -> None:
+    said = program(planned, "report", "schedule", "--lang", "zh", "--cron", "30 7 * * 1-5")
+    assert said.status == 0, said.err
+    job = next(one for one in yaml.safe_load_all(said.out) if one)
+    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "CronJob")
+    assert job["spec"]["schedule"] == "30 7 * * 1-5"
+    arguments = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert arguments[-4:] == ["report", "--lang", "zh", "--send"]
+    line = said.out.splitlines()[-1].removeprefix("# ")
+    assert shlex.split(line)[-4:] == ["report", "--lang", "zh", "--send"]
+
+
+@pytest.mark.parametrize("cron", ["", "@weekly", "0 8 * *", "61 8 * * 1", "0 24 * * 1", "0 8 * * 1\n- x", "0 8 * * 8"])
+def test_schedule_that_cron_would_not_take_is_refused(cron: str) -> None:
+    with pytest.raises(Misconfigured, match="--cron"):
+        crontab_line(("report",), cron=cron, before=())
+    with pytest.raises(Misconfigured, match="--cron"):
+        cron_job(("report",), cron=cron, time_zone="UTC", namespace="a", image="b", claim="c", config_map=None)
+
+
+def test_pdf_without_a_chromium_says_what_to_install(program: Program, planned: Path, tmp_path: Path) -> None:
+    command = ("report", "-f", "pdf", "-o", str(tmp_path / "report.pdf"))
+    said = program(planned, *command, environ={"PATH": str(tmp_path), CHROMIUM_VARIABLE: ""})
+    assert said.status == 2
+    assert "install Chromium" in said.err
+    assert program(planned, "report", "-f", "pdf").status == 2
+
+
+@pytest.mark.browser
+def test_pdf_is_printed_by_a_real_chromium(program: Program, planned: Path, tmp_path: Path) -> None:
+    target = tmp_path / "report.pdf"
+    said = program(planned, "report", "-f", "pdf", "--lang", "zh", "-o", str(target))
+    assert said.status == 0, said.err
+    assert target.read_bytes().startswith(b"%PDF-")
