@@ -1,14 +1,14 @@
-"""The web app: four pages over four ports, served from this machine to this machine.
+"""The web app: pages over four ports, and who may see and do what there.
 
 `create_app` builds it, `open_server` listens. Nothing is loaded from elsewhere, and the content security policy says
-so to the browser. Three things must hold before a request is answered: its `Host` is one of ours (a foreign name that
-resolves to this machine is turned away: DNS rebinding), a request that writes comes from our own page (`Origin`,
-`Sec-Fetch-Site`, JSON body), and a button that changes the cluster carries the token of this process.
+so to the browser. Before a request is answered its `Host` must be one of ours (a foreign name that resolves to this
+machine is turned away: DNS rebinding), whoever asks must be known (`access/door`), a request that writes must come from
+our own page (`Origin`, `Sec-Fetch-Site`, JSON body), and a button that changes the cluster carries the token of the
+person's page. Pages and routes stand on ports that are cut to what that person may see (`access/scoped`).
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, Protocol
@@ -16,11 +16,16 @@ from urllib.parse import urlsplit
 
 import waitress
 from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash.exceptions import DependencyException
 from flask import Response, request
 
-from dashboards import page_fleet, page_plan, page_savings, page_workloads
+from dashboards import page_fleet, page_health, page_plan, page_savings, page_tenants, page_workloads
+from dashboards.access.door import OPEN_PREFIXES, SIGN_IN_PATH, SIGN_OUT_PATH, Door, Ways, told
+from dashboards.access.people import NotAllowed
+from dashboards.access.scoped import scoped_views
 from dashboards.address import Address, read_address
-from dashboards.page_frame import failure, missing, top_bar
+from dashboards.api import routes as api
+from dashboards.page_frame import Reader, failure, missing, not_allowed, top_bar
 from dashboards.queries import Freshness, Views
 from dashboards.rows import search as search_fleet
 from dashboards.tokens import css_variables
@@ -35,6 +40,8 @@ _PAGES: dict[str, ModuleType] = {
     "/workloads": page_workloads,
     "/plan": page_plan,
     "/savings": page_savings,
+    "/tenants": page_tenants,
+    "/health": page_health,
 }
 _WRITING_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _BODY_BYTES_MAX = 16 * 2**20
@@ -58,15 +65,19 @@ class Server(Protocol):
         ...
 
 
-def create_app(views: Views, *, operator: str, hosts: Sequence[str] = LOOPBACK_NAMES) -> Dash:
+def create_app(
+    views: Views, *, ways: Ways, hosts: Sequence[str] = LOOPBACK_NAMES, public_url: str | None = None
+) -> Dash:
     """The app over its ports.
 
     Args:
         views: what the pages read and change.
-        operator: name in which approvals are given.
+        ways: how people are known.
         hosts: names, without port, under which it may be asked for.
+        public_url: address by which browsers come, where something in front of the app changes `Host`.
     """
-    token = secrets.token_urlsafe(32)
+    door = Door(ways, frozenset(_PAGES))
+    views = scoped_views(views, door.who)
     app = Dash(
         __name__,
         title="gputide",
@@ -79,22 +90,31 @@ def create_app(views: Views, *, operator: str, hosts: Sequence[str] = LOOPBACK_N
         meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"}],
     )
     app.index_string = _INDEX.replace("{%tokens%}", css_variables())
-    app.layout = html.Div(
-        [
-            dcc.Location(id="address", refresh="callback-nav"),
-            dcc.Store(id="token", data=token),
-            dcc.Store(id="page-key"),
-            html.Div(id="top", className="top"),
-            html.Main(html.Div("Reading the fleet …", className="loading"), id="page"),
-        ]
-    )
-    _register_pages(app, views)
+
+    def _layout() -> Any:
+        """Made for every reader: the token is theirs."""
+        return html.Div(
+            [
+                dcc.Location(id="address", refresh="callback-nav"),
+                dcc.Store(id="token", data=door.page_token()),
+                dcc.Store(id="page-key"),
+                html.Div(id="top", className="top"),
+                html.Main(html.Div("Reading the fleet …", className="loading"), id="page"),
+            ]
+        )
+
+    _guard(app, frozenset(hosts), public_url=public_url, is_secure=ways.is_secure)
+    door.guard(app.server)
+    api.register(app.server, views, door)
+    app.layout = _layout
+    _register_pages(app, views, door)
     _register_search(app, views)
     page_fleet.register(app, views)
     page_workloads.register(app, views)
     page_savings.register(app, views)
-    page_plan.register(app, views, operator=operator, token=token)
-    _guard(app, frozenset(hosts))
+    page_tenants.register(app, views)
+    page_health.register(app, views)
+    page_plan.register(app, views, door)
     return app
 
 
@@ -131,7 +151,7 @@ class _Waitress:
         self._inner.close()
 
 
-def _register_pages(app: Dash, views: Views) -> None:
+def _register_pages(app: Dash, views: Views, door: Door) -> None:
     @app.callback(
         Output("top", "children"),
         Output("page", "children"),
@@ -147,7 +167,7 @@ def _register_pages(app: Dash, views: Views) -> None:
         key = repr((address.path, [address.get(name) for name in keys]))
         if key == shown:
             return no_update, no_update, no_update
-        top, body = _page(views, address, page)
+        top, body = _page(views, address, page, reader_of(door))
         return top, body, key
 
     @app.callback(Output("top", "className"), Input("address", "pathname"))
@@ -155,7 +175,14 @@ def _register_pages(app: Dash, views: Views) -> None:
         return "top" if path in _PAGES else "top unknown"
 
 
-def _page(views: Views, address: Address, page: ModuleType | None) -> tuple[Any, Any]:
+def reader_of(door: Door) -> Reader:
+    """Who reads, as the bar on top shows it."""
+    person = door.who()
+    role = person.highest_role
+    return Reader(name=person.name, role="" if role is None else role.value, can_sign_out=door.can_sign_out())
+
+
+def _page(views: Views, address: Address, page: ModuleType | None, reader: Reader) -> tuple[Any, Any]:
     """Bar and body; an error of the house takes the place of what could not be shown."""
     clusters: tuple[str, ...] = ()
     profiles: Profiles | None = None
@@ -175,9 +202,11 @@ def _page(views: Views, address: Address, page: ModuleType | None) -> tuple[Any,
             )
     except NotEnoughData as exc:
         body = missing("Not enough data", str(exc), "gputide analyze")
+    except NotAllowed as exc:
+        body = not_allowed(str(exc), reader)
     except GputideError as exc:
         body = failure(str(exc))
-    return top_bar(address, clusters, profiles, freshness), body
+    return top_bar(address, clusters, profiles, freshness, reader), body
 
 
 def _register_search(app: Dash, views: Views) -> None:
@@ -209,7 +238,7 @@ def _register_search(app: Dash, views: Views) -> None:
         ] or html.P("Nothing is called so.", className="soft")
 
 
-def _guard(app: Dash, hosts: frozenset[str]) -> None:
+def _guard(app: Dash, hosts: frozenset[str], *, public_url: str | None, is_secure: bool) -> None:
     """Checks before every answer, and the headers after it."""
     policy = "; ".join(
         (
@@ -220,32 +249,46 @@ def _guard(app: Dash, hosts: frozenset[str]) -> None:
             "font-src 'self' data:",
             "worker-src 'self' blob:",
             "base-uri 'none'",
-            "form-action 'none'",
+            "form-action 'self'",
             "frame-ancestors 'none'",
         )
     )
+
+    public = None if public_url is None else urlsplit(public_url).netloc
 
     def _check() -> Response | None:
         if _name_of(f"http://{request.host}") not in hosts:
             return _turned_away("this host name is not one of dashboard.host")
         if request.method in _WRITING_METHODS:
             origin = request.headers.get("Origin")
-            if origin is not None and urlsplit(origin).netloc != request.host:
+            if origin is not None and _place_of(origin) not in (request.host, public):
                 return _turned_away("the request comes from another origin")
             if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
                 return _turned_away("the request comes from another site")
-            if request.mimetype != "application/json":
+            if request.mimetype != "application/json" and request.path not in (SIGN_IN_PATH, SIGN_OUT_PATH):
                 return _turned_away("the request is not JSON")
         return None
 
     def _headers(response: Response) -> Response:
         response.headers["Content-Security-Policy"] = policy
         response.headers["X-Content-Type-Options"] = "nosniff"
-        response.headers["Referrer-Policy"] = "no-referrer"
+        # Not no-referrer: browsers then send no origin with a form, and ours could not be told from a stranger's.
+        response.headers["Referrer-Policy"] = "same-origin"
         response.headers["X-Frame-Options"] = "DENY"
         response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
+        response.headers["Cross-Origin-Opener-Policy"] = "same-origin"
+        if not request.path.startswith(OPEN_PREFIXES):
+            # What one person saw stands in no cache for the next.
+            response.headers["Cache-Control"] = "no-store"
+        if is_secure:
+            response.headers["Strict-Transport-Security"] = "max-age=31536000"
         return response
 
+    def _no_such_file(_: Exception) -> Response:
+        return told("there is no such file", 404)
+
+    # Dash raises for a library that it does not know, and anybody may ask for one.
+    app.server.register_error_handler(DependencyException, _no_such_file)
     app.server.before_request(_check)
     app.server.after_request(_headers)
 
@@ -257,8 +300,16 @@ def _name_of(address: str) -> str:
         return ""
 
 
+def _place_of(origin: str) -> str:
+    """Host and port of an origin; empty for what is none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
+
+
 def _turned_away(reason: str) -> Response:
-    return Response(f"cannot answer: {reason}\n", status=403, mimetype="text/plain")
+    return told(f"cannot answer: {reason}", 403)
 
 
 _INDEX = """<!DOCTYPE html>

@@ -17,6 +17,8 @@ from fleet.profiles import CardProfile, CardState, Profiles
 
 CARDS_MAX = 4000
 """Cards beyond which a square is a whole node."""
+SMALL_FLEET_CARDS = 400
+"""Cards up to which squares are drawn large."""
 NODE_GAP = 0.5
 ROW_STEP = 1.28
 LABEL_ROW = 1.5

@@ -156,16 +156,21 @@ def strips_figure(history: WorkloadHistory) -> Figure:
 
 def frontier_figure(points: Sequence[FrontierPoint], *, height_px: int = 250) -> Figure:
     """Cards saved against predicted harm: dots are presets, the ring is chosen, grey diamonds are naive rules."""
-    presets = [point for point in points if point.label in PRESETS or point.is_chosen]
-    naive = [point for point in points if point not in presets]
+    by_harm = sorted(points, key=lambda point: point.violation_ratio)
+    presets = [point for point in by_harm if point.label in PRESETS or point.is_chosen]
+    naive = [point for point in by_harm if point not in presets]
     chosen = [point for point in points if point.is_chosen]
-    data = [
-        _points(naive, MID_GREY, "diamond", 8, "markers+text"),
-        {**_points(sorted(presets, key=lambda p: p.violation_ratio), ACCENT, "circle", 9, "lines+markers+text"),
-         "line": {"color": ACCENT, "width": 1, "dash": "dot"}},
-        _points(chosen, ACCENT, "circle-open", 18, "markers", width=2),
-    ]  # fmt: skip
     worst = max((point.violation_ratio for point in points), default=0.0) or 0.001
+    # Names stand towards the middle; naive rules are near one another, so theirs are above and below in turn.
+    sides = ["left" if point.violation_ratio > worst / 2 else "right" for point in naive]
+    beside = [f"{'top' if place % 2 else 'bottom'} {side}" for place, side in enumerate(sides)]
+    towards = ["middle left" if point.violation_ratio > worst / 2 else "middle right" for point in presets]
+    data = [
+        _points(naive, beside, MID_GREY, "diamond", 8, "markers+text"),
+        {**_points(presets, towards, ACCENT, "circle", 9, "lines+markers+text"),
+         "line": {"color": ACCENT, "width": 1, "dash": "dot"}},
+        _points(chosen, (), ACCENT, "circle-open", 18, "markers", width=2),
+    ]  # fmt: skip
     best = max((point.cards_freed for point in points), default=0) or 1
     layout = figure_layout(
         xaxis={"title": {"text": "predicted harm, share of active time", "font": {"size": 11}}, "tickformat": ".2~%",
@@ -393,14 +398,17 @@ def _line(x: Sequence[object], y: Series, colour: str, axis: str, name: str, hov
     }
 
 
-def _points(points: Sequence[FrontierPoint], colour: str, symbol: str, size: int, mode: str, width: int = 0) -> Figure:
+def _points(
+    points: Sequence[FrontierPoint], places: Sequence[str], colour: str, symbol: str, size: int, mode: str,
+    width: int = 0,
+) -> Figure:  # fmt: skip
     return {
         "type": "scatter",
         "mode": mode,
         "x": [point.violation_ratio for point in points],
         "y": [point.cards_freed for point in points],
         "text": [f"  {point.label}  " for point in points],
-        "textposition": ["bottom right" if point.violation_ratio < 0.012 else "bottom left" for point in points],
+        "textposition": list(places),
         "textfont": {"size": 11},
         "hovertemplate": "%{text}: %{y} cards, harm %{x:.3~%}<extra></extra>",
         "marker": {"color": colour, "symbol": symbol, "size": size, "line": {"width": width, "color": colour}},

@@ -11,7 +11,7 @@ from typing import Any
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from dashboards.address import Address, read_address
-from dashboards.card_map import CARDS_MAX, fleet_squares, lay_out
+from dashboards.card_map import CARDS_MAX, SMALL_FLEET_CARDS, fleet_squares, lay_out
 from dashboards.figures import card_map_figure
 from dashboards.page_frame import card, figure_number, graph, grid, missing, number_column
 from dashboards.queries import Views
@@ -38,7 +38,6 @@ CSV_COLUMNS = (
 )  # fmt: skip
 MAP_COLUMNS = 85
 SMALL_MAP_COLUMNS = 48
-SMALL_FLEET_CARDS = 400
 """Up to this many cards squares are drawn larger."""
 SQUARE_PX = 12.6
 

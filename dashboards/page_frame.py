@@ -6,6 +6,7 @@ Text of tenants goes into the page as text nodes alone; nothing here, or in any 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import dash_ag_grid as dag
@@ -17,7 +18,8 @@ from dashboards.rows import age_words, percent_words
 from dashboards.tokens import GRID_THEME
 from fleet.profiles import Profiles
 
-PAGES = (("/", "Fleet"), ("/workloads", "Workloads"), ("/plan", "Plan"), ("/savings", "Savings"))
+PAGES = (("/", "Fleet"), ("/workloads", "Workloads"), ("/plan", "Plan"), ("/savings", "Savings"),
+         ("/tenants", "Tenants"), ("/health", "Health"))  # fmt: skip
 """Path and title of every page, in the order in which people ask."""
 
 RANGE_PAGES = {
@@ -29,8 +31,29 @@ RANGE_PAGES = {
 GRAPH_CONFIG: Any = {"displayModeBar": False, "responsive": True, "scrollZoom": False, "doubleClick": False}
 
 
-def top_bar(address: Address, clusters: Sequence[str], profiles: Profiles | None, freshness: Freshness | None) -> Any:
-    """Cluster and time range on the left, coverage and age of data beside them, pages, search."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """Who reads a page.
+
+    Attributes:
+        name: name.
+        role: their highest role.
+        can_sign_out: whether there is a session to end.
+    """
+
+    name: str
+    role: str
+    can_sign_out: bool
+
+
+def top_bar(
+    address: Address,
+    clusters: Sequence[str],
+    profiles: Profiles | None,
+    freshness: Freshness | None,
+    reader: Reader,
+) -> Any:
+    """Cluster and time range on the left, coverage and age of data beside them, pages, search, the reader."""
     cluster = profiles.cluster if profiles is not None else (clusters[0] if clusters else "no cluster")
     return [
         dcc.Link([html.Span("◒", className="mark"), "gputide"], href=address.href("/"), className="brand"),
@@ -64,7 +87,20 @@ def top_bar(address: Address, clusters: Sequence[str], profiles: Profiles | None
             className="search",
         ),
         html.Button("◐", id="theme", className="quiet", title="Switch between light and dark"),
+        _reader(reader) if reader.can_sign_out else None,
     ]
+
+
+def _reader(reader: Reader) -> Any:
+    leave = html.Form(html.Button("Sign out", className="quiet"), action="/sign-out", method="POST")
+    return html.Details(
+        [
+            html.Summary([reader.name, html.Span(" ▾", className="soft")], title=reader.role),
+            html.Div([html.P(reader.role, className="soft"), leave], className="drop"),
+        ],
+        className="menu reader",
+        id="reader",
+    )
 
 
 def freshness_badge(freshness: Freshness) -> Any:
@@ -108,6 +144,20 @@ def failure(message: str) -> Any:
             html.Div([html.Code("gputide doctor")], className="command"),
         ],
         className="missing failed",
+        role="alert",
+    )
+
+
+def not_allowed(message: str, reader: Reader) -> Any:
+    """A page that is not for this reader: why, and who can change that."""
+    return html.Div(
+        [
+            html.Div("◌", className="missing-mark"),
+            html.H2("This is not for you to see"),
+            html.P(message),
+            html.P(f"You are {reader.name}, {reader.role}. Whoever keeps the file of rights can give you more."),
+        ],
+        className="missing",
         role="alert",
     )
 

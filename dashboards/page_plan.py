@@ -1,18 +1,18 @@
 """Plan: a pull request for the cluster, to be read, approved, applied, watched and, if need be, taken back.
 
-Buttons that change anything answer only to a request that carries this process's token (see `app`); apply is
+Buttons that change anything answer only to a request from a page of the person who asks (see `access/door`); apply is
 disabled with the reason beside it, never hidden, and undo shows what it restores and keeps before it is pressed.
 """
 
 from __future__ import annotations
 
-import hmac
 from typing import Any
 
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 
+from dashboards.access.door import Door
 from dashboards.address import Address, read_address
-from dashboards.card_map import Square, lay_out, plan_squares
+from dashboards.card_map import SMALL_FLEET_CARDS, Square, lay_out, plan_squares
 from dashboards.figures import card_map_figure, frontier_figure
 from dashboards.page_frame import card, figure_number, graph, missing, table
 from dashboards.page_plan_diff import diffs
@@ -48,6 +48,7 @@ KEYS = ("cluster", "plan")
 """Values of the address that build the page anew; the chosen stages change it in place."""
 
 MAP_COLUMNS = 68
+SMALL_MAP_COLUMNS = 34
 SQUARE_PX = 6.6
 LABEL_HEIGHT = 2.8
 ROWS_MAX = 60
@@ -81,7 +82,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
             html.Div(
                 [
                     card("Saved against harm", graph(frontier_figure(plan.frontier, height_px=330), id="frontier")
-                         if plan.frontier else html.P("Only one point was computed.", className="soft"),
+                         if plan.frontier else html.P("Drawn for whole clusters only.", className="soft"),
                          note="ring: chosen · grey: naive rules"),
                     card("Before", _map(before, "before"),
                          note="bar: SM active p95", class_name="map"),
@@ -99,17 +100,16 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     )  # fmt: skip
 
 
-def register(app: Dash, views: Views, *, operator: str, token: str) -> None:
+def register(app: Dash, views: Views, door: Door) -> None:
     """Callbacks of the page.
 
     Args:
         app: the app.
         views: what they read and change.
-        operator: name in which approvals are given and changes made.
-        token: what a request must carry to change anything.
+        door: knows who asks, and whether a click comes from a page of theirs.
     """
     _register_selection(app)
-    _register_actions(app, views, operator, token)
+    _register_actions(app, views, door)
     _register_progress(app, views)
     _register_diffs(app, views)
 
@@ -142,7 +142,7 @@ def _register_selection(app: Dash) -> None:
         return no_update if address.get("stages") == text else found
 
 
-def _register_actions(app: Dash, views: Views, operator: str, token: str) -> None:
+def _register_actions(app: Dash, views: Views, door: Door) -> None:
     @app.callback(
         Output("plan-message", "children"),
         Output("plan-message", "className"),
@@ -170,10 +170,9 @@ def _register_actions(app: Dash, views: Views, operator: str, token: str) -> Non
             return no_update, no_update, no_update
         stages = tuple(sorted(stage for value in values for stage in value or ()))
         try:
-            # A token that isn't text is refused like a wrong one.
-            if not hmac.compare_digest(str(given).encode(), token.encode()):
-                raise Refused("cannot change anything: this page was opened from another process; reload it")
-            words = _carry_out(views, str(ctx.triggered_id), plan_id, stages, operator)
+            if not door.is_page_token(given):
+                raise Refused("cannot change anything: this page is of another process or session; reload it")
+            words = _carry_out(views, str(ctx.triggered_id), plan_id, stages, door.who().name)
         except GputideError as exc:
             return str(exc), "message failed", bump + 1
         return words, "message", bump + 1
@@ -222,10 +221,10 @@ def _register_progress(app: Dash, views: Views) -> None:
         chosen = tuple(sorted(stage for value in values for stage in value or ()))
         fresh = tuple(stage for stage in chosen if stage not in entry.approved_stages)
         reason = apply_reason(entry, chosen, progress)
-        can_undo = bool(entry.applied_stages) and not progress.is_running
+        can_undo = bool(entry.applied_stages) and not progress.is_running and entry.undo_refusal is None
         return (
             f"Approve {len(fresh)} stage{'' if len(fresh) == 1 else 's'}" if fresh else "Approved",
-            not fresh or progress.is_running,
+            not fresh or progress.is_running or entry.approve_refusal is not None,
             reason is not None,
             f"◂ {reason}" if reason is not None else approver_words(entry),
             not can_undo,
@@ -276,8 +275,10 @@ def _answered(views: Views, plan_id: str, stages: tuple[int, ...]) -> Any:
 
 
 def _map(squares: tuple[Square, ...], graph_id: str) -> Any:
-    placed = lay_out(squares, MAP_COLUMNS, label_height=LABEL_HEIGHT)
-    return graph(card_map_figure(placed, square_px=SQUARE_PX), id=graph_id)
+    columns = MAP_COLUMNS if len(squares) > SMALL_FLEET_CARDS else SMALL_MAP_COLUMNS
+    scale = MAP_COLUMNS / columns
+    placed = lay_out(squares, columns, label_height=LABEL_HEIGHT / scale)
+    return graph(card_map_figure(placed, square_px=SQUARE_PX * scale), id=graph_id)
 
 
 def _title(

@@ -24,7 +24,7 @@ def apply_reason(entry: PlanEntry, chosen: tuple[int, ...], progress: RolloutPro
     if not chosen:
         return "no stage is chosen"
     if not set(chosen) & set(entry.approved_stages):
-        return "the chosen stages are not approved yet"
+        return entry.approve_refusal or "the chosen stages are not approved yet"
     if entry.approvals_missing:
         return f"still needs the approval of {', '.join(entry.approvals_missing)}"
     if entry.apply_refusal is not None:
@@ -64,6 +64,8 @@ def undo_words(views: Views, entry: PlanEntry) -> Any:
 
 def undo_reason(entry: PlanEntry, progress: RolloutProgress) -> str:
     """Why undo can't be pressed."""
+    if entry.undo_refusal is not None:
+        return entry.undo_refusal
     if progress.is_running:
         return "undo waits for the running step"
     return "undone" if entry.undone_at is not None else "nothing to undo"

@@ -145,7 +145,7 @@ def _harm(budgets: tuple[HarmBudget, ...]) -> Any:
         return html.P("No service was changed and measured yet.", className="soft")
     rows = [
         (
-            budget.workload,
+            _service(budget.workload),
             percent_words(budget.predicted_ratio),
             percent_words(budget.violation_ratio),
             percent_words(budget.budget_ratio, 1),
@@ -162,7 +162,13 @@ def _harm(budgets: tuple[HarmBudget, ...]) -> Any:
         ("budget spent", "t"),
         ("cause", "t"),
     )
-    return html.Div(table(columns, rows), className="scroll")
+    return html.Div(table(columns, rows), className="scroll harm")
+
+
+def _service(workload: str) -> Any:
+    """Name first: of `namespace/Kind/name` it is what people look for."""
+    namespace, kind, name = workload.split("/", 2)
+    return html.Span([html.Span(name), html.Small(f"{namespace} · {kind}")])
 
 
 def _bullet(budget: HarmBudget) -> Any:

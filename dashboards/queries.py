@@ -122,6 +122,8 @@ class PlanEntry:
         applied_at: when the first of them was applied.
         undone_at: when the plan was taken back.
         apply_refusal: why it can't be applied now (expired, frozen, inputs changed, not approved); None where it can.
+        approve_refusal: why whoever asks may approve nothing of it; None where they may something.
+        undo_refusal: why whoever asks may not take it back; None where they may.
     """
 
     plan: Plan
@@ -132,6 +134,8 @@ class PlanEntry:
     applied_at: datetime | None = None
     undone_at: datetime | None = None
     apply_refusal: str | None = None
+    approve_refusal: str | None = None
+    undo_refusal: str | None = None
 
 
 class RolloutPhase(StrEnum):

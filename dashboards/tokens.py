@@ -198,8 +198,13 @@ def report_css() -> str:
         "td.n,th.n{text-align:right;white-space:nowrap}code{font-family:" + MONO_STACK + ";font-size:11px;"
         "overflow-wrap:anywhere}"
         "svg{width:100%;height:auto;display:block}"
+        f"a{{color:{LIGHT['accent']}}}.name{{overflow-wrap:anywhere}}.over{{color:{LIGHT['danger']};font-weight:700}}"
+        ".wide{overflow-x:auto}td.w{min-width:7em}td.n+td:not(.n),th.n+th:not(.n){padding-left:12px}"
+        "@media (max-width:640px){body{margin:16px;max-width:none}.figures{flex-direction:column;gap:10px}"
+        ".wide table,.wide svg{min-width:680px}}"
         "@media print{@page{size:A4;margin:14mm}body{margin:0;max-width:none}.detail{break-before:page}"
-        "a{color:inherit}tr{break-inside:avoid}}"
+        ".wide{overflow:visible}h2{break-after:avoid}a{color:inherit}tr{break-inside:avoid}"
+        "body{-webkit-print-color-adjust:exact;print-color-adjust:exact}}"
     )
 
 

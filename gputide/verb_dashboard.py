@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from dashboards.app import LOOPBACK_NAMES, create_app, open_server
+from dashboards.app import create_app, open_server
 from gputide.serving import serve_until_stopped
 from gputide.session import session_of
 from gputide.web import views_of
 from gputide.wiring import who
+from gputide.wiring_access import names_of, ways_in
 
 app = typer.Typer()
 
@@ -24,6 +25,11 @@ def dashboard(
     session = session_of(context)
     session.folder()
     settings = session.settings.dashboard
-    pages = create_app(views_of(session), operator=who(), hosts=(*LOOPBACK_NAMES, settings.host))
+    pages = create_app(
+        views_of(session),
+        ways=ways_in(settings, operator=who()),
+        hosts=names_of(settings),
+        public_url=settings.public_url,
+    )
     server = open_server(pages, host=settings.host, port=port if port is not None else settings.port)
     serve_until_stopped(server)

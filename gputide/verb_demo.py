@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dashboards.app import LOOPBACK_NAMES, create_app, open_server
+from dashboards.app import create_app, open_server
 from fleet.errors import Unavailable
 from gputide.answers import saving_text
 from gputide.demo import DemoSummary, run_demo
@@ -19,6 +19,7 @@ from gputide.serving import serve_until_stopped
 from gputide.session import default_data_path, session_of
 from gputide.web import views_of
 from gputide.wiring import who
+from gputide.wiring_access import names_of, ways_in
 
 app = typer.Typer()
 
@@ -46,7 +47,9 @@ def demo(
     session = replace(session, data_path=path)
     views = views_of(session)
     settings = session.settings.dashboard
-    pages = create_app(views, operator=who(), hosts=(*LOOPBACK_NAMES, settings.host))
+    pages = create_app(
+        views, ways=ways_in(settings, operator=who()), hosts=names_of(settings), public_url=settings.public_url
+    )
     try:
         server = open_server(pages, host=settings.host, port=port if port is not None else settings.port)
     except Unavailable:

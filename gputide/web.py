@@ -21,8 +21,8 @@ def views_of(session: Session) -> Views:
     """The four ports over the session's data folder."""
     folder, settings = session.folder(), session.settings
 
-    def analyse(_: str) -> Analysed:
-        history = load_history(folder, settings, session.now())
+    def analyse(cluster: str) -> Analysed:
+        history = load_history(folder, settings, session.now(), cluster=cluster)
         return Analysed(history=history, profiles=profiled(history, settings, session.now()))
 
     return Views(
@@ -59,13 +59,15 @@ def _events(folder: DataFolder, workload: str) -> tuple[Event, ...]:
 
 
 def _prices(session: Session) -> Prices:
-    book = price_book(session.settings)
+    book = price_book(session.settings, at=session.now())
     per_hour: dict[str, Decimal] = {}
-    for model in catalogue():
-        price = book.amortised_per_hour(model.name)
+    own_names = [*book.settings.overrides, *(rule.card_model for rule in book.settings.rules if rule.card_model)]
+    for name in (*(model.name for model in catalogue()), *own_names):
+        price = book.amortised_per_hour(name)
         if price is not None:
-            per_hour[model.name] = price
-    own = "prices.overrides first, then " if session.settings.prices.overrides else ""
+            per_hour[name] = price
+    has_own = session.settings.prices.overrides or session.settings.prices.rules
+    own = "your prices first, then " if has_own else ""
     return Prices(
         currency=book.currency, per_card_hour=per_hour, source=f"{own}public list prices (gputide prices list)"
     )

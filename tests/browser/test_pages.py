@@ -16,10 +16,12 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture
 def running() -> Iterator[tuple[str, EmbeddedCluster]]:
-    from dashboards.app import create_app, open_server  # noqa: PLC0415 - the quick tier need not load it
+    # The quick tier need not load them.
+    from dashboards.access.door import Ways  # noqa: PLC0415
+    from dashboards.app import create_app, open_server  # noqa: PLC0415
 
     views, cluster = make_views()
-    server = open_server(create_app(views, operator="mei"), host="127.0.0.1", port=0)
+    server = open_server(create_app(views, ways=Ways(operator="mei")), host="127.0.0.1", port=0)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     yield server.address, cluster

@@ -47,7 +47,7 @@ from fleet.decisions import (
     Withheld,
 )
 from fleet.documents import seal_plan
-from fleet.errors import Refused
+from fleet.errors import NotEnoughData, Refused
 from fleet.inventory import CardId, CardModelName, Priority, WorkloadId
 from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.profiles import (
@@ -223,7 +223,7 @@ class EmbeddedFleet:
 
     def profiles(self, cluster: str) -> Profiles:
         if cluster != self._profiles.cluster:
-            raise Refused(f"cannot show cluster {cluster!r}: no such cluster")
+            raise NotEnoughData(f"cannot show cluster {cluster!r}: no such cluster")
         return self._profiles
 
     def history(self, cluster: str, workload: str, hours: int | None) -> WorkloadHistory | None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
+from dashboards.access.door import Ways
 from dashboards.address import read_address
 from dashboards.app import create_app, open_server
 from dashboards.page_plan_rollout import apply_reason
@@ -21,7 +22,7 @@ HOST = {"Host": "127.0.0.1:8050"}
 @pytest.fixture(scope="module")
 def client() -> FlaskClient:
     views, _ = make_views()
-    made: FlaskClient = create_app(views, operator="mei").server.test_client()
+    made: FlaskClient = create_app(views, ways=Ways(operator="mei")).server.test_client()
     return made
 
 
@@ -75,6 +76,14 @@ def test_own_page_may_write(client: FlaskClient) -> None:
     assert _route(client, "/", Origin="http://127.0.0.1:8050").status_code == 200
 
 
+def test_page_by_its_public_address_may_write_where_a_proxy_changes_the_host() -> None:
+    views, _ = make_views()
+    app = create_app(views, ways=Ways(operator="mei"), public_url="https://gpus.example.com")
+    client = app.server.test_client()
+    assert _route(client, "/", Origin="https://gpus.example.com").status_code == 200
+    assert _route(client, "/", Origin="https://gpus.example.com.evil").status_code == 403
+
+
 def test_page_names_only_its_own_files_and_forbids_others(client: FlaskClient) -> None:
     answer = client.get("/", headers=HOST)
     assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
@@ -84,7 +93,7 @@ def test_page_names_only_its_own_files_and_forbids_others(client: FlaskClient) -
     assert "https://" not in text
 
 
-@pytest.mark.parametrize("path", ["/", "/workloads", "/plan", "/savings"])
+@pytest.mark.parametrize("path", ["/", "/workloads", "/plan", "/savings", "/tenants", "/health"])
 def test_every_page_answers(client: FlaskClient, path: str) -> None:
     text = _route(client, path).get_data(as_text=True)
     assert CLUSTER in text
@@ -144,15 +153,15 @@ def _token(client: FlaskClient) -> str:
 @pytest.mark.parametrize("token", ["", "guess", None, 7])
 def test_button_without_the_token_changes_nothing(token: object) -> None:
     views, cluster = make_views(with_past=False)
-    client = create_app(views, operator="mei").server.test_client()
+    client = create_app(views, ways=Ways(operator="mei")).server.test_client()
     plan_id = cluster.plans(CLUSTER)[0].plan.plan_id
-    assert "opened from another process" in _act(client, "approve", plan_id, token)["children"]
+    assert "of another process or session" in _act(client, "approve", plan_id, token)["children"]
     assert cluster.plans(CLUSTER)[0].approved_stages == ()
 
 
 def test_approval_is_given_in_the_operators_name_and_for_the_chosen_stages_only() -> None:
     views, cluster = make_views(with_past=False)
-    client = create_app(views, operator="mei").server.test_client()
+    client = create_app(views, ways=Ways(operator="mei")).server.test_client()
     plan_id = cluster.plans(CLUSTER)[0].plan.plan_id
     message = _act(client, "approve", plan_id, _token(client))
     assert message == {"children": "Approved by mei: stage 1", "className": "message"}
@@ -162,7 +171,7 @@ def test_approval_is_given_in_the_operators_name_and_for_the_chosen_stages_only(
 
 def test_apply_of_what_nobody_approved_is_refused_with_the_reason() -> None:
     views, cluster = make_views(with_past=False)
-    client = create_app(views, operator="mei").server.test_client()
+    client = create_app(views, ways=Ways(operator="mei")).server.test_client()
     plan_id = cluster.plans(CLUSTER)[0].plan.plan_id
     message = _act(client, "apply", plan_id, _token(client))
     assert message["children"] == "cannot apply: none of the chosen stages is approved"
@@ -199,7 +208,7 @@ def test_address_carries_state_from_page_to_page() -> None:
 
 def test_busy_port_says_which_setting_to_change() -> None:
     views, _ = make_views()
-    app = create_app(views, operator="mei")
+    app = create_app(views, ways=Ways(operator="mei"))
     first = open_server(app, host="127.0.0.1", port=0)
     port = int(first.address.rstrip("/").rpartition(":")[2])
     with pytest.raises(Unavailable, match=r"dashboard\.port"):

@@ -1,0 +1,289 @@
+"""The pages' ports as one person sees them: every answer is cut to what they may see, every change is asked for first.
+
+The whole app stands on these, so no page and no route of the API has to think of rights. Who asks is found anew at
+every call: a right that ends, ends at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from dashboards.access.cut import cut_plan, cut_profiles, namespace_of, stage_namespaces, without_others
+from dashboards.access.people import Deed, NotAllowed, Person
+from dashboards.queries import (
+    FleetView,
+    Freshness,
+    LedgerEntry,
+    ObjectDiff,
+    Outcomes,
+    PlanDesk,
+    PlanEntry,
+    RolloutProgress,
+    Rollouts,
+    UndoPreview,
+    Views,
+    WorkloadHistory,
+)
+from fleet.decisions import Plan
+from fleet.errors import GputideError, NotEnoughData, Refused, Unavailable
+from fleet.outcomes import ChangePhase, Outcome
+from fleet.profiles import Profiles
+
+Who = Callable[[], Person]
+_CUTS_MAX = 64
+_ENDED = frozenset({ChangePhase.PROMOTED, ChangePhase.RESTORED, ChangePhase.REFUSED})
+"""Phases after which nothing happens to a workload."""
+
+
+def scoped_views(views: Views, who: Who) -> Views:
+    """The ports for whoever asks.
+
+    Args:
+        views: the ports without limits.
+        who: who asks, in the request that is being answered.
+    """
+    plans = _ScopedPlans(views.plans, who)
+    return replace(
+        views,
+        fleet=_ScopedFleet(views.fleet, who),
+        plans=plans,
+        rollouts=_ScopedRollouts(views.rollouts, plans, who),
+        outcomes=_ScopedOutcomes(views.outcomes, who),
+    )
+
+
+class _Cuts:
+    """What was cut lately; the pages keep what they made of an answer as long as it is the same object."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[str, frozenset[str]], tuple[object, Any]] = OrderedDict()
+
+    def of(self, source: Any, name: str, namespaces: frozenset[str], cut: Callable[[Any, frozenset[str]], Any]) -> Any:
+        with self._lock:
+            kept = self._kept.get((name, namespaces))
+            if kept is not None and kept[0] is source:
+                self._kept.move_to_end((name, namespaces))
+                return kept[1]
+        made = cut(source, namespaces)
+        with self._lock:
+            self._kept[name, namespaces] = (source, made)
+            while len(self._kept) > _CUTS_MAX:
+                self._kept.popitem(last=False)
+        return made
+
+
+class _ScopedFleet:
+    def __init__(self, inner: FleetView, who: Who) -> None:
+        self._inner, self._who, self._cuts = inner, who, _Cuts()
+
+    def clusters(self) -> tuple[str, ...]:
+        return self._who().clusters_seen(self._inner.clusters())
+
+    def profiles(self, cluster: str) -> Profiles:
+        namespaces = _seen(self._who(), cluster)
+        found = self._inner.profiles(cluster)
+        return found if namespaces is None else self._cuts.of(found, cluster, namespaces, cut_profiles)
+
+    def history(self, cluster: str, workload: str, hours: int | None) -> WorkloadHistory | None:
+        namespaces = _seen(self._who(), cluster)
+        if namespaces is not None and namespace_of(workload) not in namespaces:
+            return None
+        return self._inner.history(cluster, workload, hours)
+
+    def freshness(self, cluster: str) -> Freshness:
+        _seen(self._who(), cluster)
+        return self._inner.freshness(cluster)
+
+
+class _ScopedPlans:
+    def __init__(self, inner: PlanDesk, who: Who) -> None:
+        self._inner, self._who, self._cuts = inner, who, _Cuts()
+
+    def plans(self, cluster: str) -> tuple[PlanEntry, ...]:
+        person = self._who()
+        _seen(person, cluster)
+        return tuple(self._cut(entry, person) for entry in self._inner.plans(cluster))
+
+    def plan(self, plan_id: str) -> PlanEntry | None:
+        found = self.whole(plan_id)
+        return None if found is None else self._cut(found, self._who())
+
+    def approve(self, plan_id: str, stages: tuple[int, ...], by: str) -> PlanEntry:
+        del by  # the name that somebody signed in by, whatever the page says
+        person = self._who()
+        plan = self._whole_plan(plan_id)
+        _ask(person, Deed.APPROVE, plan, stages)
+        return self._cut(self._inner.approve(plan.plan_id, stages, person.name), person)
+
+    def preview(self, plan_id: str, stages: tuple[int, ...]) -> tuple[ObjectDiff, ...]:
+        plan = self._whole_plan(plan_id)
+        namespaces = self._who().namespaces_seen(plan.cluster)
+        if namespaces is None:
+            return self._inner.preview(plan.plan_id, stages)
+        try:
+            found = self._inner.preview(plan.plan_id, stages)
+        except GputideError as exc:
+            # What could not be asked for may be another's.
+            kind = Refused if isinstance(exc, Refused) else Unavailable
+            raise kind(
+                f"cannot preview plan {plan.plan_id}: the cluster can't be asked now, or a stage can't be made; who "
+                "may see the cluster as a whole is told why"
+            ) from exc
+        # Who refuses, and why, may name others.
+        return tuple(
+            replace(item, refusal=None if item.refusal is None else "the stage is refused; ask who may see the cluster")
+            for item in found
+            if item.namespace in namespaces
+        )
+
+    def whole(self, plan_id: str) -> PlanEntry | None:
+        """A plan as it is, for somebody who may see anything of its cluster; None for everybody else."""
+        found = self._inner.plan(plan_id)
+        if found is None or not self._who().clusters_seen((found.plan.cluster,)):
+            return None
+        return found
+
+    def _whole_plan(self, plan_id: str) -> Plan:
+        found = self.whole(plan_id)
+        if found is None:
+            raise NotEnoughData(f"there is no plan {plan_id[:64]!r}, or you may not see it")
+        return found.plan
+
+    def _cut(self, entry: PlanEntry, person: Person) -> PlanEntry:
+        entry = _with_rights(entry, person)
+        namespaces = person.namespaces_seen(entry.plan.cluster)
+        if namespaces is None:
+            return entry
+        plan = self._cuts.of(entry.plan, entry.plan.plan_id, namespaces, cut_plan)
+        shown = {stage.stage for stage in plan.stages}
+        approved = tuple(stage for stage in entry.approved_stages if stage in shown)
+        return replace(
+            entry,
+            plan=plan,
+            approved_stages=approved,
+            approved_by=entry.approved_by if approved else (),
+            applied_stages=tuple(stage for stage in entry.applied_stages if stage in shown),
+        )
+
+
+class _ScopedRollouts:
+    def __init__(self, inner: Rollouts, plans: _ScopedPlans, who: Who) -> None:
+        self._inner, self._plans, self._who = inner, plans, who
+
+    def apply(self, plan_id: str, stages: tuple[int, ...], by: str) -> None:
+        del by
+        person, plan = self._who(), self._plan(plan_id)
+        _ask(person, Deed.CHANGE, plan, stages)
+        self._inner.apply(plan.plan_id, stages, person.name)
+
+    def progress(self, plan_id: str) -> RolloutProgress:
+        plan = self._plan(plan_id)
+        namespaces = self._who().namespaces_seen(plan.cluster)
+        found = self._inner.progress(plan.plan_id)
+        if namespaces is None:
+            return found
+        objects = tuple(
+            # Why a stage was taken back may be another's doing.
+            replace(item, detail=without_others(item.detail, namespaces))
+            if stage_namespaces(plan, (item.stage,)) <= namespaces
+            else replace(item, detail="")
+            for item in found.objects
+            if namespace_of(item.workload) in namespaces
+        )
+        done = sum(item.phase in _ENDED for item in objects)
+        return replace(found, objects=objects, done=done, total=len(objects), signals=(), message="")
+
+    def undo_preview(self, plan_id: str) -> UndoPreview:
+        plan = self._plan(plan_id)
+        self._ask_to_undo(plan, Deed.SEE)
+        return self._inner.undo_preview(plan.plan_id)
+
+    def undo(self, plan_id: str, by: str) -> None:
+        del by
+        plan = self._plan(plan_id)
+        self._ask_to_undo(plan, Deed.CHANGE)
+        self._inner.undo(plan.plan_id, self._who().name)
+
+    def _ask_to_undo(self, plan: Plan, deed: Deed) -> None:
+        """An undo takes back all that was applied, whoever's it is."""
+        if not self._who().may(deed, plan.cluster, None):
+            raise NotAllowed(
+                f"cannot undo plan {plan.plan_id}: it is of cluster {plan.cluster} as a whole, and {_who_may(deed)}"
+            )
+
+    def _plan(self, plan_id: str) -> Plan:
+        found = self._plans.whole(plan_id)
+        if found is None:
+            raise NotEnoughData(f"there is no plan {plan_id[:64]!r}, or you may not see it")
+        return found.plan
+
+
+class _ScopedOutcomes:
+    def __init__(self, inner: Outcomes, who: Who) -> None:
+        self._inner, self._who = inner, who
+
+    def outcomes(self, cluster: str) -> tuple[Outcome, ...]:
+        return self._inner.outcomes(cluster) if _seen(self._who(), cluster) is None else ()
+
+    def ledger(self, cluster: str) -> tuple[LedgerEntry, ...]:
+        namespaces = _seen(self._who(), cluster)
+        if namespaces is not None:
+            raise NotAllowed(
+                f"what was saved is counted for cluster {cluster} as a whole, and you may see parts of it: "
+                f"{', '.join(sorted(namespaces)[:3])}"
+            )
+        return self._inner.ledger(cluster)
+
+
+def _seen(person: Person, cluster: str) -> frozenset[str] | None:
+    """Namespaces of a cluster that somebody may see.
+
+    Raises:
+        NotEnoughData: none; as for a cluster that there is not, so that nobody learns of one by asking.
+    """
+    if not person.clusters_seen((cluster,)):
+        raise NotEnoughData(f"there is no such cluster, or you may not see it: {cluster[:253]!r}")
+    return person.namespaces_seen(cluster)
+
+
+def _ask(person: Person, deed: Deed, plan: Plan, stages: tuple[int, ...]) -> None:
+    touched = stage_namespaces(plan, stages)
+    if not person.may(deed, plan.cluster, touched):
+        seen = person.namespaces_seen(plan.cluster)
+        named = sorted(touched if seen is None else touched & seen)
+        others = "" if seen is None or touched <= seen else " and others"
+        raise NotAllowed(
+            f"cannot {deed} stages {', '.join(map(str, stages))} of plan {plan.plan_id}: they touch namespaces "
+            f"{', '.join(named)}{others}, and {_who_may(deed)} (dashboard.rights_file)"
+        )
+
+
+def _with_rights(entry: PlanEntry, person: Person) -> PlanEntry:
+    """What whoever asks may not do with a plan, beside what nobody may."""
+    plan = entry.plan
+    if person.may(Deed.CHANGE, plan.cluster, None):
+        return entry
+    reach = [stage_namespaces(plan, (stage.stage,)) for stage in plan.stages]
+
+    def refused(deed: Deed) -> str | None:
+        if any(person.may(deed, plan.cluster, namespaces) for namespaces in reach):
+            return None
+        return f"you may {deed} nothing of this plan: {_who_may(deed)}"
+
+    return replace(
+        entry,
+        # Why it can't be applied may name others' workloads.
+        apply_refusal=refused(Deed.CHANGE) or (None if entry.apply_refusal is None else "it can't be applied now"),
+        approve_refusal=refused(Deed.APPROVE),
+        undo_refusal=f"an undo takes back the whole plan, and {_who_may(Deed.CHANGE)}",
+    )
+
+
+def _who_may(deed: Deed) -> str:
+    least = {Deed.SEE: "viewer", Deed.APPROVE: "approver", Deed.CHANGE: "operator", Deed.THAW: "admin"}[deed]
+    return f"that takes the role {least} for all that is touched"

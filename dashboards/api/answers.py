@@ -1,0 +1,126 @@
+"""What the ports answer, as JSON objects: base units, UTC in ISO 8601, absent is null."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from dashboards.queries import (
+    Freshness,
+    LedgerEntry,
+    ObjectDiff,
+    PlanEntry,
+    RolloutProgress,
+    UndoPreview,
+    WorkloadHistory,
+)
+from fleet.documents import document, iso
+
+
+def freshness_answer(found: Freshness) -> dict[str, Any]:
+    """Coverage and age."""
+    return {
+        "coverage_ratio": found.coverage_ratio,
+        "newest_at": _moment(found.newest_at),
+        "age_seconds": found.age_seconds,
+        "interval_seconds": found.interval_seconds,
+        "is_doubtful": found.is_doubtful,
+    }
+
+
+def history_answer(found: WorkloadHistory) -> dict[str, Any]:
+    """One value per time in every list."""
+    return {
+        "times": [iso(moment) for moment in found.times],
+        "compute_p50": list(found.compute_p50),
+        "compute_p95": list(found.compute_p95),
+        "compute_max": list(found.compute_max),
+        "framebuffer_used_bytes": list(found.framebuffer_used_bytes),
+        "framebuffer_need_bytes": None if found.framebuffer_need_bytes is None else list(found.framebuffer_need_bytes),
+        "framebuffer_granted_bytes": list(found.framebuffer_granted_bytes),
+        "request_rate": None if found.request_rate is None else list(found.request_rate),
+        "events": [{"at": iso(event.at), "kind": event.kind, "text": event.text} for event in found.events],
+    }
+
+
+def summary_answer(entry: PlanEntry) -> dict[str, Any]:
+    """A plan in a list."""
+    plan = entry.plan
+    return {
+        "plan_id": plan.plan_id,
+        "created_at": iso(plan.created_at),
+        "expires_at": iso(plan.expires_at),
+        "risk": plan.risk.value,
+        "currency": plan.currency,
+        "totals": document(plan.totals),
+        "status": entry_answer(entry),
+    }
+
+
+def entry_answer(entry: PlanEntry) -> dict[str, Any]:
+    """What people decided about a plan, and what became of it."""
+    return {
+        "approved_stages": list(entry.approved_stages),
+        "approved_by": list(entry.approved_by),
+        "approvals_missing": list(entry.approvals_missing),
+        "applied_stages": list(entry.applied_stages),
+        "applied_at": _moment(entry.applied_at),
+        "undone_at": _moment(entry.undone_at),
+        "apply_refusal": entry.apply_refusal,
+        "approve_refusal": entry.approve_refusal,
+        "undo_refusal": entry.undo_refusal,
+    }
+
+
+def object_answer(found: ObjectDiff) -> dict[str, Any]:
+    """One object before and after."""
+    return {
+        "kind": found.kind,
+        "namespace": found.namespace,
+        "name": found.name,
+        "recommendation": found.recommendation,
+        "before": found.old_yaml,
+        "after": found.new_yaml,
+        "refusal": found.refusal,
+    }
+
+
+def progress_answer(found: RolloutProgress) -> dict[str, Any]:
+    """Where a rollout stands."""
+    return {
+        "phase": found.phase.value,
+        "is_running": found.is_running,
+        "done": found.done,
+        "total": found.total,
+        "objects": [
+            {
+                "workload": item.workload, "stage": item.stage, "phase": item.phase, "is_canary": item.is_canary,
+                "detail": item.detail,
+            }
+            for item in found.objects
+        ],
+        "watch_seconds_left": found.watch_seconds_left,
+        "message": found.message,
+    }  # fmt: skip
+
+
+def undo_answer(found: UndoPreview) -> dict[str, Any]:
+    """What an undo would do."""
+    return {"restores": list(found.restores), "keeps": list(found.keeps), "cards_taken": found.cards_taken}
+
+
+def ledger_answer(entry: LedgerEntry) -> dict[str, Any]:
+    """One line of the ledger."""
+    return {
+        "at": iso(entry.at),
+        "actor": entry.actor,
+        "action": entry.action,
+        "plan_id": entry.plan_id,
+        "subject": entry.subject,
+        "detail": entry.detail,
+        "cards": entry.cards,
+    }
+
+
+def _moment(moment: datetime | None) -> str | None:
+    return None if moment is None else iso(moment)

@@ -1,0 +1,209 @@
+"""Every operation of the API, once: what it is called, takes and answers; routes and OpenAPI document come from here.
+
+Answers are the house's documents (`fleet.documents`) or small objects of base units; absent is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dashboards.api.answers import (
+    entry_answer,
+    freshness_answer,
+    history_answer,
+    ledger_answer,
+    object_answer,
+    progress_answer,
+    summary_answer,
+    undo_answer,
+)
+from dashboards.queries import Views
+from fleet.documents import outcome_document, plan_document, profiles_document
+from fleet.errors import NotEnoughData, Refused
+
+HOURS_MAX = 24 * 366
+PLANS_MAX = 200
+
+_TEXT = {"type": "string", "minLength": 1, "maxLength": 253, "pattern": r"^[^/\\\x00-\x20\x7f]+$"}
+_STAGES = {
+    "type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 10_000}, "minItems": 1, "maxItems": 1000,
+    "uniqueItems": True,
+}  # fmt: skip
+_PLAN_ID = {"type": "string", "minLength": 1, "maxLength": 64, "pattern": "^[0-9a-f]+$"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a request asks, checked against the operation's description.
+
+    Attributes:
+        path: values of the path.
+        query: values of the query that were given.
+        stages: stages of the body; empty where the operation takes none.
+        by: who asks.
+    """
+
+    path: Mapping[str, str]
+    query: Mapping[str, Any]
+    stages: tuple[int, ...]
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One operation.
+
+    Attributes:
+        name: its OpenAPI operationId.
+        method: GET or POST.
+        path: below `/api/v1`, names in braces.
+        says: one sentence.
+        answer: gives the answer.
+        parameters: name in the path → JSON schema.
+        query: name in the query → JSON schema; none is required.
+        takes_stages: whether the body is an object with `stages`.
+        status: status of a good answer.
+        required: keys that its answer has.
+    """
+
+    name: str
+    method: str
+    path: str
+    says: str
+    answer: Callable[[Views, Asked], Mapping[str, Any]]
+    parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    query: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    takes_stages: bool = False
+    status: int = 200
+    required: tuple[str, ...] = ()
+
+
+def _clusters(views: Views, _: Asked) -> Mapping[str, Any]:
+    return {"clusters": list(views.fleet.clusters())}
+
+
+def _profiles(views: Views, asked: Asked) -> Mapping[str, Any]:
+    return profiles_document(views.fleet.profiles(asked.path["cluster"]))
+
+
+def _freshness(views: Views, asked: Asked) -> Mapping[str, Any]:
+    return freshness_answer(views.fleet.freshness(asked.path["cluster"]))
+
+
+def _history(views: Views, asked: Asked) -> Mapping[str, Any]:
+    workload = "/".join(asked.path[name] for name in ("namespace", "kind", "name"))
+    found = views.fleet.history(asked.path["cluster"], workload, asked.query.get("hours"))
+    if found is None:
+        raise NotEnoughData(f"nothing is known of workload {workload} of cluster {asked.path['cluster']}")
+    return history_answer(found)
+
+
+def _plans(views: Views, asked: Asked) -> Mapping[str, Any]:
+    found = views.plans.plans(asked.path["cluster"])
+    return {"plans": [summary_answer(entry) for entry in found[: asked.query.get("limit", PLANS_MAX)]]}
+
+
+def _outcomes(views: Views, asked: Asked) -> Mapping[str, Any]:
+    return {"outcomes": [outcome_document(found) for found in views.outcomes.outcomes(asked.path["cluster"])]}
+
+
+def _ledger(views: Views, asked: Asked) -> Mapping[str, Any]:
+    return {"entries": [ledger_answer(entry) for entry in views.outcomes.ledger(asked.path["cluster"])]}
+
+
+def _plan(views: Views, asked: Asked) -> Mapping[str, Any]:
+    entry = views.plans.plan(asked.path["plan_id"])
+    if entry is None:
+        raise NotEnoughData(f"there is no plan {asked.path['plan_id']}")
+    return {"plan": plan_document(entry.plan), "status": entry_answer(entry)}
+
+
+def _preview(views: Views, asked: Asked) -> Mapping[str, Any]:
+    plan = _plan_of(views, asked)
+    stages = asked.query.get("stages") or tuple(stage.stage for stage in plan.stages)
+    return {"objects": [object_answer(item) for item in views.plans.preview(plan.plan_id, tuple(stages))]}
+
+
+def _progress(views: Views, asked: Asked) -> Mapping[str, Any]:
+    return progress_answer(views.rollouts.progress(_plan_of(views, asked).plan_id))
+
+
+def _undo_preview(views: Views, asked: Asked) -> Mapping[str, Any]:
+    return undo_answer(views.rollouts.undo_preview(_plan_of(views, asked).plan_id))
+
+
+def _approve(views: Views, asked: Asked) -> Mapping[str, Any]:
+    plan = _plan_of(views, asked)
+    return {"status": entry_answer(views.plans.approve(plan.plan_id, asked.stages, asked.by))}
+
+
+def _apply(views: Views, asked: Asked) -> Mapping[str, Any]:
+    plan = _plan_of(views, asked)
+    entry = views.plans.plan(plan.plan_id)
+    unapproved = sorted(set(asked.stages) - set(() if entry is None else entry.approved_stages))
+    if unapproved:
+        raise Refused(f"cannot apply stages {unapproved} of plan {plan.plan_id}: nobody approved them")
+    views.rollouts.apply(plan.plan_id, asked.stages, asked.by)
+    return progress_answer(views.rollouts.progress(plan.plan_id))
+
+
+def _undo(views: Views, asked: Asked) -> Mapping[str, Any]:
+    plan = _plan_of(views, asked)
+    views.rollouts.undo(plan.plan_id, asked.by)
+    return progress_answer(views.rollouts.progress(plan.plan_id))
+
+
+def _plan_of(views: Views, asked: Asked) -> Any:
+    entry = views.plans.plan(asked.path["plan_id"])
+    if entry is None:
+        raise NotEnoughData(f"there is no plan {asked.path['plan_id']}")
+    return entry.plan
+
+
+_CLUSTER = {"cluster": _TEXT}
+_OF_PLAN = {"plan_id": _PLAN_ID}
+_PROGRESS = ("phase", "done", "total", "objects", "message")
+
+OPERATIONS = (
+    Operation(name="clusters", method="GET", path="/clusters", says="Clusters that you may see anything of.",
+              answer=_clusters, required=("clusters",)),
+    Operation(name="profiles", method="GET", path="/clusters/{cluster}/profiles", parameters=_CLUSTER,
+              says="What every workload and card needs, does and may be trusted with (gputide.profiles/v1).",
+              answer=_profiles, required=("schema", "cluster", "workloads", "cards")),
+    Operation(name="freshness", method="GET", path="/clusters/{cluster}/freshness", parameters=_CLUSTER,
+              says="Coverage and age of the data.", answer=_freshness, required=("coverage_ratio", "newest_at")),
+    Operation(name="history", method="GET", path="/clusters/{cluster}/workloads/{namespace}/{kind}/{name}/history",
+              parameters={**_CLUSTER, "namespace": _TEXT, "kind": _TEXT, "name": _TEXT},
+              query={"hours": {"type": "integer", "minimum": 1, "maximum": HOURS_MAX}},
+              says="One workload over its last hours, at most about 2,000 steps.", answer=_history,
+              required=("times", "compute_p95", "framebuffer_used_bytes")),
+    Operation(name="plans", method="GET", path="/clusters/{cluster}/plans", parameters=_CLUSTER,
+              query={"limit": {"type": "integer", "minimum": 1, "maximum": PLANS_MAX}},
+              says="Plans of a cluster, newest first.", answer=_plans, required=("plans",)),
+    Operation(name="outcomes", method="GET", path="/clusters/{cluster}/outcomes", parameters=_CLUSTER,
+              says="What came of every plan that was applied and verified.", answer=_outcomes,
+              required=("outcomes",)),
+    Operation(name="ledger", method="GET", path="/clusters/{cluster}/ledger", parameters=_CLUSTER,
+              says="Everything that was done, newest first.", answer=_ledger, required=("entries",)),
+    Operation(name="plan", method="GET", path="/plans/{plan_id}", parameters=_OF_PLAN,
+              says="One plan (gputide.plan/v1), and what people decided about it.", answer=_plan,
+              required=("plan", "status")),
+    Operation(name="preview", method="GET", path="/plans/{plan_id}/preview", parameters=_OF_PLAN,
+              query={"stages": _STAGES}, says="What stages would change, asked of the cluster without changing it.",
+              answer=_preview, required=("objects",)),
+    Operation(name="progress", method="GET", path="/plans/{plan_id}/progress", parameters=_OF_PLAN,
+              says="Where the rollout or the undo of a plan stands.", answer=_progress, required=_PROGRESS),
+    Operation(name="undo_preview", method="GET", path="/plans/{plan_id}/undo", parameters=_OF_PLAN,
+              says="What an undo would restore, and what it would keep.", answer=_undo_preview,
+              required=("restores", "keeps", "cards_taken")),
+    Operation(name="approve", method="POST", path="/plans/{plan_id}/approve", parameters=_OF_PLAN, takes_stages=True,
+              says="Approve stages in your name.", answer=_approve, required=("status",)),
+    Operation(name="apply", method="POST", path="/plans/{plan_id}/apply", parameters=_OF_PLAN, takes_stages=True,
+              says="Start approved stages, canary first; ask for progress to see them end.", answer=_apply, status=202,
+              required=_PROGRESS),
+    Operation(name="undo", method="POST", path="/plans/{plan_id}/undo", parameters=_OF_PLAN,
+              says="Start to restore everything that the plan changed.", answer=_undo, status=202, required=_PROGRESS),
+)  # fmt: skip
+"""In the order of the document."""

@@ -1,0 +1,177 @@
+"""Answers the API's requests: checks what was sent, asks the ports, words every error as JSON.
+
+The ports are those of whoever asks (`access/scoped`), so nothing here decides on rights.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flask import Flask, Response, request
+
+from dashboards.access.door import Door
+from dashboards.access.people import NotAllowed
+from dashboards.api.openapi import BASE, openapi
+from dashboards.api.operations import OPERATIONS, Asked, Operation
+from dashboards.queries import Views
+from fleet.errors import GputideError, Misconfigured, NotEnoughData, Refused
+
+BODY_BYTES_MAX = 65_536
+TOKEN_HEADER = "X-Gputide-Token"
+
+
+class _BadRequestError(Exception):
+    """The request is not what the operation takes; the message says what was expected."""
+
+
+def register(server: Flask, views: Views, door: Door) -> None:
+    """Add the API to the app.
+
+    Args:
+        server: the app's server, whose door stands already.
+        views: the ports of whoever asks.
+        door: knows who asks.
+    """
+    described = openapi()
+    server.add_url_rule(f"{BASE}/openapi.json", "api_openapi", lambda: _json(described), methods=["GET"])
+    server.add_url_rule(f"{BASE}/me", "api_me", lambda: _me(door), methods=["GET"])
+    for operation in OPERATIONS:
+        rule = BASE + re.sub(r"\{(\w+)\}", r"<string:\1>", operation.path)
+        server.add_url_rule(
+            rule, f"api_{operation.name}", _answering(operation, views, door), methods=[operation.method]
+        )
+    # Dash answers every other path with its page; below the API that would be a lie.
+    server.add_url_rule(f"{BASE}/", "api_root", _nothing, methods=["GET", "POST"], strict_slashes=False)
+    server.add_url_rule(
+        f"{BASE}/<path:path>", "api_nothing", _nothing, methods=["GET", "POST", "PUT", "PATCH", "DELETE"]
+    )
+
+
+def _answering(operation: Operation, views: Views, door: Door) -> Callable[..., Response]:
+    def answer(**path: str) -> Response:
+        try:
+            if operation.method == "POST" and not door.is_own_request(request.headers.get(TOKEN_HEADER)):
+                raise NotAllowed(f"cannot change anything without {TOKEN_HEADER}: `page_token` of {BASE}/me")
+            asked = Asked(
+                path=_checked_path(operation, path),
+                query=_checked_query(operation),
+                stages=_checked_body(operation),
+                by=door.who().name,
+            )
+            return _json(operation.answer(views, asked), operation.status)
+        except _BadRequestError as exc:
+            return _json({"error": str(exc)}, 400)
+        except GputideError as exc:
+            return _json({"error": str(exc)}, _status(exc))
+
+    return answer
+
+
+def _me(door: Door) -> Response:
+    person = door.who()
+    role = person.highest_role
+    return _json(
+        {
+            "name": person.name,
+            "role": None if role is None else role.value,
+            "rights": [
+                {
+                    "role": right.role.value,
+                    "clusters": None if right.clusters is None else sorted(right.clusters),
+                    "namespaces": None if right.namespaces is None else sorted(right.namespaces),
+                }
+                for right in person.rights
+            ],
+            "page_token": door.page_token(),
+        }
+    )
+
+
+def _nothing(path: str = "") -> Response:
+    known = any(re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", item.path), f"/{path}") for item in OPERATIONS)
+    if known or path in ("me", "openapi.json"):
+        return _json({"error": f"cannot {request.method} {BASE}/{path[:200]}: another method is expected"}, 405)
+    return _json({"error": f"there is nothing at {BASE}/{path[:200]}; see {BASE}/openapi.json"}, 404)
+
+
+def _checked_path(operation: Operation, path: Mapping[str, str]) -> Mapping[str, str]:
+    for name, value in path.items():
+        schema = operation.parameters[name]
+        if len(value) > schema["maxLength"] or re.fullmatch(schema["pattern"].strip("^$"), value) is None:
+            # As for a name that there is not: it can't be one.
+            raise NotEnoughData(f"there is no {name} {value[:100]!r}")
+    return path
+
+
+def _checked_query(operation: Operation) -> Mapping[str, Any]:
+    unknown = sorted(set(request.args) - set(operation.query))
+    if unknown:
+        raise _BadRequestError(
+            f"unknown parameter {unknown[0][:100]!r}: expected {', '.join(operation.query) or 'none'}"
+        )
+    found: dict[str, Any] = {}
+    for name in request.args:
+        values = request.args.getlist(name)
+        if len(values) > 1:
+            raise _BadRequestError(f"{name} is given {len(values)} times: expected one")
+        schema = operation.query[name]
+        if schema["type"] == "array":
+            found[name] = _stages([_integer(name, part, schema["items"]) for part in values[0].split(",")], schema)
+        else:
+            found[name] = _integer(name, values[0], schema)
+    return found
+
+
+def _checked_body(operation: Operation) -> tuple[int, ...]:
+    if operation.method == "GET":
+        return ()
+    body = request.get_data(cache=False)
+    if not operation.takes_stages:
+        return ()
+    if len(body) > BODY_BYTES_MAX:
+        raise _BadRequestError(f"body of {len(body)} bytes: at most {BODY_BYTES_MAX}")
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError) as exc:
+        raise _BadRequestError(f"body is not JSON: {exc}") from exc
+    if not isinstance(content, dict) or set(content) != {"stages"} or not isinstance(content["stages"], list):
+        raise _BadRequestError('body: expected {"stages": [1, 2]}')
+    schema = _STAGES_SCHEMA
+    low, high = schema["items"]["minimum"], schema["items"]["maximum"]
+    for stage in content["stages"]:
+        # To JSON 2.0 is a whole number; to Python True is one, and is none here.
+        if type(stage) not in (int, float) or stage != stage // 1:
+            raise _BadRequestError("stages: expected whole numbers")
+        if not low <= stage <= high:
+            raise _BadRequestError(f"stages: one is not between {low} and {high}")
+    return _stages([int(stage) for stage in content["stages"]], schema)
+
+
+_STAGES_SCHEMA: Mapping[str, Any] = next(item for item in OPERATIONS if item.name == "preview").query["stages"]
+
+
+def _stages(found: list[int], schema: Mapping[str, Any]) -> tuple[int, ...]:
+    if not schema["minItems"] <= len(found) <= schema["maxItems"] or len(set(found)) != len(found):
+        raise _BadRequestError(f"stages: expected 1 to {schema['maxItems']} different numbers, got {len(found)}")
+    return tuple(sorted(found))
+
+
+def _integer(name: str, text: str, schema: Mapping[str, Any]) -> int:
+    if re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) is None or not schema["minimum"] <= int(text) <= schema["maximum"]:
+        raise _BadRequestError(f"{name}={text[:50]!r}: expected {schema['minimum']} to {schema['maximum']}")
+    return int(text)
+
+
+def _status(exc: GputideError) -> int:
+    if isinstance(exc, NotAllowed):
+        return 403
+    if isinstance(exc, NotEnoughData | Misconfigured):
+        return 404
+    return 409 if isinstance(exc, Refused) else 503
+
+
+def _json(content: Mapping[str, Any], status: int = 200) -> Response:
+    return Response(json.dumps(content, allow_nan=False) + "\n", status=status, mimetype="application/json")

@@ -1,0 +1,92 @@
+"""What a team is shown of a fleet and a plan: its own, counted anew."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from dashboards.access.cut import cut_plan, cut_profiles, namespace_of, stage_namespaces
+from fleet.decisions import Refusal
+from fleet.documents import document
+from tests.dashboards.embedded import CLUSTER, make_views
+
+VIEWS, _ = make_views()
+PROFILES = VIEWS.fleet.profiles(CLUSTER)
+PLAN = VIEWS.plans.plans(CLUSTER)[0].plan
+OWN = frozenset({"team-3", "team-12"})
+STRANGERS = {
+    profile.workload.split("/", 2)[2] for profile in PROFILES.workloads if profile.namespace not in OWN
+} | {pod for profile in PROFILES.workloads if profile.namespace not in OWN for pod in profile.pods}  # fmt: skip
+
+
+@pytest.mark.parametrize("cut", [cut_profiles(PROFILES, OWN), cut_plan(PLAN, OWN)], ids=["profiles", "plan"])
+def test_nothing_of_others_is_left(cut: object) -> None:
+    words = set(re.findall(r"[\w.-]+", json.dumps(document(cut), default=str)))
+    assert not words & STRANGERS
+
+
+def test_everything_of_their_own_is_left() -> None:
+    cut = cut_profiles(PROFILES, OWN)
+    assert cut.workloads == tuple(entry for entry in PROFILES.workloads if entry.namespace in OWN)
+    held = {card for profile in cut.workloads for card in profile.cards}
+    assert held <= {card.card for card in cut.cards}
+
+
+def test_totals_of_a_cut_plan_are_those_of_what_is_shown() -> None:
+    cut = cut_plan(PLAN, OWN)
+    assert cut.recommendations
+    assert cut.totals.cards_freed == sum(item.cards_freed for item in cut.recommendations) < PLAN.totals.cards_freed
+    assert sum(stage.cards_freed for stage in cut.stages) == cut.totals.cards_freed
+    assert {name for stage in cut.stages for name in stage.recommendations} == {i.id for i in cut.recommendations}
+    assert not cut.frontier
+    assert not cut.withheld
+    assert not cut.settings
+
+
+def test_stage_touches_those_who_come_to_share_a_card_too() -> None:
+    (first,) = [stage for stage in PLAN.stages if stage.stage == 1]
+    changed = {
+        namespace_of(workload)
+        for item in PLAN.recommendations
+        if item.id in first.recommendations
+        for workload in item.workloads
+    }
+    assert changed <= stage_namespaces(PLAN, (1,))
+    neighbours = {
+        part.namespace
+        for card in PLAN.placement
+        if {part.workload for part in card.slices}
+        & {w for item in PLAN.recommendations if item.id in first.recommendations for w in item.workloads}
+        for part in card.slices
+    }
+    assert stage_namespaces(PLAN, (1,)) == changed | neighbours
+
+
+def test_reason_names_no_neighbour_of_another_namespace() -> None:
+    mine = next(profile.workload for profile in PROFILES.workloads if profile.namespace in OWN)
+    words = "it shares a card with ads/Deployment/secret-launch, which stays as it is; so does {}"
+    told = Refusal(workload=mine, reason="neighbour_stays", detail=words.format(mine))
+    advice = next(item for item in PLAN.recommendations if {namespace_of(name) for name in item.workloads} <= OWN)
+    moved = replace(advice, reason="beside ads/Deployment/secret-launch.", change_of_mind="ads/Job/secret-launch")
+    plan = replace(
+        PLAN,
+        refused=(told,),
+        recommendations=tuple(moved if item.id == advice.id else item for item in PLAN.recommendations),
+    )
+    cut = cut_plan(plan, OWN)
+    assert "secret-launch" not in json.dumps(document(cut), default=str)
+    assert cut.refused[0].detail == (
+        f"it shares a card with a workload of another namespace, which stays as it is; so does {mine}"
+    )
+
+
+def test_title_of_a_stage_that_others_share_counts_nothing_of_theirs() -> None:
+    counted = replace(PLAN, stages=tuple(replace(stage, title="Cut 5 cards, 12 pods wait") for stage in PLAN.stages))
+    whole = {stage.stage: set(stage.recommendations) for stage in PLAN.stages}
+    cut = cut_plan(counted, OWN)
+    parts = [stage for stage in cut.stages if set(stage.recommendations) < whole[stage.stage]]
+    assert parts
+    assert all("5" not in stage.title and "12" not in stage.title for stage in parts)
