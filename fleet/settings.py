@@ -26,11 +26,14 @@ from pydantic.fields import FieldInfo
 
 from fleet.decisions import RiskLevel
 from fleet.errors import Misconfigured
-from fleet.setting_kinds import Bytes, Count, Price, Ratio, Seconds, Section
+from fleet.setting_kinds import Bytes, Count, Ratio, Seconds, Section
 from fleet.settings_agent import AgentSettings
 from fleet.settings_backends import BackendsSettings
+from fleet.settings_dashboard import DashboardSettings
 from fleet.settings_exporter import ExporterSettings
 from fleet.settings_guard import GuardSettings
+from fleet.settings_money import EnergySettings, PricesSettings
+from fleet.settings_notify import NotifySettings
 from fleet.settings_pipeline import (
     BusSettings,
     FlinkSettings,
@@ -41,6 +44,8 @@ from fleet.settings_pipeline import (
     WarehouseSettings,
 )
 from fleet.settings_probe import ProbeSettings
+from fleet.settings_relief import ReliefSettings
+from fleet.settings_scan import ScanSettings
 from fleet.settings_tide import TideSettings
 from fleet.units import MIB
 
@@ -129,6 +134,17 @@ class PlanSettings(Section):
     """Share of the cards in use after the plan that are kept spare for moves at run time, and not counted as freed."""
 
 
+class PackingChoice(StrEnum):
+    """How it is searched who shares a card with whom."""
+
+    AUTO = "auto"
+    """Greedily, and where a card model has few enough pods also exactly; what frees more cards is taken."""
+    GREEDY = "greedy"
+    """Greedily alone: linear in the pods."""
+    EXACT = "exact"
+    """As `auto`, however many pods there are: the work grows steeply with those of one card model."""
+
+
 class RecommenderSettings(Section):
     """The rules and the packer."""
 
@@ -138,21 +154,12 @@ class RecommenderSettings(Section):
     """Namespaces that no recommendation touches."""
     reclaim_confidence_min: Ratio = 0.8
     """How often services like an idle one must have stayed idle, as far as was seen, before it is stopped."""
+    packing: PackingChoice = PackingChoice.AUTO
+    """How it is searched who shares a card with whom."""
+    packing_exact_pods_max: Count = 120
+    """Most pods of one card model that `auto` packs exactly."""
     measured_pairs: Path | None = None
     """CSV of pairs measured on one card (victim, aggressor, speed_ratio …); who suffers there is kept apart."""
-
-
-class PricesSettings(Section):
-    """What a card hour costs, where the catalogue's list price is not what you pay."""
-
-    currency: str = Field(default="USD", pattern=r"^[A-Z]{3}$")
-    """ISO 4217 code of every price and sum; nothing is converted."""
-    overrides: Mapping[str, Price] = {}
-    """Amortised price per card hour by card model (name as NVML prints it, or an alias), in `prices.currency`."""
-    marginal_overrides: Mapping[str, Price] = {}
-    """What a card hour saves in cash when the card is idle (on-premises: power alone), by card model."""
-    power_per_kwh: Price | None = None
-    """Price of a kilowatt hour; with watts and `energy.pue` it gives models without a marginal price one."""
 
 
 class ClusterChoice(StrEnum):
@@ -182,7 +189,7 @@ class EnforcerSettings(Section):
     parallel_requests_max: int = Field(default=4, ge=1, le=64)
     """Most requests to the API server that are under way at once."""
     poll_seconds: Annotated[float, Field(ge=0.1, le=300.0)] = 10.0
-    """Pause between two looks at pods that are changing."""
+    """Pause between two looks at pods that are changing; a second at most where the API server lets them be watched."""
     backend: str = Field(default="hami", min_length=1, max_length=63)
     """Which GPU-sharing backend renders changes, by its name in the capability table."""
     canary_workloads: Count = 1
@@ -225,24 +232,6 @@ class ReportSettings(Section):
     """How many workloads the top list names."""
 
 
-class DashboardSettings(Section):
-    """The web app."""
-
-    host: str = Field(default="127.0.0.1", min_length=1)
-    """Address to listen on; anything but loopback shows the app to others, who can then apply plans."""
-    port: int = Field(default=8050, ge=0, le=65535)
-    """Port to listen on; 0 lets the system choose."""
-
-
-class EnergySettings(Section):
-    """What a kilowatt hour means to the climate and to the data centre."""
-
-    grid_kg_co2_per_kwh: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
-    """Carbon intensity of your electricity; none leaves CO2 out of the report."""
-    pue: float = Field(default=1.0, ge=1.0, le=5.0)
-    """Power usage effectiveness: what the data centre draws per watt of the cards."""
-
-
 class Settings(Section):
     """The whole tree; sections in the order of the data flow."""
 
@@ -255,6 +244,7 @@ class Settings(Section):
     warehouse: WarehouseSettings = WarehouseSettings()
     hive: HiveSettings = HiveSettings()
     flink: FlinkSettings = FlinkSettings()
+    scan: ScanSettings = ScanSettings()
     analyzer: AnalyzerSettings = AnalyzerSettings()
     risk: RiskSettings = RiskSettings()
     plan: PlanSettings = PlanSettings()
@@ -265,9 +255,11 @@ class Settings(Section):
     guard: GuardSettings = GuardSettings()
     tide: TideSettings = TideSettings()
     agent: AgentSettings = AgentSettings()
+    relief: ReliefSettings = ReliefSettings()
     probe: ProbeSettings = ProbeSettings()
     low_priority: LowPrioritySettings = LowPrioritySettings()
     report: ReportSettings = ReportSettings()
+    notify: NotifySettings = NotifySettings()
     dashboard: DashboardSettings = DashboardSettings()
     energy: EnergySettings = EnergySettings()
 

@@ -22,10 +22,12 @@ from fleet.errors import EXIT_BUG, GputideError, Misconfigured
 from fleet.logs import LogFormat, set_up_logs
 from fleet.settings import load_settings
 from fleet.units import parse_time
+from gputide.price_shelf import PRICED_VERBS, with_price_book
 from gputide.session import Session, default_data_path
 
 VERBS = (
     "demo",
+    "scan",
     "export",
     "receive",
     "rollup",
@@ -41,12 +43,17 @@ VERBS = (
     "undo",
     "verify",
     "tide",
+    "relief",
     "admission",
     "agent",
     "probe",
     "report",
+    "notify",
+    "grafana",
     "dashboard",
+    "access",
     "doctor",
+    "cost",
     "prices",
     "engines",
 )
@@ -96,8 +103,11 @@ def _program(
 ) -> None:
     set_up_logs(level=log_level, log_format=log_format)
     settings = load_settings(config, dict(_assignments(setting or [])), os.environ)
+    data_path = data_dir if data_dir is not None else default_data_path()
+    if context.invoked_subcommand in PRICED_VERBS:
+        settings = with_price_book(settings, data_path)
     context.obj = Session(
-        data_path=data_dir if data_dir is not None else default_data_path(),
+        data_path=data_path,
         settings=settings,
         now_override=parse_time(now) if now is not None else None,
         is_quiet=quiet,

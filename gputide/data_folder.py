@@ -76,6 +76,11 @@ class DataFolder:
         return self.path / "weeks"
 
     @property
+    def notices(self) -> Path:
+        """What was told to whom, and when."""
+        return self.path / "notices"
+
+    @property
     def agent(self) -> Path:
         """What the node agent keeps: who sleeps, the last orders, its acts."""
         return self.path / "agent"
@@ -84,6 +89,16 @@ class DataFolder:
     def tide(self) -> Path:
         """The hash-chained ledger of the tide's nights."""
         return self.path / "tide.jsonl"
+
+    @property
+    def relief(self) -> Path:
+        """The hash-chained ledger of relief: who was paused and moved, and how long that took."""
+        return self.path / "relief.jsonl"
+
+    @property
+    def scan_key(self) -> Path:
+        """The key by which names are hashed in traces that are handed on."""
+        return self.path / "scan-names.key"
 
     @property
     def probes(self) -> Path:

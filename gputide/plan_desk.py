@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from dashboards.queries import ObjectDiff, PlanEntry
-from enforcer.preview import preview
+from enforcer.preview import StagePreview, preview
 from enforcer.record.journal import StageState
 from enforcer.safety.freeze import frozen_by
 from enforcer.safety.guard import Guard
@@ -63,19 +63,7 @@ class StoredPlanDesk:
             moment = moment_of_change(cluster, self._now())
             runs = journal(self._folder).runs(plan.plan_id)
             found = preview(plan, cluster, backend(self._settings, moment), stages or None, runs)
-        return tuple(
-            ObjectDiff(
-                kind=item.kind,
-                namespace=item.namespace,
-                name=item.name,
-                recommendation=item.recommendation,
-                old_yaml=item.before,
-                new_yaml=item.after,
-                refusal=stage.refusal,
-            )
-            for stage in found
-            for item in stage.objects
-        )
+        return tuple(diff for stage in found for diff in _stage_diffs(stage))
 
     def _entry(self, plan: Plan) -> PlanEntry:
         store = plan_store(self._folder)
@@ -110,3 +98,41 @@ class StoredPlanDesk:
         except Refused as exc:
             return str(exc)
         return None
+
+
+def _stage_diffs(stage: StagePreview) -> list[ObjectDiff]:
+    """Objects of a stage, then what becomes of nodes and cards, which belong to no namespace."""
+    found = [
+        ObjectDiff(
+            kind=item.kind,
+            namespace=item.namespace,
+            name=item.name,
+            recommendation=item.recommendation,
+            old_yaml=item.before,
+            new_yaml=item.after,
+            refusal=stage.refusal,
+        )
+        for item in (*stage.made, *stage.objects)
+    ]
+    nodes: dict[str, tuple[list[str], list[str]]] = {}
+    for node in stage.nodes:
+        before, after = nodes.setdefault(node.node, ([], []))
+        if node.cards_before is not None:
+            before.append(f"cards held: {node.cards_before}")
+            after.append(f"cards held: {node.cards_after}")
+        after += node.steps
+    for card in stage.cards:
+        before, after = nodes.setdefault(card.node, ([], []))
+        before.append(f"{card.card}: {', '.join(card.before) or 'free'}")
+        after.append(f"{card.card}: {', '.join(card.after) or 'free'}")
+    return found + [
+        ObjectDiff(
+            kind="Cards of node",
+            namespace="",
+            name=name,
+            recommendation="",
+            old_yaml="\n".join(before),
+            new_yaml="\n".join(after),
+        )
+        for name, (before, after) in sorted(nodes.items())
+    ]

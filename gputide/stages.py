@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from enforcer.preview import StagePreview, preview
+from enforcer.preview import StagePreview, place_lines, preview
 from fleet.decisions import Plan
 from fleet.documents import document
 from fleet.errors import Misconfigured
@@ -19,6 +19,8 @@ from gputide.wiring_cluster import moment_of_change, open_cluster, rehearsal
 
 DIFF_LINES_MAX = 400
 """Lines of diff on a terminal; `--format json` holds all."""
+PLACE_LINES_MAX = 100
+"""Lines on nodes and cards, likewise."""
 
 
 def chosen_stages(plan: Plan, stages: Sequence[int] | None) -> tuple[int, ...]:
@@ -71,6 +73,7 @@ def preview_of(folder: DataFolder, settings: Settings, now: datetime, plan: Plan
         ),
         footnotes=(
             *_diff_lines(found),
+            *_shortened([line for stage in found for line in place_lines(stage)], PLACE_LINES_MAX),
             *(f"note: stage {stage.stage}: {warning}" for stage in found for warning in stage.warnings[:5]),
             "nothing was changed",
         ),
@@ -78,7 +81,11 @@ def preview_of(folder: DataFolder, settings: Settings, now: datetime, plan: Plan
 
 
 def _diff_lines(found: Sequence[StagePreview]) -> list[str]:
-    lines = [line for stage in found for item in stage.objects for line in item.text.splitlines()]
-    if len(lines) > DIFF_LINES_MAX:
-        return [*lines[:DIFF_LINES_MAX], f"… {len(lines) - DIFF_LINES_MAX:,} more lines: --format json, or one --stage"]
+    diffs = (item for stage in found for item in (*stage.made, *stage.objects))
+    return _shortened([line for item in diffs for line in item.text.splitlines()], DIFF_LINES_MAX)
+
+
+def _shortened(lines: list[str], lines_max: int) -> list[str]:
+    if len(lines) > lines_max:
+        return [*lines[:lines_max], f"… {len(lines) - lines_max:,} more lines: --format json, or one --stage"]
     return lines

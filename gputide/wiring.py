@@ -70,14 +70,20 @@ def cluster_name(folder: DataFolder, settings: Settings) -> str:
     return known[0]
 
 
-def load_history(folder: DataFolder, settings: Settings, now: datetime) -> History:
-    """The newest four weeks of the cluster's history.
+def load_history(folder: DataFolder, settings: Settings, now: datetime, *, cluster: str | None = None) -> History:
+    """The newest four weeks of a cluster's history.
+
+    Args:
+        folder: data folder.
+        settings: all settings.
+        now: end of the history, UTC.
+        cluster: whose; None for the one that the settings mean.
 
     Raises:
         NotEnoughData: there is none.
     """
     return warehouse(folder, settings).history(
-        cluster_name(folder, settings),
+        cluster if cluster is not None else cluster_name(folder, settings),
         since=now - timedelta(days=HISTORY_DAYS),
         until=now,
         time_zone=settings.cluster.time_zone,

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange, Lease
 from enforcer.record.journal import ObjectIntent
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.settings import ClusterChoice, Settings
 from gputide.data_folder import DataFolder
+
+if TYPE_CHECKING:
+    from enforcer.kubernetes.cluster import KubernetesCluster
 
 
 class LiveCluster(ClusterReader, ClusterWriter, Lease, Protocol):
@@ -52,7 +55,7 @@ def open_cluster(folder: DataFolder, settings: Settings) -> Iterator[LiveCluster
 
 
 @contextmanager
-def open_kubernetes(settings: Settings) -> Iterator[LiveCluster]:
+def open_kubernetes(settings: Settings) -> Iterator[KubernetesCluster]:
     """The real cluster of the settings, whichever the enforcer changes.
 
     Raises:
@@ -114,7 +117,7 @@ def _opened(folder: DataFolder, settings: Settings) -> LiveCluster:
     return _kubernetes(settings)
 
 
-def _kubernetes(settings: Settings) -> LiveCluster:
+def _kubernetes(settings: Settings) -> KubernetesCluster:
     from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 
     enforcer = settings.enforcer
