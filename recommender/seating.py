@@ -9,15 +9,18 @@ node that it runs on, and selects nodes like those on which its workload ran. Ca
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fleet.inventory import CardId, Grant, Inventory, WorkloadId
+from fleet.inventory import KEPT_APART_LABEL, CardId, Grant, Inventory, WorkloadId
 from fleet.workload_kinds import JOB_KINDS
 
 DESCRIBED_PREFIXES = ("kubernetes.io/hostname", "nvidia.com/", "feature.node.kubernetes.io/")
 """Labels that describe one machine and its cards. Nobody is taken to select by them: cards are matched by their model,
 and a pod that does ask for one machine is kept back by the scheduler alone."""
+
+HOSTNAME_LABEL = "kubernetes.io/hostname"
+"""Every node has one of its own, whether the inventory tells its labels or not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +79,8 @@ class NodeRoom:
     """CPU and host memory that nodes have left, and whom they keep off; nothing is known of most.
 
     A pod may come to a node whose labels all have values that nodes of its workload have or had: a node pool or a zone
-    in which none of its replicas ever ran may be one that it does not select, or that its volume does not reach.
+    in which none of its replicas ever ran may be one that it does not select, or that its volume does not reach. Where
+    a workload keeps its pods apart (`fleet.inventory.KEPT_APART_LABEL`), no second one comes to a node, or to a zone.
     """
 
     def __init__(self, inventory: Inventory, grants: Sequence[Grant]) -> None:
@@ -89,8 +93,27 @@ class NodeRoom:
         self._ran_on: dict[WorkloadId, set[str]] = defaultdict(set)
         for grant in (*inventory.grants, *grants):
             self._ran_on[grant.workload_id].add(grant.node)
+        self._values = {node.node: dict(node.labels) for node in inventory.nodes}
+        self._there: dict[tuple[WorkloadId, str], frozenset[str]] = {}
         for grant in {(grant.pod_id, grant.container): grant for grant in grants}.values():
             self._take(grant)
+        self._come((grant.node, grant) for grant in grants)
+
+    def _come(self, pods: Iterable[tuple[str, Grant]]) -> None:
+        """Notes who is where of those who keep apart."""
+        for node, grant in pods:
+            domain = self._domain(grant, node)
+            if domain is not None:
+                self._there[domain] = self._there.get(domain, frozenset()) | {grant.pod_id}
+
+    def _domain(self, grant: Grant, node: str) -> tuple[WorkloadId, str] | None:
+        """Where at most one pod of a workload may run: its node, or the nodes that share a label's value with it."""
+        key = dict(grant.labels).get(KEPT_APART_LABEL)
+        if key is None:
+            return None
+        # A node without the label is in no domain, and takes as many as come.
+        value = node if key == HOSTNAME_LABEL else self._values.get(node, {}).get(key)
+        return None if value is None else (grant.workload_id, value)
 
     def _take(self, grant: Grant) -> None:
         if grant.node in self._cpu:
@@ -103,12 +126,13 @@ class NodeRoom:
         other = NodeRoom.__new__(NodeRoom)
         other._taints, other._labels, other._keys = self._taints, self._labels, self._keys
         other._selected, other._ran_on = self._selected, self._ran_on
+        other._values = self._values
         other.book(self)
         return other
 
     def book(self, other: NodeRoom) -> None:
         """Takes over what another has left."""
-        self._cpu, self._memory = dict(other._cpu), dict(other._memory)
+        self._cpu, self._memory, self._there = dict(other._cpu), dict(other._memory), dict(other._there)
 
     def admit(self, node: str, arriving: Sequence[Grant]) -> bool:
         """Takes the room that arriving pods need; False, and nothing taken, where it is not there.
@@ -120,6 +144,8 @@ class NodeRoom:
             return False
         if not all(self._selects(grant, node) for grant in arriving):
             return False
+        if not self._is_alone(node, arriving):
+            return False
         cores = sum(grant.cpu_request_cores or 0.0 for grant in arriving)
         memory = sum(grant.memory_request_bytes or 0 for grant in arriving)
         if cores > 0 and cores > self._cpu.get(node, cores):
@@ -130,7 +156,17 @@ class NodeRoom:
             self._cpu[node] -= cores
         if node in self._memory:
             self._memory[node] -= memory
+        self._come((node, grant) for grant in arriving)
         return True
+
+    def _is_alone(self, node: str, arriving: Sequence[Grant]) -> bool:
+        """Whether none of those who arrive meets a pod that its workload keeps apart from it, there or on the way."""
+        met: dict[tuple[WorkloadId, str], set[str]] = defaultdict(set)
+        for grant in arriving:
+            domain = self._domain(grant, node)
+            if domain is not None:
+                met[domain].add(grant.pod_id)
+        return all(len(self._there.get(domain, frozenset()) | pods) == 1 for domain, pods in met.items())
 
     def _selects(self, grant: Grant, node: str) -> bool:
         """Whether nodes of its workload had every label that this one has; an unknown node is one without labels."""

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
+from exporter.allocation.apart import kept_apart
 from exporter.allocation.manifest import (
     Shared,
     counts_devices,
@@ -33,7 +34,7 @@ from exporter.allocation.waiting import waiting_reason
 from fleet.errors import Corrupt
 from fleet.grammar_kai import FRACTION_ANNOTATION, FRAMEBUFFER_ANNOTATION, RESERVATION_NAMESPACES
 from fleet.grammar_mgpu import RECLAIMED_CORES_RESOURCE
-from fleet.inventory import Priority
+from fleet.inventory import KEPT_APART_LABEL, Priority
 
 _OVER = ("Succeeded", "Failed")
 _QUEUE_LABELS = ("kueue.x-k8s.io/queue-name", "kai.scheduler/queue")
@@ -97,7 +98,7 @@ def pod_record(
         bound_at=None if node is None else (changed_at or epoch_seconds(state.get("startTime")) or created_at),
         owner=_controller(metadata),
         containers=containers,
-        labels=shared.labels(labels_of(labels, annotations)),
+        labels=shared.labels(_told_labels(spec, namespace, labels, annotations)),
         shares=tuple(share for share in granted.shares if share.container not in idle),
         groups=granted.groups,
         claims=_claims(spec, state),
@@ -241,6 +242,17 @@ def _claims(spec: Mapping[str, object], status: Mapping[str, object]) -> tuple[t
         if claim:
             found[name] = claim
     return tuple(sorted(found.items()))
+
+
+def _told_labels(
+    spec: Mapping[str, object], namespace: str, labels: Mapping[str, str], annotations: Mapping[str, str]
+) -> tuple[tuple[str, str], ...]:
+    """The pod's labels, with what its specification says of its own kind before what somebody wrote of that."""
+    apart = kept_apart(spec, namespace, labels)
+    if apart is None:
+        return labels_of(labels, annotations)
+    others = {key: value for key, value in labels.items() if key != KEPT_APART_LABEL}
+    return labels_of(others, {**annotations, KEPT_APART_LABEL: apart})
 
 
 def _queue(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str | None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fleet.inventory import Node
+from fleet.inventory import KEPT_APART_LABEL, Grant, Node
 from fleet.units import GIB
 from fleet.usage import History
-from recommender.seating import NodeRoom
+from recommender.seating import NodeRoom, seat_bins
 from tests.recommender.builders import Service, cluster, plan_of
 
 PAIR = (Service(name="left", level=0.1), Service(name="fill", replicas=3, level=0.9, used_gib=20.0),
@@ -94,3 +94,64 @@ def test_what_is_tried_is_not_booked() -> None:
     assert tried.admit("other", history.inventory.grants)
     assert not tried.admit("other", history.inventory.grants)
     assert room.admit("other", history.inventory.grants)
+
+
+def kept_apart(key: str, **changes: Mapping[str, Any]) -> NodeRoom:
+    """Two replicas that keep apart, on the first two of three nodes of four cards."""
+    web = Service(name="web", replicas=2, labels=((KEPT_APART_LABEL, key),))
+    history = with_nodes(cluster(web, *THREE_NODES), **changes)
+    at = {"web-0": "node-0", "web-1": "node-1"}
+    grants = tuple(replace(grant, node=at.get(grant.pod, grant.node)) for grant in history.inventory.grants)
+    return NodeRoom(replace(history.inventory, grants=grants), grants)
+
+
+def replica(number: int) -> Grant:
+    return replace(
+        cluster(
+            Service(name="web", replicas=3, labels=((KEPT_APART_LABEL, "kubernetes.io/hostname"),))
+        ).inventory.grants[number],
+        cpu_request_cores=None,
+    )
+
+
+def test_replicas_that_keep_apart_do_not_meet_on_a_node() -> None:
+    room = kept_apart("kubernetes.io/hostname")
+    assert not room.admit("node-1", [replica(0)])
+    assert room.copy().admit("node-2", [replica(0)])
+    assert not room.copy().admit("node-2", [replica(0), replica(1)])
+    assert room.admit("node-2", [replica(0)])
+    assert not room.admit("node-2", [replica(1)])
+    # Whoever leaves gives its place back with the next plan alone, and whoever comes back to its own meets nobody.
+    assert room.admit("node-1", [replica(1)])
+
+
+def test_replicas_that_keep_to_zones_of_their_own_do_not_meet_in_one() -> None:
+    def third(zone: str) -> NodeRoom:
+        zones = zip(("a", "b", zone), range(3), strict=True)
+        changes = {f"node_{number}": {"labels": (("zone", name),)} for name, number in zones}
+        return kept_apart("zone", **changes)
+
+    moved = replace(replica(0), labels=((KEPT_APART_LABEL, "zone"),))
+    assert third("a").admit("node-2", [moved])
+    assert not third("b").admit("node-2", [moved])
+
+
+def test_shared_cards_of_replicas_that_keep_apart_are_on_nodes_of_their_own() -> None:
+    def nodes(*labels: tuple[str, str]) -> list[str]:
+        services = (
+            Service(name="web", replicas=2, labels=labels),
+            Service(name="api", replicas=2),
+            Service(name="x", replicas=4),
+        )
+        inventory = cluster(*services).inventory
+        by_pod = {grant.pod: grant for grant in inventory.grants}
+        # The second replica alone is on the other node; filling nodes one by one would bring it to the first.
+        places = {"web-0": 0, "api-0": 1, "api-1": 2, "web-1": 4}
+        cards = inventory.cards
+        grants = [replace(by_pod[pod], card=cards[at].card, node=cards[at].node) for pod, at in places.items()]
+        seats = seat_bins([[0, 1], [3, 2]], grants, replace(inventory, grants=tuple(grants)), ())
+        assert seats is not None
+        return [seat.node for seat in seats if {0, 3} & set(seat.rows)]
+
+    assert nodes() == ["node-0", "node-0"]
+    assert nodes((KEPT_APART_LABEL, "kubernetes.io/hostname")) == ["node-0", "node-1"]
