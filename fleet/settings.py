@@ -202,6 +202,11 @@ class EnforcerSettings(Section):
     """Container restarts during the watch beyond which a change is taken back."""
     watch_violation_ratio_max: Ratio = 0.05
     """Violated share of the watch beyond which a change is taken back."""
+    watch_prometheus_url: str | None = Field(default=None, pattern=r"^https?://[^\s]+$")
+    """Prometheus that is asked, while a change is watched, for XID events, framebuffer and `watch_queries`."""
+    watch_queries: tuple[str, ...] = ()
+    """PromQL of latency objectives: whatever has a series while a change is watched speaks against it. A series is of
+    the pod in its labels `namespace` and `pod`; without `pod` of its namespace's watched pods, without both of all."""
     verify_days: Count = 7
     """Days after a change until what was saved and harmed is held against the promise."""
     freeze_config_map: str = Field(default="gputide-freeze", min_length=1, max_length=253)

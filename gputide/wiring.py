@@ -14,15 +14,17 @@ from datetime import datetime, timedelta
 
 from analyzer.parts import history_part, inventory_parts
 from analyzer.profile import profile_parts
+from enforcer.instant_query_prometheus import PrometheusQuery
 from enforcer.record.fingerprint import fingerprint_of
 from enforcer.record.journal import Journal
 from enforcer.record.ledger import Ledger
 from enforcer.record.plan_store import PlanStore
 from enforcer.rollout.carry import CarryPolicy
+from enforcer.rollout.measured_signals import MeasuredSignals
 from enforcer.rollout.progress import Progress
 from enforcer.rollout.stages import Rollout
 from enforcer.rollout.tools import RolloutPolicy, Tools
-from enforcer.rollout.watch import ClusterSignals, WatchPolicy
+from enforcer.rollout.watch import ClusterSignals, Signals, WatchPolicy
 from enforcer.safety.guard import Guard
 from enforcer.safety.harm_budget import HarmBudgets
 from enforcer.snapshot import take_snapshot
@@ -222,7 +224,7 @@ def open_enforcer(
             pause=cluster.pause,
             journal=journal(folder),
             guard=Guard(guard_policy(settings, folder)),
-            signals=ClusterSignals(cluster),
+            signals=_signals(cluster, settings),
             policy=RolloutPolicy(
                 canary_workloads=settings.enforcer.canary_workloads,
                 watch_seconds=float(settings.enforcer.watch_seconds),
@@ -242,6 +244,19 @@ def open_enforcer(
         )
         rollout = Rollout(tools, backend(settings, moment_of_change(cluster, now)))
         yield Enforcer(cluster=cluster, tools=tools, rollout=rollout)
+
+
+def _signals(cluster: LiveCluster, settings: Settings) -> Signals:
+    """Who says how pods are that were just changed."""
+    own, watch = ClusterSignals(cluster), settings.enforcer
+    if watch.watch_prometheus_url is None:
+        if watch.watch_queries:
+            raise Misconfigured(
+                "cannot ask enforcer.watch_queries: enforcer.watch_prometheus_url=none; name your Prometheus"
+            )
+        return own
+    metrics = PrometheusQuery(watch.watch_prometheus_url, setting="enforcer.watch_prometheus_url")
+    return MeasuredSignals(own, metrics, watch.watch_queries)
 
 
 def lease_holder(folder: DataFolder) -> str:

@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from enforcer.instant_query_prometheus import PrometheusQuery
 from enforcer.record.ledger import Ledger
 from enforcer.relief.book import ReliefBook
 from enforcer.relief.demand_feed import DemandFeed, NoObjectives, Objectives
 from enforcer.relief.feed_agents import AgentFeed
 from enforcer.relief.moving import Patience
-from enforcer.relief.objectives_prometheus import PrometheusObjectives
+from enforcer.relief.objectives_queried import QueriedObjectives
 from enforcer.relief.overload import OverloadRules
 from enforcer.relief.runner import ReliefRunner
 from enforcer.relief.squeeze import OrdersWriter
@@ -134,6 +135,8 @@ def _objectives(settings: Settings) -> Objectives:
         return NoObjectives()
     if relief.prometheus_url is None:
         raise Misconfigured("cannot ask relief.slo_queries: relief.prometheus_url=none; name your Prometheus")
-    return PrometheusObjectives(
-        relief.prometheus_url, relief.slo_queries, interval_seconds=float(relief.slo_seconds)
-    )  # fmt: skip
+    return QueriedObjectives(
+        PrometheusQuery(relief.prometheus_url, setting="relief.prometheus_url"),
+        relief.slo_queries,
+        interval_seconds=float(relief.slo_seconds),
+    )

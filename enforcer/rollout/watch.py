@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from enforcer.cluster import ClusterReader, FollowingReader
+from enforcer.manifest import Manifest
 from enforcer.seat import seat_of_pod
 
 _LISTED_FROM = 10
@@ -29,6 +30,9 @@ class PodHealth:
         is_oom_killed: a container's last end was for want of memory.
         framebuffer_used_ratio: used / granted, 0-1; None where nothing measures it.
         violation_ratio: violated share of the watch, 0-1; None where nothing measures it.
+        is_preempted: the scheduler made it give way to another.
+        cards: cards that it holds, as far as its annotations say so.
+        objections: what else is measured that speaks against it, one sentence each.
     """
 
     pod_id: str
@@ -37,6 +41,9 @@ class PodHealth:
     is_oom_killed: bool
     framebuffer_used_ratio: float | None = None
     violation_ratio: float | None = None
+    is_preempted: bool = False
+    cards: tuple[str, ...] = ()
+    objections: tuple[str, ...] = ()
 
 
 class Signals(Protocol):
@@ -99,9 +106,19 @@ class ClusterSignals:
                         is_ready=seat.is_ready,
                         restarts=seat.restarts,
                         is_oom_killed=seat.is_oom_killed,
+                        is_preempted=_is_preempted(manifest),
+                        cards=tuple(dict.fromkeys(part.card for part in seat.slices if part.card)),
                     )
                 )
         return tuple(found)
+
+
+def _is_preempted(pod: Manifest) -> bool:
+    """Whether the scheduler took the pod's place for another (kubernetes/api:core/v1/types.go, DisruptionTarget)."""
+    told = pod.get("status", {}).get("conditions") or ()
+    return any(
+        entry.get("type") == "DisruptionTarget" and entry.get("reason") == "PreemptionByScheduler" for entry in told
+    )
 
 
 def complaints(health: Sequence[PodHealth], pods: Sequence[str], policy: WatchPolicy) -> tuple[str, ...]:
@@ -118,7 +135,10 @@ def complaints(health: Sequence[PodHealth], pods: Sequence[str], policy: WatchPo
     known = {entry.pod_id: entry for entry in health}
     found = [f"{pod} is gone" for pod in pods if pod not in known]
     for entry in health:
-        if entry.is_oom_killed:
+        found += [f"{entry.pod_id}: {objection}" for objection in entry.objections]
+        if entry.is_preempted:
+            found.append(f"{entry.pod_id} was pre-empted by the scheduler")
+        elif entry.is_oom_killed:
             found.append(f"{entry.pod_id} was killed for want of memory")
         elif entry.restarts > policy.restarts_max:
             found.append(

@@ -13,8 +13,9 @@ import pytest
 
 from enforcer.agent.node_view_text import ToldView, parse_view, view_text
 from enforcer.agent.view_server import ViewServer
+from enforcer.instant_query_prometheus import PrometheusQuery
 from enforcer.relief.feed_agents import AgentFeed
-from enforcer.relief.objectives_prometheus import PrometheusObjectives
+from enforcer.relief.objectives_queried import QueriedObjectives
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.inventory import Priority
 from tests.enforcer.agent.nodes import slice_of, view_of
@@ -135,9 +136,10 @@ class Prometheus:
         return f"http://127.0.0.1:{self.server.server_address[1]}/"
 
 
-def asked(status: int, body: object) -> tuple[Prometheus, PrometheusObjectives]:
+def asked(status: int, body: object) -> tuple[Prometheus, QueriedObjectives]:
     server = Prometheus(status, json.dumps(body).encode())
-    return server, PrometheusObjectives(server.url, ["p99 > 2"], interval_seconds=60.0)
+    metrics = PrometheusQuery(server.url, setting="relief.prometheus_url")
+    return server, QueriedObjectives(metrics, ["p99 > 2"], interval_seconds=60.0)
 
 
 def vector(*labels: dict[str, str]) -> dict[str, object]:

@@ -1,0 +1,144 @@
+"""Metrics of a change: a broken objective, a sick card or a full grant takes it back; no answer keeps it open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enforcer.instant_query import Sample
+from enforcer.record.journal import StageState
+from enforcer.rollout.measured_signals import FRAMEBUFFER_QUERY, XID_QUERY, MeasuredSignals
+from enforcer.rollout.watch import ClusterSignals, PodHealth, WatchPolicy, complaints
+from fleet.errors import Unavailable
+from tests.enforcer.builders import a_cluster, a_rollout, card_id, some_tools, standard_plan
+
+SLO = "histogram_quantile(0.99, rate(latency_bucket[1m])) > 0.5"
+PODS = ("team/a-0", "team/a-1", "ads/x-0")
+
+
+class Metrics:
+    """Answers from memory."""
+
+    def __init__(self, answers: Mapping[str, Sequence[tuple[Mapping[str, str], float]]] | None = None) -> None:
+        self.answers = dict(answers or {})
+        self.is_away = False
+
+    def vector(self, query: str) -> tuple[Sample, ...]:
+        if self.is_away:
+            raise Unavailable("cannot ask")
+        return tuple(Sample(labels=labels, value=value) for labels, value in self.answers.get(query, ()))
+
+
+class Cluster:
+    """Pods that are well."""
+
+    def health(self, pods: Sequence[str]) -> tuple[PodHealth, ...]:
+        return tuple(
+            PodHealth(pod_id=pod, is_ready=True, restarts=0, is_oom_killed=False, cards=(f"GPU-{number}",))
+            for number, pod in enumerate(pods)
+        )
+
+
+def said(answers: Mapping[str, Sequence[tuple[Mapping[str, str], float]]]) -> dict[str, list[str]]:
+    health = MeasuredSignals(Cluster(), Metrics(answers), (SLO,)).health(PODS)
+    found = complaints(health, PODS, WatchPolicy())
+    return {pod: [entry for entry in found if entry.startswith(pod)] for pod in PODS}
+
+
+@pytest.mark.parametrize(
+    ("labels", "pods"),
+    [
+        ({"namespace": "team", "pod": "a-1"}, {"team/a-1"}),
+        ({"namespace": "team", "service": "web"}, {"team/a-0", "team/a-1"}),
+        ({"service": "web"}, set(PODS)),
+        ({"namespace": "other"}, set()),
+        ({"namespace": "ads", "pod": "a-1"}, set()),
+    ],
+)
+def test_broken_objective_speaks_of_those_whom_its_labels_name(labels: dict[str, str], pods: set[str]) -> None:
+    found = said({SLO: [(labels, 0.73)]})
+    assert {pod for pod, entries in found.items() if entries} == pods
+    assert all(f"(0.73): {SLO}" in entry for entries in found.values() for entry in entries)
+
+
+def test_card_with_an_xid_event_speaks_against_the_pod_on_it() -> None:
+    found = said({XID_QUERY: [({"card": "GPU-1"}, 1.0)]})
+    assert [bool(found[pod]) for pod in PODS] == [False, True, False]
+    assert "card GPU-1 had an XID event" in found["team/a-1"][0]
+
+
+def test_full_grant_speaks_against_its_pod() -> None:
+    full = [({"namespace": "team", "pod": "a-0"}, 0.999), ({"namespace": "ads", "pod": "x-0"}, 0.9)]
+    assert [bool(entries) for entries in said({FRAMEBUFFER_QUERY: full}).values()] == [True, False, False]
+
+
+def test_nothing_measured_is_no_complaint() -> None:
+    assert not any(said({}).values())
+
+
+def test_pod_that_the_scheduler_pre_empted_is_a_complaint(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path)
+    pod = next(entry for entry in cluster.list_objects("Pod", "team"))
+    reader = Preempting(cluster, pod["metadata"]["name"], "PreemptionByScheduler")
+    name = f"team/{pod['metadata']['name']}"
+    (entry,) = ClusterSignals(reader).health([name])
+    assert complaints([entry], [name], WatchPolicy()) == (f"{name} was pre-empted by the scheduler",)
+    evicted = Preempting(cluster, pod["metadata"]["name"], "EvictionByEvictionAPI")
+    (entry,) = ClusterSignals(evicted).health([name])
+    assert not entry.is_preempted
+
+
+class Preempting:
+    """A cluster in which one pod has a condition that says why it goes."""
+
+    def __init__(self, cluster: Any, name: str, reason: str) -> None:
+        self._cluster, self._name, self._reason = cluster, name, reason
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
+
+    def get(self, kind: str, namespace: str, name: str) -> Any:
+        found = self._cluster.get(kind, namespace, name)
+        if name == self._name and found is not None:
+            condition = {"type": "DisruptionTarget", "status": "True", "reason": self._reason}
+            found["status"]["conditions"] = [*found["status"].get("conditions", []), condition]
+        return found
+
+
+def test_canary_whose_objective_breaks_is_taken_back(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path)
+    metrics = Metrics({SLO: [({"namespace": "team"}, 0.9)]})
+    tools = some_tools(cluster, tmp_path, signals=MeasuredSignals(ClusterSignals(cluster), metrics, (SLO,)))
+    plan = standard_plan()
+    before = cluster.get("Deployment", "team", "a")
+    results = a_rollout(tools).apply(plan, (2,), by="ada", approved=(2,), fingerprint=None)
+    assert [result.state for result in results] == [StageState.RESTORED]
+    assert SLO in (results[0].reason or "")
+    after = cluster.get("Deployment", "team", "a")
+    assert before is not None
+    assert after is not None
+    assert after["spec"]["template"] == before["spec"]["template"]
+
+
+def test_xid_of_a_real_card_takes_the_stage_back(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path)
+    metrics = Metrics({XID_QUERY: [({"card": card_id(number)}, 1.0) for number in range(8)]})
+    tools = some_tools(cluster, tmp_path, signals=MeasuredSignals(ClusterSignals(cluster), metrics))
+    (result,) = a_rollout(tools).apply(standard_plan(), (2,), by="ada", approved=(2,), fingerprint=None)
+    assert result.state is StageState.RESTORED
+    assert "XID event" in (result.reason or "")
+
+
+def test_change_is_not_kept_while_nobody_can_be_asked(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path)
+    metrics = Metrics()
+    tools = some_tools(cluster, tmp_path, signals=MeasuredSignals(ClusterSignals(cluster), metrics, (SLO,)))
+    metrics.is_away = True
+    with pytest.raises(Unavailable):
+        a_rollout(tools).apply(standard_plan(), (2,), by="ada", approved=(2,), fingerprint=None)
+    metrics.is_away = False
+    (result,) = a_rollout(tools).apply(standard_plan(), (2,), by="ada", approved=(2,), fingerprint=None)
+    assert result.state is StageState.PROMOTED
