@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import queue
 import ssl
 import threading
@@ -162,6 +163,10 @@ class HamiDouble:
             if patch:
                 response |= {"patchType": "JSONPatch", "patch": base64.b64encode(json.dumps(patch).encode()).decode()}
         return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+
+    def look_again(self) -> None:
+        """Place the next pod by nodes as they stand now, not as they stood up to a second ago."""
+        self._nodes.forget()
 
     def _hold(self, request: Manifest) -> list[Manifest]:
         metadata = request["object"]["metadata"]
@@ -338,7 +343,11 @@ class NodeCache:
         self._api = api
         self._read: dict[str, tuple[tuple[str, str], list[CardBook]]] = {}
         self._known: list[CardBook] = []
-        self._known_at = 0.0
+        self._known_at = -math.inf
+
+    def forget(self) -> None:
+        """Look at the nodes with the next question; what HAMi itself remembers of them stays."""
+        self._known_at = -math.inf
 
     def cards(self) -> list[CardBook]:
         """Books of all cards, nothing granted on them; nodes are looked at once a second, by HAMi every fifteen."""

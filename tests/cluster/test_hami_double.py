@@ -147,17 +147,20 @@ def test_small_slices_share_a_node_and_never_exceed_a_card(api: Api, team: str, 
     assert held == {f"GPU-{node}-0": 20_000, f"GPU-{node}-1": 20_000}
 
 
-def test_cordon_acts_once_the_handshake_is_set_and_not_before(api: Api, team: str, node: str) -> None:
+def test_cordon_acts_once_the_handshake_is_set_and_not_before(api: Api, team: str, node: str, hami: HamiDouble) -> None:
     run(api, team, "first", node, gpu="1", gpumem="1000")
     until_ready(api, team, "first", 1)
     both = f"GPU-{node}-0,GPU-{node}-1"
     path = f"/api/v1/nodes/{node}"
     api.patch(path, {"metadata": {"annotations": {"hami.io/device-cordon": both}}})
+    hami.look_again()
     run(api, team, "second", node, gpu="1", gpumem="1000")
     until_ready(api, team, "second", 1)
     handshake = {"hami.io/node-handshake": "Reported_2026-01-01 00:00:00"}
     api.patch(path, {"metadata": {"annotations": handshake}})
+    hami.look_again()
     run(api, team, "third", node, gpu="1", gpumem="1000")
     until(lambda: "CardTypeMismatch" in unscheduled(api, team, "third"), "third is refused")
     api.patch(path, {"metadata": {"annotations": {"hami.io/device-cordon": None, **handshake}}})
+    hami.look_again()
     until_ready(api, team, "third", 1)
