@@ -20,7 +20,7 @@ import ssl
 import threading
 import time
 import urllib.error
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -183,7 +183,7 @@ class HamiDouble:
         if not any(limits.keys() & set(MANAGED) for limits in _limits(pod)):
             return {"NodeNames": names}
         with self._filtering:
-            cards = {card.card: card for card in self._nodes.cards() if card.node in names}
+            cards = {card.card: card for card in self._nodes.cards(names) if card.node in names}
             for other in self._api.ask("GET", _HOLDERS, accept=_METADATA)["items"]:
                 if other["metadata"]["uid"] != pod["metadata"]["uid"]:
                     book(cards, allocations_of(other))
@@ -344,16 +344,23 @@ class NodeCache:
         self._read: dict[str, tuple[tuple[str, str], list[CardBook]]] = {}
         self._known: list[CardBook] = []
         self._known_at = -math.inf
+        self._names: frozenset[str] = frozenset()
 
     def forget(self) -> None:
         """Look at the nodes with the next question; what HAMi itself remembers of them stays."""
         self._known_at = -math.inf
 
-    def cards(self) -> list[CardBook]:
-        """Books of all cards, nothing granted on them; nodes are looked at once a second, by HAMi every fifteen."""
-        if time.monotonic() - self._known_at > _NODES_SECONDS:
+    def cards(self, names: Collection[str]) -> list[CardBook]:
+        """Books of all cards, nothing granted on them; nodes are looked at once a second, by HAMi every fifteen.
+
+        Args:
+            names: nodes that are asked for; one of which no card is known is looked for at once: a pod that is refused
+                for it waits for the next change of the cluster, which may not come.
+        """
+        if time.monotonic() - self._known_at > _NODES_SECONDS or not self._names.issuperset(names):
             nodes = self._api.ask("GET", "/api/v1/nodes")["items"]
             self._known, self._known_at = [card for node in nodes for card in self._of_node(node)], time.monotonic()
+            self._names = frozenset(card.node for card in self._known)
         return [_copied(card) for card in self._known]
 
     def _of_node(self, node: Manifest) -> list[CardBook]:
