@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help demo test quick check fuzz bench bars clean
+.PHONY: help demo test quick check fuzz bench bars release audit docs clean
 
 # The first Python that is new enough; a name that exists but cannot run (a version manager's stub) is passed over.
 PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3 python; do \
@@ -16,6 +16,9 @@ FIND_PYTHON = test -n "$(PYTHON)" || { echo "cannot set up: no Python ≥ 3.11 a
 # Kernels are compiled by the set-up, so that no run waits for the compiler.
 COMPILE = echo "compiling kernels" && $(BIN)/python -m gputide.compile_kernels
 
+# Quiet, it would be silent about what makes it fail.
+SITE = told="$$(NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build 2>&1)" || { echo "$$told" | grep -v INFO >&2; exit 1; }
+
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -28,18 +31,18 @@ test: $(DEVELOP) ## every tier of tests that this machine can run; names what it
 quick: $(DEVELOP) ## the quick tier alone (ARGS="-k late" goes to pytest)
 	@$(BIN)/python tests/run_tiers.py quick -- $(ARGS)
 
-check: $(DEVELOP) ## lint, format, strict types, who may import whom, house style
+check: $(DEVELOP) ## lint, format, strict types, who may import whom, house style, licences
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@bars="$$(grep -lE '^#!.*python' bench/bars/* 2>/dev/null || true)"; \
 	    [ -z "$$bars" ] || $(BIN)/mypy --scripts-are-modules $$bars
 	@$(BIN)/lint-imports --no-logo
+	@$(SITE)
 	@$(BIN)/python -m pytest -q tests/repository
 
-fuzz: $(DEVELOP) ## a million hostile remote-write bodies, and as many shared regions (ARGS="NUMBER [FIRST SEED]")
-	@$(BIN)/python -m tests.fuzz.run_fuzz $(ARGS)
-	@$(BIN)/python -m tests.fuzz.run_region_fuzz $(ARGS)
+fuzz: $(DEVELOP) ## hostile inputs to every parser, a million of them (ARGS="NUMBER [FIRST SEED]"; 0 goes on for ever)
+	@$(BIN)/python -m tests.fuzz.run_all $(ARGS)
 
 bench: $(DEVELOP) ## every benchmark under bench/: ratios against a named baseline, on the same bytes, in the same run
 	@for benchmark in bench/bench_*.py; do \
@@ -48,6 +51,15 @@ bench: $(DEVELOP) ## every benchmark under bench/: ratios against a named baseli
 
 bars: $(DEVELOP) ## every bar under bench/bars/: a JSON line each as it comes, a table at the end (ARGS="NAME …" picks)
 	@PYTHONPATH=. $(BIN)/python bench/bars_table.py $(ARGS)
+
+release: $(DEVELOP) ## what a release publishes, into dist/: wheel, sources, bill of materials, licences, chart, checksums
+	@$(BIN)/python -m deploy.release.build
+
+audit: $(DEVELOP) ## known vulnerabilities of all locked packages; 5 where the advisory database can't be asked
+	@$(BIN)/python -m deploy.release.audit $(ARGS)
+
+docs: $(DEVELOP) ## the documentation as a site in build/site, English and Chinese; reads without a server
+	@$(SITE) && echo "build/site/index.html"
 
 clean: ## remove what the set-up, the tests and the checkers made here (never a data folder of gputide)
 	@rm -rf .venv .bootstrap .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
