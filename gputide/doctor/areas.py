@@ -1,0 +1,174 @@
+"""Which areas are looked at, and the checks of each; an area's module is loaded where it is asked for.
+
+Called by `gputide.verb_doctor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+
+from fleet.errors import GputideError, Misconfigured
+from fleet.settings import ClusterChoice, Settings
+from fleet.settings_pipeline import BusKind, WarehouseKind
+from gputide.doctor.catalogue import catalogue, codes_of
+from gputide.doctor.finding import Area, Check, unchecked
+from gputide.session import Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What somebody wants looked at.
+
+    Attributes:
+        areas: areas; empty for those that the settings use.
+        only: patterns of codes or names of areas; empty for all.
+        roles: roles whose rights in a cluster are looked at; empty for those that the settings use.
+        account: whose rights; None for whoever asks.
+    """
+
+    areas: tuple[Area, ...] = ()
+    only: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
+    account: str | None = None
+
+
+def wanted_areas(settings: Settings, wish: Wish) -> tuple[Area, ...]:
+    """The areas that are looked at: those named, else those that the settings use."""
+    if wish.areas:
+        return tuple(dict.fromkeys(wish.areas))
+    return tuple(area for area in Area if _USED[area](settings))
+
+
+def checks_of(session: Session, wish: Wish) -> tuple[Check, ...]:
+    """Everything that is looked at.
+
+    Raises:
+        Misconfigured: a pattern fits no finding, or there is no such role.
+    """
+    if wish.roles:
+        from gputide.doctor.cluster_rights import checked_roles
+
+        checked_roles(wish.roles, wish.account)
+    for pattern in wish.only:
+        if not any(_fits(pattern, kind.code, kind.area) for kind in catalogue().values()):
+            raise Misconfigured(
+                f"cannot look for {pattern!r} only: no finding has that code; `gputide doctor --codes` lists all"
+            )
+    areas = wanted_areas(session.settings, wish)
+    if wish.only and not wish.areas:
+        areas = tuple(
+            area for area in Area if any(_fits(one, code, area) for one in wish.only for code in codes_of(area))
+        )
+    found = [check for area in areas for check in _made(session, area, wish)]
+    if not wish.only:
+        return tuple(found)
+    kept = [check for check in found if any(_fits(one, code, check.area) for one in wish.only for code in check.codes)]
+    needed = {(check.area, check.needs) for check in kept}
+    return tuple(check for check in found if check in kept or (check.area, check.name) in needed)
+
+
+def is_wanted(code: str, area: Area, wish: Wish) -> bool:
+    """Whether a finding is asked for."""
+    return not wish.only or any(_fits(one, code, area) for one in wish.only)
+
+
+def _fits(pattern: str, code: str, area: Area) -> bool:
+    return pattern == area.value or fnmatchcase(code, pattern)
+
+
+def _made(session: Session, area: Area, wish: Wish) -> Sequence[Check]:
+    """The checks of an area; where none can be made, one unchecked look says why, unless the area was asked for."""
+    try:
+        return _MAKERS[area](session, wish)
+    except GputideError as exc:
+        if area in wish.areas:
+            raise
+        # Bound now: the name is gone with the block.
+        said = unchecked(area, "settings", str(exc))
+        return (Check(area=area, name="settings", look=lambda: (said,), codes=codes_of(area)),)
+
+
+def _installation(session: Session, _: Wish) -> Sequence[Check]:
+    from gputide.doctor.installation import installation_checks
+
+    return installation_checks(session.settings)
+
+
+def _node(session: Session, _: Wish) -> Sequence[Check]:
+    from gputide.doctor.node import node_checks
+
+    return node_checks(session.settings)
+
+
+def _cluster(session: Session, wish: Wish) -> Sequence[Check]:
+    from gputide.doctor.cluster import cluster_checks
+
+    return cluster_checks(session.settings, roles=wish.roles, account=wish.account)
+
+
+def _prometheus(session: Session, _: Wish) -> Sequence[Check]:
+    from gputide.doctor.prometheus import prometheus_checks
+
+    return prometheus_checks(session.settings)
+
+
+def _engine(area: Area, session: Session, _: Wish) -> Sequence[Check]:
+    from gputide.doctor import engines
+
+    return {Area.KAFKA: engines.kafka_checks, Area.FLINK: engines.flink_checks, Area.HIVE: engines.hive_checks}[area](
+        session.settings
+    )
+
+
+def _stored(area: Area, session: Session, _: Wish) -> Sequence[Check]:
+    from gputide.doctor.data import data_checks, history_checks
+
+    return (data_checks if area is Area.DATA else history_checks)(session)
+
+
+def _service(area: Area, session: Session, _: Wish) -> Sequence[Check]:
+    from gputide.doctor import services
+
+    makers = {
+        Area.RECEIVER: services.receiver_checks,
+        Area.RELIEF: services.relief_checks,
+        Area.DASHBOARD: services.dashboard_checks,
+        Area.NOTIFY: services.notify_checks,
+    }
+    return makers[area](session.settings)
+
+
+_MAKERS: Mapping[Area, Callable[[Session, Wish], Sequence[Check]]] = {
+    Area.INSTALLATION: _installation,
+    Area.NODE: _node,
+    Area.CLUSTER: _cluster,
+    Area.PROMETHEUS: _prometheus,
+    **{area: partial(_engine, area) for area in (Area.KAFKA, Area.FLINK, Area.HIVE)},
+    **{area: partial(_stored, area) for area in (Area.DATA, Area.HISTORY)},
+    **{area: partial(_service, area) for area in (Area.RECEIVER, Area.RELIEF, Area.DASHBOARD, Area.NOTIFY)},
+}
+
+_USED: Mapping[Area, Callable[[Settings], bool]] = {
+    Area.INSTALLATION: lambda _: True,
+    # Whoever can see the kubelet's socket runs on a node, as the exporter's pod does.
+    Area.NODE: lambda settings: settings.exporter.pod_resources_socket.exists(),
+    Area.CLUSTER: lambda settings: settings.enforcer.cluster is ClusterChoice.KUBERNETES,
+    Area.PROMETHEUS: lambda settings: settings.scan.url is not None,
+    Area.RECEIVER: lambda _: True,
+    Area.KAFKA: lambda settings: settings.bus.kind is BusKind.KAFKA,
+    Area.FLINK: lambda settings: settings.flink.rest is not None,
+    Area.HIVE: lambda settings: settings.warehouse.kind is WarehouseKind.HIVE,
+    Area.DATA: lambda _: True,
+    Area.HISTORY: lambda _: True,
+    Area.RELIEF: lambda settings: settings.relief.prometheus_url is not None or bool(settings.enforcer.watch_queries),
+    Area.DASHBOARD: lambda _: True,
+    Area.NOTIFY: lambda settings: bool(settings.notify.channels),
+}
+
+
+def unused_areas(settings: Settings) -> Iterator[Area]:
+    """Areas that the settings don't use, and that are looked at only where they are named."""
+    return (area for area in Area if not _USED[area](settings))

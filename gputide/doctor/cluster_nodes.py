@@ -1,0 +1,165 @@
+"""Nodes of a cluster and what shares their cards: backends, device plugins, webhooks. Looks of the area cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from enforcer.backends.hami_cordon import HANDSHAKE_ANNOTATION
+from enforcer.manifest import Manifest
+from fleet.grammar import NODE_REGISTER_ANNOTATION
+from gputide.doctor.catalogue import kind_of
+from gputide.doctor.cluster_scene import ClusterScene, chosen_trouble, namespaced
+from gputide.doctor.finding import Area, Diagnosis, finding, some, well
+
+PRODUCT_LABEL = "nvidia.com/gpu.product"
+SHARING_LABEL = "nvidia.com/gpu.sharing-strategy"
+MIG_CONFIG_LABEL, MIG_STATE_LABEL = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
+_GONE = "Deleted"
+_SHARED_SUFFIX = "-SHARED"
+_OWN_WEBHOOK = "gputide-admission"
+_NODES_MAX = 20
+
+
+def nodes(scene: ClusterScene) -> Iterator[Diagnosis]:
+    """What nodes with cards run, and how they fare."""
+    check = "nodes"
+    with_cards = {entry.node for entry in scene.backends}
+    found = [*_backends(scene), *_fare(scene, with_cards)]
+    if not any(one.kind is not None for one in found):
+        told, _, _ = chosen_trouble(scene.backends, scene.settings.enforcer.backend)
+        found.append(well(Area.CLUSTER, check, told))
+    yield from found
+
+
+def _backends(scene: ClusterScene) -> Iterator[Diagnosis]:
+    check, seen, chosen = "nodes", scene.backends, scene.settings.enforcer.backend
+    if not seen:
+        yield finding(kind_of("no-gpu-nodes"), check, f"{len(scene.nodes)} nodes, none with a sign of a backend")
+        return
+    told, trouble, disputed = chosen_trouble(seen, chosen)
+    for sentence in disputed[:_NODES_MAX]:
+        yield finding(kind_of("backend-conflict"), check, sentence, subject=sentence.split()[1])
+    if trouble is not None:
+        backend = Counter(entry.backend for entry in seen).most_common(1)[0][0]
+        yield finding(kind_of("backend-elsewhere"), check, f"{told}; enforcer.backend={chosen}", backend=backend)
+    elif len({entry.backend for entry in seen} - {"kai"}) > 1 and not disputed:
+        yield finding(kind_of("backend-mixed"), check, told)
+
+
+def _fare(scene: ClusterScene, with_cards: set[str]) -> Iterator[Diagnosis]:
+    check = "nodes"
+    unlabelled, sliced = [], []
+    for node in scene.nodes:
+        name, labels, annotations = str(node["metadata"]["name"]), _texts(node, "labels"), _texts(node, "annotations")
+        handshake = annotations.get(HANDSHAKE_ANNOTATION, "")
+        if handshake.startswith(_GONE):
+            namespace, _ = namespaced(scene.settings.backends.hami_device_plugin)
+            text = f"{HANDSHAKE_ANNOTATION}={handshake}"
+            yield finding(kind_of("hami-register-stale"), check, text, subject=name, namespace=namespace, node=name)
+        if labels.get(MIG_STATE_LABEL) == "failed":
+            text = f"{MIG_CONFIG_LABEL}={labels.get(MIG_CONFIG_LABEL)}"
+            yield finding(kind_of("mig-config-failed"), check, text, subject=name, node=name)
+        if labels.get(MIG_CONFIG_LABEL) and '"mode":"mig"' in annotations.get(NODE_REGISTER_ANNOTATION, ""):
+            text = f"HAMi's register says mig, and {MIG_CONFIG_LABEL}={labels[MIG_CONFIG_LABEL]}"
+            yield finding(kind_of("mig-two-managers"), check, text, subject=name, node=name)
+        if name not in with_cards:
+            continue
+        if not _is_ready(node):
+            yield finding(kind_of("node-unready"), check, "the condition Ready is not True", subject=name, node=name)
+        if PRODUCT_LABEL not in labels and NODE_REGISTER_ANNOTATION not in annotations:
+            unlabelled.append(name)
+        if labels.get(SHARING_LABEL) == "time-slicing" or labels.get(PRODUCT_LABEL, "").endswith(_SHARED_SUFFIX):
+            sliced.append(name)
+    if unlabelled:
+        text = f"{len(unlabelled)} nodes: {some(unlabelled)}"
+        yield finding(kind_of("node-model-unlabelled"), check, text, subject=some(unlabelled))
+    if sliced:
+        text = f"{len(sliced)} nodes: {some(sliced)}"
+        yield finding(kind_of("time-slicing"), check, text, subject=some(sliced))
+
+
+def parts(scene: ClusterScene) -> Iterator[Diagnosis]:
+    """The backend's device plugin and ConfigMaps, where the settings say that they are."""
+    check, places, backend = "backend's parts", scene.settings.backends, scene.settings.enforcer.backend
+    if backend not in ("hami", "effectivegpu"):
+        yield well(Area.CLUSTER, check, f"enforcer.backend={backend} has none that settings name")
+        return
+    is_well = True
+    namespace, name = namespaced(getattr(places, f"{backend}_device_plugin"))
+    plugin = scene.reader.get("DaemonSet", namespace, name)
+    status: Mapping[str, Any] = {} if plugin is None else plugin.get("status", {})
+    ready, wanted = status.get("numberReady", 0), status.get("desiredNumberScheduled", 0)
+    if plugin is None or ready < wanted:
+        is_well = False
+        text = f"{ready} of {wanted} pods are ready" if plugin is not None else "there is no such DaemonSet"
+        kind = kind_of("device-plugin-unready")
+        yield finding(kind, check, text, subject=f"{namespace}/{name}", namespace=namespace, name=name)
+    for part in ("device_config", "node_config"):
+        setting = f"backends.{backend}_{part}"
+        place = getattr(places, f"{backend}_{part}")
+        if scene.reader.get("ConfigMap", *namespaced(place)) is None:
+            is_well = False
+            yield finding(
+                kind_of("backend-config-missing"), check, f"{setting}={place}", subject=place, setting=setting
+            )
+    if is_well:
+        yield well(Area.CLUSTER, check, f"{namespace}/{name}: {ready} of {wanted} pods are ready")
+
+
+def webhooks(scene: ClusterScene) -> Iterator[Diagnosis]:
+    """Admission webhooks: HAMi's where it is needed, and whether ours can be answered."""
+    check = "webhooks"
+    path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+    told = scene.get(path, "mutatingwebhookconfigurations.admissionregistration.k8s.io", verb="list") or {}
+    listed = [entry for entry in told.get("items", []) if isinstance(entry, dict)]
+    names = [str(entry["metadata"]["name"]) for entry in listed]
+    found: list[Diagnosis] = []
+    if scene.settings.enforcer.backend == "hami" and not any("hami" in str(_words(entry)) for entry in listed):
+        found.append(finding(kind_of("hami-webhook-missing"), check, f"there are {some(names) or 'none'}"))
+    for entry in listed:
+        if str(entry["metadata"]["name"]).startswith(_OWN_WEBHOOK):
+            found += [one for hook in entry.get("webhooks", []) for one in _own_webhook(scene, hook)]
+    yield from found or [well(Area.CLUSTER, check, some(names) or "none is configured")]
+
+
+def _own_webhook(scene: ClusterScene, hook: Mapping[str, Any]) -> Iterator[Diagnosis]:
+    client = hook.get("clientConfig") or {}
+    service = client.get("service") or {}
+    namespace, name = str(service.get("namespace", "")), str(service.get("name", ""))
+    policy = hook.get("failurePolicy", "Fail")
+    slices = scene.get(
+        f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices",
+        "endpointslices.discovery.k8s.io",
+        verb="list",
+    )
+    ready = [
+        endpoint
+        for one in (slices or {}).get("items", [])
+        if (one["metadata"].get("labels") or {}).get("kubernetes.io/service-name") == name
+        for endpoint in one.get("endpoints") or []
+        if (endpoint.get("conditions") or {}).get("ready")
+    ]
+    reasons = ([] if client.get("caBundle") else ["no caBundle"]) + ([] if ready else ["no ready endpoint"])
+    if reasons:
+        text = f"{', '.join(reasons)}; failurePolicy {policy}"
+        kind = kind_of("admission-unready")
+        yield finding(kind, "webhooks", text, subject=str(hook.get("name")), namespace=namespace, service=name)
+
+
+def _words(entry: Mapping[str, Any]) -> list[str]:
+    """What a configuration is called, and whom it asks."""
+    hooks = [hook for hook in entry.get("webhooks") or [] if isinstance(hook, dict)]
+    services = [((hook.get("clientConfig") or {}).get("service") or {}).get("name", "") for hook in hooks]
+    return [str(entry["metadata"]["name"]), *map(str, services), *(str(hook.get("name")) for hook in hooks)]
+
+
+def _texts(node: Manifest, part: str) -> Mapping[str, str]:
+    found: Mapping[str, str] = node["metadata"].get(part) or {}
+    return found
+
+
+def _is_ready(node: Manifest) -> bool:
+    conditions = node.get("status", {}).get("conditions") or []
+    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)

@@ -1,0 +1,181 @@
+"""What a role may do in a cluster, right by right, asked of the API server itself; nothing is tried out.
+
+A review is a question that is posted: the server answers, and keeps nothing. Called by `cluster`.
+
+Source: kubernetes/api:authorization/v1 (SelfSubjectAccessReview, SubjectAccessReview, ResourceAttributes).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from enforcer.kubernetes.client import Call, KubernetesClient
+from enforcer.kubernetes.refusals import Deed
+from fleet.errors import Misconfigured
+from gputide.doctor.catalogue import kind_of
+from gputide.doctor.finding import Area, Diagnosis, finding, some, unchecked, well
+
+ROLES = ("reader", "node", "writer", "relief", "agent")
+"""Roles of docs/rbac-*.yaml and docs/agent.yaml."""
+_OWN = "own"
+_BUILT_IN = frozenset({"", "apps", "batch", "policy", "autoscaling", "coordination.k8s.io"})
+_PATH = "/apis/authorization.k8s.io/v1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What a role must be allowed to do.
+
+    Attributes:
+        role: whose.
+        group: API group; empty for the core.
+        resources: `pods`, `pods/eviction`.
+        verbs: all of them, on each.
+        namespace: where; empty for the whole cluster, `own` for that of the enforcer.
+        names: objects that it is about; empty for all.
+        backends: backends with which it matters; empty for all.
+        disables: what is lost without it.
+    """
+
+    role: str
+    group: str
+    resources: tuple[str, ...]
+    verbs: tuple[str, ...]
+    namespace: str
+    names: tuple[str, ...]
+    backends: tuple[str, ...]
+    disables: str
+
+
+@cache
+def rules() -> tuple[Rule, ...]:
+    """The rules of all roles."""
+    text = resources.files("gputide.doctor").joinpath("rights.toml").read_text(encoding="utf-8")
+    return tuple(
+        Rule(
+            role=entry["role"],
+            group=entry["group"],
+            resources=tuple(entry["resources"]),
+            verbs=tuple(entry["verbs"]),
+            namespace=entry.get("namespace", ""),
+            names=tuple(entry.get("names", ())),
+            backends=tuple(entry.get("backends", ())),
+            disables=entry["disables"],
+        )
+        for entry in tomllib.loads(text)["rule"]
+    )
+
+
+def checked_roles(wanted: tuple[str, ...], account: str | None) -> tuple[str, ...]:
+    """The roles that are meant: those named, else that of the account's name, else the writer's.
+
+    Raises:
+        Misconfigured: there is no such role.
+    """
+    for role in wanted:
+        if role not in ROLES:
+            raise Misconfigured(f"cannot look at the rights of role {role!r}: there are {', '.join(ROLES)}")
+    if wanted:
+        return wanted
+    last = (account or "").rpartition("-")[2]
+    return (last,) if last in ROLES else ("writer",)
+
+
+def rights_of(
+    client: KubernetesClient, role: str, *, account: str | None, namespace: str, backend: str, served: Set[str]
+) -> Iterator[Diagnosis]:
+    """Which rights of a role are missing.
+
+    Args:
+        client: asks the API server.
+        role: the role.
+        account: whose rights; None for whoever asks.
+        namespace: the enforcer's.
+        backend: chosen backend.
+        served: API groups that the cluster serves.
+
+    Raises:
+        Misconfigured: we may not ask about others.
+        Unavailable: the cluster can't be reached.
+    """
+    check = f"rights of {role}"
+    asked = lacking = 0
+    for rule in rules():
+        if rule.role != role or (rule.backends and backend not in rule.backends):
+            continue
+        if rule.group not in _BUILT_IN and rule.group not in served:
+            continue
+        where = namespace if rule.namespace == _OWN else rule.namespace
+        missing: dict[str, list[str]] = {}
+        for resource in rule.resources:
+            for verb in rule.verbs:
+                asked += 1
+                # Names of configurations are many, and a cluster has one of them.
+                if not any(
+                    _is_allowed(client, account, rule.group, resource, verb, where, name)
+                    for name in rule.names or ("",)
+                ):
+                    missing.setdefault(verb, []).append(resource)
+        if missing:
+            lacking += 1
+            yield _missing(rule, missing, role=role, account=account, where=where)
+    if not asked:
+        yield unchecked(Area.CLUSTER, check, "no rule is about what this cluster serves")
+    elif not lacking:
+        yield well(Area.CLUSTER, check, f"{asked} rights")
+
+
+def _missing(rule: Rule, missing: dict[str, list[str]], *, role: str, account: str | None, where: str) -> Diagnosis:
+    full = [f"{resource}.{rule.group}" if rule.group else resource for one in missing.values() for resource in one]
+    names = some(full, 10)
+    place = f"in namespace {where}" if where else "in the whole cluster"
+    subject = "--user=USER"
+    if account is not None and account.startswith("system:serviceaccount:"):
+        subject = f"--serviceaccount={account.removeprefix('system:serviceaccount:')}"
+    return finding(
+        kind_of("right-missing"),
+        f"rights of {role}",
+        f"no {', '.join(missing)} on {names} {place}: {rule.disables}",
+        subject=role,
+        role=f"gputide-{role}-more",
+        verbs=",".join(missing),
+        resources=",".join(sorted(set(full))),
+        account=subject,
+    )
+
+
+def _is_allowed(
+    client: KubernetesClient, account: str | None, group: str, resource: str, verb: str, namespace: str, name: str
+) -> bool:
+    plural, _, sub = resource.partition("/")
+    attributes = {
+        "group": group, "resource": plural, "subresource": sub, "verb": verb, "namespace": namespace, "name": name,
+    }  # fmt: skip
+    spec: dict[str, Any] = {"resourceAttributes": {key: value for key, value in attributes.items() if value}}
+    kind = "SelfSubjectAccessReview"
+    if account is not None:
+        kind, spec["user"] = "SubjectAccessReview", account
+        spec["groups"] = _groups(account)
+    answer = client.ask(
+        Call(
+            deed=Deed(verb="create", resource=f"{kind.lower()}s.authorization.k8s.io"),
+            path=f"{_PATH}/{kind.lower()}s",
+            method="POST",
+            body={"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec},
+        )
+    )
+    status = {} if answer is None else answer.get("status") or {}
+    return status.get("allowed") is True
+
+
+def _groups(account: str) -> list[str]:
+    """Groups that every account of its kind is in (kubernetes/apiserver:pkg/authentication/serviceaccount)."""
+    parts = account.split(":")
+    if account.startswith("system:serviceaccount:") and len(parts) == 4:
+        return ["system:serviceaccounts", f"system:serviceaccounts:{parts[2]}", "system:authenticated"]
+    return ["system:authenticated"]

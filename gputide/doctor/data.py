@@ -1,0 +1,295 @@
+"""The areas data and history: the data folder, its disk and its ledger, and what was collected so far."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime, timedelta
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from analyzer.profile import profile_parts
+from enforcer.safety.freeze import frozen_by
+from fleet.errors import GputideError, Misconfigured, NotEnoughData
+from fleet.inventory import Inventory
+from fleet.schema import Measure
+from fleet.units import format_percent
+from fleet.usage import History
+from gputide.doctor.catalogue import kind_of
+from gputide.doctor.finding import Area, Check, Diagnosis, finding, some, unchecked, well
+from gputide.freeze_desk import told_freezes
+from gputide.price_shelf import with_price_book
+from gputide.session import Session
+from gputide.wiring import journal, load_history
+from gputide.wiring_warehouse import warehouse, warehouse_folder
+from recommender.prices import price_book
+
+DISK_BYTES_MIN = 2 * 2**30
+FULL_DAYS_MIN = 14
+BUS_RATIO_MAX = 0.8
+COVERAGE_MIN = 0.9
+STALE_SECONDS = 3 * 3600
+FUTURE_SECONDS = 60.0
+_GROWTH_DAYS = 7
+_FILES_MAX = 200_000
+_DATE = re.compile(r"dt=(\d{4}-\d{2}-\d{2})", re.ASCII)
+_LOCK = re.compile(r"^\d+: FLOCK\s+\S+\s+\S+\s+(-?\d+)\s+[0-9a-f]+:[0-9a-f]+:(\d+)\s", re.ASCII)
+_FOLDER, _HISTORY = "folder", "history"
+_MEASURES = {
+    Measure.SM_ACTIVE: (
+        "the duty cycle is used instead: an upper bound, so less is advised",
+        "echo 'DCGM_FI_PROF_SM_ACTIVE, gauge, SM active.' >> counters.csv  # of dcgm-exporter",
+    ),
+    Measure.FRAMEBUFFER_USED: (
+        "who holds how much framebuffer stays unknown: nothing can share a card",
+        "echo 'DCGM_FI_DEV_FB_USED, gauge, Framebuffer used (MiB).' >> counters.csv  # of dcgm-exporter",
+    ),
+    Measure.KV_CACHE_USAGE: (
+        "what servers that pre-allocate really need stays unknown",
+        "kubectl label service SERVICE prometheus.io/scrape=true  # of vLLM",
+    ),
+    Measure.ENCODER: (
+        "a transcoder can't be told from an idle pod",
+        "echo 'DCGM_FI_DEV_ENC_UTIL, gauge, Encoder utilization (in %).' >> counters.csv  # of dcgm-exporter",
+    ),
+    Measure.POWER: (
+        "energy of idle cards is not reported",
+        "echo 'DCGM_FI_DEV_POWER_USAGE, gauge, Power draw (in W).' >> counters.csv  # of dcgm-exporter",
+    ),
+    Measure.REQUEST_RATE: (
+        "latency-critical services are told by their labels only",
+        "gputide apply --emit kubectl -o DIR  # label them gputide.io/latency-critical=true",
+    ),
+}
+
+
+def data_checks(session: Session) -> tuple[Check, ...]:
+    """What is looked at of the data folder."""
+    area = Area.DATA
+    return (
+        Check(
+            area=area,
+            name=_FOLDER,
+            look=lambda: _folder(session),
+            codes=(
+                "data-folder-missing",
+                "data-folder-read-only",
+                "clock-behind-data",
+                "dead-letters",
+                "folder-frozen",
+            ),
+        ),
+        Check(
+            area=area,
+            name="disk",
+            look=lambda: _disk(session),
+            codes=("disk-low", "disk-filling", "bus-filling"),
+        ),
+        Check(
+            area=area,
+            name="ledger",
+            look=lambda: _ledger(session),
+            codes=("ledger-broken", "run-open"),
+        ),
+    )
+
+
+def history_checks(session: Session) -> tuple[Check, ...]:
+    """What is looked at of the history; it is loaded once."""
+    codes = (
+        "history-none", "history-short", "history-stale", "history-gaps", "measure-missing", "cluster-ambiguous",
+        "price-missing", "prices-unusable",
+    )  # fmt: skip
+    look = lambda: _history(session)  # noqa: E731 - one of several looks that are handed on
+    return (Check(area=Area.HISTORY, name=_HISTORY, look=look, codes=codes, seconds_max=120.0),)
+
+
+def _folder(session: Session) -> Iterator[Diagnosis]:
+    path = session.data_path
+    try:
+        folder = session.folder()
+    except GputideError as exc:
+        yield finding(kind_of("data-folder-missing"), _FOLDER, str(exc), subject=str(path), folder=str(path))
+        return
+    found: list[Diagnosis] = []
+    if not os.access(path, os.W_OK | os.X_OK):
+        user = str(os.getuid())
+        kind = kind_of("data-folder-read-only")
+        found.append(
+            finding(kind, _FOLDER, f"user {user} may not write", subject=str(path), user=user, folder=str(path))
+        )
+    ahead = _of_the_future(path)
+    if ahead:
+        found.append(finding(kind_of("clock-behind-data"), _FOLDER, f"{some(ahead)} is of the future"))
+    letters = _size(folder.dead_letters)
+    if letters[1]:
+        text = f"{letters[1]} files of {letters[0]} bytes"
+        found.append(finding(kind_of("dead-letters"), _FOLDER, text, folder=str(folder.dead_letters)))
+    frozen = frozen_by(folder.freeze)
+    if frozen is not None:
+        found.append(finding(kind_of("folder-frozen"), _FOLDER, str(frozen)))
+    yield from found or [well(Area.DATA, _FOLDER, f"{path}: {_writer(path)}")]
+
+
+def _of_the_future(folder: Path) -> list[str]:
+    """What in a folder was changed after now by this machine's clock."""
+    found = []
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(OSError):  # replaced since it was listed
+                if entry.stat().st_mtime > time.time() + FUTURE_SECONDS:
+                    found.append(entry.name)
+    return found
+
+
+def _writer(path: Path) -> str:
+    """Who writes now, by the kernel's own list; asking the lock would take it from somebody."""
+    lock = path / "writer.lock"
+    try:
+        inode = str(lock.stat().st_ino)
+        lines = Path("/proc/locks").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return "nobody has written yet"
+    holders = [match[1] for line in lines if (match := _LOCK.match(line)) and match[2] == inode]
+    return f"process {holders[0]} writes" if holders else "nobody writes now"
+
+
+def _disk(session: Session) -> Iterator[Diagnosis]:
+    folder, settings = session.folder(), session.settings
+    free = shutil.disk_usage(folder.path).free
+    found: list[Diagnosis] = []
+    if free < DISK_BYTES_MIN:
+        found.append(finding(kind_of("disk-low"), "disk", f"{free / 2**30:.1f} GiB free", subject=str(folder.path)))
+    growth = daily_growth(warehouse_folder(folder, settings))
+    days = None if not growth else free / growth
+    if days is not None and days < FULL_DAYS_MIN:
+        text = f"full in {days:.0f} days: {free / 2**30:.1f} GiB free, {growth / 2**30:.2f} GiB a day"
+        found.append(finding(kind_of("disk-filling"), "disk", text, subject=str(folder.path)))
+    held = sum(_size(folder.bus(lane))[0] for lane in folder.bus_lanes)
+    if held > BUS_RATIO_MAX * settings.bus.bytes_max:
+        text = f"{held} of bus.bytes_max={settings.bus.bytes_max} bytes"
+        found.append(finding(kind_of("bus-filling"), "disk", text))
+    left = "" if days is None else f", full in {min(days, 36500):,.0f} days at {growth / 2**20:.1f} MiB a day"
+    yield from found or [well(Area.DATA, "disk", f"{free / 2**30:.1f} GiB free{left}")]
+
+
+def daily_growth(folder: Path) -> float:
+    """Bytes that a day of samples takes in a warehouse, the mean of its last full days; 0 where there are too few.
+
+    Args:
+        folder: of the warehouse; its partitions are named `dt=YYYY-MM-DD`. The newest day is still being filled.
+    """
+    sizes: dict[str, int] = {}
+    for path, size in islice(_files(folder), _FILES_MAX):
+        match = _DATE.search(path) if path.endswith(".parquet") else None
+        if match is not None:
+            sizes[match[1]] = sizes.get(match[1], 0) + size
+    full = sorted(sizes)[:-1][-_GROWTH_DAYS:]
+    return sum(sizes[day] for day in full) / len(full) if full else 0.0
+
+
+def _size(folder: Path) -> tuple[int, int]:
+    """Bytes and files of a folder; none where it is not there."""
+    sizes = [size for _, size in _files(folder)]
+    return sum(sizes), len(sizes)
+
+
+def _files(folder: Path) -> Iterator[tuple[str, int]]:
+    """Path and bytes of every file below a folder; what others merge or remove meanwhile is passed over."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(place, name)
+            with suppress(OSError):
+                yield path, os.stat(path).st_size
+
+
+def _ledger(session: Session) -> Iterator[Diagnosis]:
+    folder = session.folder()
+    try:
+        runs = journal(folder).runs()
+        told_freezes(folder)
+    except GputideError as exc:
+        yield finding(kind_of("ledger-broken"), "ledger", str(exc))
+        return
+    still_open = [run.plan_id for run in runs if run.is_open]
+    if still_open:
+        text = f"{len(still_open)} of {len(runs)} runs"
+        yield finding(kind_of("run-open"), "ledger", text, subject=still_open[0], plan=still_open[0])
+    else:
+        yield well(Area.DATA, "ledger", f"{len(runs)} runs, chain holds")
+
+
+def _history(session: Session) -> Iterator[Diagnosis]:
+    settings = session.settings
+    try:
+        folder, now = session.folder(), session.now()
+        known = warehouse(folder, settings).clusters()
+        if len(known) > 1 and settings.cluster.name not in known:
+            text = f"cluster.name={settings.cluster.name}, and there are {some(known)}"
+            yield finding(kind_of("cluster-ambiguous"), _HISTORY, text, cluster=known[0])
+            return
+        history = load_history(folder, settings, now)
+    except NotEnoughData as exc:
+        yield finding(kind_of("history-none"), _HISTORY, str(exc))
+        return
+    grid = history.slices
+    days = grid.steps * grid.step_seconds / 86400
+    text = f"{days:.1f} days, step {grid.step_seconds} s, {len(grid.keys)} slices"
+    found = [finding(kind_of("history-short"), _HISTORY, text)] if days < 1 else list(_fresh(history, session, now))
+    yield from found or [well(Area.HISTORY, _HISTORY, text)]
+    missing = [measure for measure in _MEASURES if measure not in grid.mean]
+    for measure in missing:
+        loss, remedy = _MEASURES[measure]
+        yield _measure(measure, loss, remedy)
+    yield well(Area.HISTORY, "measures", f"{len(_MEASURES) - len(missing)} of {len(_MEASURES)} are collected")
+    yield _prices(session, history.inventory)
+
+
+def _measure(measure: Measure, loss: str, remedy: str) -> Diagnosis:
+    kind = kind_of("measure-missing")
+    found = finding(kind, "measures", loss, subject=measure.value)
+    # The remedy is ours, and a command already: nothing of it is quoted.
+    return Diagnosis(
+        area=found.area, check=found.check, state=found.state, found=found.found, subject=found.subject, kind=kind,
+        mend=remedy,
+    )  # fmt: skip
+
+
+def _fresh(history: History, session: Session, now: datetime) -> Iterator[Diagnosis]:
+    """Whether samples still come, and how many of them are missing."""
+    grid = history.slices
+    seen = np.zeros(grid.steps, dtype=bool)
+    for values in grid.mean.values():
+        seen |= np.isfinite(values).any(axis=0)
+    last = int(np.flatnonzero(seen)[-1]) + 1 if seen.any() else 0
+    newest = grid.since + timedelta(seconds=grid.step_seconds * last)
+    age = (now - newest).total_seconds()
+    if age > max(STALE_SECONDS, 3 * grid.step_seconds):
+        text = f"the newest samples are of {newest:%Y-%m-%d %H:%M} UTC, {age / 3600:.1f} h before now"
+        yield finding(kind_of("history-stale"), _HISTORY, text)
+    coverage = profile_parts([history], settings=session.settings.analyzer, now=now).coverage_ratio
+    if coverage < COVERAGE_MIN:
+        yield finding(kind_of("history-gaps"), _HISTORY, f"{format_percent(coverage)} of the windows are there")
+
+
+def _prices(session: Session, inventory: Inventory) -> Diagnosis:
+    check = "prices"
+    models = {card.card_model for card in inventory.cards}
+    try:
+        settings = with_price_book(session.settings, session.data_path)
+        book = price_book(settings, inventory.nodes, at=session.now())
+        unpriced = sorted({card.card_model for card in inventory.cards if book.price_of(card).amortised is None})
+    except Misconfigured as exc:
+        return finding(kind_of("prices-unusable"), check, str(exc))
+    except GputideError as exc:
+        return unchecked(Area.HISTORY, check, str(exc))
+    if unpriced:
+        text = f"{len(unpriced)} of {len(models)} card models: {some(unpriced)}"
+        return finding(kind_of("price-missing"), check, text, subject=some(unpriced), model=unpriced[0])
+    return well(Area.HISTORY, check, f"{len(models)} card models have a price")

@@ -1,0 +1,275 @@
+"""The areas kafka, flink and hive: whether the engines answer, let us in, and keep what they are given."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+from fleet.errors import Corrupt, Misconfigured, Unavailable
+from fleet.kubernetes_api.tls import Tls
+from fleet.schema import TABLES
+from fleet.settings import Settings
+from fleet.settings_pipeline import BusKind, RecordFormat
+from gputide.doctor.catalogue import codes_of, kind_of
+from gputide.doctor.finding import Area, Check, Diagnosis, finding, some, unchecked, well
+from pipeline import hive_ddl
+from pipeline.flink_rest import FlinkRest
+
+LAG_RECORDS_MAX = 100_000
+"""At a record per request of a sender, more than a day of a small fleet, and minutes of a large one."""
+CHECKPOINTS_MISSED_MAX = 5
+FLINK_VERSION = "2.2"
+"""What the job's connectors are made for (docs/engines.md)."""
+JOB_NAME = "gputide rollup"
+_FAILING = ("RESTARTING", "FAILING")
+_TOPIC_RIGHTS = {"READ": "the rollup", "WRITE": "the receiver", "DESCRIBE": "both", "DESCRIBE_CONFIGS": "this look"}
+_GROUP_RIGHTS = {"READ": "the rollup", "DESCRIBE": "the bound of the bus"}
+
+
+def kafka_checks(settings: Settings) -> tuple[Check, ...]:
+    """What is looked at of the brokers and the topic."""
+    return (Check(area=Area.KAFKA, name="topic", look=partial(_kafka, settings), codes=codes_of(Area.KAFKA)),)
+
+
+def flink_checks(settings: Settings) -> tuple[Check, ...]:
+    """What is looked at of the JobManager."""
+    return (Check(area=Area.FLINK, name="job", look=partial(_flink, settings), codes=codes_of(Area.FLINK)),)
+
+
+def hive_checks(settings: Settings) -> tuple[Check, ...]:
+    """What is looked at of HiveServer2 and its metastore; its first query may take long."""
+    return (
+        Check(
+            area=Area.HIVE, name="tables", look=partial(_hive, settings), codes=codes_of(Area.HIVE), seconds_max=90.0
+        ),
+    )
+
+
+def _kafka(settings: Settings) -> Iterator[Diagnosis]:
+    check, kafka = "topic", settings.kafka
+    try:
+        from pipeline.kafka_survey import survey_topic
+        from pipeline.kafka_topic import open_topic
+    except ImportError as exc:
+        yield unchecked(Area.KAFKA, check, f"{exc.name} is not installed; install gputide[kafka]")
+        return
+    server, user = kafka.servers[0], kafka.username or "ANONYMOUS"
+    try:
+        survey = survey_topic(kafka, kafka.topic)
+        if survey.partitions is None:
+            text = f"kafka.create_topic={str(kafka.create_topic).lower()}, {survey.brokers} brokers"
+            yield finding(
+                kind_of("kafka-topic-missing"), check, text, subject=kafka.topic, server=server, topic=kafka.topic,
+                partitions=str(kafka.partitions),
+            )  # fmt: skip
+            return
+        # Looked at as the receiver does, and never made.
+        topic = open_topic(kafka.model_copy(update={"create_topic": False}), kafka.topic, partitions=kafka.partitions)
+    except Unavailable as exc:
+        yield finding(kind_of("kafka-unreachable"), check, str(exc), subject=server)
+        return
+    except Misconfigured as exc:
+        yield finding(
+            kind_of("kafka-refuses"), check, str(exc), subject=server, server=server, user=user, topic=kafka.topic,
+            group=kafka.group,
+        )  # fmt: skip
+        return
+    found = [
+        finding(
+            kind_of("kafka-topic-unsafe"), check, warning, subject=kafka.topic, server=server, topic=kafka.topic,
+            config=_config_of(warning, settings),
+        )
+        for warning in topic.warnings
+    ]  # fmt: skip
+    found += _kafka_rights(settings, survey, server, user)
+    found += _kafka_state(settings, survey, server)
+    text = f"{survey.brokers} brokers, {kafka.topic} with {survey.partitions} partitions of {survey.copies} copies"
+    yield from found or [well(Area.KAFKA, check, text)]
+
+
+def _config_of(warning: str, settings: Settings) -> str:
+    """The setting of a topic that would still a warning, which begins with its name."""
+    name = warning.partition("=")[0]
+    wanted = {
+        "retention.ms": settings.kafka.retention_seconds * 1000,
+        "retention.bytes": -1,
+        "min.insync.replicas": 2,
+        "unclean.leader.election.enable": "false",
+        "max.message.bytes": settings.kafka.record_bytes_max + 512,
+    }
+    return f"{name}={wanted.get(name, '')}"
+
+
+def _kafka_rights(settings: Settings, survey: Any, server: str, user: str) -> Iterator[Diagnosis]:
+    kafka = settings.kafka
+    for resource, name, needed, told in (
+        ("topic", kafka.topic, _TOPIC_RIGHTS, survey.topic_operations),
+        ("group", kafka.group, _GROUP_RIGHTS, survey.group_operations),
+    ):
+        for operation, whom in needed.items() if told is not None and "ALL" not in told else ():
+            if operation not in told:
+                text = f"{operation} on {resource} {name}, for {whom}; allowed are {some(told, 10) or 'none'}"
+                yield finding(
+                    kind_of("kafka-right-missing"), "rights", text, subject=name, server=server, user=user,
+                    operation=operation, resource=resource, name=name,
+                )  # fmt: skip
+
+
+def _kafka_state(settings: Settings, survey: Any, server: str) -> Iterator[Diagnosis]:
+    kafka = settings.kafka
+    if survey.partitions < kafka.partitions:
+        text = f"{survey.partitions}, kafka.partitions={kafka.partitions}"
+        yield finding(
+            kind_of("kafka-partitions-few"), "topic", text, subject=kafka.topic, server=server, topic=kafka.topic,
+            partitions=str(kafka.partitions),
+        )  # fmt: skip
+    if survey.copies < 2 <= survey.brokers:
+        yield finding(
+            kind_of("kafka-one-copy"), "topic", f"{survey.brokers} brokers", subject=kafka.topic, server=server
+        )
+    if survey.leaderless or survey.behind:
+        text = f"without leader: {list(survey.leaderless)}, copies behind: {list(survey.behind)}"
+        yield finding(kind_of("kafka-partition-down"), "topic", text, subject=kafka.topic, server=server)
+    kept = {lane: end - survey.begins.get(lane, 0) for lane, end in survey.ends.items()}
+    if not survey.committed and sum(kept.values()):
+        text = f"{sum(kept.values())} records, and group {kafka.group} has no offset"
+        yield finding(kind_of("kafka-group-silent"), "lag", text, subject=kafka.group)
+    elif survey.committed:
+        lag = sum(
+            end - max(survey.committed.get(lane, 0), survey.begins.get(lane, 0)) for lane, end in survey.ends.items()
+        )
+        if lag > LAG_RECORDS_MAX:
+            yield finding(
+                kind_of("kafka-lag"), "lag", f"{lag} records wait for group {kafka.group}", subject=kafka.group
+            )
+
+
+def _flink(settings: Settings) -> Iterator[Diagnosis]:
+    check, flink = "job", settings.flink
+    if settings.bus.kind is not BusKind.KAFKA or settings.bus.record_format is not RecordFormat.ROWS:
+        text = f"bus.kind={settings.bus.kind.value}, bus.record_format={settings.bus.record_format.value}"
+        yield finding(kind_of("flink-bus"), "bus", text)
+    if flink.rest is None:
+        yield unchecked(Area.FLINK, check, "flink.rest=none: the job runs within `gputide rollup --engine flink`")
+        return
+    rest = FlinkRest(
+        flink.rest,
+        Tls(authority_file=flink.ca_file, certificate_file=flink.certificate_file, key_file=flink.key_file),
+    )
+    try:
+        overview, jobs = rest.overview(), rest.jobs()
+    except Unavailable as exc:
+        yield finding(kind_of("flink-unreachable"), check, str(exc), subject=flink.rest)
+        return
+    version = str(overview.get("flink-version", ""))
+    found: list[Diagnosis] = []
+    if not version.startswith(f"{FLINK_VERSION}."):
+        found.append(finding(kind_of("flink-version"), check, f"version {version or 'untold'}", subject=flink.rest))
+    ours = [job for job in jobs if job.get("name") == JOB_NAME and job.get("state") in ("RUNNING", *_FAILING)]
+    if not ours:
+        states = some(f"{job.get('name')} {job.get('state')}" for job in jobs)
+        found.append(finding(kind_of("flink-no-job"), check, f"there are {states or 'no jobs'}", subject=flink.rest))
+        slots = int(overview.get("slots-available", 0))
+        if slots < flink.parallelism:
+            text = f"{slots} free slots, flink.parallelism={flink.parallelism}"
+            found.append(finding(kind_of("flink-slots"), check, text, subject=flink.rest))
+    for job in ours:
+        found += _job(rest, job, settings)
+    yield from found or [
+        well(Area.FLINK, check, f"Flink {version}, {len(ours)} job of ours runs, checkpoints are fresh")
+    ]
+
+
+def _job(rest: FlinkRest, job: dict[str, Any], settings: Settings) -> Iterator[Diagnosis]:
+    name, url = str(job.get("jid", "")), rest.address
+    if job.get("state") in _FAILING:
+        text = f"{job.get('state')}: {rest.failure(name)}"
+        yield finding(kind_of("flink-restarting"), "job", text, subject=name, url=url, job=name)
+        return
+    newest = rest.newest_checkpoint(name)
+    began = float(job.get("start-time", 0)) / 1000
+    allowed = CHECKPOINTS_MISSED_MAX * settings.flink.checkpoint_seconds
+    age = time.time() - (began if newest is None else newest)
+    if age > allowed:
+        what = f"none in the {age:.0f} s that it runs" if newest is None else f"the last one is {age:.0f} s old"
+        text = f"{what}, flink.checkpoint_seconds={settings.flink.checkpoint_seconds}"
+        yield finding(kind_of("flink-checkpoint-old"), "job", text, subject=name, url=url, job=name)
+
+
+def _hive(settings: Settings) -> Iterator[Diagnosis]:
+    check, hive = "tables", settings.hive
+    host = f"{hive.host}:{hive.port}"
+    try:
+        from pipeline.hive_session import HiveSession
+    except ImportError as exc:
+        yield unchecked(Area.HIVE, check, f"{exc.name} is not installed; install gputide[hive]")
+        return
+    try:
+        with closing(
+            HiveSession(hive.model_copy(update={"request_seconds": min(hive.request_seconds, 60)}))
+        ) as session:
+            found = [*_hive_tables(session, settings), *_hive_modes(session)]
+    except Unavailable as exc:
+        yield finding(kind_of("hive-unreachable"), check, str(exc), subject=host)
+        return
+    except (Misconfigured, Corrupt) as exc:
+        yield finding(
+            kind_of("hive-refuses"),
+            check,
+            str(exc),
+            subject=host,
+            host=host,
+            user=hive.username,
+            database=hive.database,
+        )
+        return
+    folder = hive.folder
+    if folder is not None and not (folder.is_dir() and os.access(folder, os.W_OK)):
+        found.append(finding(kind_of("hive-folder"), check, f"hive.folder={folder}", folder=str(folder)))
+    yield from found or [well(Area.HIVE, check, f"{host} answers, {len(TABLES)} tables as they should be")]
+    yield unchecked(
+        Area.HIVE,
+        "rights",
+        f"whether {hive.username} may change tables shows at the first append: Hive tells nobody else",
+    )
+
+
+def _hive_tables(session: Any, settings: Settings) -> Iterator[Diagnosis]:
+    """What of the tables is missing or was altered; nothing is made."""
+    check, database = "tables", settings.hive.database
+    known = {row[0] for row in session.rows("SHOW DATABASES")}
+    names = {row[0] for row in session.rows(hive_ddl.show_tables(database))} if database in known else set()
+    missing = [table.name for table in TABLES if table.name not in names]
+    if missing:
+        text = f"{len(missing)} of {len(TABLES)} tables of {database}: {some(missing)}"
+        yield finding(kind_of("hive-database-missing"), check, text, subject=database)
+    for table in TABLES:
+        if table.name not in names:
+            continue
+        told = hive_ddl.table_of(session.rows(hive_ddl.describe_table(database, table)))
+        location = settings.hive.location
+        # Where the tables lie without a location of the settings is known to the warehouse alone: what is told holds.
+        expected = told.location if location is None else f"{location.rstrip('/')}/{table.name}"
+        differences = hive_ddl.differences(table, told, expected)
+        full = f"{database}.{table.name}"
+        if differences:
+            yield finding(kind_of("hive-table-altered"), check, "; ".join(differences), subject=full, table=full)
+        elif gained := hive_ddl.new_columns(table, told):
+            yield finding(kind_of("hive-table-older"), check, f"it lacks {some(gained)}", subject=full)
+
+
+def _hive_modes(session: Any) -> Iterator[Diagnosis]:
+    """Modes of HiveServer2 that give wrong answers."""
+    told = {}
+    for name in ("hive.execution.engine", "tez.local.mode", "hive.vectorized.execution.enabled"):
+        rows = session.rows(f"SET {name}")
+        text = str(rows[0][0]) if rows else ""
+        told[name] = text.partition("=")[2].strip().lower() if "=" in text else ""
+    if told["hive.execution.engine"] == "tez" and told["tez.local.mode"] == "true":
+        yield finding(kind_of("hive-engine"), "modes", "hive.execution.engine=tez, tez.local.mode=true")
+    if told["hive.vectorized.execution.enabled"] == "true":
+        yield finding(kind_of("hive-vectorised"), "modes", "hive.vectorized.execution.enabled=true")

@@ -1,0 +1,174 @@
+"""The words of the doctor: areas, findings as the catalogue has them, and what a check says of one thing.
+
+Pure. Called by all others of this folder.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
+_TEXT_LENGTH_MAX = 500
+_VALUE_LENGTH_MAX = 253
+
+
+class Area(StrEnum):
+    """What is looked at, in the order of the data flow."""
+
+    INSTALLATION = "installation"
+    NODE = "node"
+    CLUSTER = "cluster"
+    PROMETHEUS = "prometheus"
+    RECEIVER = "receiver"
+    KAFKA = "kafka"
+    FLINK = "flink"
+    HIVE = "hive"
+    DATA = "data"
+    HISTORY = "history"
+    RELIEF = "relief"
+    DASHBOARD = "dashboard"
+    NOTIFY = "notify"
+
+
+class Severity(StrEnum):
+    """How much a finding disables; the gravest first."""
+
+    ERROR = "error"
+    """Something that is wanted does not work at all, or numbers are wrong."""
+    WARNING = "warning"
+    """There is less advice, or it is less sure."""
+    NOTE = "note"
+    """Worth knowing; gputide reckons with it, and the exit status does not tell of it."""
+
+
+class State(StrEnum):
+    """How one look ended."""
+
+    OK = "ok"
+    FINDING = "finding"
+    UNCHECKED = "unchecked"
+    """It could not be looked at: neither well nor ill."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingKind:
+    """One finding that the doctor may make.
+
+    Attributes:
+        code: what programs go by; never changes its meaning.
+        area: where it is looked for.
+        severity: how much it disables.
+        says: what is wrong, one sentence.
+        disables: which advice or action it disables or makes less sure.
+        mend: the one command or value that mends it; words in braces are filled in.
+        sign: how it is seen, and where the fact stands.
+        is_unreachable: a service did not answer, which has an exit status of its own.
+    """
+
+    code: str
+    area: Area
+    severity: Severity
+    says: str
+    disables: str
+    mend: str
+    sign: str
+    is_unreachable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What a check says of one thing.
+
+    Attributes:
+        area: where it was looked.
+        check: which look.
+        state: how it ended.
+        subject: what it is about: a setting, a node, a metric; empty where `check` says it.
+        found: what was found.
+        kind: the finding; None where there is none.
+        mend: what mends it here.
+    """
+
+    area: Area
+    check: str
+    state: State
+    found: str
+    subject: str = ""
+    kind: FindingKind | None = None
+    mend: str = ""
+
+
+Look = Callable[[], Iterable[Diagnosis]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One look at one thing; several may run beside each other.
+
+    Attributes:
+        area: where it looks.
+        name: what it looks at, two words at most.
+        look: gives what it found.
+        seconds_max: longest time that is waited for it.
+        codes: findings that it may make, so that only what is asked for is looked at.
+        needs: name of a check of the same area without whose success this one can't be made; None for none.
+    """
+
+    area: Area
+    name: str
+    look: Look
+    codes: tuple[str, ...]
+    seconds_max: float = 20.0
+    needs: str | None = None
+
+
+def well(area: Area, check: str, found: str, subject: str = "") -> Diagnosis:
+    """A look that found nothing wrong."""
+    return Diagnosis(area=area, check=check, state=State.OK, found=shown(found), subject=shown(subject))
+
+
+def unchecked(area: Area, check: str, why: str, subject: str = "") -> Diagnosis:
+    """A look that could not be made."""
+    return Diagnosis(area=area, check=check, state=State.UNCHECKED, found=shown(why), subject=shown(subject))
+
+
+def finding(kind: FindingKind, check: str, found: str, *, subject: str = "", **values: str) -> Diagnosis:
+    """A look that found something.
+
+    Args:
+        kind: what.
+        check: which look.
+        found: what was seen, with its numbers.
+        subject: what it is about.
+        values: what the words in braces of `kind.mend` stand for; each is quoted for a shell where it must be, as names
+            may come from tenants.
+    """
+    filled = kind.mend
+    for name, value in values.items():
+        filled = filled.replace("{" + name + "}", shlex.quote(shown(value)[:_VALUE_LENGTH_MAX]))
+    return Diagnosis(
+        area=kind.area,
+        check=check,
+        state=State.FINDING,
+        found=shown(found),
+        subject=shown(subject),
+        kind=kind,
+        mend=filled,
+    )
+
+
+def shown(text: str) -> str:
+    """A text on one line, printable and cut: it may come from whoever writes labels."""
+    cleaned = " ".join(_UNPRINTABLE.sub(" ", text).split())
+    return cleaned if len(cleaned) <= _TEXT_LENGTH_MAX else cleaned[: _TEXT_LENGTH_MAX - 1] + "…"
+
+
+def some(names: Iterable[str], most: int = 5) -> str:
+    """The first of several names, and how many more there are."""
+    found = sorted(set(names))
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + more

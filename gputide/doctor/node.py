@@ -1,0 +1,266 @@
+"""The area node: driver and cards, processes and cgroups, the kubelet's socket, HAMi's regions; on the node itself.
+
+What the node exporter and the agent would open is opened as they do, once, and closed again.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from exporter.process_stat import ProcessStats
+from exporter.reader_hami import HamiReader
+from fleet.catalogue import find_model
+from fleet.errors import GputideError, Unavailable
+from fleet.region_doubts import RegionDoubt, doubts_of
+from fleet.settings import Settings
+from fleet.settings_exporter import ExporterSettings
+from gputide.doctor.catalogue import kind_of
+from gputide.doctor.finding import Area, Check, Diagnosis, finding, some, unchecked, well
+
+if TYPE_CHECKING:
+    from exporter.nvml.figures import CardReading, CardsReading
+
+READ_SECONDS = 5.0
+"""Longest time for one reading of all cards; a card that hangs is told as such."""
+DRIVER_MIN = 510
+"""First driver that tells what it reserves of the framebuffer apart from what is used."""
+_KUBELET_SECONDS = 5.0
+_REGION_BACKENDS = ("hami", "effectivegpu", "volcano")
+_REGION_SECONDS = 5.0
+_YOUNG = (RegionDoubt.UNINITIALISED, RegionDoubt.NO_CARDS)
+"""What a region is for the moment in which its container starts."""
+_DRIVER, _CARDS = "driver", "cards"
+
+
+def node_checks(settings: Settings) -> tuple[Check, ...]:
+    """What is looked at of this node."""
+    node = _Node(settings)
+    of_cards = (
+        "card-unwell", "card-xid", "sm-active-unavailable", "mig-without-activity", "mig-empty", "processes-untold",
+        "mps-hides-clients", "compute-mode", "card-model-unknown", "nvml-right-missing",
+    )  # fmt: skip
+    area = Area.NODE
+    return (
+        Check(
+            area=area,
+            name=_DRIVER,
+            look=node.driver,
+            codes=("nvml-missing", "nvml-driver", "driver-old", "no-cards", "extra-missing"),
+        ),
+        Check(area=area, name=_CARDS, look=node.cards, codes=of_cards, needs=_DRIVER),
+        Check(area=area, name="processes", look=node.processes, codes=("host-pids-hidden", "cgroups-hidden")),
+        Check(area=area, name="kubelet", look=node.kubelet, codes=("pod-resources-missing", "pod-resources-denied")),
+        Check(
+            area=area,
+            name="regions",
+            look=node.regions,
+            codes=("regions-missing", "regions-denied", "region-doubtful"),
+        ),
+    )
+
+
+@dataclass(kw_only=False)
+class _Node:
+    """This node; mutable: what was read once is kept for the next check.
+
+    Attributes:
+        settings: all settings.
+        read_seconds: longest time for one reading.
+    """
+
+    settings: Settings
+    read_seconds: float = field(default=READ_SECONDS)
+
+    @property
+    def _exporter(self) -> ExporterSettings:
+        return self.settings.exporter
+
+    @cached_property
+    def _reading(self) -> CardsReading:
+        """Two readings of the cards, the second: activity is known of a time, and not of a moment."""
+        from exporter.nvml.cards import NvmlCards
+
+        library = self._exporter.nvml_library
+        cards = NvmlCards(library_path=None if library is None else str(library), sample_seconds=0.1)
+        try:
+            cards.read(self.read_seconds)
+            return cards.read(self.read_seconds)
+        finally:
+            cards.close()
+
+    def driver(self) -> Iterator[Diagnosis]:
+        """Whether the driver answers."""
+        try:
+            reading = self._reading
+        except ImportError as exc:
+            text = f"{exc.name} is not installed"
+            yield finding(kind_of("extra-missing"), _DRIVER, text, subject="exporter", extra="exporter")
+            return
+        except Unavailable as exc:
+            code = "nvml-missing" if "cannot load" in str(exc) else "nvml-driver"
+            yield finding(kind_of(code), _DRIVER, str(exc))
+            return
+        version = reading.versions.driver or "of unknown version"
+        if not reading.cards and not reading.unnamed:
+            yield finding(kind_of("no-cards"), _DRIVER, f"driver {version} counts no card")
+            return
+        major = version.partition(".")[0]
+        if major.isdigit() and int(major) < DRIVER_MIN:
+            yield finding(kind_of("driver-old"), _DRIVER, f"driver {version}")
+        else:
+            yield well(
+                Area.NODE, _DRIVER, f"driver {version}, CUDA {reading.versions.cuda}, {len(reading.cards)} cards"
+            )
+
+    def cards(self) -> Iterator[Diagnosis]:
+        """How each card fares."""
+        from exporter.nvml.figures import CardState
+
+        reading = self._reading
+        if reading.unnamed:
+            text = f"{reading.unnamed} cards do not say who they are"
+            yield finding(kind_of("card-unwell"), _CARDS, text, index="N")
+        for card in reading.cards:
+            found = list(_card(card)) if card.state is CardState.OK else [_unwell(card)]
+            name = f"{card.identity.card} ({card.identity.card_model})"
+            yield from found or [well(Area.NODE, _CARDS, "answers, with activity and processes", name)]
+
+    def processes(self) -> Iterator[Diagnosis]:
+        """Whether the host's processes and their cgroups are seen."""
+        check, proc = "processes", self._exporter.proc_folder
+        if not ProcessStats(str(proc)).sees_host():
+            text = f"exporter.proc_folder={proc} shows another PID namespace than the host's"
+            yield finding(kind_of("host-pids-hidden"), check, text)
+            return
+        own = _text(proc / "1" / "cgroup")
+        lines = own.splitlines()
+        if any(line.split(":", 2)[-1].startswith("/..") for line in lines):
+            yield finding(kind_of("cgroups-hidden"), check, f"{proc}/1/cgroup: {own[:100]}")
+            return
+        version = "2" if len(lines) == 1 and own.startswith("0::") else "1"
+        yield well(Area.NODE, check, f"the host's processes, cgroups version {version}")
+
+    def kubelet(self) -> Iterator[Diagnosis]:
+        """Whether the kubelet tells which devices it handed out."""
+        check, path = "kubelet", self._exporter.pod_resources_socket
+        if not self._exporter.pod_resources:
+            yield unchecked(Area.NODE, check, "exporter.pod_resources=false")
+            return
+        try:
+            is_socket = stat.S_ISSOCK(path.stat().st_mode)
+        except PermissionError as exc:
+            yield finding(kind_of("pod-resources-denied"), check, str(exc))
+            return
+        except OSError as exc:
+            yield finding(kind_of("pod-resources-missing"), check, f"{path}: {exc.strerror}")
+            return
+        if not is_socket:
+            yield finding(kind_of("pod-resources-missing"), check, f"{path} is no socket")
+            return
+        try:
+            from exporter.kubelet.client import KubeletPodResources
+        except ImportError as exc:
+            yield unchecked(Area.NODE, check, f"{exc.name} is not installed; install gputide[exporter]")
+            return
+        client = KubeletPodResources(str(path), message_bytes_max=self._exporter.pod_resources_bytes_max)
+        try:
+            pods = client.list(_KUBELET_SECONDS)
+        except GputideError as exc:
+            yield finding(kind_of("pod-resources-denied"), check, str(exc))
+            return
+        finally:
+            client.close()
+        yield well(Area.NODE, check, f"{path} tells of {len(pods)} pods")
+
+    def regions(self) -> Iterator[Diagnosis]:
+        """Whether shared regions are there, can be read and are believed."""
+        check, folder = "regions", self._exporter.containers_folder
+        backend = self.settings.enforcer.backend
+        if folder is None:
+            yield unchecked(Area.NODE, check, "exporter.containers_folder=none")
+            return
+        if not folder.is_dir():
+            if backend in _REGION_BACKENDS:
+                text = f"{folder} is no folder, and enforcer.backend={backend} keeps one there"
+                yield finding(kind_of("regions-missing"), check, text)
+            else:
+                yield well(Area.NODE, check, f"{folder} is not there; enforcer.backend={backend} needs none")
+            return
+        if not os.access(folder, os.R_OK | os.X_OK) or not os.access(folder, os.W_OK):
+            what = "written" if os.access(folder, os.R_OK | os.X_OK) else "read"
+            yield finding(kind_of("regions-denied"), check, f"{folder} can't be {what}", folder=str(folder))
+        reader = HamiReader(folder, self._exporter.claims_folder)
+        try:
+            containers = reader.read({}, now_seconds=time.time(), deadline_seconds=_REGION_SECONDS).containers
+        finally:
+            reader.close()
+        doubtful = 0
+        for key, bits in zip(containers.keys, containers.doubts.tolist(), strict=True):
+            doubts = [doubt for doubt in doubts_of(bits) if doubt not in _YOUNG]
+            if doubts:
+                doubtful += 1
+                subject = f"{key.pod_uid}_{key.container}"
+                yield finding(kind_of("region-doubtful"), check, some(map(str, doubts)), subject=subject)
+        count = len(containers.keys)
+        text = f"{count - doubtful} of {count} containers have a region that is believed, or none yet"
+        yield well(Area.NODE, check, text)
+
+
+def _unwell(card: CardReading) -> Diagnosis:
+    identity = card.identity
+    text = f"{card.state.value} for {card.age_seconds:.0f} s"
+    kind = kind_of("card-unwell")
+    return finding(kind, _CARDS, text, subject=str(identity.card), index=str(identity.index))
+
+
+def _card(card: CardReading) -> Iterator[Diagnosis]:
+    """What a card that answers lacks."""
+    from exporter.attribution.mps import lists_mps_clients
+    from exporter.nvml.figures import Activity, ComputeMode, Gauge
+
+    identity, figures = card.identity, card.figures
+    subject, index = str(identity.card), str(identity.index)
+    if find_model(identity.card_model) is None:
+        model = str(identity.card_model)
+        yield finding(kind_of("card-model-unknown"), _CARDS, model, subject=subject, model=model)
+    if figures is None:
+        yield unchecked(Area.NODE, _CARDS, "no figures yet", subject)
+        return
+    if any(figures.gauges.get(gauge) for gauge in (Gauge.ROWS_REMAP_PENDING, Gauge.ROWS_REMAP_FAILED)) or card.last_xid:
+        text = f"last XID {card.last_xid}, rows to remap {figures.gauges.get(Gauge.ROWS_REMAP_PENDING)}"
+        yield finding(kind_of("card-xid"), _CARDS, text, subject=subject)
+    if figures.mig_mode:
+        if not figures.migs:
+            yield finding(kind_of("mig-empty"), _CARDS, "MIG mode without devices", subject=subject, index=index)
+        elif not any(mig.activities for mig in figures.migs):
+            profiles = some(mig.mig_profile for mig in figures.migs)
+            yield finding(kind_of("mig-without-activity"), _CARDS, profiles, subject=subject)
+    elif Activity.SM_ACTIVE not in figures.activities:
+        text = f"{identity.card_model} tells {some(activity.value for activity in figures.activities)}"
+        yield finding(kind_of("sm-active-unavailable"), _CARDS, text, subject=subject)
+    if figures.processes is None:
+        calls = some(f"{call} {word}" for call, word in figures.failed_calls)
+        yield finding(kind_of("processes-untold"), _CARDS, calls, subject=subject)
+    is_mps = lists_mps_clients(figures)
+    if is_mps:
+        yield finding(kind_of("mps-hides-clients"), _CARDS, "clients of MPS are on it", subject=subject)
+    elif figures.compute_mode not in (None, ComputeMode.DEFAULT):
+        text = f"compute mode {figures.compute_mode.value}"
+        yield finding(kind_of("compute-mode"), _CARDS, text, subject=subject, index=index)
+    denied = [call for call, word in figures.failed_calls if word == "no_permission"]
+    if denied:
+        yield finding(kind_of("nvml-right-missing"), _CARDS, some(denied), subject=subject)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

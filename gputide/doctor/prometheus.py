@@ -1,0 +1,119 @@
+"""The area Prometheus: reach first, then everything that a scan or the receiver needs of it, and the field's traps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+from fleet.errors import Corrupt, Misconfigured, Unavailable
+from fleet.kubernetes_api.connection import ApiConnection
+from fleet.settings import Settings
+from gputide.addresses import is_loopback
+from gputide.doctor import prometheus_labels as labels
+from gputide.doctor import prometheus_server as server
+from gputide.doctor import prometheus_values as values
+from gputide.doctor.catalogue import kind_of
+from gputide.doctor.finding import Area, Check, Diagnosis, finding, well
+from gputide.doctor.prometheus_ask import PrometheusAsk
+from gputide.doctor.prometheus_scene import OTHER_CARD_NAMES, Scene
+from gputide.wiring_scan import checked_matchers, scan_access
+from pipeline.history.prometheus import PrometheusHistory, QueryLimits
+
+REACH = "reach"
+_AGENT = "gputide-doctor"
+_P = "prometheus-"
+
+
+def prometheus_checks(settings: Settings) -> tuple[Check, ...]:
+    """What is looked at of the server at `scan.url`.
+
+    Raises:
+        Misconfigured: the address, a file or a matcher of `scan` can't be used.
+    """
+    if settings.scan.url is None:
+        raise Misconfigured(
+            "cannot look at a Prometheus: scan.url=none; say "
+            "`gputide --set scan.url=https://prometheus.example:9090 doctor prometheus`"
+        )
+    access = scan_access(settings.scan)
+    connection = ApiConnection(access, _AGENT)
+    matchers = checked_matchers(settings.scan)
+    scene = Scene(PrometheusAsk(connection, matchers), settings.scan)
+    limits = QueryLimits(
+        bytes_max=8 << 20, seconds_max=10.0, attempts_max=1, take_partial=True, is_packed=not is_loopback(access.host)
+    )
+    history = PrometheusHistory(connection, matchers=matchers, limits=limits, pause=time.sleep)
+    url = access.server
+    return (
+        Check(
+            area=Area.PROMETHEUS,
+            name=REACH,
+            look=lambda: _reach(scene),
+            codes=(f"{_P}unreachable", f"{_P}refuses", f"{_P}no-cards", f"{_P}partial"),
+        ),
+        _check("measures", partial(values.measured, scene), "sm-active-missing framebuffer-missing "
+               "framebuffer-free-missing duty-cycle-missing encoder-missing power-missing xid-last-only"),
+        _check("kube-state-metrics", partial(values.facts, scene), "owners-missing requests-missing "
+               "pod-labels-missing"),
+        _check("profiling", partial(values.profiled_cards, scene), "sm-active-partial mig-without-activity"),
+        _check("spinning", partial(values.spinning, scene), "duty-cycle-spins"),
+        _check("pre-allocation", partial(values.preallocated, scene), "kv-cache-missing"),
+        _check("units", partial(values.units, scene, history, url), "unit-mixed"),
+        _check("values", partial(values.impossible, scene), "blank-values hami-memory-impossible hami-zero-while-busy"),
+        _check("counters", partial(values.untrusted, scene), "counter-untrusted"),
+        _check("driver", partial(values.resets, scene), "driver-reset"),
+        _check("renames", partial(values.vanished, scene), "metric-vanished"),
+        _check("pods on cards", partial(labels.pods_named, scene), "pods-missing pods-partly-missing"),
+        _check("pod labels", partial(labels.pod_labels, scene), "honor-labels pod-labels-old"),
+        _check("tenants", partial(labels.exporter_as_pod, scene), "exporter-as-pod"),
+        _check("node names", partial(labels.hostnames, scene), "hostname-is-no-node"),
+        _check("shared cards", partial(labels.shared_cards, scene), "one-pod-wins card-value-copied card-beside-pods"),
+        _check("HAMi names", partial(labels.hami, scene), "hami-monitor-missing hami-both-names hami-old-names"),
+        _check("grants", partial(labels.stale_grants, scene), "hami-stale-grant volcano-pod-ambiguous"),
+        _check("copies", partial(labels.cards_once, scene), "card-scraped-twice several-clusters"),
+        _check("coverage", partial(labels.measured_nodes, scene), "node-unmeasured pod-silent"),
+        _check("card models", partial(labels.card_models, scene), "card-model-unknown"),
+        _check("identities", partial(labels.identities, scene), "card-identity-changed pod-name-reused"),
+        _check("clock", partial(server.clock, scene), "clock-skew samples-in-future"),
+        _check("history", partial(server.kept, scene), "history-short"),
+        _check("interval", partial(server.interval, scene), "interval-long"),
+        _check("query limits", partial(server.limits, scene), "query-limit"),
+        _check("rules", partial(server.rules, scene, url), "recording-lags"),
+        _check("remote write", partial(server.remote_write, scene, url), "remote-write-fails"),
+        _check("relabelling", partial(server.dropped, scene), "metric-dropped"),
+        _check("targets", partial(server.targets, scene), "target-down"),
+    )  # fmt: skip
+
+
+def _check(name: str, look: Callable[[], Iterable[Diagnosis]], codes: str) -> Check:
+    return Check(
+        area=Area.PROMETHEUS,
+        name=name,
+        look=look,
+        codes=tuple(_P + code for code in codes.split()),
+        seconds_max=30.0,
+        needs=REACH,
+    )
+
+
+def _reach(scene: Scene) -> Iterator[Diagnosis]:
+    """Whether it answers, as what, and whether it has cards."""
+    server_url = scene.ask.server
+    try:
+        scene.ask.number("vector(1)")
+        names = scene.names
+    except Unavailable as exc:
+        yield finding(kind_of("prometheus-unreachable"), REACH, str(exc), subject=server_url)
+        return
+    except (Misconfigured, Corrupt) as exc:
+        yield finding(kind_of("prometheus-refuses"), REACH, str(exc), subject=server_url)
+        return
+    told = scene.ask.told("/api/v1/status/buildinfo")
+    version = told.get("version", "") if isinstance(told, dict) else ""
+    if scene.ask.warnings:
+        yield finding(kind_of("prometheus-partial"), REACH, scene.ask.warnings[0], subject=server_url)
+    if scene.base is None and not scene.has(*OTHER_CARD_NAMES):
+        yield finding(kind_of("prometheus-no-cards"), REACH, f"{len(names)} other metrics", subject=server_url)
+        return
+    yield well(Area.PROMETHEUS, REACH, f"{server_url} answers{f', version {version}' if version else ''}")

@@ -1,0 +1,253 @@
+"""Traps in the values of a Prometheus: what is not measured, what means something else, what can't be true.
+
+Each is a generator over the scene; `prometheus` makes checks of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from fleet.schema import Measure
+from fleet.series import meaning_of_name
+from gputide.doctor.catalogue import kind_of
+from gputide.doctor.finding import Area, Diagnosis, finding, some, unchecked, well
+from gputide.doctor.prometheus_scene import Scene
+from pipeline.history.scale import scale_of
+from pipeline.history.source import HistorySource
+
+SPINNING_DUTY_PERCENT, RESTING_RATIO = 95, 0.2
+"""Above and below which a card spins: ranks of a collective show nearly 100 % with 10 to 20 % of SMs active."""
+HELD_RATIO = 0.85
+"""Share of a card's framebuffer from which a pod counts as one that allocates everything: vLLM takes 0.9 as a rule."""
+BLANK_MIN = 9.2e18
+"""DCGM's values for "no value" begin at 0x7ffffffffffffff0 (dcgm_fields.h)."""
+FRAMEBUFFER_BYTES_MAX = float(1 << 41)
+BUSY_PERCENT = 20
+VANISHED_SECONDS = 7 * 86400.0
+_DUTY, _SM, _USED, _FREE = (
+    "DCGM_FI_DEV_GPU_UTIL",
+    "DCGM_FI_PROF_SM_ACTIVE",
+    "DCGM_FI_DEV_FB_USED",
+    "DCGM_FI_DEV_FB_FREE",
+)
+_SIZES = (_FREE, "DCGM_FI_DEV_FB_TOTAL")
+_KV_CACHE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+_SCALED = ("DCGM_FI_", "hami_", "HostGPU", "HostCore", "Device_", "vGPU_")
+
+
+def measured(scene: Scene) -> Iterator[Diagnosis]:
+    """Measures that nobody collects."""
+    check = "measures"
+    there = scene.measures
+    codes = []
+    if Measure.DUTY_CYCLE not in there and Measure.SM_ACTIVE not in there:
+        codes.append(("prometheus-duty-cycle-missing", "neither duty cycle nor SM active"))
+    elif Measure.SM_ACTIVE not in there:
+        codes.append(("prometheus-sm-active-missing", f"activity comes by {some(there[Measure.DUTY_CYCLE])} alone"))
+    if Measure.FRAMEBUFFER_USED not in there:
+        codes.append(("prometheus-framebuffer-missing", "no framebuffer in use"))
+    if scene.has(_USED) and not scene.has(*_SIZES):
+        codes.append(("prometheus-framebuffer-free-missing", f"{_USED} without {_FREE}"))
+    if scene.has(_DUTY) and not scene.has("DCGM_FI_DEV_ENC_UTIL", "DCGM_FI_DEV_DEC_UTIL"):
+        codes.append(("prometheus-encoder-missing", f"{_DUTY} without DCGM_FI_DEV_ENC_UTIL"))
+    if Measure.POWER not in there:
+        codes.append(("prometheus-power-missing", "no power"))
+    if scene.has("DCGM_FI_DEV_XID_ERRORS") and not scene.has("DCGM_EXP_XID_ERRORS_COUNT"):
+        codes.append(("prometheus-xid-last-only", "DCGM_FI_DEV_XID_ERRORS without DCGM_EXP_XID_ERRORS_COUNT"))
+    for code, text in codes:
+        yield finding(kind_of(code), check, text)
+    if not codes:
+        yield well(Area.PROMETHEUS, check, some((measure.value for measure in there), 20))
+
+
+def facts(scene: Scene) -> Iterator[Diagnosis]:
+    """Owners, requests and labels, by kube-state-metrics."""
+    check = "kube-state-metrics"
+    found = []
+    for code, names, needs_all in (
+        ("prometheus-owners-missing", ("kube_pod_owner", "kube_replicaset_owner"), True),
+        ("prometheus-requests-missing", ("kube_pod_container_resource_requests", "kube_node_status_allocatable"), True),
+        ("prometheus-pod-labels-missing", ("kube_pod_labels", "kube_pod_annotations"), False),
+    ):
+        missing = [name for name in names if not scene.has(name)]
+        if missing and (needs_all or len(missing) == len(names)):
+            found.append(finding(kind_of(code), check, f"no series of {some(missing)}"))
+    yield from found or [well(Area.PROMETHEUS, check, "owners, requests and labels are told")]
+
+
+def profiled_cards(scene: Scene) -> Iterator[Diagnosis]:
+    """Cards without profiling counters beside others that have them, and MIG instances without activity."""
+    check = "profiling"
+    ask = scene.ask
+    found = []
+    if scene.has(_DUTY) and scene.has(_SM):
+        bare = ask.vector(f"{ask.series(_DUTY)} unless on (UUID) {ask.series(_SM)}")
+        cards = {reading.labels.get("UUID", "?") for reading in bare}
+        if cards:
+            text = f"{len(cards)} cards have a duty cycle and no SM active: {some(cards)}"
+            found.append(finding(kind_of("prometheus-sm-active-partial"), check, text, subject=some(cards)))
+    cut = {seen.card for seen in scene.cards if seen.labels.get("GPU_I_ID")}
+    if cut:
+        names = f"DCGM_FI_PROF_GR_ENGINE_ACTIVE|{_SM}"
+        active = {reading.labels.get("UUID") for reading in ask.vector(ask.series(names, 'GPU_I_ID!=""'))}
+        if cut - active:
+            text = f"{len(cut - active)} of {len(cut)} cards that are cut: {some(cut - active)}"
+            found.append(finding(kind_of("prometheus-mig-without-activity"), check, text, subject=some(cut - active)))
+    yield from found or [well(Area.PROMETHEUS, check, "each card that is measured has its activity")]
+
+
+def spinning(scene: Scene) -> Iterator[Diagnosis]:
+    """Cards that look busy and are not."""
+    check = "spinning"
+    ask = scene.ask
+    if not scene.has(_DUTY) or not scene.has(_SM):
+        yield unchecked(Area.PROMETHEUS, check, "duty cycle and SM active are not both there")
+        return
+    found = ask.vector(
+        f"avg_over_time({ask.series(_DUTY)}[1h]) >= {SPINNING_DUTY_PERCENT} and on (UUID) "
+        f"avg_over_time({ask.series(_SM)}[1h]) <= {RESTING_RATIO}"
+    )
+    cards = {reading.labels.get("UUID", "?") for reading in found}
+    if cards:
+        text = f"{len(cards)} cards for an hour: {some(cards)}"
+        yield finding(kind_of("prometheus-duty-cycle-spins"), check, text, subject=some(cards))
+    else:
+        yield well(Area.PROMETHEUS, check, "no card is at full duty cycle with resting SMs")
+
+
+def preallocated(scene: Scene) -> Iterator[Diagnosis]:
+    """Framebuffer that is held whole and still, where nobody says how much of it is used."""
+    check = "pre-allocation"
+    ask = scene.ask
+    if scene.has(*_KV_CACHE):
+        yield well(Area.PROMETHEUS, check, "use of KV caches is told")
+        return
+    if not scene.has(_USED) or not scene.has(_FREE):
+        yield unchecked(Area.PROMETHEUS, check, f"{_USED} and {_FREE} are not both there")
+        return
+    used = ask.series(_USED)
+    held = ask.vector(
+        f"(max_over_time({used}[1h]) == min_over_time({used}[1h])) and "
+        f"({used} / ignoring (__name__) ({used} + ignoring (__name__) {ask.series(_FREE)}) >= {HELD_RATIO})"
+    )
+    cards = {reading.labels.get("UUID", "?") for reading in held}
+    if cards:
+        text = f"{len(cards)} cards stand still at {HELD_RATIO:.0%} or more: {some(cards)}"
+        kind = kind_of("prometheus-kv-cache-missing")
+        yield finding(kind, check, text, subject=some(cards))
+    else:
+        yield well(Area.PROMETHEUS, check, "no framebuffer stands still near the whole card")
+
+
+def units(scene: Scene, history: HistorySource, url: str) -> Iterator[Diagnosis]:
+    """Metrics in another unit than their name's."""
+    check = "units"
+    is_well = True
+    until_ms = round(time.time() * 1000)
+    for name in sorted(name for name in scene.names if name.startswith(_SCALED) and meaning_of_name(name)):
+        remark = scale_of(history, name, until_ms=until_ms).remark
+        if remark is not None:
+            is_well = False
+            yield finding(kind_of("prometheus-unit-mixed"), check, remark, subject=name, metric=name, url=url)
+    if is_well:
+        yield well(Area.PROMETHEUS, check, "largest values fit the units of their names")
+
+
+def impossible(scene: Scene) -> Iterator[Diagnosis]:
+    """Values that can't be true: DCGM's blanks, HAMi's underflows, zero on a busy card."""
+    check = "values"
+    ask = scene.ask
+    found = []
+    blank = ask.vector(f"count by (__name__) ({ask.series('DCGM_FI_.+|DCGM_EXP_.+')} >= {BLANK_MIN:.0f})")
+    if blank:
+        names = some(reading.labels.get("__name__", "?") for reading in blank)
+        found.append(finding(kind_of("prometheus-blank-values"), check, f"in {names}", subject=names, **scene.exporter))
+    for used, limit, labels, duty, host, card, space, pod_label in _HAMI:
+        if scene.has(used):
+            bound = f"{ask.series(used)} > {FRAMEBUFFER_BYTES_MAX:.0f}"
+            if scene.has(limit):
+                bound += f" or {ask.series(used)} > 2 * ({ask.series(limit)} > 0)"
+            wrong = ask.vector(bound)
+            pods = {(one.labels.get(space, ""), one.labels.get(pod_label, "")) for one in wrong}
+            if pods:
+                text = f"{used} of {some(map('/'.join, pods))}: {max(one.value for one in wrong):.4g} bytes"
+                namespace, pod = min(pods)
+                kind = kind_of("prometheus-hami-memory-impossible")
+                found.append(finding(kind, check, text, subject=f"{namespace}/{pod}", namespace=namespace, pod=pod))
+        if scene.has(duty) and scene.has(host):
+            zero = ask.vector(
+                f"max_over_time({ask.series(duty)}[1h]) == 0 and on ({card}) "
+                f"avg_over_time({ask.series(host)}[1h]) >= {BUSY_PERCENT} and on ({card}) "
+                f"count by ({card}) (count by ({card}, {labels}) ({ask.series(duty)})) == 1"
+            )
+            idle = {f"{one.labels.get(space, '')}/{one.labels.get(pod_label, '')}" for one in zero}
+            if idle:
+                text = f"0 % for an hour, alone on a card that works: {some(idle)}"
+                found.append(finding(kind_of("prometheus-hami-zero-while-busy"), check, text, subject=some(idle)))
+    yield from found or [well(Area.PROMETHEUS, check, "no value is beyond what can be")]
+
+
+_HAMI = (
+    (
+        "hami_vgpu_memory_used_bytes", "hami_vgpu_memory_limit_bytes",
+        "namespace, pod, exported_namespace, exported_pod",
+        "hami_container_device_utilization_ratio", "hami_host_gpu_utilization_ratio", "device_uuid", "namespace", "pod",
+    ),
+    (
+        "vGPU_device_memory_usage_in_bytes", "vGPU_device_memory_limit_in_bytes", "podnamespace, podname",
+        "Device_utilization_desc_of_container", "HostCoreUtilization", "deviceuuid", "podnamespace", "podname",
+    ),
+)  # fmt: skip
+"""Of both generations of HAMi's names: use, limit, labels of a pod, its activity, that of the card, labels."""
+
+
+def untrusted(scene: Scene) -> Iterator[Diagnosis]:
+    """Counters that gputide's exporter distrusts, with the check that they failed."""
+    check, name = "counters", "gputide_counter_trusted"
+    if not scene.has(name):
+        yield unchecked(Area.PROMETHEUS, check, "gputide's exporter is not scraped")
+        return
+    found = scene.ask.vector(f"{scene.ask.series(name)} == 0")
+    if not found:
+        yield well(Area.PROMETHEUS, check, "each passed the cross-checks of its exporter")
+        return
+    told = [one.labels for one in found]
+    pairs = some(f"{labels.get('counter', '?')} by {labels.get('check', '?')}" for labels in told)
+    pods = some(f"{labels.get('namespace', '')}/{labels.get('pod', '')}" for labels in told if labels.get("pod"))
+    first = next((labels for labels in told if labels.get("pod")), {})
+    yield finding(
+        kind_of("prometheus-counter-untrusted"), check, f"{pairs}; of {pods or 'cards'}", subject=pods,
+        namespace=first.get("namespace", "NAMESPACE"), pod=first.get("pod", "POD"),
+    )  # fmt: skip
+
+
+def resets(scene: Scene) -> Iterator[Diagnosis]:
+    """Drivers that were started anew."""
+    check = "driver"
+    name = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
+    if not scene.has(name):
+        yield unchecked(Area.PROMETHEUS, check, f"{name} is not there: a new start of a driver would not show")
+        return
+    found = scene.ask.vector(f"resets({scene.ask.series(name)}[1d]) > 0")
+    cards = {reading.labels.get("UUID", "?") for reading in found}
+    if cards:
+        text = f"counters of {len(cards)} cards began anew within a day: {some(cards)}"
+        yield finding(kind_of("prometheus-driver-reset"), check, text, subject=some(cards))
+    else:
+        yield well(Area.PROMETHEUS, check, "no counter began anew within a day")
+
+
+def vanished(scene: Scene) -> Iterator[Diagnosis]:
+    """Measures that were there a week ago, and are not any more under any name."""
+    check = "renames"
+    before = scene.ask.names(since_seconds=VANISHED_SECONDS)
+    there = scene.measures
+    found = []
+    for name in sorted(before - scene.names):
+        meaning = meaning_of_name(name)
+        if meaning is not None and meaning.measure is not None and meaning.measure not in there:
+            text = f"last seen within a week; nobody tells {meaning.measure.value} now"
+            kind = kind_of("prometheus-metric-vanished")
+            found.append(finding(kind, check, text, subject=name, **scene.exporter))
+    yield from found or [well(Area.PROMETHEUS, check, "what was measured a week ago is measured now")]
