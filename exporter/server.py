@@ -13,18 +13,23 @@ import socketserver
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from exporter.collector import Collector
 from exporter.compat.translation import Compat
 from exporter.exposition.negotiation import accepts_gzip, text_format_of
 from exporter.exposition.rendering import Exposition, TextFormat
-from exporter.server_connections import SEND_SECONDS_MAX, Admission, Connections, HeadReader
+from exporter.server_connections import HANDSHAKE_SECONDS_MAX, SEND_SECONDS_MAX, Admission, Connections, HeadReader
 from exporter.server_request import Request, read_request
+from fleet.bearer_tokens import CHALLENGE
 from fleet.errors import Corrupt, Misconfigured
+from fleet.port_guard import PortGuard
+
+if TYPE_CHECKING:
+    import ssl  # loaded by who hands contexts in: it takes megabytes that a plain port does without
 
 
 class MetricsServer:
@@ -36,14 +41,26 @@ class MetricsServer:
         port: port; 0 picks a free one.
         age_seconds_max: `/healthz` answers 503 once the figures are older.
         compat: other exporters under whose names the figures are shown too.
+        tls: gives the context for a new connection; None for plain HTTP.
+        guard: says who may see figures; None for everybody.
 
     Raises:
         Misconfigured: the address can't be used.
     """
 
     def __init__(
-        self, collector: Collector, *, host: str, port: int, age_seconds_max: float, compat: Iterable[Compat] = ()
+        self,
+        collector: Collector,
+        *,
+        host: str,
+        port: int,
+        age_seconds_max: float,
+        compat: Iterable[Compat] = (),
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        guard: PortGuard | None = None,
     ) -> None:
+        self.tls = tls
+        self._guard = guard
         self._collector = collector
         self._age_seconds_max = age_seconds_max
         self._exposition = Exposition(compat)
@@ -79,6 +96,10 @@ class MetricsServer:
         with self._lock:
             return self._exposition.scrape(self._collector.state(), text_format, is_packed=is_packed)
 
+    def may_see(self, authorization: str | None, certificate: Mapping[str, object] | None) -> bool:
+        """Whether whoever asks may see figures; see `PortGuard.may`."""
+        return self._guard is None or self._guard.may(authorization, certificate)
+
     def health(self) -> tuple[bool, str]:
         """Whether the figures are fresh, and a line that says so."""
         state = self._collector.state()
@@ -106,6 +127,25 @@ class _Server(socketserver.ThreadingTCPServer):
         else:
             super().process_request(request, client_address)
 
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serves one connection; the handshake is its thread's business, and holds nobody else up."""
+        tls = self.app.tls
+        if tls is not None:
+            request.settimeout(HANDSHAKE_SECONDS_MAX)
+            try:
+                encrypted = tls().wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+            except OSError:
+                self.shutdown_request(request)
+                return
+            self.connections.exchange(request, encrypted)
+            request = encrypted
+            try:
+                encrypted.do_handshake()
+            except OSError:
+                self.shutdown_request(request)
+                return
+        super().process_request_thread(request, client_address)
+
     def shutdown_request(self, request: Any) -> None:
         """Closes the connection and frees its place."""
         self.connections.leave(request)
@@ -129,6 +169,11 @@ _NOT_ALLOWED = _Answer(
     status=HTTPStatus.METHOD_NOT_ALLOWED, pieces=(b"only GET and HEAD\n",), headers=("Allow: GET, HEAD",)
 )
 _NO_REQUEST = _Answer(status=HTTPStatus.BAD_REQUEST, pieces=(b"not a request\n",))
+_UNKNOWN = _Answer(
+    status=HTTPStatus.UNAUTHORIZED,
+    pieces=(b"show a token or a certificate that is known\n",),
+    headers=tuple(f"{name}: {value}" for name, value in CHALLENGE),
+)
 _TOO_LONG = _Answer(
     status=HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, pieces=(b"the head of the request is too long\n",)
 )
@@ -168,6 +213,8 @@ class _Handler(socketserver.BaseRequestHandler):
         app = self.server.app
         if request.method not in ("GET", "HEAD"):
             return _NOT_ALLOWED
+        if request.path == "/metrics" and not app.may_see(request.headers.get("authorization"), self._certificate()):
+            return _UNKNOWN
         if request.path == "/metrics":
             text_format = text_format_of(request.headers.get("accept", ""))
             is_packed = accepts_gzip(request.headers.get("accept-encoding", ""))
@@ -181,6 +228,12 @@ class _Handler(socketserver.BaseRequestHandler):
             status = HTTPStatus.OK if is_fresh else HTTPStatus.SERVICE_UNAVAILABLE
             return _Answer(status=status, pieces=(f"{line}\n".encode(),))
         return _NOT_FOUND
+
+    def _certificate(self) -> Mapping[str, object] | None:
+        """What the client showed and TLS has verified."""
+        shown = getattr(self.request, "getpeercert", None)
+        found: Mapping[str, object] | None = None if shown is None else shown()
+        return found or None
 
     def _send(self, answer: _Answer, *, stays_open: bool, has_body: bool = True) -> None:
         lines = (

@@ -32,6 +32,8 @@ WAITING_SECONDS_KEPT = 1.0
 """When all places are taken, a connection that has waited longer for its (next) request gives way to a newcomer."""
 ANSWERING_SECONDS_KEPT = 5.0
 """The same for a connection whose client is slow to take its answer."""
+HANDSHAKE_SECONDS_MAX = 5.0
+"""Longest time for a TLS handshake."""
 SEND_SECONDS_MAX = 10.0
 """Longest time in which a client must have taken its answer."""
 
@@ -148,6 +150,17 @@ class Connections:
             if place is not None:
                 place.since, place.is_answering = self._clock(), is_answering
 
+    def exchange(self, plain: socket.socket, encrypted: socket.socket) -> None:
+        """The connection goes on as another socket: TLS has taken it over."""
+        with self._lock:
+            if id(plain) in self._refused:
+                self._refused.discard(id(plain))
+                self._refused.add(id(encrypted))
+            place = self._served.pop(id(plain), None)
+            if place is not None:
+                place.connection = encrypted
+                self._served[id(encrypted)] = place
+
     def leave(self, connection: socket.socket) -> None:
         """Forgets a connection."""
         with self._lock:
@@ -168,7 +181,8 @@ def _kept(place: _Place) -> float:
 def _hang_up(connection: socket.socket) -> None:
     """Ends a connection on which another thread waits; that thread then sees its end and closes it."""
     try:
-        connection.shutdown(socket.SHUT_RDWR)
+        # An encrypted socket's own would drop its cipher under the thread that reads.
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
     except OSError:
         # It has gone by itself.
         return

@@ -9,17 +9,26 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from exporter.collector import Collector, Derivation
 from exporter.compat.translation import Compat
 from exporter.reader import DeviceReader
 from exporter.server import MetricsServer
 from fleet.errors import Misconfigured
+from fleet.listener_files import ListenerFiles
+from fleet.port_guard import PortGuard
+
+if TYPE_CHECKING:
+    import ssl
 
 STALE_INTERVALS = 5
 """Intervals without a reading after which `/healthz` says so."""
+PLAIN = ListenerFiles(section="exporter")
+"""A port without TLS, open to whoever reaches it."""
 
 
 def serve(
@@ -30,6 +39,7 @@ def serve(
     interval_seconds: float,
     compat: Iterable[Compat] = (),
     derivations: Sequence[Derivation] = (),
+    files: ListenerFiles = PLAIN,
 ) -> None:
     """Collects in the background and answers scrapes, until SIGINT or SIGTERM.
 
@@ -40,16 +50,23 @@ def serve(
         interval_seconds: time between two readings, and longest time that one may take.
         compat: other exporters under whose names the figures are shown too.
         derivations: what is derived from every reading.
+        files: TLS of the port, and who may see figures.
 
     Raises:
-        Misconfigured: the address can't be used.
+        Misconfigured: the address, a certificate or a file of tokens can't be used.
     """
     collector = Collector(
         reader, interval_seconds=interval_seconds, deadline_seconds=interval_seconds, derivations=derivations
     )
     try:
         server = MetricsServer(
-            collector, host=host, port=port, age_seconds_max=STALE_INTERVALS * interval_seconds, compat=compat
+            collector,
+            host=host,
+            port=port,
+            age_seconds_max=STALE_INTERVALS * interval_seconds,
+            compat=compat,
+            tls=_contexts(files),
+            guard=PortGuard(files, tokens_setting="scrape_tokens_file", now_seconds=time.monotonic),
         )
     except Misconfigured:
         reader.close()
@@ -61,7 +78,8 @@ def serve(
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     collector.start(on_crash=server.stop)
-    _say(f"serving http://{_shown(server.address)}/metrics; Ctrl-C stops")
+    scheme = "http" if files.certificate_file is None else "https"
+    _say(f"serving {scheme}://{_shown(server.address)}/metrics; Ctrl-C stops")
     try:
         server.serve()
     finally:
@@ -69,6 +87,16 @@ def serve(
         for number, handler in before.items():
             signal.signal(number, handler)
     _say("stopped")
+
+
+def _contexts(files: ListenerFiles) -> Callable[[], ssl.SSLContext] | None:
+    """What gives the TLS context for a new connection; None where the port is plain."""
+    if files.certificate_file is None:
+        return None
+    # Six megabytes, which a node exporter without TLS keeps.
+    from fleet.listener_tls import ListenerContexts
+
+    return ListenerContexts(files, needs_client=False, now_seconds=time.monotonic).context
 
 
 def _say(line: str) -> None:

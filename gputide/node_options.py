@@ -1,7 +1,7 @@
 """What the node exporter's process is told, and how `gputide export` turns into it.
 
 Reading and checking settings takes some thirty megabytes, and a node exporter runs on every node: so the verb checks
-them and then becomes `gputide.node_exporter`, which knows nothing of them. Standard library only.
+them and then becomes `gputide.node_exporter`, which knows nothing of them. Standard library and plain records only.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import json
 import os
 import sys
 from dataclasses import asdict, dataclass
+
+from fleet.listener_files import ListenerFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,7 @@ class NodeOptions:
         compat: words of `--compat`.
         log_level: see `fleet.logs.set_up_logs`.
         log_format: see there.
+        files: TLS of the port, and who may see figures.
     """
 
     cluster: str
@@ -57,6 +60,7 @@ class NodeOptions:
     compat: tuple[str, ...]
     log_level: str
     log_format: str
+    files: ListenerFiles
 
 
 def become(options: NodeOptions) -> None:
@@ -75,4 +79,4 @@ def become(options: NodeOptions) -> None:
 def options_of(text: str) -> NodeOptions:
     """The options, as `become` writes them."""
     told = json.loads(text)
-    return NodeOptions(**{**told, "compat": tuple(told["compat"])})
+    return NodeOptions(**{**told, "compat": tuple(told["compat"]), "files": ListenerFiles(**told["files"])})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -20,11 +22,15 @@ from exporter.cluster_kubernetes import KubernetesReader
 from exporter.node_pods import NodePods
 from exporter.nvml.pulse import CardPulses
 from fleet.errors import Misconfigured
+from fleet.listener_files import ListenerFiles
+from fleet.listener_tls import ListenerContexts
+from fleet.port_guard import PortGuard
 from fleet.settings import Settings
 from gputide.agent_loop import AgentLoop
 from gputide.data_folder import DataFolder
 from gputide.node_eyes import NodeEyes
 from gputide.wiring_cluster import open_kubernetes
+from gputide.wiring_listener import listener_files
 
 
 def node_name(settings: Settings) -> str:
@@ -105,18 +111,25 @@ def _open_view(settings: Settings, node: str) -> Iterator[Callable[[NodeView], N
         yield lambda _: None
         return
     host, _, port = listen.rpartition(":")
+    files = listener_files("agent", settings.agent, settings.agent.tokens_file)
     server = ViewServer(
         node,
-        host=host,
+        host=host.strip("[]"),
         port=int(port),
         full_ratio=settings.agent.full_ratio,
         free_ratio_min=settings.agent.framebuffer_free_ratio_min,
+        tls=None if files.certificate_file is None else _contexts(files),
+        guard=PortGuard(files, tokens_setting="tokens_file", now_seconds=time.monotonic),
     )
     server.start()
     try:
         yield server.show
     finally:
         server.stop()
+
+
+def _contexts(files: ListenerFiles) -> Callable[[], ssl.SSLContext]:
+    return ListenerContexts(files, needs_client=False, now_seconds=time.monotonic).context
 
 
 def _orders_of(cluster: ClusterReader, namespace: str, name: str, node: str) -> Callable[[], str | None]:

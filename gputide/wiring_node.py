@@ -44,6 +44,7 @@ def serve_node(options: NodeOptions) -> int:
             interval_seconds=options.interval_seconds,
             compat=[Compat(word) for word in options.compat],
             derivations=(CrossChecks(),),
+            files=options.files,
         )
     except GputideError as exc:
         sys.stderr.write(f"gputide: {exc}\n")

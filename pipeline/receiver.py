@@ -21,6 +21,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from fleet.bearer_tokens import CHALLENGE
+from fleet.port_guard import PortGuard
 from pipeline.body_budget import BodyBudget
 from pipeline.http_connection import RETRY_AFTER_SECONDS, ConnectionLimits
 from pipeline.http_head import Refusal
@@ -78,6 +80,7 @@ class Receiver:
         tls: gives the context for a new connection; None for plain HTTP.
         counts: where all processes count; its own unless given.
         process: which of the processes this is, from 0.
+        guard: says who may read `/metrics`; None for everybody.
     """
 
     def __init__(
@@ -90,7 +93,9 @@ class Receiver:
         tls: Callable[[], ssl.SSLContext] | None = None,
         counts: SharedCounts | None = None,
         process: int = 0,
+        guard: PortGuard | None = None,
     ) -> None:
+        self._guard = guard
         self._intake_of = intake_of
         self._listener = listener
         self._limits = limits
@@ -142,6 +147,15 @@ class Receiver:
             self._say(exchange, "ok\n", "")
         elif path == "/metrics":
             _check_method(method, "GET")
+            if self._guard is not None and not self._guard.may(
+                exchange.head.fields.get("authorization"), exchange.certificate
+            ):
+                raise Refusal(
+                    401,
+                    "cannot show metrics to somebody unknown: show a token of receiver.scrape_tokens_file or a "
+                    "certificate of receiver.client_ca_file",
+                    fields=CHALLENGE,
+                )
             self._gauge()
             self._say(exchange, self._shared.text(), _METRICS_TYPE)
         else:

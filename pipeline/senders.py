@@ -7,29 +7,12 @@ what a label claims. Without any of them configured everybody on the address is 
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hmac
-import re
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 
-from fleet.errors import Misconfigured
+from fleet.bearer_tokens import CHALLENGE, NAME, BearerTokens
 from pipeline.http_head import Refusal
-
-TOKEN_LENGTH_MIN = 16
-"""Shortest token: what is shorter can be guessed."""
-TOKENS_FILE_BYTES_MAX = 1 << 20
-"""Largest file of tokens."""
-CHECK_SECONDS = 5.0
-"""How often the file of tokens is looked at for a change."""
-
-_SENDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,252}")
-_HASHED = "sha256:"
-_CHALLENGE = (("WWW-Authenticate", 'Bearer realm="gputide"'), ("WWW-Authenticate", 'Basic realm="gputide"'))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,26 +64,20 @@ class Senders:
         now_seconds: Callable[[], float],
     ) -> None:
         self._known = dict(known)
-        self._tokens_file = tokens_file
         self._takes_certificates = takes_certificates
-        self._now_seconds = now_seconds
-        self._lock = threading.Lock()
-        self._checked_at = now_seconds()
-        self._stamp: tuple[int, int] | None = None
-        self._by_digest: dict[bytes, str] = {}
+        self._tokens: BearerTokens | None = None
         if tokens_file is not None:
-            self._stamp = _stamp_of(tokens_file)
-            self._by_digest = _read_tokens(tokens_file)
+            self._tokens = BearerTokens(tokens_file, setting="receiver.tokens_file", now_seconds=now_seconds)
 
     @property
     def are_asked(self) -> bool:
         """True where a sender must say who it is."""
-        return self._tokens_file is not None or self._takes_certificates
+        return self._tokens is not None or self._takes_certificates
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of all senders that settings and tokens know of now."""
-        return tuple(sorted({*self._known, *self._by_digest.values()}))
+        return tuple(sorted({*self._known, *(() if self._tokens is None else self._tokens.names)}))
 
     def sender_of(self, authorization: str | None, certificate: Mapping[str, object] | None) -> Sender:
         """Who sends a request.
@@ -114,56 +91,19 @@ class Senders:
         """
         if not self.are_asked:
             return ANYONE
-        names = self._names_of_token(authorization) if authorization else []
+        holder = None if self._tokens is None else self._tokens.name_of(authorization)
+        names = [] if holder is None else [holder]
         if not names and certificate is not None and self._takes_certificates:
             names = _names_of_certificate(certificate)
         if not names:
             raise Refusal(401, "cannot take samples of an unknown sender: show a token or a certificate that is known",
-                          fields=_CHALLENGE)  # fmt: skip
+                          fields=CHALLENGE)  # fmt: skip
         for name in names:
             if name in self._known:
                 return self._known[name]
-        if self._known or not _SENDER.fullmatch(names[0]):
+        if self._known or not NAME.fullmatch(names[0]):
             raise Refusal(403, f"cannot take samples of {names[0][:100]!r}: receiver.senders does not name it")
         return Sender(name=names[0], cluster=names[0])
-
-    def _names_of_token(self, authorization: str) -> list[str]:
-        if self._tokens_file is None:
-            return []
-        scheme, _, given = authorization.strip().partition(" ")
-        claimed = None
-        if scheme.lower() == "bearer":
-            token = given.strip().encode("latin-1")
-        elif scheme.lower() == "basic":
-            try:
-                user, _, token = base64.b64decode(given.strip(), validate=True).partition(b":")
-            except (binascii.Error, ValueError):
-                return []
-            claimed = user
-        else:
-            return []
-        # The digest, not the token, is looked up: how long that takes tells nothing that helps to guess the token.
-        digest = sha256(token).digest()
-        name = self._tokens().get(digest)
-        if name is None or (claimed is not None and not hmac.compare_digest(claimed, name.encode())):
-            return []
-        return [name]
-
-    def _tokens(self) -> dict[bytes, str]:
-        path = self._tokens_file
-        if path is None:
-            return {}
-        with self._lock:
-            now = self._now_seconds()
-            if now - self._checked_at >= CHECK_SECONDS:
-                self._checked_at = now
-                try:
-                    stamp = _stamp_of(path)
-                    if stamp != self._stamp:
-                        self._by_digest, self._stamp = _read_tokens(path), stamp
-                except Misconfigured:
-                    pass  # half written or gone for a moment: those who could send may go on
-            return self._by_digest
 
 
 def _names_of_certificate(certificate: Mapping[str, object]) -> list[str]:
@@ -176,47 +116,3 @@ def _names_of_certificate(certificate: Mapping[str, object]) -> list[str]:
     if isinstance(alternatives, tuple):
         names += [value for _, value in alternatives]
     return names
-
-
-def _stamp_of(path: Path) -> tuple[int, int]:
-    try:
-        found = path.stat()
-    except OSError as exc:
-        raise Misconfigured(f"cannot read receiver.tokens_file={path}: {exc.strerror or exc}") from exc
-    return found.st_mtime_ns, found.st_size
-
-
-def _read_tokens(path: Path) -> dict[bytes, str]:
-    try:
-        with path.open("rb") as file:
-            data = file.read(TOKENS_FILE_BYTES_MAX + 1)
-        lines = data.decode().splitlines()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise Misconfigured(f"cannot read receiver.tokens_file={path}: {exc}") from exc
-    if len(data) > TOKENS_FILE_BYTES_MAX:
-        raise Misconfigured(f"cannot read receiver.tokens_file={path}: larger than {TOKENS_FILE_BYTES_MAX} bytes")
-    found: dict[bytes, str] = {}
-    for number, line in enumerate(lines, 1):
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
-        if len(words) != 2 or not _SENDER.fullmatch(words[1]):
-            raise Misconfigured(f"cannot use line {number} of receiver.tokens_file={path}: expected `TOKEN SENDER`")
-        digest = _digest_of(words[0])
-        if digest is None or digest in found:
-            raise Misconfigured(
-                f"cannot use line {number} of receiver.tokens_file={path}: a token has at least {TOKEN_LENGTH_MIN} "
-                f"characters, or is `{_HASHED}` and 64 hex digits, and stands there once"
-            )
-        found[digest] = words[1]
-    return found
-
-
-def _digest_of(token: str) -> bytes | None:
-    if token.startswith(_HASHED):
-        try:
-            digest = bytes.fromhex(token.removeprefix(_HASHED))
-        except ValueError:
-            return None
-        return digest if len(digest) == sha256().digest_size else None
-    return sha256(token.encode()).digest() if len(token) >= TOKEN_LENGTH_MIN else None

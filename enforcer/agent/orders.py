@@ -57,8 +57,9 @@ def parse_orders(text: str) -> Orders:
     Raises:
         Corrupt: not the format; the message names the field and what was expected.
     """
-    if len(text.encode()) > ORDERS_BYTES_MAX:
-        raise Corrupt(f"cannot read orders of {len(text.encode())} bytes: expected at most {ORDERS_BYTES_MAX}")
+    size = len(text.encode(errors="replace"))
+    if size > ORDERS_BYTES_MAX:
+        raise Corrupt(f"cannot read orders of {size} bytes: expected at most {ORDERS_BYTES_MAX}")
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as exc:
@@ -70,7 +71,7 @@ def parse_orders(text: str) -> Orders:
         raise Corrupt(f"cannot read orders: expires_at {content['expires_at']} is not after issued_at")
     manner = content.get("give_way")
     if manner is not None and manner not in list(GiveWayManner):
-        raise Corrupt(f"cannot read orders: give_way {manner!r}: expected {', '.join(GiveWayManner)}")
+        raise Corrupt(f"cannot read orders: give_way {str(manner)[:80]!r}: expected {', '.join(GiveWayManner)}")
     return Orders(
         issued_at=issued_at,
         expires_at=expires_at,
@@ -114,7 +115,9 @@ def _list(content: Mapping[str, Any], field: str) -> list[Mapping[str, Any]]:
 def _limit(entry: Mapping[str, Any]) -> WantedLimit:
     amount = entry.get("framebuffer_bytes")
     if not isinstance(amount, int) or isinstance(amount, bool) or not 0 < amount < 2**44 or amount % MIB:
-        raise Corrupt(f"cannot read orders: framebuffer_bytes {amount!r}: expected a multiple of {MIB} below 2^44")
+        raise Corrupt(
+            f"cannot read orders: framebuffer_bytes {repr(amount)[:80]}: expected a multiple of {MIB} below 2^44"
+        )
     return WantedLimit(container=_container(entry), card=_text(entry, "card", _CARD), framebuffer_bytes=amount)
 
 
@@ -133,4 +136,4 @@ def _time(content: Mapping[str, Any], field: str) -> datetime:
     try:
         return parse_time(str(content[field]))
     except (KeyError, Misconfigured) as exc:
-        raise Corrupt(f"cannot read orders: {field} is no time: {content.get(field)!r}") from exc
+        raise Corrupt(f"cannot read orders: {field} is no time: {str(content.get(field))[:80]!r}") from exc

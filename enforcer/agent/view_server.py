@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+import socket
+import ssl
 import threading
 import time
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -20,13 +23,16 @@ from urllib.parse import parse_qs, urlsplit
 from enforcer.agent.node_view import NodeView
 from enforcer.agent.node_view_text import ToldView, view_text
 from enforcer.agent.trouble import trouble_digest, troubled_cards
+from fleet.bearer_tokens import CHALLENGE
 from fleet.errors import Misconfigured
+from fleet.port_guard import PortGuard
 
-CONNECTIONS_MAX = 8
-"""Who asks is one relief, and a person with curl; more are sent away."""
+CONNECTIONS_MAX = 16
+"""Who asks is one relief, and a person with curl; whoever comes beyond takes the place of who asked longest ago."""
 WAIT_SECONDS_MAX = 60.0
 _STALE_SECONDS = 10.0
 _IDLE_SECONDS = 90.0
+_HANDSHAKE_SECONDS = 5.0
 
 
 class ViewServer:
@@ -38,12 +44,26 @@ class ViewServer:
         port: port; 0 picks a free one.
         full_ratio: duty cycle from which a card is full, 0-1.
         free_ratio_min: free framebuffer / framebuffer below which a card is short, 0-1.
+        tls: gives the context for a new connection; None for plain HTTP.
+        guard: says who may see views; None for everybody.
 
     Raises:
         Misconfigured: the address can't be used.
     """
 
-    def __init__(self, node: str, *, host: str, port: int, full_ratio: float, free_ratio_min: float) -> None:
+    def __init__(
+        self,
+        node: str,
+        *,
+        host: str,
+        port: int,
+        full_ratio: float,
+        free_ratio_min: float,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        guard: PortGuard | None = None,
+    ) -> None:
+        self.tls = tls
+        self._guard = guard
         self._node = node
         self._full_ratio, self._free_ratio_min = full_ratio, free_ratio_min
         self._shown = threading.Condition()
@@ -85,6 +105,10 @@ class ViewServer:
         self._server.shutdown()
         self._server.server_close()
 
+    def may_see(self, authorization: str | None, certificate: Mapping[str, object] | None) -> bool:
+        """Whether whoever asks may see views; see `PortGuard.may`."""
+        return self._guard is None or self._guard.may(authorization, certificate)
+
     def answer(self, wait_seconds: float, trouble: str) -> bytes | None:
         """The newest view, once its troubled cards are others than the caller's; None where the agent is blind."""
         until = time.monotonic() + min(WAIT_SECONDS_MAX, wait_seconds)
@@ -100,23 +124,53 @@ class ViewServer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 64
     app: ViewServer
 
-    def __init__(self, *arguments: Any) -> None:
-        self._places = threading.BoundedSemaphore(CONNECTIONS_MAX)
-        super().__init__(*arguments)
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._lock = threading.Lock()
+        self._asked: dict[socket.socket, float] = {}
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._places.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+        with self._lock:
+            oldest = min(self._asked, key=self._asked.__getitem__) if len(self._asked) >= CONNECTIONS_MAX else None
+            if oldest is not None:
+                del self._asked[oldest]
+            self._asked[request] = time.monotonic()
+        if oldest is not None:
+            with contextlib.suppress(OSError):
+                # An encrypted socket's own would drop its cipher under the thread that reads.
+                socket.socket.shutdown(oldest, socket.SHUT_RDWR)
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._places.release()
+        """Serves one connection; the handshake is its thread's business, and holds nobody else up."""
+        tls = self.app.tls
+        if tls is not None:
+            try:
+                request.settimeout(_HANDSHAKE_SECONDS)
+                encrypted = tls().wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+                with self._lock:
+                    self._asked[encrypted] = self._asked.pop(request, time.monotonic())
+                request = encrypted
+                encrypted.do_handshake()
+            except OSError:
+                self.shutdown_request(request)
+                return
+        super().process_request_thread(request, client_address)
+
+    def has_asked(self, connection: socket.socket) -> None:
+        """A whole request came: who asks keeps its place before who is silent."""
+        with self._lock:
+            if connection in self._asked:
+                self._asked[connection] = time.monotonic()
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._asked.pop(request, None)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A caller that went away is no news."""
@@ -132,6 +186,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
+        self.server.has_asked(self.connection)
         asked = urlsplit(self.path)
         if asked.path == "/healthz":
             self._send(HTTPStatus.OK, b"ok\n")
@@ -139,7 +194,15 @@ class _Handler(BaseHTTPRequestHandler):
         if asked.path != "/view":
             self._send(HTTPStatus.NOT_FOUND, b"ask /view\n")
             return
-        words = parse_qs(asked.query, max_num_fields=4)
+        shown = getattr(self.connection, "getpeercert", None)
+        if not self.server.app.may_see(self.headers.get("Authorization"), (shown() or None) if shown else None):
+            self._send(HTTPStatus.UNAUTHORIZED, b"show a token or a certificate that is known\n", fields=CHALLENGE)
+            return
+        try:
+            words = parse_qs(asked.query, max_num_fields=4)
+        except ValueError:
+            self._send(HTTPStatus.BAD_REQUEST, b"too many fields\n")
+            return
         wait = 0.0
         with contextlib.suppress(ValueError):
             wait = float(words.get("wait", ["0"])[0])
@@ -154,8 +217,16 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Say nothing."""
 
-    def _send(self, status: HTTPStatus, body: bytes, content_type: str = "text/plain") -> None:
+    def _send(
+        self,
+        status: HTTPStatus,
+        body: bytes,
+        content_type: str = "text/plain",
+        fields: tuple[tuple[str, str], ...] = (),
+    ) -> None:
         self.send_response(status)
+        for name, value in fields:
+            self.send_header(name, value)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -12,6 +12,7 @@ import socket
 import ssl
 import sys
 import threading
+import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,6 +20,8 @@ from typing import Any
 
 from enforcer.kubernetes.admission_review import PodAdmission
 from fleet.errors import Corrupt, Misconfigured
+from fleet.listener_files import ListenerFiles
+from fleet.listener_tls import ListenerContexts
 from fleet.logs import logger
 
 REVIEW_BYTES_MAX = 8 * 1024 * 1024
@@ -27,6 +30,7 @@ REVIEW_BYTES_MAX = 8 * 1024 * 1024
 CONNECTIONS_MAX = 64
 
 _SECONDS_MAX = 15.0
+_CHECK_SECONDS = 0.0
 
 
 class AdmissionServer:
@@ -38,20 +42,40 @@ class AdmissionServer:
         port: port; 0 picks a free one.
         certificate_file: chain of its certificate, PEM; read anew when it changes.
         key_file: its key, PEM.
+        client_ca_file: authorities, one of which must have signed the certificate that the API server shows; None
+            where it shows none.
 
     Raises:
-        Misconfigured: the address or the certificate can't be used.
+        Misconfigured: the address or a file can't be used.
     """
 
     def __init__(
-        self, admission: PodAdmission, *, host: str, port: int, certificate_file: Path, key_file: Path
+        self,
+        admission: PodAdmission,
+        *,
+        host: str,
+        port: int,
+        certificate_file: Path,
+        key_file: Path,
+        client_ca_file: Path | None = None,
     ) -> None:
         self._admission = admission
-        self._files = (certificate_file, key_file)
+        files = ListenerFiles(
+            section="admission",
+            certificate_file=str(certificate_file),
+            key_file=str(key_file),
+            client_ca_file=None if client_ca_file is None else str(client_ca_file),
+        )
+        try:
+            self._contexts = ListenerContexts(
+                files, needs_client=True, now_seconds=time.monotonic, check_seconds=_CHECK_SECONDS
+            )
+        except Misconfigured as exc:
+            asked = "" if client_ca_file is None else f" and --client-ca {client_ca_file}"
+            raise Misconfigured(
+                f"cannot serve by --certificate {certificate_file} and --key {key_file}{asked}: {exc.__cause__ or exc}"
+            ) from exc
         self._log = logger("enforcer.kubernetes.admission_server")
-        self._lock = threading.Lock()
-        self._loaded: tuple[tuple[int, int], ssl.SSLContext] | None = None
-        self.context()
         try:
             self._server = _Server((host, port), _Handler)
         except (OSError, OverflowError) as exc:
@@ -74,24 +98,8 @@ class AdmissionServer:
         self._server.shutdown()
 
     def context(self) -> ssl.SSLContext:
-        """TLS by the files as they are now.
-
-        Raises:
-            Misconfigured: a file can't be read, or is no certificate or key.
-        """
-        certificate, key = self._files
-        try:
-            stamp = (certificate.stat().st_mtime_ns, key.stat().st_mtime_ns)
-            with self._lock:
-                if self._loaded is None or self._loaded[0] != stamp:
-                    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-                    context.minimum_version = ssl.TLSVersion.TLSv1_2
-                    # An empty password: the library would ask the terminal for that of an encrypted key.
-                    context.load_cert_chain(certificate, key, password="")
-                    self._loaded = (stamp, context)
-                return self._loaded[1]
-        except OSError as exc:
-            raise Misconfigured(f"cannot serve by --certificate {certificate} and --key {key}: {exc}") from exc
+        """TLS by the files as they are now."""
+        return self._contexts.context()
 
     def answer(self, body: bytes) -> bytes | None:
         """The answer to the body of a review; None where it is none."""

@@ -137,8 +137,10 @@ def _yaml(body: bytes) -> object:
     # Loaded where it is needed alone: a node's exporter, which has a service account, keeps a megabyte.
     import yaml  # noqa: PLC0415
 
+    from fleet.yaml_text import load_yaml  # noqa: PLC0415
+
     try:
-        return yaml.safe_load(body)
+        return load_yaml(body)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as exc:
         # The parser quotes the line, which may be the one with the token.
         mark = getattr(exc, "problem_mark", None)
@@ -250,7 +252,7 @@ def _named(document: Entry, plural: str, kind: str, name: str) -> Entry:
             found = entry.get(kind)
             if isinstance(found, dict):
                 return found
-    raise Misconfigured(f"there is no {kind} {name!r} in it")
+    raise Misconfigured(f"there is no {kind} {name[:80]!r} in it")
 
 
 def _needed(entry: Entry, key: str, what: str) -> str:

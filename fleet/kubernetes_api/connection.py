@@ -36,6 +36,8 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 _IDLE_SECONDS_MAX = 30.0
 _IDLE_CONNECTIONS_MAX = 4
 _PART_BYTES = 64 * 1024
+_REFUSAL_BYTES_MAX = 1024 * 1024
+_SECRET_LENGTH_MIN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,7 @@ class Answer:
 
     Args:
         response: the parser's.
+        hidden: what a refusal's body must not repeat: errors quote it in messages and logs.
 
     Attributes:
         status: HTTP status.
@@ -75,8 +78,9 @@ class Answer:
         date: the header `Date`, by the server's clock; None where there is none.
     """
 
-    def __init__(self, response: http.client.HTTPResponse) -> None:
+    def __init__(self, response: http.client.HTTPResponse, hidden: tuple[bytes, ...] = ()) -> None:
         self._response = response
+        self._hidden = hidden
         self.status = response.status
         self.retry_after = response.getheader("Retry-After")
         self.date = response.getheader("Date")
@@ -90,6 +94,20 @@ class Answer:
             OSError: the connection broke, or the time is over.
             zlib.error: it is not what it is said to be.
         """
+        if self.status < http.client.BAD_REQUEST or not self._hidden:
+            yield from self._unpacked()
+            return
+        said = bytearray()
+        for part in self._unpacked():
+            said += part
+            if len(said) > _REFUSAL_BYTES_MAX:
+                break
+        for secret in self._hidden:
+            said = said.replace(secret, b"...")
+        for start in range(0, len(said), _PART_BYTES):
+            yield bytes(said[start : start + _PART_BYTES])
+
+    def _unpacked(self) -> Iterator[bytes]:
         if not self._is_gzip:
             yield from self._packed()
             return
@@ -147,7 +165,7 @@ class ApiConnection:
         line, response = self._answered(asked)
         is_done = False
         try:
-            answer = Answer(response)
+            answer = Answer(response, self._secrets() if response.status >= http.client.BAD_REQUEST else ())
             yield answer
             is_done = response.isclosed()
         except (http.client.HTTPException, OSError, zlib.error) as exc:
@@ -167,6 +185,13 @@ class ApiConnection:
             line.interrupt()
         for line in idle:
             line.close()
+
+    def _secrets(self) -> tuple[bytes, ...]:
+        """What requests are signed with, the longest first; short words are no secrets, and may stand in any text."""
+        signed = self._access.credentials.header() or ""
+        values = [signed, signed.partition(" ")[2], *(value for _, value in self._access.headers)]
+        found = {value.encode("latin-1", "replace") for value in values if len(value) >= _SECRET_LENGTH_MIN}
+        return tuple(sorted(found, key=len, reverse=True))
 
     def _answered(self, asked: Asked) -> tuple[_Line, http.client.HTTPResponse]:
         may_renew = True

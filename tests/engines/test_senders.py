@@ -17,11 +17,12 @@ import pytest
 
 from exporter.synthetic import write_synthetic_fleet
 from fleet.errors import Unavailable
+from fleet.listener_files import ListenerFiles
+from fleet.listener_tls import ListenerContexts
 from fleet.schema import POD_USAGE, Measure
 from gputide.engine_process import ProcessRecord, kill_process, start_process, stop_process, wait_until
 from gputide.engines import free_port
 from pipeline.bus_file import FileBus
-from pipeline.receiver_tls import TlsContexts
 from pipeline.rows import unpack
 from pipeline.senders import Sender, Senders
 from pipeline.warehouse_duckdb import DuckdbWarehouse
@@ -212,8 +213,11 @@ def test_reference_client_over_tls_is_the_sender_that_it_shows(
         {"edge-1": Sender(name="edge-1", cluster="east")},
         tokens_file=tokens, takes_certificates=True, now_seconds=time.monotonic,
     )  # fmt: skip
-    tls = TlsContexts(CERTIFICATES / "receiver.pem", CERTIFICATES / "receiver.key.pem", CERTIFICATES / "authority.pem",
-                      now_seconds=time.monotonic)  # fmt: skip
+    files = ListenerFiles(
+        section="receiver", certificate_file=str(CERTIFICATES / "receiver.pem"),
+        key_file=str(CERTIFICATES / "receiver.key.pem"), client_ca_file=str(CERTIFICATES / "authority.pem"),
+    )  # fmt: skip
+    tls = ListenerContexts(files, needs_client=False, now_seconds=time.monotonic)
     bus = file_bus(tmp_path / "bus")
     authority = ("-ca", str(CERTIFICATES / "authority.pem"))
     with served(

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import Misconfigured
+from fleet.listener_files import ListenerFiles
+from fleet.listener_tls import ListenerContexts
 from fleet.schema import Measure
 from pipeline.http_head import Refusal
 from pipeline.intake import Intake
 from pipeline.label_sets import LabelLimits
 from pipeline.rate_limit import BURST_SECONDS, RateLimit
 from pipeline.receiver_counts import OWN_METRICS, SharedCounts
-from pipeline.receiver_tls import TlsContexts
 from pipeline.rows import unpack
 from pipeline.senders import ANYONE, Sender, Senders
 from pipeline.series_table import SeriesTable
@@ -257,13 +258,14 @@ def test_counts_of_all_processes_are_summed_and_every_metric_is_explained():
     }
 
 
-def tls(client_ca="authority.pem"):
-    return TlsContexts(
-        CERTIFICATES / "receiver.pem",
-        CERTIFICATES / "receiver.key.pem",
-        CERTIFICATES / client_ca if client_ca else None,
-        now_seconds=time.monotonic,
+def tls(client_ca="authority.pem", folder=CERTIFICATES, key="receiver.key.pem", now_seconds=time.monotonic):
+    files = ListenerFiles(
+        section="receiver",
+        certificate_file=str(folder / "receiver.pem"),
+        key_file=str(folder / key),
+        client_ca_file=str(folder / client_ca) if client_ca else None,
     )
+    return ListenerContexts(files, needs_client=False, now_seconds=now_seconds)
 
 
 def over_tls(receiver, certificate=None, authorization=None):
@@ -306,7 +308,7 @@ def test_renewed_certificate_is_used_without_a_restart(tmp_path):
     for name in ("receiver.pem", "receiver.key.pem"):
         (tmp_path / name).write_bytes((CERTIFICATES / name).read_bytes())
     clock = [0.0]
-    contexts = TlsContexts(tmp_path / "receiver.pem", tmp_path / "receiver.key.pem", None, now_seconds=lambda: clock[0])
+    contexts = tls(None, tmp_path, now_seconds=lambda: clock[0])
     first = contexts.context()
     (tmp_path / "receiver.pem").write_bytes((CERTIFICATES / "edge-1.pem").read_bytes())
     clock[0] += 60
@@ -318,4 +320,4 @@ def test_renewed_certificate_is_used_without_a_restart(tmp_path):
 
 def test_certificate_without_its_key_is_said_so():
     with pytest.raises(Misconfigured, match=r"receiver\.tls_key_file"):
-        TlsContexts(CERTIFICATES / "receiver.pem", CERTIFICATES / "edge-1.key.pem", None, now_seconds=time.monotonic)
+        tls(None, key="edge-1.key.pem")

@@ -1,0 +1,103 @@
+"""TLS of a port: its own certificate, and which clients' certificates are believed.
+
+Every server asks `ListenerContexts` for each new connection, so that a renewed certificate is used without a restart,
+while connections that are open go on with the one they began with.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from fleet.errors import Misconfigured
+from fleet.listener_files import ListenerFiles
+
+CHECK_SECONDS = 10.0
+"""How often the files are looked at for a change."""
+HANDSHAKE_SECONDS = 10.0
+"""How long a TLS handshake may take."""
+
+_VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+class ListenerContexts:
+    """The context for new connections; for several threads.
+
+    Args:
+        files: of the port; with certificate and key.
+        needs_client: True where the handshake fails without a client's certificate; False where a client may be known
+            by something else, such as a token, so that a wrong certificate alone is refused.
+        now_seconds: a clock that never goes back.
+        check_seconds: how often the files are looked at for a change.
+
+    Raises:
+        Misconfigured: a file can't be used.
+    """
+
+    def __init__(
+        self,
+        files: ListenerFiles,
+        *,
+        needs_client: bool,
+        now_seconds: Callable[[], float],
+        check_seconds: float = CHECK_SECONDS,
+    ) -> None:
+        self._check_seconds = check_seconds
+        self._files = files
+        self._needs_client = needs_client
+        self._paths = [
+            Path(path) for path in (files.certificate_file, files.key_file, files.client_ca_file) if path is not None
+        ]
+        self._now_seconds = now_seconds
+        self._lock = threading.Lock()
+        self._checked_at = now_seconds()
+        self._stamps = self._stamps_now()
+        self._context = self._loaded()
+
+    def context(self) -> ssl.SSLContext:
+        """The context of the files as they are now; the last good one while they are being replaced."""
+        with self._lock:
+            now = self._now_seconds()
+            if now - self._checked_at >= self._check_seconds:
+                self._checked_at = now
+                stamps = self._stamps_now()
+                if stamps != self._stamps:
+                    try:
+                        self._context, self._stamps = self._loaded(), stamps
+                    except Misconfigured:
+                        return self._context  # half replaced: tried again at the next look
+            return self._context
+
+    def _loaded(self) -> ssl.SSLContext:
+        files = self._files
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = _VERSIONS[files.version_min]
+        context.set_alpn_protocols(["http/1.1"])
+        if files.certificate_file is None or files.key_file is None:
+            raise ValueError("a port without certificate and key is plain")
+        try:
+            # An empty password: the library would ask the terminal for that of an encrypted key.
+            context.load_cert_chain(files.certificate_file, files.key_file, password="")
+            if files.client_ca_file is not None:
+                context.load_verify_locations(files.client_ca_file)
+                context.verify_mode = ssl.CERT_REQUIRED if self._needs_client else ssl.CERT_OPTIONAL
+        except OSError as exc:
+            raise Misconfigured(
+                f"cannot use {files.section}.tls_certificate_file={files.certificate_file} with "
+                f"{files.section}.tls_key_file={files.key_file} and "
+                f"{files.section}.client_ca_file={files.client_ca_file}: {exc}"
+            ) from exc
+        return context
+
+    def _stamps_now(self) -> list[tuple[int, int, int] | None]:
+        stamps: list[tuple[int, int, int] | None] = []
+        for path in self._paths:
+            try:
+                found = path.stat()
+            except OSError:
+                stamps.append(None)
+            else:
+                stamps.append((found.st_mtime_ns, found.st_size, found.st_ino))
+        return stamps
