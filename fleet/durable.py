@@ -17,6 +17,9 @@ from typing import Self
 from fleet.errors import Corrupt, Unavailable
 from fleet.schema import SCHEMA_VERSION
 
+LOST_AND_FOUND = "lost+found"
+"""In the root of an ext4 volume, and root's alone (mklost+found(8)): nobody's data."""
+
 _STAMP = "FORMAT.json"
 
 
@@ -131,8 +134,12 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def holds_nothing(folder: Path) -> bool:
-    """Whether a folder is empty, but for what a process left that was killed while it stamped it."""
-    return all(path == _aside(folder / _STAMP) for path in folder.iterdir())
+    """Whether a folder is empty, but for what a process left that was killed while it stamped it.
+
+    The root of a fresh volume counts as empty.
+    """
+    theirs = {_aside(folder / _STAMP), folder / LOST_AND_FOUND}
+    return all(path in theirs for path in folder.iterdir())
 
 
 def sync_folder(folder: Path) -> None:
@@ -144,11 +151,11 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def unwritable(path: Path, error: OSError) -> Corrupt:
-    """The error for storage that does not take a write."""
+def unwritable(path: Path, error: OSError, *, knob: str = "--data-dir") -> Corrupt:
+    """The error for storage that does not take a write; `knob` is what says where it lies."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return Corrupt(f"cannot write {path}: storage is full; free some space or use another --data-dir")
-    return Corrupt(f"cannot write {path}: {error.strerror or error}; --data-dir must be a folder that can be written")
+        return Corrupt(f"cannot write {path}: storage is full; free some space or use another {knob}")
+    return Corrupt(f"cannot write {path}: {error.strerror or error}; {knob} must be a folder that can be written")
 
 
 def _aside(path: Path) -> Path:

@@ -13,6 +13,8 @@ from fleet.units import format_count
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import Session, session_of
+from gputide.verb_backup import create as create_backup
+from gputide.verb_backup import restore as restore_backup
 from gputide.wiring_warehouse import open_warehouse
 from pipeline.warehouse_compact import Upkeep, compact, remove_replaced, retain
 from pipeline.warehouse_duckdb import DuckdbWarehouse
@@ -76,6 +78,12 @@ def migrate_tables(context: typer.Context) -> None:
         added = warehouse.migrate()
     database = session.settings.hive.database
     typer.echo(f"tables of {database} are as the schema has them; {format_count(added)} partitions were missing")
+
+
+app.command("backup", epilog="Example: gputide warehouse backup /mnt/backup/gputide-2026-01-19")(create_backup)
+app.command("restore", epilog="Example: gputide --data-dir NEW warehouse restore /mnt/backup/gputide-2026-01-19")(
+    restore_backup
+)
 
 
 def _kept_seconds(session: Session, given: int | None) -> int:

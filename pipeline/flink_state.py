@@ -84,13 +84,7 @@ class FlinkState:
         Raises:
             Corrupt: what is remembered of it can't be read.
         """
-        path = self.folder / "RUN.json"
-        try:
-            return FlinkRun(**json.loads(path.read_bytes()))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError) as exc:
-            raise Corrupt(f"cannot read {path}: {exc}") from exc
+        return _run_in(self.folder)
 
     def remember(self, run: FlinkRun) -> None:
         """Makes a job the one that was started last, before it is started."""
@@ -142,6 +136,26 @@ class FlinkState:
             if number is not None:
                 found.append(RestorePoint(number=number, folder=path.parent))
         return found
+
+
+def is_stopped(folder: Path) -> bool:
+    """Whether the job whose state lies in a folder was stopped in order: all that it knows stands still there.
+
+    Raises:
+        Corrupt: what is remembered of it can't be read.
+    """
+    run = _run_in(folder)
+    return run is not None and not run.token
+
+
+def _run_in(folder: Path) -> FlinkRun | None:
+    path = folder / "RUN.json"
+    try:
+        return FlinkRun(**json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as exc:
+        raise Corrupt(f"cannot read {path}: {exc}") from exc
 
 
 def _number_of(path: Path) -> int | None:

@@ -8,12 +8,18 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
-from kafka import KafkaAdminClient, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.structs import OffsetAndMetadata
 
 from fleet.errors import Unavailable
+from gputide.backup_create import create_backup
+from gputide.backup_restore import restore_backup
+from gputide.data_folder import DataFolder, open_data_folder
 from pipeline.bus_kafka import KafkaLane, KafkaWriter
 from pipeline.kafka_topic import open_topic
 from pipeline.remote_write import Version
@@ -181,6 +187,30 @@ def test_rollup_killed_at_any_moment_between_append_and_commit_counts_once(kafka
         again.close()
     lane.close()
     assert moments > 10
+
+
+def test_restored_warehouse_misses_nothing_that_waited_once_the_group_is_set_to_the_beginning(
+    kafka, fresh_topic, tmp_path
+):
+    settings = kafka_settings(kafka, fresh_topic())
+    samples = small_fleet(pods=1, hours=6)
+    bodies = bodies_of(samples, 3)
+    folder, again = open_data_folder(tmp_path / "data", create=True), DataFolder(path=tmp_path / "again")
+    writer = KafkaWriter(settings)
+    for number, body in enumerate(bodies):
+        intake_of(writer).take(body, Version.V2)
+        if number != 1:  # the second waits on the topic while the back-up is made
+            with closing(DuckdbWarehouse(folder.warehouse)) as warehouse:
+                roll_up_topic(settings, warehouse)
+        else:
+            create_backup(folder, folder.warehouse, tmp_path / "backup", datetime.now(UTC))
+    writer.close()
+    restore_backup(tmp_path / "backup", again.path, again.warehouse)
+    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap, group_id=settings.group)
+    consumer.commit({TopicPartition(settings.topic, 0): OffsetAndMetadata(0, "", -1)})
+    consumer.close()
+    with closing(DuckdbWarehouse(again.warehouse)) as warehouse:
+        check(settings, warehouse, samples)
 
 
 WRITER = """

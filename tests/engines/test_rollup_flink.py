@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,9 @@ import pytest
 from fleet.errors import Misconfigured
 from fleet.schema import Measure
 from fleet.settings_pipeline import FlinkSettings
+from gputide.backup_create import STATE_OF_FLINK, create_backup
+from gputide.backup_restore import restore_backup
+from gputide.data_folder import DataFolder, open_data_folder
 from pipeline.remote_write import Version
 from pipeline.warehouse import AppendName
 from pipeline.warehouse_duckdb import DuckdbWarehouse
@@ -71,21 +77,34 @@ def test_drain_waits_for_no_checkpoint_that_comes_by_the_clock(
     assert took_seconds < 2 * FlinkSettings().checkpoint_seconds
 
 
-def test_stopped_job_goes_on_from_its_savepoint_and_counts_repeats_once(
-    bus: RowsBus, warehouse: DuckdbWarehouse, shared: SharedProcess, tmp_path: Path
+def test_stopped_job_goes_on_from_its_savepoint_in_a_restored_backup_and_counts_repeats_once(
+    bus: RowsBus, shared: SharedProcess, tmp_path: Path
 ) -> None:
     samples = small_fleet(pods=2, hours=3)
     first, second = samples[: len(samples) // 2], samples[len(samples) // 2 :]
     intake_of(bus).take(body_of(first), Version.V2)
     # The first job is stopped in the middle, with sums under way that only the savepoint holds.
-    for sent in (second, first):
-        running = rollup_of(bus, warehouse, tmp_path / "flink", lambda _token: shared)
+    folder, again = open_data_folder(tmp_path / "data", create=True), DataFolder(path=tmp_path / "again")
+    _run(bus, folder, shared, second)
+    create_backup(folder, folder.warehouse, tmp_path / "backup", datetime.now(UTC))
+    shutil.rmtree(folder.path)
+    restore_backup(tmp_path / "backup", again.path, again.warehouse)
+    _run(bus, again, shared, first, is_drained=True)
+    with closing(DuckdbWarehouse(again.warehouse)) as warehouse:
+        assert_oracle(warehouse, samples)
+
+
+def _run(
+    bus: RowsBus, folder: DataFolder, shared: SharedProcess, sent: list[Sample], *, is_drained: bool = False
+) -> None:
+    """Runs a job while samples come, and stops it in order."""
+    with closing(DuckdbWarehouse(folder.warehouse)) as warehouse:
+        running = rollup_of(bus, warehouse, folder.path / STATE_OF_FLINK, lambda _token: shared)
         running.start()
         intake_of(bus).take(body_of(sent), Version.V2)
-        if sent is first:
+        if is_drained:
             drain(running)
         running.stop()
-    assert_oracle(warehouse, samples)
 
 
 def test_job_of_other_sql_is_refused_until_the_former_one_is_drained(
