@@ -19,6 +19,7 @@ from fleet.errors import Misconfigured, Refused
 from fleet.settings import Settings
 from fleet.units import format_count
 from gputide.data_folder import DataFolder
+from gputide.own_cluster import check_own
 from gputide.wiring import journal
 from gputide.wiring_backend import backend
 from gputide.wiring_cluster import moment_of_change, open_cluster
@@ -63,11 +64,12 @@ def emit(
 
     Raises:
         Misconfigured: no target, or one that holds something already.
-        Refused: a stage can't be carried out, or nothing is left to change.
+        Refused: the plan is of another cluster, a stage can't be carried out, or nothing is left to change.
         Unavailable: the cluster, or git, can't be reached.
     """
     if target is None:
         raise Misconfigured(f"cannot emit {form.value} to nowhere: name a folder with -o, for git the repository")
+    check_own(plan, folder, settings)
     with open_cluster(folder, settings) as cluster:
         runs = journal(folder).runs(plan.plan_id)
         found = preview(plan, cluster, backend(settings, moment_of_change(cluster, now)), stages, runs)

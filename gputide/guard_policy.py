@@ -15,6 +15,7 @@ from fleet.inventory import WorkloadId
 from fleet.settings import Settings
 from fleet.settings_guard import WEEKDAYS, hours_of
 from gputide.data_folder import DataFolder
+from gputide.own_cluster import own_cluster
 
 
 def guard_policy(settings: Settings, folder: DataFolder) -> GuardPolicy:
@@ -25,6 +26,7 @@ def guard_policy(settings: Settings, folder: DataFolder) -> GuardPolicy:
         freeze_file=folder.freeze,
         coverage_ratio_min=settings.guard.history_coverage_min,
         history_age_max=timedelta(seconds=settings.guard.history_age_max_seconds),
+        cluster=own_cluster(folder, settings),
         cards_max=settings.guard.cards_per_apply_max,
         saving_max=settings.guard.saving_per_apply_max,
         two_approvals_cards_min=settings.guard.two_approvals_cards_min,

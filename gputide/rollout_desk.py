@@ -15,6 +15,7 @@ from fleet.errors import GputideError, Refused
 from fleet.outcomes import ChangePhase
 from fleet.settings import Settings
 from gputide.data_folder import DataFolder, writing
+from gputide.own_cluster import check_own
 from gputide.wiring import journal, open_enforcer, plan_store
 
 _PHASES = {
@@ -30,6 +31,8 @@ _STATES = {
     StageState.RESTORED: ChangePhase.RESTORED,
     StageState.UNDONE: ChangePhase.RESTORED,
 }
+_ENDED = frozenset({ChangePhase.PROMOTED, ChangePhase.RESTORED, ChangePhase.REFUSED})
+"""Phases after which nothing happens to a workload."""
 _IDLE = RolloutProgress(phase=RolloutPhase.NOT_STARTED, done=0, total=0)
 
 
@@ -78,7 +81,11 @@ class BackgroundRollouts:
         records = [record for run in journal(self._folder).runs(plan_id) for record in run.records.values()]
         objects = tuple(item for record in records for item in _objects(record))
         if news is not None:
-            return replace(news, objects=objects)
+            if news.total or news.is_running:
+                return replace(news, objects=objects)
+            # The last word of a rollout counts nothing; what it came to stands in the journal.
+            done = sum(item.phase in _ENDED for item in objects)
+            return replace(news, objects=objects, done=done, total=len(objects))
         if not records:
             return _IDLE
         total = sum(len(record.moves) for record in records)
@@ -89,6 +96,7 @@ class BackgroundRollouts:
 
     def undo_preview(self, plan_id: str) -> UndoPreview:
         """What an undo would restore and keep."""
+        check_own(plan_store(self._folder).get(plan_id), self._folder, self._settings)
         with open_enforcer(self._folder, self._settings, self._now(), on_progress=_unheard) as enforcer:
             hands = Undo(enforcer.tools)
             record = hands.preview(plan_id)
@@ -103,6 +111,7 @@ class BackgroundRollouts:
 
     def undo(self, plan_id: str, by: str) -> None:
         """Start to restore everything that the plan changed."""
+        check_own(plan_store(self._folder).get(plan_id), self._folder, self._settings)
 
         def work() -> None:
             with (

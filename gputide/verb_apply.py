@@ -8,15 +8,15 @@ import typer
 
 from enforcer.record.journal import StageState
 from enforcer.rollout.stages import StageResult
-from enforcer.safety.freeze import freeze as freeze_all
-from enforcer.safety.freeze import lift
 from fleet.decisions import Plan
 from fleet.documents import document
 from fleet.errors import Misconfigured, Refused
 from gputide.data_folder import writing
 from gputide.emitting import EmitForm, emit
+from gputide.freeze_desk import freeze_changes, thaw_changes
 from gputide.options import ByOption, FormatOption, OutputOption, PlanOption, StageOption, YesOption
 from gputide.output import Answer, Format, Listing, print_answer
+from gputide.own_cluster import own_cluster
 from gputide.session import session_of
 from gputide.stages import chosen_stages, preview_of
 from gputide.wiring import chosen_plan, open_enforcer, plan_store, who
@@ -45,13 +45,11 @@ def apply(
     session = session_of(context)
     folder, now = session.folder(), session.now()
     if freeze is not None:
-        if freeze:
-            freeze_all(folder.freeze, by=by if by is not None else who(), at=now)
-        else:
-            lift(folder.freeze)
+        throw = freeze_changes if freeze else thaw_changes
+        throw(folder, by=by if by is not None else who(), at=now)
         typer.echo("every change is stopped" if freeze else "changes are allowed again")
         return
-    chosen = chosen_plan(folder, plan)
+    chosen = chosen_plan(folder, plan, cluster=own_cluster(folder, session.settings))
     stages = chosen_stages(chosen, stage)
     if emit_form is not None:
         if yes:

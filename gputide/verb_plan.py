@@ -11,13 +11,24 @@ from enforcer.reconcile import Drift, find_drift
 from enforcer.reconcile import repair as write_again
 from enforcer.record.journal import StageState
 from fleet.documents import document, iso
-from fleet.errors import EXIT_FINDINGS
+from fleet.errors import EXIT_FINDINGS, Misconfigured
 from fleet.inventory import CardModelName
+from fleet.settings import Settings
 from fleet.units import format_time, parse_bytes
 from gputide.answers import plan_answer, saving_text
-from gputide.data_folder import writing
-from gputide.options import ByOption, FormatOption, OutputOption, PlanOption, StageOption, YesOption
+from gputide.data_folder import DataFolder, writing
+from gputide.options import (
+    AnyClusterOption,
+    ByOption,
+    ClusterOption,
+    FormatOption,
+    OutputOption,
+    PlanOption,
+    StageOption,
+    YesOption,
+)
 from gputide.output import Answer, Format, Listing, print_answer
+from gputide.own_cluster import own_cluster
 from gputide.session import session_of
 from gputide.stages import chosen_stages, preview_of
 from gputide.wiring import chosen_plan, journal, load_history, open_enforcer, plan_store, who
@@ -35,18 +46,26 @@ def _plan() -> None:
 
 
 @app.command("list", epilog="Example: gputide plan list")
-def list_plans(context: typer.Context, form: FormatOption = Format.TABLE, output: OutputOption = None) -> None:
-    """List every plan with what was decided about it, newest first."""
+def list_plans(
+    context: typer.Context,
+    cluster: AnyClusterOption = None,
+    form: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """List every plan, of all clusters unless one is named, with what was decided about it, newest first."""
     folder = session_of(context).folder()
     store, ledger = plan_store(folder), journal(folder)
     rows = []
     for plan in reversed(store.plans()):
+        if cluster not in (None, plan.cluster):
+            continue
         runs = ledger.runs(plan.plan_id)
         records = [record for run in runs for record in run.records.values()]
         applied = sorted({record.stage for record in records if record.state is StageState.PROMOTED})
         rows.append(
             (
                 plan.plan_id,
+                plan.cluster,
                 iso(plan.created_at),
                 iso(plan.expires_at),
                 plan.risk.value,
@@ -56,7 +75,17 @@ def list_plans(context: typer.Context, form: FormatOption = Format.TABLE, output
                 ", ".join(map(str, applied)),
             )
         )
-    columns = ("plan", "created", "expires", "risk", "cards freed", "per week", "approved stages", "applied stages")
+    columns = (
+        "plan",
+        "cluster",
+        "created",
+        "expires",
+        "risk",
+        "cards freed",
+        "per week",
+        "approved stages",
+        "applied stages",
+    )
     answer = Answer(
         document=[dict(zip((name.replace(" ", "_") for name in columns), row, strict=True)) for row in rows],
         listings=(Listing(title="Plans", columns=columns, rows=rows),),
@@ -66,10 +95,16 @@ def list_plans(context: typer.Context, form: FormatOption = Format.TABLE, output
 
 @app.command("show", epilog="Example: gputide plan show --plan 7f3a --format json")
 def show(
-    context: typer.Context, plan: PlanOption = None, form: FormatOption = Format.TABLE, output: OutputOption = None
+    context: typer.Context,
+    plan: PlanOption = None,
+    cluster: AnyClusterOption = None,
+    form: FormatOption = Format.TABLE,
+    output: OutputOption = None,
 ) -> None:
-    """Show a plan."""
-    print_answer(plan_answer(chosen_plan(session_of(context).folder(), plan)), form=form, target=output)
+    """Show a plan; without --plan the newest, of any cluster unless one is named."""
+    print_answer(
+        plan_answer(chosen_plan(session_of(context).folder(), plan, cluster=cluster)), form=form, target=output
+    )
 
 
 @app.command("diff", epilog="Example: gputide plan diff --stage 1")
@@ -83,16 +118,21 @@ def diff(
     """Show what applying would change in the cluster, object by object; changes nothing."""
     session = session_of(context)
     folder = session.folder()
-    chosen = chosen_plan(folder, plan)
+    chosen = chosen_plan(folder, plan, cluster=own_cluster(folder, session.settings))
     preview = preview_of(folder, session.settings, session.now(), chosen, chosen_stages(chosen, stage))
     print_answer(preview, form=form, target=output)
 
 
 @app.command("cordon", epilog="Example: gputide plan cordon --format json")
-def cordon(context: typer.Context, form: FormatOption = Format.TABLE, output: OutputOption = None) -> None:
+def cordon(
+    context: typer.Context,
+    cluster: ClusterOption = None,
+    form: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+) -> None:
     """Show which cards to keep newcomers off so that whole nodes fall free, and free cards that nobody can use."""
     session = session_of(context)
-    inventory = load_history(session.folder(), session.settings, session.now()).inventory
+    inventory = load_history(session.folder(), session.settings, session.now(), cluster=cluster).inventory
     node_of = {card.card: card.node for card in inventory.cards}
     cordons, stranded = cards_to_cordon(inventory), stranded_cards(inventory)
     answer = Answer(
@@ -195,13 +235,14 @@ def place(
     card_model: Annotated[str | None, typer.Option(help="Card model that it needs; any unless given.")] = None,
     cpu_cores: Annotated[float, typer.Option(min=0.0, help="CPU cores that it asks for.")] = 0.0,
     memory: Annotated[str, typer.Option(help="Host memory that it asks for, such as 16GiB.")] = "0",
+    cluster: ClusterOption = None,
     form: FormatOption = Format.TABLE,
     output: OutputOption = None,
 ) -> None:
     """Show which node a new pod should go to, so that what stays free is of most use; changes nothing."""
     session = session_of(context)
     offers = nodes_for(
-        load_history(session.folder(), session.settings, session.now()).inventory,
+        load_history(session.folder(), session.settings, session.now(), cluster=cluster).inventory,
         card_model=None if card_model is None else CardModelName(card_model),
         cards=cards,
         card_ratio=card_ratio,
@@ -227,6 +268,7 @@ def approve(
     context: typer.Context,
     plan: PlanOption = None,
     stage: StageOption = None,
+    cluster: ClusterOption = None,
     by: ByOption = None,
     form: FormatOption = Format.TABLE,
     output: OutputOption = None,
@@ -234,7 +276,7 @@ def approve(
     """Approve stages of a plan, by name; `apply` does only what was approved."""
     session = session_of(context)
     folder = session.folder()
-    chosen = chosen_plan(folder, plan)
+    chosen = chosen_plan(folder, plan, cluster=_cluster_meant(folder, session.settings, cluster))
     with writing(folder):
         approval = plan_store(folder).approve(
             chosen, chosen_stages(chosen, stage), by=by if by is not None else who(), at=session.now()
@@ -242,7 +284,26 @@ def approve(
     stages = ", ".join(map(str, approval.stages))
     answer = Answer(
         document=document(approval),
-        headline=(f"{approval.by} approved stages {stages} of plan {chosen.plan_id} at {format_time(approval.at)}",),
+        headline=(
+            (
+                f"{approval.by} approved stages {stages} of plan {chosen.plan_id} for {chosen.cluster} at "
+                f"{format_time(approval.at)}"
+            ),
+        ),
         footnotes=("next: gputide apply (dry run), gputide apply --yes",),
     )
     print_answer(answer, form=form, target=output)
+
+
+def _cluster_meant(folder: DataFolder, settings: Settings, asked: str | None) -> str | None:
+    """Whose newest plan is approved: nobody says yes to a plan of a cluster that was not meant.
+
+    Raises:
+        Misconfigured: there are plans of several clusters, and neither a word nor the settings name one of them.
+    """
+    of = sorted({plan.cluster for plan in plan_store(folder).plans()})
+    if asked is not None or len(of) <= 1:
+        return asked
+    if settings.cluster.name not in of:
+        raise Misconfigured(f"cannot choose a plan: there are plans of {', '.join(of[:10])}; say --cluster NAME")
+    return settings.cluster.name

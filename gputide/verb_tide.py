@@ -15,6 +15,7 @@ from fleet.units import format_duration, format_time
 from gputide.data_folder import writing
 from gputide.options import ByOption, FormatOption, OutputOption, PlanOption, YesOption
 from gputide.output import Answer, Format, Listing, print_answer
+from gputide.own_cluster import own_cluster
 from gputide.session import session_of
 from gputide.wiring import chosen_plan, who
 from gputide.wiring_tide import followed_plan, open_tide, tide_book, tide_calendar
@@ -31,7 +32,7 @@ def show(
     """Show who steps back when, what that frees, and how the nights so far went."""
     session = session_of(context)
     folder = session.folder()
-    chosen = chosen_plan(folder, plan)
+    chosen = chosen_plan(folder, plan, cluster=own_cluster(folder, session.settings))
     calendar = tide_calendar(chosen, session.settings)
     nights = tide_book(folder).nights()
     rows = [
@@ -133,7 +134,7 @@ def run(
         raise Refused("cannot move the tide without --yes; see what is due with `gputide tide check`")
     session = session_of(context)
     folder, settings = session.folder(), session.settings
-    by_day = chosen_plan(folder, plan).plan_id
+    by_day = chosen_plan(folder, plan, cluster=own_cluster(folder, settings)).plan_id
     tide_calendar(followed_plan(folder, by_day), settings)
     while True:
         try:

@@ -11,9 +11,11 @@ from enforcer.record.journal import UndoRecord
 from enforcer.rollout.undo import Undo, UndoResult
 from fleet.documents import document
 from fleet.errors import Misconfigured, NotEnoughData
+from fleet.settings import Settings
 from gputide.data_folder import DataFolder, writing
 from gputide.options import FormatOption, OutputOption, StageOption, YesOption
 from gputide.output import Answer, Format, Listing, print_answer
+from gputide.own_cluster import check_own, own_cluster
 from gputide.session import session_of
 from gputide.wiring import journal, open_enforcer, plan_store
 
@@ -40,7 +42,7 @@ def undo(
         raise Misconfigured("cannot use --all together with --plan, --stage or --recommendation: it takes back all")
     plan_id = None
     if not everything:
-        plan_id = plan_store(folder).get(plan).plan_id if plan is not None else newest_applied(folder)
+        plan_id = _own_plan(folder, session.settings, plan)
     with (
         writing(folder),
         session.progress("moving pods back") as tick,
@@ -56,6 +58,15 @@ def undo(
         else:
             answer = _undone((hands.undo(plan_id, stages=stage, recommendation=recommendation),))
     print_answer(answer, form=form, target=output)
+
+
+def _own_plan(folder: DataFolder, settings: Settings, plan: str | None) -> str:
+    """Id of the plan that is meant; never one of another cluster."""
+    if plan is None:
+        return newest_applied(folder, own_cluster(folder, settings))
+    chosen = plan_store(folder).get(plan)
+    check_own(chosen, folder, settings)
+    return chosen.plan_id
 
 
 def _previewed(records: Sequence[UndoRecord], kept: Sequence[str]) -> Answer:
@@ -90,13 +101,13 @@ def _kept(kept: Sequence[str]) -> tuple[Listing, ...]:
     return (Listing(title="Kept as it is", columns=("what and why",), rows=[(item,) for item in kept]),)
 
 
-def newest_applied(folder: DataFolder) -> str:
-    """Id of the plan that was applied last.
+def newest_applied(folder: DataFolder, cluster: str | None = None) -> str:
+    """Id of the plan that was applied last, in one cluster where it is given.
 
     Raises:
         NotEnoughData: no plan was ever applied.
     """
-    runs = journal(folder).runs()
+    runs = journal(folder, cluster=cluster).runs()
     if not runs:
         raise NotEnoughData("no plan was ever applied; `gputide plan list` shows what there is")
     return runs[-1].plan_id

@@ -9,7 +9,7 @@ from gputide.answers import outcome_answer
 from gputide.data_folder import writing
 from gputide.guard_policy import harm_policy
 from gputide.measurements import WarehouseMeasurements
-from gputide.options import FormatOption, OutputOption, PlanOption
+from gputide.options import AnyClusterOption, FormatOption, OutputOption, PlanOption
 from gputide.outcome_shelf import keep_outcome
 from gputide.output import Format, print_answer
 from gputide.session import session_of
@@ -21,16 +21,20 @@ app = typer.Typer()
 
 @app.command(epilog="Example: gputide verify --format json")
 def verify(
-    context: typer.Context, plan: PlanOption = None, form: FormatOption = Format.TABLE, output: OutputOption = None
+    context: typer.Context,
+    plan: PlanOption = None,
+    cluster: AnyClusterOption = None,
+    form: FormatOption = Format.TABLE,
+    output: OutputOption = None,
 ) -> None:
     """Say what was really saved and harmed; interim until `enforcer.verify_days` are over."""
     session = session_of(context)
     folder = session.folder()
-    chosen = plan_store(folder).get(plan if plan is not None else newest_applied(folder))
+    chosen = plan_store(folder).get(plan if plan is not None else newest_applied(folder, cluster))
     outcome = verify_plan(
         chosen,
         journal(folder).runs(chosen.plan_id),
-        WarehouseMeasurements(folder, session.settings),
+        WarehouseMeasurements(folder, session.settings, cluster=chosen.cluster),
         now=session.now(),
         verify_days=session.settings.enforcer.verify_days,
         harm_policy=harm_policy(session.settings),

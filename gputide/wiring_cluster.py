@@ -16,6 +16,7 @@ from enforcer.record.journal import ObjectIntent
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.settings import ClusterChoice, Settings
 from gputide.data_folder import DataFolder
+from gputide.own_cluster import check_uid
 
 if TYPE_CHECKING:
     from enforcer.kubernetes.cluster import KubernetesCluster
@@ -79,9 +80,13 @@ def open_cluster_to_change(folder: DataFolder, settings: Settings, now: datetime
         folder: data folder.
         settings: all settings.
         now: the clock of the data.
+
+    Raises:
+        Refused: it is not the cluster of `enforcer.cluster_uid`.
     """
     with open_cluster(folder, settings) as cluster:
         if not isinstance(cluster, SimulatedCluster):
+            check_uid(cluster, settings)
             yield cluster
             return
         cluster.settle(now)

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from fleet.durable import FolderLock, check_stamp, read_stamp, unwritable, write_durably
 from fleet.errors import Corrupt, Unavailable
-from fleet.schema import TABLES, Table
+from fleet.schema import CARD_USAGE, POD_USAGE, TABLES, Table
 from pipeline.catalogue import Catalogue, NoCatalogue, PartitionFolder
 from pipeline.manifest import Manifest, ManifestLine, PartFile
 from pipeline.partition_names import first_folder, next_folder
@@ -39,6 +39,7 @@ _INTENT = "REPLACING.json"
 """Which partition is being replaced; there from before its files are, until the catalogue knows."""
 _MERGED_NAME = "merged.parquet"
 _SEEN_CACHED = 8
+_USAGE_NAMES = frozenset({CARD_USAGE.name, POD_USAGE.name})
 _SEEN_SCHEMA = pa.schema([("hash", pa.uint64()), ("ts_ms", pa.int64()), ("measures", pa.uint32())])
 
 
@@ -248,6 +249,14 @@ class WarehouseFiles:
     def clusters(self) -> tuple[str, ...]:
         """Every cluster that has any row, sorted."""
         return tuple(sorted({file.cluster for file in self._manifest.live()}))
+
+    def newest_windows(self) -> dict[str, int]:
+        """Start of the newest window of usage of each cluster that has any, epoch milliseconds."""
+        found: dict[str, int] = {}
+        for file in self._manifest.live():
+            if not file.is_index and file.table in _USAGE_NAMES:
+                found[file.cluster] = max(found.get(file.cluster, 0), file.last_ms)
+        return found
 
     def seen(self, table: Table, date: str, cluster: str, *, since_ms: int, until_ms: int) -> tuple[SeenRows, ...]:
         """Samples counted by earlier appends; see `SeenStore.seen`."""

@@ -95,7 +95,7 @@ def fingerprint_from_json(content: bytes, *, name: str) -> Fingerprint:
                 for workload, (a, b, c) in raw["workloads"].items()
             },
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
         raise Corrupt(f"cannot read {name}: no fingerprint of a plan's inputs") from exc
 
 

@@ -6,7 +6,7 @@ whole before the first object is touched, so whoever comes after a crash can go 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -141,6 +141,7 @@ class RunRecord:
         by: who asked.
         began_at: when.
         cards_granted: cards that somebody held when it began.
+        cluster: cluster of the plan; None in ledgers of before that was written down.
         records: stages that were begun, by number.
         is_open: False once it ended.
     """
@@ -150,6 +151,7 @@ class RunRecord:
     by: str
     began_at: datetime
     cards_granted: frozenset[str]
+    cluster: str | None = None
     records: dict[int, StageRecord] = field(default_factory=dict)
     is_open: bool = True
 
@@ -178,10 +180,12 @@ class Journal:
 
     Args:
         ledger: where it stands.
+        cluster: whose runs are told; None for those of all clusters. Runs of which no cluster is known are everybody's.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, *, cluster: str | None = None) -> None:
         self._ledger = ledger
+        self._cluster = cluster
         self._fence: int | None = None
 
     def fence(self) -> None:
@@ -239,7 +243,7 @@ class Journal:
         runs: list[RunRecord] = []
         latest: dict[str, RunRecord] = {}
         undone: dict[str, list[StageRecord]] = {}
-        for entry in self._ledger.entries(plan_id):
+        for entry in self._entries(plan_id):
             if entry.event == "begin":
                 run = RunRecord(
                     plan_id=entry.plan_id,
@@ -247,6 +251,7 @@ class Journal:
                     by=entry.content["by"],
                     began_at=entry.at,
                     cards_granted=frozenset(entry.content["cards_granted"]),
+                    cluster=entry.content.get("cluster"),
                 )
                 runs.append(run)
                 latest[entry.plan_id] = run
@@ -263,7 +268,7 @@ class Journal:
     def open_undo(self) -> UndoRecord | None:
         """The undo that was begun and not ended."""
         found: UndoRecord | None = None
-        for entry in self._ledger.entries():
+        for entry in self._entries():
             if entry.event == "undo_begin":
                 found = UndoRecord(
                     plan_id=entry.plan_id,
@@ -275,6 +280,17 @@ class Journal:
             elif entry.event == "undone":
                 found = None
         return found
+
+    def _entries(self, plan_id: str | None = None) -> Iterator[Entry]:
+        """Entries on plans that are of this journal's cluster."""
+        foreign: set[str] = set()
+        for entry in self._ledger.entries(plan_id):
+            if entry.event == "begin" and self._cluster is not None:
+                found = entry.content.get("cluster")
+                if found is not None and found != self._cluster:
+                    foreign.add(entry.plan_id)
+            if entry.plan_id not in foreign:
+                yield entry
 
     def undone_recommendations(self, plan_id: str) -> frozenset[str]:
         """Recommendations of a plan that were taken back one by one."""

@@ -93,12 +93,18 @@ class PlanStore:
             Refused: one was edited.
             Corrupt: one can't be read.
         """
-        kept = sorted(self._ids(), key=lambda name: (self._file(name).stat().st_mtime_ns, name))
-        return tuple(self.get(name) for name in kept)
+        return tuple(self.get(name) for name in self.ids())
 
-    def newest(self) -> Plan | None:
-        """The plan that was made last, None where there is none; raises as `plans`."""
-        found = self.plans()
+    def ids(self) -> tuple[str, ...]:
+        """Ids of every plan, in the order in which they were kept, the newest last; opens none."""
+        return tuple(sorted(self._ids(), key=lambda name: (self._file(name).stat().st_mtime_ns, name)))
+
+    def newest(self, cluster: str | None = None) -> Plan | None:
+        """The plan that was made last, of one cluster where it is given; None where there is none.
+
+        Raises as `plans`.
+        """
+        found = [plan for plan in self.plans() if cluster in (None, plan.cluster)]
         return found[-1] if found else None
 
     def fingerprint(self, plan_id: str) -> Fingerprint | None:

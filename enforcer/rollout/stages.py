@@ -130,7 +130,13 @@ class Rollout:
         granted = sorted({card for seat in snapshot.seats.values() for card in seat.cards})
         self._tools.step("begin")
         self._tools.journal.write(
-            plan.plan_id, self._tools.reader.now(), "begin", stages=list(stages), by=by, cards_granted=granted
+            plan.plan_id,
+            self._tools.reader.now(),
+            "begin",
+            stages=list(stages),
+            by=by,
+            cards_granted=granted,
+            cluster=plan.cluster,
         )
 
     def _run(self, plan: Plan) -> tuple[StageResult, ...]:

@@ -27,8 +27,15 @@ def freeze(path: Path, *, by: str, at: datetime) -> None:
 
 
 def lift(path: Path) -> None:
-    """Allow changes again; does nothing where none was forbidden."""
-    path.unlink(missing_ok=True)
+    """Allow changes again; does nothing where none was forbidden.
+
+    Raises:
+        Corrupt: storage keeps the file.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as exc:
+        raise Corrupt(f"cannot lift the freeze of {path}: {exc.strerror}") from exc
 
 
 def frozen_by(path: Path) -> str | None:

@@ -58,6 +58,7 @@ class GuardPolicy:
         two_approvals_cards_min: freed cards of one apply from which two people must have approved; None for never.
         window: when changes may begin.
         needs_approval: whether stages must be approved.
+        cluster: name of the cluster that is changed; None where that is not known.
     """
 
     freeze_config_map: str = "gputide-freeze"
@@ -69,6 +70,7 @@ class GuardPolicy:
     two_approvals_cards_min: int | None = None
     window: ChangeWindow = field(default_factory=ChangeWindow)
     needs_approval: bool = True
+    cluster: str | None = None
 
 
 class Guard:
@@ -106,10 +108,11 @@ class Guard:
             now: the moment, UTC.
 
         Raises:
-            Refused: edited, expired, made from too little or too old a history, too large, not at this hour, unknown
-                stages, or stages that too few people approved.
+            Refused: edited, of another cluster, expired, made from too little or too old a history, too large, not at
+                this hour, unknown stages, or stages that too few people approved.
         """
         _check_seal(plan)
+        check_cluster_name(plan, self._policy.cluster)
         if now >= plan.expires_at:
             raise Refused(
                 f"cannot apply plan {plan.plan_id}: it expired at {format_time(plan.expires_at)} and it is "
@@ -146,9 +149,11 @@ class Guard:
             now: the moment, UTC.
 
         Raises:
-            Refused: edited, made from too little history, too large, or its tide was approved by too few.
+            Refused: edited, of another cluster, made from too little history, too large, or its tide was approved by
+                too few.
         """
         _check_seal(plan)
+        check_cluster_name(plan, self._policy.cluster)
         self._check_coverage(plan)
         tides = {entry.id for entry in plan.recommendations if entry.kind is RecommendationKind.TIDE}
         stages = [entry.stage for entry in plan.stages if tides & set(entry.recommendations)]
@@ -248,6 +253,23 @@ class Guard:
         """
         check_quotas(record, snapshot, reader)
         check_budgets(record, snapshot, reader)
+
+
+def check_cluster_name(plan: Plan, cluster: str | None) -> None:
+    """Refuse a plan that was made for another cluster: names of objects are alike in many clusters.
+
+    Args:
+        plan: the plan.
+        cluster: name of the cluster that would be changed; None where that is not known.
+
+    Raises:
+        Refused: it was, with both names.
+    """
+    if cluster is not None and plan.cluster != cluster:
+        raise Refused(
+            f"cannot use plan {plan.plan_id} here: it is of cluster {plan.cluster!r}, and this enforcer changes "
+            f"{cluster!r} (setting cluster.name); use the enforcer of {plan.cluster!r}"
+        )
 
 
 def _check_seal(plan: Plan) -> None:

@@ -11,7 +11,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from enforcer.cluster import FieldChange
+from enforcer.record.journal import Journal
+from enforcer.record.ledger import Ledger
 from enforcer.record.plan_store import Approval
+from enforcer.rollout.undo import Undo
 from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.gitops import gitops_manager
 from enforcer.safety.guard import Guard, GuardPolicy
@@ -243,3 +246,19 @@ def test_setting_that_means_nothing_is_refused_by_name(name: str, text: str, why
 def test_hours_may_reach_midnight() -> None:
     assert hours_of("00:00-24:00") == (time(0), time(0))
     assert hours_of("22:00 - 06:00") == (time(22), time(6))
+
+
+def test_plan_of_another_cluster_is_refused_naming_both(tmp_path: Path) -> None:
+    policy = GuardPolicy(needs_approval=False, cluster="west")
+    refused(tmp_path, rf"is of cluster {standard_plan().cluster!r}, and this enforcer changes 'west'", policy)
+
+
+def test_runs_in_another_cluster_are_neither_told_nor_undone(tmp_path: Path) -> None:
+    tools = some_tools(a_cluster(tmp_path), tmp_path)
+    a_rollout(tools).apply(standard_plan(), by="ann")
+    other = Journal(Ledger(tmp_path / "ledger.jsonl"), cluster="west")
+    assert (other.runs(), other.open_undo()) == ([], None)
+    own = Journal(Ledger(tmp_path / "ledger.jsonl"), cluster=standard_plan().cluster)
+    assert [run.cluster for run in own.runs()] == [standard_plan().cluster]
+    with pytest.raises(Refused, match="nothing is applied"):
+        Undo(some_tools(a_cluster(tmp_path), tmp_path, journal=other)).undo_all()
