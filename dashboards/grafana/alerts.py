@@ -167,12 +167,23 @@ def _pipeline() -> tuple[AlertRule, ...]:
     return (
         AlertRule(
             alert="GputideWarehouseBehind",
-            expression=f"gputide_warehouse_data_age_seconds > {LAG_SECONDS_MAX}",
+            expression=f"(gputide_warehouse_data_age_seconds > {LAG_SECONDS_MAX})\n"
+            "unless on (cluster) gputide_cluster_silent_since_timestamp_seconds",
             hold="10m",
             severity=Severity.WARNING,
             summary="the newest window of {{ $labels.cluster }} is {{ $value | humanizeDuration }} old",
             description="Look along the chain: exporters, Prometheus' remote write, `gputide receive`, bus, `gputide "
             "rollup`. No plan is applied from history that is older than guard.history_age_max_seconds.",
+            needs="gputide export savings",
+        ),
+        AlertRule(
+            alert="GputideClusterSilent",
+            expression="gputide_cluster_silent_since_timestamp_seconds",
+            hold="10m",
+            severity=Severity.CRITICAL,
+            summary="cluster {{ $labels.cluster }} sends nothing since {{ $value | humanizeTimestamp }}",
+            description="Its figures are the last ones that came, and no plan of it is applied once its history is "
+            "older than guard.history_age_max_seconds. Look at its Prometheus, its network, its token or certificate.",
             needs="gputide export savings",
         ),
         AlertRule(

@@ -17,15 +17,20 @@ def rule_groups(thresholds: Thresholds) -> tuple[RuleGroup, ...]:
     return (*normalised_groups(), *derived_groups(thresholds), *alert_groups(thresholds))
 
 
-def rule_files(thresholds: Thresholds) -> dict[str, str]:
-    """File name to text: what everybody needs, and the alerts, which somebody may want to write anew."""
+def rule_files(thresholds: Thresholds, *, docs_url: str | None = None) -> dict[str, str]:
+    """File name to text: what everybody needs, and the alerts, which somebody may want to write anew.
+
+    Args:
+        thresholds: the numbers in the rules.
+        docs_url: where the documentation is served; the alerts link their section of it. None for no link.
+    """
     return {
-        "gputide-recording.rules.yaml": _file((*normalised_groups(), *derived_groups(thresholds))),
-        "gputide-alerts.rules.yaml": _file(alert_groups(thresholds)),
+        "gputide-recording.rules.yaml": _file((*normalised_groups(), *derived_groups(thresholds)), None),
+        "gputide-alerts.rules.yaml": _file(alert_groups(thresholds), docs_url),
     }
 
 
-def prometheus_rule(thresholds: Thresholds, *, namespace: str) -> dict[str, Any]:
+def prometheus_rule(thresholds: Thresholds, *, namespace: str, docs_url: str | None = None) -> dict[str, Any]:
     """The same as one object of the operator (monitoring.coreos.com/v1, prometheus-operator:Documentation/api.md)."""
     return {
         "apiVersion": "monitoring.coreos.com/v1",
@@ -35,7 +40,7 @@ def prometheus_rule(thresholds: Thresholds, *, namespace: str) -> dict[str, Any]
             "namespace": namespace,
             "labels": {"app.kubernetes.io/name": "gputide", "role": "alert-rules"},
         },
-        "spec": {"groups": [_group(group) for group in rule_groups(thresholds)]},
+        "spec": {"groups": [_group(group, docs_url) for group in rule_groups(thresholds)]},
     }
 
 
@@ -44,12 +49,22 @@ def yaml_text(content: dict[str, Any]) -> str:
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
 
 
-def _file(groups: tuple[RuleGroup, ...]) -> str:
+def runbook(alert: str) -> str:
+    """The section that says what to do about an alert, in the documentation's own words for the place."""
+    return f"docs/operations.md#{alert.lower()}"
+
+
+def _link(docs_url: str, alert: str) -> str:
+    """The same section where the pages are served, as `mkdocs.yml` has them."""
+    return f"{docs_url.rstrip('/')}/operations.html#{alert.lower()}"
+
+
+def _file(groups: tuple[RuleGroup, ...], docs_url: str | None) -> str:
     head = "# Made by `gputide grafana export`; change the settings and export again rather than this file.\n"
-    return head + yaml_text({"groups": [_group(group) for group in groups]})
+    return head + yaml_text({"groups": [_group(group, docs_url) for group in groups]})
 
 
-def _group(group: RuleGroup) -> dict[str, Any]:
+def _group(group: RuleGroup, docs_url: str | None) -> dict[str, Any]:
     rules: list[dict[str, Any]] = []
     for rule in group.rules:
         if isinstance(rule, RecordingRule):
@@ -65,6 +80,9 @@ def _group(group: RuleGroup) -> dict[str, Any]:
                     "summary": rule.summary,
                     "description": rule.description,
                     "needs": rule.needs,
+                    "runbook": runbook(rule.alert),
+                    # The name that the templates of Alertmanager and Grafana make a link of.
+                    **({} if docs_url is None else {"runbook_url": _link(docs_url, rule.alert)}),
                 },
             }
         )

@@ -46,23 +46,26 @@ def boards() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def shipped(form: ShippedForm, thresholds: Thresholds, *, namespace: str) -> dict[str, str]:
+def shipped(
+    form: ShippedForm, thresholds: Thresholds, *, namespace: str, docs_url: str | None = None
+) -> dict[str, str]:
     """Path below the target folder → text.
 
     Args:
         form: what the files are for.
         thresholds: the numbers in the rules.
         namespace: namespace of the objects; of no meaning for plain files.
+        docs_url: where the documentation is served, for links of the alerts; None for none.
     """
     if form is ShippedForm.JSON:
         return {
             **{f"dashboards/{name}.json": text for name, text in boards().items()},
             "provisioning/gputide.yaml": yaml_text(_PROVIDER),
-            **{f"rules/{name}": text for name, text in rule_files(thresholds).items()},
+            **{f"rules/{name}": text for name, text in rule_files(thresholds, docs_url=docs_url).items()},
         }
     return {
         **{f"dashboards/{name}.yaml": yaml_text(_config_map(name, text, namespace)) for name, text in boards().items()},
-        "rules/gputide.yaml": yaml_text(prometheus_rule(thresholds, namespace=namespace)),
+        "rules/gputide.yaml": yaml_text(prometheus_rule(thresholds, namespace=namespace, docs_url=docs_url)),
     }
 
 

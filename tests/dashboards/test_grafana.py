@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,3 +138,25 @@ def test_objects_of_kubernetes_hold_the_same() -> None:
         group for name, text in plain.items() if name.startswith("rules/") for group in yaml.safe_load(text)["groups"]
     ]
     assert yaml.safe_load(objects["rules/gputide.yaml"])["spec"]["groups"] == groups
+
+
+def alerts(text: str) -> list[dict[str, Any]]:
+    """Every alert of a rule file."""
+    return [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"] if "alert" in rule]
+
+
+def test_every_alert_names_its_section_of_the_page_operations(repository: Path) -> None:
+    page = (repository / "docs" / "operations.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^### (\w+)\n\n(.+)$", page, flags=re.MULTILINE))
+    found = alerts(rule_files(THRESHOLDS)["gputide-alerts.rules.yaml"])
+    assert {one["alert"] for one in found} == set(sections)
+    for one in found:
+        assert one["annotations"]["runbook"] == f"docs/operations.md#{one['alert'].lower()}"
+        assert "runbook_url" not in one["annotations"]
+        assert len(sections[one["alert"]]) > 80, "it says what to do"
+
+
+def test_alerts_link_the_pages_where_they_are_served() -> None:
+    text = rule_files(THRESHOLDS, docs_url="https://docs.example/gputide/")["gputide-alerts.rules.yaml"]
+    urls = {one["alert"]: one["annotations"]["runbook_url"] for one in alerts(text)}
+    assert urls["GputideClusterSilent"] == "https://docs.example/gputide/operations.html#gputideclustersilent"

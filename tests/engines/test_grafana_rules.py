@@ -160,7 +160,7 @@ def test_shared_cards_of_dcgm_exporter_are_counted_as_they_are_shared(go_peers: 
 def test_gputides_own_processes_are_watched(go_peers: GoPeers, tmp_path: Path) -> None:
     fired = (
         "GputidePlanHarms", "GputidePlanSavesLess", "GputidePlanWaits", "GputideWarehouseBehind",
-        "GputideOffPeakPromiseBroken",
+        "GputideOffPeakPromiseBroken", "GputideClusterSilent",
         "GputideRemoteWriteBehind", "GputideReceiverRefuses", "GputideReceiverCorruptBodies", "GputideExporterStale",
     )  # fmt: skip
     play(

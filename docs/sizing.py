@@ -1,6 +1,6 @@
-"""The page about sizes: what fleets of 1,000 to 1,000,000 cards need, computed from measured figures.
+"""The page about sizes: what fleets of 100 to 1,000,000 cards need, computed from measured figures.
 
-Called by `docs/generate.py`. The figures stand in `scaling-figures.toml` with the bar that printed each; this module
+Called by `docs/generate.py`. The figures stand in `sizing-figures.toml` with the bar that printed each; this module
 holds the arithmetic and says which cells were measured and which are extrapolated.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-FLEETS = (1_000, 10_000, 100_000, 1_000_000)
+FLEETS = (100, 1_000, 10_000, 100_000, 1_000_000)
 SERIES_PER_CARD = 40
 STEP_SECONDS = 15
 ROWS_PER_CARD_AND_STEP = 2
@@ -26,6 +26,11 @@ BROKER_BYTES_PER_SECOND = 50_000_000
 BROKER_DISK_BYTES = 4_000_000_000_000
 """What a broker shall keep at most (a choice)."""
 DAY_SECONDS = 86_400
+WAREHOUSE_DAYS = 29
+"""The four weeks of a profile: the least that `warehouse.retain_finest_days` may keep."""
+SERIES_MAX = 5_000_000
+"""Default of `receiver.series_max`."""
+_ENGINES = "use the engines"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +52,16 @@ class Figure:
     meaning: str
 
 
-def scaling_page(figures_path: Path) -> str:
+def sizing_page(figures_path: Path) -> str:
     """The Markdown page.
 
     Args:
-        figures_path: `scaling-figures.toml`.
+        figures_path: `sizing-figures.toml`.
     """
     with figures_path.open("rb") as file:
         figures = {name: Figure(**fields) for name, fields in tomllib.load(file).items()}
     lines = [
-        "# Scaling\n",
+        "# Sizing\n",
         (
             f"A card has {SERIES_PER_CARD} series, scraped every {STEP_SECONDS} s, which become "
             f"{ROWS_PER_CARD_AND_STEP} wide rows (its own and its pod's). Cores are given for half load. Everything "
@@ -70,12 +75,21 @@ def scaling_page(figures_path: Path) -> str:
         f"| {label} | " + " | ".join(_cell(shown(cards), cards, measured) for cards in FLEETS) + " |"
         for label, shown, measured in _rows(figures)
     ]
+    embedded = figures["embedded_samples_per_second"]
     lines += [
         "",
         (
             "Receivers share nothing: processes on one port (`receiver.processes`) and machines behind one address add "
-            "up, and each remembers the series that reach it. The embedded path (file bus, `--engine duckdb`) ends "
-            "where one process can no longer roll up and one disk no longer holds the warehouse; from there on Kafka, "
+            "up, and each remembers the series that reach it.\n"
+        ),
+        "## Where the embedded default ends\n",
+        (
+            f"One receiver, the file bus and one roll-up were run at {embedded.value:,.0f} samples per second "
+            f"(what {embedded.cards_measured:,} cards of the table send; 120,000 with the 18 measures of gputide's own "
+            "exporter at 30 s) with less than 70 % of two cores and nothing lost. Beside processor time, these end it: "
+            f"`receiver.series_max` ({SERIES_MAX:,}, which is {_cards_of_series():,} cards; raise it with the memory "
+            "above), one disk for the warehouse (`warehouse.retain_finest_days` keeps it small), and that bus, roll-up "
+            "and warehouse stand on one machine. From there on, or where two machines must be able to fail, Kafka, "
             "Flink and Hive take over with the same rows.\n"
         ),
         "## Measured\n",
@@ -111,13 +125,15 @@ def _rows(figures: dict[str, Figure]) -> tuple[tuple[str, Callable[[int], str], 
         ("samples per second", lambda cards: f"{_samples(cards):,.0f}", FLEETS[-1]),
         ("active series", lambda cards: f"{cards * SERIES_PER_CARD:,}", FLEETS[-1]),
         (
-            "receiver cores",
+            "receiver cores, requests of 2,000 samples back to back",
             lambda cards: _cores(_samples(cards) / of("receiver_samples_per_core")),
             reached("receiver_samples_per_core"),
         ),
         (
             "receiver memory",
-            lambda cards: _bytes(cards * SERIES_PER_CARD * of("receiver_bytes_per_series")),
+            lambda cards: _bytes(
+                of("receiver_bytes_at_least") + cards * SERIES_PER_CARD * of("receiver_bytes_per_series")
+            ),
             reached("receiver_bytes_per_series"),
         ),
         (
@@ -141,9 +157,34 @@ def _rows(figures: dict[str, Figure]) -> tuple[tuple[str, Callable[[int], str], 
             0,
         ),
         (
-            "embedded rollup cores",
-            lambda cards: _embedded(_wide_rows(cards) / of("rollup_rows_per_core")),
-            reached("rollup_rows_per_core"),
+            "Kafka: bytes on disk, all replicas",
+            lambda cards: _bytes(
+                _samples(cards) * of("row_bytes_per_sample") * DAY_SECONDS * RETENTION_DAYS * REPLICATION
+            ),
+            0,
+        ),
+        (
+            "embedded path",
+            lambda cards: "yes" if _samples(cards) <= of("embedded_samples_per_second") else _ENGINES,
+            FLEETS[-1],
+        ),
+        (
+            "embedded path: cores of receiver and rollup, requests as they come",
+            lambda cards: (
+                _cores(_samples(cards) / of("embedded_samples_per_core"))
+                if _samples(cards) <= of("embedded_samples_per_second")
+                else _ENGINES
+            ),
+            reached("embedded_samples_per_core"),
+        ),
+        (
+            "embedded rollup memory",
+            lambda cards: (
+                _bytes(of("rollup_bytes_at_least") + cards * SERIES_PER_CARD * of("rollup_bytes_per_series"))
+                if _samples(cards) <= of("embedded_samples_per_second")
+                else _ENGINES
+            ),
+            reached("rollup_bytes_per_series"),
         ),
         (
             "Flink cores",
@@ -160,6 +201,11 @@ def _rows(figures: dict[str, Figure]) -> tuple[tuple[str, Callable[[int], str], 
             lambda cards: _bytes(cards * of("warehouse_bytes_per_card_day")),
             reached("warehouse_bytes_per_card_day"),
         ),
+        (
+            f"warehouse: bytes of {WAREHOUSE_DAYS} days",
+            lambda cards: _bytes(cards * of("warehouse_bytes_per_card_day") * WAREHOUSE_DAYS),
+            reached("warehouse_bytes_per_card_day"),
+        ),
     )
 
 
@@ -173,11 +219,13 @@ def _wide_rows(cards: int) -> float:
 
 def _cores(at_full_load: float) -> str:
     cores = at_full_load * HEADROOM
+    if cores < 0.001:
+        return "< 0.001"
     return f"{cores:.3f}" if cores < 1 else f"{math.ceil(cores):,}"
 
 
-def _embedded(at_full_load: float) -> str:
-    return _cores(at_full_load) if at_full_load * HEADROOM <= 1 else "use Flink"
+def _cards_of_series() -> int:
+    return SERIES_MAX // SERIES_PER_CARD
 
 
 def _brokers(bytes_per_second: float) -> int:
@@ -199,4 +247,4 @@ def _bytes(count: float) -> str:
 
 
 def _cell(text: str, cards: int, measured: int) -> str:
-    return text if cards <= measured else f"*{text}*"
+    return text if cards <= measured or text == _ENGINES else f"*{text}*"
