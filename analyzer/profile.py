@@ -149,6 +149,10 @@ def withheld(line: Timeline, facts: Sequence[Facts], settings: AnalyzerSettings)
                     f"{seconds / 3600:.1f} hours of history; any advice needs "
                     f"{settings.history_seconds_min / 3600:.0f} (analyzer.history_seconds_min)"
                 ),
+                values=(
+                    ("seen_hours", round(seconds / 3600, 1)),
+                    ("needed_hours", round(settings.history_seconds_min / 3600, 1)),
+                ),
             )
         return
     measured = [fact for fact in facts if fact.compute.p50 is not None and fact.silence is None]
@@ -161,6 +165,7 @@ def withheld(line: Timeline, facts: Sequence[Facts], settings: AnalyzerSettings)
                     f"none of {len(measured)} workloads has SM active; the duty cycle says how often a kernel ran, "
                     "not how full the card was, so it only bounds from above what a pod needs"
                 ),
+                values=(("workloads", len(measured)),),
             )
     if seconds < DAY_HISTORY_SECONDS_MIN:
         for kind in _NEEDS_RHYTHM:
@@ -171,6 +176,10 @@ def withheld(line: Timeline, facts: Sequence[Facts], settings: AnalyzerSettings)
                     f"{seconds / 86400:.1f} days of history; a day's rhythm needs {DAY_HISTORY_SECONDS_MIN // 86400}, "
                     f"a week's {WEEK_HISTORY_SECONDS_MIN // 86400}"
                 ),
+                values=(
+                    ("seen_days", round(seconds / 86400, 1)),
+                    ("needed_days", DAY_HISTORY_SECONDS_MIN // 86400),
+                ),
             )
     if facts and all(fact.footprint.profile.used_max is None for fact in facts):
         for kind in _NEEDS_FRAMEBUFFER:
@@ -178,6 +187,7 @@ def withheld(line: Timeline, facts: Sequence[Facts], settings: AnalyzerSettings)
                 kind=kind,
                 reason="no_framebuffer_counter",
                 detail=f"none of {len(facts)} workloads reports {Measure.FRAMEBUFFER_USED.value}",
+                values=(("workloads", len(facts)),),
             )
 
 
@@ -247,6 +257,7 @@ def _profile(fact: Facts, said: Verdict, inventory: Inventory, rises_with: tuple
         confidence=said.confidence,
         trust=fact.findings,
         reason=said.reason,
+        told=said.told,
         drift=fact.drift,
         reservation=fact.reservation,
         replica_correlation=fact.replica_correlation,

@@ -26,6 +26,7 @@ from fleet.errors import NotEnoughData, Refused
 from fleet.inventory import CardId, CardModelName, Grant, Priority, WorkloadId
 from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.schema import Measure
+from fleet.sentences import Sentence, sentence
 from fleet.sharing import ACTIVE_RATIO_MIN, CONTENTION_RATIO_MAX, sum_by_card
 from fleet.units import MIB, format_time
 from fleet.usage import Float32, History, SliceGrid
@@ -162,6 +163,7 @@ def verify(
         workloads=outcomes,
         verdict=_verdict(plan, (promised, len(kept), spare), ratio, is_final, until - since)
         + _overspent(outcomes, harm_policy),
+        told=_told(plan, (promised, len(kept), spare), ratio, is_final, until - since, outcomes, harm_policy),
     )
 
 
@@ -410,6 +412,45 @@ def _verdict(plan: Plan, cards: tuple[int, int, int], ratio: float | None, is_fi
     elif ratio <= AS_FORETOLD_MAX * foretold:
         harm = "somewhat more harm than foretold"
     return f"{when}: {told}; {harm} ({ratio:.2%} violated, foretold {foretold:.2%})"
+
+
+def _told(
+    plan: Plan,
+    cards: tuple[int, int, int],
+    ratio: float | None,
+    is_final: bool,
+    span: timedelta,
+    outcomes: Sequence[WorkloadOutcome],
+    policy: HarmPolicy | None,
+) -> tuple[Sentence, ...]:
+    """What the verdict says, part by part."""
+    promised, realised, spare = cards
+    foretold = plan.totals.predicted_violation_ratio
+    days = round(span.total_seconds() / 86400, 1)
+    harm = "harm_unmeasured"
+    if ratio is not None:
+        harm = "harm_more" if ratio > AS_FORETOLD_MAX * foretold else "harm_somewhat_more"
+        harm = "harm_as_foretold" if ratio <= foretold else harm
+    over = [] if policy is None else [one for one in outcomes if (one.violation_ratio or 0.0) > policy.ratio_max]
+    return (
+        sentence("verdict_final" if is_final else "verdict_interim", days=days),
+        sentence("cards_came", realised=realised, promised=promised),
+        *((sentence("cards_spare", spare=spare),) if spare else ()),
+        sentence(harm, violation_ratio=round(ratio or 0.0, 6), foretold_ratio=round(foretold, 6)),
+        *(
+            (
+                sentence(
+                    "harm_budget_spent",
+                    workload=over[0].workload,
+                    violation_ratio=round(over[0].violation_ratio or 0.0, 6),
+                    limit_ratio=policy.ratio_max,
+                    workloads=len(over),
+                ),
+            )
+            if over and policy is not None
+            else ()
+        ),
+    )
 
 
 def _overspent(outcomes: Sequence[WorkloadOutcome], policy: HarmPolicy | None) -> str:

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from fleet.capabilities import CorePolicy
 from fleet.inventory import CardId, CardModelName, Priority, WorkloadId
+from fleet.sentences import Sentence, Value
 
 
 class RecommendationKind(StrEnum):
@@ -55,11 +56,13 @@ class Withheld:
         kind: what is withheld.
         reason: short code, for example `no_sm_counter`, `history_too_short`.
         detail: one sentence with numbers.
+        values: numbers and names in that sentence.
     """
 
     kind: RecommendationKind
     reason: str
     detail: str
+    values: tuple[tuple[str, Value], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +119,7 @@ class Recommendation:
         conflicts_with: ids of recommendations that exclude it.
         violation_ratio: predicted share of its pods' active steps that are violated, 0-1.
         low_priority_gpu_hours_per_week: work of low priority that it makes room for.
+        told: what the reason says, sentence by sentence; the last one's code says what would change it, too.
     """
 
     id: str
@@ -133,6 +137,7 @@ class Recommendation:
     conflicts_with: tuple[str, ...] = ()
     violation_ratio: float = 0.0
     low_priority_gpu_hours_per_week: float = 0.0
+    told: tuple[Sentence, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,12 +149,14 @@ class Refusal:
         reason: short code, for example `opt_out`, `counter_untrusted`, `history_too_short`.
         detail: one sentence with numbers.
         kind: the kind of advice that was refused, None for all.
+        values: numbers and names in the sentence.
     """
 
     workload: WorkloadId
     reason: str
     detail: str
     kind: RecommendationKind | None = None
+    values: tuple[tuple[str, Value], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +307,7 @@ class FrontierPoint:
     cards_beyond_max: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Plan:
     """One consistent plan for one cluster (`gputide.plan/v1`).
 

@@ -32,7 +32,7 @@ OUTCOME_SCHEMA = "gputide.outcome/v1"
 PLAN_ID_DIGITS = 12
 """Hex digits of the content's SHA-256 that make a plan's id."""
 
-_PAIRS = frozenset({"settings", "numbers"})
+_PAIRS = frozenset({"settings", "numbers", "values"})
 """Fields that hold name-value pairs and are objects in JSON."""
 _RENAMED = {"start": "from", "end": "until"}
 """Field names of a schedule that are reserved words or clash in Python."""
@@ -121,14 +121,14 @@ def plan_from_json(content: bytes, *, name: str = "plan") -> Plan:
     try:
         raw = json.loads(content)
     except (ValueError, RecursionError) as exc:
-        raise Corrupt(f"cannot read {name}: not JSON: {exc}") from exc
+        raise Corrupt(f"cannot read {name}: not JSON: {str(exc)[:200]}") from exc
     if not isinstance(raw, dict):
         raise Corrupt(f"cannot read {name}: expected an object with schema={PLAN_SCHEMA!r}")
     plan = _record(TypeAdapter(Plan), raw, PLAN_SCHEMA, name)
     expected = _content_id(raw)
     if plan.plan_id != expected:
         raise Refused(
-            f"cannot use {name}: it was edited after it was made: plan_id={plan.plan_id!r} but its content is "
+            f"cannot use {name}: it was edited after it was made: plan_id={plan.plan_id[:80]!r} but its content is "
             f"{expected!r}; make a new plan with `gputide recommend`"
         )
     return plan
@@ -137,18 +137,21 @@ def plan_from_json(content: bytes, *, name: str = "plan") -> Plan:
 def _content_id(raw: Mapping[str, Any]) -> str:
     content = {key: value for key, value in raw.items() if key != "plan_id"}
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:PLAN_ID_DIGITS]
+    # What is no Unicode stands in no plan of ours: its id then fits no content.
+    return hashlib.sha256(canonical.encode(errors="replace")).hexdigest()[:PLAN_ID_DIGITS]
 
 
 def _record(adapter: TypeAdapter[Record], raw: Mapping[str, Any], schema: str, name: str) -> Record:
     if raw.get("schema") != schema:
-        raise Corrupt(f"cannot read {name}: schema is {raw.get('schema')!r}, expected {schema!r}")
+        raise Corrupt(f"cannot read {name}: schema is {str(raw.get('schema'))[:80]!r}, expected {schema!r}")
     try:
         return adapter.validate_python(_restored(raw))
     except ValidationError as exc:
         first = exc.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise Corrupt(f"cannot read {name}: {place}: {first['msg']} ({exc.error_count()} problems)") from exc
+        place = ".".join(str(part) for part in first["loc"])[:200]
+        raise Corrupt(f"cannot read {name}: {place}: {first['msg'][:200]} ({exc.error_count()} problems)") from exc
+    except RecursionError as exc:
+        raise Corrupt(f"cannot read {name}: it is nested too deeply") from exc
 
 
 def _pairs(pairs: tuple[tuple[str, Any], ...]) -> dict[str, Any]:

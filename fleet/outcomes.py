@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from fleet.decisions import Saving
 from fleet.inventory import WorkloadId
+from fleet.sentences import Sentence
 
 
 class ChangePhase(StrEnum):
@@ -90,6 +91,7 @@ class Outcome:
         given_back: cards that were free and are granted again.
         workloads: per changed workload, worst first.
         verdict: one sentence.
+        told: what it says, part by part.
     """
 
     plan_id: str
@@ -108,3 +110,4 @@ class Outcome:
     given_back: int
     workloads: tuple[WorkloadOutcome, ...]
     verdict: str
+    told: tuple[Sentence, ...] = ()

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from fleet.decisions import Withheld
 from fleet.inventory import CardId, CardModelName, Priority, WorkloadId
+from fleet.sentences import Sentence
 
 
 class WorkloadState(StrEnum):
@@ -185,6 +186,7 @@ class Profile:
             demand passes it one time in twenty. Empty where compute is not known.
         replica_correlation: mean correlation between its replicas, None with fewer than two.
         rises_with: workloads that rise and fall together with it, the closest first.
+        told: what the reason says, sentence by sentence.
     """
 
     cluster: str
@@ -214,6 +216,7 @@ class Profile:
     reservation: tuple[float | None, ...] = ()
     replica_correlation: float | None = None
     rises_with: tuple[WorkloadId, ...] = ()
+    told: tuple[Sentence, ...] = ()
 
     @property
     def is_trusted(self) -> bool:
@@ -252,7 +255,7 @@ class CardProfile:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Profiles:
     """Everything `analyze` prints (`gputide.profiles/v1`).
 

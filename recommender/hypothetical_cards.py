@@ -239,7 +239,9 @@ def _staying(
             for workload in here:
                 if keeps is not None and workload not in found:
                     detail = f"it shares a card with {keeps}, which does not fit"
-                    found[workload] = Refusal(workload=workload, reason="neighbour_stays", detail=detail)
+                    found[workload] = Refusal(
+                        workload=workload, reason="neighbour_stays", detail=detail, values=(("neighbour", keeps),)
+                    )
                     changed = True
     return dict(sorted(found.items()))
 

@@ -116,18 +116,24 @@ _REFUSED_REASON = "backend_refuses"
 
 def _withheld_by_backend(capability: Capabilities) -> tuple[Withheld, ...]:
     name = capability.backend
+    own = (("backend", str(name)),)
     if capability.cuts_by_mig:
         detail = f"backend {name} gives instances of fixed profiles, kept apart by hardware: nothing is shared or lent"
-        return tuple(Withheld(kind=kind, reason="backend_cuts_by_mig", detail=detail) for kind in _SHARING)
+        return tuple(Withheld(kind=kind, reason="backend_cuts_by_mig", detail=detail, values=own) for kind in _SHARING)
     if not capability.can_share or capability.framebuffer_step_bytes is None:
         detail = (
             f"backend {name} can't put two pods on one card: slices_per_card_max={capability.slices_per_card_max}, "
             f"framebuffer_step_bytes={capability.framebuffer_step_bytes}"
         )
-        return tuple(Withheld(kind=kind, reason="backend_cannot_share", detail=detail) for kind in _SHARING)
+        return tuple(Withheld(kind=kind, reason="backend_cannot_share", detail=detail, values=own) for kind in _SHARING)
     facts = dict(capability.refuses)
     refused = tuple(
-        Withheld(kind=kind, reason=_REFUSED_REASON, detail=f"backend {name} can't carry it out: {facts[kind.value]}")
+        Withheld(
+            kind=kind,
+            reason=_REFUSED_REASON,
+            detail=f"backend {name} can't carry it out: {facts[kind.value]}",
+            values=own,
+        )
         for kind in _SHARING
         if kind.value in facts
     )
@@ -137,7 +143,9 @@ def _withheld_by_backend(capability: Capabilities) -> tuple[Withheld, ...]:
             f"backend {name} has oversubscription={capability.oversubscription.value}: granted framebuffer always fits "
             "the card together; only compute is promised more than once"
         )
-        refused += (Withheld(kind=RecommendationKind.OVERSUBSCRIBE, reason=_FRAMEBUFFER_REASON, detail=detail),)
+        refused += (
+            Withheld(kind=RecommendationKind.OVERSUBSCRIBE, reason=_FRAMEBUFFER_REASON, detail=detail, values=own),
+        )
     return refused
 
 
@@ -181,7 +189,11 @@ def _fewer(
         pods = len(_pods_of(cases, [name]))
         if left is not None and pods > left:
             detail = f"its {pods} pods would pass the limit of {moves_max} moves"
-            refused.append(cases[name].refuse(RecommendationKind.FEWER_CARDS, "moves_max", detail))
+            refused.append(
+                cases[name].refuse(
+                    RecommendationKind.FEWER_CARDS, "moves_max", detail, pods=pods, moves_max=moves_max or 0
+                )
+            )
             continue
         left = None if left is None else left - pods
         kept.append(name)

@@ -289,7 +289,7 @@ def _kind_of(group: Group, items: Sequence[int], kinds: Sequence[frozenset[Recom
 def _too_dense(group: Group, demand: Demand, permits: Permits) -> list[Refusal]:
     names = sorted({demand.grants[int(row)].workload_id for row in group.rows})
     detail = f"on {group.card_model} its pods already share cards more closely than the forecast would let them"
-    return [permits.cases[name].refuse(None, "shares_already", detail) for name in names]
+    return [permits.cases[name].refuse(None, "shares_already", detail, card_model=group.card_model) for name in names]
 
 
 def _resting_seats(resting: Sequence[int], demand: Demand) -> list[Seat]:

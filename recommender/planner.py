@@ -383,7 +383,14 @@ def _withheld(
             f"active time would be violated, more than the {limit:.2%} that were asked for: services here rise above "
             f"their peaks too often; what is advised stays within, and leaves more cards whole"
         )
-        own = (Withheld(kind=RecommendationKind.OVERSUBSCRIBE, reason="peaks_break_preset", detail=detail),)
+        own = (
+            Withheld(
+                kind=RecommendationKind.OVERSUBSCRIBE,
+                reason="peaks_break_preset",
+                detail=detail,
+                values=(("violation_ratio", round(peaks.violation_ratio, 6)), ("limit_ratio", limit)),
+            ),
+        )
     found = {(item.kind, item.reason): item for item in (*profiles.withheld, *permits.withheld, *own)}
     return tuple(found[key] for key in sorted(found))
 

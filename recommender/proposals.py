@@ -13,6 +13,7 @@ from decimal import Decimal
 
 from fleet.decisions import Evidence, Need, Recommendation, RecommendationKind, Saving, Stage
 from fleet.inventory import CardId, WorkloadId
+from fleet.sentences import Sentence, sentence
 from fleet.units import GIB
 from recommender.batches import batches_of, moves_by_workload
 from recommender.harm.risk import level_of
@@ -120,6 +121,7 @@ def _reclaim(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
         reason=f"{_sentence(profile.reason)} Scaling it to zero frees {_count(len(cards), 'card')}.",
         change_of_mind="Any activity on one of its engines, or the annotation gputide.io/opt-out.",
         evidence=scene.evidence[name],
+        told=(*profile.told, sentence("reclaim", cards=len(cards))),
     )
 
 
@@ -149,6 +151,7 @@ def _fewer(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
         ),
         change_of_mind="Any activity on one of the cards that are given back, or a new version that spreads over all.",
         evidence=evidence,
+        told=(sentence("fewer_cards", pods=len(pods), before=before, after=after, cards=len(cards)),),
     )
 
 
@@ -174,6 +177,16 @@ def _rehome(scene: Scene, number: int, item: Rehoming) -> Recommendation:
             "or another price."
         ),
         evidence=evidence,
+        told=(
+            sentence(
+                "rehome",
+                pods=len(rows),
+                target_model=item.target_model,
+                source_model=item.source_model,
+                load_max_ratio=round(float(item.load_max), 4),
+                slowdown=round(float(item.slowdown), 3),
+            ),
+        ),
     )
 
 
@@ -204,6 +217,7 @@ def _displace(scene: Scene, number: int, name: WorkloadId, rows: Sequence[int]) 
         ),
         change_of_mind="Another node for those who share, on which everybody does.",
         evidence=evidence,
+        told=(sentence("rehome_aside", pods=len(rows), nodes=len(nodes), named=", ".join(nodes[:_NODES_NAMED_MAX])),),
     )
 
 
@@ -246,6 +260,7 @@ def _mig(scene: Scene, number: int, item: Carving) -> Recommendation:
         evidence=evidence,
         needs=_needs(True, has_low=False),
         violation_ratio=found.violation_ratio,
+        told=_mig_told(scene, item, len(cards)),
     )
 
 
@@ -273,6 +288,26 @@ def _mig_reason(scene: Scene, item: Carving, freed: int) -> str:
     is_one = len(item.waiting) == 1
     pods, whom = ("1 pod is", "it") if is_one else (f"{len(item.waiting)} pods are", "them")
     return f"{text} A card is cut while it is empty: {pods} down meanwhile, unless a spare card takes {whom} in."
+
+
+def _mig_told(scene: Scene, item: Carving, freed: int) -> tuple[Sentence, ...]:
+    found = item.advice
+    beside = len({scene.grants[row].pod_id for row in item.interrupted})
+    return (
+        *((sentence("mig_beside", pods=beside),) if item.interrupted else ()),
+        *((sentence("mig_waits", pods=len(item.waiting)),) if item.waiting else ()),
+        sentence(
+            "mig",
+            pods=len(item.restarted),
+            need_bytes=round(found.need_max_bytes),
+            load_max_ratio=round(float(found.load_max), 4),
+            profile=found.profile.name,
+            framebuffer_bytes=found.framebuffer_bytes,
+            compute_ratio=round(float(found.compute_ratio), 4),
+            cards=freed,
+            violation_ratio=round(float(found.violation_ratio), 6),
+        ),
+    )
 
 
 def _left_last(scene: Scene) -> dict[WorkloadId, list[CardId]]:
@@ -313,6 +348,16 @@ def _cut(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
         ),
         evidence=evidence,
         needs=_needs(cut.is_hard, has_low=False),
+        told=(
+            sentence(
+                "slice",
+                pods=len(rows),
+                need_bytes=round(cut.shown_bytes),
+                framebuffer_bytes=cut.framebuffer_bytes,
+                whole_bytes=whole,
+                compute_ratio=round(float(cut.compute_ratio), 4),
+            ),
+        ),
     )
 
 
@@ -342,6 +387,16 @@ def _join(
         needs=_needs(scene.cuts[name].is_hard, has_low=kind is RecommendationKind.COLOCATE),
         violation_ratio=mean,
         low_priority_gpu_hours_per_week=sum(move.low_hours for move in moves),
+        told=(
+            sentence(
+                f"join_{kind.value}",
+                pods=len(moves),
+                targets=len(targets),
+                cards=len(cards),
+                violation_ratio=round(float(mean), 6),
+                worst_ratio=round(float(ratio), 6),
+            ),
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from fleet.decisions import Recommendation, RecommendationKind
 from fleet.profiles import Profiles
+from fleet.sentences import Sentence, Value, sentence
 from fleet.usage import History
 from recommender.cost import saving_of
 from recommender.demand import Demand
@@ -71,6 +72,7 @@ def tide_recommendations(
                 evidence=evidence,
                 violation_ratio=ebb.violation_ratio,
                 low_priority_gpu_hours_per_week=7.0 * tide.hours * len(ebb.frees),
+                told=(_told(tide, ebb),),
             )
         )
     return tuple(told)
@@ -113,4 +115,23 @@ def _reason(tide: Tide, ebb: Ebb) -> str:
         f"From {tide.start_hour:02d}:00 to {until:02d}:00 ({tide.time_zone}) all its {ebb.replicas_all} replicas "
         f"together never needed more than {ebb.load_max:.2f} cards: {carried} that, and {freed} free for other work "
         f"for {tide.hours} hours a day."
+    )
+
+
+def _told(tide: Tide, ebb: Ebb) -> Sentence:
+    scaler = ebb.autoscaler
+    more: dict[str, Value] = {}
+    if scaler is not None:
+        more = {"scaler": scaler.kind.value, "replicas_min": scaler.replicas_min}
+    return sentence(
+        "tide" if scaler is None else "tide_scaler",
+        start=f"{tide.start_hour:02d}:00",
+        end=f"{(tide.start_hour + tide.hours) % 24:02d}:00",
+        time_zone=tide.time_zone,
+        replicas_all=ebb.replicas_all,
+        replicas=ebb.replicas,
+        load_max_cards=round(float(ebb.load_max), 2),
+        cards=len(ebb.frees),
+        hours=tide.hours,
+        **more,
     )

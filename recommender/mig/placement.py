@@ -180,7 +180,9 @@ def _within_moves(
             kept[name] = advice[name]
         else:
             detail = f"its {len(case.grants)} pods would pass the limit of {moves_max} moves"
-            refused.append(case.refuse(RecommendationKind.MIG, "moves_max", detail))
+            refused.append(
+                case.refuse(RecommendationKind.MIG, "moves_max", detail, pods=len(case.grants), moves_max=moves_max)
+            )
     return kept, refused
 
 

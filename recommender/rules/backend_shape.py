@@ -19,7 +19,10 @@ def unshareable(case: Case, kind: RecommendationKind) -> Refusal | None:
     name = record.backend
     if case.workload_kind == "Job" and not record.admits_pods:
         return case.refuse(
-            kind, "job_template_fixed", f"a Job's template can't be changed, and backend {name} admits no pod by itself"
+            kind,
+            "job_template_fixed",
+            f"a Job's template can't be changed, and backend {name} admits no pod by itself",
+            backend=name,
         )
     if case.isolation == "hard" and not record.holds_limits:
         return case.refuse(
@@ -27,6 +30,7 @@ def unshareable(case: Case, kind: RecommendationKind) -> Refusal | None:
             "backend_holds_no_limits",
             f"it wants hard isolation, and backend {name} has framebuffer_isolation="
             f"{record.framebuffer_isolation.value}, compute_isolation={record.compute_isolation.value}",
+            backend=name,
         )
     if case.isolation == "hard" and case.node_policy is CorePolicy.BURST:
         return case.refuse(
@@ -48,6 +52,7 @@ def _unfit_template(case: Case, kind: RecommendationKind) -> Refusal | None:
             "notebook_takes_no_annotations",
             f"backend {case.capability.backend} is asked for a share by annotations of a pod, and the pods of a "
             "Notebook get none",
+            backend=case.capability.backend,
         )
     if not case.capability.bursts_by_annotation:
         return None
@@ -57,6 +62,7 @@ def _unfit_template(case: Case, kind: RecommendationKind) -> Refusal | None:
             "notebook_takes_no_annotations",
             f"backend {case.capability.backend} says burst and low priority by annotations of a pod, and the pods of a "
             "Notebook get none",
+            backend=case.capability.backend,
         )
     return None
 
@@ -70,10 +76,15 @@ def _unfit_division(case: Case, kind: RecommendationKind) -> Refusal | None:
             "claim_is_of_one_card",
             f"backend {name} shares a card by a claim that the pod template names: its {pods} pods would all sit on "
             "one card",
+            backend=name,
+            pods=pods,
         )
     if division in (Division.REPLICAS, Division.EQUAL_PARTS) and (case.is_latency_critical or case.isolation == "hard"):
         wish = "labelled latency-critical" if case.is_latency_critical else "it wants hard isolation"
         return case.refuse(
-            kind, "neighbours_unknown", f"{wish}, and with backend {name} nobody says which pods of a node share a card"
+            kind,
+            "neighbours_unknown",
+            f"{wish}, and with backend {name} nobody says which pods of a node share a card",
+            backend=name,
         )
     return None

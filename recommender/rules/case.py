@@ -19,6 +19,7 @@ from fleet.inventory import (
     WorkloadId,
 )
 from fleet.profiles import Profile
+from fleet.sentences import Value
 from fleet.settings import Settings
 from fleet.workload_kinds import CHANGEABLE_KINDS, JOB_KINDS
 
@@ -129,9 +130,9 @@ class Case:
             for grant in self.grants
         )
 
-    def refuse(self, kind: RecommendationKind | None, reason: str, detail: str) -> Refusal:
-        """A refusal of this workload."""
-        return Refusal(workload=self.workload, reason=reason, detail=detail, kind=kind)
+    def refuse(self, kind: RecommendationKind | None, reason: str, detail: str, **values: Value) -> Refusal:
+        """A refusal of this workload; `values` are the numbers and names in its sentence."""
+        return Refusal(workload=self.workload, reason=reason, detail=detail, kind=kind, values=tuple(values.items()))
 
 
 def untouchable(case: Case) -> Refusal | None:
@@ -140,12 +141,15 @@ def untouchable(case: Case) -> Refusal | None:
     if case.has_flag(OPT_OUT_LABEL):
         return case.refuse(None, "opt_out", f"a pod carries {OPT_OUT_LABEL}")
     if namespace in case.settings.recommender.opt_out_namespaces:
-        return case.refuse(None, "opt_out", f"namespace {namespace} is in recommender.opt_out_namespaces")
+        return case.refuse(
+            None, "opt_out", f"namespace {namespace} is in recommender.opt_out_namespaces", namespace=namespace
+        )
     if case.workload_kind not in CHANGEABLE_KINDS:
         return case.refuse(
             None,
             "unknown_owner",
             f"owners of kind {case.workload_kind} can't be changed; changed are {', '.join(sorted(CHANGEABLE_KINDS))}",
+            owner_kind=case.workload_kind,
         )
     return None
 
@@ -159,7 +163,7 @@ def untrusted(case: Case, kind: RecommendationKind | None) -> Refusal | None:
     """Why the workload's counters can't carry advice: distrusted, or too short; None where they can."""
     if case.profile is not None and not case.profile.is_trusted:
         finding = next(finding for finding in case.profile.trust if finding.distrusts)
-        return case.refuse(kind, "counter_untrusted", f"{finding.counter}: {finding.detail}")
+        return case.refuse(kind, "counter_untrusted", f"{finding.counter}: {finding.detail}", counter=finding.counter)
     least = max(DAY_SECONDS, case.settings.analyzer.history_seconds_min)
     if case.profile is None or case.seen_seconds < least * _SPAN_SLACK_RATIO:
         return case.refuse(
@@ -167,6 +171,8 @@ def untrusted(case: Case, kind: RecommendationKind | None) -> Refusal | None:
             "history_too_short",
             f"seen for {case.seen_seconds / 3600:.1f} h; advice needs analyzer.history_seconds_min="
             f"{least} ({least / 3600:.0f} h)",
+            seen_hours=round(case.seen_seconds / 3600, 1),
+            needed_hours=round(least / 3600, 1),
         )
     if case.profile.coverage_ratio < case.settings.analyzer.coverage_min:
         return case.refuse(
@@ -174,5 +180,7 @@ def untrusted(case: Case, kind: RecommendationKind | None) -> Refusal | None:
             "coverage_too_low",
             f"{case.profile.coverage_ratio:.1%} of its windows were seen, less than analyzer.coverage_min="
             f"{case.settings.analyzer.coverage_min:.0%}",
+            coverage_ratio=round(case.profile.coverage_ratio, 4),
+            coverage_min=case.settings.analyzer.coverage_min,
         )
     return None

@@ -28,5 +28,6 @@ class ColocateRule:
                 self.kind,
                 "backend_has_no_priority",
                 f"backend {case.capability.backend} has priority_levels={case.capability.priority_levels}",
+                backend=case.capability.backend,
             )
         return None

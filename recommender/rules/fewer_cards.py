@@ -28,5 +28,6 @@ class FewerCardsRule:
                 "framebuffer_held",
                 f"{case.spare_held_bytes} bytes are held on a card that does nothing: more than "
                 f"analyzer.idle_held_bytes_min={case.settings.analyzer.idle_held_bytes_min}",
+                held_bytes=case.spare_held_bytes,
             )
         return None

@@ -32,27 +32,38 @@ class MigRule:
         pod, most = Counter(grant.pod for grant in case.grants).most_common(1)[0]
         if most > 1:
             return case.refuse(
-                self.kind, "multi_card", f"pod {pod} holds {most} slices; an instance is all it could get"
+                self.kind,
+                "multi_card",
+                f"pod {pod} holds {most} slices; an instance is all it could get",
+                pod=pod,
+                slices=most,
             )
         names = sorted({grant.card_model for grant in case.grants})
         if len(names) > 1:
             return case.refuse(
-                self.kind, "several_card_models", f"its replicas run on {', '.join(names)} with one pod template"
+                self.kind,
+                "several_card_models",
+                f"its replicas run on {', '.join(names)} with one pod template",
+                card_models=", ".join(names),
             )
         model = find_model(names[0])
         if model is None or model.mig is None:
-            return case.refuse(self.kind, "no_mig", f"{names[0]} is no card model that is known to be cut by MIG")
+            return case.refuse(
+                self.kind, "no_mig", f"{names[0]} is no card model that is known to be cut by MIG", card_model=names[0]
+            )
         if (smallest := min(grant.framebuffer_bytes for grant in case.grants)) < _most_bytes(model):
             return case.refuse(
                 self.kind,
                 "unlike_its_model",
                 f"a card of {smallest} bytes is no {model.name}: its instances are larger",
+                card_model=model.name,
             )
         if case.neighbours and not all(grant.mig_profile for grant in case.grants):
             return case.refuse(
                 self.kind,
                 "shares_already",
                 f"it shares its card with {case.neighbours[0]}, but not by MIG",
+                neighbour=case.neighbours[0],
             )
         return None
 
@@ -68,6 +79,7 @@ class MigRule:
                 self.kind,
                 "video_engines",
                 f"its video engines work up to {case.video_ratio_max:.0%}; few instances have any",
+                video_ratio=round(case.video_ratio_max, 4),
             )
         if case.seen_seconds < DAYS_MIN * DAY_SECONDS:
             return case.refuse(
@@ -75,6 +87,8 @@ class MigRule:
                 "history_too_short",
                 f"seen for {case.seen_seconds / DAY_SECONDS:.1f} days; a day is foretold from others, so {DAYS_MIN} "
                 "are needed",
+                seen_days=round(case.seen_seconds / DAY_SECONDS, 1),
+                needed_days=DAYS_MIN,
             )
         return None
 

@@ -28,5 +28,7 @@ class OffpeakRule:
                 self.kind,
                 "history_too_short",
                 f"seen for {case.seen_seconds / DAY_SECONDS:.1f} days; hours of a day need {PAIR_DAYS_MIN}",
+                seen_days=round(case.seen_seconds / DAY_SECONDS, 1),
+                needed_days=PAIR_DAYS_MIN,
             )
         return None

@@ -30,5 +30,6 @@ class OversubscribeRule:
                 self.kind,
                 "backend_has_no_burst",
                 f"backend {case.capability.backend} has core policies {list(map(str, case.capability.core_policies))}",
+                backend=case.capability.backend,
             )
         return None

@@ -31,7 +31,10 @@ class ReclaimRule:
             return case.refuse(self.kind, "latency_critical", "labelled latency-critical: it may share, but stays up")
         if case.warm_replicas:
             return case.refuse(
-                self.kind, "warm_standby", f"{case.warm_replicas} replicas are to stay warm: it may share, but stays up"
+                self.kind,
+                "warm_standby",
+                f"{case.warm_replicas} replicas are to stay warm: it may share, but stays up",
+                replicas=case.warm_replicas,
             )
         return self._refuse_service(case)
 
@@ -51,6 +54,8 @@ class ReclaimRule:
                 "idle_too_short",
                 f"idle for {idle_seconds / DAY_SECONDS:.1f} days; a service must be silent for "
                 f"{SERVICE_IDLE_DAYS_MIN} days",
+                idle_days=round(idle_seconds / DAY_SECONDS, 1),
+                needed_days=SERVICE_IDLE_DAYS_MIN,
             )
         return self._refuse_doubtful(case)
 
@@ -65,4 +70,6 @@ class ReclaimRule:
             "likely_to_wake",
             f"of services like it {confidence:.0%} stayed idle for the week after; "
             f"recommender.reclaim_confidence_min={least:g} wants more",
+            confidence=round(confidence, 4),
+            confidence_min=least,
         )

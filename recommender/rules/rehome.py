@@ -42,5 +42,6 @@ class RehomeRule:
                 self.kind,
                 "video_engines",
                 f"its video engines work up to {case.video_ratio_max:.0%}; not every model has them",
+                video_ratio=round(case.video_ratio_max, 4),
             )
         return None

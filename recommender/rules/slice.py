@@ -39,13 +39,16 @@ class SliceRule:
         cards = Counter(grant.pod for grant in case.grants)
         pod, most = cards.most_common(1)[0]
         if most > 1:
-            return case.refuse(self.kind, "multi_card", f"pod {pod} holds {most} slices; only pods with one are cut")
+            detail = f"pod {pod} holds {most} slices; only pods with one are cut"
+            return case.refuse(self.kind, "multi_card", detail, pod=pod, slices=most)
         models = sorted({(grant.card_model, grant.framebuffer_bytes) for grant in case.grants})
         if len(models) > 1:
             names = ", ".join(f"{name or 'cards without a name'} ({size / GIB:.0f} GiB)" for name, size in models)
-            return case.refuse(self.kind, "several_card_models", f"its replicas run on {names} with one pod template")
+            detail = f"its replicas run on {names} with one pod template"
+            return case.refuse(self.kind, "several_card_models", detail, card_models=names)
         if case.isolation not in ISOLATIONS:
-            return case.refuse(self.kind, "unknown_isolation", f"isolation {case.isolation!r} is neither soft nor hard")
+            detail = f"isolation {case.isolation!r} is neither soft nor hard"
+            return case.refuse(self.kind, "unknown_isolation", detail, isolation=case.isolation[:63])
         return None
 
     def _refuse_need(self, case: Case) -> Refusal | None:

@@ -50,6 +50,7 @@ class TideRule:
                 "autoscaled",
                 f"its {autoscaler.kind.value} scales it between {autoscaler.replicas_min} and "
                 f"{autoscaler.replicas_max} replicas: no bound is left to lower",
+                scaler=autoscaler.kind.value,
             )
         if case.has_flag(AUTOSCALED_LABEL):
             return case.refuse(self.kind, "autoscaled", f"a pod carries {AUTOSCALED_LABEL}: its autoscaler decides")
@@ -59,6 +60,8 @@ class TideRule:
                 "autoscaled",
                 f"its replicas were counted up or down {case.scalings} times in the last {LOOK_BACK_DAYS} days: an "
                 "autoscaler or a person does so already",
+                scalings=case.scalings,
+                days=LOOK_BACK_DAYS,
             )
         return None
 
@@ -66,18 +69,24 @@ class TideRule:
         """Whose cards would not fall free, who is to stay warm, and who was not seen for long enough."""
         pod, most = Counter(grant.pod for grant in case.grants).most_common(1)[0]
         if most > 1:
-            return case.refuse(self.kind, "multi_card", f"pod {pod} holds {most} slices; only pods with one step back")
+            detail = f"pod {pod} holds {most} slices; only pods with one step back"
+            return case.refuse(self.kind, "multi_card", detail, pod=pod, slices=most)
         if any(grant.mig_profile for grant in case.grants):
             return case.refuse(self.kind, "mig", "a pod holds a MIG instance: its card does not fall free")
         replicas = len({grant.pod_id for grant in case.grants})
         if case.warm_replicas >= replicas:
             return case.refuse(
-                self.kind, "warm_replicas", f"{case.warm_replicas} replicas are to stay warm, and it has {replicas}"
+                self.kind,
+                "warm_replicas",
+                f"{case.warm_replicas} replicas are to stay warm, and it has {replicas}",
+                replicas=case.warm_replicas,
             )
         if case.seen_seconds < DAYS_MIN * DAY_SECONDS:
             return case.refuse(
                 self.kind,
                 "history_too_short",
                 f"seen for {case.seen_seconds / DAY_SECONDS:.1f} days; hours of a day need {DAYS_MIN}",
+                seen_days=round(case.seen_seconds / DAY_SECONDS, 1),
+                needed_days=DAYS_MIN,
             )
         return None

@@ -1,0 +1,149 @@
+"""Every sentence of analyzer, recommender and verify has its Chinese, by its code and with its values."""
+
+from __future__ import annotations
+
+import ast
+import re
+import string
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from analyzer.profile import profile_fleet
+from dashboards.access.cut import cut_plan
+from dashboards.advice_words import CHANGES, REFUSED, SAID, change_words, reason_words, refusal_words, state_words
+from dashboards.report_words import Language
+from fleet.capabilities import MIG, WHOLE_CARDS
+from fleet.decisions import Plan, RecommendationKind, Refusal, Withheld
+from fleet.inventory import Priority, WorkloadId
+from fleet.sentences import Sentence, sentence
+from fleet.settings import Settings
+from tests.recommender.builders import NOW, Service, cluster, plan_of
+from tests.recommender.test_rules import CASES, OPTIONS
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = [*ROOT.glob("analyzer/**/*.py"), *ROOT.glob("recommender/**/*.py"), ROOT / "enforcer" / "verify.py"]
+ZH = Language.ZH
+
+
+def literals(node: ast.expr | None) -> set[str]:
+    """Every text that an expression may be, of a literal or a choice between some."""
+    if isinstance(node, ast.IfExp):
+        return literals(node.body) | literals(node.orelse)
+    return {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else set()
+
+
+def codes() -> tuple[set[str], set[str]]:
+    """Codes of sentences and of reasons, as the sources that make them write them."""
+    said: set[str] = set()
+    reasons: set[str] = set()
+    for path in SOURCES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        named = {
+            target.id: node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            keywords = {word.arg: word.value for word in node.keywords}
+            if called == "sentence" and node.args:
+                said |= literals(node.args[0])
+            elif called == "refuse" and len(node.args) > 1:
+                reasons |= literals(node.args[1])
+            elif called in ("Refusal", "Withheld", "NoInstance"):
+                reason = keywords.get("reason")
+                reasons |= literals(named.get(reason.id) if isinstance(reason, ast.Name) else reason)
+    return said, reasons
+
+
+def test_every_code_that_is_written_has_its_chinese() -> None:
+    said, reasons = codes()
+    assert {"idle", "reclaim", "slice", "tide", "cards_came"} <= said
+    assert {"opt_out", "moves_max", "backend_refuses", "peaks_break_preset", "no_samples"} <= reasons
+    # Codes that are put together: of the way in which pods join, and of how much harm came.
+    said |= {f"join_{kind}" for kind in ("colocate", "offpeak_pair", "oversubscribe", "slice")}
+    said |= {"harm_unmeasured", "harm_as_foretold", "harm_somewhat_more", "harm_more"}
+    assert said - set(SAID) == set()
+    assert reasons - set(REFUSED) == set()
+    for ways in REFUSED.values():
+        assert not [name for _, name, _, _ in string.Formatter().parse(ways[-1]) if name] or len(ways) == 1
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_every_sentence_of_a_plan_is_said_in_chinese_with_its_values(name: str) -> None:
+    plan = plan_of(CASES[name], **OPTIONS.get(name, {}))
+    assert plan.recommendations
+    for item in plan.recommendations:
+        for said in (reason_words(item, ZH), change_words(item, ZH)):
+            assert_chinese(said)
+        assert item.told[-1].code in CHANGES
+        assert reason_words(item, Language.EN) == item.reason
+    left: list[Refusal | Withheld] = [*plan.refused, *plan.withheld]
+    for refusal in left:
+        assert_chinese(refusal_words(refusal, ZH))
+
+
+def test_numbers_are_those_of_the_english_sentence() -> None:
+    plan = plan_of(CASES["slice"])
+    for item in plan.recommendations:
+        english, chinese = item.reason, reason_words(item, ZH)
+        numbers = re.compile(r"\d+\.\d+|\d+(?=%)")
+        assert numbers.search(english)
+        assert set(numbers.findall(english)) <= set(numbers.findall(chinese))
+
+
+def test_states_are_said_in_chinese() -> None:
+    services = (
+        Service(name="idle-book", kind="Notebook", level=0.0, priority=Priority.NORMAL, server="jupyter"),
+        Service(name="small", level=0.1),
+        Service(name="full", level=0.9, used_gib=20.0),
+        Service(name="young", level=0.9, age_days=0.5),
+        Service(name="by-day", level=0.9, hours=(8, 12)),
+    )
+    settings = Settings().analyzer
+    found = profile_fleet(cluster(*services, days=14), settings=settings, now=NOW).workloads
+    assert len({profile.state for profile in found}) >= 4
+    for profile in found:
+        assert_chinese(state_words(profile, ZH))
+
+
+@pytest.mark.parametrize(("capability", "only"), [(WHOLE_CARDS, None), (MIG, RecommendationKind.MIG)])
+def test_what_a_backend_withholds_is_said_in_chinese(capability: object, only: object) -> None:
+    plan: Plan = plan_of(CASES["slice"], capability=capability, only=only)
+    assert plan.withheld or plan.refused
+    left: list[Refusal | Withheld] = [*plan.refused, *plan.withheld]
+    for item in left:
+        assert_chinese(refusal_words(item, ZH))
+
+
+def test_an_unknown_code_and_a_plan_of_before_are_said_in_english() -> None:
+    item = plan_of(CASES["reclaim"]).recommendations[0]
+    assert reason_words(replace(item, told=()), ZH) == item.reason
+    assert reason_words(replace(item, told=(*item.told, sentence("not_yet_known"))), ZH) == item.reason
+    assert reason_words(replace(item, told=(Sentence(code="reclaim"),)), ZH) == item.reason
+    old = Refusal(workload=WorkloadId("a/Deployment/b"), reason="moves_max", detail="its 3 pods would pass the limit")
+    assert refusal_words(old, ZH) == "已达迁移上限"
+    assert refusal_words(replace(old, reason="not_yet_known"), ZH) == old.detail
+
+
+def test_values_are_no_patterns_and_the_neighbour_of_another_team_stays_unnamed() -> None:
+    refusal = Refusal(
+        workload=WorkloadId("a/Deployment/b"), reason="neighbour_stays", detail="it shares with x/Deployment/{evil}",
+        values=(("neighbour", "x/Deployment/{evil}"),),
+    )  # fmt: skip
+    assert "x/Deployment/{evil}" in refusal_words(refusal, ZH)
+    plan = replace(plan_of(CASES["slice"]), refused=(refusal,))
+    (cut,) = cut_plan(plan, frozenset({"a"})).refused
+    assert "evil" not in refusal_words(cut, ZH)
+
+
+def assert_chinese(text: str) -> None:
+    """Names, units and codes may stand in it; English words in a row are a sentence that was left."""
+    assert re.search("[\u4e00-\u9fff]", text), text
+    assert not re.search(r"[A-Za-z]+ [a-z]+ [a-z]+", text), text
