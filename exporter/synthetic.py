@@ -25,7 +25,7 @@ from fleet.schema import Measure
 __all__ = ["CARDS_MIN", "SINCE", "TRAPS", "Trap", "write_synthetic_fleet"]
 
 SINCE = datetime(2026, 1, 5, tzinfo=UTC)
-"""Start of every synthetic fleet: a Monday."""
+"""Start of a synthetic fleet unless another one is asked for: a Monday."""
 
 CARDS_MIN = 40
 """Smallest fleet: the traps need most of these cards."""
@@ -42,7 +42,13 @@ _DAY_SECONDS = 86_400
 
 
 def write_synthetic_fleet(
-    folder: Path, *, seed: int = 7, cards: int = 160, days: int = 21, step_seconds: int = 600
+    folder: Path,
+    *,
+    seed: int = 7,
+    cards: int = 160,
+    days: int = 21,
+    step_seconds: int = 600,
+    since: datetime = SINCE,
 ) -> None:
     """Writes a synthetic fleet as a neutral trace.
 
@@ -52,6 +58,7 @@ def write_synthetic_fleet(
         cards: number of cards, at least `CARDS_MIN`.
         days: length, at least 2; rhythms of the week show from two weeks on.
         step_seconds: length of a step, a divisor of an hour.
+        since: its start, a midnight in UTC.
 
     Raises:
         Misconfigured: an argument is out of range, or the folder holds something.
@@ -65,7 +72,7 @@ def write_synthetic_fleet(
         raise Misconfigured(
             f"cannot make a synthetic fleet with steps of {step_seconds} s: step_seconds must divide an hour"
         )
-    fleet = FleetBuilder(seed=seed, since=SINCE, days=days)
+    fleet = FleetBuilder(seed=seed, since=since, days=days)
     add_traps(fleet)
     add_mix(fleet, np.random.default_rng([seed, 0xF1EE7]), cards)
     watch = _Watch(fleet)

@@ -8,6 +8,7 @@ nothing half done; `windows` then hands the rows out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -244,18 +245,20 @@ class SampleFile:
         )
 
 
-def opened(path: Path, dictionary: list[str] | None = None) -> pq.ParquetFile:
-    """Opens a Parquet file; `dictionary` names the text columns to be read as numbers into a dictionary.
+@contextmanager
+def opened(path: Path, dictionary: list[str] | None = None) -> Iterator[pq.ParquetFile]:
+    """A Parquet file while it is read; `dictionary` names the text columns to be read as numbers into a dictionary.
 
     Raises:
-        Corrupt: the file is absent or no Parquet file.
+        Corrupt: the file is absent, no Parquet file, or damaged where it is read.
     """
     try:
-        return pq.ParquetFile(path, read_dictionary=dictionary or [])
+        with pq.ParquetFile(path, read_dictionary=dictionary or []) as file:
+            yield file
     except FileNotFoundError as exc:
         raise Corrupt(f"cannot read {path}: no such file; a trace holds usage, pods and cards.parquet") from exc
-    except (pa.ArrowInvalid, OSError) as exc:
-        raise Corrupt(f"cannot read {path}: {exc}") from exc
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as exc:
+        raise Corrupt(f"cannot read {path}: {' '.join(str(exc).split())[:300]}") from exc
 
 
 def _step_seconds(piece: Piece) -> int:

@@ -148,6 +148,33 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """What a namespace or a queue may have of one resource; amounts in the resource's unit.
+
+    Attributes:
+        cluster: cluster.
+        kind: `ResourceQuota`, or `volcano`, `kueue`, `kueue_local` or `kai` for queues.
+        namespace: namespace; empty for queues of the whole cluster.
+        name: name of the quota or queue.
+        parent: parent queue, cohort, or the cluster queue behind a local one; None where there is none.
+        resource: name of the resource as the object writes it, such as `requests.nvidia.com/gpu`.
+        deserved: what it is promised (nominal quota, guarantee); None where not said.
+        limit: what it may have at most; None where not said or without end.
+        held: what it held when it was last seen; None where not said.
+    """
+
+    cluster: str
+    kind: str
+    namespace: str
+    name: str
+    parent: str | None
+    resource: str
+    deserved: float | None
+    limit: float | None
+    held: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
     """All that was known of one cluster at one moment.
 
@@ -158,6 +185,7 @@ class Inventory:
         cards: every card, also those granted to nobody, sorted by id.
         nodes: every node, sorted by name.
         grants: every period of every grant that is known, also ended ones, sorted by pod, card, start.
+        quotas: quotas and queues that stand, sorted by kind, namespace, name, resource.
     """
 
     cluster: str
@@ -166,6 +194,7 @@ class Inventory:
     cards: tuple[Card, ...] = ()
     nodes: tuple[Node, ...] = ()
     grants: tuple[Grant, ...] = ()
+    quotas: tuple[Quota, ...] = ()
 
     def live_grants(self) -> tuple[Grant, ...]:
         """Grants that last at `as_of`."""

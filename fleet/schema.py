@@ -180,6 +180,8 @@ CARD_INFO_LABELS = (*CARD_IDENTITY, "framebuffer_bytes", "mig_mode", "is_owned")
 """Labels of `gputide_card_info`."""
 NODE_INFO_LABELS = ("cluster", "node", "cpu_cores", "memory_bytes", "taints", "labels")
 """Labels of `gputide_node_info`; `taints` and `labels` are JSON."""
+QUOTA_INFO_LABELS = ("cluster", "kind", "namespace", "name", "parent", "resource", "deserved", "quota_limit", "held")
+"""Labels of `gputide_quota_info`, one series per quota or queue and resource; amounts in the resource's unit."""
 
 
 def _sightings(name: str, labels: tuple[str, ...]) -> Table:
@@ -198,8 +200,10 @@ ALLOCATIONS = _sightings("allocations", GRANT_LABELS)
 """Who was granted what: first and last sighting of each grant; `ended_at` is the time of its stale marker."""
 INVENTORY_CARDS = _sightings("inventory_cards", CARD_INFO_LABELS)
 INVENTORY_NODES = _sightings("inventory_nodes", NODE_INFO_LABELS)
+QUOTAS = _sightings("quotas", QUOTA_INFO_LABELS)
+"""What namespaces and queues were promised, may have and held of a resource, and when that was seen."""
 
-TABLES: tuple[Table, ...] = (CARD_USAGE, POD_USAGE, ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES)
+TABLES: tuple[Table, ...] = (CARD_USAGE, POD_USAGE, ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, QUOTAS)
 """Every table, in the order of the flow."""
 
 SCHEMA_VERSION = 1

@@ -25,6 +25,7 @@ SLICE_PREFIX = "gputide_slice_"
 CARD_INFO = "gputide_card_info"
 SLICE_INFO = "gputide_slice_info"
 NODE_INFO = "gputide_node_info"
+QUOTA_INFO = "gputide_quota_info"
 
 _MIB = float(1024 * 1024)
 _PERCENT = 0.01
@@ -42,6 +43,7 @@ class Subject(StrEnum):
     CARD_INFO = "card_info"
     SLICE_INFO = "slice_info"
     NODE_INFO = "node_info"
+    QUOTA_INFO = "quota_info"
     GRANT = "grant"
     """A fact about what a container was granted on a card, by a scheduler or a limit (`fact`)."""
     CAPACITY = "capacity"
@@ -285,6 +287,7 @@ _ALIASES: Mapping[str, _Alias] = MappingProxyType(
         CARD_INFO: _Alias(subject=Subject.CARD_INFO, labels=_OWN),
         SLICE_INFO: _Alias(subject=Subject.SLICE_INFO, labels=_OWN),
         NODE_INFO: _Alias(subject=Subject.NODE_INFO, labels=_OWN),
+        QUOTA_INFO: _Alias(subject=Subject.QUOTA_INFO, labels=_OWN),
     }
 )
 

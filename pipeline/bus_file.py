@@ -191,6 +191,23 @@ class FileBus:
         """Bytes of all segments."""
         return sum(segment.size for segment in self._segments())
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes behind the last commit: what the rollup has not taken in."""
+        segments = self._segments()
+        return max(0, segments[-1].end - self.committed()) if segments else 0
+
+    @property
+    def written_seconds(self) -> float | None:
+        """When a record was last written, by the machine's clock, epoch seconds; None where none lies here."""
+        times = []
+        for segment in self._segments():
+            try:
+                times.append(segment.path.stat().st_mtime)
+            except FileNotFoundError:
+                continue  # dropped by a commit this very moment
+        return max(times, default=None)
+
     def _check_room(self, more: int) -> None:
         if self._failed is not None:
             raise Corrupt(self._failed)

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fleet.kubernetes_api.tls import Tls
+
 _MAX_PARALLELISM = 128
 
 
@@ -22,6 +24,7 @@ class FlinkJobOptions:
         flush_seconds: how long sums are gathered.
         memory_seconds: how long a sample is remembered, to count once (`rollup.repeat_memory_seconds`).
         rest: address of a JobManager, `http://HOST:PORT`; None runs the job in our own process.
+        rest_tls: how an https JobManager is checked, and what it is shown; None for the usual.
         restarts: how the cluster treats a failing job: `exponential-delay`, or `none` so that we do it.
         configuration: further options of Flink, which win over ours.
     """
@@ -31,6 +34,7 @@ class FlinkJobOptions:
     flush_seconds: int
     memory_seconds: int
     rest: str | None = None
+    rest_tls: Tls | None = None
     restarts: str = "exponential-delay"
     configuration: Mapping[str, str] = field(default_factory=dict)
 

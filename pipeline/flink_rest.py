@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
@@ -9,8 +10,10 @@ import urllib.request
 from typing import Any
 
 from fleet.errors import Unavailable
+from fleet.kubernetes_api.tls import Tls, TlsContexts
 
 _ANSWER_SECONDS = 10.0
+_ANSWER_BYTES_MAX = 16 << 20
 _PAUSE_SECONDS = 0.1
 
 
@@ -18,10 +21,12 @@ class FlinkRest:
     """A JobManager.
 
     Args:
-        address: `http://HOST:PORT`.
+        address: `http://HOST:PORT` or `https://HOST:PORT`.
+        tls: how an https JobManager is checked, and what it is shown.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: Tls | None = None) -> None:
+        self._contexts = TlsContexts(tls or Tls())
         self.address = address.rstrip("/")
         """Where it answers."""
 
@@ -33,6 +38,32 @@ class FlinkRest:
         """
         answer = self._ask(f"/jobs/{job}", missing_is_none=True)
         return None if answer is None else str(answer["state"])
+
+    def overview(self) -> dict[str, Any]:
+        """What the JobManager tells of its cluster: `flink-version`, `slots-available`, `taskmanagers`.
+
+        Raises:
+            Unavailable: it does not answer.
+        """
+        return dict(self._ask("/overview"))
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """Its jobs: `jid`, `name`, `state`, `start-time` (epoch milliseconds) of each.
+
+        Raises:
+            Unavailable: it does not answer.
+        """
+        return [dict(job) for job in self._ask("/jobs/overview").get("jobs", [])]
+
+    def newest_checkpoint(self, job: str) -> float | None:
+        """When the newest checkpoint of a job was completed, epoch seconds; None where there is none.
+
+        Raises:
+            Unavailable: the JobManager does not answer.
+        """
+        answer = self._ask(f"/jobs/{job}/checkpoints", missing_is_none=True) or {}
+        newest = (answer.get("latest") or {}).get("completed")
+        return None if newest is None else float(newest["latest_ack_timestamp"]) / 1000
 
     def failure(self, job: str) -> str:
         """Why a job failed last, one line; empty where it did not."""
@@ -110,16 +141,24 @@ class FlinkRest:
     ) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.address + path, data=data, headers={"Content-Type": "application/json"})
+        context = self._contexts.context() if self.address.startswith("https://") else None
         try:
-            with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS) as answer:
-                return json.load(answer)
+            with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS, context=context) as answer:
+                return json.loads(answer.read(_ANSWER_BYTES_MAX))
         except urllib.error.HTTPError as exc:
             if exc.code == 404 and missing_is_none:
                 return None
-            said = exc.read(500).decode(errors="replace")
-            raise Unavailable(f"cannot ask Flink at {self.address}{path}: {exc.code} {said}") from exc
-        except (OSError, ValueError) as exc:
+            raise Unavailable(f"cannot ask Flink at {self.address}{path}: {exc.code} {_said(exc)}") from exc
+        except (OSError, ValueError, RecursionError, http.client.HTTPException) as exc:
             raise Unavailable(f"cannot ask Flink at {self.address}{path}: {exc}") from exc
+
+
+def _said(exc: urllib.error.HTTPError) -> str:
+    """Begin of what it says about its error; empty where that breaks off."""
+    try:
+        return exc.read(500).decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return ""
 
 
 def _first_line(cause: dict[str, Any]) -> str:

@@ -7,7 +7,6 @@ Called by `catalogue_hive`. Whatever is sent here can be sent twice, so a statem
 from __future__ import annotations
 
 import logging
-import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -21,6 +20,7 @@ from thrift.transport.TSSLSocket import TSSLSocket
 from thrift.transport.TTransport import TBufferedTransport
 
 from fleet.errors import Corrupt, Misconfigured, Unavailable
+from fleet.kubernetes_api.tls import Tls, TlsContexts
 from fleet.settings_pipeline import HiveAuth, HiveSettings
 from pipeline.password_file import read_password
 
@@ -122,9 +122,15 @@ class HiveSession:
         if not settings.tls:
             return TSocket(settings.host, settings.port)
         try:
-            context = ssl.create_default_context(cafile=settings.ca_file)
-        except (OSError, ssl.SSLError) as exc:
-            raise Misconfigured(f"cannot read hive.ca_file={settings.ca_file}: {exc}") from exc
+            context = TlsContexts(
+                Tls(
+                    authority_file=settings.ca_file,
+                    certificate_file=settings.certificate_file,
+                    key_file=settings.key_file,
+                )
+            ).context()
+        except Misconfigured as exc:
+            raise Misconfigured(f"cannot use hive.ca_file={settings.ca_file}: {exc}") from exc
         return _TlsSocket(settings.host, settings.port, ssl_context=context, server_hostname=settings.host)
 
     def _sign_on(self, mechanism: str) -> Callable[[], Any]:

@@ -6,7 +6,7 @@ warehouse that keep such files (`warehouse_duckdb`, `warehouse_hive`) answer wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from shutil import rmtree
@@ -16,15 +16,17 @@ import duckdb
 import pyarrow as pa
 
 from fleet.errors import Corrupt, NotEnoughData
-from fleet.inventory import CardId, CardModelName, Inventory
+from fleet.inventory import CardId, CardModelName, Inventory, Quota
 from fleet.schema import (
     CARD_IDENTITY,
     CARD_MEASURES,
     CARD_USAGE,
     INVENTORY_CARDS,
     POD_USAGE,
+    QUOTAS,
     SLICE_IDENTITY,
     SLICE_MEASURES,
+    Measure,
     Merge,
     Table,
 )
@@ -95,10 +97,14 @@ class ParquetReads:
         since: datetime,
         until: datetime,
         with_histograms: bool = True,
+        measures: Collection[Measure] | None = None,
     ) -> pa.Table:
         """Merged rows of one level; see `Warehouse.windows`."""
         paths = self._paths(table, cluster, since, until)
         names = [column.name for column in table.columns if column.merge is not Merge.HISTOGRAM or with_histograms]
+        if measures is not None:
+            left_out = tuple(f"{measure.value}_" for measure in Measure if measure not in measures)
+            names = [name for name in names if not name.startswith(left_out)]
         bounds = (
             f"window_seconds = {int(level_seconds)} AND window_start >= {epoch_ms(since)} "
             f"AND window_start < {epoch_ms(until)}"
@@ -119,6 +125,19 @@ class ParquetReads:
             )
             rows[table.name] = self._query(query, paths).to_pylist() if paths else []
         return inventory_of(rows, cluster=cluster, as_of=as_of, time_zone=time_zone)
+
+    def quotas(self, cluster: str, *, as_of: datetime) -> tuple[Quota, ...]:
+        """Quotas and queues that stood in a cluster at a moment, without reading the rest of its inventory."""
+        paths = self._paths(QUOTAS, cluster, None, as_of)
+        if not paths:
+            return ()
+        keys = ", ".join(quoted(name) for name in QUOTAS.keys)
+        rows = self._query(
+            f"SELECT {keys}, min(first_seen) AS first_seen, max(last_seen) AS last_seen, max(ended_at) AS ended_at "
+            f"FROM stored_rows GROUP BY {keys} ORDER BY {keys}",
+            paths,
+        ).to_pylist()
+        return inventory_of({QUOTAS.name: rows}, cluster=cluster, as_of=as_of, time_zone="UTC").quotas
 
     def card_lives(self, cluster: str, *, as_of: datetime | None = None) -> dict[CardId, tuple[datetime, datetime]]:
         """When each card of a cluster was first and last seen, up to a moment; None for the newest."""

@@ -107,7 +107,7 @@ class FlinkRollup:
             end_left_over(former.token)
             if self._is_running(former):
                 self._check_fingerprint(former)
-                self._job, self._rest = former.job, FlinkRest(self._options.rest or "")
+                self._job, self._rest = former.job, FlinkRest(self._options.rest or "", self._options.rest_tls)
                 return
         by_group = False
         if newest is None and self._publisher.published:
@@ -222,7 +222,7 @@ class FlinkRollup:
         except BaseException:
             process.end()
             raise
-        self._rest = FlinkRest(address)
+        self._rest = FlinkRest(address, self._options.rest_tls)
         if self._options.rest is None:
             self._process = process
         else:
@@ -231,7 +231,7 @@ class FlinkRollup:
 
     def _is_running(self, former: FlinkRun) -> bool:
         """Whether a cluster still runs the job; a cluster that can't be asked might."""
-        if not former.rest or FlinkRest(former.rest).job_state(former.job) in _OVER:
+        if not former.rest or FlinkRest(former.rest, self._options.rest_tls).job_state(former.job) in _OVER:
             return False
         if former.rest != self._options.rest:
             raise Misconfigured(

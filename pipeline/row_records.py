@@ -89,7 +89,8 @@ def unpack_rows(record: bytes) -> tuple[Section, ...]:
     if not isinstance(document, dict) or document.get("schema_version") != SCHEMA_VERSION:
         version = document.get("schema_version") if isinstance(document, dict) else None
         raise Corrupt(
-            f"cannot read bus record of schema version {version}: this program reads rows of version {SCHEMA_VERSION}"
+            f"cannot read bus record of schema version {str(version)[:80]!r}: this program reads rows of version "
+            f"{SCHEMA_VERSION}"
         )
     sections = []
     for table in TABLES:
@@ -99,7 +100,7 @@ def unpack_rows(record: bytes) -> tuple[Section, ...]:
         try:
             sections.append(_section(table, rows))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, pa.ArrowException) as exc:
-            raise Corrupt(f"cannot read rows of {table.name} in a bus record: {exc!r}") from exc
+            raise Corrupt(f"cannot read rows of {table.name} in a bus record: {str(exc)[:200]!r}") from exc
     return tuple(sections)
 
 

@@ -23,6 +23,7 @@ from fleet.schema import (
     INVENTORY_NODES,
     MEASURES,
     POD_USAGE,
+    QUOTAS,
     SLICE_IDENTITY,
     MeasureColumn,
     Table,
@@ -46,6 +47,7 @@ INFO_TABLES = {
     Subject.SLICE_INFO: ALLOCATIONS,
     Subject.CARD_INFO: INVENTORY_CARDS,
     Subject.NODE_INFO: INVENTORY_NODES,
+    Subject.QUOTA_INFO: QUOTAS,
 }
 """Which table the sightings of an info series go to."""
 

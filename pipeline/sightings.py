@@ -15,8 +15,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from fleet.errors import Corrupt
-from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Node, Priority
-from fleet.schema import ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, Table
+from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Node, Priority, Quota
+from fleet.schema import ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, QUOTAS, Table
 
 SILENT_SECONDS = 2 * 3600
 """A grant that was last seen this long before the newest sighting of its cluster has ended: sightings come hourly."""
@@ -37,6 +37,8 @@ def fault_of_sighting(table: Table, row: Sequence[str]) -> str | None:
             _grant(seen, newest_ms=0, as_of=_NEVER)
         elif table is INVENTORY_CARDS:
             _card(seen)
+        elif table is QUOTAS:
+            _quota(seen)
         else:
             _node(seen)
     except Corrupt as exc:
@@ -54,7 +56,7 @@ def inventory_of(
     later end is not known yet.
 
     Args:
-        rows: per table name (`allocations`, `inventory_cards`, `inventory_nodes`) one mapping per label set.
+        rows: per table name (`allocations`, `inventory_cards`, `inventory_nodes`, `quotas`) one mapping per label set.
         cluster: name of the cluster.
         as_of: the moment; None for the newest sighting.
         time_zone: IANA name.
@@ -80,6 +82,7 @@ def inventory_of(
         cards=tuple(cards[name] for name in sorted(cards)),
         nodes=tuple(nodes[name] for name in sorted(nodes)),
         grants=tuple(sorted(grants, key=lambda grant: (grant.namespace, grant.pod, grant.card, grant.started_at))),
+        quotas=_standing_quotas(known.get(QUOTAS.name, ()), newest_ms=newest_ms, as_of=as_of),
     )
 
 
@@ -185,6 +188,32 @@ def _node(row: Mapping[str, Any]) -> Node:
     )
 
 
+def _quota(row: Mapping[str, Any]) -> Quota:
+    if not row["kind"] or not row["name"] or not row["resource"]:
+        raise Corrupt(f"cannot read sighting of quota {row['name']!r}: kind, name or resource is missing")
+    return Quota(
+        cluster=row["cluster"],
+        kind=row["kind"],
+        namespace=row["namespace"],
+        name=row["name"],
+        parent=row["parent"] or None,
+        resource=row["resource"],
+        deserved=_real(row, "deserved"),
+        limit=_real(row, "quota_limit"),
+        held=_real(row, "held"),
+    )
+
+
+def _standing_quotas(rows: Sequence[Mapping[str, Any]], *, newest_ms: int, as_of: datetime) -> tuple[Quota, ...]:
+    """Of each quota and resource what was seen last, unless it has gone since."""
+    found: dict[tuple[str, ...], Quota | None] = {}
+    for row in _by_age(rows):
+        quota = _quota(row)
+        stands = _ended_at(row, newest_ms=newest_ms, as_of=as_of) is None
+        found[quota.kind, quota.namespace, quota.name, quota.resource] = quota if stands else None
+    return tuple(quota for _, quota in sorted(found.items()) if quota is not None)
+
+
 def _integer(row: Mapping[str, Any], name: str) -> int | None:
     value = _real(row, name)
     if value is None:
@@ -262,5 +291,5 @@ def _moment(epoch_ms: int) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=epoch_ms)
 
 
-INVENTORY_TABLES = (ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES)
+INVENTORY_TABLES = (ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, QUOTAS)
 """The tables that hold sightings."""

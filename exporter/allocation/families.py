@@ -8,8 +8,15 @@ be full, and missing is not zero. Called by `exporter.allocation.state`; the cat
 from __future__ import annotations
 
 from exporter.families import CataloguedFamily, FamilyKind
-from fleet.schema import CARD_IDENTITY, CARD_INFO_LABELS, GRANT_LABELS, NODE_INFO_LABELS, SLICE_IDENTITY
-from fleet.series import CARD_INFO, NODE_INFO, SLICE_INFO
+from fleet.schema import (
+    CARD_IDENTITY,
+    CARD_INFO_LABELS,
+    GRANT_LABELS,
+    NODE_INFO_LABELS,
+    QUOTA_INFO_LABELS,
+    SLICE_IDENTITY,
+)
+from fleet.series import CARD_INFO, NODE_INFO, QUOTA_INFO, SLICE_INFO
 
 _POD = ("cluster", "namespace", "pod")
 _QUEUE = ("cluster", "kind", "namespace", "queue")
@@ -126,6 +133,11 @@ QUEUE_LIMIT = _gauge(
 QUEUE_USED = _gauge("gputide_queue_used", "What a queue holds of a resource, in its unit.", (*_QUEUE, "resource"))
 QUEUE_PENDING = _gauge("gputide_queue_pending_workloads", "Workloads that wait in a queue.", _QUEUE)
 QUEUE_ADMITTED = _gauge("gputide_queue_admitted_workloads", "Workloads that run by a queue.", _QUEUE)
+QUOTA_DETAILS = _info(
+    QUOTA_INFO,
+    "What a quota or queue promises, allows and holds of a resource, in its unit; empty where it does not say.",
+    QUOTA_INFO_LABELS,
+)
 QUOTA_LIMIT = _gauge("gputide_quota_limit", "What a namespace may have of a resource, in its unit.", _QUOTA)
 QUOTA_USED = _gauge("gputide_quota_used", "What a namespace holds of a resource, in its unit.", _QUOTA)
 
@@ -147,7 +159,7 @@ FAMILIES_OF_OWNERS: tuple[CataloguedFamily, ...] = (SLICE_GRANT_INFO, PENDING_PO
 
 FAMILIES_OF_QUEUES: tuple[CataloguedFamily, ...] = (
     QUEUE_INFO, QUEUE_DESERVED, QUEUE_LIMIT, QUEUE_USED, QUEUE_PENDING, QUEUE_ADMITTED, QUOTA_LIMIT, QUOTA_USED,
-    WAITING_GROUP_INFO,
+    QUOTA_DETAILS, WAITING_GROUP_INFO,
 )  # fmt: skip
 """Shown from the start: a row is there when its object has been read."""
 

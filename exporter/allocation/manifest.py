@@ -6,6 +6,7 @@ by the modules that turn manifests into `records`.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -84,7 +85,13 @@ def quantity(value: object) -> float | None:
     """A Kubernetes quantity in base units; None where there is none."""
     if isinstance(value, str) and len(value) <= 64:
         return _quantity(value)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
 
 
 def epoch_seconds(value: object) -> float | None:

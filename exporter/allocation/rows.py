@@ -143,6 +143,11 @@ def card_rows(cluster: str, node: str, card: CardRecord, books: CardBooks) -> It
 
 def queue_rows(cluster: str, queue: QueueRecord) -> Iterator[Row]:
     """Rows of a queue or quota."""
+    for amount in queue.amounts:
+        amounts = (amount.deserved, amount.limit, amount.used)
+        told = ("" if value is None else f"{value:.15g}" for value in amounts)
+        whose = (cluster, queue.kind, queue.namespace, queue.name, queue.parent or "", amount.resource)
+        yield families.QUOTA_DETAILS, (*whose, *told), 1.0
     if queue.kind == "ResourceQuota":
         for amount in queue.amounts:
             labels = (cluster, queue.namespace, queue.name, amount.resource)

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,7 +70,7 @@ def test_the_fleet_has_exactly_the_cards_asked_for(tmp_path: Path, cards: int) -
 @pytest.mark.parametrize(
     ("changes", "knob"), [({"cards": 10}, "cards"), ({"days": 1}, "days"), ({"step_seconds": 7}, "step_seconds")]
 )
-def test_an_impossible_fleet_is_refused(tmp_path: Path, changes: dict[str, int], knob: str) -> None:
+def test_an_impossible_fleet_is_refused(tmp_path: Path, changes: dict[str, Any], knob: str) -> None:
     with pytest.raises(Misconfigured, match=knob):
         write_synthetic_fleet(tmp_path / "fleet", **changes)
     assert not (tmp_path / "fleet").exists()
