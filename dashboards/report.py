@@ -17,15 +17,18 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from dashboards.access.cut import cut_plan, cut_profiles, namespace_of
+from dashboards.money.unit_costs import UnitCost
 from dashboards.queries import LedgerEntry, PlanEntry, Prices
+from dashboards.quotas import TeamQuota, team_quotas
 from dashboards.realised import FunnelStep, HarmBudget, funnel, harm_budgets, week_start
 from dashboards.report_done import DoneItem, WeekTold
+from dashboards.report_left import data_notes, refused_in
 from dashboards.report_top import TopWorkload, top_workloads
 from dashboards.report_words import Language, Words
-from dashboards.rows import RefusalGroup, fleet_headline, money_words, refusal_groups
+from dashboards.rows import RefusalGroup, fleet_headline
 from dashboards.tenants import Tenant, tenants
 from dashboards.week_measured import MeasuredWeek
-from fleet.decisions import Saving
+from fleet.inventory import Quota
 from fleet.outcomes import Outcome
 from fleet.profiles import CardState, Profiles
 from fleet.units import format_count
@@ -46,12 +49,16 @@ class Edition:
         team: namespace to cut it to; None for the cluster.
         measured: hours and electricity of the same; None where nothing was collected over the week.
         base_url: address of the web app, for links; None for none.
+        quotas: quotas and queues that stand.
+        units: what requests or tokens of workloads cost over the week.
     """
 
     language: Language = Language.EN
     team: str | None = None
     measured: MeasuredWeek | None = None
     base_url: str | None = None
+    quotas: tuple[Quota, ...] = ()
+    units: tuple[UnitCost, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +117,12 @@ class TeamLine:
     Attributes:
         tenant: its cards, and what stands idle of them.
         kwh: electricity of the week by use, with overhead; None where unknown.
+        quota: cards that its quotas allow, and hold; None where no quota counts its cards.
     """
 
     tenant: Tenant
     kwh: float | None
+    quota: TeamQuota | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +196,7 @@ class Report:
         forecasts: every plan that was measured, newest first; none in a team's report.
         harm_budgets: harm of every changed service against its budget, the most burnt first.
         base_url: address of the web app; None for no links.
+        units: what a million requests or tokens of workloads cost, the dearest workload first.
     """
 
     title: str
@@ -216,6 +226,7 @@ class Report:
     forecasts: tuple[PlanForecast, ...] = ()
     harm_budgets: tuple[HarmBudget, ...] = ()
     base_url: str | None = None
+    units: tuple[UnitCost, ...] = ()
 
 
 def make_report(
@@ -258,6 +269,7 @@ def make_report(
     budgets = tuple(one for one in harm_budgets(plans, outcomes) if team in (None, namespace_of(one.workload)))
     week = _facts(profiles, outcomes, budgets, steps, prices, now, measured, team)
     newest = plans[0] if plans else None
+    quota_of = team_quotas(edition.quotas)
     kwh_of = dict(measured.kwh_by_team) if measured is not None else {}
     return Report(
         title=words.headline_title(title),
@@ -271,11 +283,11 @@ def make_report(
         week=week,
         past_weeks=past,
         funnel=steps[:_STEPS_OF_A_TEAM] if team is not None else steps,
-        top=top_workloads(profiles, newest.plan if newest is not None else None, prices)[:top],
+        top=top_workloads(profiles, newest.plan if newest is not None else None, prices, edition.language)[:top],
         done=WeekTold(words, team).items(plans, outcomes, ledger, now),
-        refused=refusal_groups(newest.plan.refused) if newest is not None else (),
+        refused=refused_in(None if newest is None else newest.plan, words),
         next_plan=_next_plan(newest, now, words),
-        data_notes=_data_notes(profiles, words),
+        data_notes=data_notes(profiles, words),
         coverage_ratio=profiles.coverage_ratio,
         method=words.say("small.method"),
         price_source=words.source(prices.source),
@@ -283,10 +295,11 @@ def make_report(
         language=edition.language,
         team=team,
         detail_figures=_detail_figures(week, past, measured, words, team),
-        teams=tuple(TeamLine(tenant=one, kwh=kwh_of.get(one.name)) for one in every_team),
+        teams=tuple(TeamLine(tenant=one, kwh=kwh_of.get(one.name), quota=quota_of.get(one.name)) for one in every_team),
         forecasts=_forecasts(plans, outcomes) if team is None else (),
         harm_budgets=budgets,
         base_url=edition.base_url,
+        units=tuple(one for one in edition.units if team in (None, namespace_of(one.workload))),
     )
 
 
@@ -430,7 +443,7 @@ def _next_plan(entry: PlanEntry | None, now: datetime, words: Words) -> NextPlan
         moves=plan.totals.moves,
         predicted_violation_ratio=plan.totals.predicted_violation_ratio,
         low_priority_gpu_hours_per_week=plan.totals.low_priority_gpu_hours_per_week,
-        saving=_saving(plan.totals.saving_per_week, plan.currency, words),
+        saving=words.saving(plan.totals.saving_per_week, plan.currency),
         expires_at=plan.expires_at,
         is_expired=is_expired,
         stages=tuple(
@@ -446,34 +459,8 @@ def _next_plan(entry: PlanEntry | None, now: datetime, words: Words) -> NextPlan
     )
 
 
-def _saving(saving: Saving, currency: str, words: Words) -> str:
-    amounts = (("saving.marginal", saving.marginal), ("saving.amortised", saving.amortised))
-    parts = [words.say(key, money=money_words(amount, currency)) for key, amount in amounts if amount is not None]
-    return words.say("list").join(parts) or words.say("saving.none")
-
-
 def _is_waiting(entry: PlanEntry, now: datetime) -> bool:
     return not entry.applied_stages and entry.undone_at is None and now < entry.plan.expires_at
-
-
-def _data_notes(profiles: Profiles, words: Words) -> tuple[str, ...]:
-    distrusted = Counter(finding.check for profile in profiles.workloads for finding in profile.trust)
-    notes = [
-        words.say("data.check", check=words.code("check", check), count=format_count(count))
-        for check, count in distrusted.most_common()
-    ]
-    if profiles.coverage_ratio < 0.9:
-        notes.append(words.say("data.coverage", ratio=words.percent(profiles.coverage_ratio, 1)))
-    notes += [
-        words.say(
-            "data.withheld",
-            kind=words.code("kind", item.kind.value),
-            detail=item.detail,
-            reason=words.code("reason", item.reason),
-        )
-        for item in profiles.withheld
-    ]
-    return tuple(notes)
 
 
 def _start_of(week: WeekFacts) -> datetime:

@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dashboards.address import search_text
+from dashboards.money.unit_costs import UnitCost
 from dashboards.report import REPORT_SCHEMA, PlanForecast, Report, ReportFigure, TeamLine, WeekFacts
 from dashboards.report_words import Words
 from dashboards.rows import csv_text, money_words
@@ -28,6 +29,8 @@ CSV_COLUMNS = (
 )  # fmt: skip
 
 BAR_ORDER = (CardState.BUSY, CardState.LOW_USE, CardState.IDLE_HELD, CardState.FREE, CardState.UNTRUSTED)
+UNITS_MAX = 20
+"""Workloads whose unit cost is shown, the dearest first; JSON holds all."""
 BUDGETS_MAX = 20
 """Services whose budget is shown, the most burnt first; JSON holds all."""
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&])")
@@ -65,6 +68,13 @@ def report_html(report: Report) -> str:
         budgets_left=max(0, len(report.harm_budgets) - BUDGETS_MAX),
         kwh=_kwh,
         small_print=_small_print(report, words),
+        has_quota=_has_quotas(report),
+        quota=lambda line: _one_digit(_quota(line)),
+        quota_left=lambda line: _one_digit(_quota_left(line)),
+        units=report.units[:UNITS_MAX],
+        units_left=max(0, len(report.units) - UNITS_MAX),
+        unit_count=lambda one: _unit_count(one, words),
+        per_million=lambda one: _per_million(one, report),
     )
 
 
@@ -94,6 +104,7 @@ def report_markdown(report: Report) -> str:
         *_section(words, "detail.heading", _figures_table(report, words)),
         *_section(words, "funnel.heading", _funnel_table(report, words)),
         *(_section(words, "teams.heading", _teams_table(report, words)) if report.teams else []),
+        *(_section(words, "unit.heading", _units_table(report, words)) if report.units else []),
         *(_section(words, "forecast.heading", _forecast_table(report, words)) if report.team is None else []),
         *_section(words, "budget.heading", _budget_table(report, words)),
         *_section(words, "refused.heading", refused or [f"- {say('refused.none')}"]),
@@ -293,7 +304,7 @@ def _figures_table(report: Report, words: Words) -> list[str]:
 
 
 def _teams_table(report: Report, words: Words) -> list[str]:
-    rows = []
+    rows, has_quota = [], _has_quotas(report)
     for line in report.teams:
         one = line.tenant
         cells = (
@@ -302,11 +313,27 @@ def _teams_table(report: Report, words: Words) -> list[str]:
             _one_digit(one.cards_used),
             _one_digit(one.cards_idle),
             money_words(one.idle_per_week, report.currency),
+            *((_one_digit(_quota(line)), _one_digit(_quota_left(line))) if has_quota else ()),
             _kwh(line, words),
         )
         rows.append(tuple(map(_escaped, cells)))
-    head = ("team", ">cards", ">used", ">idle", ">idle_cost")
+    head = ("team", ">cards", ">used", ">idle", ">idle_cost", *((">quota", ">quota_left") if has_quota else ()))
     return _table(words, head, rows, last=words.say("figure.energy"))
+
+
+def _units_table(report: Report, words: Words) -> list[str]:
+    rows = [
+        (
+            _escaped(one.workload),
+            _escaped(words.code("unit", one.unit)),
+            _unit_count(one, words),
+            _per_million(one, report),
+        )
+        for one in report.units[:UNITS_MAX]
+    ]
+    left = len(report.units) - len(rows)
+    more = ["", words.say("unit.more", count=format_count(left))] if left > 0 else []
+    return [*_table(words, ("workload", "unit", ">count", ">per_million"), rows), *more]
 
 
 def _funnel_table(report: Report, words: Words) -> list[str]:
@@ -373,6 +400,32 @@ def _stands(forecast: PlanForecast, words: Words) -> str:
 
 def _kwh(line: TeamLine, words: Words) -> str:
     return words.say("unknown") if line.kwh is None else _one_digit(line.kwh)
+
+
+def _has_quotas(report: Report) -> bool:
+    return any(line.quota is not None for line in report.teams)
+
+
+def _quota(line: TeamLine) -> float | None:
+    return None if line.quota is None else line.quota.quota
+
+
+def _quota_left(line: TeamLine) -> float | None:
+    """Cards of the quota that nobody holds, 0 or more."""
+    if line.quota is None or line.quota.quota is None or line.quota.granted is None:
+        return None
+    return max(0.0, line.quota.quota - line.quota.granted)
+
+
+def _unit_count(one: UnitCost, words: Words) -> str:
+    return words.say("unknown") if one.count is None else format_count(round(one.count))
+
+
+def _per_million(one: UnitCost, report: Report) -> str:
+    """To four digits: a token costs little. With some card hours unpriced it is a lower bound, and said so."""
+    if one.per_million is None:
+        return _ABSENT
+    return f"{'≥ ' if one.is_partly_priced else ''}{one.per_million:,.4f} {report.currency}"
 
 
 def _one_digit(value: float | None) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 
+from dashboards.advice_words import reason_words, state_words
 from dashboards.queries import Prices
+from dashboards.report_words import Language
 from fleet.decisions import Plan, Recommendation
 from fleet.inventory import CardId, CardModelName, WorkloadId
 from fleet.profiles import Profile, Profiles, WorkloadState
@@ -38,13 +40,16 @@ class TopWorkload:
     reason: str
 
 
-def top_workloads(profiles: Profiles, plan: Plan | None, prices: Prices) -> tuple[TopWorkload, ...]:
+def top_workloads(
+    profiles: Profiles, plan: Plan | None, prices: Prices, language: Language = Language.EN
+) -> tuple[TopWorkload, ...]:
     """Every trusted workload that leaves something unused, the dearest first.
 
     Args:
         profiles: newest analysis.
         plan: newest plan, whose advice is named; None where there is none.
         prices: prices.
+        language: language of the reasons.
     """
     models = {card.card: card.card_model for card in profiles.cards}
     advice: dict[WorkloadId, Recommendation] = {}
@@ -52,7 +57,7 @@ def top_workloads(profiles: Profiles, plan: Plan | None, prices: Prices) -> tupl
         for workload in item.workloads:
             advice.setdefault(workload, item)
     rows = [
-        _top_row(profile, models, advice.get(profile.workload), prices)
+        _top_row(profile, models, advice.get(profile.workload), prices, language)
         for profile in profiles.workloads
         if profile.state in _QUIET and profile.is_trusted
     ]
@@ -60,7 +65,11 @@ def top_workloads(profiles: Profiles, plan: Plan | None, prices: Prices) -> tupl
 
 
 def _top_row(
-    profile: Profile, models: dict[CardId, CardModelName], item: Recommendation | None, prices: Prices
+    profile: Profile,
+    models: dict[CardId, CardModelName],
+    item: Recommendation | None,
+    prices: Prices,
+    language: Language,
 ) -> TopWorkload:
     used = profile.compute.p95 if profile.compute.p95 is not None else 1.0
     share = len(profile.idle_pods) / len(profile.pods) if profile.state is WorkloadState.PARTLY_IDLE else 1 - used
@@ -76,5 +85,5 @@ def _top_row(
         if known and len(known) == len(weekly)
         else None,
         advice=None if item is None else item.id,
-        reason=profile.reason if item is None else item.reason,
+        reason=state_words(profile, language) if item is None else reason_words(item, language),
     )

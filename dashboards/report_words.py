@@ -1,4 +1,4 @@
-"""Every word of the weekly report in every language that it speaks, in one table.
+"""Every word of the weekly report and of messages in every language that they speak, in one table.
 
 A key names what is said; English and Chinese stand side by side, so that neither is forgotten. Codes that come from the
 analyzer and the planner (states, kinds, reasons, checks) are keys too: `state.busy`, `kind.slice`, `reason.opt_out`.
@@ -14,12 +14,13 @@ from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 
-from dashboards.rows import moment_words, percent_words
+from dashboards.rows import moment_words, money_words, percent_words
+from fleet.decisions import Saving
 from fleet.units import format_count
 
 
 class Language(StrEnum):
-    """Languages of the report (BCP 47 primary tags)."""
+    """Languages of the report and of messages (BCP 47 primary tags)."""
 
     EN = "en"
     ZH = "zh"
@@ -89,6 +90,15 @@ WORDS: Mapping[str, Mapping[Language, str]] = MappingProxyType(
             ("column.used", "used", "在用"),
             ("column.idle", "idle", "闲置"),
             ("column.idle_cost", "idle a week", "每周闲置成本"),
+            ("column.quota", "quota", "配额"),
+            ("column.quota_left", "of it not held", "配额中未占用"),
+            ("column.unit", "unit", "单位"),
+            ("column.count", "this week", "本周数量"),
+            ("column.per_million", "a million costs", "每百万成本"),
+            ("unit.heading", "Unit cost", "单位成本"),
+            ("unit.more", "{count} more workloads", "另有 {count} 个工作负载"),
+            ("unit.requests", "requests", "请求"),
+            ("unit.tokens", "tokens", "token"),
             ("column.plan", "plan", "方案"),
             ("column.promised", "cards foretold", "预计腾出"),
             ("column.came", "cards came", "实际腾出"),
@@ -168,6 +178,8 @@ WORDS: Mapping[str, Mapping[Language, str]] = MappingProxyType(
             ("action.promoted", "promoted", "转正"),
             ("action.given_back", "given back", "归还"),
             ("action.refused", "refused", "拒绝"),
+            ("action.frozen", "frozen", "冻结"),
+            ("action.thawed", "thawed", "解冻"),
             ("funnel.heading", "From found to realised", "从发现到兑现"),
             ("step.found", "found", "发现"),
             ("step.accepted", "accepted", "批准"),
@@ -175,12 +187,12 @@ WORDS: Mapping[str, Mapping[Language, str]] = MappingProxyType(
             ("step.verified", "verified", "核验"),
             ("step.realised", "realised", "兑现"),
             ("refused.heading", "Refused", "未给建议"),
-            ("refused.none", "Nobody was refused.", "没有被拒绝的工作负载。"),
+            ("refused.none", "Nobody was refused.", "没有未给建议的工作负载。"),
             ("data.heading", "Data", "数据质量"),
             ("data.check", "{check}: {count} workloads", "{check}：{count} 个工作负载"),
             ("data.coverage", "coverage {ratio} is under 90 %: figures may be too low",
              "数据覆盖率 {ratio} 低于 90%：数字可能偏低"),
-            ("data.withheld", "no advice on {kind}: {detail}", "不提供“{kind}”建议：{reason}"),
+            ("data.withheld", "no advice on {kind}: {detail}", "不提供“{kind}”建议：{detail}"),
             ("small.heading", "Small print", "说明"),
             ("small.prices", "Prices: {source}; table {version}.", "价格：{source}；价目表版本 {version}。"),
             ("small.coverage", "Coverage {ratio}.", "数据覆盖率 {ratio}。"),
@@ -189,8 +201,56 @@ WORDS: Mapping[str, Mapping[Language, str]] = MappingProxyType(
             ("source.list", "public list prices (gputide prices list)", "公开目录价（gputide prices list）"),
             ("source.own", "your prices first, then public list prices (gputide prices list)",
              "优先采用您设置的价格，其次为公开目录价（gputide prices list）"),
+            ("of_namespace", "namespace {team}", "命名空间 {team}"),
+            ("notice.open_savings", "Open the savings page", "打开节省页面"),
+            ("notice.open_workloads", "Open the workloads", "打开工作负载页面"),
+            ("notice.open_plan", "Open the plan", "打开方案"),
+            ("notice.open_tenants", "Open the tenants page", "打开租户页面"),
+            ("notice.review", "Review the plan", "审阅方案"),
+            ("notice.rest", "… and {count} more", "…… 另有 {count} 条"),
+            ("notice.digest", "{clusters}: {count} news of gputide", "{clusters}：gputide 有 {count} 条新消息"),
+            ("notice.team_title", "{title}: {team}, week to {until}", "{title}：{team}，截至 {until} 的一周"),
+            ("notice.team_total", "{workloads} of your workloads leave part of {cards} unused: {money} a week",
+             "您有 {workloads} 个工作负载未用满所占的 {cards}：每周 {money}"),
+            ("notice.team_row", "{workload} holds {cards}, {money} a week of them unused: {reason}",
+             "{workload} 占用 {cards}，每周闲置 {money}：{reason}"),
+            ("notice.waits", "{cluster}: a plan that frees {cards} waits for approval",
+             "{cluster}：可腾出 {cards}的方案等待批准"),
+            ("notice.waits_team", "{cluster}: a plan that frees {cards} of yours waits for approval",
+             "{cluster}：可腾出您 {cards}的方案等待批准"),
+            ("notice.waits_line", "saves {saving} a week, foretold harm {harm}, {moves} moves; expires {moment}",
+             "每周节省 {saving}，预计损害 {harm}，迁移 {moves} 个 Pod；{moment} 到期"),
+            ("notice.stage", "stage {stage}: {title}", "阶段 {stage}：{title}"),
+            ("notice.harms", "{cluster}: plan {plan} harms more than its risk allows",
+             "{cluster}：方案 {plan} 的损害超出其风险上限"),
+            ("notice.harm_line",
+             "{harm} of the active time of changed services, {foretold} foretold, {limit} allowed",
+             "被改动服务的活跃时间中有 {harm} 受损，预计 {foretold}，允许 {limit}"),
+            ("notice.harm_line_team",
+             "{harm} of the active time of your worst service, {foretold} foretold, {limit} allowed",
+             "您受损最重的服务有 {harm} 的活跃时间受损，预计 {foretold}，允许 {limit}"),
+            ("notice.shortfall", "{cluster}: of {promised} promised cards {came} stayed free",
+             "{cluster}：承诺腾出 {promised} 张卡，保持空闲的有 {came} 张"),
+            ("notice.taken_back", "{cluster}: {subject} of plan {plan}: {action}",
+             "{cluster}：方案 {plan} 的{subject}：{action}"),
+            ("notice.by", "by {who} on {moment}", "{who}，{moment}"),
+            ("notice.budget_near", "{cluster}: the budget of {owner} is nearly spent",
+             "{cluster}：{owner} 的预算即将用完"),
+            ("notice.budget_over", "{cluster}: the budget of {owner} is exceeded", "{cluster}：{owner} 已超出预算"),
+            ("notice.budget_forecast_over", "{cluster}: the budget of {owner} will be exceeded by the end of the month",
+             "{cluster}：{owner} 预计月底前超出预算"),
+            ("notice.budget_line", "{spent} of {budget} spent ({ratio}); the month will come to {forecast}",
+             "已用 {spent}，预算 {budget}（{ratio}）；预计全月 {forecast}"),
+            ("notice.budget_unpriced", "{hours} card hours have no price and are in neither",
+             "另有 {hours} 卡时没有价格，未计入"),
+            ("notice.test_title", "gputide can reach you", "gputide 可以联系到您"),
+            ("notice.test_line", "This is a test of gputide notify test; nothing happened.",
+             "这是 gputide notify test 的测试消息，没有发生任何事情。"),
+            ("notice.open_app", "Open gputide", "打开 gputide"),
+            ("subject.stage", "stage {numbers}", "阶段 {numbers}"),
+            ("subject.stages", "stages {numbers}", "阶段 {numbers}"),
             ("state.busy", "busy", "繁忙"),
-            ("state.low_use", "low use", "低使用"),
+            ("state.low_use", "low use", "低使用率"),
             ("state.idle_held", "idle, held", "占用闲置"),
             ("state.free", "unallocated", "未分配"),
             ("state.untrusted", "untrusted", "数据不可信"),
@@ -272,6 +332,8 @@ WORDS: Mapping[str, Mapping[Language, str]] = MappingProxyType(
 
 _SHARED_STAGE = re.compile(r"(Share cards|Share the cards of nodes, emptied for it), batch (\d+) of (\d+)", re.ASCII)
 
+_STAGES = re.compile(r"(stages?) (\d+(?:, \d+)*)", re.ASCII)
+
 _MIG_STAGE = re.compile(
     r"Cut (\d{1,9}) cards? by MIG, each while it is empty(?:: with a spare card, or (\d{1,9}) pods? waits? meanwhile)?",
     re.ASCII,
@@ -325,6 +387,17 @@ class Words:
             first = self.say("stage.mig", cards=self.cards(int(match[1])))
             return first if match[2] is None else self.say("stage.mig_waits", first=first, pods=match[2])
         return self._known("stage.", title)
+
+    def subject(self, text: str) -> str:
+        """What a line of the ledger is about: stages in this language, anything else as it stands."""
+        match = _STAGES.fullmatch(text)
+        return text if match is None else self.say(f"subject.{match[1]}", numbers=match[2])
+
+    def saving(self, saving: Saving, currency: str) -> str:
+        """A weekly saving on both bases, marginal first; what is unknown is left out."""
+        amounts = (("saving.marginal", saving.marginal), ("saving.amortised", saving.amortised))
+        parts = [self.say(key, money=money_words(amount, currency)) for key, amount in amounts if amount is not None]
+        return self.say("list").join(parts) or self.say("saving.none")
 
     def source(self, text: str) -> str:
         """Where prices come from; what an operator wrote stays as it is."""

@@ -141,12 +141,14 @@ class ExchangeRate(Section):
 
 
 class Budget(Section):
-    """What a team or a namespace may spend in a calendar month (UTC)."""
+    """What a team or a namespace may spend in a calendar month (UTC), in each cluster by itself."""
 
     team: _Name | None = None
     """Team; either this or `namespace`."""
     namespace: _Name | None = None
     """Namespace."""
+    cluster: _Name | None = None
+    """Cluster that it holds in alone; none for each."""
     per_month: Annotated[Decimal, Field(gt=0, max_digits=18)]
     """Amount, by allocation."""
     currency: _Currency | None = None
@@ -157,6 +159,20 @@ class Budget(Section):
         if (self.team is None) == (self.namespace is None):
             raise ValueError("expected either team or namespace")
         return self
+
+
+class UnitRate(Section):
+    """How many requests, tokens or other units a workload made, where a Prometheus knows it."""
+
+    workload: Annotated[str, Field(min_length=5, max_length=600, pattern=r"^[^/\s]+/[^/\s]+/\S+$")]
+    """The workload, `namespace/Kind/name`."""
+    cluster: _Name | None = None
+    """Its cluster; none where there is one alone, or where each has such a workload and the query names `$cluster`."""
+    unit: Annotated[str, Field(pattern=r"^[a-z][a-z0-9 _-]{0,39}$")]
+    """What is counted, in the plural: `tokens`, `requests`, `images`."""
+    query: Annotated[str, Field(min_length=1, max_length=2000)]
+    """PromQL that gives one number: the units of the last `$range` in `$cluster`, such as
+    `sum(increase(vllm:generation_tokens_total{namespace="chat"}[$range]))`."""
 
 
 class PricesSettings(Section):
@@ -178,6 +194,10 @@ class PricesSettings(Section):
     """Exchange rates."""
     budgets: tuple[Budget, ...] = ()
     """What teams and namespaces may spend a month."""
+    units: tuple[UnitRate, ...] = ()
+    """Units whose cost is told beside that of their workload; requests that a server reports need no entry."""
+    units_prometheus_url: str | None = Field(default=None, pattern=r"^https?://[^\s]+$")
+    """Prometheus that the queries of `prices.units` are asked of."""
     compute_ratio: Ratio = 0.5
     """Share of a card's price that its compute stands for; the rest is its framebuffer's."""
     blended_use_ratio: Ratio = 0.5

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -38,6 +38,8 @@ class NoticeTopic(StrEnum):
     """A plan waits for approval."""
     HARM = "harm"
     """A plan harms or saves less than it promised, or was taken back."""
+    BUDGET = "budget"
+    """A budget is nearly spent, is spent, or is foretold to be before the month ends."""
 
 
 class MailSecurity(StrEnum):
@@ -60,8 +62,12 @@ class ChannelSettings(Section):
     """File with the signing key of Feishu, DingTalk or a webhook, or with the mail server's password."""
     ca_file: Path | None = None
     """File with certificates (PEM) that are trusted instead of the system's."""
+    certificate_file: Path | None = None
+    """Certificate (PEM) that is shown to the service (mutual TLS)."""
+    key_file: Path | None = None
+    """Its key; none where it stands in the same file."""
     topics: tuple[NoticeTopic, ...] = tuple(NoticeTopic)
-    """What it is told of: report, plan, harm."""
+    """What it is told of: report, plan, harm, budget."""
     host: str | None = Field(default=None, min_length=1, max_length=253)
     """Mail server."""
     port: int = Field(default=587, ge=1, le=65535)
@@ -135,6 +141,10 @@ class NotifySettings(Section):
     """Teams by name: what concerns their namespaces or workloads goes to their channels too."""
     base_url: str | None = Field(default=None, pattern=r"^https?://[A-Za-z0-9.\-:\[\]]+(/[A-Za-z0-9._~/\-]*)?$")
     """Address of the web app, for links; none leaves links out."""
+    language: Literal["en", "zh"] | None = None
+    """Language of the messages; none for `report.language`."""
+    budget_ratio: Annotated[float, Field(gt=0.0, le=1.0)] = 0.8
+    """Share of a month's budget from which on it is told of; what is foretold to exceed it is told of in any case."""
     digest_seconds: Seconds = 86_400
     """Least time between two digests to one receiver; what comes meanwhile waits and goes in one message."""
     harm_seconds: Seconds = 3600

@@ -9,6 +9,7 @@ from typing import Any
 from dashboards.money.budgets import BudgetStatus
 from dashboards.money.cents import in_cents
 from dashboards.money.charges import BASES, Amounts, Charge, Chargeback
+from dashboards.money.unit_costs import UnitCost
 from fleet.documents import document
 from fleet.settings import Settings
 from fleet.units import Money, format_money, format_time
@@ -21,8 +22,14 @@ Shown = dict[str, list[Decimal | None]]
 """Amounts per basis, one per line, in cents."""
 
 
-def cost_answer(found: Chargeback, settings: Settings) -> Answer:
-    """A chargeback as document and tables."""
+def cost_answer(found: Chargeback, settings: Settings, units: Sequence[UnitCost] = ()) -> Answer:
+    """A chargeback as document and tables.
+
+    Args:
+        found: the chargeback.
+        settings: all settings.
+        units: what requests and tokens cost over the same period; empty where nobody counts any.
+    """
     lines = [*found.rows, found.idle, found.stranded]
     shown: Shown = {basis: in_cents([getattr(line.cost, basis) for line in lines]) for basis in BASES}
     co2 = settings.energy.grid_kg_co2_per_kwh
@@ -48,6 +55,7 @@ def cost_answer(found: Chargeback, settings: Settings) -> Answer:
             "amortised": _cents(free.amortised),
             "marginal": _cents(free.marginal),
         },
+        "units": [_unit_document(one) for one in units],
         "density_max": round(found.density_max, 6),
         "measured_kwh_ratio": found.measured_kwh_ratio,
         "prices": [
@@ -64,7 +72,10 @@ def cost_answer(found: Chargeback, settings: Settings) -> Answer:
     }
     return Answer(
         document=content,
-        listings=(_listing(found, documents, total, has_co2=co2 is not None),),
+        listings=(
+            _listing(found, documents, total, has_co2=co2 is not None),
+            *((_unit_listing(units, found.currency),) if units else ()),
+        ),
         headline=(
             (
                 f"Cost of cluster {found.cluster} from {format_time(found.since)} to {format_time(found.until)} "
@@ -72,6 +83,27 @@ def cost_answer(found: Chargeback, settings: Settings) -> Answer:
             ),
         ),
         footnotes=_footnotes(found),
+    )
+
+
+def _unit_document(one: UnitCost) -> dict[str, Any]:
+    return {
+        "workload": one.workload,
+        "unit": one.unit,
+        "count": one.count,
+        "cost_allocation": _cents(one.cost),
+        "per_million": None if one.per_million is None else float(one.per_million),
+        "is_partly_priced": one.is_partly_priced,
+        "fault": one.fault,
+    }
+
+
+def _unit_listing(units: Sequence[UnitCost], currency: str) -> Listing:
+    columns = ("workload", "unit", "count", "cost_allocation", "per_million", "is_partly_priced", "fault")
+    return Listing(
+        title=f"Unit cost in {currency}",
+        columns=columns,
+        rows=[[_unit_document(one)[column] for column in columns] for one in units],
     )
 
 

@@ -42,7 +42,7 @@ def export_focus(
     is_parquet = form is ExportFormat.PARQUET or (
         form is ExportFormat.FOCUS and output is not None and output.suffix.lower() == ".parquet"
     )
-    focus = period.focus_context(basis, charge_period, newest_advice(session))
+    focus = period.focus_context(basis, charge_period, newest_advice(session, period.cluster))
     if is_parquet:
         if output is None:
             raise Misconfigured("cannot write Parquet to standard output: name a file with -o")

@@ -76,7 +76,7 @@ def _check_columns(columns: list[str], name: str) -> None:
     for column in columns:
         if column not in COLUMNS:
             holding = [known for known in COLUMNS if column and column.lower() in known]
-            nearest = (holding or difflib.get_close_matches(column, COLUMNS, n=1, cutoff=0.0))[0]
+            nearest = (holding or difflib.get_close_matches(column[:64], COLUMNS, n=1, cutoff=0.0))[0]
             raise Misconfigured(
                 f"cannot read prices from {name}, line 1: unknown column {column[:64]!r}; did you mean {nearest!r}?"
             )

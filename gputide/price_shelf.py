@@ -25,9 +25,23 @@ from fleet.settings_money import Budget, ExchangeRate, PriceRule
 from fleet.units import MIB
 
 BOOK_NAME = "prices.toml"
+_FAULTS_MAX = 6
 BOOK_BYTES_MAX = 4 * MIB
 PRICED_VERBS = frozenset(
-    {"demo", "scan", "recommend", "explain", "backtest", "simulate", "plan", "tide", "report", "dashboard", "cost"}
+    {
+        "demo",
+        "scan",
+        "recommend",
+        "explain",
+        "backtest",
+        "simulate",
+        "plan",
+        "tide",
+        "report",
+        "dashboard",
+        "cost",
+        "notify",
+    }
 )
 """Verbs that ask what a card costs; the others run whatever the book says."""
 
@@ -101,13 +115,16 @@ def parse_price_book(text: str, *, name: str) -> BookEntries:
     try:
         # Decimal, so that a price of 0.79 is 0.79 and not its nearest float.
         content = tomllib.loads(text, parse_float=Decimal)
-    except tomllib.TOMLDecodeError as exc:
-        raise Misconfigured(f"cannot read price book {name}: not valid TOML: {exc}") from exc
+    except (ValueError, RecursionError) as exc:
+        # Beside its own error the parser lets those of numbers with thousands of digits and of deep nesting through.
+        raise Misconfigured(f"cannot read price book {name}: not valid TOML: {str(exc)[:200]}") from exc
     kinds = ("price", "rate", "budget")
     for key, value in content.items():
         if key not in kinds:
-            nearest = difflib.get_close_matches(key, kinds, n=1, cutoff=0.0)[0]
-            raise Misconfigured(f"cannot read price book {name}: unknown name {key!r}; did you mean [[{nearest}]]?")
+            nearest = difflib.get_close_matches(key[:64], kinds, n=1, cutoff=0.0)[0]
+            raise Misconfigured(
+                f"cannot read price book {name}: unknown name {key[:64]!r}; did you mean [[{nearest}]]?"
+            )
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise Misconfigured(f"cannot read price book {name}: {key} must be tables, each begun by [[{key}]]")
     return BookEntries(
@@ -163,9 +180,9 @@ def _entries(raw: list[dict[str, Any]], kind: type[Entry], word: str, text: str,
 
 
 def fault_words(error: ValidationError) -> Iterator[str]:
-    """What is wrong with an entry, field by field."""
-    for item in error.errors(include_url=False, include_context=False):
-        field = ".".join(str(part) for part in item["loc"])
+    """What is wrong with an entry, field by field, of which the first are told."""
+    for item in error.errors(include_url=False, include_context=False)[:_FAULTS_MAX]:
+        field = ".".join(str(part) for part in item["loc"])[:80]
         shown = repr(item["input"]) if item["loc"] else ""
         reason = item["msg"].removeprefix("Value error, ")
         yield f"{field}={shown[:80]}: {reason}" if field else reason

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from decimal import Decimal
 from typing import Annotated
 
 import typer
 
-from dashboards.money.budgets import FORECAST_DAYS, BudgetState, BudgetStatus, budget_status, month_of
-from dashboards.money.charges import Charge, ChargeSums, Owner
+from dashboards.money.budgets import BudgetState
+from dashboards.money.charges import Owner
 from dashboards.money.focus import Basis, ChargePeriod
+from dashboards.money.unit_costs import unit_costs
 from fleet.errors import EXIT_FINDINGS, Misconfigured, NotEnoughData
 from fleet.units import format_time, parse_time
+from gputide.budget_states import FIRST_HOUR, begin_of_month, budget_statuses
 from gputide.cost_answers import budget_answer, cost_answer
 from gputide.cost_export import ExportFormat, export_focus
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Format, print_answer
 from gputide.session import Session, session_of
+from gputide.unit_counts import unit_counts
 from gputide.wiring_cost import CostPeriod, cost_period
 
 app = typer.Typer(
@@ -45,10 +46,28 @@ def show(
     form: FormatOption = Format.TABLE,
     output: OutputOption = None,
 ) -> None:
-    """Show cost by allocation, by use and blended, side by side; idle and stranded parts apart."""
+    """Show cost by allocation, by use and blended, side by side; idle and stranded parts apart.
+
+    By workload also what a million requests, tokens or other units cost, where somebody counts them.
+    """
     session = session_of(context)
-    answer = cost_answer(_period(session, since, until).chargeback(by), session.settings)
-    print_answer(answer, form=form, target=output)
+    period = _period(session, since, until)
+    found = period.chargeback(by)
+    units = (
+        unit_costs(
+            found.rows,
+            unit_counts(
+                session.settings.prices,
+                cluster=period.cluster,
+                since=period.known_since,
+                until=period.until,
+                way=session.settings.prometheus,
+            ),
+        )
+        if by is Owner.WORKLOAD
+        else ()
+    )
+    print_answer(cost_answer(found, session.settings, units), form=form, target=output)
 
 
 @app.command("budgets", epilog="Example: gputide cost budgets --fail-over")
@@ -67,8 +86,8 @@ def budgets(
             "cannot show budgets: there is none; add a [[budget]] with team or namespace and per_month (docs/money.md)"
         )
     now = session.now()
-    begin, _ = month_of(now)
-    if now - begin < timedelta(hours=1):
+    begin = begin_of_month(now)
+    if now - begin < FIRST_HOUR:
         raise NotEnoughData(
             f"cannot tell how the budgets of {begin:%Y-%m} stand: its first hour is not over (now is "
             f"{format_time(now)}), and the hour in progress is not charged"
@@ -95,46 +114,6 @@ def export(
     """Write every charge in the columns of FOCUS 1.3, as Parquet or CSV."""
     session = session_of(context)
     export_focus(session, _period(session, since, until), basis, charge_period, form, output)
-
-
-def budget_statuses(period: CostPeriod) -> tuple[BudgetStatus, ...]:
-    """How every budget stands at the end of a period that began with its month."""
-    recent_since = max(period.since, (period.until - timedelta(days=FORECAST_DAYS)).replace(hour=0))
-    labels = period.settings.prices.team_labels
-    kinds = (Owner.TEAM, Owner.NAMESPACE)
-    month, recent = ({kind: ChargeSums(period.who, kind, labels) for kind in kinds} for _ in range(2))
-    for day in period.days():
-        for kind in kinds:
-            month[kind].add(day)
-            if day.start >= recent_since:
-                recent[kind].add(day)
-    spent_by = {kind: _charges(month[kind], period) for kind in kinds}
-    recent_by = {kind: _charges(recent[kind], period) for kind in kinds}
-    _, month_end = month_of(period.since)
-    found = []
-    for budget in period.settings.prices.budgets:
-        kind, name = (Owner.TEAM, budget.team) if budget.team is not None else (Owner.NAMESPACE, budget.namespace)
-        spent, lately = spent_by[kind].get(name or ""), recent_by[kind].get(name or "")
-        found.append(
-            budget_status(
-                kind=kind.value,
-                name=name or "",
-                per_month=period.book.converted(budget.per_month, budget.currency, of=f"the budget of {name}"),
-                spent=Decimal(0) if spent is None else spent.cost.allocation,
-                recent=Decimal(0) if lately is None else lately.cost.allocation,
-                recent_hours=round((period.until - recent_since).total_seconds() / 3600),
-                hours_left=round((month_end - period.until).total_seconds() / 3600),
-                unpriced_card_hours=0.0 if spent is None else spent.unpriced_card_hours,
-            )
-        )
-    return tuple(found)
-
-
-def _charges(sums: ChargeSums, period: CostPeriod) -> dict[str, Charge]:
-    found = sums.chargeback(
-        cluster=period.cluster, since=period.since, until=period.until, currency=period.book.currency
-    )
-    return {row.name: row for row in found.rows}
 
 
 def _period(session: Session, since: str | None, until: str | None) -> CostPeriod:

@@ -13,6 +13,7 @@ import typer
 from dashboards.notify.digest import receivers
 from dashboards.notify.memory import read_told
 from dashboards.notify.team import Team
+from dashboards.queries import Views
 from dashboards.report import Report
 from fleet.documents import iso
 from fleet.errors import GputideError, Misconfigured, Unavailable
@@ -22,11 +23,12 @@ from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import Session, session_of
 from gputide.web import views_of
 from gputide.wiring_notify import (
+    News,
     Sent,
     due,
     due_reports,
     is_quiet,
-    news_of,
+    language_of,
     open_channel,
     send_posts,
     teams,
@@ -55,7 +57,7 @@ def show(context: typer.Context, form: FormatOption = Format.TABLE, output: Outp
     session = session_of(context)
     settings, folder, now = session.settings, session.folder(), session.now()
     notify = settings.notify
-    news = news_of(views_of(session), notify, now)
+    news = News(views_of(session), settings, now)
     told = read_told(folder.notices)
     waiting = due(folder, settings, news, now)
     channels = [
@@ -84,7 +86,7 @@ def show(context: typer.Context, form: FormatOption = Format.TABLE, output: Outp
             Listing(title="Channels", columns=("channel", "kind", "topics", "where"), rows=channels),
             Listing(title="Who is told", columns=("receiver", "concerns", "channels"), rows=people),
         ),
-        footnotes=(*notes, f"{len(news)} news in all, {len(told)} messages remembered"),
+        footnotes=(*notes, f"{len(news(None))} news in all, {len(told)} messages remembered"),
     )
     print_answer(answer, form=form, target=output)
 
@@ -95,12 +97,12 @@ def send(context: typer.Context, to_file: ToFileOption = None) -> None:
     session = session_of(context)
     if to_file is not None:
         folder, now = session.folder(), session.now()
-        wanted = due(folder, session.settings, news_of(views_of(session), session.settings.notify, now), now)
+        wanted = due(folder, session.settings, News(views_of(session), session.settings, now), now)
         write_posts(session.settings.notify, wanted, to_file, now)
         typer.echo(f"wrote {len(wanted)} messages to {to_file}; nothing was sent")
         return
     _need_channels(session)
-    told_of(_sent(session))
+    told_of(_sent(session, views_of(session)))
 
 
 @app.command("run", epilog="Example: gputide notify run")
@@ -108,10 +110,11 @@ def run(context: typer.Context) -> None:
     """Look for news every notify.interval_seconds and send them, until stopped."""
     session = session_of(context)
     _need_channels(session)
-    pause = threading.Event()
+    # One for all looks: what the budgets come to is kept for the hour.
+    views, pause = views_of(session), threading.Event()
     while True:
         try:
-            for one in _sent(session):
+            for one in _sent(session, views):
                 said = {"receiver": one.post.receiver, "channel": one.post.channel, "title": one.post.message.title}
                 if one.failure is None:
                     _log.info("message sent", **said)
@@ -127,7 +130,7 @@ def test(context: typer.Context, channel: Annotated[str, typer.Argument(help="Na
     """Send one test message to a channel."""
     session = session_of(context)
     notify = session.settings.notify
-    open_channel(channel, notify).send(trial_message(datetime.now(UTC), notify.base_url))
+    open_channel(channel, notify).send(trial_message(datetime.now(UTC), notify.base_url, language_of(session.settings)))
     typer.echo(f"channel {channel} took the message")
 
 
@@ -168,9 +171,9 @@ def told_of(found: tuple[Sent, ...]) -> None:
         raise failed[0]
 
 
-def _sent(session: Session) -> tuple[Sent, ...]:
+def _sent(session: Session, views: Views) -> tuple[Sent, ...]:
     folder, settings, now = session.folder(), session.settings, session.now()
-    news = news_of(views_of(session), settings.notify, now)
+    news = News(views, settings, now)
     return send_posts(folder, settings.notify, lambda: due(folder, settings, news, now), now)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
@@ -11,6 +12,10 @@ from typing import Annotated
 
 import typer
 
+from dashboards.clusters import cluster_lines
+from dashboards.money.charged_days import ChargedDay
+from dashboards.money.charges import ChargeSums, Owner
+from dashboards.money.unit_costs import UnitCost, unit_costs
 from dashboards.report import Edition, Report, make_report
 from dashboards.report_text import report_csv, report_html, report_json, report_markdown
 from dashboards.report_words import Language
@@ -18,15 +23,21 @@ from dashboards.week_measured import MeasuredWeek, measured_week
 from fleet.durable import write_durably
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.profiles import Profiles
+from gputide.answers import clusters_answer
 from gputide.cost_export import export_focus
 from gputide.data_folder import writing
+from gputide.options import ClusterOption, FormatOption, OutputOption
+from gputide.output import Format, print_answer
 from gputide.report_pdf import write_pdf
 from gputide.report_schedule import cron_job, crontab_line
 from gputide.session import Session, session_of
+from gputide.unit_counts import unit_counts
 from gputide.verb_notify import send_report
 from gputide.web import views_of
 from gputide.week_shelf import keep_week, read_weeks
+from gputide.wiring import cluster_name
 from gputide.wiring_cost import cost_period
+from gputide.wiring_warehouse import warehouse
 
 app = typer.Typer()
 
@@ -56,17 +67,19 @@ _RENDERERS = {
 }
 
 
-@app.callback(invoke_without_command=True, epilog="Example: gputide report --format html --lang zh -o report.html")
+@app.callback(invoke_without_command=True, epilog="Example: gputide report --lang zh -o report.html")
 def report(
     context: typer.Context,
     form: Annotated[
-        ReportFormat, typer.Option("--format", "-f", help="html, md, csv, json, pdf or focus.")
-    ] = ReportFormat.MARKDOWN,
+        ReportFormat | None,
+        typer.Option("--format", "-f", help="html, md, csv, json, pdf or focus; by the file's ending, else md."),
+    ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write to this file.")] = None,
     language: Annotated[
         Language | None, typer.Option("--lang", help="Language, en or zh; report.language unless given.")
     ] = None,
     team: Annotated[str | None, typer.Option("--team", metavar="NAME", help="Of this team (namespace) alone.")] = None,
+    cluster: ClusterOption = None,
     send: Annotated[
         bool, typer.Option("--send", help="Send it to those of notify.everything and notify.teams.")
     ] = False,
@@ -80,14 +93,17 @@ def report(
     if context.invoked_subcommand is not None:
         return
     session = session_of(context)
+    form = form or _form_of(output)
     _check(form, output, team=team, send=send, is_detailed=to_file is not None or again)
     if form is ReportFormat.FOCUS:
-        export_focus(session, cost_period(session, None, None), output=output)
+        export_focus(session, cost_period(session, None, None, cluster=cluster), output=output)
         return
     settings = session.settings.report
-    made = _made(session, language, team, top=ROWS_OF_TEAMS_MAX if send else settings.top_workloads)
+    made = _made(session, language, team, cluster, top=ROWS_OF_TEAMS_MAX if send else settings.top_workloads)
     with writing(session.folder()):
-        keep_week(session.folder(), made.week, team)
+        keep_week(
+            session.folder(), made.week, team, cluster=made.cluster, is_apart=_is_kept_apart(session, made.cluster)
+        )
     if send:
         send_report(session, made, to_file=to_file, is_again=again)
         if output is None:
@@ -101,6 +117,12 @@ def report(
         typer.echo(text, nl=False)
     else:
         write_durably(output, text.encode())
+
+
+def _form_of(output: Path | None) -> ReportFormat:
+    """The form that a file's ending names."""
+    ending = "" if output is None else output.suffix.lower().removeprefix(".")
+    return next((form for form in _RENDERERS | {ReportFormat.PDF: None} if form.value == ending), ReportFormat.MARKDOWN)
 
 
 @app.command("schedule", epilog='Example: gputide report schedule --cron "0 8 * * 1" --lang zh')
@@ -129,6 +151,15 @@ def schedule(
     typer.echo(f"# {line}")
 
 
+@app.command("clusters", epilog="Example: gputide report clusters --format json")
+def clusters(context: typer.Context, form: FormatOption = Format.TABLE, output: OutputOption = None) -> None:
+    """Show every cluster of the warehouse: cards, what its newest plan frees and saves, silent since when."""
+    lines = cluster_lines(views_of(session_of(context)))
+    if not lines:
+        raise NotEnoughData("no cluster sent anything yet; feed the folder with `gputide receive`, or `gputide demo`")
+    print_answer(clusters_answer(lines), form=form, target=output)
+
+
 def _check(form: ReportFormat, output: Path | None, *, team: str | None, send: bool, is_detailed: bool) -> None:
     """Refuse options that do not go together before anything is computed."""
     if is_detailed and not send:
@@ -141,12 +172,19 @@ def _check(form: ReportFormat, output: Path | None, *, team: str | None, send: b
         raise Misconfigured("cannot write PDF to standard output: name a file with -o")
 
 
-def _made(session: Session, language: Language | None, team: str | None, *, top: int) -> Report:
+def _is_kept_apart(session: Session, cluster: str) -> bool:
+    """Whether a cluster is one of several and not that of the settings, whose weeks lie on the common shelf."""
+    known = warehouse(session.folder(), session.settings).clusters()
+    return len(known) > 1 and cluster != session.settings.cluster.name
+
+
+def _made(session: Session, language: Language | None, team: str | None, cluster: str | None, *, top: int) -> Report:
     settings, views, now = session.settings, views_of(session), session.now()
-    cluster = views.fleet.clusters()[0] if views.fleet.clusters() else ""
+    cluster = cluster_name(session.folder(), settings, cluster)
     profiles = views.fleet.profiles(cluster)
     if team is not None:
         _check_team(team, profiles)
+    measured, units = _measured(session, profiles, team)
     return make_report(
         profiles,
         views.plans.plans(cluster),
@@ -154,34 +192,54 @@ def _made(session: Session, language: Language | None, team: str | None, *, top:
         views.outcomes.ledger(cluster),
         now=now,
         prices=views.prices,
-        past_weeks=read_weeks(session.folder(), team),
+        past_weeks=read_weeks(session.folder(), team, cluster=cluster),
         title=settings.report.title,
         top=top,
         edition=Edition(
             language=language if language is not None else Language(settings.report.language),
             team=team,
-            measured=_measured(session, profiles, team),
+            measured=measured,
             base_url=settings.notify.base_url,
+            quotas=views.money.quotas(cluster),
+            units=units,
         ),
     )
 
 
-def _measured(session: Session, profiles: Profiles, team: str | None) -> MeasuredWeek | None:
-    """Hours and electricity of the last seven days; None where no card stood there in that time."""
+def _measured(
+    session: Session, profiles: Profiles, team: str | None
+) -> tuple[MeasuredWeek | None, tuple[UnitCost, ...]]:
+    """Hours, electricity and unit costs of the last seven days; none where no card stood there in that time."""
     try:
-        period = cost_period(session, session.now() - timedelta(days=7), None)
+        period = cost_period(session, session.now() - timedelta(days=7), None, cluster=profiles.cluster)
     except NotEnoughData:
-        return None
-    return measured_week(
-        period.days(),
+        return None, ()
+    prices, energy = session.settings.prices, session.settings.energy
+    by_workload = ChargeSums(period.who, Owner.WORKLOAD, prices.team_labels)
+
+    def days() -> Iterator[ChargedDay]:
+        # A day of a large fleet is read once, for both sums.
+        for day in period.days():
+            by_workload.add(day)
+            yield day
+
+    week = measured_week(
+        days(),
         period.who,
         profiles,
         since=period.since,
         until=period.until,
-        pue=session.settings.energy.pue,
-        grid_kg_co2_per_kwh=session.settings.energy.grid_kg_co2_per_kwh,
+        pue=energy.pue,
+        grid_kg_co2_per_kwh=energy.grid_kg_co2_per_kwh,
         team=team,
     )
+    found = by_workload.chargeback(
+        cluster=period.cluster, since=period.since, until=period.until, currency=period.book.currency
+    )
+    counts = unit_counts(
+        prices, cluster=period.cluster, since=period.known_since, until=period.until, way=session.settings.prometheus
+    )
+    return week, unit_costs(found.rows, counts)
 
 
 def _check_team(team: str, profiles: Profiles) -> None:

@@ -49,6 +49,15 @@ class CostPeriod:
     settings: Settings
     source: ParquetReads
 
+    @property
+    def known_since(self) -> datetime:
+        """When the first card was seen, where that is within the period, else its start, UTC.
+
+        Before that nothing of its cost is known: a mean or a count of that time would not be of the same hours.
+        """
+        first = datetime.fromtimestamp(float(self.who.card_start_ms.min()) / 1000, UTC)
+        return max(self.since, first)
+
     def days(self) -> Iterator[ChargedDay]:
         """Its days."""
         return charged_days(self.source, self.who, self.book, cluster=self.cluster, since=self.since, until=self.until)
@@ -80,13 +89,16 @@ class CostPeriod:
         )
 
 
-def cost_period(session: Session, since: datetime | None, until: datetime | None) -> CostPeriod:
+def cost_period(
+    session: Session, since: datetime | None, until: datetime | None, *, cluster: str | None = None
+) -> CostPeriod:
     """The period that was asked for, in whole hours: what is not over yet is not charged.
 
     Args:
         session: the session.
         since: start, UTC; None for a week before the end.
         until: end, UTC; None for now.
+        cluster: whose; None for the one that the settings mean.
 
     Raises:
         Misconfigured: the start is not before the end, or too long before it.
@@ -102,7 +114,7 @@ def cost_period(session: Session, since: datetime | None, until: datetime | None
         )
     if end - start > timedelta(days=_DAYS_MAX):
         raise Misconfigured(f"cannot show cost of {(end - start).days} days: at most {_DAYS_MAX}; name a later --since")
-    cluster = cluster_name(folder, settings)
+    cluster = cluster_name(folder, settings, cluster)
     source = warehouse(folder, settings)
     inventory = source.inventory(cluster, as_of=end, time_zone=settings.cluster.time_zone)
     lives = lives_of(source.card_lives(cluster, as_of=end), until=end)
@@ -123,9 +135,9 @@ def cost_period(session: Session, since: datetime | None, until: datetime | None
     )
 
 
-def newest_advice(session: Session) -> dict[str, str]:
-    """Id of the newest plan's first recommendation for each workload; empty where there is no plan."""
-    plan = plan_store(session.folder()).newest()
+def newest_advice(session: Session, cluster: str) -> dict[str, str]:
+    """Id of a cluster's newest plan's first recommendation for each workload; empty where there is no plan."""
+    plan = plan_store(session.folder()).newest(cluster)
     found: dict[str, str] = {}
     for item in plan.recommendations if plan is not None else ():
         for workload in item.workloads:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import structlog
+
 from dashboards.notify import (
     format_dingtalk,
     format_feishu,
@@ -24,16 +26,19 @@ from dashboards.notify.digest import Post, Told, in_quiet_hours, posts, receiver
 from dashboards.notify.format_mail import mail_of
 from dashboards.notify.memory import Memory, read_told
 from dashboards.notify.message import Message
-from dashboards.notify.notices import notices, report_notice, team_report_notice
+from dashboards.notify.notices import Telling, budget_notices, notices, report_notice, team_report_notice
 from dashboards.notify.outgoing import Hook, Outgoing
 from dashboards.notify.team import Team, teams_of
 from dashboards.queries import Views
 from dashboards.report import Report
+from dashboards.report_words import Language, Words
 from fleet.errors import GputideError, Misconfigured, Unavailable
 from fleet.settings import Settings
 from fleet.settings_notify import ChannelKind, ChannelSettings, NoticeTopic, NotifySettings
 from gputide.data_folder import DataFolder
 from gputide.wiring_warehouse import warehouse
+
+_log = structlog.get_logger()
 
 NEWS_DAYS_MAX = 7
 """Age beyond which nobody wants to hear of it: who begins to listen today is not told of last month."""
@@ -79,6 +84,8 @@ def open_channel(name: str, settings: NotifySettings) -> Delivery:
                 user=channel.user,
                 password=secret,
                 ca_file=channel.ca_file,
+                certificate_file=channel.certificate_file,
+                key_file=channel.key_file,
                 timeout_seconds=settings.timeout_seconds,
             ),
             sender=channel.sender or "",
@@ -92,6 +99,8 @@ def open_channel(name: str, settings: NotifySettings) -> Delivery:
         outgoing=_FORMATS[channel.kind],
         timeout_seconds=settings.timeout_seconds,
         ca_file=channel.ca_file,
+        certificate_file=channel.certificate_file,
+        key_file=channel.key_file,
     )
 
 
@@ -107,21 +116,52 @@ def dry_channel(name: str, settings: NotifySettings, folder: Path, now: Callable
     )
 
 
-def news_of(views: Views, settings: NotifySettings, now: datetime) -> tuple[Message, ...]:
-    """Everything about plans that people should hear, of all clusters."""
-    since = now - timedelta(days=min(NEWS_DAYS_MAX, settings.remember_days))
-    return tuple(
-        message
-        for cluster in views.fleet.clusters()
-        for message in notices(
-            views.plans.plans(cluster),
-            views.outcomes.outcomes(cluster),
-            views.outcomes.ledger(cluster),
-            now=now,
-            since=since,
-            base_url=settings.base_url,
-        )
-    )
+def language_of(settings: Settings) -> Language:
+    """Language of messages: `notify.language`, else that of the report."""
+    return Language(settings.notify.language or settings.report.language)
+
+
+class News:
+    """Everything about plans and budgets that people should hear, of all clusters, by whom it is told to.
+
+    Args:
+        views: the pages' ports.
+        settings: all settings.
+        now: moment of looking, UTC.
+    """
+
+    def __init__(self, views: Views, settings: Settings, now: datetime) -> None:
+        self._views = views
+        self._settings = settings
+        self._now = now
+
+    def __call__(self, team: Team | None) -> tuple[Message, ...]:
+        """What there is to tell a team, or of None the whole fleet's; oldest first."""
+        notify = self._settings.notify
+        telling = Telling(base_url=notify.base_url, language=language_of(self._settings), team=team)
+        since = self._now - timedelta(days=min(NEWS_DAYS_MAX, notify.remember_days))
+        found: list[Message] = []
+        for cluster in self._views.fleet.clusters():
+            found += notices(
+                self._views.plans.plans(cluster),
+                self._views.outcomes.outcomes(cluster),
+                self._views.outcomes.ledger(cluster),
+                now=self._now,
+                since=since,
+                telling=telling,
+            )
+            found += self._budgets(cluster, telling)
+        return tuple(found)
+
+    def _budgets(self, cluster: str, telling: Telling) -> tuple[Message, ...]:
+        """News of budgets; what can't be summed keeps nobody from hearing of harm."""
+        try:
+            statuses, currency = self._views.money.budgets(cluster), self._views.prices.currency
+        except GputideError as exc:
+            _log.error("budgets not looked at", cluster=cluster, reason=str(exc))
+            return ()
+        ratio = self._settings.notify.budget_ratio
+        return budget_notices(statuses, cluster=cluster, currency=currency, now=self._now, ratio=ratio, telling=telling)
 
 
 def teams(folder: DataFolder, settings: Settings, now: datetime) -> tuple[Team, ...]:
@@ -139,7 +179,7 @@ def teams(folder: DataFolder, settings: Settings, now: datetime) -> tuple[Team, 
     return teams_of(wanted, grants)
 
 
-def due(folder: DataFolder, settings: Settings, news: Sequence[Message], now: datetime) -> tuple[Post, ...]:
+def due(folder: DataFolder, settings: Settings, news: News, now: datetime) -> tuple[Post, ...]:
     """What goes out now of the news, by what was told before."""
     told, theirs = read_told(folder.notices), teams(folder, settings, now)
     return posts(news, told, settings.notify, theirs, now=now, time_zone=settings.cluster.time_zone)
@@ -239,19 +279,21 @@ def is_quiet(settings: Settings, now: datetime) -> bool:
     return in_quiet_hours(settings.notify.quiet_hours, now, settings.cluster.time_zone)
 
 
-def trial_message(now: datetime, base_url: str | None) -> Message:
+def trial_message(now: datetime, base_url: str | None, language: Language) -> Message:
     """A message by which people see that a channel works."""
+    words = Words(language=language)
     return Message(
         key=f"test:{now.isoformat()}",
         topic=NoticeTopic.REPORT,
-        title="gputide can reach you",
-        lines=("This is a test of gputide notify test; nothing happened.",),
+        title=words.say("notice.test_title"),
+        lines=(words.say("notice.test_line"),),
         link=base_url,
-        link_text="Open gputide",
+        link_text=words.say("notice.open_app"),
         cluster="",
         namespaces=(),
         workloads=(),
         at=now,
+        language=language,
     )
 
 

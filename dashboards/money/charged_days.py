@@ -20,7 +20,7 @@ from fleet.units import epoch_ms
 from recommender.cost_split import CardHours, Split, split_card_hours
 from recommender.prices import CardPrice, PriceBook
 
-SLICE_HOURS_AT_ONCE = 500_000
+SLICE_HOURS_AT_ONCE = 200_000
 """Hours of slices that are read from the warehouse together: a question costs as much as a day of a small fleet."""
 
 

@@ -34,6 +34,7 @@ class Owner(StrEnum):
 
 BASES = ("allocation", "use", "blended")
 _UNUSED = "unused"
+_ANSWERED = "answered"
 _OF_CARDS = frozenset({Owner.CLUSTER, Owner.NODE})
 
 
@@ -62,6 +63,7 @@ class Charge:
         kwh: electricity at the cards, by use; None where none of it is known.
         unknown_kwh_card_hours: card hours by use whose electricity is not known.
         requests: requests answered; None where no server reports them.
+        answered: cost by allocation of the hours in which they were reported; None where no card of these has a price.
     """
 
     name: str
@@ -75,13 +77,14 @@ class Charge:
     kwh: float | None
     unknown_kwh_card_hours: float
     requests: float | None
+    answered: Decimal | None
 
     @property
     def per_million_requests(self) -> Decimal | None:
         """Cost by allocation of a million requests; None where either is unknown."""
-        if self.cost.allocation is None or not self.requests:
+        if self.answered is None or not self.requests:
             return None
-        return self.cost.allocation * 1_000_000 / Decimal(str(self.requests))
+        return self.answered * 1_000_000 / Decimal(str(self.requests))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,14 +186,20 @@ class _Sums:
             of_basis[basis] = np.concatenate([parts.rows, parts.idle, parts.stranded])
         unused = np.maximum(0, of_basis["allocation"] - of_basis["use"])
         unused[rows:] = 0
-        for kind, units in {**of_basis, _UNUSED: unused}.items():
+        kinds = {**of_basis, _UNUSED: unused}
+        answered = ~np.isnan(day.requests)
+        if answered.any():
+            # Hours in which a server said nothing of its requests cost something too, but not these requests.
+            kinds[_ANSWERED] = of_basis["allocation"].copy()
+            kinds[_ANSWERED][rows:] = 0
+            kinds[_ANSWERED][:rows][~answered] = 0
+        for kind, units in kinds.items():
             for number, block in self._by_price(owner, price, units, len(day.prices)):
                 key = (kind, day.prices[number])
                 self.units[key] = self.units.get(key, 0) + block
         unmeasured = np.isnan(day.columns.compute_used) | np.isnan(day.columns.framebuffer_used)
         self.unmeasured += self._sum(owner_of_row, np.where(unmeasured, day.split.allocation.rows, 0)).astype(np.int64)
         self._add_energy(day, owner, hour, of_basis["use"])
-        answered = ~np.isnan(day.requests)
         self.requests += self._sum(owner_of_row, np.where(answered, day.requests, 0.0))
         self.answers |= self._sum(owner_of_row, answered.astype(float)) > 0
         held = np.bincount(day.columns.card_hour, minlength=hours) > 0
@@ -349,6 +358,7 @@ def _charge(sums: _Sums, places: NDArray[np.int64], name: str, *, rest: int | No
         kwh=chosen(sums.kwh) if chosen(sums.kwh_hours) > 0 else None,
         unknown_kwh_card_hours=chosen(sums.unknown_kwh),
         requests=chosen(sums.requests) if bool(sums.answers[places].any()) else None,
+        answered=money_of(sums.units_at(_ANSWERED, places)),
     )
 
 

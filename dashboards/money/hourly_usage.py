@@ -5,7 +5,7 @@ Called by `charged_days`. Means are over the samples of the hour; NaN where ther
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
@@ -39,6 +39,7 @@ class Windows(Protocol):
         since: datetime,
         until: datetime,
         with_histograms: bool = True,
+        measures: Collection[Measure] | None = None,
     ) -> pa.Table:
         """Merged rows of one level with since ≤ window_start < until."""
         ...
@@ -90,12 +91,15 @@ def hourly_usage(warehouse: Windows, who: Tenancies, *, cluster: str, since: dat
     """
     hours = (epoch_ms(until) - epoch_ms(since)) // HOUR_MS
 
-    def read(table: Table) -> pa.Table:
+    def read(table: Table, *measures: Measure) -> pa.Table:
         return warehouse.windows(
-            table, cluster=cluster, level_seconds=HOUR_SECONDS, since=since, until=until, with_histograms=False
-        )
+            table, cluster=cluster, level_seconds=HOUR_SECONDS, since=since, until=until, with_histograms=False,
+            measures=measures,
+        )  # fmt: skip
 
-    pods, cards = read(POD_USAGE), read(CARD_USAGE)
+    activity = (Measure.SM_ACTIVE, Measure.DUTY_CYCLE)
+    pods = read(POD_USAGE, *activity, Measure.FRAMEBUFFER_USED, Measure.REQUEST_RATE)
+    cards = read(CARD_USAGE, *activity, Measure.POWER)
     slice_keys = [(g.namespace, g.pod, g.container, str(g.card)) for g in who.grants]
     pod_names = sorted({(g.namespace, g.pod) for g in who.grants})
     pod_place = {name: number for number, name in enumerate(pod_names)}

@@ -18,6 +18,7 @@ from dashboards.notify.delivery import TryAgain
 from dashboards.notify.message import Message
 from dashboards.notify.outgoing import Hook, Outgoing
 from fleet.errors import Misconfigured, Unavailable
+from fleet.own_network import is_metadata
 
 _ANSWER_BYTES_MAX = 65_536
 _SECRET_LENGTH_MIN = 6
@@ -34,6 +35,8 @@ class HttpDelivery:
         outgoing: the service's format.
         timeout_seconds: how long connecting, and each read, may take.
         ca_file: certificates that are trusted instead of the system's; None for the system's.
+        certificate_file: what is shown to the service; None for nothing.
+        key_file: its key; None where it stands in the same file.
         now: the time, UTC, that signatures are made for.
 
     Raises:
@@ -48,6 +51,8 @@ class HttpDelivery:
         outgoing: Callable[[Message, Hook, datetime], Outgoing],
         timeout_seconds: float,
         ca_file: Path | None,
+        certificate_file: Path | None = None,
+        key_file: Path | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._channel = channel
@@ -58,8 +63,13 @@ class HttpDelivery:
         _checked(hook.url, channel)
         try:
             self._tls = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+            if certificate_file is not None:
+                self._tls.load_cert_chain(certificate_file, key_file, password="")
         except (OSError, ssl.SSLError) as exc:
-            raise Misconfigured(f"cannot use notify.channels.{channel}.ca_file={ca_file}: {exc}") from exc
+            raise Misconfigured(
+                f"cannot use notify.channels.{channel}.ca_file={ca_file} with "
+                f"certificate_file={certificate_file}: {exc}"
+            ) from exc
 
     def send(self, message: Message) -> None:
         """Post the message; see `Delivery`."""
@@ -129,6 +139,8 @@ def _checked(url: str, channel: str) -> SplitResult:
         raise Misconfigured(f"{where}: expected https://HOST/…")
     if parts.username is not None or parts.fragment:
         raise Misconfigured(f"{where}: no user name and no # may stand in it")
+    if is_metadata(parts.hostname):
+        raise Misconfigured(f"{where}: {parts.hostname} is a machine's metadata service, no hook")
     if parts.scheme == "http" and not _is_here(parts.hostname):
         raise Misconfigured(f"{where}: http would send it in plain text to {parts.hostname}; use https")
     return parts

@@ -28,6 +28,8 @@ class MailServer:
         password: theirs.
         ca_file: certificates that are trusted instead of the system's; None for the system's.
         timeout_seconds: how long each step may take.
+        certificate_file: what is shown to the server; None for nothing.
+        key_file: its key; None where it stands in the same file.
     """
 
     host: str
@@ -37,6 +39,8 @@ class MailServer:
     password: str | None = field(repr=False)
     ca_file: Path | None
     timeout_seconds: float
+    certificate_file: Path | None = None
+    key_file: Path | None = None
 
 
 class SmtpDelivery:
@@ -66,8 +70,13 @@ class SmtpDelivery:
         self._now = now
         try:
             self._tls = ssl.create_default_context(cafile=None if server.ca_file is None else str(server.ca_file))
+            if server.certificate_file is not None:
+                self._tls.load_cert_chain(server.certificate_file, server.key_file, password="")
         except (OSError, ssl.SSLError) as exc:
-            raise Misconfigured(f"cannot use notify.channels.{channel}.ca_file={server.ca_file}: {exc}") from exc
+            raise Misconfigured(
+                f"cannot use notify.channels.{channel}.ca_file={server.ca_file} with "
+                f"certificate_file={server.certificate_file}: {exc}"
+            ) from exc
 
     def send(self, message: Message) -> None:
         """Hand the mail over; see `Delivery`."""

@@ -6,13 +6,14 @@ is not lost: it is made anew at the next look, and its key has not been told yet
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 from dashboards.notify.message import Message
 from dashboards.notify.team import Team
+from dashboards.report_words import Words
 from fleet.settings_guard import hours_of
 from fleet.settings_notify import NoticeTopic, NotifySettings
 
@@ -83,7 +84,7 @@ def receivers(settings: NotifySettings, teams: Sequence[Team]) -> tuple[Receiver
 
 
 def posts(
-    news: Sequence[Message],
+    news: Callable[[Team | None], Sequence[Message]],
     told: Sequence[Told],
     settings: NotifySettings,
     teams: Sequence[Team],
@@ -94,26 +95,31 @@ def posts(
     """What goes out now.
 
     Args:
-        news: everything that there is to tell, told or not.
+        news: everything that there is to tell a team, told or not; of None what there is to tell of the whole fleet.
         told: what was told already.
         settings: who is told, and how often.
         teams: the teams of the settings.
         now: UTC.
         time_zone: of the quiet hours.
     """
-    # A channel hears a thing once, though it be the fleet's and a team's.
-    known = {(one.channel, one.key) for one in told}
+    known = {_heard(one.receiver, one.channel, one.key, one.topic) for one in told}
     is_quiet = in_quiet_hours(settings.quiet_hours, now, time_zone)
     found: list[Post] = []
     for receiver in receivers(settings, teams):
+        theirs = [
+            message
+            for message in news(receiver.team)
+            if receiver.team is None
+            or receiver.team.name in message.teams
+            or receiver.team.is_concerned(message.namespaces, message.workloads)
+        ]
         for channel in receiver.channels:
             topics = settings.channels[channel].topics
             fresh = [
                 message
-                for message in news
+                for message in theirs
                 if message.topic in topics
-                and (channel, message.key) not in known
-                and (receiver.team is None or receiver.team.is_concerned(message.namespaces, message.workloads))
+                and known.isdisjoint({(None, channel, message.key), (receiver.name, channel, message.key)})
             ]
             for topics_together, period in _kinds(settings):
                 mine = [message for message in fresh if message.topic in topics_together]
@@ -123,8 +129,18 @@ def posts(
                 last = _last(told, receiver.name, channel, topics_together)
                 if last is None or now - last >= timedelta(seconds=period):
                     found.append(_post(receiver.name, channel, mine, now))
-                    known |= {(channel, message.key) for message in mine}
+                    known |= {_heard(receiver.name, channel, message.key, message.topic) for message in mine}
     return tuple(found)
+
+
+def _heard(receiver: str, channel: str, key: str, topic: NoticeTopic) -> tuple[str | None, str, str]:
+    """What a channel has heard; for anybody, without a receiver, where it says all that there is to say.
+
+    A channel hears a thing once, though it be the fleet's and a team's. What a team is told of a plan is its own part,
+    so that two teams of one channel are told of theirs each.
+    """
+    is_whole = receiver == EVERYTHING or topic is NoticeTopic.BUDGET
+    return None if is_whole else receiver, channel, key
 
 
 def in_quiet_hours(hours: str | None, now: datetime, time_zone: str) -> bool:
@@ -145,7 +161,10 @@ def _between(clock: time, begin: time, end: time) -> bool:
 
 def _kinds(settings: NotifySettings) -> tuple[tuple[tuple[NoticeTopic, ...], int], ...]:
     """Topics that share a message, and the least time between two of them; the weekly report goes by itself."""
-    return (((NoticeTopic.HARM,), settings.harm_seconds), ((NoticeTopic.PLAN,), settings.digest_seconds))
+    return (
+        ((NoticeTopic.HARM,), settings.harm_seconds),
+        ((NoticeTopic.PLAN, NoticeTopic.BUDGET), settings.digest_seconds),
+    )
 
 
 def _last(told: Sequence[Told], receiver: str, channel: str, topics: tuple[NoticeTopic, ...]) -> datetime | None:
@@ -161,12 +180,12 @@ def _post(receiver: str, channel: str, news: Sequence[Message], now: datetime) -
     keys = tuple((message.key, message.topic) for message in news)
     if len(news) == 1:
         return Post(receiver=receiver, channel=channel, message=news[0], keys=keys)
-    newest = news[-1]
+    newest, words = news[-1], Words(language=news[-1].language)
     clusters = sorted({message.cluster for message in news})
     together = replace(
         newest,
         key=f"digest:{receiver}:{now.isoformat()}",
-        title=f"{', '.join(clusters)}: {len(news)} news of gputide",
+        title=words.say("notice.digest", clusters=words.say("list").join(clusters), count=len(news)),
         lines=tuple(
             line for message in reversed(news) for line in (message.title, *(f"  {line}" for line in message.lines[:1]))
         ),

@@ -25,7 +25,7 @@ def outgoing(message: Message, hook: Hook, at: datetime) -> Outgoing:
     """The POST, signed for the moment `at` where there is a key; the service takes it for an hour."""
     title = harmless(title_of(message))
     lines = [f"### {title}", *(harmless(line) for line in lines_of(message))]
-    text = "\n\n".join(within_bytes(lines, _TEXT_BYTES_MAX, separator="\n\n"))
+    text = "\n\n".join(within_bytes(message, lines, _TEXT_BYTES_MAX, separator="\n\n"))
     if message.link is not None:
         text += f"\n\n[{message.link_text}]({message.link})"
     content = {"msgtype": "markdown", "markdown": {"title": title, "text": text}, "at": {"isAtAll": False}}

@@ -23,7 +23,7 @@ _TOO_MANY = frozenset({9499, 11232})
 def outgoing(message: Message, hook: Hook, at: datetime) -> Outgoing:
     """The POST, signed for the moment `at` where there is a key; the service takes it for an hour."""
     elements: list[dict[str, Any]] = []
-    lines = within_bytes(lines_of(message), _TEXT_BYTES_MAX)
+    lines = within_bytes(message, lines_of(message), _TEXT_BYTES_MAX)
     if lines:
         elements.append({"tag": "div", "text": _plain_text("\n".join(lines))})
     if message.link is not None:

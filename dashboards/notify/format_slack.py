@@ -21,7 +21,7 @@ def outgoing(message: Message, hook: Hook, at: datetime) -> Outgoing:
     title, lines = title_of(message), lines_of(message)
     blocks: list[dict[str, Any]] = [{"type": "header", "text": _plain_text(title)}]
     if lines:
-        text = "\n".join(within_bytes(lines, _SECTION_LENGTH_MAX))
+        text = "\n".join(within_bytes(message, lines, _SECTION_LENGTH_MAX))
         blocks.append({"type": "section", "text": _plain_text(text)})
     if message.link is not None:
         link = f"<{message.link}|{_escaped(message.link_text)}>"

@@ -21,7 +21,7 @@ def outgoing(message: Message, hook: Hook, at: datetime) -> Outgoing:
     del at
     link = "" if message.link is None else f"\n[{message.link_text}]({message.link})"
     lines = [f"### {harmless(title_of(message))}", *(f"> {harmless(line)}" for line in lines_of(message))]
-    text = "\n".join(within_bytes(lines, _CONTENT_BYTES_MAX - len(link.encode()))) + link
+    text = "\n".join(within_bytes(message, lines, _CONTENT_BYTES_MAX - len(link.encode()))) + link
     return Outgoing(
         url=hook.url,
         body=json_bytes({"msgtype": "markdown", "markdown": {"content": text}}),

@@ -11,6 +11,7 @@ import unicodedata
 from dataclasses import dataclass
 from datetime import datetime
 
+from dashboards.report_words import Language, Words
 from fleet.inventory import WorkloadId
 from fleet.settings_notify import NoticeTopic
 
@@ -40,6 +41,8 @@ class Message:
         namespaces: whom it concerns in the cluster; empty for everybody.
         workloads: the same by workload.
         at: moment of the news, UTC.
+        teams: teams whom it concerns by their name.
+        language: language of its texts.
     """
 
     key: str
@@ -52,6 +55,8 @@ class Message:
     namespaces: tuple[str, ...]
     workloads: tuple[WorkloadId, ...]
     at: datetime
+    teams: tuple[str, ...] = ()
+    language: Language = Language.EN
 
 
 def plain(text: str, length_max: int = LINE_LENGTH_MAX) -> str:
@@ -79,13 +84,14 @@ def lines_of(message: Message) -> list[str]:
     """The lines, ready for a format; of too many the first, and how many more there are."""
     shown = [plain(line) for line in message.lines[:LINES_MAX]]
     left_out = len(message.lines) - len(shown)
-    return [*shown, f"… and {left_out} more"] if left_out else shown
+    return [*shown, _rest(message, left_out)] if left_out else shown
 
 
-def within_bytes(lines: list[str], bytes_max: int, *, separator: str = "\n") -> list[str]:
+def within_bytes(message: Message, lines: list[str], bytes_max: int, *, separator: str = "\n") -> list[str]:
     """As many of the first lines as fit, and how many do not.
 
     Args:
+        message: whose lines they are.
         lines: as the format writes them.
         bytes_max: bytes of them all in UTF-8, with separators.
         separator: what stands between two.
@@ -94,8 +100,12 @@ def within_bytes(lines: list[str], bytes_max: int, *, separator: str = "\n") -> 
         return lines
     kept: list[str] = []
     for line in lines:
-        rest = f"… and {len(lines) - len(kept) - 1} more"
+        rest = _rest(message, len(lines) - len(kept) - 1)
         if len(separator.join([*kept, line, rest]).encode()) > bytes_max:
             break
         kept.append(line)
-    return [*kept, f"… and {len(lines) - len(kept)} more"]
+    return [*kept, _rest(message, len(lines) - len(kept))]
+
+
+def _rest(message: Message, count: int) -> str:
+    return Words(language=message.language).say("notice.rest", count=count)

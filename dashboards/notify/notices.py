@@ -1,21 +1,28 @@
-"""What there is to tell: made from the pages' ports and the weekly report, pure.
+"""What there is to tell: made from the pages' ports, the budgets and the weekly report, pure.
 
-A notice of the same news has the same key whenever it is made, so that it is told once.
+A notice of the same news has the same key whenever it is made, so that it is told once. A team's notices are made from
+what is the team's: totals of the cluster stand in none of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from decimal import Decimal
 from urllib.parse import quote
 
+from dashboards.access.cut import cut_plan_to, without_workloads
+from dashboards.advice_words import verdict_words
+from dashboards.money.budgets import BudgetState, BudgetStatus
 from dashboards.notify.message import Message
 from dashboards.notify.team import Team
 from dashboards.queries import LedgerEntry, PlanEntry
 from dashboards.realised import violation_ratio_max
 from dashboards.report import Report
 from dashboards.report_text import report_lines
-from dashboards.rows import moment_words, money_words, percent_words, saving_words
+from dashboards.report_words import Language, Words
+from dashboards.rows import money_words
 from fleet.decisions import Plan, Recommendation
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome
@@ -27,6 +34,30 @@ SHORTFALL_RATIO = 0.8
 _TAKEN_BACK = ("undone", "restored", "taken back")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telling:
+    """How it is told.
+
+    Attributes:
+        base_url: address of the web app; None for no links.
+        language: language of the sentences.
+        team: whom it is told to, who hears of its own alone; None for the whole fleet's.
+    """
+
+    base_url: str | None = None
+    language: Language = Language.EN
+    team: Team | None = None
+
+    @property
+    def words(self) -> Words:
+        """The words of the language."""
+        return Words(language=self.language)
+
+    def is_told(self, workload: WorkloadId | str) -> bool:
+        """Whether a workload may be named."""
+        return self.team is None or self.team.owns(workload)
+
+
 def notices(
     entries: Sequence[PlanEntry],
     outcomes: Sequence[Outcome],
@@ -34,7 +65,7 @@ def notices(
     *,
     now: datetime,
     since: datetime,
-    base_url: str | None,
+    telling: Telling,
 ) -> tuple[Message, ...]:
     """Everything about plans that people should hear, oldest first.
 
@@ -44,160 +75,271 @@ def notices(
         ledger: what was done, newest first.
         now: moment of looking, UTC.
         since: older deeds are not told any more.
-        base_url: address of the web app; None for no links.
+        telling: to whom, and how.
     """
-    found = [*_waiting(entries, now, base_url), *_harms(entries, outcomes, base_url, since)]
-    found += _taken_back(entries, ledger, base_url, since)
+    if telling.team is not None:
+        entries = tuple(replace(entry, plan=cut_plan_to(entry.plan, telling.is_told)) for entry in entries)
+    found = [*_waiting(entries, now, telling), *_harms(entries, outcomes, telling, since)]
+    found += _taken_back(entries, ledger, telling, since)
     return tuple(sorted(found, key=lambda message: (message.at, message.key)))
+
+
+def budget_notices(
+    statuses: Sequence[BudgetStatus],
+    *,
+    cluster: str,
+    currency: str,
+    now: datetime,
+    ratio: float,
+    telling: Telling,
+) -> tuple[Message, ...]:
+    """Budgets that are nearly spent, spent, or foretold to be before the month ends; each once a month and state.
+
+    Args:
+        statuses: how the budgets stand.
+        cluster: cluster.
+        currency: ISO 4217 of their amounts.
+        now: moment of looking, UTC.
+        ratio: share of a budget from which on it is told of, 0-1.
+        telling: to whom, and how.
+    """
+    found = [_budget_notice(status, cluster, currency, now, ratio, telling) for status in statuses]
+    return tuple(message for message in found if message is not None)
 
 
 def report_notice(report: Report, *, base_url: str | None) -> Message:
     """The weekly report in five lines."""
-    lines = report_lines(report)
+    lines, words = report_lines(report), Words(language=report.language)
     return Message(
         key=f"report:{report.cluster}:{report.week.week_start:%Y-%m-%d}",
         topic=NoticeTopic.REPORT,
         title=lines[0],
         lines=lines[1:],
         link=_link(base_url, "/savings", report.cluster),
-        link_text="Open the savings page",
+        link_text=words.say("notice.open_savings"),
         cluster=report.cluster,
         namespaces=(),
         workloads=(),
         at=report.created_at,
+        language=report.language,
     )
 
 
 def team_report_notice(report: Report, team: Team, *, base_url: str | None) -> Message | None:
-    """What of the report concerns a team: its workloads that leave most unused; None where there are none.
+    """What of the report concerns a team: its own totals, and its workloads that leave most unused; None without any.
 
     Args:
         report: the whole report.
         team: who.
         base_url: address of the web app; None for no links.
     """
-    mine = [row for row in report.top if team.is_concerned((row.owner,), (row.workload,))]
+    words = Words(language=report.language)
+    mine = [row for row in report.top if team.owns(row.workload)]
     if not mine:
         return None
+    known = [row.unused_per_week for row in mine if row.unused_per_week is not None]
+    total = words.say(
+        "notice.team_total",
+        workloads=format_count(len(mine)),
+        cards=words.cards(sum(row.cards for row in mine)),
+        money=money_words(sum(known, Decimal(0)) if known else None, report.currency),
+    )
     return Message(
         key=f"report:{report.cluster}:{team.name}:{report.week.week_start:%Y-%m-%d}",
         topic=NoticeTopic.REPORT,
-        title=f"{report.title}: {team.name}, week to {report.until:%Y-%m-%d}",
-        lines=tuple(
-            f"{row.workload} holds {_cards(row.cards)}, "
-            f"{money_words(row.unused_per_week, report.currency)} a week of them unused: {row.reason}"
-            for row in mine
+        title=words.say("notice.team_title", title=report.title, team=team.name, until=f"{report.until:%Y-%m-%d}"),
+        lines=(
+            total,
+            *(
+                words.say(
+                    "notice.team_row",
+                    workload=row.workload,
+                    cards=words.cards(row.cards),
+                    money=money_words(row.unused_per_week, report.currency),
+                    reason=row.reason,
+                )
+                for row in mine
+            ),
         ),
         link=_link(base_url, "/workloads", report.cluster),
-        link_text="Open the workloads",
+        link_text=words.say("notice.open_workloads"),
         cluster=report.cluster,
         namespaces=tuple(dict.fromkeys(row.owner for row in mine)),
         workloads=tuple(row.workload for row in mine),
         at=report.created_at,
+        language=report.language,
     )
 
 
-def _waiting(entries: Sequence[PlanEntry], now: datetime, base_url: str | None) -> Iterator[Message]:
+def _waiting(entries: Sequence[PlanEntry], now: datetime, telling: Telling) -> Iterator[Message]:
     """The newest plan alone: an older one is overtaken."""
+    words = telling.words
     for entry in entries[:1]:
         plan = entry.plan
         is_open = not entry.approved_stages and not entry.applied_stages and entry.undone_at is None
         if not is_open or now >= plan.expires_at or not plan.recommendations:
             continue
+        title = "notice.waits" if telling.team is None else "notice.waits_team"
         yield Message(
             key=f"plan-waits:{plan.plan_id}",
             topic=NoticeTopic.PLAN,
-            title=f"{plan.cluster}: a plan that frees {_cards(plan.totals.cards_freed)} waits for approval",
+            title=words.say(title, cluster=plan.cluster, cards=words.cards(plan.totals.cards_freed)),
             lines=(
-                (
-                    f"saves {saving_words(plan.totals.saving_per_week, plan.currency)} a week, "
-                    f"foretold harm {percent_words(plan.totals.predicted_violation_ratio)}, "
-                    f"{format_count(plan.totals.moves)} moves; expires {moment_words(plan.expires_at)}"
+                words.say(
+                    "notice.waits_line",
+                    saving=words.saving(plan.totals.saving_per_week, plan.currency),
+                    harm=words.percent(plan.totals.predicted_violation_ratio),
+                    moves=format_count(plan.totals.moves),
+                    moment=words.moment(plan.expires_at),
                 ),
-                *(f"stage {stage.stage}: {stage.title}" for stage in plan.stages),
+                *(
+                    words.say("notice.stage", stage=stage.stage, title=words.stage(stage.title))
+                    for stage in plan.stages
+                ),
                 f"gputide plan approve --plan {plan.plan_id}",
             ),
-            link=_link(base_url, "/plan", plan.cluster, plan.plan_id),
-            link_text="Review the plan",
+            link=_link(telling.base_url, "/plan", plan.cluster, plan.plan_id),
+            link_text=words.say("notice.review"),
             cluster=plan.cluster,
             namespaces=_namespaces(plan.recommendations),
             workloads=_workloads(plan.recommendations),
             at=plan.created_at,
+            language=telling.language,
         )
 
 
 def _harms(
-    entries: Sequence[PlanEntry], outcomes: Sequence[Outcome], base_url: str | None, since: datetime
+    entries: Sequence[PlanEntry], outcomes: Sequence[Outcome], telling: Telling, since: datetime
 ) -> Iterator[Message]:
+    words = telling.words
     plans = {entry.plan.plan_id: entry for entry in entries}
     for outcome in outcomes:
         entry = plans.get(outcome.plan_id)
         if entry is None or entry.undone_at is not None or outcome.measured_at < since:
             continue
-        plan, harm = entry.plan, outcome.realised_violation_ratio
-        limit = violation_ratio_max(plan.risk)
+        plan, limit = entry.plan, violation_ratio_max(entry.plan.risk)
+        own = [one for one in outcome.workloads if telling.is_told(one.workload)]
+        worst = [one for one in own if one.violation_ratio is not None and one.violation_ratio > limit]
+        harm = outcome.realised_violation_ratio
+        foretold = plan.totals.predicted_violation_ratio
+        if telling.team is not None:
+            harm = max((one.violation_ratio for one in own if one.violation_ratio is not None), default=None)
+            foretold = max((one.predicted_violation_ratio for one in own), default=0.0)
         if harm is not None and harm > limit:
-            worst = [
-                one for one in outcome.workloads if one.violation_ratio is not None and one.violation_ratio > limit
-            ]
+            key = "notice.harm_line" if telling.team is None else "notice.harm_line_team"
             yield _of_plan(
                 plan,
                 f"plan-harms:{plan.plan_id}",
-                f"{plan.cluster}: plan {plan.plan_id} harms more than its risk allows",
+                words.say("notice.harms", cluster=plan.cluster, plan=plan.plan_id),
                 (
-                    (
-                        f"{percent_words(harm)} of the active time of changed services, "
-                        f"{percent_words(plan.totals.predicted_violation_ratio)} foretold, "
-                        f"{percent_words(limit)} allowed"
+                    words.say(
+                        key, harm=words.percent(harm), foretold=words.percent(foretold), limit=words.percent(limit)
                     ),
-                    *(f"{one.workload}: {percent_words(one.violation_ratio)}" for one in worst),
-                    f"gputide undo --plan {plan.plan_id}",
+                    *(f"{one.workload}{words.say('between')}{words.percent(one.violation_ratio)}" for one in worst),
+                    *((f"gputide undo --plan {plan.plan_id}",) if telling.team is None else ()),
                 ),
                 outcome.measured_at,
-                base_url,
+                telling,
             )
+        # How many cards came free is counted of the cluster alone: nobody measured which part is whose.
+        if telling.team is not None:
+            continue
         if outcome.is_final and outcome.realised_cards_freed < SHORTFALL_RATIO * outcome.promised_cards_freed:
+            title = words.say(
+                "notice.shortfall",
+                cluster=plan.cluster,
+                promised=format_count(outcome.promised_cards_freed),
+                came=format_count(outcome.realised_cards_freed),
+            )
             yield _of_plan(
                 plan,
                 f"plan-saves-less:{plan.plan_id}",
-                f"{plan.cluster}: of {format_count(outcome.promised_cards_freed)} promised cards "
-                f"{format_count(outcome.realised_cards_freed)} stayed free",
-                (outcome.verdict,),
+                title,
+                (verdict_words(outcome, telling.language),),
                 outcome.measured_at,
-                base_url,
+                telling,
             )
 
 
 def _taken_back(
-    entries: Sequence[PlanEntry], ledger: Sequence[LedgerEntry], base_url: str | None, since: datetime
+    entries: Sequence[PlanEntry], ledger: Sequence[LedgerEntry], telling: Telling, since: datetime
 ) -> Iterator[Message]:
-    plans = {entry.plan.plan_id: entry.plan for entry in entries}
+    words = telling.words
+    plans = {entry.plan.plan_id: entry.plan for entry in entries if entry.plan.recommendations}
     for line in ledger:
         if line.action not in _TAKEN_BACK or line.at < since or line.plan_id not in plans:
             continue
-        detail = f": {line.detail}" if line.detail else ""
+        plan = plans[line.plan_id]
+        kept = line.detail if telling.team is None else without_workloads(line.detail, telling.is_told)
+        detail = f"{words.say('between')}{kept}" if kept else ""
         yield _of_plan(
-            plans[line.plan_id],
+            plan,
             f"taken-back:{line.plan_id}:{line.subject}:{line.action}:{line.at.isoformat()}",
-            f"{plans[line.plan_id].cluster}: {line.subject} of plan {line.plan_id}: {line.action}",
-            (f"by {line.actor} on {moment_words(line.at)}{detail}",),
+            words.say(
+                "notice.taken_back",
+                cluster=plan.cluster,
+                subject=words.subject(line.subject),
+                plan=line.plan_id,
+                action=words.code("action", line.action),
+            ),
+            (words.say("notice.by", who=line.actor, moment=words.moment(line.at)) + detail,),
             line.at,
-            base_url,
+            telling,
         )
 
 
-def _of_plan(plan: Plan, key: str, title: str, lines: tuple[str, ...], at: datetime, base_url: str | None) -> Message:
+def _budget_notice(
+    status: BudgetStatus, cluster: str, currency: str, now: datetime, ratio: float, telling: Telling
+) -> Message | None:
+    if telling.team is not None and not telling.team.owns_budget(status.kind, status.name):
+        return None
+    words = telling.words
+    is_near = status.spent is not None and status.spent >= Decimal(str(ratio)) * status.per_month
+    state = status.state.value if status.state in (BudgetState.OVER, BudgetState.FORECAST_OVER) else "near"
+    if state == "near" and not is_near:
+        return None
+    spent = None if status.spent is None else float(status.spent / status.per_month)
+    lines = [
+        words.say(
+            "notice.budget_line",
+            spent=money_words(status.spent, currency),
+            budget=money_words(status.per_month, currency),
+            ratio=words.percent(spent, 0),
+            forecast=money_words(status.forecast, currency),
+        )
+    ]
+    if status.unpriced_card_hours:
+        lines.append(words.say("notice.budget_unpriced", hours=format_count(round(status.unpriced_card_hours))))
+    owner = words.say("of_team" if status.kind == "team" else "of_namespace", team=status.name)
+    return Message(
+        key=f"budget:{cluster}:{status.kind}:{status.name}:{now:%Y-%m}:{state}",
+        topic=NoticeTopic.BUDGET,
+        title=words.say(f"notice.budget_{state}", cluster=cluster, owner=owner),
+        lines=(*lines, "gputide cost budgets"),
+        link=_link(telling.base_url, "/tenants", cluster),
+        link_text=words.say("notice.open_tenants"),
+        cluster=cluster,
+        namespaces=(status.name,),
+        workloads=(),
+        teams=(status.name,) if status.kind == "team" else (),
+        at=now,
+        language=telling.language,
+    )
+
+
+def _of_plan(plan: Plan, key: str, title: str, lines: tuple[str, ...], at: datetime, telling: Telling) -> Message:
     return Message(
         key=key,
         topic=NoticeTopic.HARM,
         title=title,
         lines=lines,
-        link=_link(base_url, "/plan", plan.cluster, plan.plan_id),
-        link_text="Open the plan",
+        link=_link(telling.base_url, "/plan", plan.cluster, plan.plan_id),
+        link_text=telling.words.say("notice.open_plan"),
         cluster=plan.cluster,
         namespaces=_namespaces(plan.recommendations),
         workloads=_workloads(plan.recommendations),
         at=at,
+        language=telling.language,
     )
 
 
@@ -208,10 +350,6 @@ def _namespaces(items: Sequence[Recommendation]) -> tuple[str, ...]:
 
 def _workloads(items: Sequence[Recommendation]) -> tuple[WorkloadId, ...]:
     return tuple(sorted({workload for item in items for workload in item.workloads}))
-
-
-def _cards(count: int) -> str:
-    return f"{format_count(count)} card{'' if count == 1 else 's'}"
 
 
 def _link(base_url: str | None, page: str, cluster: str, plan_id: str | None = None) -> str | None:

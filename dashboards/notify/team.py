@@ -26,6 +26,18 @@ class Team:
     workloads: frozenset[WorkloadId]
     channels: tuple[str, ...]
 
+    def owns(self, workload: WorkloadId | str) -> bool:
+        """Whether a workload, written `namespace/Kind/name`, is the team's."""
+        return self.is_concerned((workload.split("/", 1)[0],), (WorkloadId(workload),))
+
+    def owns_budget(self, kind: str, name: str) -> bool:
+        """Whether a budget of a `team` or a `namespace` is this team's: by its own name, or as one of its namespaces.
+
+        Without a label on its pods a namespace is a team of money, so a team's budget may bear a namespace's name.
+        """
+        is_named = kind == "team" and name == self.name
+        return is_named or any(fnmatchcase(name, pattern) for pattern in self.namespaces)
+
     def is_concerned(self, namespaces: Sequence[str], workloads: Sequence[WorkloadId]) -> bool:
         """Whether any of these is the team's."""
         if any(fnmatchcase(namespace, pattern) for namespace in namespaces for pattern in self.namespaces):

@@ -114,3 +114,24 @@ def test_links_lead_to_the_web_app_only_where_its_address_is_set() -> None:
     assert found.next_plan is not None
     assert f"/plan?cluster={CLUSTER}&amp;plan={found.next_plan.plan_id}" in page
     assert "<a " not in report_html(_report())
+
+
+def test_quota_of_each_team_stands_beside_what_it_holds_and_unit_costs_are_never_invented() -> None:
+    whole = _report()
+    assert {line.quota for line in whole.teams} == {None}
+    assert "Unit cost" not in report_html(whole) + report_markdown(whole)
+    units = VIEWS.money.unit_costs(CLUSTER)
+    found = _report(Edition(quotas=VIEWS.money.quotas(CLUSTER), units=units))
+    quota = {line.tenant.name: line.quota for line in found.teams}["team-3"]
+    assert quota is not None
+    assert (quota.quota, quota.granted) == (400.0, 60.0)
+    # A quota of framebuffer counts no cards.
+    assert {line.tenant.name: line.quota for line in found.teams}["team-5"] is None
+    for text in (report_html(found), report_markdown(found)):
+        assert "340" in text
+        # 300 for two thousand million tokens; of the requests nobody knows how many there were.
+        assert "0.1500" in text
+        assert "unknown" in text
+    other = _report(Edition(team="team-5", quotas=VIEWS.money.quotas(CLUSTER), units=units))
+    own = units[0].workload.startswith("team-5/")
+    assert bool(other.units) is own

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -11,6 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dashboards.money.focus_columns import focus_faults
+from fleet.settings import Settings
+from gputide.session import Session
+from gputide.wiring_cost import cost_period
 from tests.gputide.conftest import Program
 
 DAY = ("--since", "2026-01-12", "--until", "2026-01-13")
@@ -75,6 +78,7 @@ def test_the_report_writes_the_same_export(replayed: Path, program: Program) -> 
 
 def test_budgets_say_what_was_spent_and_end_with_status_1_when_asked(replayed: Path, program: Program) -> None:
     book = '[[budget]]\nnamespace = "ads"\nper_month = 10\n[[budget]]\nteam = "vision"\nper_month = 100000\n'
+    book += '[[budget]]\nnamespace = "ads"\ncluster = "another"\nper_month = 5\n'
     (replayed / "prices.toml").write_text(book)
     said = program(replayed, "cost", "budgets", "--fail-over", "--format", "json")
     assert said.status == 1
@@ -83,6 +87,17 @@ def test_budgets_say_what_was_spent_and_end_with_status_1_when_asked(replayed: P
     assert [(row["name"], row["state"]) for row in said.document] == [("ads", "over"), ("vision", "ok")]
     assert said.document[0]["spent"] == pytest.approx(of_ads["cost_allocation"], abs=0.011)
     assert said.document[1]["forecast"] > said.document[1]["spent"]
+
+
+def test_forecast_is_of_the_time_in_which_cards_were_seen(replayed: Path, program: Program) -> None:
+    (replayed / "prices.toml").write_text('[[budget]]\nnamespace = "ads"\nper_month = 10000000\n')
+    (row,) = program(replayed, "--now", "2026-01-06T12:00", "cost", "budgets", "--format", "json").document
+    # The first card was seen when the fifth began: a day and a half of the month is known.
+    assert row["forecast"] == pytest.approx(row["spent"] * (1 + (25.5 * 24) / 36), rel=1e-3)
+    now = datetime(2026, 1, 6, 12, 30, tzinfo=UTC)
+    session = Session(data_path=replayed, settings=Settings(), now_override=now, is_quiet=True)
+    week = cost_period(session, now - timedelta(days=7), None)
+    assert (week.until - week.known_since, week.until - week.since) == (timedelta(hours=36), timedelta(days=7))
 
 
 def test_budgets_of_a_month_that_has_just_begun_say_so(replayed: Path, program: Program) -> None:

@@ -98,3 +98,22 @@ def test_dashboards_and_rules_are_written_with_the_settings(program: Program, tm
     in_the_way = tmp_path / "file"
     in_the_way.touch()
     assert program(tmp_path / "no-data", "grafana", "export", str(in_the_way)).status == 2
+
+
+def test_an_exceeded_budget_is_told_in_the_language_that_is_set(
+    program: Program, planned: Path, tmp_path: Path
+) -> None:
+    (planned / "prices.toml").write_text('[[budget]]\nnamespace = "search"\nper_month = 1\n')
+    try:
+        config = settings_file(tmp_path, "https://hooks.example/x")
+        out = tmp_path / "out"
+        said = program(
+            planned, "--config", config, "--set", "notify.language=zh", "notify", "send", "--to-file", str(out)
+        )
+        assert said.status == 0, said.err
+        sent = {path.name: json.loads(path.read_text()) for path in out.iterdir()}
+    finally:
+        (planned / "prices.toml").unlink()
+    told = [body for body in sent.values() if any("预算" in line for line in (body["title"], *body["lines"]))]
+    assert told, sent
+    assert all("$" in " ".join(body["lines"]) for body in told)

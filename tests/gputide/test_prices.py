@@ -105,7 +105,7 @@ def test_a_bad_book_stops_those_who_need_prices_and_nobody_else(replayed: Path, 
     assert program(replayed, "cost", "show").status == 2
     assert program(replayed, "analyze", "--format", "csv").status == 0
     doctor = program(replayed, "doctor", "--format", "json")
-    assert any("not valid TOML" in item["found"] for item in doctor.document)
+    assert any("not valid TOML" in item["found"] for item in doctor.document["diagnoses"])
 
 
 def test_names_cannot_break_out_of_the_book() -> None:

@@ -133,6 +133,15 @@ def test_requests_of_a_pod_on_two_cards_are_counted_once() -> None:
     assert row.per_million_requests == Decimal("43.2") * 1_000_000 / 172_800
 
 
+def test_hours_without_reported_requests_do_not_make_the_reported_ones_dearer() -> None:
+    who = settled([a_card(0)], [a_grant(0, "a")])
+    usage = measured(who, request_rate=2.0)
+    usage.request_rate[:, 6:] = float("nan")
+    row = charged(who, a_day(who, usage)).rows[0]
+    assert (row.requests, row.cost.allocation, row.answered) == (2 * 6 * 3600, Decimal("21.6"), Decimal("5.4"))
+    assert row.per_million_requests == Decimal("5.4") * 1_000_000 / 43_200
+
+
 def test_electricity_is_measured_where_cards_report_it_and_unknown_otherwise() -> None:
     who = settled([a_card(0), a_card(1)], [a_grant(0, "a"), a_grant(1, "b")])
     usage = measured(who, watts=[100.0, float("nan")], compute=0.5, framebuffer_bytes=SIZE)

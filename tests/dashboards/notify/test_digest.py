@@ -38,7 +38,7 @@ def settings(**more: Any) -> NotifySettings:
 def ask(news: Sequence[Message], told: Sequence[Told] = (), now: datetime = NOW, **more: Any) -> tuple[Post, ...]:
     """Return what goes out."""
     mine = settings(**more)
-    return posts(news, told, mine, teams_of(mine.teams, GRANTS), now=now, time_zone="Asia/Shanghai")
+    return posts(lambda _: news, told, mine, teams_of(mine.teams, GRANTS), now=now, time_zone="Asia/Shanghai")
 
 
 def grant(workload: str, *labels: tuple[str, str]) -> Grant:
@@ -129,6 +129,17 @@ def test_quiet_hours_begin_and_end_by_the_clock(hours: str | None, clock: int, i
 def test_a_channel_of_fleet_and_team_hears_a_thing_once() -> None:
     teams = {"search": {"namespaces": ["*"], "channels": ["ops"]}}
     assert len(ask([message(key="a")], teams=teams)) == 1
+
+
+def test_teams_that_share_a_channel_hear_of_their_own_parts_each_and_of_one_budget_once() -> None:
+    own = {name: {"namespaces": ["search-*"], "channels": ["search"]} for name in ("one", "two")}
+    where = ("search-eu",)
+    news = [harm("p1", namespaces=where), message("spent", key="b", topic=NoticeTopic.BUDGET, namespaces=where)]
+    found = ask(news, everything=[], teams=own)
+    assert [(post.receiver, [key for key, _ in post.keys]) for post in found] == [
+        ("team one", ["p1"]), ("team one", ["b"]), ("team two", ["p1"]),
+    ]  # fmt: skip
+    assert ask(news, after(found), everything=[], teams=own) == ()
 
 
 def test_a_channel_hears_of_its_topics_only() -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import timedelta
+from decimal import Decimal
 
 import pytest
 
 from dashboards.notify.message import Message
-from dashboards.notify.notices import notices, report_notice, team_report_notice
+from dashboards.notify.notices import Telling, budget_notices, notices, report_notice, team_report_notice
 from dashboards.notify.team import Team
 from dashboards.queries import LedgerEntry, Views
 from dashboards.report import make_report
+from dashboards.report_words import Language
 from fleet.decisions import RiskLevel
 from fleet.settings_notify import NoticeTopic
 from tests.dashboards.embedded import CLUSTER, NOW, make_views
@@ -34,7 +37,8 @@ def told(views: Views, **more: object) -> tuple[Message, ...]:
         **more,
     }
     return notices(
-        given["entries"], given["outcomes"], given["ledger"], now=NOW, since=NOW - timedelta(days=60), base_url=URL  # type: ignore[arg-type]
+        given["entries"], given["outcomes"], given["ledger"], now=NOW, since=NOW - timedelta(days=60),  # type: ignore[arg-type]
+        telling=given.get("telling", Telling(base_url=URL)),  # type: ignore[arg-type]
     )  # fmt: skip
 
 
@@ -107,5 +111,57 @@ def test_the_report_goes_in_five_lines_and_to_a_team_with_its_own_workloads(view
     mine = team_report_notice(report, team(owner), base_url=URL)
     assert mine is not None
     assert mine.namespaces == (owner,)
-    assert len(mine.lines) == len([row for row in report.top if row.owner == owner])
+    rows = [row for row in report.top if row.owner == owner]
+    assert len(mine.lines) == 1 + len(rows)
+    assert f"{sum(row.cards for row in rows)} card" in mine.lines[0]
     assert team_report_notice(report, team("nobody-*"), base_url=URL) is None
+
+
+def test_a_team_is_told_its_own_totals_and_no_name_of_another(views: Views) -> None:
+    plan = views.plans.plans(CLUSTER)[0].plan
+    own = [item for item in plan.recommendations if item.workloads[0].startswith("team-3/")]
+    assert 0 < len(own) < len(plan.recommendations)
+    ledger = (
+        LedgerEntry(
+            at=NOW - timedelta(hours=1), actor="anna", action="taken back", plan_id=plan.plan_id, subject="stage 1",
+            detail=f"{own[0].workloads[0]} and team-9/Deployment/secret restarted",
+        ),
+    )  # fmt: skip
+    found = told(views, ledger=ledger, telling=Telling(base_url=URL, team=team("team-3")))
+    waiting = next(one for one in found if one.topic is NoticeTopic.PLAN)
+    cards = sum(item.cards_freed for item in own)
+    assert waiting.title == f"{CLUSTER}: a plan that frees {cards} cards of yours waits for approval"
+    assert set(waiting.namespaces) == {"team-3"}
+    text = " ".join(line for one in found for line in (one.title, *one.lines))
+    assert "team-9" not in text
+    assert f"{plan.totals.moves:,} moves" not in text
+    assert not [one for one in found if one.key.startswith("plan-saves-less")]
+    assert not told(views, telling=Telling(team=team("nobody")))
+
+
+def test_budgets_are_told_when_nearly_spent_spent_or_foretold_to_be_and_to_their_team_alone(views: Views) -> None:
+    def of(telling: Telling) -> list[Message]:
+        statuses = views.money.budgets(CLUSTER)
+        return list(budget_notices(statuses, cluster=CLUSTER, currency="CNY", now=NOW, ratio=0.8, telling=telling))
+
+    states = {one.key.rsplit(":", 1)[1]: one for one in of(Telling(base_url=URL))}
+    assert set(states) == {"over", "forecast_over"}
+    assert states["over"].lines[0].startswith("¥ 1.2k of ¥ 1.0k spent (120 %)")
+    assert states["over"].topic is NoticeTopic.BUDGET
+    assert [one.namespaces for one in of(Telling(team=team("team-5")))] == [("team-5",)]
+    assert of(Telling(language=Language.ZH))[0].title == f"{CLUSTER}：命名空间 team-3 已超出预算"
+    near = replace(views.money.budgets(CLUSTER)[2], spent=Decimal(800))
+    (message,) = budget_notices(
+        [near], cluster=CLUSTER, currency="CNY", now=NOW, ratio=0.8, telling=Telling()
+    )  # fmt: skip
+    assert "nearly spent" in message.title
+    assert not budget_notices([near], cluster=CLUSTER, currency="CNY", now=NOW, ratio=0.81, telling=Telling())
+
+
+def test_messages_speak_chinese_where_it_is_set(views: Views) -> None:
+    found = told(views, telling=Telling(base_url=URL, language=Language.ZH))
+    assert found
+    for message in found:
+        assert all(re.search("[\u4e00-\u9fff]", text) for text in (message.title, message.link_text))
+        # What is left of Latin letters are names, codes and commands.
+        assert not re.search(r"\b(the|of|and|waits|harms|stayed|foretold)\b", message.title)

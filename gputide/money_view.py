@@ -1,0 +1,201 @@
+"""Fulfils the pages' `Money`: prices as the book says now, budgets, quotas and unit costs.
+
+Prices are read anew when the book's file changes. Budgets and unit costs are made from charged days, which takes
+seconds on a large fleet: the web app gets the last answer while a thread makes the next, at most one an hour, for what
+is charged changes by whole hours; where there is no last one it is told so, for none is no answer. Verbs wait.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+from typing import Generic, TypeVar
+
+import structlog
+
+from dashboards.money.budgets import BudgetStatus
+from dashboards.money.charges import Owner
+from dashboards.money.unit_costs import UnitCost, unit_costs
+from dashboards.queries import Prices
+from fleet.catalogue import catalogue
+from fleet.errors import GputideError, Misconfigured, NotEnoughData, Unavailable
+from fleet.inventory import Quota
+from gputide.budget_states import budgets_now
+from gputide.price_shelf import book_path, with_price_book
+from gputide.session import Session
+from gputide.unit_counts import unit_counts
+from gputide.wiring_cost import CostPeriod, cost_period
+from recommender.prices import price_book
+
+_log = structlog.get_logger()
+_WEEK = timedelta(days=7)
+WAIT_SECONDS_MAX = 0.2
+"""How long a page waits for the first sums of a cluster."""
+
+T = TypeVar("T")
+
+
+class StoredMoney:
+    """`Money` over a session.
+
+    Args:
+        session: the session.
+        quotas: quotas of a cluster, as the inventory has them.
+        is_patient: True to wait for what takes long.
+    """
+
+    def __init__(
+        self, session: Session, *, quotas: Callable[[str], tuple[Quota, ...]], is_patient: bool = False
+    ) -> None:
+        self._session = session
+        self._quotas = quotas
+        self._lock = threading.Lock()
+        self._prices: tuple[object, Prices] | None = None
+        self._budgets = _Hourly(self._made_budgets, is_patient=is_patient)
+        self._unit_costs = _Hourly(self._made_unit_costs, is_patient=is_patient)
+
+    def prices(self) -> Prices:
+        """Prices as the price book says now."""
+        version = self._version()
+        with self._lock:
+            if self._prices is None or self._prices[0] != version:
+                self._prices = (version, prices_of(self._priced()))
+            return self._prices[1]
+
+    def budgets(self, cluster: str) -> tuple[BudgetStatus, ...]:
+        """How this month's budgets stand."""
+        if not self._priced().settings.prices.budgets:
+            return ()
+        return self._budgets.of(cluster, self._version())
+
+    def quotas(self, cluster: str) -> tuple[Quota, ...]:
+        """Quotas and queues that stand."""
+        return self._quotas(cluster)
+
+    def unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:
+        """Cost of a request or token over the last week."""
+        return self._unit_costs.of(cluster, self._version())
+
+    def _made_budgets(self, cluster: str) -> tuple[BudgetStatus, ...]:
+        try:
+            return budgets_now(self._priced(), cluster)
+        except NotEnoughData:
+            return ()
+
+    def _made_unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:
+        session = self._priced()
+        try:
+            return period_unit_costs(cost_period(session, session.now() - _WEEK, None, cluster=cluster))
+        except NotEnoughData:
+            return ()
+
+    def _priced(self) -> Session:
+        """The session with the price book as it is now."""
+        bare = self._session.bare_settings
+        if bare is None:
+            return self._session
+        return replace(self._session, settings=with_price_book(bare, self._session.data_path))
+
+    def _version(self) -> object:
+        """Changes with the price book, and every hour: prices may hold for a time, and hours are charged."""
+        now = self._session.now()
+        path = book_path(self._session.settings, self._session.data_path)
+        try:
+            stat = path.stat()
+        except OSError:
+            return now.date(), now.hour, None
+        return now.date(), now.hour, (stat.st_mtime_ns, stat.st_size)
+
+
+def prices_of(session: Session) -> Prices:
+    """Amortised prices by card model, as the settings and the catalogue say now."""
+    book = price_book(session.settings, at=session.now())
+    per_hour: dict[str, Decimal] = {}
+    own_names = [*book.settings.overrides, *(rule.card_model for rule in book.settings.rules if rule.card_model)]
+    for name in (*(model.name for model in catalogue()), *own_names):
+        price = book.amortised_per_hour(name)
+        if price is not None:
+            per_hour[name] = price
+    has_own = session.settings.prices.overrides or session.settings.prices.rules
+    own = "your prices first, then " if has_own else ""
+    return Prices(
+        currency=book.currency, per_card_hour=per_hour, source=f"{own}public list prices (gputide prices list)"
+    )
+
+
+def period_unit_costs(period: CostPeriod) -> tuple[UnitCost, ...]:
+    """What requests and tokens cost over a period, by workload."""
+    counts = unit_counts(
+        period.settings.prices,
+        cluster=period.cluster,
+        since=period.known_since,
+        until=period.until,
+        way=period.settings.prometheus,
+    )
+    return unit_costs(period.chargeback(Owner.WORKLOAD).rows, counts)
+
+
+class _Hourly(Generic[T]):
+    """Answers per cluster that are made anew when their version changes."""
+
+    def __init__(self, make: Callable[[str], tuple[T, ...]], *, is_patient: bool) -> None:
+        self._make = make
+        self._is_patient = is_patient
+        self._turn = threading.Condition()
+        self._known: dict[str, tuple[object, tuple[T, ...] | GputideError]] = {}
+        self._making: set[str] = set()
+
+    def of(self, cluster: str, version: object) -> tuple[T, ...]:
+        """The answer.
+
+        Raises:
+            Unavailable: the first one is still being made.
+            GputideError: it could not be made.
+        """
+        with self._turn:
+            kept = self._known.get(cluster)
+        if kept is None or kept[0] != version:
+            if self._is_patient:
+                kept = version, self._make(cluster)
+                with self._turn:
+                    self._known[cluster] = kept
+            else:
+                kept = self._last(cluster, version)
+        if isinstance(kept[1], GputideError):
+            raise kept[1]
+        return kept[1]
+
+    def _last(self, cluster: str, version: object) -> tuple[object, tuple[T, ...] | GputideError]:
+        with self._turn:
+            if cluster not in self._making:
+                self._making.add(cluster)
+                threading.Thread(target=self._made, args=(cluster, version), daemon=True).start()
+            kept = self._known.get(cluster)
+            if kept is None or isinstance(kept[1], GputideError):
+                # What went wrong may be mended since: the book was.
+                self._turn.wait_for(lambda: cluster not in self._making, WAIT_SECONDS_MAX)
+                kept = self._known.get(cluster)
+        if kept is not None:
+            return kept
+        raise Unavailable(
+            f"cannot tell what cluster {cluster!r} costs yet: its hours are being charged; ask again in a moment"
+        )
+
+    def _made(self, cluster: str, version: object) -> None:
+        kept: tuple[object, tuple[T, ...] | GputideError] | None = None
+        try:
+            kept = version, self._make(cluster)
+        except Misconfigured as exc:
+            kept = version, exc
+        except GputideError as exc:
+            _log.warning("cost of a cluster not told", cluster=cluster, reason=str(exc))
+            kept = None, exc  # whoever asks next has it tried again
+        finally:
+            with self._turn:
+                self._making.discard(cluster)
+                if kept is not None:
+                    self._known[cluster] = kept
+                self._turn.notify_all()

@@ -1,0 +1,70 @@
+"""Asks how many requests or tokens workloads made, by the PromQL of `prices.units`."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+
+from dashboards.money.unit_costs import UnitCount
+from enforcer.instant_query import InstantQuery
+from fleet.errors import Misconfigured, Unavailable
+from fleet.inventory import WorkloadId
+from fleet.settings_money import PricesSettings, UnitRate
+from fleet.settings_prometheus import PrometheusSettings
+from gputide.wiring_prometheus import instant_query
+
+_USUAL_WAY = PrometheusSettings()
+RANGE = "$range"
+"""What in a query stands for the length of the period."""
+CLUSTER = "$cluster"
+"""What in a query stands for the cluster's name, within quotes."""
+
+
+def unit_counts(
+    prices: PricesSettings, *, cluster: str, since: datetime, until: datetime, way: PrometheusSettings = _USUAL_WAY
+) -> tuple[UnitCount, ...]:
+    """How many units were made in a period; where that can't be told, why.
+
+    Args:
+        prices: what to ask whom.
+        cluster: whose workloads.
+        since: start, UTC.
+        until: end, UTC.
+        way: how the server is checked and signed on to.
+
+    Raises:
+        Misconfigured: there are units, and nobody to ask.
+    """
+    rates = [rate for rate in prices.units if rate.cluster in (None, cluster)]
+    if not rates:
+        return ()
+    if prices.units_prometheus_url is None:
+        raise Misconfigured(
+            f"cannot count {rates[0].unit} of {rates[0].workload}: prices.units_prometheus_url=none; "
+            "name your Prometheus"
+        )
+    asked = instant_query(prices.units_prometheus_url, "prices.units_prometheus_url", way, at=until)
+    seconds = round((until - since).total_seconds())
+    return tuple(_counted(rate, asked, seconds, cluster) for rate in rates)
+
+
+def _counted(rate: UnitRate, asked: InstantQuery, seconds: int, cluster: str) -> UnitCount:
+    count, fault = None, None
+    try:
+        samples = asked.vector(rate.query.replace(RANGE, f"{seconds}s").replace(CLUSTER, _quotable(cluster)))
+    except Unavailable as exc:
+        fault = str(exc)
+    else:
+        if len(samples) == 1 and math.isfinite(samples[0].value) and samples[0].value >= 0:
+            count = samples[0].value
+        elif not samples:
+            fault = f"no series answers {rate.query!r}"
+        else:
+            told = f"{len(samples)} series" if len(samples) > 1 else f"{samples[0].value}"
+            fault = f"{told} instead of one number of 0 or more answers {rate.query!r}; sum() makes one of several"
+    return UnitCount(workload=WorkloadId(rate.workload), unit=rate.unit, count=count, fault=fault)
+
+
+def _quotable(name: str) -> str:
+    """A name as it stands between double quotes in PromQL."""
+    return name.replace("\\", "\\\\").replace('"', '\\"')
