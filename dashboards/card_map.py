@@ -6,17 +6,25 @@ the framebuffer was filled to, a free card is an empty frame, an untrusted one i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import groupby
 from types import MappingProxyType
+from typing import NamedTuple
 
-from dashboards.tokens import MID_GREY, STATE_COLOURS
-from fleet.decisions import Plan
+from dashboards.made_once import MADE
+from dashboards.node_groups import NodeGroup, node_groups
+from dashboards.page_words import READING, counted, say
+from dashboards.tokens import MID_GREY, STATE_COLOURS, STATE_WORDS
+from fleet.decisions import CardPlacement, Plan
 from fleet.profiles import CardProfile, CardState, Profiles
 
 CARDS_MAX = 4000
 """Cards beyond which a square is a whole node."""
+NODES_MAX = 2500
+"""Nodes beyond which a square is a group of nodes, whose cards are a map of their own."""
 SMALL_FLEET_CARDS = 400
 """Cards up to which squares are drawn large."""
 NODE_GAP = 0.5
@@ -27,12 +35,20 @@ _TINTS: Mapping[CardState, float] = MappingProxyType({CardState.IDLE_HELD: 0.5})
 """How strongly the ground of a square is tinted; a square without a bar needs more."""
 
 
+class SquareKind(StrEnum):
+    """What a square of the map is."""
+
+    CARD = "card"
+    NODE = "node"
+    GROUP = "group"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Square:
     """One square of the map.
 
     Attributes:
-        key: card, or node where a square is a node.
+        key: card; node where a square is a node; first node where it is a group of them.
         group: card model.
         node: node.
         state: its colour.
@@ -40,6 +56,8 @@ class Square:
         notch_ratio: height of the notch, 0-1; None where nothing was collected.
         text: what it says when pointed at.
         is_outlined: True where a plan moves something onto it.
+        cards: cards that it stands for.
+        nodes: nodes that it stands for.
     """
 
     key: str
@@ -50,6 +68,8 @@ class Square:
     notch_ratio: float | None
     text: str
     is_outlined: bool = False
+    cards: int = 1
+    nodes: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,52 +91,89 @@ class CardMap:
     height: float
 
 
-def fleet_squares(profiles: Profiles) -> tuple[Square, ...]:
-    """Every card as it is now."""
-    cards = sorted(profiles.cards, key=lambda card: (card.card_model, card.node, card.card))
-    squares = [_square(card) for card in cards]
-    return tuple(squares) if len(squares) <= CARDS_MAX else tuple(_node_squares(squares))
+def square_kind(profiles: Profiles, group: NodeGroup | None) -> SquareKind:
+    """What a square is: a card, of a large fleet a node, of a very large one a group of nodes.
+
+    Args:
+        profiles: the fleet.
+        group: the group that is looked into, whose squares are its cards; None for the whole fleet.
+    """
+    if len(profiles.cards) <= CARDS_MAX or group is not None:
+        return SquareKind.CARD
+    return SquareKind.NODE if len({card.node for card in profiles.cards}) <= NODES_MAX else SquareKind.GROUP
+
+
+def fleet_squares(profiles: Profiles, group: NodeGroup | None = None) -> tuple[Square, ...]:
+    """Every card as it is now, in squares of the kind that its number asks for.
+
+    Args:
+        profiles: the fleet.
+        group: shows the cards of this group alone; None for all.
+    """
+    kind = square_kind(profiles, group)
+    if kind is not SquareKind.CARD:
+        return _joined((_cell(card) for card in profiles.cards), kind, profiles)
+    shown = (
+        profiles.cards
+        if group is None
+        else [card for card in profiles.cards if card.card_model == group.card_model and card.node in group.nodes]
+    )
+    return tuple(_square(card) for card in sorted(shown, key=_place_of))
 
 
 def plan_squares(profiles: Profiles, plan: Plan) -> tuple[tuple[Square, ...], tuple[Square, ...]]:
     """Every card before and after a plan; cards that the plan gives a pod from elsewhere are outlined afterwards."""
-    holders = {card.card: set(card.workloads) for card in profiles.cards}
-    after: dict[str, Square] = {}
-    for place in plan.placement:
-        workloads = {piece.workload for piece in place.slices}
-        share = sum(piece.compute_ratio for piece in place.slices)
-        granted = sum(piece.framebuffer_bytes for piece in place.slices)
-        after[place.card] = Square(
-            key=place.card,
-            group=place.card_model,
-            node=place.node or "",
-            state=CardState.BUSY,
-            fill_ratio=min(1.0, share),
-            notch_ratio=min(1.0, granted / place.framebuffer_bytes) if place.framebuffer_bytes else None,
-            text=f"{len(place.slices)} slices, {share:.0%} of compute granted",
-            is_outlined=bool(workloads - holders.get(place.card, set())),
+    return MADE.of((profiles, plan), ("plan squares", READING.get()), lambda: _plan_squares(profiles, plan))
+
+
+def _plan_squares(profiles: Profiles, plan: Plan) -> tuple[tuple[Square, ...], tuple[Square, ...]]:
+    placed = {place.card: place for place in plan.placement}
+    kind = square_kind(profiles, None)
+    if kind is not SquareKind.CARD:
+        before = _joined((_cell(card) for card in profiles.cards), kind, profiles)
+        return before, _joined((_later_cell(card, placed.get(card.card)) for card in profiles.cards), kind, profiles)
+    cards = sorted(profiles.cards, key=_place_of)
+    return tuple(map(_square, cards)), tuple(_later_square(card, placed.get(card.card)) for card in cards)
+
+
+def _later_square(card: CardProfile, place: CardPlacement | None) -> Square:
+    """A card after a plan. It keeps its place: the plan's own words for node and model never reorder the map."""
+    cell = _later_cell(card, place)
+    granted = (
+        say("granted to nobody")
+        if place is None
+        else say(
+            "{count} slices, {ratio} of compute granted",
+            count=len(place.slices),
+            ratio=f"{sum(piece.compute_ratio for piece in place.slices):.0%}",
         )
-    before = tuple(
-        _square(card) for card in sorted(profiles.cards, key=lambda card: (card.card_model, card.node, card.card))
     )
-    late = tuple(
-        after.get(square.key)
-        or Square(
-            key=square.key,
-            group=square.group,
-            node=square.node,
-            state=CardState.FREE,
-            fill_ratio=None,
-            notch_ratio=None,
-            text="granted to nobody",
-        )
-        for square in before
+    return Square(
+        key=card.card,
+        group=cell.group,
+        node=cell.node,
+        state=cell.state,
+        fill_ratio=cell.fill_ratio,
+        notch_ratio=cell.notch_ratio,
+        text=granted,
+        is_outlined=cell.is_outlined,
     )
-    # A square keeps its place: the plan's own words for node and model never reorder the map.
-    late = tuple(_at(square, origin) for square, origin in zip(late, before, strict=True))
-    if len(before) > CARDS_MAX:
-        return tuple(_node_squares(before)), tuple(_node_squares(late))
-    return before, late
+
+
+def _cell(card: CardProfile) -> _Cell:
+    used = card.framebuffer_used_max
+    notch = None if used is None else min(1.0, used / card.framebuffer_bytes)
+    return _Cell(card.card_model, card.node, card.state, card.compute_p95, notch, False)
+
+
+def _later_cell(card: CardProfile, place: CardPlacement | None) -> _Cell:
+    if place is None:
+        return _Cell(card.card_model, card.node, CardState.FREE, None, None, False)
+    share = sum(piece.compute_ratio for piece in place.slices)
+    granted = sum(piece.framebuffer_bytes for piece in place.slices)
+    notch = min(1.0, granted / place.framebuffer_bytes) if place.framebuffer_bytes else None
+    receives = any(piece.workload not in card.workloads for piece in place.slices)
+    return _Cell(card.card_model, card.node, CardState.BUSY, min(1.0, share), notch, receives)
 
 
 def lay_out(squares: Sequence[Square], columns: int, *, label_height: float = LABEL_ROW) -> CardMap:
@@ -133,7 +190,12 @@ def lay_out(squares: Sequence[Square], columns: int, *, label_height: float = LA
     for group, members in groupby(squares, key=lambda square: square.group):
         listed = list(members)
         nodes = [list(cards) for _, cards in groupby(listed, key=lambda square: square.node)]
-        labels.append((0.0, y + label_height * 0.6, f"{group}  ·  {len(listed):,} cards  ·  {len(nodes):,} nodes"))
+        hosts = sum(members[0].nodes for members in nodes)
+        sizes = (
+            counted(sum(square.cards for square in listed), "{count} card", "{count} cards"),
+            counted(hosts, "{count} node", "{count} nodes"),
+        )
+        labels.append((0.0, y + label_height * 0.6, "  ·  ".join((group, *sizes))))
         y += label_height
         x = 0.0
         gap = NODE_GAP if any(len(cards) > 1 for cards in nodes) else 0.0
@@ -204,8 +266,12 @@ def _box(x: float, y: float, share: float | None) -> str:
 
 def _square(card: CardProfile) -> Square:
     used = card.framebuffer_used_max
-    held = "not collected" if used is None else f"{used / card.framebuffer_bytes:.0%} of framebuffer"
-    busy = "not collected" if card.compute_p95 is None else f"{card.compute_p95:.0%}"
+    held = (
+        say("not collected")
+        if used is None
+        else say("{ratio} of framebuffer", ratio=f"{used / card.framebuffer_bytes:.0%}")
+    )
+    busy = say("not collected") if card.compute_p95 is None else f"{card.compute_p95:.0%}"
     return Square(
         key=card.card,
         group=card.card_model,
@@ -213,40 +279,109 @@ def _square(card: CardProfile) -> Square:
         state=card.state,
         fill_ratio=card.compute_p95,
         notch_ratio=None if used is None else min(1.0, used / card.framebuffer_bytes),
-        text=f"{card.node}<br>{card.state.value.replace('_', ' ')} · SM active p95 {busy}<br>{held}",
+        text=f"{card.node}<br>{say(STATE_WORDS[card.state])} · {say('SM active p95')} {busy}<br>{held}",
     )
 
 
-def _at(square: Square, origin: Square) -> Square:
-    return Square(
-        key=square.key,
-        group=origin.group,
-        node=origin.node,
-        state=square.state,
-        fill_ratio=square.fill_ratio,
-        notch_ratio=square.notch_ratio,
-        text=square.text,
-        is_outlined=square.is_outlined,
-    )
+def _place_of(card: CardProfile) -> tuple[str, str, str]:
+    return card.card_model, card.node, card.card
 
 
-def _node_squares(squares: Iterable[Square]) -> Iterator[Square]:
-    for (group, node), members in groupby(squares, key=lambda square: (square.group, square.node)):
-        cards = list(members)
-        counts: Mapping[CardState, int] = {state: sum(card.state is state for card in cards) for state in CardState}
-        state = max(counts, key=lambda name: counts[name])
-        yield Square(
-            key=node,
-            group=group,
-            node=node,
-            state=state,
-            fill_ratio=_mean([card.fill_ratio for card in cards]),
-            notch_ratio=_mean([card.notch_ratio for card in cards]),
-            text=f"{len(cards)} cards, most of them {state.value.replace('_', ' ')}",
-            is_outlined=any(card.is_outlined for card in cards),
+def _joined(cells: Iterable[_Cell], kind: SquareKind, profiles: Profiles) -> tuple[Square, ...]:
+    """One square per node, or per group of nodes."""
+    if kind is SquareKind.NODE:
+        nodes = sorted({(card.card_model, card.node) for card in profiles.cards})
+        group_of: dict[tuple[str, str], str] = {pair: pair[1] for pair in nodes}
+    else:
+        groups = fleet_groups(profiles)
+        group_of = {(group.card_model, node): group.name for group in groups for node in group.nodes}
+    sums: dict[tuple[str, str], _Sum] = {}
+    for cell in cells:
+        key = (cell.group, group_of[cell.group, cell.node])
+        found = sums.get(key)
+        if found is None:
+            found = sums[key] = _Sum()
+        found.add(cell)
+    return tuple(
+        Square(
+            key=name,
+            group=model,
+            node=name,
+            state=found.state,
+            fill_ratio=found.mean_fill_ratio,
+            notch_ratio=found.mean_notch_ratio,
+            text=found.words(kind),
+            is_outlined=found.is_outlined,
+            cards=found.cards,
+            nodes=found.nodes,
         )
+        for (model, name), found in sorted(sums.items())
+    )
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+def fleet_groups(profiles: Profiles) -> tuple[NodeGroup, ...]:
+    """The groups of a fleet's nodes, found once."""
+    return MADE.of((profiles,), "node groups", lambda: node_groups(profiles.cards))
+
+
+class _Cell(NamedTuple):
+    """One card of many: what a square of several of them is made of."""
+
+    group: str
+    node: str
+    state: CardState
+    fill_ratio: float | None
+    notch_ratio: float | None
+    is_outlined: bool
+
+
+class _Sum:
+    """What several cards come to."""
+
+    __slots__ = ("_fill", "_nodes", "_notch", "_states", "is_outlined")
+
+    def __init__(self) -> None:
+        self._states: Counter[CardState] = Counter()
+        self._nodes: set[str] = set()
+        self._fill: list[float] = []
+        self._notch: list[float] = []
+        self.is_outlined = False
+
+    def add(self, cell: _Cell) -> None:
+        self._states[cell.state] += 1
+        self._nodes.add(cell.node)
+        if cell.fill_ratio is not None:
+            self._fill.append(cell.fill_ratio)
+        if cell.notch_ratio is not None:
+            self._notch.append(cell.notch_ratio)
+        self.is_outlined |= cell.is_outlined
+
+    @property
+    def cards(self) -> int:
+        return self._states.total()
+
+    @property
+    def nodes(self) -> int:
+        return len(self._nodes)
+
+    @property
+    def state(self) -> CardState:
+        """The state of most; of equals the first in the order of states."""
+        return max(CardState, key=lambda state: self._states[state])
+
+    @property
+    def mean_fill_ratio(self) -> float | None:
+        return sum(self._fill) / len(self._fill) if self._fill else None
+
+    @property
+    def mean_notch_ratio(self) -> float | None:
+        return sum(self._notch) / len(self._notch) if self._notch else None
+
+    def words(self, kind: SquareKind) -> str:
+        told = ", ".join(
+            f"{self._states[state]} {say(STATE_WORDS[state])}" for state in CardState if self._states[state]
+        )
+        cards = counted(self.cards, "{count} card", "{count} cards")
+        if kind is SquareKind.NODE:
+            return f"{cards}: {told}"
+        return f"{say('{cards} on {count} nodes', cards=cards, count=self.nodes)}<br>{told}"

@@ -6,16 +6,36 @@ time axis, its week as a heat map, what gputide proposes for it and what it refu
 
 from __future__ import annotations
 
+from collections import Counter
+from shlex import quote
 from typing import Any
 
-from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from dashboards.address import RANGES, Address, read_address
 from dashboards.figures import hour_of_week_figure, strips_figure
-from dashboards.page_frame import card, figure_number, graph, grid, missing, number_column, table
+from dashboards.grid_rows import GridRows, Places
+from dashboards.made_once import MADE
+from dashboards.page_advice import change_of_mind, detail, reason, state_reason
+from dashboards.page_frame import (
+    card,
+    english,
+    figure_number,
+    file_of,
+    graph,
+    grid,
+    heading,
+    missing,
+    number_column,
+    reader_words,
+    table,
+)
+from dashboards.page_words import READING, counted, say
+from dashboards.page_workload_cost import unit_cost
 from dashboards.queries import PlanEntry, Views
-from dashboards.rows import csv_text, percent_words, saving_words, state_sentence, workload_rows, workload_state_words
+from dashboards.rows import percent_words, saving_words, state_sentence, workload_state_words, workload_table
 from fleet.decisions import Plan
+from fleet.errors import GputideError
 from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL
 from fleet.profiles import Profile, Profiles, WorkloadState
 from fleet.units import format_bytes_short, format_count
@@ -27,6 +47,7 @@ CSV_COLUMNS = (
     "workload", "namespace", "class", "state", "cards", "pods", "compute_p95", "framebuffer_granted_gib",
     "framebuffer_need_gib", "idle_since", "off_peak_hours", "coverage_ratio", "confidence",
 )  # fmt: skip
+_NO_ROWS = {"rowData": [], "rowCount": 0}
 
 
 def layout(views: Views, address: Address, profiles: Profiles) -> Any:
@@ -36,14 +57,30 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
         return _all(address, profiles)
     profile = next((item for item in profiles.workloads if item.workload == wanted), None)
     if profile is None:
-        return missing("No such workload", f"{wanted} has no live pod in {profiles.cluster}.", "gputide analyze")
+        why = say("{workload} has no live pod in {cluster}.", workload=wanted, cluster=profiles.cluster)
+        return missing(say("No such workload"), why, "gputide analyze")
     entries = views.plans.plans(profiles.cluster)
     return _one(views, address, profiles, profile, entries[0] if entries else None)
 
 
 def register(app: Dash, views: Views) -> None:
-    """Callbacks of the page; `views` serves none of them, the rows are on the page."""
-    del views
+    """Callbacks of the page."""
+
+    @app.callback(
+        Output("workloads-grid", "getRowsResponse"),
+        Input("workloads-grid", "getRowsRequest"),
+        State("address", "pathname"),
+        State("address", "search"),
+        prevent_initial_call=True,
+    )
+    def _rows(request: dict[str, Any] | None, path: str, search: str) -> Any:
+        if request is None:
+            return no_update
+        try:
+            rows, among = _asked(views, read_address(path, search))
+            return rows.page(request, among=among)
+        except GputideError:
+            return _NO_ROWS
 
     @app.callback(
         Output("address", "href", allow_duplicate=True),
@@ -60,48 +97,69 @@ def register(app: Dash, views: Views) -> None:
     @app.callback(
         Output("workloads-download", "data"),
         Input("workloads-csv", "n_clicks"),
-        State("workloads-grid", "virtualRowData"),
+        Input("workloads-json", "n_clicks"),
+        State("workloads-grid", "getRowsRequest"),
+        State("address", "pathname"),
+        State("address", "search"),
         prevent_initial_call=True,
     )
-    def _csv(clicks: int | None, rows: list[dict[str, Any]] | None) -> Any:
-        if not clicks:
+    def _file(csv: int | None, json: int | None, request: dict[str, Any] | None, path: str, search: str) -> Any:
+        if not {"workloads-csv": csv, "workloads-json": json}.get(str(ctx.triggered_id)):
             return no_update
-        return {"content": csv_text(CSV_COLUMNS, rows or []), "filename": "workloads.csv", "type": "text/csv"}
+        rows, among = _asked(views, read_address(path, search))
+        shown = (rows.row(int(place)) for place in rows.chosen(request, among=among))
+        return file_of("workloads", CSV_COLUMNS, shown, is_json=ctx.triggered_id == "workloads-json")
+
+
+def _table(profiles: Profiles) -> GridRows[Profile]:
+    return MADE.of((profiles,), ("workload table", READING.get()), lambda: workload_table(profiles))
+
+
+def _asked(views: Views, address: Address) -> tuple[GridRows[Profile], Places | None]:
+    """The table that an address means, and the rows of its team, where it names one."""
+    rows = _table(views.fleet.profiles(address.get("cluster") or views.fleet.clusters()[0]))
+    team = address.get("team")
+    return rows, None if team is None else rows.where("namespace", (team,))
 
 
 def _all(address: Address, profiles: Profiles) -> Any:
     team = address.get("team")
-    rows = [row for row in workload_rows(profiles) if team in (None, row["namespace"])]
-    if not rows:
-        return missing("No workloads", f"Nobody holds a card in {team or profiles.cluster}.", "gputide analyze")
-    counts = {state: sum(1 for row in rows if row["state"] == workload_state_words(state)) for state in WorkloadState}
-    numbers = [figure_number(format_count(len(rows)), f"workloads of {team}" if team else "workloads")]
+    counts = Counter(profile.state for profile in profiles.workloads if team in (None, profile.namespace))
+    if not counts:
+        why = say("Nobody holds a card in {place}.", place=team or profiles.cluster)
+        return missing(say("No workloads"), why, "gputide analyze")
+    what = say("workloads of {team}", team=team) if team else say("workloads|counted")
+    numbers = [figure_number(format_count(counts.total()), what)]
     numbers += [
-        figure_number(format_count(count), workload_state_words(state)) for state, count in counts.items() if count
+        figure_number(format_count(counts[state]), workload_state_words(state))
+        for state in WorkloadState
+        if counts[state]
     ]
     columns: list[dict[str, Any]] = [
-        {"field": "workload", "headerName": "workload", "minWidth": 280},
-        {"field": "class", "headerName": "class", "minWidth": 100},
-        {"field": "state", "headerName": "state", "minWidth": 100},
-        number_column("cards", "cards", ",d", maxWidth=90),
-        number_column("pods", "pods", ",d", maxWidth=90),
-        number_column("compute_p95", "SM p95", ".0%", maxWidth=100),
-        number_column("framebuffer_granted_gib", "granted GiB", ".1f", maxWidth=120),
-        number_column("framebuffer_need_gib", "needed GiB", ".1f", maxWidth=120),
-        {"field": "idle_since", "headerName": "idle since (UTC)", "minWidth": 140},
-        number_column("off_peak_hours", "off-peak h", ",d", maxWidth=110),
-        number_column("coverage_ratio", "coverage", ".0%", maxWidth=105),
-        number_column("confidence", "confidence", ".0%", maxWidth=115),
+        {"field": "workload", "headerName": say("workload"), "minWidth": 280},
+        {"field": "class", "headerName": say("class"), "minWidth": 100},
+        {"field": "state", "headerName": say("state"), "minWidth": 100},
+        number_column("cards", say("cards"), ",d", maxWidth=90),
+        number_column("pods", say("pods"), ",d", maxWidth=90),
+        number_column("compute_p95", say("SM p95"), ".0%", maxWidth=100),
+        number_column("framebuffer_granted_gib", say("granted GiB"), ".1f", maxWidth=120),
+        number_column("framebuffer_need_gib", say("needed GiB"), ".1f", maxWidth=120),
+        {"field": "idle_since", "headerName": say("idle since (UTC)"), "minWidth": 140},
+        number_column("off_peak_hours", say("off-peak h"), ",d", maxWidth=110),
+        number_column("coverage_ratio", say("coverage"), ".0%", maxWidth=105),
+        number_column("confidence", say("confidence"), ".0%", maxWidth=115),
     ]
     return html.Div(
         [
+            heading(say("Workloads")),
             html.Div(numbers, className="headline small"),
             card(
-                f"Workloads of {team}" if team else "Workloads",
-                grid("workloads-grid", columns, rows, row_key="workload", height_px=680),
+                say("Workloads of {team}", team=team) if team else say("Workloads"),
+                grid("workloads-grid", columns, row_key="workload", height_px=680),
                 note=[
-                    dcc.Link("all teams", href=address.href(team=None)) if team else None,
+                    dcc.Link(say("all teams"), href=address.href(team=None)) if team else None,
                     html.Button("CSV", id="workloads-csv", className="quiet"),
+                    html.Button("JSON", id="workloads-json", className="quiet"),
                     dcc.Download(id="workloads-download"),
                 ],
             ),
@@ -113,11 +171,14 @@ def _all(address: Address, profiles: Profiles) -> Any:
 def _one(views: Views, address: Address, profiles: Profiles, profile: Profile, entry: PlanEntry | None) -> Any:
     history = views.fleet.history(profiles.cluster, profile.workload, RANGES[address.time_range])
     strips = (
-        graph(strips_figure(history), id="strips")
+        graph(strips_figure(history), id="strips", name=say("Use over time"))
         if history is not None and history.times
-        else missing("No history in this range", "No window of this workload arrived in it.", "gputide rollup --drain")
+        else missing(
+            say("No history in this range"), say("No window of this workload arrived in it."), "gputide rollup --drain"
+        )
     )
-    rate = "" if history is None or history.request_rate is not None else " · no server exports a request rate"
+    rate = "" if history is None or history.request_rate is not None else say(" · no server exports a request rate")
+    week = hour_of_week_figure(profile.hour_of_week, profile.off_peak_hours)
     return html.Div(
         [
             _header(address, profile, profiles),
@@ -125,19 +186,28 @@ def _one(views: Views, address: Address, profiles: Profiles, profile: Profile, e
                 [
                     html.Div(
                         [
-                            card("Use over time", strips, note=f"p50–p95 band, max dots · dashed: granted{rate}"),
                             card(
-                                f"Week in {profile.time_zone}",
-                                graph(hour_of_week_figure(profile.hour_of_week, profile.off_peak_hours), id="week"),
-                                note="SM active p95 · outlined: hours promised off-peak",
+                                say("Use over time"),
+                                strips,
+                                note=say("p50–p95 band, max dots · dashed: granted") + rate,
+                                export="use",
+                                has_figure=True,
+                            ),
+                            card(
+                                say("Week in {zone}", zone=profile.time_zone),
+                                graph(week, id="week", name=say("SM active p95 by hour of the week")),
+                                note=say("SM active p95 · outlined: hours promised off-peak"),
+                                export="week",
+                                has_figure=True,
                             ),
                         ]
                     ),
                     html.Div(
                         [
-                            card("What gputide proposes", *_proposals(address, profile, entry)),
-                            card("What it refused", *_refusals(profile, entry)),
-                            card("What you may do", *_actions(profile)),
+                            card(say("What gputide proposes"), *_proposals(address, profile, entry)),
+                            card(say("What it refused"), *_refusals(profile, entry)),
+                            unit_cost(views, profiles.cluster, profile.workload),
+                            card(say("What you may do"), *_actions(profile)),
                         ]
                     ),
                 ],
@@ -150,71 +220,86 @@ def _one(views: Views, address: Address, profiles: Profiles, profile: Profile, e
 
 def _header(address: Address, profile: Profile, profiles: Profiles) -> Any:
     name = profile.workload.split("/", 2)[-1]
-    kind = profile.workload_class.value.replace("_", " ")
+    kind = say(profile.workload_class.value.replace("_", " "))
+    level = say("{level} priority", level=say(profile.priority.value))
     need = profile.framebuffer.need_max
-    needed = "need hidden by pre-allocation" if need is None else f"needs {format_bytes_short(need)}"
+    needed = (
+        say("need hidden by pre-allocation") if need is None else say("needs {size}", size=format_bytes_short(need))
+    )
     return html.Div(
         [
             html.Div(
                 [
-                    dcc.Link("← all workloads", href=address.href(w=None), className="back"),
+                    dcc.Link(say("← all workloads"), href=address.href(w=None), className="back"),
                     html.H1(name),
                     html.P(
                         [
                             dcc.Link(profile.namespace, href=address.href(w=None, team=profile.namespace)),
-                            f" · {profile.workload_kind} · {kind} · {profile.priority.value} priority",
+                            f" · {profile.workload_kind} · {kind} · {level}",
                         ],
                         className="soft",
                     ),
                     html.P(state_sentence(profile, profiles.as_of), className="sentence"),
-                    html.P(profile.reason, className="soft"),
+                    html.P(state_reason(profile), className="soft"),
                 ],
                 className="who",
             ),
             figure_number(
                 format_count(len(profile.pods)),
-                "pod" if len(profile.pods) == 1 else "pods",
-                note="on 1 card" if len(profile.cards) == 1 else f"on {format_count(len(profile.cards))} cards",
+                say("pod|counted") if len(profile.pods) == 1 else say("pods|counted"),
+                note=counted(len(profile.cards), "on {count} card", "on {count} cards"),
             ),
             figure_number(
                 percent_words(profile.compute.p95, 0),
-                "SM active p95",
-                note=f"of {percent_words(profile.compute.granted_ratio, 0)} granted",
+                say("SM active p95"),
+                note=say("of {ratio} granted", ratio=percent_words(profile.compute.granted_ratio, 0)),
             ),
-            figure_number(format_bytes_short(profile.framebuffer.granted), "granted per slice", note=needed),
-            figure_number(percent_words(profile.coverage_ratio, 1), "coverage", note=_trust(profile)),
+            figure_number(format_bytes_short(profile.framebuffer.granted), say("granted per slice"), note=needed),
+            figure_number(percent_words(profile.coverage_ratio, 1), say("coverage"), note=_trust(profile)),
         ],
         className="headline",
     )
 
 
 def _trust(profile: Profile) -> str:
-    return "counters trusted" if profile.is_trusted else f"▲ {profile.trust[0].check.replace('_', ' ')}"
+    if profile.is_trusted:
+        return say("counters trusted")
+    return f"▲ {reader_words().code('check', profile.trust[0].check)}"
 
 
 def _proposals(address: Address, profile: Profile, entry: PlanEntry | None) -> list[Any]:
     if entry is None:
-        return [html.P(["No plan yet: ", html.Code("gputide recommend")])]
+        return [html.P([say("No plan yet: "), html.Code("gputide recommend")])]
     plan = entry.plan
     found = [item for item in plan.recommendations if profile.workload in item.workloads]
     if not found:
-        return [html.P("Nothing: it stays as it is.")]
+        return [html.P(say("Nothing: it stays as it is."))]
+    words = reader_words()
     return [
         html.Div(
             [
-                html.H4(
-                    [f"{item.kind.value.replace('_', ' ')} ", html.Code(item.id), f" · {item.cards_freed} cards freed"]
+                html.H3(
+                    [
+                        f"{words.code('kind', item.kind.value)} ",
+                        html.Code(item.id),
+                        " · ",
+                        counted(item.cards_freed, "{count} card freed", "{count} cards freed"),
+                    ]
                 ),
-                html.P(item.reason),
-                html.P([html.B("Would change this: "), item.change_of_mind], className="soft"),
+                html.P(reason(item)),
+                html.P([html.B(say("Would change this: ")), change_of_mind(item)], className="soft"),
                 html.P(
-                    f"{saving_words(item.saving_per_week, plan.currency)} a week · risk {item.risk_level.value} · "
-                    f"confidence {percent_words(item.confidence, 0)}",
+                    say(
+                        "{saving} a week · risk {level} · confidence {ratio}",
+                        saving=saving_words(item.saving_per_week, plan.currency),
+                        level=say(item.risk_level.value),
+                        ratio=percent_words(item.confidence, 0),
+                    ),
                     className="soft",
                 ),
                 _evidence(item.evidence.numbers),
                 dcc.Link(
-                    "See in plan →",
+                    say("See in plan →"),
                     href=address.href("/plan", plan=plan.plan_id, open=_stage_of(plan, item.id)),
                     className="button",
                 ),
@@ -226,7 +311,8 @@ def _proposals(address: Address, profile: Profile, entry: PlanEntry | None) -> l
 
 
 def _evidence(numbers: tuple[tuple[str, float], ...]) -> Any:
-    return table((("evidence", "t"), ("", "n")), [(name.replace("_", " "), f"{value:,.4g}") for name, value in numbers])
+    rows = [(english(name.replace("_", " ")), f"{value:,.4g}") for name, value in numbers]
+    return table(((say("evidence"), "t"), (say("value"), "n")), rows)
 
 
 def _stage_of(plan: Plan, name: str) -> str | None:
@@ -235,26 +321,35 @@ def _stage_of(plan: Plan, name: str) -> str | None:
 
 def _refusals(profile: Profile, entry: PlanEntry | None) -> list[Any]:
     refused = [] if entry is None else [item for item in entry.plan.refused if item.workload == profile.workload]
+    words = reader_words()
     lines: list[Any] = []
     for item in refused:
-        kind = item.kind.value.replace("_", " ") if item.kind else "all advice"
-        lines.append(html.Li([html.B(item.reason.replace("_", " ")), f" ({kind}): {item.detail}"]))
-    lines += [html.Li([html.B(found.check.replace("_", " ")), f": {found.detail}"]) for found in profile.trust]
-    return [html.Ul(lines)] if lines else [html.P("Nothing.", className="soft")]
+        kind = words.code("kind", item.kind.value if item.kind else "all_advice")
+        lines.append(html.Li([html.B(words.code("reason", item.reason)), f" ({kind}): ", detail(item)]))
+    lines += [
+        html.Li([html.B(words.code("check", found.check)), ": ", english(found.detail)]) for found in profile.trust
+    ]
+    return [html.Ul(lines)] if lines else [html.P(say("Nothing."), className="soft")]
 
 
 def _actions(profile: Profile) -> list[Any]:
     kind = profile.workload_kind.lower()
-    name = profile.workload.split("/", 2)[-1]
+    # Whoever copies a command runs it: a name stays one word of it, and turns nothing around it.
+    name = quote(profile.workload.split("/", 2)[-1])
+    annotate = f"kubectl -n {quote(profile.namespace)} annotate {quote(kind)} "
     commands = (
-        ("Leave it alone", f"kubectl -n {profile.namespace} annotate {kind} {name} {OPT_OUT_LABEL}=true"),
-        ("Latency-critical", f"kubectl -n {profile.namespace} annotate {kind} {name} {LATENCY_CRITICAL_LABEL}=true"),
-        ("What is proposed", "gputide plan show"),
+        (say("Leave it alone"), annotate, name, f" {OPT_OUT_LABEL}=true"),
+        (say("Latency-critical"), annotate, name, f" {LATENCY_CRITICAL_LABEL}=true"),
+        (say("What is proposed"), "gputide plan show", "", ""),
     )
     return [
         html.Div(
-            [html.Span(words), html.Code(command), dcc.Clipboard(content=command, title="copy", className="copy")],
+            [
+                html.Span(words),
+                html.Code([before, html.Bdi(told), after]),
+                dcc.Clipboard(content=f"{before}{told}{after}", title=say("copy"), className="copy"),
+            ],
             className="command",
         )
-        for words, command in commands
+        for words, before, told, after in commands
     ]

@@ -1,8 +1,10 @@
-"""What the pages ask of the rest of the house: four ports and the records they answer with.
+"""What the pages ask of the rest of the house: nine ports and the records they answer with.
 
 The front door fulfils the ports (warehouse and analyzer behind `FleetView`, the plan store behind `PlanDesk`, the
-enforcer behind `Rollouts`, verify and ledger behind `Outcomes`); the pages know nothing else. Every method may raise
-`NotEnoughData`, `Unavailable`, `Corrupt` or `Refused`: the page shows the message in the place of the answer.
+enforcer behind `Rollouts`, verify and ledger behind `Outcomes`, the switch behind `Freezes`, the warehouse's list of
+files behind `Sightings`, bus and warehouse behind `Flow`, the price book and charged days behind `Money`); the pages
+know nothing else. Every method may raise `NotEnoughData`, `Unavailable`, `Corrupt` or `Refused`: the page shows the
+message in the place of the answer.
 """
 
 from __future__ import annotations
@@ -14,8 +16,12 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Protocol
 
+from dashboards.lag_chain import LagChain
+from dashboards.money.budgets import BudgetStatus
+from dashboards.money.unit_costs import UnitCost
+from dashboards.relief_acts import ReliefActs
 from fleet.decisions import Plan
-from fleet.inventory import WorkloadId
+from fleet.inventory import Quota, WorkloadId
 from fleet.outcomes import Outcome
 from fleet.profiles import Profiles
 
@@ -330,7 +336,68 @@ class Outcomes(Protocol):
         ...
 
 
+class Freezes(Protocol):
+    """The big red switch: one for all clusters whose changes are made from here."""
+
+    def frozen_by(self, cluster: str) -> str | None:
+        """Who stopped every change, and when; None where nobody did."""
+        ...
+
+    def freeze(self, cluster: str, by: str) -> None:
+        """Stop every change at once.
+
+        Raises:
+            Refused: the person may not.
+        """
+        ...
+
+    def thaw(self, cluster: str, by: str) -> None:
+        """Let changes go on.
+
+        Raises:
+            Refused: the person may not.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSighting:
+    """When a cluster was last heard.
+
+    Attributes:
+        cluster: cluster.
+        newest_at: end of its newest window, UTC.
+        cards: its cards on the day that it was last heard.
+        silent_after_seconds: without a sample for longer than this it is silent (`cluster.silent_seconds`).
+        now: the moment that ages are counted to, by the clock of the data.
+    """
+
+    cluster: str
+    newest_at: datetime
+    cards: int
+    silent_after_seconds: float
+    now: datetime
+
+    @property
+    def age_seconds(self) -> float:
+        """Age of the newest window."""
+        return max(0.0, (self.now - self.newest_at).total_seconds())
+
+    @property
+    def silent_since(self) -> datetime | None:
+        """Since when it sends nothing; None while it sends."""
+        return self.newest_at if self.age_seconds > self.silent_after_seconds else None
+
+
+class Sightings(Protocol):
+    """Knows when each cluster was last heard, without analysing any."""
+
+    def sightings(self) -> tuple[ClusterSighting, ...]:
+        """Every cluster with data, by name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Prices:
     """What a card hour costs.
 
@@ -350,12 +417,79 @@ class Prices:
         return None if price is None else price * 168
 
 
+class Flow(Protocol):
+    """How far behind what comes in is."""
+
+    def lags(self, cluster: str) -> LagChain:
+        """Every step from the receiver to the warehouse, of one cluster.
+
+        Raises:
+            NotEnoughData: nothing is known of it.
+        """
+        ...
+
+
+class Money(Protocol):
+    """What the fleet costs, and what is allowed to whom; never waits long: what takes long is made beside."""
+
+    def prices(self) -> Prices:
+        """Prices as the price book says now.
+
+        Raises:
+            Misconfigured: the book can't be read.
+        """
+        ...
+
+    def budgets(self, cluster: str) -> tuple[BudgetStatus, ...]:
+        """How this month's budgets stand; empty where there is none, and in the first hour of a month.
+
+        Raises:
+            Unavailable: they are being summed for the first time.
+            Misconfigured: the book can't be read.
+        """
+        ...
+
+    def quotas(self, cluster: str) -> tuple[Quota, ...]:
+        """Quotas and queues that stand; empty where nothing tells of them."""
+        ...
+
+    def unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:
+        """Cost of a request or token over the last week; empty where nobody knows how many were made.
+
+        Raises:
+            Unavailable: it is being summed for the first time.
+            Misconfigured: the book can't be read, or nobody is named who could count.
+        """
+        ...
+
+
+class ReliefLog(Protocol):
+    """Knows what relief did."""
+
+    def acts(self, cluster: str) -> ReliefActs:
+        """Who sleeps by its orders, and whom it moved; empty where it never acted.
+
+        Raises:
+            Corrupt: its ledger was edited.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Views:
-    """The four ports and the prices together, as the app is given them."""
+    """The nine ports together, as the app is given them."""
 
     fleet: FleetView
     plans: PlanDesk
     rollouts: Rollouts
     outcomes: Outcomes
-    prices: Prices
+    freezes: Freezes
+    sightings: Sightings
+    flow: Flow
+    money: Money
+    relief: ReliefLog
+
+    @property
+    def prices(self) -> Prices:
+        """Prices as the price book says now; see `Money.prices`."""
+        return self.money.prices()

@@ -7,6 +7,7 @@ that sorting is right, and the grid formats them.
 from __future__ import annotations
 
 import csv
+import heapq
 import io
 import re
 from collections import Counter
@@ -16,17 +17,20 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from dashboards.grid_rows import GridColumn, GridRows
+from dashboards.made_once import MADE
+from dashboards.page_words import percent_sign, say
 from dashboards.queries import Prices
 from dashboards.tokens import STATE_LETTERS, STATE_WORDS
 from fleet.decisions import Plan, Recommendation, Refusal, Saving, Stage
 from fleet.profiles import CardProfile, CardState, Profile, Profiles, WorkloadState
+from fleet.sentences import Value
 from fleet.units import GIB, Money, format_money_short, format_percent
 
 Row = dict[str, Any]
 
 _FORMULA_START = re.compile(r"^\s*[=+\-@\t\r]|^[\t\r\n]")
 _RESULTS_PER_KIND = 5
-_NO_HIT = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +79,7 @@ class RefusalGroup:
     kind: str
     workloads: tuple[str, ...]
     detail: str
+    values: tuple[tuple[str, Value], ...] = ()
 
 
 def state_shares(profiles: Profiles) -> tuple[StateShare, ...]:
@@ -103,63 +108,88 @@ def fleet_headline(profiles: Profiles, prices: Prices) -> FleetHeadline:
     )
 
 
-def card_rows(profiles: Profiles, prices: Prices) -> list[Row]:
-    """One row per card for the fleet table, wasted cards of the dearest models first."""
-    rows = [_card_row(card, prices) for card in profiles.cards]
+def idle_nodes(profiles: Profiles, count: int = 10) -> tuple[tuple[str, int, int], ...]:
+    """Nodes with most idle-held and unallocated cards: name, these cards, all of its cards."""
+    idle = Counter(card.node for card in profiles.cards if card.state in (CardState.IDLE_HELD, CardState.FREE))
+    total = Counter(card.node for card in profiles.cards)
+    worst = sorted(idle, key=lambda name: (-idle[name], name))[:count]
+    return tuple((name, idle[name], total[name]) for name in worst)
+
+
+def card_table(profiles: Profiles, prices: Prices) -> GridRows[CardProfile]:
+    """The fleet table: one row per card, wasted cards of the dearest models first."""
     order = {CardState.IDLE_HELD: 0, CardState.FREE: 1, CardState.LOW_USE: 2, CardState.UNTRUSTED: 3, CardState.BUSY: 4}
-    rank = {STATE_WORDS[state]: place for state, place in order.items()}
-    return sorted(rows, key=lambda row: (rank[row["state_word"]], -(row["price_per_week"] or 0), row["node"]))
+    week = {model: _float(prices.per_card_week(model)) for model in {card.card_model for card in profiles.cards}}
+    cards = sorted(profiles.cards, key=lambda card: (order[card.state], -(week[card.card_model] or 0), card.node))
+    return GridRows(
+        cards,
+        (
+            GridColumn(field="card", value=lambda card: card.card),
+            GridColumn(field="node", value=lambda card: card.node),
+            GridColumn(field="model", value=lambda card: card.card_model),
+            GridColumn(field="state", value=lambda card: card.state.value),
+            GridColumn(field="state_word", value=lambda card: say(STATE_WORDS[card.state])),
+            GridColumn(field="letter", value=lambda card: STATE_LETTERS[card.state]),
+            GridColumn(field="compute_p95", value=lambda card: card.compute_p95, is_number=True),
+            GridColumn(field="held_gib", value=lambda card: _gib(card.framebuffer_used_max), is_number=True),
+            GridColumn(field="framebuffer_gib", value=lambda card: card.framebuffer_bytes / GIB, is_number=True),
+            GridColumn(field="idle_since", value=lambda card: _day(card.idle_since)),
+            GridColumn(field="owner", value=_owners),
+            GridColumn(field="workload", value=lambda card: ", ".join(card.workloads) or None),
+            GridColumn(field="coverage_ratio", value=lambda card: card.coverage_ratio, is_number=True),
+            GridColumn(field="price_per_week", value=lambda card: week[card.card_model], is_number=True),
+        ),
+    )
 
 
-def workload_rows(profiles: Profiles) -> list[Row]:
+def workload_table(profiles: Profiles) -> GridRows[Profile]:
     """One row per workload, most unused compute first."""
-    rows = [
-        {
-            "workload": profile.workload,
-            "namespace": profile.namespace,
-            "class": profile.workload_class.value.replace("_", " "),
-            "state": workload_state_words(profile.state),
-            "cards": len(profile.cards),
-            "pods": len(profile.pods),
-            "compute_p95": profile.compute.p95,
-            "framebuffer_granted_gib": profile.framebuffer.granted / GIB,
-            "framebuffer_need_gib": _gib(profile.framebuffer.need_max),
-            "idle_since": _day(profile.idle_since),
-            "off_peak_hours": len(profile.off_peak_hours),
-            "coverage_ratio": profile.coverage_ratio,
-            "confidence": profile.confidence,
-        }
-        for profile in profiles.workloads
-    ]
-    return sorted(rows, key=lambda row: row["cards"] * (1 - (row["compute_p95"] or 0.0)), reverse=True)
+    unused = sorted(
+        profiles.workloads, key=lambda profile: len(profile.cards) * (1 - (profile.compute.p95 or 0.0)), reverse=True
+    )
+    return GridRows(
+        unused,
+        (
+            GridColumn(field="workload", value=lambda profile: profile.workload),
+            GridColumn(field="namespace", value=lambda profile: profile.namespace),
+            GridColumn(field="class", value=lambda profile: say(profile.workload_class.value.replace("_", " "))),
+            GridColumn(field="state", value=lambda profile: workload_state_words(profile.state)),
+            GridColumn(field="cards", value=lambda profile: len(profile.cards), is_number=True),
+            GridColumn(field="pods", value=lambda profile: len(profile.pods), is_number=True),
+            GridColumn(field="compute_p95", value=lambda profile: profile.compute.p95, is_number=True),
+            GridColumn(
+                field="framebuffer_granted_gib", value=lambda profile: profile.framebuffer.granted / GIB, is_number=True
+            ),
+            GridColumn(
+                field="framebuffer_need_gib", value=lambda profile: _gib(profile.framebuffer.need_max), is_number=True
+            ),
+            GridColumn(field="idle_since", value=lambda profile: _day(profile.idle_since)),
+            GridColumn(field="off_peak_hours", value=lambda profile: len(profile.off_peak_hours), is_number=True),
+            GridColumn(field="coverage_ratio", value=lambda profile: profile.coverage_ratio, is_number=True),
+            GridColumn(field="confidence", value=lambda profile: profile.confidence, is_number=True),
+        ),
+    )
 
 
-def recommendation_rows(plan: Plan, stage: Stage) -> list[Row]:
-    """One row per recommendation of a stage, in order of application."""
-    by_id = {item.id: item for item in plan.recommendations}
-    return [_recommendation_row(by_id[name], plan.currency) for name in stage.recommendations if name in by_id]
+def recommendation_rows(plan: Plan, stage: Stage, *, rows_max: int | None = None) -> list[Row]:
+    """One row per recommendation of a stage, in order of application; the first `rows_max` of them."""
+    return [_recommendation_row(item, plan.currency) for item in _of_stage(plan, stage)[:rows_max]]
 
 
 def stage_risk(plan: Plan, stage: Stage) -> str:
     """The highest risk level among a stage's recommendations."""
-    levels = {item.risk_level.value for item in plan.recommendations if item.id in set(stage.recommendations)}
+    levels = {item.risk_level.value for item in _of_stage(plan, stage)}
     return next((level for level in ("high", "medium", "low") if level in levels), "low")
 
 
 def stage_needs(plan: Plan, stage: Stage) -> tuple[str, ...]:
     """What the backend must enforce for a stage, in words, sorted."""
-    chosen = set(stage.recommendations)
-    return tuple(
-        sorted(
-            {need.value.replace("_", " ") for item in plan.recommendations if item.id in chosen for need in item.needs}
-        )
-    )
+    return tuple(sorted({need.value.replace("_", " ") for item in _of_stage(plan, stage) for need in item.needs}))
 
 
 def stage_owners(plan: Plan, stage: Stage) -> tuple[tuple[str, int], ...]:
     """Who is asked: namespaces that a stage touches with the number of their workloads, most first."""
-    chosen = set(stage.recommendations)
-    workloads = {name for item in plan.recommendations if item.id in chosen for name in item.workloads}
+    workloads = {name for item in _of_stage(plan, stage) for name in item.workloads}
     return tuple(Counter(name.split("/", 1)[0] for name in workloads).most_common())
 
 
@@ -175,6 +205,7 @@ def refusal_groups(refused: Iterable[Refusal]) -> tuple[RefusalGroup, ...]:
             kind=kind,
             workloads=tuple(item.workload for item in items),
             detail=items[0].detail,
+            values=items[0].values,
         )
         for (reason, kind), items in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
     )
@@ -185,23 +216,16 @@ def search(profiles: Profiles, text: str) -> tuple[SearchResult, ...]:
     wanted = text.strip().lower()
     if not wanted:
         return ()
-    candidates = (
-        *(("workload", name.workload, "/workloads", (("w", name.workload),)) for name in profiles.workloads),
-        *(("node", node, "/", (("node", node),)) for node in sorted({card.node for card in profiles.cards})),
-        *(
-            ("team", team, "/workloads", (("team", team),))
-            for team in sorted({w.namespace for w in profiles.workloads})
-        ),
-        *(("card", card.card, "/", (("card", card.card),)) for card in profiles.cards),
-    )
-    hits = sorted((_rank(name.lower(), wanted), place) for place, (_, name, _, _) in enumerate(candidates))
-    found: list[SearchResult] = []
-    for rank, place in hits:
-        kind, name, path, query = candidates[place]
-        # A team's own name must not drown in those of its workloads.
-        if rank < _NO_HIT and sum(hit.kind == kind for hit in found) < _RESULTS_PER_KIND:
-            found.append(SearchResult(kind=kind, text=name, path=path, query=query))
-    return tuple(found)
+    names = MADE.of((profiles,), "search names", lambda: _search_names(profiles))
+    found: list[tuple[int, int, SearchResult]] = []
+    for order, (kind, path, key) in enumerate(_SEARCHED):
+        # A team's own name must not drown in those of its workloads: a few of each kind.
+        near = ((_rank(low, wanted), place, name) for place, (low, name) in enumerate(names[kind]) if wanted in low)
+        found += [
+            (rank, order, SearchResult(kind=kind, text=name, path=path, query=((key, name),)))
+            for rank, _, name in heapq.nsmallest(_RESULTS_PER_KIND, near)
+        ]
+    return tuple(hit for _, _, hit in sorted(found, key=lambda entry: entry[:2]))
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
@@ -228,31 +252,31 @@ def csv_cell(value: object) -> object:
 
 def workload_state_words(state: WorkloadState) -> str:
     """A workload state as people read it."""
-    return {"idle_held": "idle, held", "partly_idle": "partly idle", "off_peak": "off-peak"}.get(
-        state.value, state.value
-    )
+    words = {"idle_held": "idle, held", "partly_idle": "partly idle", "off_peak": "off-peak"}
+    return say(words.get(state.value, state.value))
 
 
 def state_sentence(profile: Profile, now: datetime) -> str:
     """The state of a workload in words, with confidence: `idle since 12 days; the state held in 97 % of such cases`."""
     words = workload_state_words(profile.state)
     if profile.idle_since is not None and profile.state in (WorkloadState.IDLE, WorkloadState.IDLE_HELD):
-        words += f" since {age_words((now - profile.idle_since).total_seconds())}"
+        words += say(" since {age}", age=age_words((now - profile.idle_since).total_seconds()))
     if profile.state is WorkloadState.PARTLY_IDLE:
-        words += f": {len(profile.idle_pods)} of {len(profile.pods)} pods idle"
+        words += say(": {count} of {all} pods idle", count=len(profile.idle_pods), all=len(profile.pods))
     if profile.state is WorkloadState.OFF_PEAK:
-        words += f" in {len(profile.off_peak_hours)} hours of the week"
-    return f"{words}; would change within a week with {format_percent(1 - profile.confidence)}"
+        words += say(" in {count} hours of the week", count=len(profile.off_peak_hours))
+    doubt = percent_sign(format_percent(1 - profile.confidence))
+    return say("{state}; would change within a week with {ratio}", state=words, ratio=doubt)
 
 
 def saving_words(saving: Saving, currency: str) -> str:
     """`¥ 214k marginal, ¥ 390k amortised`; says so where nothing has a price."""
     parts = [
-        f"{format_money_short(Money(amount=amount, currency=currency))} {name}"
-        for amount, name in ((saving.marginal, "marginal"), (saving.amortised, "amortised"))
+        say(sentence, money=format_money_short(Money(amount=amount, currency=currency)))
+        for amount, sentence in ((saving.marginal, "{money} marginal"), (saving.amortised, "{money} amortised"))
         if amount is not None
     ]
-    return ", ".join(parts) or "no price set"
+    return say(", ").join(parts) or say("no price set")
 
 
 def money_words(amount: Decimal | None, currency: str) -> str:
@@ -262,15 +286,15 @@ def money_words(amount: Decimal | None, currency: str) -> str:
 
 def percent_words(ratio: float | None, digits: int = 2) -> str:
     """A ratio as a percentage; an en dash where nothing was collected."""
-    return "–" if ratio is None else format_percent(ratio, digits=digits)
+    return "–" if ratio is None else percent_sign(format_percent(ratio, digits=digits))
 
 
 def age_words(seconds: float) -> str:
     """A duration for the eye: `12 days`, `3 h`, `4 min`, `30 s`."""
-    for length, unit in ((86400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * length or (seconds >= length and unit != "days"):
-            return f"{seconds / length:.0f} {unit}"
-    return f"{max(0.0, seconds):.0f} s"
+    for length, sentence in ((86400, "{count} days"), (3600, "{count} h"), (60, "{count} min")):
+        if seconds >= 2 * length or (seconds >= length and length < 86400):
+            return say(sentence, count=f"{seconds / length:.0f}")
+    return say("{count} s", count=f"{max(0.0, seconds):.0f}")
 
 
 def moment_words(moment: datetime) -> str:
@@ -278,10 +302,34 @@ def moment_words(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
+_SEARCHED = (
+    ("workload", "/workloads", "w"),
+    ("node", "/", "node"),
+    ("team", "/workloads", "team"),
+    ("card", "/", "card"),
+)
+"""What the search box knows: kind, page, and the value of the address that it sets."""
+
+
+def _search_names(profiles: Profiles) -> dict[str, list[tuple[str, str]]]:
+    """Every name by kind, in lower case and as it is."""
+    kinds: dict[str, list[str]] = {
+        "workload": [profile.workload for profile in profiles.workloads],
+        "node": sorted({card.node for card in profiles.cards}),
+        "team": sorted({profile.namespace for profile in profiles.workloads}),
+        "card": [card.card for card in profiles.cards],
+    }
+    return {kind: [(name.lower(), name) for name in names] for kind, names in kinds.items()}
+
+
+def _of_stage(plan: Plan, stage: Stage) -> list[Recommendation]:
+    """The recommendations of a stage, in order of application."""
+    by_id = MADE.of((plan,), "recommendations", lambda: {item.id: item for item in plan.recommendations})
+    return [by_id[name] for name in stage.recommendations if name in by_id]
+
+
 def _rank(name: str, wanted: str) -> int:
-    """0 the name itself, 1 its beginning, 2 the beginning of a part of it, 3 anywhere in it, `_NO_HIT` not at all."""
-    if wanted not in name:
-        return _NO_HIT
+    """0 the name itself, 1 its beginning, 2 the beginning of a part of it, 3 anywhere else in it."""
     if name == wanted:
         return 0
     if name.startswith(wanted):
@@ -289,25 +337,12 @@ def _rank(name: str, wanted: str) -> int:
     return 2 if any(part.startswith(wanted) for part in name.split("/")) else 3
 
 
-def _card_row(card: CardProfile, prices: Prices) -> Row:
-    used = card.framebuffer_used_max
-    price = prices.per_card_week(card.card_model)
-    return {
-        "card": card.card,
-        "node": card.node,
-        "model": card.card_model,
-        "state": card.state.value,
-        "state_word": STATE_WORDS[card.state],
-        "letter": STATE_LETTERS[card.state],
-        "compute_p95": card.compute_p95,
-        "held_gib": _gib(used),
-        "framebuffer_gib": card.framebuffer_bytes / GIB,
-        "idle_since": _day(card.idle_since),
-        "owner": ", ".join(sorted({name.split("/", 1)[0] for name in card.workloads})) or None,
-        "workload": ", ".join(card.workloads) or None,
-        "coverage_ratio": card.coverage_ratio,
-        "price_per_week": None if price is None else float(price),
-    }
+def _owners(card: CardProfile) -> str | None:
+    return ", ".join(sorted({name.split("/", 1)[0] for name in card.workloads})) or None
+
+
+def _float(amount: Decimal | None) -> float | None:
+    return None if amount is None else float(amount)
 
 
 def _recommendation_row(item: Recommendation, currency: str) -> Row:

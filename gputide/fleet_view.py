@@ -1,45 +1,51 @@
 """Fulfils the pages' `FleetView` from the warehouse and the analyzer; reads only, from any thread.
 
-The history and its profiles are kept until the warehouse holds something newer, so a page that polls costs nothing.
+An analysis is kept until the warehouse holds something newer, so a page that polls costs nothing. Of a large fleet it
+takes minutes: whoever is patient waits for it, and a web app shows the last one while a thread makes the next.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
-import numpy as np
-from numpy.typing import NDArray
+import structlog
 
-from dashboards.queries import Event, Freshness, Series, WorkloadHistory
-from fleet.errors import NotEnoughData
-from fleet.inventory import Grant
+from dashboards.queries import Event, Freshness, WorkloadHistory
+from fleet.errors import GputideError, NotEnoughData, Unavailable
 from fleet.profiles import Profiles
-from fleet.schema import Measure
-from fleet.sharing import framebuffer_need
-from fleet.usage import Float32, History
+from gputide.workload_strips import WorkloadStrips
 
-STEPS_MAX = 2000
-"""Most points of one curve."""
+WAIT_SECONDS_MAX = 20.0
+"""How long an impatient reader waits for the first analysis of a cluster."""
+QUICK_SECONDS_MAX = 0.5
+"""An analysis that took no longer is waited for: of a small fleet nobody is shown the last one."""
+REST_RATIO = 4.0
+"""Rest after an analysis over the time that it took: analysing takes a fifth of a processor at most."""
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysed:
-    """A history with its profiles.
+    """What is kept of one analysis.
 
     Attributes:
-        history: what was read from the warehouse.
-        profiles: what the analyzer made of it.
+        profiles: what the analyzer made of the history.
+        strips: use of every workload over time.
+        interval_seconds: step of the history.
     """
 
-    history: History
     profiles: Profiles
+    strips: WorkloadStrips
+    interval_seconds: float
 
 
 class WarehouseFleetView:
-    """`FleetView` over one cluster's warehouse."""
+    """`FleetView` over the clusters of a warehouse."""
 
     def __init__(
         self,
@@ -48,7 +54,9 @@ class WarehouseFleetView:
         version: Callable[[], str],
         analyse: Callable[[str], Analysed],
         now: Callable[[], datetime],
-        events: Callable[[str], tuple[Event, ...]],
+        newest: Callable[[str], datetime | None],
+        events: Callable[[str, str], tuple[Event, ...]],
+        is_patient: bool = True,
     ) -> None:
         """Make the view.
 
@@ -57,15 +65,19 @@ class WarehouseFleetView:
             version: text that changes when the warehouse holds something new.
             analyse: reads and profiles one cluster.
             now: the clock of the data.
-            events: what happened to one workload.
+            newest: end of the newest window that a cluster sent, UTC; None where it never sent usage.
+            events: what happened to one workload of a cluster.
+            is_patient: True to wait for the newest analysis; else the last one is given while the next is made.
         """
         self._clusters = clusters
         self._version = version
         self._analyse = analyse
         self._now = now
+        self._newest = newest
         self._events = events
+        self._is_patient = is_patient
         self._lock = threading.Lock()
-        self._kept: dict[str, tuple[str, Analysed]] = {}
+        self._analyses: dict[str, _Analysis] = {}
 
     def clusters(self) -> tuple[str, ...]:
         """Names of all clusters with data."""
@@ -77,103 +89,102 @@ class WarehouseFleetView:
 
     def history(self, cluster: str, workload: str, hours: int | None) -> WorkloadHistory | None:
         """One workload over its last hours; None where it is unknown."""
-        history = self._analysed(cluster).history
-        grants = {
-            (grant.namespace, grant.pod, grant.container, grant.card): grant
-            for grant in history.inventory.grants
-            if grant.workload_id == workload
-        }
-        if not grants:
+        strips = self._analysed(cluster).strips
+        if workload not in strips.grants:
             return None
-        grid = history.slices
-        rows = [row for row, key in enumerate(grid.keys) if (key.namespace, key.pod, key.container, key.card) in grants]
-        first = 0 if hours is None else max(0, grid.steps - int(hours * 3600 / grid.step_seconds))
-        stride = max(1, -(-(grid.steps - first) // STEPS_MAX))
-        columns = np.arange(first, grid.steps, stride)
-        demand = _of(grid.mean, (Measure.SM_ACTIVE, Measure.DUTY_CYCLE), rows, columns)
-        peak = _of(grid.peak, (Measure.SM_ACTIVE, Measure.DUTY_CYCLE), rows, columns)
-        used = _of(grid.mean, (Measure.FRAMEBUFFER_USED,), rows, columns)
-        kv_cache = _of(grid.mean, (Measure.KV_CACHE_USAGE,), rows, columns)
-        rate = _of(grid.mean, (Measure.REQUEST_RATE,), rows, columns)
-        by_row = [
-            grants[(grid.keys[row].namespace, grid.keys[row].pod, grid.keys[row].container, grid.keys[row].card)]
-            for row in rows
-        ]
-        pools = np.array(
-            [np.nan if grant.kv_cache_pool_bytes is None else grant.kv_cache_pool_bytes for grant in by_row], float
-        )
-        times = tuple(grid.since + timedelta(seconds=float(grid.step_seconds * column)) for column in columns)
-        return WorkloadHistory(
-            times=times,
-            compute_p50=_quantile(demand, 0.5),
-            compute_p95=_quantile(demand, 0.95),
-            compute_max=_quantile(peak, 1.0),
-            framebuffer_used_bytes=_quantile(used, 1.0),
-            framebuffer_need_bytes=(
-                None if np.isnan(pools).all() else _quantile(framebuffer_need(used, kv_cache, pools), 1.0)
-            ),
-            framebuffer_granted_bytes=_granted(tuple(grants.values()), times),
-            request_rate=None if np.isnan(rate).all() else _quantile(rate, 1.0),
-            events=self._events(workload),
-        )
+        return strips.history(workload, hours, self._events(cluster, workload))
 
     def freshness(self, cluster: str) -> Freshness:
         """Coverage and age of the data."""
         analysed = self._analysed(cluster)
         return Freshness(
             coverage_ratio=analysed.profiles.coverage_ratio,
-            newest_at=analysed.history.slices.until,
-            interval_seconds=float(analysed.history.slices.step_seconds),
+            newest_at=self._newest(cluster),
+            interval_seconds=analysed.interval_seconds,
             now=self._now(),
         )
 
-    def analysed(self, cluster: str) -> Analysed:
-        """History and profiles together, for the planner."""
-        return self._analysed(cluster)
-
     def _analysed(self, cluster: str) -> Analysed:
         with self._lock:
-            version = self._version()
-            kept = self._kept.get(cluster)
-            if kept is not None and kept[0] == version:
-                return kept[1]
-            if cluster not in self._clusters():
-                raise NotEnoughData(
-                    f"nothing is known of cluster {cluster!r}; feed it with `gputide replay` or `receive`"
-                )
-            analysed = self._analyse(cluster)
-            self._kept[cluster] = (version, analysed)
-            return analysed
+            found = self._analyses.get(cluster)
+            if found is None:
+                if cluster not in self._clusters():
+                    raise NotEnoughData(
+                        f"nothing is known of cluster {cluster!r}; feed it with `gputide replay` or `receive`"
+                    )
+                found = self._analyses[cluster] = _Analysis(cluster, self._analyse)
+        version = self._version()
+        return found.newest(version) if self._is_patient else found.last(version)
 
 
-def _of(
-    measures: Mapping[Measure, Float32], wanted: tuple[Measure, ...], rows: list[int], columns: NDArray[np.int64]
-) -> Float32:
-    """The first of the wanted measures that was collected, (rows, columns), NaN where none was."""
-    missing = np.full((len(rows), len(columns)), np.nan, np.float32)
-    found = missing
-    for measure in wanted:
-        if measure in measures and rows:
-            values = measures[measure][np.ix_(np.array(rows), columns)]
-            found = np.where(np.isnan(found), values, found)
-    return found
+class _Analysis:
+    """The analysis of one cluster, made by one thread at a time."""
 
+    def __init__(self, cluster: str, analyse: Callable[[str], Analysed]) -> None:
+        self._cluster = cluster
+        self._analyse = analyse
+        self._making = threading.Lock()
+        self._made: tuple[str, Analysed] | None = None
+        self._worker: threading.Thread | None = None
+        self._begun_at = 0.0
+        self._rests_until = 0.0
+        self._took_seconds = 0.0
+        self._fault: GputideError | None = None
 
-def _quantile(values: Float32, quantile: float) -> Series:
-    """Quantile over rows per column, None where nothing was collected."""
-    if not values.size:
-        return tuple([None] * values.shape[1])
-    seen = ~np.isnan(values).all(axis=0)
-    result = np.full(values.shape[1], np.nan)
-    if seen.any():
-        result[seen] = np.nanquantile(values[:, seen], quantile, axis=0)
-    return tuple(None if np.isnan(value) else float(value) for value in result)
+    def newest(self, version: str) -> Analysed:
+        """Of this version; waits until it is made."""
+        with self._making:
+            if self._made is None or self._made[0] != version:
+                self._made = (version, self._analyse(self._cluster))
+            return self._made[1]
 
+    def last(self, version: str) -> Analysed:
+        """The last that was made, while a newer one is made beside.
 
-def _granted(grants: tuple[Grant, ...], times: tuple[datetime, ...]) -> Series:
-    """Largest grant that lived at each time."""
-    values: list[float | None] = []
-    for moment in times:
-        living = [grant.framebuffer_granted_bytes for grant in grants if grant.lives_at(moment.astimezone(UTC))]
-        values.append(float(max(living)) if living else None)
-    return tuple(values)
+        Raises:
+            Unavailable: the first one is still being made.
+            GputideError: it could not be made.
+        """
+        made = self._made
+        if made is None or made[0] != version:
+            self._begin(version)
+        if made is None:
+            return self._first()
+        worker = self._worker
+        if made[0] != version and worker is not None and self._took_seconds <= QUICK_SECONDS_MAX:
+            worker.join(QUICK_SECONDS_MAX)
+        return made[1] if self._made is None else self._made[1]
+
+    def _begin(self, version: str) -> None:
+        """Start a thread that makes it, unless one does or has just done so."""
+        with self._making:
+            is_busy = self._worker is not None and self._worker.is_alive()
+            if is_busy or (self._made is not None and time.monotonic() < self._rests_until):
+                return
+            self._begun_at = time.monotonic()
+            self._worker = threading.Thread(
+                target=self._make, args=(version,), name=f"analysis of {self._cluster}", daemon=True
+            )
+            self._worker.start()
+
+    def _make(self, version: str) -> None:
+        try:
+            self._made, self._fault = (version, self._analyse(self._cluster)), None
+        except GputideError as exc:
+            self._fault = exc
+            _log.warning("analysis failed", cluster=self._cluster, reason=str(exc), shown="the last one")
+        ended = time.monotonic()
+        self._took_seconds = ended - self._begun_at
+        self._rests_until = ended + REST_RATIO * self._took_seconds
+
+    def _first(self) -> Analysed:
+        if self._worker is not None:
+            self._worker.join(WAIT_SECONDS_MAX)
+        if self._made is not None:
+            return self._made[1]
+        if self._fault is not None:
+            raise self._fault
+        raise Unavailable(
+            f"cannot show cluster {self._cluster!r} yet: its history is being read and analysed since "
+            f"{time.monotonic() - self._begun_at:.0f} s; ask again in a moment"
+        )

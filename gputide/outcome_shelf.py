@@ -13,6 +13,8 @@ from fleet.durable import write_durably
 from fleet.errors import Corrupt
 from fleet.outcomes import Outcome
 from gputide.data_folder import DataFolder
+from gputide.freeze_desk import told_freezes
+from gputide.kept_plans import KeptPlans
 from gputide.wiring import plan_store
 
 
@@ -42,19 +44,22 @@ class StoredOutcomes:
 
     Args:
         folder: data folder.
+        plans: its plans as they were read; None for a reading of its own.
     """
 
-    def __init__(self, folder: DataFolder) -> None:
+    def __init__(self, folder: DataFolder, plans: KeptPlans | None = None) -> None:
         self._folder = folder
+        self._plans = plans or KeptPlans(folder.plans)
 
     def outcomes(self, cluster: str) -> tuple[Outcome, ...]:
         """The newest outcome of every plan that was verified, newest first."""
-        of_cluster = {plan.plan_id for plan in plan_store(self._folder).plans() if plan.cluster == cluster}
-        return tuple(outcome for outcome in read_outcomes(self._folder) if outcome.plan_id in of_cluster)
+        found = read_outcomes(self._folder)
+        of_cluster = {plan.plan_id for plan in self._plans.plans(cluster)} if found else set()
+        return tuple(outcome for outcome in found if outcome.plan_id in of_cluster)
 
     def ledger(self, cluster: str) -> tuple[LedgerEntry, ...]:
         """Everything that was done, newest first."""
-        plans = {plan.plan_id: plan for plan in plan_store(self._folder).plans() if plan.cluster == cluster}
+        plans = {plan.plan_id: plan for plan in self._plans.plans(cluster)}
         freed = {(plan.plan_id, stage.stage): stage.cards_freed for plan in plans.values() for stage in plan.stages}
         by: dict[str, str] = {}
         found: list[LedgerEntry] = []
@@ -76,6 +81,7 @@ class StoredOutcomes:
                         detail="",
                     )
                 )
+        found += told_freezes(self._folder)
         return tuple(sorted(found, key=lambda entry: entry.at, reverse=True))
 
 

@@ -16,6 +16,8 @@ from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.settings import Settings
 from gputide.data_folder import DataFolder, writing
 from gputide.guard_policy import guard_policy
+from gputide.kept_plans import KeptPlans
+from gputide.own_cluster import check_own
 from gputide.wiring import journal, plan_store
 from gputide.wiring_backend import backend
 from gputide.wiring_cluster import moment_of_change, open_cluster
@@ -28,23 +30,26 @@ class StoredPlanDesk:
         folder: data folder.
         settings: all settings.
         now: the clock of the data.
+        plans: its plans as they were read; None for a reading of its own.
     """
 
-    def __init__(self, folder: DataFolder, settings: Settings, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, folder: DataFolder, settings: Settings, now: Callable[[], datetime], plans: KeptPlans | None = None
+    ) -> None:
         self._folder = folder
+        self._plans = plans or KeptPlans(folder.plans)
         self._settings = settings
         self._now = now
         self._lock = threading.Lock()
 
     def plans(self, cluster: str) -> tuple[PlanEntry, ...]:
         """All plans of a cluster, newest first."""
-        found = [plan for plan in plan_store(self._folder).plans() if plan.cluster == cluster]
-        return tuple(self._entry(plan) for plan in reversed(found))
+        return tuple(self._entry(plan) for plan in reversed(self._plans.plans(cluster)))
 
     def plan(self, plan_id: str) -> PlanEntry | None:
         """One plan; None where there is none of this id."""
         try:
-            return self._entry(plan_store(self._folder).get(plan_id))
+            return self._entry(self._plans.get(plan_id))
         except (Misconfigured, Refused, Corrupt):
             return None
 
@@ -59,6 +64,7 @@ class StoredPlanDesk:
     def preview(self, plan_id: str, stages: tuple[int, ...]) -> tuple[ObjectDiff, ...]:
         """What the stages would change, asked of the cluster without changing anything."""
         plan = plan_store(self._folder).get(plan_id)
+        check_own(plan, self._folder, self._settings)
         with open_cluster(self._folder, self._settings) as cluster:
             moment = moment_of_change(cluster, self._now())
             runs = journal(self._folder).runs(plan.plan_id)
@@ -88,7 +94,7 @@ class StoredPlanDesk:
         """Why the approved stages can't be applied now; None where they can."""
         frozen = frozen_by(self._folder.freeze)
         if frozen is not None:
-            return f"frozen by {frozen}; `gputide apply --no-freeze` lifts it"
+            return f"frozen by {frozen}; `gputide apply --no-freeze` or the plan page lifts it"
         left = [stage for stage in approved if stage not in applied]
         if not left:
             return "every approved stage is applied" if applied else "approve at least one stage first"

@@ -1,43 +1,85 @@
-"""Puts the pages' four ports together over one data folder."""
+"""Puts the pages' ports together over one data folder."""
 
 from __future__ import annotations
 
-from decimal import Decimal
+import threading
+from contextlib import suppress
 
-from dashboards.queries import Event, Prices, Views
-from fleet.catalogue import catalogue
+from dashboards.queries import Event, Views
+from fleet.errors import GputideError
+from gputide.cluster_sightings import WarehouseSightings, newest_windows
 from gputide.data_folder import DataFolder
 from gputide.fleet_view import Analysed, WarehouseFleetView
+from gputide.freeze_desk import StoredFreezes
+from gputide.kept_plans import KeptPlans
+from gputide.lag_view import StoredFlow
+from gputide.money_view import StoredMoney
 from gputide.outcome_shelf import StoredOutcomes
 from gputide.plan_desk import StoredPlanDesk
+from gputide.relief_view import StoredRelief
 from gputide.rollout_desk import BackgroundRollouts
 from gputide.session import Session
 from gputide.wiring import journal, load_history, profiled
 from gputide.wiring_warehouse import warehouse, warehouse_folder
-from recommender.prices import price_book
+from gputide.workload_strips import WorkloadStrips
 
 
-def views_of(session: Session) -> Views:
-    """The four ports over the session's data folder."""
+def views_of(session: Session, *, is_patient: bool = True) -> Views:
+    """The ports over the session's data folder.
+
+    Args:
+        session: the session.
+        is_patient: True to wait for what takes long; a web app shows the last answer meanwhile.
+    """
     folder, settings = session.folder(), session.settings
+    plans = KeptPlans(folder.plans, is_patient=is_patient)
 
     def analyse(cluster: str) -> Analysed:
         history = load_history(folder, settings, session.now(), cluster=cluster)
-        return Analysed(history=history, profiles=profiled(history, settings, session.now()))
+        return Analysed(
+            profiles=profiled(history, settings, session.now()),
+            strips=WorkloadStrips.of(history),
+            interval_seconds=float(history.slices.step_seconds),
+        )
 
-    return Views(
-        fleet=WarehouseFleetView(
-            clusters=lambda: warehouse(folder, settings).clusters(),
-            version=lambda: _version(folder, session),
-            analyse=analyse,
-            now=session.now,
-            events=lambda workload: _events(folder, workload),
-        ),
-        plans=StoredPlanDesk(folder, settings, session.now),
-        rollouts=BackgroundRollouts(folder, settings, session.now),
-        outcomes=StoredOutcomes(folder),
-        prices=_prices(session),
+    fleet = WarehouseFleetView(
+        clusters=lambda: warehouse(folder, settings).clusters(),
+        version=lambda: _version(folder, session),
+        analyse=analyse,
+        now=session.now,
+        newest=lambda cluster: newest_windows(warehouse(folder, settings), settings).get(cluster),
+        events=lambda cluster, workload: _events(folder, cluster, workload),
+        is_patient=is_patient,
     )
+    if not is_patient:
+        _begin(fleet, plans)
+    return Views(
+        fleet=fleet,
+        plans=StoredPlanDesk(folder, settings, session.now, plans),
+        rollouts=BackgroundRollouts(folder, settings, session.now),
+        outcomes=StoredOutcomes(folder, plans),
+        freezes=StoredFreezes(folder, session.now),
+        sightings=WarehouseSightings(folder, settings, session.now),
+        flow=StoredFlow(folder, settings, fleet),
+        money=StoredMoney(
+            session,
+            quotas=lambda cluster: warehouse(folder, settings).quotas(cluster, as_of=session.now()),
+            is_patient=is_patient,
+        ),
+        relief=StoredRelief(folder, fleet),
+    )
+
+
+def _begin(fleet: WarehouseFleetView, plans: KeptPlans) -> None:
+    """Read and analyse before the first reader comes; what fails is told to whoever asks for it."""
+
+    def begin() -> None:
+        with suppress(GputideError):
+            for cluster in fleet.clusters():
+                plans.plans(cluster)
+                fleet.profiles(cluster)
+
+    threading.Thread(target=begin, name="first analysis", daemon=True).start()
 
 
 def _version(folder: DataFolder, session: Session) -> str:
@@ -47,27 +89,13 @@ def _version(folder: DataFolder, session: Session) -> str:
     return f"{session.now().isoformat(timespec='minutes')} {manifest}"
 
 
-def _events(folder: DataFolder, workload: str) -> tuple[Event, ...]:
+def _events(folder: DataFolder, cluster: str, workload: str) -> tuple[Event, ...]:
+    """Changes of a workload; another cluster may have one of the same name."""
     found = []
-    for run in journal(folder).runs():
+    for run in journal(folder, cluster=cluster).runs():
         for record in run.records.values():
             kinds = {move.recommendation for move in record.moves if move.workload == workload}
             if kinds and record.applied_at is not None:
                 text = f"plan {run.plan_id}: {', '.join(sorted(kinds))}"
                 found.append(Event(at=record.applied_at, kind="change", text=text))
     return tuple(found)
-
-
-def _prices(session: Session) -> Prices:
-    book = price_book(session.settings, at=session.now())
-    per_hour: dict[str, Decimal] = {}
-    own_names = [*book.settings.overrides, *(rule.card_model for rule in book.settings.rules if rule.card_model)]
-    for name in (*(model.name for model in catalogue()), *own_names):
-        price = book.amortised_per_hour(name)
-        if price is not None:
-            per_hour[name] = price
-    has_own = session.settings.prices.overrides or session.settings.prices.rules
-    own = "your prices first, then " if has_own else ""
-    return Prices(
-        currency=book.currency, per_card_hour=per_hour, source=f"{own}public list prices (gputide prices list)"
-    )

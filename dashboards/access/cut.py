@@ -7,14 +7,17 @@ others. Pure; called by `scoped`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from decimal import Decimal
 
 from fleet.decisions import Plan, Recommendation, Saving, Stage, Totals
 from fleet.inventory import WorkloadId
 from fleet.profiles import CardProfile, Profiles
+from fleet.sentences import Value
 
+SHARED_WITH_OTHERS = "shared with another namespace"
+"""Reason of a card of which somebody sees a part of the workloads."""
 _WORKLOAD = re.compile(r"[^\s/,;:()'\"]+/[^\s/,;:()'\"]+/[^\s/,;:()'\"]+")
 """`namespace/Kind/name` in a sentence."""
 
@@ -26,9 +29,12 @@ def namespace_of(workload: str) -> str:
 
 def without_others(text: str, namespaces: frozenset[str]) -> str:
     """A sentence that leaves workloads of other namespaces unnamed: a reason may tell of the neighbour."""
-    return _WORKLOAD.sub(
-        lambda found: found[0] if namespace_of(found[0]) in namespaces else "a workload of another namespace", text
-    )
+    return without_workloads(text, lambda workload: namespace_of(workload) in namespaces)
+
+
+def without_workloads(text: str, is_theirs: Callable[[str], bool]) -> str:
+    """A sentence that leaves every workload unnamed that is not theirs."""
+    return _WORKLOAD.sub(lambda found: found[0] if is_theirs(found[0]) else "a workload of another namespace", text)
 
 
 def cut_profiles(profiles: Profiles, namespaces: frozenset[str]) -> Profiles:
@@ -44,14 +50,25 @@ def cut_profiles(profiles: Profiles, namespaces: frozenset[str]) -> Profiles:
 
 def cut_plan(plan: Plan, namespaces: frozenset[str]) -> Plan:
     """The advice that concerns them alone, counted anew; it keeps the plan's id, and no longer its content."""
-    own = tuple(item for item in plan.recommendations if _is_theirs(item, namespaces))
+    return cut_plan_to(plan, lambda workload: namespace_of(workload) in namespaces)
+
+
+def cut_plan_to(plan: Plan, is_theirs: Callable[[str], bool]) -> Plan:
+    """The advice that concerns some workloads alone, counted anew.
+
+    Args:
+        plan: the plan; the cut keeps its id, and no longer its content.
+        is_theirs: says of `namespace/Kind/name` whether it is one of them.
+    """
+    # Advice that names somebody else's workload as well is not shown: its reason tells of both.
+    own = tuple(item for item in plan.recommendations if all(map(is_theirs, item.workloads)))
     by_id = {item.id: item for item in own}
     placement = tuple(
-        replace(card, slices=tuple(part for part in card.slices if part.namespace in namespaces))
+        replace(card, slices=tuple(part for part in card.slices if is_theirs(part.workload)))
         for card in plan.placement
-        if any(part.namespace in namespaces for part in card.slices)
+        if any(is_theirs(part.workload) for part in card.slices)
     )
-    schedule = tuple(entry for entry in plan.schedule if namespace_of(entry.workload) in namespaces)
+    schedule = tuple(entry for entry in plan.schedule if is_theirs(entry.workload))
     return replace(
         plan,
         settings=(),
@@ -59,15 +76,20 @@ def cut_plan(plan: Plan, namespaces: frozenset[str]) -> Plan:
             replace(
                 item,
                 conflicts_with=tuple(name for name in item.conflicts_with if name in by_id),
-                reason=without_others(item.reason, namespaces),
-                change_of_mind=without_others(item.change_of_mind, namespaces),
+                reason=without_workloads(item.reason, is_theirs),
+                change_of_mind=without_workloads(item.change_of_mind, is_theirs),
+                told=tuple(replace(one, values=_cut_values(one.values, is_theirs)) for one in item.told),
             )
             for item in own
         ),
         refused=tuple(
-            replace(item, detail=without_others(item.detail, namespaces))
+            replace(
+                item,
+                detail=without_workloads(item.detail, is_theirs),
+                values=_cut_values(item.values, is_theirs),
+            )
             for item in plan.refused
-            if namespace_of(item.workload) in namespaces
+            if is_theirs(item.workload)
         ),
         withheld=(),
         placement=placement,
@@ -79,6 +101,17 @@ def cut_plan(plan: Plan, namespaces: frozenset[str]) -> Plan:
         ),
         frontier=(),
         totals=_totals(own, len(placement)),
+    )
+
+
+def _cut_values(
+    values: tuple[tuple[str, Value], ...], is_theirs: Callable[[str], bool]
+) -> tuple[tuple[str, Value], ...]:
+    """What is in a sentence, without a workload that is another's: it is then said without it."""
+    return tuple(
+        (name, value)
+        for name, value in values
+        if not isinstance(value, str) or without_workloads(value, is_theirs) == value
     )
 
 
@@ -98,7 +131,7 @@ def stage_namespaces(plan: Plan, stages: Iterable[int]) -> frozenset[str]:
 
 def _cut_card(card: CardProfile, namespaces: frozenset[str]) -> CardProfile:
     own = _theirs(card.workloads, namespaces)
-    return card if own == card.workloads else replace(card, workloads=own, reason="shared with another namespace")
+    return card if own == card.workloads else replace(card, workloads=own, reason=SHARED_WITH_OTHERS)
 
 
 def _cut_stage(stage: Stage, own: list[Recommendation]) -> Stage:
@@ -140,11 +173,6 @@ def _sum(values: Iterable[Decimal | None]) -> Decimal | None:
     """Sum of what is known; None where nothing is."""
     known = [value for value in values if value is not None]
     return sum(known, Decimal(0)) if known else None
-
-
-def _is_theirs(item: Recommendation, namespaces: frozenset[str]) -> bool:
-    """Advice that names somebody else's workload as well is not shown: its reason tells of both."""
-    return all(namespace_of(workload) in namespaces for workload in item.workloads)
 
 
 def _theirs(workloads: tuple[WorkloadId, ...], namespaces: frozenset[str]) -> tuple[WorkloadId, ...]:

@@ -23,12 +23,15 @@ from dashboards.access.people import Person, everything
 from dashboards.access.proxy import TrustedProxy
 from dashboards.access.roster import Roster
 from dashboards.access.sessions import Identity, Sessions
+from dashboards.page_words import READING, say
 from dashboards.tokens import css_variables
 from fleet.errors import GputideError, Misconfigured, Refused
 
 SIGN_IN_PATH = "/sign-in"
 SIGN_OUT_PATH = "/sign-out"
 RETURN_PATH = "/signed-in"
+HEALTH_PATH = "/healthz"
+"""Says that the app answers, to a kubelet that nobody signs in."""
 FORM_BYTES_MAX = 8192
 OPEN_PREFIXES = ("/_dash-component-suites/", "/assets/", "/_favicon.ico")
 """Files of this release, the same for everybody."""
@@ -213,7 +216,7 @@ class Door:
         except Misconfigured as exc:
             return told(str(exc), 503)
         if holder is None:
-            return _form(next_path, "This token is not known, or has expired.")
+            return _form(next_path, say("This token is not known, or has expired."))
         return self._signed_in(holder, next_path)
 
     def _come_back(self) -> AnyResponse:
@@ -247,7 +250,8 @@ class Door:
         secret = request.cookies.get(self.cookie)
         if secret is not None and self.ways.sessions is not None:
             self.ways.sessions.end(secret)
-        answer = Response(_SIGNED_OUT.format(tokens=css_variables()))
+        said = {"out": say("You are signed out."), "again": say("Sign in again")}
+        answer = Response(_SIGNED_OUT.format(tokens=css_variables(), language=READING.get(), **said))
         answer.delete_cookie(self.cookie, path="/", secure=self.ways.is_secure, httponly=True, samesite="Lax")
         return answer
 
@@ -272,26 +276,27 @@ def told(text: str, status: int) -> Response:
 
 def _form(next_path: str, error: str) -> Response:
     message = f'<p role="alert">{escape(error)}</p>' if error else ""
-    text = _FORM.format(tokens=css_variables(), next=escape(next_path, quote=True), message=message)
+    said = {"language": READING.get(), "label": say("Access token"), "enter": say("Sign in")}
+    text = _FORM.format(tokens=css_variables(), next=escape(next_path, quote=True), message=message, **said)
     return Response(text, status=401 if error else 200)
 
 
 _HEAD = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<html lang="{language}"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>gputide</title><style>{tokens}</style><link rel="stylesheet" href="/assets/pages.css"></head>
 <body class="sign-in"><main><h1><span class="mark">◒</span> gputide</h1>
 """
 _FORM = (
     _HEAD
     + """<form method="post" action="/sign-in">
-<label for="token">Access token</label>
+<label for="token">{label}</label>
 <input id="token" name="token" type="password" autocomplete="current-password" required autofocus>
 <input type="hidden" name="next" value="{next}">{message}
-<button class="button primary">Sign in</button></form></main></body></html>
+<button class="button primary">{enter}</button></form></main></body></html>
 """
 )
 _SIGNED_OUT = (
     _HEAD
-    + """<p>You are signed out.</p><p><a href="/">Sign in again</a></p></main></body></html>
+    + """<p>{out}</p><p><a href="/">{again}</a></p></main></body></html>
 """
 )

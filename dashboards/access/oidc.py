@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -26,6 +27,7 @@ from joserfc.jwk import KeySet
 
 from dashboards.access.sessions import Identity
 from fleet.errors import Refused, Unavailable
+from fleet.own_network import is_own_network
 
 TIMEOUT_SECONDS = 10.0
 DOCUMENT_SECONDS = 3600.0
@@ -55,6 +57,7 @@ class Provider:
         scopes: what is asked for.
         name_claim: claim that names somebody.
         groups_claim: claim that lists their groups.
+        ca_file: authorities that its certificate is checked with; None for those of the machine.
     """
 
     issuer: str
@@ -64,6 +67,7 @@ class Provider:
     scopes: tuple[str, ...]
     name_claim: str
     groups_claim: str
+    ca_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +147,8 @@ class OidcSignIn:
                 authorization_response=url,
                 code_verifier=pending.verifier,
                 timeout=TIMEOUT_SECONDS,
+                allow_redirects=False,
+                verify=self._verified_by(),
             )
         except requests.RequestException as exc:
             raise Unavailable(f"cannot reach {document['token_endpoint']}: {type(exc).__name__}") from exc
@@ -219,10 +225,14 @@ class OidcSignIn:
         if kept is not None and self._clock() - kept[0] < DOCUMENT_SECONDS:
             return kept[1]
         url = f"{self._provider.issuer}/.well-known/openid-configuration"
-        found = _json_at(url)
+        found = _json_at(url, self._verified_by())
         for name in ("issuer", "authorization_endpoint", "token_endpoint", "jwks_uri"):
             if not isinstance(found.get(name), str):
                 raise Unavailable(f"cannot use {url}: it has no {name}")
+            if name != "issuer" and not _is_safe(str(found[name]), self._provider.issuer):
+                raise Refused(
+                    f"cannot use {url}: its {name} {str(found[name])[:200]!r} is not https, or of this machine"
+                )
         if str(found["issuer"]).rstrip("/") != self._provider.issuer:
             raise Refused(
                 f"cannot use {url}: it is of issuer {str(found['issuer'])[:200]!r}, dashboard.oidc_issuer="
@@ -232,21 +242,28 @@ class OidcSignIn:
             self._document = (self._clock(), found)
         return found
 
+    def _verified_by(self) -> str | bool:
+        """What the provider's certificate is checked with."""
+        return True if self._provider.ca_file is None else str(self._provider.ca_file)
+
     def _key_set(self, seconds_max: float) -> KeySet:
         """The provider's keys, no older than this."""
         with self._lock:
             kept = self._keys
         if kept is not None and self._clock() - kept[0] < min(seconds_max, DOCUMENT_SECONDS):
             return kept[1]
-        keys = KeySet.import_key_set(_json_at(str(self._discovered()["jwks_uri"])))  # type: ignore[arg-type]
+        found = _json_at(str(self._discovered()["jwks_uri"]), self._verified_by())
+        keys = KeySet.import_key_set(found)  # type: ignore[arg-type]
         with self._lock:
             self._keys = (self._clock(), keys)
         return keys
 
 
-def _json_at(url: str) -> dict[str, Any]:
+def _json_at(url: str, verified_by: str | bool) -> dict[str, Any]:
     try:
-        with requests.get(url, timeout=TIMEOUT_SECONDS, allow_redirects=False, stream=True) as answer:
+        with requests.get(
+            url, timeout=TIMEOUT_SECONDS, allow_redirects=False, stream=True, verify=verified_by
+        ) as answer:
             if answer.status_code != 200:
                 raise Unavailable(f"cannot read {url}: HTTP status {answer.status_code}")
             body = answer.raw.read(ANSWER_BYTES_MAX + 1, decode_content=True)
@@ -260,6 +277,24 @@ def _json_at(url: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise Unavailable(f"cannot read {url}: not a JSON object")
     return found
+
+
+def _is_safe(endpoint: str, issuer: str) -> bool:
+    """Whether what a provider names may be asked: by https, and on this machine only where the provider is there too.
+
+    A document that somebody else has slipped in could name what answers to nobody but us.
+    """
+    try:
+        parts, home = urlsplit(endpoint), urlsplit(issuer)
+        host = parts.hostname or ""
+        _ = parts.port
+    except ValueError:
+        return False
+    if "\\" in endpoint or "@" in parts.netloc:
+        return False  # whoever asks may take another part of it for the host than we do
+    if is_own_network(host):
+        return host == home.hostname and parts.scheme == home.scheme
+    return parts.scheme == "https" and bool(host)
 
 
 def _digest(text: str) -> bytes:

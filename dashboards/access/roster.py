@@ -166,9 +166,10 @@ class Roster:
 def _parsed(text: str, path: Path) -> tuple[Entry, ...]:
     try:
         return _File.model_validate(tomllib.loads(text)).right
-    except tomllib.TOMLDecodeError as exc:
-        raise Misconfigured(f"cannot read dashboard.rights_file={path}: {exc}") from exc
     except ValidationError as exc:
         first = exc.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        where = ".".join(str(part) for part in first["loc"])[:200]
         raise Misconfigured(f"cannot read dashboard.rights_file={path}: {where}: {first['msg']}") from exc
+    except (ValueError, RecursionError) as exc:
+        # Beside its own error the parser lets those of numbers with thousands of digits and of deep nesting through.
+        raise Misconfigured(f"cannot read dashboard.rights_file={path}: {str(exc)[:200]}") from exc

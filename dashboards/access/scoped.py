@@ -6,30 +6,40 @@ every call: a right that ends, ends at once.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from dashboards.access.cut import cut_plan, cut_profiles, namespace_of, stage_namespaces, without_others
 from dashboards.access.people import Deed, NotAllowed, Person
+from dashboards.lag_chain import LagChain
+from dashboards.made_once import MADE, MadeOnce
+from dashboards.money.budgets import BudgetStatus
+from dashboards.money.unit_costs import UnitCost
 from dashboards.queries import (
+    ClusterSighting,
     FleetView,
+    Flow,
+    Freezes,
     Freshness,
     LedgerEntry,
+    Money,
     ObjectDiff,
     Outcomes,
     PlanDesk,
     PlanEntry,
+    Prices,
+    ReliefLog,
     RolloutProgress,
     Rollouts,
+    Sightings,
     UndoPreview,
     Views,
     WorkloadHistory,
 )
+from dashboards.relief_acts import ReliefActs
 from fleet.decisions import Plan
 from fleet.errors import GputideError, NotEnoughData, Refused, Unavailable
+from fleet.inventory import Quota
 from fleet.outcomes import ChangePhase, Outcome
 from fleet.profiles import Profiles
 
@@ -53,33 +63,17 @@ def scoped_views(views: Views, who: Who) -> Views:
         plans=plans,
         rollouts=_ScopedRollouts(views.rollouts, plans, who),
         outcomes=_ScopedOutcomes(views.outcomes, who),
+        freezes=_ScopedFreezes(views.freezes, views.fleet, who),
+        flow=_ScopedFlow(views.flow, who),
+        money=_ScopedMoney(views.money, who),
+        relief=_ScopedRelief(views.relief, who),
+        sightings=_ScopedSightings(views.sightings, who),
     )
-
-
-class _Cuts:
-    """What was cut lately; the pages keep what they made of an answer as long as it is the same object."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, frozenset[str]], tuple[object, Any]] = OrderedDict()
-
-    def of(self, source: Any, name: str, namespaces: frozenset[str], cut: Callable[[Any, frozenset[str]], Any]) -> Any:
-        with self._lock:
-            kept = self._kept.get((name, namespaces))
-            if kept is not None and kept[0] is source:
-                self._kept.move_to_end((name, namespaces))
-                return kept[1]
-        made = cut(source, namespaces)
-        with self._lock:
-            self._kept[name, namespaces] = (source, made)
-            while len(self._kept) > _CUTS_MAX:
-                self._kept.popitem(last=False)
-        return made
 
 
 class _ScopedFleet:
     def __init__(self, inner: FleetView, who: Who) -> None:
-        self._inner, self._who, self._cuts = inner, who, _Cuts()
+        self._inner, self._who, self._cuts = inner, who, MadeOnce(_CUTS_MAX)
 
     def clusters(self) -> tuple[str, ...]:
         return self._who().clusters_seen(self._inner.clusters())
@@ -87,7 +81,9 @@ class _ScopedFleet:
     def profiles(self, cluster: str) -> Profiles:
         namespaces = _seen(self._who(), cluster)
         found = self._inner.profiles(cluster)
-        return found if namespaces is None else self._cuts.of(found, cluster, namespaces, cut_profiles)
+        if namespaces is None:
+            return found
+        return self._cuts.of((found,), namespaces, lambda: cut_profiles(found, namespaces))
 
     def history(self, cluster: str, workload: str, hours: int | None) -> WorkloadHistory | None:
         namespaces = _seen(self._who(), cluster)
@@ -100,9 +96,22 @@ class _ScopedFleet:
         return self._inner.freshness(cluster)
 
 
+class _ScopedSightings:
+    """Clusters that somebody may see as a whole: how many cards one has is no tenant's business."""
+
+    def __init__(self, inner: Sightings, who: Who) -> None:
+        self._inner, self._who = inner, who
+
+    def sightings(self) -> tuple[ClusterSighting, ...]:
+        person = self._who()
+        found = self._inner.sightings()
+        seen = frozenset(person.clusters_seen(item.cluster for item in found))
+        return tuple(item for item in found if item.cluster in seen and person.namespaces_seen(item.cluster) is None)
+
+
 class _ScopedPlans:
     def __init__(self, inner: PlanDesk, who: Who) -> None:
-        self._inner, self._who, self._cuts = inner, who, _Cuts()
+        self._inner, self._who, self._cuts = inner, who, MadeOnce(_CUTS_MAX)
 
     def plans(self, cluster: str) -> tuple[PlanEntry, ...]:
         person = self._who()
@@ -159,7 +168,8 @@ class _ScopedPlans:
         namespaces = person.namespaces_seen(entry.plan.cluster)
         if namespaces is None:
             return entry
-        plan = self._cuts.of(entry.plan, entry.plan.plan_id, namespaces, cut_plan)
+        whole = entry.plan
+        plan = self._cuts.of((whole,), namespaces, lambda: cut_plan(whole, namespaces))
         shown = {stage.stage for stage in plan.stages}
         approved = tuple(stage for stage in entry.approved_stages if stage in shown)
         return replace(
@@ -240,6 +250,88 @@ class _ScopedOutcomes:
         return self._inner.ledger(cluster)
 
 
+class _ScopedRelief:
+    """Moves of their workloads; who sleeps on a card, and why somebody was moved, may tell of others."""
+
+    def __init__(self, inner: ReliefLog, who: Who) -> None:
+        self._inner, self._who = inner, who
+
+    def acts(self, cluster: str) -> ReliefActs:
+        namespaces = _seen(self._who(), cluster)
+        found = self._inner.acts(cluster)
+        if namespaces is None:
+            return found
+        own = (move for move in found.moves if namespace_of(move.workload) in namespaces)
+        return ReliefActs(moves=tuple(replace(move, reason="", why="") for move in own))
+
+
+class _ScopedFreezes:
+    """The switch stops every cluster that is changed from here, so it takes the right in all of them."""
+
+    def __init__(self, inner: Freezes, fleet: FleetView, who: Who) -> None:
+        self._inner, self._fleet, self._who = inner, fleet, who
+
+    def frozen_by(self, cluster: str) -> str | None:
+        namespaces = _seen(self._who(), cluster)
+        found = self._inner.frozen_by(cluster)
+        return found if found is None or namespaces is None else "who may see the cluster as a whole"
+
+    def freeze(self, cluster: str, by: str) -> None:
+        del by  # the name that somebody signed in by, whatever the page says
+        self._inner.freeze(cluster, self._allowed(Deed.CHANGE, cluster, "freeze changes"))
+
+    def thaw(self, cluster: str, by: str) -> None:
+        del by
+        self._inner.thaw(cluster, self._allowed(Deed.THAW, cluster, "lift the freeze"))
+
+    def _allowed(self, deed: Deed, cluster: str, what: str) -> str:
+        person = self._who()
+        _seen(person, cluster)
+        if not all(person.may(deed, name, None) for name in {cluster, *self._fleet.clusters()}):
+            raise NotAllowed(
+                f"cannot {what}: it is for every cluster as a whole that is changed from here, and {_who_may(deed)}"
+            )
+        return person.name
+
+
+class _ScopedFlow:
+    def __init__(self, inner: Flow, who: Who) -> None:
+        self._inner, self._who = inner, who
+
+    def lags(self, cluster: str) -> LagChain:
+        _seen(self._who(), cluster)
+        return self._inner.lags(cluster)
+
+
+class _ScopedMoney:
+    """Budgets and quotas of a namespace are for who may see it; those of teams and queues may tell of others."""
+
+    def __init__(self, inner: Money, who: Who) -> None:
+        self._inner, self._who = inner, who
+
+    def prices(self) -> Prices:
+        return self._inner.prices()
+
+    def budgets(self, cluster: str) -> tuple[BudgetStatus, ...]:
+        namespaces = _seen(self._who(), cluster)
+        found = self._inner.budgets(cluster)
+        if namespaces is None:
+            return found
+        return tuple(status for status in found if status.kind == "namespace" and status.name in namespaces)
+
+    def quotas(self, cluster: str) -> tuple[Quota, ...]:
+        namespaces = _seen(self._who(), cluster)
+        found = self._inner.quotas(cluster)
+        return found if namespaces is None else tuple(quota for quota in found if quota.namespace in namespaces)
+
+    def unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:
+        namespaces = _seen(self._who(), cluster)
+        found = self._inner.unit_costs(cluster)
+        if namespaces is None:
+            return found
+        return tuple(one for one in found if namespace_of(one.workload) in namespaces)
+
+
 def _seen(person: Person, cluster: str) -> frozenset[str] | None:
     """Namespaces of a cluster that somebody may see.
 
@@ -268,7 +360,9 @@ def _with_rights(entry: PlanEntry, person: Person) -> PlanEntry:
     plan = entry.plan
     if person.may(Deed.CHANGE, plan.cluster, None):
         return entry
-    reach = [stage_namespaces(plan, (stage.stage,)) for stage in plan.stages]
+    reach = MADE.of(
+        (plan,), "stage namespaces", lambda: tuple(stage_namespaces(plan, (stage.stage,)) for stage in plan.stages)
+    )
 
     def refused(deed: Deed) -> str | None:
         if any(person.may(deed, plan.cluster, namespaces) for namespaces in reach):

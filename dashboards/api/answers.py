@@ -5,6 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from dashboards.lag_chain import LagChain
+from dashboards.money.budgets import BudgetStatus
+from dashboards.money.unit_costs import UnitCost
 from dashboards.queries import (
     Freshness,
     LedgerEntry,
@@ -14,6 +17,7 @@ from dashboards.queries import (
     UndoPreview,
     WorkloadHistory,
 )
+from dashboards.quotas import QuotaUse
 from fleet.documents import document, iso
 
 
@@ -120,6 +124,27 @@ def ledger_answer(entry: LedgerEntry) -> dict[str, Any]:
         "detail": entry.detail,
         "cards": entry.cards,
     }
+
+
+def lag_answer(found: LagChain) -> dict[str, Any]:
+    """How far behind each step is, and which holds the rest up."""
+    return {**document(found), "limit_seconds": found.limit_seconds, "cause": found.cause.value}
+
+
+def quota_answer(found: QuotaUse) -> dict[str, Any]:
+    """One quota, and what becomes of it; amounts in the resource's unit, use in cards."""
+    return {**document(found), "left": found.left, "used_ratio": found.used_ratio, "is_underused": found.is_underused}
+
+
+def budget_answer(found: BudgetStatus, currency: str) -> dict[str, Any]:
+    """One budget of this month."""
+    return {**document(found), "currency": currency}
+
+
+def unit_cost_answer(found: UnitCost, currency: str) -> dict[str, Any]:
+    """What a workload's requests or tokens cost over the last week."""
+    per_million = None if found.per_million is None else str(found.per_million)
+    return {**document(found), "per_million": per_million, "currency": currency}
 
 
 def _moment(moment: datetime | None) -> str | None:

@@ -10,17 +10,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dashboards.api.answers import (
+    budget_answer,
     entry_answer,
     freshness_answer,
     history_answer,
+    lag_answer,
     ledger_answer,
     object_answer,
     progress_answer,
+    quota_answer,
     summary_answer,
     undo_answer,
+    unit_cost_answer,
 )
 from dashboards.queries import Views
-from fleet.documents import outcome_document, plan_document, profiles_document
+from dashboards.quotas import quota_uses
+from dashboards.tenants import tenants
+from fleet.documents import document, outcome_document, plan_document, profiles_document
 from fleet.errors import NotEnoughData, Refused
 
 HOURS_MAX = 24 * 366
@@ -92,6 +98,16 @@ def _freshness(views: Views, asked: Asked) -> Mapping[str, Any]:
     return freshness_answer(views.fleet.freshness(asked.path["cluster"]))
 
 
+def _workload(views: Views, asked: Asked) -> Mapping[str, Any]:
+    workload = "/".join(asked.path[name] for name in ("namespace", "kind", "name"))
+    known = views.fleet.profiles(asked.path["cluster"]).workloads
+    found = next((profile for profile in known if profile.workload == workload), None)
+    if found is None:
+        raise NotEnoughData(f"workload {workload} of cluster {asked.path['cluster']} has no live pod")
+    answer: Mapping[str, Any] = document(found)
+    return answer
+
+
 def _history(views: Views, asked: Asked) -> Mapping[str, Any]:
     workload = "/".join(asked.path[name] for name in ("namespace", "kind", "name"))
     found = views.fleet.history(asked.path["cluster"], workload, asked.query.get("hours"))
@@ -155,6 +171,46 @@ def _undo(views: Views, asked: Asked) -> Mapping[str, Any]:
     return progress_answer(views.rollouts.progress(plan.plan_id))
 
 
+def _lag(views: Views, asked: Asked) -> Mapping[str, Any]:
+    return lag_answer(views.flow.lags(asked.path["cluster"]))
+
+
+def _quotas(views: Views, asked: Asked) -> Mapping[str, Any]:
+    cluster = asked.path["cluster"]
+    teams = tenants(views.fleet.profiles(cluster), views.prices)
+    return {"quotas": [quota_answer(use) for use in quota_uses(views.money.quotas(cluster), teams)]}
+
+
+def _budgets(views: Views, asked: Asked) -> Mapping[str, Any]:
+    currency = views.prices.currency
+    return {"budgets": [budget_answer(found, currency) for found in views.money.budgets(asked.path["cluster"])]}
+
+
+def _unit_costs(views: Views, asked: Asked) -> Mapping[str, Any]:
+    currency = views.prices.currency
+    return {"units": [unit_cost_answer(found, currency) for found in views.money.unit_costs(asked.path["cluster"])]}
+
+
+def _relief(views: Views, asked: Asked) -> Mapping[str, Any]:
+    answer: Mapping[str, Any] = document(views.relief.acts(asked.path["cluster"]))
+    return answer
+
+
+def _freeze_state(views: Views, asked: Asked) -> Mapping[str, Any]:
+    frozen = views.freezes.frozen_by(asked.path["cluster"])
+    return {"is_frozen": frozen is not None, "by": frozen}
+
+
+def _freeze(views: Views, asked: Asked) -> Mapping[str, Any]:
+    views.freezes.freeze(asked.path["cluster"], asked.by)
+    return _freeze_state(views, asked)
+
+
+def _thaw(views: Views, asked: Asked) -> Mapping[str, Any]:
+    views.freezes.thaw(asked.path["cluster"], asked.by)
+    return _freeze_state(views, asked)
+
+
 def _plan_of(views: Views, asked: Asked) -> Any:
     entry = views.plans.plan(asked.path["plan_id"])
     if entry is None:
@@ -164,6 +220,7 @@ def _plan_of(views: Views, asked: Asked) -> Any:
 
 _CLUSTER = {"cluster": _TEXT}
 _OF_PLAN = {"plan_id": _PLAN_ID}
+_FREEZE = ("is_frozen", "by")
 _PROGRESS = ("phase", "done", "total", "objects", "message")
 
 OPERATIONS = (
@@ -174,6 +231,10 @@ OPERATIONS = (
               answer=_profiles, required=("schema", "cluster", "workloads", "cards")),
     Operation(name="freshness", method="GET", path="/clusters/{cluster}/freshness", parameters=_CLUSTER,
               says="Coverage and age of the data.", answer=_freshness, required=("coverage_ratio", "newest_at")),
+    Operation(name="workload", method="GET", path="/clusters/{cluster}/workloads/{namespace}/{kind}/{name}",
+              parameters={**_CLUSTER, "namespace": _TEXT, "kind": _TEXT, "name": _TEXT},
+              says="What one workload needs, does and may be trusted with: its part of the profiles.",
+              answer=_workload, required=("workload", "state", "hour_of_week", "reason")),
     Operation(name="history", method="GET", path="/clusters/{cluster}/workloads/{namespace}/{kind}/{name}/history",
               parameters={**_CLUSTER, "namespace": _TEXT, "kind": _TEXT, "name": _TEXT},
               query={"hours": {"type": "integer", "minimum": 1, "maximum": HOURS_MAX}},
@@ -187,6 +248,29 @@ OPERATIONS = (
               required=("outcomes",)),
     Operation(name="ledger", method="GET", path="/clusters/{cluster}/ledger", parameters=_CLUSTER,
               says="Everything that was done, newest first.", answer=_ledger, required=("entries",)),
+    Operation(name="lag", method="GET", path="/clusters/{cluster}/lag", parameters=_CLUSTER,
+              says="How far behind each step from the exporter to the warehouse is, and which holds the rest up.",
+              answer=_lag, required=("newest_at", "sample_age_seconds", "waiting_bytes", "cause")),
+    Operation(name="quotas", method="GET", path="/clusters/{cluster}/quotas", parameters=_CLUSTER,
+              says="Quotas and queues: what is promised, held and used, those with most unused cards first.",
+              answer=_quotas, required=("quotas",)),
+    Operation(name="budgets", method="GET", path="/clusters/{cluster}/budgets", parameters=_CLUSTER,
+              says="Budgets of this month: spent, foretold, and whether that is too much.", answer=_budgets,
+              required=("budgets",)),
+    Operation(name="unit_costs", method="GET", path="/clusters/{cluster}/unit-costs", parameters=_CLUSTER,
+              says="What a million requests or tokens cost over the last week, where somebody counts them.",
+              answer=_unit_costs, required=("units",)),
+    Operation(name="relief", method="GET", path="/clusters/{cluster}/relief", parameters=_CLUSTER,
+              says="What relief did: who sleeps, who was moved, why, for how long, and who is home again.",
+              answer=_relief, required=("sleeps", "moves")),
+    Operation(name="freeze_state", method="GET", path="/clusters/{cluster}/freeze", parameters=_CLUSTER,
+              says="Whether every change is stopped, and who stopped it when.", answer=_freeze_state,
+              required=_FREEZE),
+    Operation(name="freeze", method="POST", path="/clusters/{cluster}/freeze", parameters=_CLUSTER,
+              says="Stop every change from here at once, of every cluster; takes the role operator.", answer=_freeze,
+              required=_FREEZE),
+    Operation(name="thaw", method="POST", path="/clusters/{cluster}/thaw", parameters=_CLUSTER,
+              says="Let changes go on; takes the role admin.", answer=_thaw, required=_FREEZE),
     Operation(name="plan", method="GET", path="/plans/{plan_id}", parameters=_OF_PLAN,
               says="One plan (gputide.plan/v1), and what people decided about it.", answer=_plan,
               required=("plan", "status")),

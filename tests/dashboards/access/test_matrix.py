@@ -186,6 +186,68 @@ def test_only_who_may_changes_anything(tmp_path: Path, role: str, reach: str) ->
     assert world.cluster.changed == (set() if may_change else before)
 
 
+@pytest.mark.parametrize(("role", "reach"), PEOPLE)
+def test_operator_of_all_freezes_and_admin_of_all_thaws(tmp_path: Path, role: str, reach: str) -> None:
+    world = a_world(tmp_path, fresh=True)
+    headers = bearer(f"{role}-{reach}")
+    path = f"/api/v1/clusters/{CLUSTER}"
+
+    def post(what: str) -> int:
+        return world.client.post(f"{path}/{what}", json={}, headers=headers).status_code
+
+    may_freeze = reach in WHOLE and role in ("operator", "admin")
+    may_thaw = reach in WHOLE and role == "admin"
+    refused = 404 if reach == "elsewhere" else 403
+    assert post("freeze") == (200 if may_freeze else refused)
+    assert bool(world.cluster.frozen_by(CLUSTER)) is may_freeze
+    if may_freeze:
+        assert (world.cluster.ledger(CLUSTER)[0].actor, world.cluster.ledger(CLUSTER)[0].action) == (
+            f"{role}-{reach}", "frozen",
+        )  # fmt: skip
+    world.cluster.freeze(CLUSTER, "somebody")
+    assert post("thaw") == (200 if may_thaw else refused)
+    assert bool(world.cluster.frozen_by(CLUSTER)) is not may_thaw
+    seen = world.client.get(f"{path}/freeze", headers=headers)
+    if reach == "team":
+        assert seen.get_json() == {"is_frozen": True, "by": "who may see the cluster as a whole"}
+
+
+@pytest.mark.parametrize("reach", ["team", "everything"])
+def test_click_on_the_freeze_needs_the_right_and_the_token_of_the_page(tmp_path: Path, reach: str) -> None:
+    world = a_world(tmp_path, fresh=True)
+    world.client.post("/sign-in", data={"token": text_of(f"operator-{reach}"), "next": "/"}, headers=HOST)
+    token = world.client.get("/api/v1/me", headers=HOST).get_json()["page_token"]
+
+    def click(given: str) -> str:
+        names = ("freeze-state.children", "freeze-message.children", "freeze-message.className", "plan-bump.data")
+        renderer = world.client.get("/_dash-dependencies", headers=HOST).get_json()
+        output = next(item["output"] for item in renderer if "freeze-message" in item["output"])
+        body = {
+            "output": output,
+            "outputs": [
+                {"id": name.split(".")[0], "property": place.split(".", 1)[1].strip(".")}
+                for name, place in zip(names, output.strip(".").split("..."), strict=True)
+            ],
+            "inputs": [
+                {"id": "freeze", "property": "n_clicks", "value": 1},
+                {"id": "thaw", "property": "n_clicks", "value": None},
+            ],
+            "state": [
+                {"id": "freeze-cluster", "property": "children", "value": CLUSTER},
+                {"id": "token", "property": "data", "value": given},
+                {"id": "plan-bump", "property": "data", "value": 0},
+            ],
+            "changedPropIds": ["freeze.n_clicks"],
+        }
+        answer = world.client.post("/_dash-update-component", json=body, headers=HOST)
+        return str(answer.get_json()["response"]["freeze-message"]["className"])
+
+    assert click("guess") == "message failed"
+    assert world.cluster.frozen_by(CLUSTER) is None
+    assert click(token) == ("message" if reach == "everything" else "message failed")
+    assert bool(world.cluster.frozen_by(CLUSTER)) is (reach == "everything")
+
+
 @pytest.mark.parametrize("reach", ["team", "elsewhere"])
 def test_button_of_a_page_changes_nothing_for_who_may_not(tmp_path: Path, reach: str) -> None:
     world = a_world(tmp_path, fresh=True)

@@ -11,7 +11,7 @@ import pytest
 from joserfc.jwk import OctKey
 
 from dashboards.access.door import Ways
-from dashboards.access.oidc import OidcSignIn, Provider
+from dashboards.access.oidc import OidcSignIn, Provider, _is_safe
 from dashboards.access.sessions import Identity
 from fleet.errors import Refused, Unavailable
 from tests.dashboards.access.keys import HOST, a_right, a_roster, an_app, some_sessions
@@ -181,3 +181,20 @@ def test_browser_signs_in_and_out_by_the_provider(provider: TestingProvider, tmp
     assert client.get("/api/v1/me", headers=HOST).get_json()["name"] == "mei"
     assert client.post("/sign-out", headers=HOST).status_code == 200
     assert client.get("/api/v1/clusters", headers=HOST).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "http://sso.example.com/keys",
+        "https://127.1/keys",
+        "https://2852039166/keys",
+        "https://169.254.169.254\\@sso.example.com/keys",
+        "https://sso.example.com@10.0.0.1/keys",
+        "https://sso.example.com:x/keys",
+        "https:///keys",
+    ],
+)
+def test_endpoint_that_leads_elsewhere_is_not_asked(endpoint: str) -> None:
+    assert not _is_safe(endpoint, "https://sso.example.com")
+    assert _is_safe("https://keys.example.com/keys", "https://sso.example.com")

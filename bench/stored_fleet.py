@@ -1,0 +1,184 @@
+"""A large fleet written straight into a data folder, as the rollup would have left it: the load of `web-page-time`.
+
+`store_fleet(folder, cards)` needs no receiver and no bus. Demand is that of the second fleet (`tests/recommender`),
+in windows of an hour over a week; an eighth of the cards is granted to nobody, a quarter of the services rests, and
+nodes hold eight cards of one model. The data folder's clock is set to the end of that week.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fleet.inventory import Card, CardId, CardModelName, Grant
+from fleet.schema import ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, POD_USAGE, SLICE_MEASURES, Merge, Table
+from fleet.usage import History
+from gputide.clock import ReplayClock, write_replay_clock
+from gputide.data_folder import open_data_folder
+from pipeline.ddl import arrow_schema
+from pipeline.warehouse import AppendName, Part
+from pipeline.warehouse_duckdb import DuckdbWarehouse
+from tests.recommender.second_fleet import SINCE, second_fleet
+
+CLUSTER = "second"
+"""Name of the cluster, as the second fleet calls it."""
+DAYS, STEP_SECONDS = 7, 3600
+CARDS_PER_PART = 2500
+CARDS_PER_NODE = 8
+TEAMS = 240
+FREE_EVERY = 8
+"""Of so many cards one is granted to nobody."""
+RESTING_EVERY = 4
+"""Of so many services one does nothing any more."""
+_MODEL_WORDS = {"NVIDIA L40S": "l40s", "NVIDIA H100 80GB HBM3": "h100"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FleetPart:
+    """Some thousand cards: the cards, the grants in the order of the rows, and each measure by row and hour."""
+
+    cards: tuple[Card, ...]
+    grants: tuple[Grant, ...]
+    history: History
+
+
+def store_fleet(path: Path, cards: int) -> None:
+    """Write a fleet into a new data folder and set its clock.
+
+    Args:
+        path: the folder, which is made.
+        cards: cards, at least 16.
+    """
+    folder = open_data_folder(path, create=True)
+    with closing(DuckdbWarehouse(folder.warehouse)) as warehouse:
+        for number, start in enumerate(range(0, cards, CARDS_PER_PART)):
+            made = _fleet_part(number, min(CARDS_PER_PART, cards - start))
+            warehouse.append(AppendName(source="stored", start=number, end=number + 1), _parts(made))
+    now = SINCE + timedelta(days=DAYS)
+    write_replay_clock(folder, ReplayClock(now=now, trace="stored-fleet", cluster=CLUSTER))
+
+
+def _fleet_part(number: int, cards: int) -> _FleetPart:
+    """One part under names of its own."""
+    granted = cards - cards // FREE_EVERY
+    history = second_fleet(5000 + number, granted, DAYS, step_seconds=STEP_SECONDS)
+    models = [(card.card_model, card.framebuffer_bytes) for card in history.inventory.cards]
+    rng = np.random.default_rng(number)
+    models += [models[int(place)] for place in rng.integers(0, len(models), cards - granted)]
+    hosts: dict[CardModelName, int] = {}
+    named: list[Card] = []
+    # Free cards stand among the granted ones, as they do where pods come and go.
+    for place in rng.permutation(len(models)):
+        model, capacity = models[int(place)]
+        seat = hosts[model] = hosts.get(model, -1) + 1
+        name = f"GPU-{int(rng.integers(2**32)):08x}-{number:03d}-{int(place):05d}"
+        node = f"{_MODEL_WORDS[model]}-{number:03d}-{seat // CARDS_PER_NODE:04d}"
+        named.append(Card(card=CardId(name), card_model=model, framebuffer_bytes=capacity, node=node, cluster=CLUSTER))
+    by_place = {int(card.card.rpartition("-")[2]): card for card in named}
+    grant_of = {grant.card: grant for grant in history.inventory.grants}
+    rows = [grant_of[key.card] for key in history.slices.keys]
+    grants = tuple(_renamed(grant, number, by_place[place]) for place, grant in enumerate(rows))
+    resting = np.array([_service(grant) % RESTING_EVERY == 0 for grant in rows])
+    for measure, values in history.slices.mean.items():
+        if measure.value.endswith("active_ratio") or measure.value.startswith("duty"):
+            values[resting] = np.where(np.isfinite(values[resting]), 0.0, np.nan)
+    return _FleetPart(cards=tuple(named), grants=grants, history=history)
+
+
+def _service(grant: Grant) -> int:
+    return int(grant.workload.rpartition("-")[2])
+
+
+def _renamed(grant: Grant, number: int, card: Card) -> Grant:
+    return replace(
+        grant,
+        namespace=f"team-{(number * 7 + _service(grant)) % TEAMS:03d}",
+        pod=f"p{number:03d}-{grant.pod}",
+        workload=f"p{number:03d}-{grant.workload}",
+        card=card.card,
+        node=card.node,
+    )
+
+
+def _parts(made: _FleetPart) -> Iterator[Part]:
+    end_ms = round((SINCE + timedelta(days=DAYS)).timestamp() * 1000)
+    first_ms = round(SINCE.timestamp() * 1000)
+    last_date = datetime.fromtimestamp((end_ms - 1) / 1000, UTC).date().isoformat()
+    for table, rows in (
+        (ALLOCATIONS, [_grant_labels(grant) for grant in made.grants]),
+        (INVENTORY_CARDS, [_card_labels(card) for card in made.cards]),
+        (INVENTORY_NODES, [{"node": node} for node in sorted({card.node for card in made.cards})]),
+    ):
+        yield Part(table=table, date=last_date, cluster=CLUSTER, rows=(_sightings(table, rows, first_ms, end_ms),))
+    for day in range(DAYS):
+        date = (SINCE + timedelta(days=day)).date().isoformat()
+        yield Part(table=POD_USAGE, date=date, cluster=CLUSTER, rows=(_usage(made, day, first_ms),))
+
+
+def _grant_labels(grant: Grant) -> dict[str, str]:
+    pool = grant.kv_cache_pool_bytes
+    return {
+        "namespace": grant.namespace, "pod": grant.pod, "container": grant.container, "node": grant.node,
+        "card": grant.card, "card_model": grant.card_model, "workload": grant.workload,
+        "workload_kind": grant.workload_kind, "framebuffer_bytes": str(grant.framebuffer_bytes),
+        "framebuffer_granted_bytes": str(grant.framebuffer_granted_bytes), "compute_granted_ratio": "1",
+        "priority": grant.priority.value, "server": grant.server or "",
+        "kv_cache_pool_bytes": "" if pool is None else str(pool),
+        "labels": json.dumps({"app": grant.workload}), "started_at": grant.started_at.isoformat(),
+    }  # fmt: skip
+
+
+def _card_labels(card: Card) -> dict[str, str]:
+    return {
+        "node": card.node, "card": card.card, "card_model": card.card_model,
+        "framebuffer_bytes": str(card.framebuffer_bytes),
+    }  # fmt: skip
+
+
+def _sightings(table: Table, rows: list[dict[str, str]], first_ms: int, last_ms: int) -> pa.Table:
+    texts = [{**dict.fromkeys(table.keys, ""), "cluster": CLUSTER, **row} for row in rows]
+    arrays: list[pa.Array] = [pa.array([row[name] for row in texts]).dictionary_encode() for name in table.keys]
+    arrays += [pa.array([first_ms] * len(rows)), pa.array([last_ms] * len(rows))]
+    arrays.append(pa.array([None] * len(rows), pa.int64()))
+    return pa.Table.from_arrays(arrays, schema=arrow_schema(table))
+
+
+def _usage(made: _FleetPart, day: int, first_ms: int) -> pa.Table:
+    """One day's windows: every hour of every grant in which anything was collected."""
+    hours = slice(day * 24, (day + 1) * 24)
+    planes = {measure: values[:, hours] for measure, values in made.history.slices.mean.items()}
+    there = np.logical_or.reduce([np.isfinite(values) for values in planes.values()])
+    rows, steps = np.nonzero(there)
+    starts = first_ms + day * 86_400_000 + steps.astype(np.int64) * (STEP_SECONDS * 1000)
+    columns: dict[str, pa.Array] = {
+        "window_start": pa.array(starts),
+        "window_seconds": pa.array(np.full(len(rows), STEP_SECONDS, np.int64)),
+        "samples": pa.array(np.ones(len(rows), np.int64)),
+    }
+    for name in ("cluster", "namespace", "pod", "container", "node", "card", "card_model"):
+        words = pa.array([getattr(grant, name) for grant in made.grants]).dictionary_encode()
+        columns[name] = words.take(pa.array(rows.astype(np.int64)))
+    for column in SLICE_MEASURES:
+        values = planes.get(column.measure)
+        taken: NDArray[np.float64] = (
+            np.full(len(rows), np.nan) if values is None else values[rows, steps].astype(np.float64)
+        )
+        is_missing = ~np.isfinite(taken)
+        whole = np.floor(np.nan_to_num(taken) * column.scale + 1e-6).astype(np.int64)
+        name = column.measure.value
+        columns[f"{name}_count"] = pa.array((~is_missing).astype(np.int64))
+        columns[f"{name}_sum"] = pa.array(whole, mask=is_missing)
+        columns[f"{name}_max"] = pa.array(whole, mask=is_missing)
+    schema = arrow_schema(POD_USAGE)
+    for found in POD_USAGE.columns:
+        if found.merge is Merge.HISTOGRAM:
+            columns[found.name] = pa.nulls(len(rows), schema.field(found.name).type)
+    return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)

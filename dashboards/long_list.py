@@ -1,0 +1,54 @@
+"""A long list on a page, a part of it at a time; the address says from which row (`from=120`).
+
+A page of some thousand parts takes the browser seconds to draw, so lists that grow with the fleet are cut here.
+Called by the pages of tenants and of health.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from dash import dcc, html
+
+from dashboards.address import Address
+from dashboards.page_words import say
+from fleet.units import format_count
+
+T = TypeVar("T")
+FROM_KEY = "from"
+"""Value of the address that names the first row, counted from 0."""
+ROWS_MAX = 60
+
+
+def part_of(rows: Sequence[T], address: Address, rows_max: int = ROWS_MAX) -> tuple[Sequence[T], Any]:
+    """The rows that the address means, and links to those before and after; None where all are shown.
+
+    Args:
+        rows: all rows.
+        address: where the reader is; what names no row of the list means its beginning.
+        rows_max: rows of one part.
+    """
+    if len(rows) <= rows_max:
+        return rows, None
+    text = address.get(FROM_KEY) or "0"
+    asked = int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
+    start = asked // rows_max * rows_max if asked < len(rows) else 0
+    shown = rows[start : start + rows_max]
+    before, after = start - rows_max, start + rows_max
+    words = say(
+        "{first} to {last} of {count}",
+        first=format_count(start + 1),
+        last=format_count(start + len(shown)),
+        count=format_count(len(rows)),
+    )
+    links = [
+        dcc.Link(say("← before"), href=_href(address, before)) if before >= 0 else None,
+        html.Span(words, className="soft"),
+        dcc.Link(say("after →"), href=_href(address, after)) if after < len(rows) else None,
+    ]
+    return shown, html.P([part for link in links if link is not None for part in (link, " ")], className="parts")
+
+
+def _href(address: Address, start: int) -> str:
+    return address.href(**{FROM_KEY: str(start) if start else None})

@@ -1,0 +1,94 @@
+"""Rows of the large tables, asked for as the grid asks: nobody is shown a row that they may not see, by any filter."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from dashboards.grid_rows import PAGE_ROWS_MAX
+from tests.dashboards.access.keys import HOST, bearer
+from tests.dashboards.access.test_matrix import REACHES, WHOLE, World, a_world, names_of_others
+from tests.dashboards.embedded import CLUSTER
+
+GRIDS = {"cards-grid": "/", "workloads-grid": "/workloads"}
+MODELS: tuple[dict[str, Any], ...] = (
+    {},
+    {"filterModel": {"owner": {"type": "notContains", "filter": "team-3"}}},
+    {"filterModel": {"workload": {"type": "contains", "filter": "team-5"}}},
+    {"filterModel": {"workload": {"operator": "OR", "conditions": [{"type": "contains", "filter": ""}] * 2}}},
+    {"sortModel": [{"colId": "workload", "sort": "desc"}]},
+)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return a_world(tmp_path_factory.mktemp("tables"), fresh=False)
+
+
+def state_of(search: str, path: str) -> list[dict[str, Any]]:
+    return [
+        {"id": "address", "property": "pathname", "value": path},
+        {"id": "address", "property": "search", "value": search},
+    ]
+
+
+def rows(world: World, grid: str, headers: dict[str, str], request: object, search: str = "") -> Any:
+    body = {
+        "output": f"{grid}.getRowsResponse",
+        "outputs": {"id": grid, "property": "getRowsResponse"},
+        "inputs": [{"id": grid, "property": "getRowsRequest", "value": request}],
+        "state": state_of(search, GRIDS[grid]),
+        "changedPropIds": [f"{grid}.getRowsRequest"],
+    }
+    return world.client.post("/_dash-update-component", json=body, headers={**HOST, **headers})
+
+
+def csv(world: World, grid: str, headers: dict[str, str], search: str = "") -> Any:
+    name = grid.removesuffix("-grid")
+    body = {
+        "output": f"{name}-download.data",
+        "outputs": {"id": f"{name}-download", "property": "data"},
+        "inputs": [{"id": f"{name}-csv", "property": "n_clicks", "value": 1}],
+        "state": [{"id": grid, "property": "getRowsRequest", "value": None}, *state_of(search, GRIDS[grid])],
+        "changedPropIds": [f"{name}-csv.n_clicks"],
+    }
+    return world.client.post("/_dash-update-component", json=body, headers={**HOST, **headers})
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("reach", [reach for reach in REACHES if reach not in WHOLE])
+def test_no_filter_sort_or_file_shows_a_row_of_somebody_else(world: World, grid: str, reach: str) -> None:
+    headers = bearer(f"viewer-{reach}")
+    answers = [
+        rows(world, grid, headers, {"startRow": 0, "endRow": PAGE_ROWS_MAX, **model}, search)
+        for model in MODELS
+        for search in ("", f"?cluster={CLUSTER}", "?team=team-5", "?group=node-1")
+    ]
+    if reach == "team":
+        answers.append(csv(world, grid, headers))
+    words = {word for answer in answers for word in re.findall(r"[\w.-]+", answer.get_data(as_text=True))}
+    assert not words & names_of_others()
+    if reach == "team":
+        assert answers[0].get_json()["response"][grid]["getRowsResponse"]["rowCount"] > 0
+
+
+def test_who_may_see_the_cluster_gets_every_row(world: World) -> None:
+    profiles = world.views.fleet.profiles(CLUSTER)
+    for grid, count in (("cards-grid", len(profiles.cards)), ("workloads-grid", len(profiles.workloads))):
+        found = rows(world, grid, bearer("viewer-everything"), {"startRow": 0, "endRow": 100}).get_json()
+        assert found["response"][grid]["getRowsResponse"]["rowCount"] == count
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_rows_are_given_to_nobody_without_a_name(world: World, grid: str) -> None:
+    assert rows(world, grid, {}, {"startRow": 0, "endRow": 100}).status_code in (302, 401)
+
+
+@pytest.mark.parametrize("request_", [7, [], {"startRow": "x"}, {"filterModel": {"card": 1}}, {"sortModel": [None]}])
+def test_request_that_is_none_gets_no_rows_and_no_trace_of_a_fault(world: World, request_: object) -> None:
+    answer = rows(world, "cards-grid", bearer("viewer-everything"), request_)
+    assert answer.status_code == 200
+    found = answer.get_json()["response"]["cards-grid"]["getRowsResponse"]
+    assert found["rowData"] == [] or request_ in (7, [])
