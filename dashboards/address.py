@@ -42,9 +42,11 @@ class Address:
     def href(self, path: str | None = None, **changes: str | None) -> str:
         """The address with some values changed; None takes a value out.
 
-        Another path keeps the cluster and the time range alone: the rest belongs to the page that was left.
+        Another path keeps cluster, time range and language alone: the rest belongs to the page that was left.
         """
-        kept = self.query if path in (None, self.path) else [p for p in self.query if p[0] in ("cluster", "range")]
+        kept = (
+            self.query if path in (None, self.path) else [p for p in self.query if p[0] in ("cluster", "range", "lang")]
+        )
         pairs = [(key, value) for key, value in kept if key not in changes]
         pairs += [(key, value) for key, value in changes.items() if value is not None]
         return (path or self.path) + search_text(pairs)
@@ -58,4 +60,4 @@ def read_address(path: str | None, search: str | None) -> Address:
 
 def search_text(pairs: list[tuple[str, str]] | tuple[tuple[str, str], ...]) -> str:
     """Pairs as the query part of an address, with its question mark; empty for none."""
-    return "?" + urlencode(pairs, quote_via=quote, safe="/,") if pairs else ""
+    return "?" + urlencode(pairs, quote_via=quote, safe="/,", errors="replace") if pairs else ""

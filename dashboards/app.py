@@ -4,12 +4,14 @@
 so to the browser. Before a request is answered its `Host` must be one of ours (a foreign name that resolves to this
 machine is turned away: DNS rebinding), whoever asks must be known (`access/door`), a request that writes must come from
 our own page (`Origin`, `Sec-Fetch-Site`, JSON body), and a button that changes the cluster carries the token of the
-person's page. Pages and routes stand on ports that are cut to what that person may see (`access/scoped`).
+person's page. `/healthz` alone answers whoever asks, by whatever name, since a kubelet has none: it tells nothing.
+Pages and routes stand on ports that are cut to what that person may see (`access/scoped`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ssl
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -19,16 +21,20 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.exceptions import DependencyException
 from flask import Response, request
 
-from dashboards import page_fleet, page_health, page_plan, page_savings, page_tenants, page_workloads
-from dashboards.access.door import OPEN_PREFIXES, SIGN_IN_PATH, SIGN_OUT_PATH, Door, Ways, told
+from dashboards import page_clusters, page_fleet, page_health, page_plan, page_savings, page_tenants, page_workloads
+from dashboards.access.door import HEALTH_PATH, OPEN_PREFIXES, SIGN_IN_PATH, SIGN_OUT_PATH, Door, Ways, told
 from dashboards.access.people import NotAllowed
 from dashboards.access.scoped import scoped_views
 from dashboards.address import Address, read_address
 from dashboards.api import routes as api
+from dashboards.compressed import compress
 from dashboards.page_frame import Reader, failure, missing, not_allowed, top_bar
+from dashboards.page_language import speak
+from dashboards.page_words import READING, say
 from dashboards.queries import Freshness, Views
 from dashboards.rows import search as search_fleet
 from dashboards.tokens import css_variables
+from dashboards.web_channel import CONNECTIONS_MAX, IDLE_SECONDS_MAX, BoundedChannel, encrypted_channel
 from fleet.errors import GputideError, NotEnoughData, Unavailable
 from fleet.profiles import Profiles
 
@@ -42,6 +48,7 @@ _PAGES: dict[str, ModuleType] = {
     "/savings": page_savings,
     "/tenants": page_tenants,
     "/health": page_health,
+    "/clusters": page_clusters,
 }
 _WRITING_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _BODY_BYTES_MAX = 16 * 2**20
@@ -53,7 +60,7 @@ class Server(Protocol):
 
     @property
     def address(self) -> str:
-        """`http://host:port/`, with the port that the system chose where 0 was asked for."""
+        """`http://host:port/`, or `https://…`, with the port that the system chose where 0 was asked for."""
         ...
 
     def run(self) -> None:
@@ -78,7 +85,7 @@ def create_app(
     """
     door = Door(ways, frozenset(_PAGES))
     views = scoped_views(views, door.who)
-    app = Dash(
+    app = _Pages(
         __name__,
         title="gputide",
         update_title="",
@@ -98,13 +105,15 @@ def create_app(
                 dcc.Location(id="address", refresh="callback-nav"),
                 dcc.Store(id="token", data=door.page_token()),
                 dcc.Store(id="page-key"),
-                html.Div(id="top", className="top"),
-                html.Main(html.Div("Reading the fleet …", className="loading"), id="page"),
+                html.Header(id="top", className="top"),
+                html.Main(html.Div(say("Reading the fleet …"), className="loading"), id="page", tabIndex="-1"),
             ]
         )
 
     _guard(app, frozenset(hosts), public_url=public_url, is_secure=ways.is_secure)
+    speak(app.server, is_secure=ways.is_secure)
     door.guard(app.server)
+    compress(app.server)
     api.register(app.server, views, door)
     app.layout = _layout
     _register_pages(app, views, door)
@@ -114,35 +123,73 @@ def create_app(
     page_savings.register(app, views)
     page_tenants.register(app, views)
     page_health.register(app, views)
+    page_clusters.register(app, views)
     page_plan.register(app, views, door)
     return app
 
 
-def open_server(app: Dash, *, host: str, port: int) -> Server:
+def open_server(app: Dash, *, host: str, port: int, tls: Callable[[], ssl.SSLContext] | None = None) -> Server:
     """Listens; nothing is answered before `run`.
+
+    Args:
+        app: what answers.
+        host: address to listen on.
+        port: port; 0 lets the system choose.
+        tls: gives the context for a new connection; None for plain HTTP.
 
     Raises:
         Unavailable: the address can't be listened on.
     """
     try:
         inner = waitress.create_server(
-            app.server, host=host, port=port, threads=_THREADS, max_request_body_size=_BODY_BYTES_MAX, ident=None
+            app.server,
+            host=host,
+            port=port,
+            threads=_THREADS,
+            max_request_body_size=_BODY_BYTES_MAX,
+            ident=None,
+            connection_limit=CONNECTIONS_MAX,
+            channel_timeout=IDLE_SECONDS_MAX,
+            asyncore_use_poll=True,
+            url_scheme="http" if tls is None else "https",
         )
+        inner.channel_class = BoundedChannel if tls is None else encrypted_channel(tls)
     except OSError as exc:
         raise Unavailable(
             f"cannot listen on {host}:{port}: {exc.strerror or exc}; set dashboard.port to a free port, or 0 for any"
         ) from exc
-    return _Waitress(inner, host)
+    return _Waitress(inner, host, "http" if tls is None else "https")
+
+
+class _Pages(Dash):
+    """An app whose document says which language it is in."""
+
+    def interpolate_index(
+        self,
+        metas: str = "",
+        title: str = "",
+        css: str = "",
+        config: str = "",
+        scripts: str = "",
+        app_entry: str = "",
+        favicon: str = "",
+        renderer: str = "",
+    ) -> str:
+        made: str = super().interpolate_index(  # type: ignore[no-untyped-call]
+            metas, title, css, config, scripts, app_entry, favicon, renderer
+        )
+        return made.replace('<html lang="en">', f'<html lang="{READING.get()}">', 1)
 
 
 class _Waitress:
-    def __init__(self, inner: Any, host: str) -> None:
+    def __init__(self, inner: Any, host: str, scheme: str) -> None:
         self._inner = inner
+        self._scheme = scheme
         self._host = f"[{host}]" if ":" in host else host
 
     @property
     def address(self) -> str:
-        return f"http://{self._host}:{self._inner.effective_port}/"
+        return f"{self._scheme}://{self._host}:{self._inner.effective_port}/"
 
     def run(self) -> None:
         self._inner.run()
@@ -190,18 +237,18 @@ def _page(views: Views, address: Address, page: ModuleType | None, reader: Reade
     try:
         clusters = views.fleet.clusters()
         if not clusters:
-            body = missing("No data yet", "No cluster sent anything so far.", "gputide demo")
+            body = missing(say("No data yet"), say("No cluster sent anything so far."), "gputide demo")
         else:
             cluster = address.get("cluster") or clusters[0]
             profiles = views.fleet.profiles(cluster)
             freshness = views.fleet.freshness(cluster)
             body = (
-                missing("No such page", f"There is no page at {address.path}.", "gputide dashboard")
+                missing(say("No such page"), say("There is no page at {path}.", path=address.path), "gputide dashboard")
                 if page is None
                 else page.layout(views, address, profiles)
             )
     except NotEnoughData as exc:
-        body = missing("Not enough data", str(exc), "gputide analyze")
+        body = missing(say("Not enough data"), str(exc), "gputide analyze")
     except NotAllowed as exc:
         body = not_allowed(str(exc), reader)
     except GputideError as exc:
@@ -225,17 +272,17 @@ def _register_search(app: Dash, views: Views) -> None:
         try:
             profiles = views.fleet.profiles(address.get("cluster") or views.fleet.clusters()[0])
         except (GputideError, IndexError):
-            return html.P("There is no data to search yet.", className="soft")
-        bare = Address(path="", query=tuple(pair for pair in address.query if pair[0] == "cluster"))
+            return html.P(say("There is no data to search yet."), className="soft")
+        bare = Address(path="", query=tuple(pair for pair in address.query if pair[0] in ("cluster", "lang")))
         hits = search_fleet(profiles, text)
         return [
             dcc.Link(
-                [html.Small(hit.kind), html.Span(hit.text)],
+                [html.Small(say(hit.kind)), html.Span(hit.text)],
                 href=bare.href(hit.path, **dict(hit.query)),
                 className="hit",
             )
             for hit in hits
-        ] or html.P("Nothing is called so.", className="soft")
+        ] or html.P(say("Nothing is called so."), className="soft")
 
 
 def _guard(app: Dash, hosts: frozenset[str], *, public_url: str | None, is_secure: bool) -> None:
@@ -257,6 +304,8 @@ def _guard(app: Dash, hosts: frozenset[str], *, public_url: str | None, is_secur
     public = None if public_url is None else urlsplit(public_url).netloc
 
     def _check() -> Response | None:
+        if request.path == HEALTH_PATH:
+            return Response("ok\n", mimetype="text/plain")
         if _name_of(f"http://{request.host}") not in hosts:
             return _turned_away("this host name is not one of dashboard.host")
         if request.method in _WRITING_METHODS:

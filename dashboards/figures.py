@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from dashboards.card_map import CardMap, card_map_svg
+from dashboards.page_words import day_words, say
 from dashboards.queries import Series, Signal, WorkloadHistory
 from dashboards.realised import WeekRealised
 from dashboards.tokens import ACCENT, CLEAR, DANGER, GRID_LINE, MID_GREY, STATE_COLOURS, figure_layout
@@ -65,7 +66,7 @@ def hour_of_week_figure(hours: HourOfWeek, off_peak_hours: Iterable[int]) -> Fig
     values = [[_ratio(hours.p95, day * 24 + hour) for hour in range(24)] for day in range(7)]
     texts = [
         [
-            f"{DAYS[day]} {hour:02d}:00 · p50 {_percent(_ratio(hours.p50, day * 24 + hour))}"
+            f"{say(DAYS[day])} {hour:02d}:00 · p50 {_percent(_ratio(hours.p50, day * 24 + hour))}"
             f" · p95 {_percent(values[day][hour])} · max {_percent(_ratio(hours.max, day * 24 + hour))}"
             for hour in range(24)
         ]
@@ -95,13 +96,13 @@ def hour_of_week_figure(hours: HourOfWeek, off_peak_hours: Iterable[int]) -> Fig
     layout = figure_layout(
         xaxis={"tickvals": list(range(0, 24, 3)), "ticktext": [f"{h:02d}" for h in range(0, 24, 3)], "showgrid": False,
                "zeroline": False},
-        yaxis={"tickvals": list(range(7)), "ticktext": list(DAYS), "autorange": "reversed", "showgrid": False,
-               "zeroline": False},
+        yaxis={"tickvals": list(range(7)), "ticktext": [say(day) for day in DAYS], "autorange": "reversed",
+               "showgrid": False, "zeroline": False},
         margin={"l": 36, "r": 8, "t": 6, "b": 22},
         height=190,
     )  # fmt: skip
     return {
-        "data": [heat, _lines(_outline(frozenset(off_peak_hours)), "#009E73", 2, name="off-peak")],
+        "data": [heat, _lines(_outline(frozenset(off_peak_hours)), "#009E73", 2, name=say("off-peak"))],
         "layout": layout,
     }
 
@@ -109,14 +110,16 @@ def hour_of_week_figure(hours: HourOfWeek, off_peak_hours: Iterable[int]) -> Fig
 def strips_figure(history: WorkloadHistory) -> Figure:
     """SM active, framebuffer, request rate where known, and events, on one time axis."""
     names = (
-        ["SM active", "framebuffer GiB"] + (["requests / s"] if history.request_rate is not None else []) + ["events"]
+        [say("SM active"), say("framebuffer GiB")]
+        + ([say("requests / s")] if history.request_rate is not None else [])
+        + [say("events")]
     )
     weights = [3.0, 2.4, 1.8, 0.8] if len(names) == 4 else [3.0, 2.6, 0.8]
     tops = _domains(weights)
     times = [moment.isoformat() for moment in history.times]
     data = _compute_traces(times, history) + _framebuffer_traces(times, history)
     if history.request_rate is not None:
-        data.append(_line(times, history.request_rate, MID_GREY, "y3", "requests / s", "%{y:.1f} / s"))
+        data.append(_line(times, history.request_rate, MID_GREY, "y3", say("requests / s"), "%{y:.1f} / s"))
     events_axis = f"y{len(names)}"
     data.append(
         {
@@ -125,7 +128,7 @@ def strips_figure(history: WorkloadHistory) -> Figure:
             "x": [event.at.isoformat() for event in history.events],
             "y": [0] * len(history.events),
             "yaxis": events_axis,
-            "text": [f"{event.kind}: {event.text}" for event in history.events],
+            "text": [f"{say(event.kind)}: {event.text}" for event in history.events],
             "hovertemplate": "%{x|%d %b %H:%M}<br>%{text}<extra></extra>",
             "marker": {
                 "symbol": [_event_symbol(event.kind) for event in history.events],
@@ -137,7 +140,7 @@ def strips_figure(history: WorkloadHistory) -> Figure:
     axes: dict[str, Any] = {}
     for place, (name, domain) in enumerate(zip(names, tops, strict=True), start=1):
         axis = {"domain": domain, "rangemode": "tozero", "nticks": 4, "anchor": "x"}
-        if name == "events":
+        if place == len(names):
             axis |= {"showticklabels": False, "range": [-1, 1], "showgrid": False}
         else:
             axis |= {"title": {"text": name, "font": {"size": 11}, "standoff": 4}}
@@ -164,7 +167,14 @@ def frontier_figure(points: Sequence[FrontierPoint], *, height_px: int = 250) ->
     # Names stand towards the middle; naive rules are near one another, so theirs are above and below in turn.
     sides = ["left" if point.violation_ratio > worst / 2 else "right" for point in naive]
     beside = [f"{'top' if place % 2 else 'bottom'} {side}" for place, side in enumerate(sides)]
-    towards = ["middle left" if point.violation_ratio > worst / 2 else "middle right" for point in presets]
+    # Presets may stand on one spot: the least and the most say their names below and above it.
+    heights = ["middle"] * len(presets)
+    if len(presets) > 1 and presets[-1].violation_ratio - presets[0].violation_ratio < worst / 3:
+        heights = ["bottom", *["middle"] * (len(presets) - 2), "top"]
+    towards = [
+        f"{height} {'left' if point.violation_ratio > worst / 2 else 'right'}"
+        for height, point in zip(heights, presets, strict=True)
+    ]
     data = [
         _points(naive, beside, MID_GREY, "diamond", 8, "markers+text"),
         {**_points(presets, towards, ACCENT, "circle", 9, "lines+markers+text"),
@@ -173,9 +183,9 @@ def frontier_figure(points: Sequence[FrontierPoint], *, height_px: int = 250) ->
     ]  # fmt: skip
     best = max((point.cards_freed for point in points), default=0) or 1
     layout = figure_layout(
-        xaxis={"title": {"text": "predicted harm, share of active time", "font": {"size": 11}}, "tickformat": ".2~%",
-               "range": [-0.08 * worst, worst * 1.28]},
-        yaxis={"title": {"text": "cards freed", "font": {"size": 11}, "standoff": 6}, "range": [0, best * 1.18]},
+        xaxis={"title": {"text": say("predicted harm, share of active time"), "font": {"size": 11}},
+               "tickformat": ".2~%", "range": [-0.08 * worst, worst * 1.28]},
+        yaxis={"title": {"text": say("cards freed"), "font": {"size": 11}, "standoff": 6}, "range": [0, best * 1.18]},
         margin={"l": 52, "r": 8, "t": 6, "b": 40},
         height=height_px,
     )  # fmt: skip
@@ -184,21 +194,21 @@ def frontier_figure(points: Sequence[FrontierPoint], *, height_px: int = 250) ->
 
 def weekly_bars_figure(weeks: Sequence[WeekRealised], currency: str) -> Figure:
     """Realised saving per week: marginal (solid) inside amortised (pale); cards where nothing is priced."""
-    x = [f"{week.start:%d}<br>{week.start:%b}" for week in weeks]
+    x = [day_words(week.start).replace(" ", "<br>").replace("月", "月<br>") for week in weeks]
+    green = STATE_COLOURS[CardState.FREE]
     has_money = any(week.amortised is not None for week in weeks)
     if has_money:
         data = [
-            _bar(
-                x, [_float(week.amortised) for week in weeks], _rgba(STATE_COLOURS[CardState.FREE], 0.35), "amortised"
-            ),
-            _bar(x, [_float(week.marginal) for week in weeks], STATE_COLOURS[CardState.FREE], "marginal"),
+            _bar(x, [_float(week.amortised) for week in weeks], _rgba(green, 0.35), say("amortised")),
+            _bar(x, [_float(week.marginal) for week in weeks], green, say("marginal")),
         ]
     else:
-        data = [_bar(x, [week.cards for week in weeks], STATE_COLOURS[CardState.FREE], "cards")]
+        data = [_bar(x, [week.cards for week in weeks], green, say("cards"))]
+    axis = say("{currency} / week", currency=currency) if has_money else say("cards")
     layout = figure_layout(
         barmode="overlay",
         xaxis={"type": "category", "showgrid": False},
-        yaxis={"title": {"text": f"{currency} / week" if has_money else "cards", "font": {"size": 11}, "standoff": 6},
+        yaxis={"title": {"text": axis, "font": {"size": 11}, "standoff": 6},
                "rangemode": "tozero", "tickformat": "~s", "nticks": 5},
         margin={"l": 56, "r": 8, "t": 26, "b": 38},
         height=220,
@@ -222,7 +232,7 @@ def promise_figure(outcomes: Sequence[Outcome]) -> Figure:
         "textposition": "middle left",
         "cliponaxis": False,
         "textfont": {"size": 11},
-        "hovertemplate": "plan %{text}<br>promised %{x}, came %{y}<extra></extra>",
+        "hovertemplate": f"{say('plan')} %{{text}}<br>{say('promised')} %{{x}}, {say('came')} %{{y}}<extra></extra>",
         "marker": {
             "size": 10,
             "color": STATE_COLOURS[CardState.FREE],
@@ -231,8 +241,8 @@ def promise_figure(outcomes: Sequence[Outcome]) -> Figure:
         },
     }
     layout = figure_layout(
-        xaxis={"title": {"text": "cards promised", "font": {"size": 11}}, "range": [0, top]},
-        yaxis={"title": {"text": "cards realised", "font": {"size": 11}, "standoff": 6}, "range": [0, top]},
+        xaxis={"title": {"text": say("cards promised"), "font": {"size": 11}}, "range": [0, top]},
+        yaxis={"title": {"text": say("cards realised|axis"), "font": {"size": 11}, "standoff": 6}, "range": [0, top]},
         margin={"l": 48, "r": 8, "t": 8, "b": 38},
         height=220,
     )
@@ -245,7 +255,7 @@ def signal_figure(signal: Signal) -> Figure:
     known = [value for value in signal.values if value is not None]
     top = max([signal.threshold * 1.25, *known, 1e-9])
     data = [
-        _line(steps, signal.values, ACCENT, "y", signal.name, "%{y:.4g} " + signal.unit),
+        _line(steps, signal.values, ACCENT, "y", say(signal.name), "%{y:.4g} " + signal.unit),
         {"type": "scatter", "mode": "lines", "x": [0, max(1, len(steps) - 1)], "y": [signal.threshold] * 2,
          "line": {"color": DANGER, "width": 1, "dash": "dash"}, "hoverinfo": "skip"},
     ]  # fmt: skip
@@ -298,15 +308,17 @@ def _framebuffer_traces(times: list[str], history: WorkloadHistory) -> list[Figu
     def gib(values: Series) -> Series:
         return tuple(None if value is None else value / GIB for value in values)
 
+    def line(values: Series, colour: str, name: str) -> Figure:
+        return _line(times, gib(values), colour, "y2", name, name + " %{y:.1f} GiB")
+
     traces = [
-        {**_line(times, gib(history.framebuffer_used_bytes), CLEAR, "y2", "used", "used %{y:.1f} GiB"),
+        {**line(history.framebuffer_used_bytes, CLEAR, say("used")),
          "fill": "tozeroy", "fillcolor": "rgba(230,159,0,0.35)"},
-        {**_line(times, gib(history.framebuffer_granted_bytes), MID_GREY, "y2", "granted", "granted %{y:.1f} GiB"),
+        {**line(history.framebuffer_granted_bytes, MID_GREY, say("granted")),
          "line": {"color": MID_GREY, "width": 1.5, "dash": "dash", "shape": "hv"}},
     ]  # fmt: skip
     if history.framebuffer_need_bytes is not None:
-        need = gib(history.framebuffer_need_bytes)
-        traces.append(_line(times, need, STATE_COLOURS[CardState.BUSY], "y2", "needed", "needed %{y:.1f} GiB"))
+        traces.append(line(history.framebuffer_need_bytes, STATE_COLOURS[CardState.BUSY], say("needed")))
     return traces
 
 
@@ -407,10 +419,10 @@ def _points(
         "mode": mode,
         "x": [point.violation_ratio for point in points],
         "y": [point.cards_freed for point in points],
-        "text": [f"  {point.label}  " for point in points],
+        "text": [f"  {say(point.label)}  " for point in points],
         "textposition": list(places),
         "textfont": {"size": 11},
-        "hovertemplate": "%{text}: %{y} cards, harm %{x:.3~%}<extra></extra>",
+        "hovertemplate": "%{text}: %{y} " + say("cards|counted") + ", " + say("harm") + " %{x:.3~%}<extra></extra>",
         "marker": {"color": colour, "symbol": symbol, "size": size, "line": {"width": width, "color": colour}},
     }
 
@@ -450,7 +462,7 @@ def _ratio(values: Sequence[float | None], place: int) -> float | None:
 
 
 def _percent(value: float | None) -> str:
-    return "not seen" if value is None else f"{value:.0%}"
+    return say("not seen|hour") if value is None else f"{value:.0%}"
 
 
 def _float(value: object) -> float | None:

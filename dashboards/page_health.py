@@ -8,35 +8,46 @@ from dash import Dash, dcc, html
 
 from dashboards.address import Address
 from dashboards.health import COVERAGE_GOOD, FailedCheck, NodeCoverage, failed_checks, node_coverage
-from dashboards.page_frame import card, figure_number, table
+from dashboards.long_list import FROM_KEY, part_of
+from dashboards.made_once import MADE
+from dashboards.page_advice import detail
+from dashboards.page_frame import card, english, figure_number, heading, reader_words, scrolled, table
+from dashboards.page_health_lag import lag_chain
+from dashboards.page_words import say
 from dashboards.queries import Freshness, Views
 from dashboards.rows import age_words, moment_words, percent_words
 from fleet.profiles import Profiles
 from fleet.units import format_count
 
-KEYS = ("cluster",)
+KEYS = ("cluster", FROM_KEY)
 """Values of the address that build the page anew."""
 
-NODES_MAX = 200
 WORKLOADS_MAX = 20
 
 
 def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     """The page for one cluster."""
     freshness = views.fleet.freshness(profiles.cluster)
-    nodes, checks = node_coverage(profiles), failed_checks(profiles)
+    nodes = MADE.of((profiles,), "node coverage", lambda: node_coverage(profiles))
+    checks = MADE.of((profiles,), "failed checks", lambda: failed_checks(profiles))
     return html.Div(
         [
+            heading(say("Health of the data")),
             _headline(freshness, nodes, checks),
             html.Div(
                 [
-                    card("Counters that are not believed", _checks(address, checks),
-                         note="a counter that fails a cross-check frees no card"),
-                    card("Coverage by node", _nodes(address, nodes), note="windows with a row / windows expected"),
+                    card(say("Counters that are not believed"), _checks(address, checks), export="checks",
+                         note=say("a counter that fails a cross-check frees no card")),
+                    card(say("Coverage by node"), _nodes(address, nodes), export="coverage",
+                         note=say("windows with a row / windows expected")),
                 ],
                 className="halves",
             ),
-            card("Advice that is withheld", _withheld(profiles), note="and what it would take"),
+            lag_chain(views.flow.lags(profiles.cluster)),
+            card(
+                say("Advice that is withheld"), _withheld(profiles), export="withheld",
+                note=say("and what it would take"),
+            ),
         ],
         className="page health",
     )  # fmt: skip
@@ -55,18 +66,22 @@ def _headline(freshness: Freshness, nodes: tuple[NodeCoverage, ...], checks: tup
         [
             figure_number(
                 percent_words(freshness.coverage_ratio, 1),
-                "coverage",
-                note="of the last day",
+                say("coverage"),
+                note=say("of the last day"),
                 tone="warn" if freshness.is_doubtful else "",
             ),
             figure_number(
-                "none" if age is None else age_words(age),
-                "since the newest window",
-                note=f"one is expected every {age_words(freshness.interval_seconds)}",
+                say("none") if age is None else age_words(age),
+                say("since the newest window"),
+                note=say("one is expected every {age}", age=age_words(freshness.interval_seconds)),
             ),
-            figure_number(format_count(thin), "nodes are thinly covered", note=f"below {COVERAGE_GOOD:.0%}"),
-            figure_number(format_count(len(distrusted)), "workloads with counters that are not believed"),
-            figure_number(format_count(sum(entry.untrusted for entry in nodes)), "cards untrusted"),
+            figure_number(
+                format_count(thin),
+                say("nodes are thinly covered"),
+                note=say("below {ratio}", ratio=f"{COVERAGE_GOOD:.0%}"),
+            ),
+            figure_number(format_count(len(distrusted)), say("workloads with counters that are not believed")),
+            figure_number(format_count(sum(entry.untrusted for entry in nodes)), say("cards untrusted")),
         ],
         className="headline",
     )
@@ -74,16 +89,19 @@ def _headline(freshness: Freshness, nodes: tuple[NodeCoverage, ...], checks: tup
 
 def _checks(address: Address, checks: tuple[FailedCheck, ...]) -> Any:
     if not checks:
-        return html.P("Every cross-check holds.", className="soft")
+        return html.P(say("Every cross-check holds."), className="soft")
+    words = reader_words()
     rows = [
         (
             html.Span(
                 [
-                    html.Span(("▲ " if entry.distrusts else "") + entry.check.replace("_", " ")),
-                    html.Small(f"{entry.counter} · {_since(entry)}"),
+                    html.Span(("▲ " if entry.distrusts else "") + words.code("check", entry.check)),
+                    html.Small([html.Code(entry.counter), f" · {_since(entry)}"]),
                 ]
             ),
-            html.Span([entry.first.detail, html.Small("frees nothing" if entry.distrusts else "a remark")]),
+            html.Span(
+                [english(entry.first.detail), html.Small(say("frees nothing") if entry.distrusts else say("a remark"))]
+            ),
             html.Details(
                 [
                     html.Summary(format_count(len(entry.workloads))),
@@ -93,7 +111,7 @@ def _checks(address: Address, checks: tuple[FailedCheck, ...]) -> Any:
                             for name in entry.workloads[:WORKLOADS_MAX]
                         ]
                         + (
-                            [html.Li(f"and {format_count(len(entry.workloads) - WORKLOADS_MAX)} more")]
+                            [html.Li(say("and {count} more", count=format_count(len(entry.workloads) - WORKLOADS_MAX)))]
                             if len(entry.workloads) > WORKLOADS_MAX
                             else []
                         )
@@ -103,16 +121,20 @@ def _checks(address: Address, checks: tuple[FailedCheck, ...]) -> Any:
         )
         for entry in checks
     ]
-    return html.Div(table((("check", "t"), ("what was seen", "t"), ("workloads", "t")), rows), className="scroll")
+    columns = ((say("check"), "t"), (say("what was seen"), "t"), (say("workloads"), "t"))
+    return scrolled(table(columns, rows), name=say("Counters that are not believed"))
 
 
 def _since(entry: FailedCheck) -> str:
-    return "all the time" if entry.first.since is None else f"since {moment_words(entry.first.since)}"
+    if entry.first.since is None:
+        return say("all the time")
+    return say("since {moment}", moment=moment_words(entry.first.since))
 
 
 def _nodes(address: Address, nodes: tuple[NodeCoverage, ...]) -> Any:
     if not nodes:
-        return html.P("No card was seen.", className="soft")
+        return html.P(say("No card was seen."), className="soft")
+    shown, around = part_of(nodes, address)
     rows = [
         (
             dcc.Link(entry.node, href=address.href("/", node=entry.node)),
@@ -122,22 +144,18 @@ def _nodes(address: Address, nodes: tuple[NodeCoverage, ...]) -> Any:
             percent_words(entry.worst_ratio, 1),
             f"× {entry.untrusted}" if entry.untrusted else "",
         )
-        for entry in nodes[:NODES_MAX]
+        for entry in shown
     ]
-    columns = (("node", "t"), ("cards", "n"), ("", "t"), ("coverage", "n"), ("worst card", "n"), ("untrusted", "n"))
-    rest = len(nodes) - NODES_MAX
-    return html.Div(
-        [
-            table(columns, rows),
-            html.P(f"and {format_count(rest)} nodes that are covered better", className="soft") if rest > 0 else None,
-        ],
-        className="scroll",
-    )
+    columns = (
+        (say("node"), "t"), (say("cards"), "n"), (say("of them covered"), "t"), (say("coverage"), "n"),
+        (say("worst card"), "n"), (say("untrusted"), "n"),
+    )  # fmt: skip
+    return scrolled(table(columns, rows), around, name=say("Coverage by node"))
 
 
 def _strip(entry: NodeCoverage) -> Any:
     if entry.coverage_ratio is None:
-        return html.Small("nothing is granted")
+        return html.Small(say("nothing is granted"))
     tone = "bar" if entry.coverage_ratio >= COVERAGE_GOOD else "bar over"
     return html.Span(
         html.Span(className=tone, style={"width": f"{100 * entry.coverage_ratio:.1f}%"}), className="track thin"
@@ -146,8 +164,10 @@ def _strip(entry: NodeCoverage) -> Any:
 
 def _withheld(profiles: Profiles) -> Any:
     if not profiles.withheld:
-        return html.P("Nothing: there is data for every kind of advice.", className="soft")
+        return html.P(say("Nothing: there is data for every kind of advice."), className="soft")
+    words = reader_words()
     rows = [
-        (item.kind.value.replace("_", " "), item.reason.replace("_", " "), item.detail) for item in profiles.withheld
+        (words.code("kind", item.kind.value), words.code("reason", item.reason), detail(item))
+        for item in profiles.withheld
     ]
-    return table((("advice", "t"), ("reason", "t"), ("detail", "t")), rows)
+    return table(((say("advice"), "t"), (say("reason"), "t"), (say("detail"), "t")), rows)

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import ALL, MATCH, Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from dashboards.access.door import Door
 from dashboards.address import Address, read_address
 from dashboards.card_map import SMALL_FLEET_CARDS, Square, lay_out, plan_squares
 from dashboards.figures import card_map_figure, frontier_figure
-from dashboards.page_frame import card, figure_number, graph, missing, table
+from dashboards.page_frame import LIVE, card, english, figure_number, graph, missing
 from dashboards.page_plan_diff import diffs
+from dashboards.page_plan_freeze import freeze_bar
+from dashboards.page_plan_freeze import register as register_freeze
+from dashboards.page_plan_relief import relief
 from dashboards.page_plan_rollout import (
     apply_reason,
     approver_words,
@@ -25,21 +28,17 @@ from dashboards.page_plan_rollout import (
     undo_reason,
     undo_words,
 )
+from dashboards.page_plan_stages import evidence, refused, stage_row
 from dashboards.page_plan_tide import tide
-from dashboards.queries import PlanEntry, Views
+from dashboards.page_words import counted, day_words, say
+from dashboards.queries import PlanEntry, RolloutPhase, RolloutProgress, Views
 from dashboards.rows import (
     age_words,
     money_words,
     percent_words,
-    recommendation_rows,
-    refusal_groups,
-    saving_words,
-    stage_needs,
-    stage_owners,
-    stage_risk,
 )
-from fleet.decisions import Plan, Stage
-from fleet.errors import GputideError, Refused
+from fleet.decisions import Plan
+from fleet.errors import GputideError, NotEnoughData, Refused
 from fleet.outcomes import Outcome
 from fleet.profiles import Profiles
 from fleet.units import format_count
@@ -51,7 +50,6 @@ MAP_COLUMNS = 68
 SMALL_MAP_COLUMNS = 34
 SQUARE_PX = 6.6
 LABEL_HEIGHT = 2.8
-ROWS_MAX = 60
 POLL_MS = 1000
 
 
@@ -60,10 +58,11 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     entries = views.plans.plans(profiles.cluster)
     wanted = address.get("plan")
     entry = views.plans.plan(wanted) if wanted is not None else (entries[0] if entries else None)
-    if entry is None:
+    if entry is None or entry.plan.cluster != profiles.cluster:
         if wanted is not None:
-            return missing("No such plan", f"There is no plan {wanted} for {profiles.cluster}.", "gputide plan list")
-        return missing("No plan yet", "A plan is made from at least a day of history.", "gputide recommend")
+            why = say("There is no plan {plan} for {cluster}.", plan=wanted, cluster=profiles.cluster)
+            return missing(say("No such plan"), why, "gputide plan list")
+        return missing(say("No plan yet"), say("A plan is made from at least a day of history."), "gputide recommend")
     plan = entry.plan
     outcomes = views.outcomes.outcomes(profiles.cluster)
     chosen = chosen_stages(address, entry)
@@ -76,25 +75,31 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
             _title(entry, entries, address, profiles, outcomes),
             _totals(plan),
             _action_bar(plan),
+            freeze_bar(views, profiles.cluster),
             html.Div(id="plan-message", role="status"),
             html.Div(id="progress"),
-            html.Div(id="preview-answer"),
+            html.Div(id="preview-answer", **LIVE),
             html.Div(
                 [
-                    card("Saved against harm", graph(frontier_figure(plan.frontier, height_px=330), id="frontier")
-                         if plan.frontier else html.P("Drawn for whole clusters only.", className="soft"),
-                         note="ring: chosen · grey: naive rules"),
-                    card("Before", _map(before, "before"),
-                         note="bar: SM active p95", class_name="map"),
-                    card("After", _map(after, "after"),
-                         note="bar: compute granted · frame: receives a pod", class_name="map"),
+                    card(say("Saved against harm"),
+                         graph(frontier_figure(plan.frontier, height_px=330), id="frontier",
+                               name=say("Cards freed against predicted harm, of this plan and of other rules"))
+                         if plan.frontier else html.P(say("Drawn for whole clusters only."), className="soft"),
+                         note=say("ring: chosen · grey: naive rules"), export="frontier", has_figure=True),
+                    card(say("Before"), _map(before, "before", say("Every card before the plan")),
+                         note=say("bar: SM active p95"), class_name="map", export="before", has_figure=True),
+                    card(say("After"), _map(after, "after", say("Every card after the plan")),
+                         note=say("bar: compute granted · frame: receives a pod"), class_name="map", export="after",
+                         has_figure=True),
                 ],
                 className="thirds",
             ),
-            card("Stages", *[_stage(plan, stage, chosen, address) for stage in plan.stages],
-                 note="each is safe if the plan stops after it"),
-            card("Tide", tide(plan), note="a schedule: Apply leaves replicas as they are") if plan.schedule else None,
-            _refused(plan),
+            card(say("Stages"), *[stage_row(plan, stage, chosen, address) for stage in plan.stages],
+                 note=say("each is safe if the plan stops after it"), export="stages"),
+            card(say("Tide"), tide(plan), note=say("a schedule: Apply leaves replicas as they are"), export="tide")
+            if plan.schedule else None,
+            relief(views.relief.acts(profiles.cluster), address),
+            refused(plan),
         ],
         className="page plan",
     )  # fmt: skip
@@ -112,6 +117,8 @@ def register(app: Dash, views: Views, door: Door) -> None:
     _register_actions(app, views, door)
     _register_progress(app, views)
     _register_diffs(app, views)
+    _register_evidence(app, views)
+    register_freeze(app, views, door)
 
 
 def chosen_stages(address: Address, entry: PlanEntry) -> tuple[int, ...]:
@@ -174,25 +181,26 @@ def _register_actions(app: Dash, views: Views, door: Door) -> None:
                 raise Refused("cannot change anything: this page is of another process or session; reload it")
             words = _carry_out(views, str(ctx.triggered_id), plan_id, stages, door.who().name)
         except GputideError as exc:
-            return str(exc), "message failed", bump + 1
+            return english(str(exc)), "message failed", bump + 1
         return words, "message", bump + 1
 
 
 def _carry_out(views: Views, action: str, plan_id: str, stages: tuple[int, ...], operator: str) -> str:
     if action == "approve":
         entry = views.plans.approve(plan_id, stages, operator)
-        also = f"; still needed: {', '.join(entry.approvals_missing)}" if entry.approvals_missing else ""
-        return f"Approved by {operator}: {stage_words(entry.approved_stages)}{also}"
+        said = say("Approved by {who}: {stages}", who=operator, stages=stage_words(entry.approved_stages))
+        missing_words = ", ".join(entry.approvals_missing)
+        return said + (say("; still needed: {who}", who=missing_words) if entry.approvals_missing else "")
     if action == "undo":
         views.rollouts.undo(plan_id, operator)
-        return "Undo has started; it restores what the plan changed, unless somebody changed it since."
+        return say("Undo has started; it restores what the plan changed, unless somebody changed it since.")
     entry_or_none = views.plans.plan(plan_id)
     approved = entry_or_none.approved_stages if entry_or_none is not None else ()
     chosen = tuple(stage for stage in stages if stage in approved)
     if not chosen:
         raise Refused("cannot apply: none of the chosen stages is approved")
     views.rollouts.apply(plan_id, chosen, operator)
-    return f"Apply has started with {stage_words(chosen)}, canary first."
+    return say("Apply has started with {stages}, canary first.", stages=stage_words(chosen))
 
 
 def _register_progress(app: Dash, views: Views) -> None:
@@ -212,18 +220,17 @@ def _register_progress(app: Dash, views: Views) -> None:
         State("plan-id", "data"),
     )
     def _refresh(_bump: int, _ticks: int | None, values: list[list[int]], plan_id: str) -> Any:
-        # Progress first: a rollout that ends between the two questions is then seen as ended by both.
-        progress = views.rollouts.progress(plan_id)
-        entry = views.plans.plan(plan_id)
+        progress, entry = _standing(views, plan_id)
         statuses = ctx.outputs_list[-1]
         if entry is None:
-            return "Approve", True, True, "this plan is gone", True, None, None, True, [None] * len(statuses)
+            gone = say("this plan is gone")
+            return say("Approve"), True, True, gone, True, None, None, True, [None] * len(statuses)
         chosen = tuple(sorted(stage for value in values for stage in value or ()))
         fresh = tuple(stage for stage in chosen if stage not in entry.approved_stages)
         reason = apply_reason(entry, chosen, progress)
         can_undo = bool(entry.applied_stages) and not progress.is_running and entry.undo_refusal is None
         return (
-            f"Approve {len(fresh)} stage{'' if len(fresh) == 1 else 's'}" if fresh else "Approved",
+            counted(len(fresh), "Approve {count} stage", "Approve {count} stages") if fresh else say("Approved"),
             not fresh or progress.is_running or entry.approve_refusal is not None,
             reason is not None,
             f"◂ {reason}" if reason is not None else approver_words(entry),
@@ -233,6 +240,31 @@ def _register_progress(app: Dash, views: Views) -> None:
             not progress.is_running,
             [stage_status(entry, item["id"]["stage"]) for item in statuses],
         )
+
+
+def _standing(views: Views, plan_id: str) -> tuple[RolloutProgress, PlanEntry | None]:
+    """Where a rollout and its plan stand; no plan where it is gone, or no longer for whoever asks."""
+    try:
+        # Progress first: a rollout that ends between the two questions is then seen as ended by both.
+        return views.rollouts.progress(plan_id), views.plans.plan(plan_id)
+    except NotEnoughData:
+        return RolloutProgress(phase=RolloutPhase.NOT_STARTED, done=0, total=0), None
+
+
+def _register_evidence(app: Dash, views: Views) -> None:
+    @app.callback(
+        Output({"type": "evidence-rows", "stage": MATCH}, "children"),
+        Input({"type": "evidence", "stage": MATCH}, "n_clicks"),
+        State({"type": "evidence-rows", "stage": MATCH}, "children"),
+        State("plan-id", "data"),
+        prevent_initial_call=True,
+    )
+    def _open(clicks: int | None, shown: Any, plan_id: str) -> Any:
+        entry = views.plans.plan(plan_id) if clicks and not shown else None
+        if entry is None or ctx.triggered_id is None:
+            return no_update
+        wanted = ctx.triggered_id["stage"]
+        return next((evidence(entry.plan, stage) for stage in entry.plan.stages if stage.stage == wanted), no_update)
 
 
 def _register_diffs(app: Dash, views: Views) -> None:
@@ -264,21 +296,22 @@ def _register_diffs(app: Dash, views: Views) -> None:
         if not clicks:
             return no_update
         stages = tuple(sorted(stage for value in values for stage in value or ()))
-        return card("Preview on the API server", _answered(views, plan_id, stages), note="nothing was changed")
+        answer = _answered(views, plan_id, stages)
+        return card(say("Preview on the API server"), answer, note=say("nothing was changed"))
 
 
 def _answered(views: Views, plan_id: str, stages: tuple[int, ...]) -> Any:
     try:
         return diffs(views.plans.preview(plan_id, stages))
     except GputideError as exc:
-        return html.P(str(exc), className="message failed")
+        return html.P(english(str(exc)), className="message failed")
 
 
-def _map(squares: tuple[Square, ...], graph_id: str) -> Any:
+def _map(squares: tuple[Square, ...], graph_id: str, name: str) -> Any:
     columns = MAP_COLUMNS if len(squares) > SMALL_FLEET_CARDS else SMALL_MAP_COLUMNS
     scale = MAP_COLUMNS / columns
     placed = lay_out(squares, columns, label_height=LABEL_HEIGHT / scale)
-    return graph(card_map_figure(placed, square_px=SQUARE_PX * scale), id=graph_id)
+    return graph(card_map_figure(placed, square_px=SQUARE_PX * scale), id=graph_id, name=name)
 
 
 def _title(
@@ -293,22 +326,33 @@ def _title(
     days = (plan.history.until - plan.history.since).total_seconds() / 86400
     return html.Div(
         [
-            html.H1(["Plan ", html.Code(plan.plan_id)]),
+            html.H1([say("Plan"), " ", html.Code(plan.plan_id)]),
             html.P(
-                f"made {age_words((now - plan.created_at).total_seconds())} ago from {days:.0f} days (coverage "
-                f"{percent_words(plan.history.coverage_ratio, 1)}) · "
-                f"{f'expires in {age_words(left)}' if left > 0 else 'expired'} · predicted harm "
-                f"{percent_words(plan.totals.predicted_violation_ratio)}{_track_record(outcomes)} · "
-                f"risk {plan.risk.value} · {plan.backend}"
+                " · ".join(
+                    (
+                        say(
+                            "made {age} ago from {days} days (coverage {ratio})",
+                            age=age_words((now - plan.created_at).total_seconds()),
+                            days=f"{days:.0f}",
+                            ratio=percent_words(plan.history.coverage_ratio, 1),
+                        ),
+                        say("expires in {age}", age=age_words(left)) if left > 0 else say("expired"),
+                        say("predicted harm {ratio}", ratio=percent_words(plan.totals.predicted_violation_ratio))
+                        + _track_record(outcomes),
+                        say("risk {level}", level=say(plan.risk.value)),
+                        plan.backend,
+                    )
+                )
             ),
             html.Details(
                 [
-                    html.Summary(["other plans", html.Span(" ▾", className="soft")]),
+                    html.Summary([say("other plans"), html.Span(" ▾", className="soft")]),
                     html.Div(
                         [
                             dcc.Link(
-                                f"{other.plan.plan_id} · {other.plan.created_at:%d %b %H:%M} · "
-                                f"{other.plan.totals.cards_freed} cards",
+                                f"{other.plan.plan_id} · {day_words(other.plan.created_at)} "
+                                f"{other.plan.created_at:%H:%M} · "
+                                + say("{count} cards", count=other.plan.totals.cards_freed),
                                 href=address.href(plan=other.plan.plan_id, stages=None, open=None),
                             )
                             for other in entries[:20]
@@ -328,28 +372,36 @@ def _title(
 def _track_record(outcomes: tuple[Outcome, ...]) -> str:
     judged = [outcome for outcome in outcomes if outcome.realised_violation_ratio is not None][:4]
     if not judged:
-        return " (no plan was verified yet)"
+        return say(" (no plan was verified yet)")
     foretold = sum(outcome.promised_violation_ratio for outcome in judged) / len(judged)
     came = sum(outcome.realised_violation_ratio or 0.0 for outcome in judged) / len(judged)
-    plans = "last plan" if len(judged) == 1 else f"last {len(judged)} plans"
-    return f" ({plans}: foretold {percent_words(foretold)}, came {percent_words(came)})"
+    plans = counted(len(judged), "last plan", "last {count} plans")
+    return say(
+        " ({plans}: foretold {foretold}, came {came})",
+        plans=plans, foretold=percent_words(foretold), came=percent_words(came),
+    )  # fmt: skip
 
 
 def _totals(plan: Plan) -> Any:
     totals = plan.totals
     hours = totals.low_priority_gpu_hours_per_week
-    in_use = f"{format_count(totals.cards_before)} → {format_count(totals.cards_after)} cards in use"
+    in_use = say(
+        "{before} → {after} cards in use",
+        before=format_count(totals.cards_before),
+        after=format_count(totals.cards_after),
+    )
+    amortised = money_words(totals.saving_per_week.amortised, plan.currency)
     return html.Div(
         [
-            figure_number(format_count(totals.cards_freed), "cards free",
-                          note=f"{format_count(totals.nodes_freed)} whole nodes"),
-            figure_number(format_count(totals.spare_cards), "kept spare", note="not counted as freed"),
-            figure_number(format_count(totals.moves), "pods move",
+            figure_number(format_count(totals.cards_freed), say("cards free|counted"),
+                          note=say("{count} whole nodes", count=format_count(totals.nodes_freed))),
+            figure_number(format_count(totals.spare_cards), say("kept spare"), note=say("not counted as freed")),
+            figure_number(format_count(totals.moves), say("pods move"),
                           note=in_use),
-            figure_number(money_words(totals.saving_per_week.marginal, plan.currency), "a week, marginal",
-                          note=f"{money_words(totals.saving_per_week.amortised, plan.currency)} amortised"),
-            figure_number(f"+{hours / 1000:.1f}k" if hours >= 1000 else f"+{hours:.0f}", "GPU-h for low priority",
-                          note="each week"),
+            figure_number(money_words(totals.saving_per_week.marginal, plan.currency), say("a week, marginal"),
+                          note=say("{money} amortised", money=amortised)),
+            figure_number(f"+{hours / 1000:.1f}k" if hours >= 1000 else f"+{hours:.0f}", say("GPU-h for low priority"),
+                          note=say("each week")),
         ],
         className="headline",
     )  # fmt: skip
@@ -358,94 +410,15 @@ def _totals(plan: Plan) -> Any:
 def _action_bar(plan: Plan) -> Any:
     return html.Div(
         [
-            html.Button("Preview on the API server", id="preview", className="button"),
-            html.Button(f"Approve {len(plan.stages)} stages", id="approve", className="button primary"),
-            html.Button("Apply ▸ canary first", id="apply", className="button primary", disabled=True),
-            html.Span(id="apply-reason", className="reason"),
+            html.Button(say("Preview on the API server"), id="preview", className="button"),
+            html.Button(
+                say("Approve {count} stages", count=len(plan.stages)), id="approve", className="button primary"
+            ),
+            html.Button(say("Apply ▸ canary first"), id="apply", className="button primary", disabled=True),
+            html.Span(id="apply-reason", className="reason", **LIVE),
             html.Span(className="space"),
             html.Div(id="undo-preview", className="reason undo-words"),
-            html.Button("Undo", id="undo", className="button danger", disabled=True),
+            html.Button(say("Undo"), id="undo", className="button danger", disabled=True),
         ],
         className="action-bar",
-    )
-
-
-def _stage(plan: Plan, stage: Stage, chosen: tuple[int, ...], address: Address) -> Any:
-    rows = recommendation_rows(plan, stage)
-    needs = stage_needs(plan, stage)
-    owners = stage_owners(plan, stage)
-    columns = (("id", "t"), ("kind", "t"), ("workload", "t"), ("pods", "n"), ("cards", "n"), ("per week", "n"),
-               ("confidence", "n"), ("why", "t"))  # fmt: skip
-    evidence = table(
-        columns,
-        [
-            (row["id"], row["kind"], row["workload"], row["pods"], row["cards_freed"], row["saving"],
-             percent_words(row["confidence"], 0), row["reason"])
-            for row in rows[:ROWS_MAX]
-        ],
-        class_name="evidence",
-    )  # fmt: skip
-    more = len(rows) - ROWS_MAX
-    return html.Div(
-        [
-            html.Div(
-                [
-                    dcc.Checklist(
-                        id={"type": "stage", "stage": stage.stage},
-                        options=[{"label": f"stage {stage.stage}", "value": stage.stage}],
-                        value=[stage.stage] if stage.stage in chosen else [],
-                        className="tick",
-                    ),
-                    html.Span(stage.title, className="title"),
-                    html.Span([html.B(format_count(stage.cards_freed)), " cards"], className="n"),
-                    html.Span([html.B(format_count(stage.moves)), " moves"], className="n"),
-                    html.Span(f"risk {stage_risk(plan, stage)}", className=f"risk {stage_risk(plan, stage)}"),
-                    html.Span(f"needs {', '.join(needs)}" if needs else "needs nothing new", className="soft needs"),
-                    html.Span(id={"type": "stage-status", "stage": stage.stage}, className="status"),
-                    html.Button("Diff", id={"type": "show-diff", "stage": stage.stage}, className="quiet"),
-                ],
-                className="stage-line",
-            ),
-            html.Div(id={"type": "diff", "stage": stage.stage}),
-            html.Details(
-                [
-                    html.Summary(f"evidence: {format_count(len(rows))} recommendations"),
-                    html.Div(evidence, className="evidence-rows"),
-                    html.P(f"… and {format_count(more)} more: `gputide plan show`", className="soft")
-                    if more > 0
-                    else None,
-                ],
-                open=address.get("open") == str(stage.stage),
-            ),
-            html.Details(
-                [
-                    html.Summary(f"who is asked: {len(owners)} teams"),
-                    html.P(", ".join(f"{team} ({count})" for team, count in owners)),
-                ]
-            ),
-        ],
-        className="stage",
-    )
-
-
-def _refused(plan: Plan) -> Any:
-    groups = refusal_groups(plan.refused)
-    lines = [
-        html.Details(
-            [
-                html.Summary([html.B(format_count(len(group.workloads))), f" {group.reason} ", html.Small(group.kind)]),
-                html.P(f"{group.workloads[0]}: {group.detail}"),
-                html.P(", ".join(group.workloads[1:ROWS_MAX]), className="soft"),
-            ]
-        )
-        for group in groups
-    ]
-    lines += [
-        html.Details([html.Summary([html.B("withheld"), f" {item.kind.value.replace('_', ' ')}"]), html.P(item.detail)])
-        for item in plan.withheld
-    ]
-    return card(
-        f"Refused {format_count(len(plan.refused))}",
-        html.Div(lines or [html.P("Nobody was refused.", className="soft")], className="refused"),
-        note=f"saving if all came true: {saving_words(plan.totals.saving_per_week, plan.currency)} a week",
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 from dash import html
 
+from dashboards.page_words import say
 from dashboards.queries import ObjectDiff
 from fleet.units import format_count
 
@@ -16,16 +17,23 @@ OBJECTS_MAX = 60
 def diffs(objects: tuple[ObjectDiff, ...]) -> Any:
     """Objects before and after, side by side, changed lines marked with a sign and a ground."""
     if not objects:
-        return html.P("Nothing would change: the cluster is already as the plan wants it.", className="soft")
+        return html.P(say("Nothing would change: the cluster is already as the plan wants it."), className="soft")
     refused = [item for item in objects if item.refusal is not None]
-    words = f"{format_count(len(objects))} objects" + (f", {format_count(len(refused))} refused" if refused else "")
+    words = say("{count} objects", count=format_count(len(objects)))
+    if refused:
+        words += say(", {count} refused", count=format_count(len(refused)))
     more = len(objects) - OBJECTS_MAX
     shown = [*refused, *(item for item in objects if item.refusal is None)][:OBJECTS_MAX]
     return html.Div(
         [
             html.P(words, className="soft"),
             *[_diff(item) for item in shown],
-            html.P(f"… and {format_count(more)} more: `gputide plan diff`", className="soft") if more > 0 else None,
+            html.P(
+                say("… and {count} more: `{command}`", count=format_count(more), command="gputide plan diff"),
+                className="soft",
+            )
+            if more > 0
+            else None,
         ],
         className="diffs",
     )

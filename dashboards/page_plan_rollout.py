@@ -7,7 +7,8 @@ from typing import Any
 from dash import html
 
 from dashboards.figures import signal_figure
-from dashboards.page_frame import card, graph
+from dashboards.page_frame import LIVE, card, english, graph, spoken
+from dashboards.page_words import PAGE_WORDS, say
 from dashboards.queries import PlanEntry, RolloutPhase, RolloutProgress, Views
 from dashboards.rows import age_words
 from fleet.errors import GputideError
@@ -20,30 +21,30 @@ OBJECTS_MAX = 60
 def apply_reason(entry: PlanEntry, chosen: tuple[int, ...], progress: RolloutProgress) -> str | None:
     """Why apply can't be pressed, in words; None where it can."""
     if progress.is_running:
-        return "a rollout is running"
+        return say("a rollout is running")
     if not chosen:
-        return "no stage is chosen"
+        return say("no stage is chosen")
     if not set(chosen) & set(entry.approved_stages):
-        return entry.approve_refusal or "the chosen stages are not approved yet"
+        return entry.approve_refusal or say("the chosen stages are not approved yet")
     if entry.approvals_missing:
-        return f"still needs the approval of {', '.join(entry.approvals_missing)}"
+        return say("still needs the approval of {who}", who=", ".join(entry.approvals_missing))
     if entry.apply_refusal is not None:
-        return entry.apply_refusal
+        return say(entry.apply_refusal) if entry.apply_refusal in PAGE_WORDS else entry.apply_refusal
     if set(chosen) & set(entry.approved_stages) <= set(entry.applied_stages):
-        return "these stages are applied"
+        return say("these stages are applied")
     return None
 
 
 def stage_status(entry: PlanEntry, stage: int) -> str:
     """Where a stage stands, with a sign."""
     if stage in entry.applied_stages:
-        return "● applied"
-    return "✓ approved" if stage in entry.approved_stages else "○ proposed"
+        return say("● applied")
+    return say("✓ approved") if stage in entry.approved_stages else say("○ proposed")
 
 
 def approver_words(entry: PlanEntry) -> str:
     """Who approved."""
-    return f"approved by {', '.join(entry.approved_by)}" if entry.approved_by else ""
+    return say("approved by {who}", who=", ".join(entry.approved_by)) if entry.approved_by else ""
 
 
 def undo_words(views: Views, entry: PlanEntry) -> Any:
@@ -52,14 +53,14 @@ def undo_words(views: Views, entry: PlanEntry) -> Any:
         preview = views.rollouts.undo_preview(entry.plan.plan_id)
     except GputideError as exc:
         return str(exc)
-    summary = (
-        f"Undo restores {format_count(len(preview.restores))} objects, takes {format_count(preview.cards_taken)} cards"
-    )
-    keeps = f", keeps {format_count(len(preview.keeps))} changed since" if preview.keeps else ""
+    summary = say(
+        "Undo restores {count} objects, takes {cards} cards",
+        count=format_count(len(preview.restores)), cards=format_count(preview.cards_taken),
+    )  # fmt: skip
+    keeps = say(", keeps {count} changed since", count=format_count(len(preview.keeps))) if preview.keeps else ""
     lines = [*(f"↩ {line}" for line in preview.restores), *(f"= {line}" for line in preview.keeps)]
-    return html.Details(
-        [html.Summary(summary + keeps), html.Ul([html.Li(line) for line in lines[:OBJECTS_MAX]], className="drop")]
-    )
+    items = [html.Li(english(line)) for line in lines[:OBJECTS_MAX]]
+    return html.Details([html.Summary(summary + keeps), html.Ul(items, className="drop")])
 
 
 def undo_reason(entry: PlanEntry, progress: RolloutProgress) -> str:
@@ -67,8 +68,8 @@ def undo_reason(entry: PlanEntry, progress: RolloutProgress) -> str:
     if entry.undo_refusal is not None:
         return entry.undo_refusal
     if progress.is_running:
-        return "undo waits for the running step"
-    return "undone" if entry.undone_at is not None else "nothing to undo"
+        return say("undo waits for the running step")
+    return say("undone") if entry.undone_at is not None else say("nothing to undo")
 
 
 def progress_panel(progress: RolloutProgress) -> Any:
@@ -81,22 +82,32 @@ def progress_panel(progress: RolloutProgress) -> Any:
     is_back = progress.phase in (RolloutPhase.RESTORING, RolloutPhase.RESTORED, RolloutPhase.FAILED)
     phases = (progress.phase,) if is_back else path
     return card(
-        "Progress",
+        say("Progress"),
         html.Div(
             [
                 html.Span(
-                    phase.value.replace("_", " "), className="phase on" if phase is progress.phase else "phase"
+                    say(phase.value.replace("_", " ")), className="phase on" if phase is progress.phase else "phase"
                 )
                 for phase in phases
             ]
-            + [html.Span(progress.message, className="soft")],
+            + [html.Span(english(progress.message), className="soft")],
             className=f"phases {progress.phase.value}",
             id="progress-phase",
+            **LIVE,
         ),
-        html.Div(html.Div(className="bar", style={"width": f"{100 * share:.0f}%"}), className="track wide"),
+        html.Div(
+            html.Div(className="bar", style={"width": f"{100 * share:.0f}%"}),
+            className="track wide",
+            role="progressbar",
+            **spoken(say("Progress")),
+            **_bounds(share),
+        ),
         html.Div(
             [
-                html.Div([html.Small(signal.name), graph(signal_figure(signal))], className="signal")
+                html.Div(
+                    [html.Small(say(signal.name)), graph(signal_figure(signal), name=say(signal.name))],
+                    className="signal",
+                )
                 for signal in progress.signals
             ],
             className="signals",
@@ -107,20 +118,34 @@ def progress_panel(progress: RolloutProgress) -> Any:
             [
                 html.Li(
                     [
-                        html.Span(f"{_phase_sign(item.phase)} {item.phase}", className=f"phase-word {item.phase}"),
+                        html.Span(f"{_phase_sign(item.phase)} {say(item.phase)}", className=f"phase-word {item.phase}"),
                         html.Span(item.workload),
-                        html.Small(f"{'canary · ' if item.is_canary else ''}stage {item.stage}"
-                                   f"{f' · {item.detail}' if item.detail else ''}"),
+                        html.Small(
+                            " · ".join(
+                                part
+                                for part in (
+                                    say("canary") if item.is_canary else "",
+                                    say("stage {number}", number=item.stage),
+                                    item.detail,
+                                )
+                                if part
+                            )
+                        ),
                     ]
                 )
                 for item in progress.objects[:OBJECTS_MAX]
             ],
             className="objects",
         ),
-        note=f"{format_count(progress.done)} of {format_count(progress.total)}"
-        + (f" · watching {age_words(left)} more" if left is not None else ""),
+        note=say("{done} of {all}", done=format_count(progress.done), all=format_count(progress.total))
+        + (say(" · watching {age} more", age=age_words(left)) if left is not None else ""),
         class_name="progress",
     )  # fmt: skip
+
+
+def _bounds(share: float) -> Any:
+    """How far a progress bar stands, in percent, for who hears it."""
+    return {"aria-valuenow": f"{100 * share:.0f}", "aria-valuemin": "0", "aria-valuemax": "100"}
 
 
 def _phase_sign(phase: str) -> str:
@@ -131,4 +156,6 @@ def _phase_sign(phase: str) -> str:
 
 def stage_words(stages: tuple[int, ...]) -> str:
     """Stages by their numbers."""
-    return f"stage {stages[0]}" if len(stages) == 1 else f"stages {', '.join(map(str, stages))}"
+    if len(stages) == 1:
+        return say("stage {number}", number=stages[0])
+    return say("stages {numbers}", numbers=", ".join(map(str, stages)))

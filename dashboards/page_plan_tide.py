@@ -7,6 +7,7 @@ from typing import Any
 from dash import html
 
 from dashboards.page_frame import table
+from dashboards.page_words import say
 from fleet.decisions import Plan, RecommendationKind
 from fleet.units import format_count
 
@@ -27,15 +28,27 @@ def tide(plan: Plan) -> Any:
     return html.Div(
         [
             html.P(
-                f"{window.start} – {window.end} ({window.time_zone}): {format_count(len(cards))} cards of "
-                f"{format_count(len(plan.schedule))} workloads fall free, {format_count(round(hours))} GPU-h a week "
-                "for other work."
+                say(
+                    "{start} – {end} ({zone}): {cards} cards of {workloads} workloads fall free, "
+                    "{hours} GPU-h a week for other work.",
+                    start=window.start,
+                    end=window.end,
+                    zone=window.time_zone,
+                    cards=format_count(len(cards)),
+                    workloads=format_count(len(plan.schedule)),
+                    hours=format_count(round(hours)),
+                )
             ),
             table(
-                (("workload", "t"), ("replicas then", "n"), ("cards free", "n")),
+                ((say("workload"), "t"), (say("replicas then"), "n"), (say("cards free"), "n")),
                 [(item.workload, item.replicas, len(item.frees)) for item in plan.schedule[:ROWS_MAX]],
             ),
-            html.P(f"… and {format_count(more)} more: `gputide plan show`", className="soft") if more > 0 else None,
+            html.P(
+                say("… and {count} more: `{command}`", count=format_count(more), command="gputide plan show"),
+                className="soft",
+            )
+            if more > 0
+            else None,
         ],
         className="tide",
     )

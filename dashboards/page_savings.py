@@ -6,13 +6,17 @@ give-backs stand as plainly as gains.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from dash import Dash, dcc, html
 
 from dashboards.address import Address
 from dashboards.figures import promise_figure, weekly_bars_figure
-from dashboards.page_frame import card, figure_number, graph, missing, table
+from dashboards.page_advice import verdict
+from dashboards.page_frame import card, english, figure_number, graph, heading, missing, reader_words, scrolled, table
+from dashboards.page_plan_rollout import stage_words
+from dashboards.page_words import say
 from dashboards.queries import LedgerEntry, Views
 from dashboards.realised import FunnelStep, HarmBudget, funnel, harm_budgets, realised_weeks
 from dashboards.rows import moment_words, money_words, percent_words
@@ -26,6 +30,7 @@ KEYS = ("cluster", "range", "step")
 WEEKS = {"24h": 4, "7d": 8, "all": 26}
 """Weeks shown by time range; a saving of less than a week is no saving yet."""
 LEDGER_MAX = 200
+_STAGES = re.compile(r"stages? (\d{1,6}(?:, \d{1,6})*)", re.ASCII)
 HARM_MAX = 40
 
 
@@ -34,7 +39,9 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     entries = views.plans.plans(profiles.cluster)
     if not entries:
         return missing(
-            "No plan yet", "Savings start with a plan, and are counted once it is applied.", "gputide recommend"
+            say("No plan yet"),
+            say("Savings start with a plan, and are counted once it is applied."),
+            "gputide recommend",
         )
     outcomes = views.outcomes.outcomes(profiles.cluster)
     steps = funnel(entries, outcomes)
@@ -43,21 +50,25 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     weeks = realised_weeks(outcomes, now=profiles.as_of, weeks=WEEKS[address.time_range])
     return html.Div(
         [
+            heading(say("Savings")),
             _headline(steps, outcomes, ledger, currency),
             html.Div(
                 [
-                    card("From found to realised", _funnel(address, steps, currency),
-                         note="whole freed cards", class_name="grow"),
-                    card("Realised per week", *_weeks(outcomes, weeks, currency), note="measured spans only"),
-                    card("Promised and realised", *_promise(outcomes), note="one dot per plan; ring: interim"),
+                    card(say("From found to realised"), _funnel(address, steps, currency),
+                         note=say("whole freed cards"), class_name="grow", export="funnel"),
+                    card(say("Realised per week"), *_weeks(outcomes, weeks, currency), note=say("measured spans only"),
+                         export="weeks", has_figure=True),
+                    card(say("Promised and realised"), *_promise(outcomes),
+                         note=say("one dot per plan; ring: interim"), export="outcomes", has_figure=True),
                 ],
                 className="thirds",
             ),
             html.Div(
                 [
-                    card("Harm per service", _harm(harm_budgets(entries, outcomes)),
-                         note="share of active time, against the plan's limit"),
-                    card("Ledger", _ledger(ledger), note=f"newest first; {format_count(len(ledger))} entries"),
+                    card(say("Harm per service"), _harm(harm_budgets(entries, outcomes)),
+                         note=say("share of active time, against the plan's limit"), export="harm"),
+                    card(say("Ledger"), _ledger(ledger), export="ledger",
+                         note=say("newest first; {count} entries", count=format_count(len(ledger)))),
                 ],
                 className="halves",
             ),
@@ -80,18 +91,20 @@ def _headline(
     return html.Div(
         [
             figure_number(
-                format_count(realised.cards), "cards realised", note=f"of {format_count(steps[0].cards)} found"
+                format_count(realised.cards),
+                say("cards realised"),
+                note=say("of {count} found", count=format_count(steps[0].cards)),
             ),
-            figure_number(money_words(realised.amortised_per_week, currency), "a week, amortised"),
+            figure_number(money_words(realised.amortised_per_week, currency), say("a week, amortised")),
             figure_number(
                 "–" if newest is None else percent_words(newest.realised_violation_ratio),
-                "harm of the newest plan",
-                note="not verified yet"
+                say("harm of the newest plan"),
+                note=say("not verified yet")
                 if newest is None
-                else f"foretold {percent_words(newest.promised_violation_ratio)}",
+                else say("foretold {ratio}", ratio=percent_words(newest.promised_violation_ratio)),
             ),
-            figure_number(format_count(sum(o.given_back for o in outcomes)), "cards given back"),
-            figure_number(format_count(len(undone)), "undone or restored"),
+            figure_number(format_count(sum(o.given_back for o in outcomes)), say("cards given back")),
+            figure_number(format_count(len(undone)), say("undone or restored")),
         ],
         className="headline",
     )
@@ -100,12 +113,13 @@ def _headline(
 def _funnel(address: Address, steps: tuple[FunnelStep, ...], currency: str) -> Any:
     most = max(1, *(step.cards for step in steps))
     chosen = address.get("step")
+    words = reader_words()
     rows: list[Any] = []
     for step in steps:
         rows.append(
             dcc.Link(
                 [
-                    html.Span(step.name, className="name"),
+                    html.Span(words.code("step", step.name), className="name"),
                     html.Span(
                         html.Span(className="bar", style={"width": f"{100 * step.cards / most:.1f}%"}),
                         className="track",
@@ -121,7 +135,7 @@ def _funnel(address: Address, steps: tuple[FunnelStep, ...], currency: str) -> A
             rows.append(
                 html.Ul(
                     [html.Li(dcc.Link(plan_id, href=address.href("/plan", plan=plan_id))) for plan_id in step.plans]
-                    or [html.Li("no plan got here yet")],
+                    or [html.Li(say("no plan got here yet"))],
                     className="holders",
                 )
             )
@@ -130,19 +144,20 @@ def _funnel(address: Address, steps: tuple[FunnelStep, ...], currency: str) -> A
 
 def _weeks(outcomes: tuple[Outcome, ...], weeks: Any, currency: str) -> list[Any]:
     if not outcomes:
-        return [html.P(["Nothing was verified yet: ", html.Code("gputide verify")], className="soft")]
-    return [graph(weekly_bars_figure(weeks, currency), id="weeks")]
+        return [html.P([say("Nothing was verified yet: "), html.Code("gputide verify")], className="soft")]
+    return [graph(weekly_bars_figure(weeks, currency), id="weeks", name=say("Realised saving per week"))]
 
 
 def _promise(outcomes: tuple[Outcome, ...]) -> list[Any]:
     if not outcomes:
-        return [html.P("A dot appears for each plan that was applied and verified.", className="soft")]
-    return [graph(promise_figure(outcomes), id="promise"), html.P(outcomes[0].verdict, className="verdict")]
+        return [html.P(say("A dot appears for each plan that was applied and verified."), className="soft")]
+    name = say("Cards realised against cards promised, one dot per plan")
+    return [graph(promise_figure(outcomes), id="promise", name=name), html.P(verdict(outcomes[0]), className="verdict")]
 
 
 def _harm(budgets: tuple[HarmBudget, ...]) -> Any:
     if not budgets:
-        return html.P("No service was changed and measured yet.", className="soft")
+        return html.P(say("No service was changed and measured yet."), className="soft")
     rows = [
         (
             _service(budget.workload),
@@ -150,19 +165,19 @@ def _harm(budgets: tuple[HarmBudget, ...]) -> Any:
             percent_words(budget.violation_ratio),
             percent_words(budget.budget_ratio, 1),
             _bullet(budget),
-            budget.cause or "–",
+            say(budget.cause) if budget.cause else "–",
         )
         for budget in budgets[:HARM_MAX]
     ]
     columns = (
-        ("service", "t"),
-        ("foretold", "n"),
-        ("came", "n"),
-        ("limit", "n"),
-        ("budget spent", "t"),
-        ("cause", "t"),
+        (say("service"), "t"),
+        (say("foretold"), "n"),
+        (say("came"), "n"),
+        (say("limit"), "n"),
+        (say("budget spent"), "t"),
+        (say("cause"), "t"),
     )
-    return html.Div(table(columns, rows), className="scroll harm")
+    return scrolled(table(columns, rows), name=say("Harm per service"), class_name="harm")
 
 
 def _service(workload: str) -> Any:
@@ -174,7 +189,7 @@ def _service(workload: str) -> Any:
 def _bullet(budget: HarmBudget) -> Any:
     burn = budget.burn_ratio
     if burn is None:
-        return "not collected"
+        return say("not collected")
     return html.Span(
         [
             html.Span(
@@ -191,19 +206,33 @@ def _bullet(budget: HarmBudget) -> Any:
 
 def _ledger(entries: tuple[LedgerEntry, ...]) -> Any:
     if not entries:
-        return html.P("Nothing was done yet.", className="soft")
+        return html.P(say("Nothing was done yet."), className="soft")
+    words = reader_words()
     rows = [
         (
             moment_words(entry.at).removesuffix(" UTC"),
             html.Span(
-                f"{_sign(entry)} {entry.action.replace('_', ' ')}", className=f"action {entry.action.replace('_', '-')}"
+                f"{_sign(entry)} {words.code('action', entry.action)}",
+                className=f"action {entry.action.replace('_', '-')}",
             ),
             f"{entry.cards:+d}" if entry.cards else "",
-            html.Span([html.Span(entry.subject), html.Small(f"{entry.detail} · {entry.actor} · {entry.plan_id[:6]}")]),
+            html.Span(
+                [
+                    html.Span(_subject(entry.subject)),
+                    html.Small([english(entry.detail), f" · {entry.actor} · {entry.plan_id[:6]}"]),
+                ]
+            ),
         )
         for entry in entries[:LEDGER_MAX]
     ]
-    return html.Div(table((("UTC", "t"), ("", "t"), ("cards", "n"), ("what", "t")), rows), className="scroll ledger")
+    columns = (("UTC", "t"), (say("what"), "t"), (say("cards"), "n"), (say("whom"), "t"))
+    return scrolled(table(columns, rows), name=say("Ledger"), class_name="ledger")
+
+
+def _subject(subject: str) -> Any:
+    """What was changed; stages are recorded in English words."""
+    match = _STAGES.fullmatch(subject)
+    return english(subject) if match is None else stage_words(tuple(map(int, match[1].split(", "))))
 
 
 def _sign(entry: LedgerEntry) -> str:

@@ -7,32 +7,41 @@ from typing import Any
 from dash import Dash, dcc, html
 
 from dashboards.address import Address
-from dashboards.page_frame import card, figure_number, missing, table
+from dashboards.long_list import FROM_KEY, part_of
+from dashboards.made_once import MADE
+from dashboards.page_frame import card, figure_number, heading, missing, scrolled, table
+from dashboards.page_tenants_quota import budgets_of, quotas
+from dashboards.page_words import percent_sign, say
 from dashboards.queries import Views
 from dashboards.rows import money_words
 from dashboards.tenants import Tenant, tenants
 from fleet.profiles import Profiles
 from fleet.units import format_count, format_percent
 
-KEYS = ("cluster",)
+KEYS = ("cluster", FROM_KEY)
 """Values of the address that build the page anew."""
-
-TEAMS_MAX = 500
 
 
 def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     """The page for one cluster."""
-    found = tenants(profiles, views.prices)
+    prices = views.prices
+    found = MADE.of((profiles, prices), "tenants", lambda: tenants(profiles, prices))
     if not found:
-        return missing("No teams", f"Nobody holds a card in {profiles.cluster}.", "gputide analyze")
+        return missing(
+            say("No teams"), say("Nobody holds a card in {place}.", place=profiles.cluster), "gputide analyze"
+        )
     currency = views.prices.currency
     return html.Div(
         [
+            heading(say("Tenants")),
             _headline(found, currency),
             card(
-                "Teams", _table(found, address, currency),
-                note="bar: of the granted cards, typically in use · idle · the rest; shared cards count in parts",
+                say("Teams"), _table(found, address, currency),
+                note=say("bar: of the granted cards, typically in use · idle · the rest; shared cards count in parts"),
+                export="teams",
             ),
+            quotas(views.money.quotas(profiles.cluster), found, address),
+            budgets_of(views, profiles.cluster),
         ],
         className="page tenants",
     )  # fmt: skip
@@ -50,14 +59,24 @@ def _headline(found: tuple[Tenant, ...], currency: str) -> Any:
     priced = [team.idle_per_week for team in found if team.idle_per_week is not None]
     return html.Div(
         [
-            figure_number(format_count(len(found)), "teams"),
-            figure_number(_cards(cards), "cards granted"),
-            figure_number(format_percent(idle / cards if cards else 0.0), "of them idle", note=f"{_cards(idle)} cards"),
-            figure_number(money_words(sum(priced, start=priced[0] * 0) if priced else None, currency), "a week idle"),
+            figure_number(format_count(len(found)), say("teams")),
+            figure_number(_cards(cards), say("cards granted")),
+            figure_number(
+                percent_sign(format_percent(idle / cards if cards else 0.0)),
+                say("of them idle"),
+                note=say("{count} cards", count=_cards(idle)),
+            ),
+            figure_number(
+                money_words(sum(priced, start=priced[0] * 0) if priced else None, currency), say("a week idle")
+            ),
             figure_number(
                 first.name,
-                "holds most of that" if first.idle_per_week is not None else "holds most idle cards",
-                note=f"{_cards(first.cards_idle)} cards, {money_words(first.idle_per_week, currency)} a week",
+                say("holds most of that") if first.idle_per_week is not None else say("holds most idle cards"),
+                note=say(
+                    "{count} cards, {money} a week",
+                    count=_cards(first.cards_idle),
+                    money=money_words(first.idle_per_week, currency),
+                ),
             )
             if first.cards_idle
             else None,
@@ -68,6 +87,7 @@ def _headline(found: tuple[Tenant, ...], currency: str) -> Any:
 
 def _table(found: tuple[Tenant, ...], address: Address, currency: str) -> Any:
     most = max(team.cards for team in found)
+    shown, around = part_of(found, address)
     rows = [
         (
             dcc.Link(team.name, href=address.href("/workloads", team=team.name)),
@@ -76,28 +96,33 @@ def _table(found: tuple[Tenant, ...], address: Address, currency: str) -> Any:
             _bar(team, most),
             "–" if team.cards_used is None else _cards(team.cards_used),
             _cards(team.cards_idle),
-            format_percent(team.idle_ratio),
+            percent_sign(format_percent(team.idle_ratio)),
             money_words(team.cost_per_week, currency),
             money_words(team.idle_per_week, currency),
             f"▲ {team.distrusted}" if team.distrusted else "",
         )
-        for team in found[:TEAMS_MAX]
+        for team in shown
     ]
     columns = (
-        ("team", "t"), ("workloads", "n"), ("cards", "n"), ("granted, used, idle", "t"), ("in use", "n"), ("idle", "n"),
-        ("idle share", "n"), ("a week", "n"), ("idle a week", "n"), ("untrusted", "n"),
+        (say("team"), "t"), (say("workloads"), "n"), (say("cards"), "n"), (say("granted, used, idle"), "t"),
+        (say("in use"), "n"), (say("idle"), "n"), (say("idle share"), "n"), (say("a week"), "n"),
+        (say("idle a week"), "n"), (say("untrusted"), "n"),
     )  # fmt: skip
-    rest = len(found) - TEAMS_MAX
-    return html.Div(
-        [table(columns, rows), html.P(f"and {format_count(rest)} more", className="soft") if rest > 0 else None],
-        className="scroll teams",
+    return scrolled(
+        table(columns, rows),
+        around,
+        name=say("Teams"),
+        class_name="teams",
     )
 
 
 def _bar(team: Tenant, most: float) -> Any:
     """A bar as long as the team's cards, filled by what is in use and what is idle."""
     used = 0.0 if team.cards_used is None else team.cards_used
-    words = f"{_cards(team.cards)} granted, {_cards(used)} in use, {_cards(team.cards_idle)} idle"
+    words = say(
+        "{granted} granted, {used} in use, {idle} idle",
+        granted=_cards(team.cards), used=_cards(used), idle=_cards(team.cards_idle),
+    )  # fmt: skip
     segments = [
         html.Span(className=f"part {name}", style={"width": f"{100 * value / team.cards:.1f}%"})
         for name, value in (("used", used), ("idle", min(team.cards_idle, team.cards - used)))

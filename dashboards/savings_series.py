@@ -19,6 +19,7 @@ from dashboards.realised import funnel, violation_ratio_max
 from dashboards.rows import fleet_headline
 from exporter.families import CataloguedFamily, Family, FamilyKind
 from exporter.reader import Reading
+from fleet.errors import NotEnoughData
 from fleet.outcomes import Outcome
 from fleet.profiles import Profile, Profiles
 
@@ -84,9 +85,15 @@ _COVERAGE = _gauge(
     "gputide_warehouse_coverage_ratio", "Windows with a row of those expected over the last day, 0-1.", ("cluster",)
 )
 
+_SILENT = _gauge(
+    "gputide_cluster_silent_since_timestamp_seconds",
+    "Since when a cluster sends nothing (cluster.silent_seconds), epoch seconds; no series while it sends.",
+    ("cluster",),
+)
+
 SAVINGS_FAMILIES: tuple[CataloguedFamily, ...] = (
     _PLAN_INFO, _PROMISED, _REALISED, _GIVEN_BACK, _FORETOLD, _HARM, _HARM_MAX, _EXPIRES, _STEP_CARDS, _STEP_MONEY,
-    _WASTE, _CARDS, _WORKLOAD_CARDS, _LIMIT, _DISTRUSTED, _AGE, _COVERAGE,
+    _WASTE, _CARDS, _WORKLOAD_CARDS, _LIMIT, _DISTRUSTED, _AGE, _COVERAGE, _SILENT,
 )  # fmt: skip
 """Every family that the savings reader shows."""
 
@@ -120,13 +127,25 @@ class SavingsReader:
             Corrupt: the data folder can't be read.
         """
         del deadline_seconds
-        points = [
-            point for cluster in self._views.fleet.clusters() for point in self._points(cluster)
-        ]  # fmt: skip
+        points = list(self._silences())
+        silent = {labels[0] for _, labels, _ in points}
+        for cluster in self._views.fleet.clusters():
+            try:
+                points += self._points(cluster)
+            except NotEnoughData:
+                # Of a cluster that fell silent before the history begins nothing else can be said.
+                if cluster not in silent:
+                    raise
         return Reading(at=self._clock(), families=tuple(_families(points)))
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def _silences(self) -> Iterator[_Point]:
+        for sighting in self._views.sightings.sightings():
+            if sighting.silent_since is not None:
+                yield _SILENT, (sighting.cluster,), sighting.silent_since.timestamp()
+                yield _AGE, (sighting.cluster,), sighting.age_seconds
 
     def _points(self, cluster: str) -> Iterator[_Point]:
         profiles = self._views.fleet.profiles(cluster)

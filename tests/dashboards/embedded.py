@@ -13,7 +13,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
+from dashboards.lag_chain import LagChain
+from dashboards.money.budgets import BudgetStatus, budget_status
+from dashboards.money.unit_costs import UnitCost
 from dashboards.queries import (
+    ClusterSighting,
     Event,
     Freshness,
     LedgerEntry,
@@ -28,6 +32,7 @@ from dashboards.queries import (
     Views,
     WorkloadHistory,
 )
+from dashboards.relief_acts import ReliefActs
 from fleet.capabilities import CorePolicy
 from fleet.decisions import (
     CardPlacement,
@@ -48,7 +53,7 @@ from fleet.decisions import (
 )
 from fleet.documents import seal_plan
 from fleet.errors import NotEnoughData, Refused
-from fleet.inventory import CardId, CardModelName, Priority, WorkloadId
+from fleet.inventory import CardId, CardModelName, Priority, Quota, WorkloadId
 from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.profiles import (
     CardProfile,
@@ -234,6 +239,60 @@ class EmbeddedFleet:
         return Freshness(coverage_ratio=self._coverage_ratio, newest_at=NOW - self._age, interval_seconds=60.0, now=NOW)
 
 
+class EmbeddedFlow:
+    """`Flow` of a chain whose rollup stands still."""
+
+    def lags(self, cluster: str) -> LagChain:
+        return LagChain(
+            newest_at=NOW - timedelta(hours=1), sample_age_seconds=3600.0, interval_seconds=60.0,
+            received_age_seconds=12.0, waiting_bytes=25 * 2**20, stored_age_seconds=3500.0,
+        )  # fmt: skip
+
+
+class EmbeddedRelief:
+    """`ReliefLog` of given acts."""
+
+    def __init__(self, found: ReliefActs | None = None) -> None:
+        self._found = found or ReliefActs()
+
+    def acts(self, cluster: str) -> ReliefActs:
+        return self._found
+
+
+class EmbeddedMoney:
+    """`Money` with fixed prices, two quotas, a queue, a budget that is spent, and what a million tokens cost."""
+
+    def prices(self) -> Prices:
+        return PRICES
+
+    def budgets(self, cluster: str) -> tuple[BudgetStatus, ...]:
+        return tuple(
+            budget_status(
+                kind="namespace", name=name, per_month=Decimal(1000), spent=Decimal(spent), recent=Decimal(168),
+                recent_hours=168, hours_left=200, unpriced_card_hours=0.0,
+            )
+            for name, spent in (("team-3", 1200), ("team-5", 850), ("team-7", 100))
+        )  # fmt: skip
+
+    def quotas(self, cluster: str) -> tuple[Quota, ...]:
+        return (
+            Quota(cluster=cluster, kind="ResourceQuota", namespace="team-3", name=HOSTILE, parent=None,
+                  resource="requests.nvidia.com/gpu", deserved=None, limit=400.0, held=60.0),
+            Quota(cluster=cluster, kind="ResourceQuota", namespace="team-5", name="memory", parent=None,
+                  resource="requests.nvidia.com/gpumem", deserved=None, limit=81920.0, held=81920.0),
+            Quota(cluster=cluster, kind="kueue", namespace="", name="research", parent="all",
+                  resource="nvidia.com/gpu", deserved=100.0, limit=None, held=None),
+        )  # fmt: skip
+
+    def unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:
+        first = make_profiles().workloads[0].workload
+        return (
+            UnitCost(workload=first, unit="tokens", count=2e9, cost=Decimal(300), is_partly_priced=False),
+            UnitCost(workload=first, unit="requests", count=None, cost=Decimal(300), is_partly_priced=False,
+                     fault="no series answers it"),
+        )  # fmt: skip
+
+
 class EmbeddedCluster:
     """Plan store, rollout and ledger in one: what is approved, what stands in the cluster, what was done."""
 
@@ -242,6 +301,7 @@ class EmbeddedCluster:
         self._entries = {plan.plan_id: PlanEntry(plan=plan) for plan in plans}
         self._approvals_needed = approvals_needed
         self._ledger: list[LedgerEntry] = []
+        self._frozen: str | None = None
         self._outcomes: dict[str, Outcome] = {}
         self._running: dict[str, tuple[RolloutPhase, list[ObjectProgress], int, tuple[int, ...]]] = {}
         self.granted: set[WorkloadId] = {profile.workload for profile in profiles.workloads if profile.cards}
@@ -330,6 +390,17 @@ class EmbeddedCluster:
             self._running[plan_id] = (RolloutPhase.RESTORING, objects, 0, stages)
             self._note(by, "undone", plan_id, "whole plan", "asked for on the plan page")
 
+    def frozen_by(self, cluster: str) -> str | None:
+        return self._frozen
+
+    def freeze(self, cluster: str, by: str) -> None:
+        self._frozen = f"{by} at {NOW:%H:%M}"
+        self._note(by, "frozen", "", "every change", "stopped")
+
+    def thaw(self, cluster: str, by: str) -> None:
+        self._frozen = None
+        self._note(by, "thawed", "", "every change", "allowed again")
+
     def outcomes(self, cluster: str) -> tuple[Outcome, ...]:
         return tuple(sorted(self._outcomes.values(), key=lambda outcome: outcome.since, reverse=True))
 
@@ -386,6 +457,24 @@ _MESSAGES = {
 }
 
 
+class EmbeddedSightings:
+    """Sightings as a test says them."""
+
+    def __init__(self, found: tuple[ClusterSighting, ...]) -> None:
+        self._found = found
+
+    def sightings(self) -> tuple[ClusterSighting, ...]:
+        return self._found
+
+
+def sighting_of(profiles: Profiles) -> ClusterSighting:
+    """A cluster that sends."""
+    return ClusterSighting(
+        cluster=profiles.cluster, newest_at=NOW - timedelta(seconds=40), cards=len(profiles.cards),
+        silent_after_seconds=3600.0, now=NOW,
+    )  # fmt: skip
+
+
 def make_views(*, with_past: bool = True, scale: int = 1) -> tuple[Views, EmbeddedCluster]:
     """The ports over one fleet, and the cluster behind them."""
     profiles = make_profiles(scale=scale)
@@ -395,7 +484,15 @@ def make_views(*, with_past: bool = True, scale: int = 1) -> tuple[Views, Embedd
         for entry, outcome, ledger in make_past(profiles, plan):
             cluster.remember(entry, outcome, ledger)
     return Views(
-        fleet=EmbeddedFleet(profiles), plans=cluster, rollouts=cluster, outcomes=cluster, prices=PRICES
+        fleet=EmbeddedFleet(profiles),
+        plans=cluster,
+        rollouts=cluster,
+        outcomes=cluster,
+        freezes=cluster,
+        sightings=EmbeddedSightings((sighting_of(profiles),)),
+        flow=EmbeddedFlow(),
+        money=EmbeddedMoney(),
+        relief=EmbeddedRelief(),
     ), cluster
 
 

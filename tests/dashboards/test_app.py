@@ -54,6 +54,16 @@ def test_loopback_names_are_answered(client: FlaskClient, host: str) -> None:
     assert client.get("/", headers={"Host": host}).status_code == 200
 
 
+@pytest.mark.parametrize("way", [Ways(operator="mei"), Ways()], ids=["operator", "nobody"])
+def test_health_is_answered_to_a_kubelet_and_tells_nothing(way: Ways) -> None:
+    asked = create_app(make_views()[0], ways=way).server.test_client()
+    found = asked.get("/healthz", headers={"Host": "10.1.2.3:8050"})
+    assert (found.status_code, found.data) == (200, b"ok\n")
+    assert "Set-Cookie" not in found.headers
+    for path in ("/healthz/", "/healthz/../api/v1/clusters", "/"):
+        assert asked.get(path, headers={"Host": "10.1.2.3:8050"}).status_code == 403, path
+
+
 @pytest.mark.parametrize(
     "headers",
     [

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dashboards.queries import Freshness, Prices
 from dashboards.rows import (
     age_words,
-    card_rows,
+    card_table,
     csv_cell,
     csv_text,
     fleet_headline,
@@ -53,7 +53,8 @@ def test_free_cards_are_wasted_but_not_counted_as_granted(profiles: Profiles) ->
 def test_fleet_without_prices_shows_no_money_rather_than_zero(profiles: Profiles) -> None:
     free = Prices(currency="USD", per_card_hour={}, source="none")
     assert fleet_headline(profiles, free).wasted_per_week is None
-    assert all(row["price_per_week"] is None for row in card_rows(profiles, free))
+    table = card_table(profiles, free)
+    assert {table.row(place)["price_per_week"] for place in range(len(table))} == {None}
 
 
 def test_price_of_a_week_is_168_hours() -> None:
@@ -61,7 +62,7 @@ def test_price_of_a_week_is_168_hours() -> None:
 
 
 def test_idle_held_cards_of_dearest_model_come_first(profiles: Profiles) -> None:
-    first = card_rows(profiles, PRICES)[0]
+    first = card_table(profiles, PRICES).row(0)
     assert (first["state"], first["model"]) == ("idle_held", "NVIDIA A100-SXM4-80GB")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pytest
@@ -13,7 +13,9 @@ from dashboards.queries import Freshness, Views
 from dashboards.realised import funnel
 from dashboards.rows import fleet_headline
 from dashboards.savings_series import SAVINGS_FAMILIES, SavingsReader
-from tests.dashboards.embedded import CLUSTER, NOW, EmbeddedFleet, make_views
+from fleet.errors import NotEnoughData
+from fleet.profiles import Profiles
+from tests.dashboards.embedded import CLUSTER, NOW, EmbeddedFleet, EmbeddedSightings, make_views
 
 Shown = Mapping[str, Mapping[tuple[str, ...], float]]
 
@@ -50,7 +52,8 @@ def test_every_family_is_catalogued_and_its_labels_fit(views: Views) -> None:
     catalogued = {family.name: family for family in SAVINGS_FAMILIES}
     found = shown(views)
     assert set(found) <= set(catalogued)
-    assert len(found) >= len(catalogued) - 1
+    # A cluster that sends is silent since no moment.
+    assert len(found) >= len(catalogued) - 2
     for name, series in found.items():
         assert {len(labels) for labels in series} == {len(catalogued[name].label_names)}
 
@@ -66,6 +69,34 @@ def test_a_promise_has_a_limit_in_its_hours_alone_and_by_the_clock_of_the_worklo
         limits[hour] = shown(replace(views, fleet=_At(mine, at))).get("gputide_workload_off_peak_limit_ratio")
     name = quiet.workload.split("/", 2)[-1]
     assert limits == {17: None, 18: {(CLUSTER, quiet.namespace, name, quiet.workload_kind): 0.1}, 19: None}
+
+
+def test_silent_cluster_has_its_moment_and_keeps_no_other_from_being_shown(views: Views) -> None:
+    heard = views.sightings.sightings()[0]
+    silent = replace(heard, cluster="west", newest_at=NOW - timedelta(days=40))
+    both = replace(
+        views,
+        fleet=_WithSilent(views.fleet.profiles(CLUSTER)),
+        sightings=EmbeddedSightings((heard, silent)),
+    )
+    found = shown(both)
+    assert found["gputide_cluster_silent_since_timestamp_seconds"] == {
+        ("west",): (NOW - timedelta(days=40)).timestamp()
+    }
+    assert found["gputide_warehouse_data_age_seconds"]["west",] == 40 * 86400
+    assert {labels[0] for labels in found["gputide_cards"]} == {CLUSTER}
+
+
+class _WithSilent(EmbeddedFleet):
+    """A fleet of two clusters, of one of which no history is left."""
+
+    def clusters(self) -> tuple[str, ...]:
+        return (*super().clusters(), "west")
+
+    def profiles(self, cluster: str) -> Profiles:
+        if cluster == "west":
+            raise NotEnoughData("cannot read history of cluster 'west': no sample")
+        return super().profiles(cluster)
 
 
 class _At(EmbeddedFleet):

@@ -48,7 +48,8 @@ def test_operation_answers_as_described(schema: Any, name: str) -> None:
     )  # fmt: skip
     @given(case=strategy)
     def ask(case: Any) -> None:
-        answer = case.call(headers=bearer("boss"))
+        # Called without a network, it unpacks nothing.
+        answer = case.call(headers={**bearer("boss"), "Accept-Encoding": "identity"})
         seen.add(answer.status_code)
         case.validate_response(answer, headers=bearer("boss"))
 

@@ -45,6 +45,15 @@ def test_program_approves_applies_watches_and_takes_back(
     assert (_after_a_while(client, plan)["phase"], cluster.changed) == ("restored", set())
 
 
+def test_one_workload_is_its_part_of_the_profiles(asked: tuple[FlaskClient, EmbeddedCluster, dict[str, str]]) -> None:
+    client, _, _ = asked
+    profiles = client.get(f"{LIST}/profiles", headers=HOST).get_json()["workloads"]
+    first = next(one for one in profiles if one["workload"].replace("/", "").replace("-", "").isalnum())
+    answer = client.get(f"{LIST}/workloads/{first['workload']}", headers=HOST)
+    assert (answer.status_code, answer.get_json()) == (200, first)
+    assert client.get(f"{LIST}/workloads/team-3/Deployment/none", headers=HOST).status_code == 404
+
+
 def _after_a_while(client: FlaskClient, plan: str) -> Any:
     answers = [client.get(f"{plan}/progress", headers=HOST).get_json() for _ in range(9)]
     return answers[-1]
