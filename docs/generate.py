@@ -1,12 +1,14 @@
-"""Writes the pages of the documentation that are made from the code: settings, metrics, backends and card models.
+"""Writes the pages of the documentation that are made from code: settings, metrics, backends, card models, findings.
 
     python docs/generate.py            # after a change of settings, series, own metrics, backends or card models
 
-`make check` fails while a page differs from what this writes.
+`make check` fails while a page differs from what this writes. The chart's files that are made from the same code are
+written too (deploy/helm/generate.py).
 """
 
 from __future__ import annotations
 
+import runpy
 import sys
 from pathlib import Path
 
@@ -14,8 +16,9 @@ DOCS = Path(__file__).resolve().parent
 sys.path[:0] = [str(DOCS.parent), str(DOCS)]
 
 from backends_page import backends_page  # noqa: E402
+from doctor_page import doctor_page  # noqa: E402
 from metrics_page import metrics_page  # noqa: E402
-from scaling import scaling_page  # noqa: E402
+from sizing import sizing_page  # noqa: E402
 
 from fleet.catalogue import catalogue  # noqa: E402 - the path is set above, so that the script runs anywhere
 from fleet.schema import TABLES  # noqa: E402
@@ -30,7 +33,8 @@ def pages() -> dict[str, str]:
         "backends.md": backends_page(),
         "card-models.md": _card_models(),
         "tables.md": _tables(),
-        "scaling.md": scaling_page(DOCS / "scaling-figures.toml"),
+        "doctor.md": doctor_page(),
+        "sizing.md": sizing_page(DOCS / "sizing-figures.toml"),
     }
 
 
@@ -71,3 +75,4 @@ def _tables() -> str:
 if __name__ == "__main__":
     for name, text in pages().items():
         (DOCS / name).write_text(text, encoding="utf-8")
+    runpy.run_path(str(DOCS.parent / "deploy" / "helm" / "generate.py"))["write_chart_files"]()

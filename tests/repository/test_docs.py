@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 
 import pytest
 
-PAGES = ("settings.md", "metrics.md", "backends.md", "card-models.md", "tables.md", "scaling.md")
+PAGES = ("settings.md", "metrics.md", "backends.md", "card-models.md", "tables.md", "doctor.md", "sizing.md")
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -43,3 +44,32 @@ def test_matrix_of_backends_has_the_cells_that_are_promised(repository: Path) ->
     for backend, own in promised.items():
         for kind in (*own, "reclaim", "tide", "rehome", "fewer_cards"):
             assert cells[backend, kind] in ("yes", "part"), (backend, kind)
+
+
+GENERATED_ONLY_IN_ENGLISH = {
+    "settings.md", "metrics.md", "backends.md", "card-models.md", "tables.md", "sizing.md", "doctor.md",
+    "leaderboard.md", "third-party.md",
+}  # fmt: skip
+_BLOCK = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+
+
+def test_every_written_page_has_its_chinese_beside_it(repository: Path) -> None:
+    docs = repository / "docs"
+    written = {path.name for path in docs.glob("*.md")} - GENERATED_ONLY_IN_ENGLISH
+    english = {name for name in written if not name.endswith(".zh.md")}
+    assert {name.replace(".zh.md", ".md") for name in written - english} == english
+
+
+@pytest.mark.parametrize("kind", ["blocks", "headings", "rows of tables"])
+def test_translation_has_the_same_parts_as_its_original(kind: str, repository: Path) -> None:
+    for chinese in sorted((repository / "docs").glob("*.zh.md")):
+        original = chinese.with_name(chinese.name.replace(".zh.md", ".md"))
+        assert _parts(kind, chinese) == _parts(kind, original), chinese.name
+
+
+def _parts(kind: str, page: Path) -> list[str] | int:
+    text = page.read_text(encoding="utf-8")
+    if kind == "blocks":
+        return _BLOCK.findall(text)
+    prose = _BLOCK.sub("", text).splitlines()
+    return sum(line.startswith("#" if kind == "headings" else "|") for line in prose)
