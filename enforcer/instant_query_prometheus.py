@@ -6,15 +6,19 @@ docs/querying/api.md (instant queries).
 
 from __future__ import annotations
 
+import http.client
 import json
 import math
 import urllib.error
 import urllib.parse
 import urllib.request
+from datetime import datetime
 from typing import Any
 
 from enforcer.instant_query import Sample
-from fleet.errors import Unavailable
+from fleet.errors import Corrupt, Unavailable
+from fleet.kubernetes_api.credentials import Credentials, FixedHeader
+from fleet.kubernetes_api.tls import Tls, TlsContexts
 
 ANSWER_BYTES_MAX = 4 << 20
 SERIES_MAX = 10_000
@@ -27,29 +31,84 @@ class PrometheusQuery:
     Args:
         url: its address; what follows `/api/v1/query` is added.
         setting: the setting that names it, for messages.
+        at: the moment that is asked for, UTC; None for now.
+        tls: how an https server is checked, and what it is shown.
+        credentials: what requests are signed with.
     """
 
-    def __init__(self, url: str, *, setting: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        setting: str,
+        at: datetime | None = None,
+        tls: Tls | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
+        self._contexts = TlsContexts(tls or Tls())
+        self._credentials = credentials or FixedHeader(None)
         self._url = url.rstrip("/") + "/api/v1/query"
         self._setting = setting
+        self._more = {} if at is None else {"time": f"{at.timestamp():.3f}"}
 
     def vector(self, query: str) -> tuple[Sample, ...]:
         """Every series that a query has now; see the port."""
-        request = urllib.request.Request(self._url, data=urllib.parse.urlencode({"query": query}).encode())
+        request = urllib.request.Request(
+            self._url, data=urllib.parse.urlencode({"query": query, **self._more}).encode()
+        )
+        authorization = self._credentials.header()
+        if authorization is not None:
+            request.add_header("Authorization", authorization)
+        handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
+        if self._url.startswith("https://"):
+            handlers.append(urllib.request.HTTPSHandler(context=self._contexts.context()))
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
+            with urllib.request.build_opener(*handlers).open(request, timeout=_TIMEOUT_SECONDS) as answer:
                 body = answer.read(ANSWER_BYTES_MAX + 1)
         except urllib.error.HTTPError as exc:
-            told = exc.read(300).decode(errors="replace")
+            told = _told(exc)
+            if authorization is not None:
+                # Some proxies repeat what they were shown; at the end of what was read it may be cut.
+                token = authorization.partition(" ")[2]
+                told = told.replace(token, "…").partition(token[:8])[0]
             raise Unavailable(f"cannot ask {self._url}: status {exc.code} to {query!r}: {told}") from exc
-        except (OSError, ValueError) as exc:
-            raise Unavailable(f"cannot ask {self._url}: {exc} (setting {self._setting})") from exc
+        except (OSError, ValueError, http.client.HTTPException) as exc:
+            raise Unavailable(
+                f"cannot ask {self._url}: {str(exc).strip() or type(exc).__name__} (setting {self._setting})"
+            ) from exc
         if len(body) > ANSWER_BYTES_MAX:
             raise Unavailable(f"cannot ask {self._url}: more than {ANSWER_BYTES_MAX} bytes answer {query!r}")
         try:
-            return _samples(json.loads(body)["data"])
-        except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as exc:
+            return read_vector(body)
+        except Corrupt as exc:
             raise Unavailable(f"cannot read what {self._url} answers to {query!r}: no vector of series") from exc
+
+
+def _told(exc: urllib.error.HTTPError) -> str:
+    """Begin of what a server says about its error; empty where that breaks off."""
+    try:
+        return exc.read(300).decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return ""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect is an error: the library would carry the token to wherever it leads."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Follow nothing."""
+
+
+def read_vector(body: bytes) -> tuple[Sample, ...]:
+    """The series of an answer; those without a value are left out.
+
+    Raises:
+        Corrupt: it is no vector.
+    """
+    try:
+        return _samples(json.loads(body)["data"])
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError, OverflowError) as exc:
+        raise Corrupt(f"cannot read an answer of {len(body)} bytes: it is no vector of series") from exc
 
 
 def _samples(data: Any) -> tuple[Sample, ...]:

@@ -151,8 +151,9 @@ def parse_catalogue(text: str) -> tuple[CardModel, ...]:
         models = tuple(_model(entry, families) for entry in document["card_model"])
     except tomllib.TOMLDecodeError as exc:
         raise Corrupt(f"cannot read the catalogue of card models: not valid TOML: {exc}") from exc
-    except (KeyError, TypeError, ValueError, ArithmeticError) as exc:
-        raise Corrupt(f"cannot read the catalogue of card models: a field is missing or wrong: {exc!r}") from exc
+    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as exc:
+        reason = repr(exc)[:200]
+        raise Corrupt(f"cannot read the catalogue of card models: a field is missing or wrong: {reason}") from exc
     _index(models)
     return models
 

@@ -186,12 +186,13 @@ def _result(content: Mapping[str, Any]) -> ProbeResult:
             try:
                 values[field.name] = parse_time(str(value))
             except Misconfigured as exc:
-                raise Corrupt(f"cannot read a probe's result: measured_at {value!r} is no time") from exc
+                raise Corrupt(f"cannot read a probe's result: measured_at {str(value)[:80]!r} is no time") from exc
             continue
         kinds = _KINDS[str(field.type)]
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise Corrupt(f"cannot read a probe's result: {field.name} {str(value)[:80]!r}: expected {field.type}")
-        if isinstance(value, int | float) and not (math.isfinite(value) and 0 <= value < 2**63):
-            raise Corrupt(f"cannot read a probe's result: {field.name} {value!r}: expected a number from 0 on")
+        # Bounds first: a whole number of hundreds of digits is no float.
+        if isinstance(value, int | float) and not (0 <= value < 2**63 and math.isfinite(value)):
+            raise Corrupt(f"cannot read a probe's result: {field.name} {str(value)[:80]}: expected a number from 0 on")
         values[field.name] = value
     return ProbeResult(**values)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import reprlib
 import tomllib
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
@@ -44,6 +45,7 @@ from fleet.settings_pipeline import (
     WarehouseSettings,
 )
 from fleet.settings_probe import ProbeSettings
+from fleet.settings_prometheus import PrometheusSettings
 from fleet.settings_relief import ReliefSettings
 from fleet.settings_scan import ScanSettings
 from fleet.settings_tide import TideSettings
@@ -51,6 +53,11 @@ from fleet.units import MIB
 
 _ENVIRONMENT_PREFIX = "GPUTIDE_"
 _CONFIG_BYTES_MAX = MIB
+_SHOWN_LENGTH_MAX = 200
+_MESSAGES_MAX = 8
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHOWN_LENGTH_MAX
+"""Shows a value in a message: of one that is long or deep the outermost parts."""
 _NONE_WORDS = frozenset({"none", "null", ""})
 
 
@@ -59,8 +66,10 @@ class ClusterSettings(Section):
 
     name: str = Field(default="default", min_length=1, max_length=253)
     """Name of the cluster, for samples that carry no cluster label."""
-    time_zone: str = "UTC"
+    time_zone: str = Field(default="UTC", max_length=64)
     """IANA time zone in which hours of the week are counted."""
+    silent_seconds: Seconds = 3600
+    """Without a sample for longer than this a cluster is shown as silent."""
 
     @field_validator("time_zone")
     @classmethod
@@ -180,6 +189,8 @@ class EnforcerSettings(Section):
     """Kubeconfig file; none for the pod's own service account, else `$KUBECONFIG` or `~/.kube/config`."""
     kubeconfig_context: str | None = Field(default=None, min_length=1)
     """Context of it; none for the current one."""
+    cluster_uid: str | None = Field(default=None, pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+    """UID of the namespace kube-system of the one cluster that may be changed; none for whichever is reached."""
     namespace: str = Field(default="gputide", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
     """Namespace of the lease that only one enforcer of a cluster holds."""
     requests_per_second: Annotated[float, Field(gt=0.0, le=1000.0)] = 20.0
@@ -261,6 +272,7 @@ class Settings(Section):
     tide: TideSettings = TideSettings()
     agent: AgentSettings = AgentSettings()
     relief: ReliefSettings = ReliefSettings()
+    prometheus: PrometheusSettings = PrometheusSettings()
     probe: ProbeSettings = ProbeSettings()
     low_priority: LowPrioritySettings = LowPrioritySettings()
     report: ReportSettings = ReportSettings()
@@ -302,7 +314,10 @@ def load_settings(config_path: Path | None, overrides: Mapping[str, str], enviro
     try:
         return Settings.model_validate(tree)
     except ValidationError as exc:
-        raise Misconfigured("; ".join(_messages(exc, merged, sources))) from exc
+        told = list(_messages(exc, merged, sources))
+        more = len(told) - _MESSAGES_MAX
+        rest = [f"and {more} more"] if more > 0 else []
+        raise Misconfigured("; ".join([*told[:_MESSAGES_MAX], *rest])) from exc
 
 
 def setting_names() -> tuple[str, ...]:
@@ -351,8 +366,9 @@ def _read_toml(path: Path) -> dict[str, Any]:
             raise Misconfigured(f"cannot read settings from {path}: larger than {_CONFIG_BYTES_MAX} bytes")
         # Decimal, so that a price of 0.79 is 0.79 and not its nearest float.
         return tomllib.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        raise Misconfigured(f"cannot read settings from {path}: not valid TOML: {exc}") from exc
+    except (ValueError, RecursionError) as exc:
+        # Beside its own error the parser lets those of numbers with thousands of digits and of deep nesting through.
+        raise Misconfigured(f"cannot read settings from {path}: not valid TOML: {str(exc)[:200]}") from exc
     except OSError as exc:
         raise Misconfigured(f"cannot read settings from {path}: {exc.strerror or exc}") from exc
 
@@ -373,6 +389,8 @@ def _known_name(name: str, fields: Mapping[str, FieldInfo], source: str) -> tupl
     for known, field in fields.items():
         if _is_map(field) and name.startswith(f"{known}."):
             return known, name.removeprefix(f"{known}.")
+    # Likeness costs the product of both lengths, and a message is for people.
+    name = name[:_SHOWN_LENGTH_MAX]
     nearest = difflib.get_close_matches(name, fields, n=1, cutoff=0.0)[0]
     raise Misconfigured(f"cannot use setting {name!r} ({source}): unknown; did you mean {nearest!r}?")
 
@@ -385,12 +403,14 @@ def _map_of(name: str, value: object, source: str) -> dict[str, Any]:
     if isinstance(value, str):
         try:
             value = json.loads(value, parse_float=Decimal)
-        except json.JSONDecodeError as exc:
+        except (ValueError, RecursionError) as exc:
             raise Misconfigured(
-                f'cannot use setting {name}={value!r} ({source}): expected JSON such as {{"NVIDIA A10": 0.9}}'
+                f"cannot use setting {name}={str(value)[:_SHOWN_LENGTH_MAX]!r} ({source}): expected JSON such as "
+                '{"NVIDIA A10": 0.9}'
             ) from exc
     if not isinstance(value, dict):
-        raise Misconfigured(f"cannot use setting {name}={value!r} ({source}): expected a map from name to value")
+        shown = _SHORT.repr(value)
+        raise Misconfigured(f"cannot use setting {name}={shown} ({source}): expected a map from name to value")
     return value
 
 
@@ -411,8 +431,9 @@ def _messages(error: ValidationError, merged: Mapping[str, Any], sources: Mappin
         name = ".".join(location[:2])
         reason = item["msg"].removeprefix("Value error, ")
         if name in merged:
-            shown = ".".join(location) if isinstance(merged[name], dict) else name
-            yield f"cannot use setting {shown}={item['input']!r} ({sources[name]}): {reason}"
+            shown = ".".join(location)[:_SHOWN_LENGTH_MAX] if isinstance(merged[name], dict) else name
+            shown_input = _SHORT.repr(item["input"])
+            yield f"cannot use setting {shown}={shown_input} ({sources[name]}): {reason}"
         else:
             yield f"cannot use settings of {name}: {reason}"
 

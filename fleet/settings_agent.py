@@ -6,11 +6,13 @@ Part of `fleet.settings`.
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from fleet.setting_kinds import Ratio, Seconds, Section
+from fleet.setting_kinds import Ratio, Seconds
+from fleet.settings_listener import ListenerSettings
 
 
 class GiveWayManner(StrEnum):
@@ -23,7 +25,7 @@ class GiveWayManner(StrEnum):
     """While somebody above it works."""
 
 
-class AgentSettings(Section):
+class AgentSettings(ListenerSettings):
     """What the node agent does on its node."""
 
     interval_seconds: Annotated[float, Field(ge=0.1, le=10.0)] = 0.5
@@ -46,5 +48,7 @@ class AgentSettings(Section):
     """ConfigMap in `enforcer.namespace` with the orders of the control plane, one key per node."""
     orders_seconds: Seconds = 10
     """Time between two looks at the orders; a second while a card is in trouble."""
-    listen: str | None = Field(default=None, pattern=r"^[^\s:]*:[0-9]{1,5}$")
-    """Address on which it tells `gputide relief` what it sees, such as `0.0.0.0:9478`; none for nowhere."""
+    listen: str | None = Field(default=None, pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]*):[0-9]{1,5}$")
+    """Where it tells `gputide relief` what it sees, such as `0.0.0.0:9478` or `[::]:9478`; none for nowhere."""
+    tokens_file: Path | None = None
+    """File with a line `TOKEN NAME` per reader of it (TOKEN or `sha256:` and its digest); read again when changed."""

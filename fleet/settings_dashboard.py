@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from fleet.setting_kinds import Seconds, Section
+from fleet.setting_kinds import Seconds
+from fleet.settings_listener import ListenerSettings
 
 
 class Access(StrEnum):
@@ -24,7 +25,7 @@ class Access(StrEnum):
     OIDC = "oidc"
 
 
-class DashboardSettings(Section):
+class DashboardSettings(ListenerSettings):
     """The web app."""
 
     host: str = Field(default="127.0.0.1", min_length=1)
@@ -53,6 +54,8 @@ class DashboardSettings(Section):
     """Name of this app at the provider."""
     oidc_client_secret_file: Path | None = None
     """File with the app's secret at the provider; none for a public client, which PKCE alone protects."""
+    oidc_ca_file: Path | None = None
+    """Authorities (PEM) that the provider's certificate is checked with; none for those of the machine."""
     oidc_name_claim: str = Field(default="preferred_username", min_length=1, max_length=128)
     """Claim of the ID token that names somebody; `sub` where it is absent."""
     oidc_groups_claim: str = Field(default="groups", min_length=1, max_length=128)

@@ -11,7 +11,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fleet.setting_kinds import Bytes, Section
+from fleet.setting_kinds import Bytes
+from fleet.settings_listener import ListenerSettings
 from fleet.units import MIB
 
 
@@ -24,8 +25,11 @@ class ApiUse(StrEnum):
     OFF = "off"
 
 
-class ExporterSettings(Section):
-    """What the exporters read, how often, and where it lies."""
+class ExporterSettings(ListenerSettings):
+    """What the exporters read, how often, where it lies, and who may read it from them."""
+
+    scrape_tokens_file: Path | None = None
+    """File with a line `TOKEN NAME` per scraper; TOKEN may be `sha256:` and its digest. Read again when changed."""
 
     node: str | None = Field(default=None, min_length=1, max_length=253)
     """Name of this node, as Kubernetes has it; none for `NODE_NAME` of the environment, else the host's name."""

@@ -10,6 +10,7 @@ from typing import Annotated, Self
 from pydantic import Field, field_validator, model_validator
 
 from fleet.setting_kinds import Bytes, Count, Seconds, Section
+from fleet.settings_listener import ListenerSettings
 from fleet.units import GIB, MIB
 
 
@@ -28,7 +29,7 @@ class SenderSettings(Section):
     """Requests that it may send, with bursts of as much as ten seconds; none for any number."""
 
 
-class ReceiverSettings(Section):
+class ReceiverSettings(ListenerSettings):
     """Limits of the remote-write receiver: what a sender may cost us."""
 
     body_bytes_max: Bytes = 32 * MIB
@@ -57,12 +58,9 @@ class ReceiverSettings(Section):
     """Processes that serve the one port; all other limits are those of each process."""
     insecure_listen: bool = False
     """Listen beyond loopback although senders don't say who they are."""
-    tls_certificate_file: Path | None = None
-    """Certificate chain of the receiver (PEM); with it the port speaks HTTPS only."""
-    tls_key_file: Path | None = None
-    """Key of the certificate (PEM)."""
-    client_ca_file: Path | None = None
-    """Authorities (PEM) whose certificates say who a sender is (common name or alternative name)."""
+    scrape_tokens_file: Path | None = None
+    """Who may read `/metrics`, a line `TOKEN NAME` each; none for everybody, or for who shows a certificate of
+    `client_ca_file`. Read again when changed."""
     tokens_file: Path | None = None
     """File with a line `TOKEN SENDER` per sender; TOKEN may be `sha256:` and its digest. Read again when changed."""
     senders: Mapping[str, SenderSettings] = {}
@@ -84,11 +82,7 @@ class ReceiverSettings(Section):
         return self
 
     @model_validator(mode="after")
-    def _tls_is_whole(self) -> Self:
-        if (self.tls_certificate_file is None) != (self.tls_key_file is None):
-            raise ValueError("tls_certificate_file and tls_key_file go together")
-        if self.client_ca_file is not None and self.tls_certificate_file is None:
-            raise ValueError("client_ca_file needs tls_certificate_file: certificates are shown over TLS only")
+    def _senders_are_known(self) -> Self:
         if self.senders and self.tokens_file is None and self.client_ca_file is None:
             raise ValueError("senders needs tokens_file or client_ca_file: somebody must say who sends")
         return self
@@ -300,7 +294,13 @@ class FlinkSettings(Section):
     state_folder: Path | None = None
     """Folder for checkpoints and files, with one path on every machine of the cluster; none for the data folder."""
     rest: str | None = Field(default=None, pattern=r"^https?://[^/\s:]+:[0-9]{1,5}$")
-    """Address of a JobManager, http://HOST:PORT; none runs the job in a process of ours."""
+    """Address of a JobManager, http://HOST:PORT or https://HOST:PORT; none runs the job in a process of ours."""
+    ca_file: Path | None = None
+    """Authorities (PEM) that an https JobManager's certificate is checked with; none for those of the machine."""
+    certificate_file: Path | None = None
+    """Certificate that is shown to it (`security.ssl.rest.authentication-enabled`)."""
+    key_file: Path | None = None
+    """Its key; none where it stands in the same file."""
     python: Path | None = None
     """Python of an environment with `apache-flink`; none for the one that `gputide engines up` fetches."""
     jars: Path | None = None
@@ -339,6 +339,10 @@ class HiveSettings(Section):
     """Speak TLS (`hive.server2.use.SSL`)."""
     ca_file: Path | None = None
     """Authorities (PEM) that the server's certificate is checked with; none for those of the machine."""
+    certificate_file: Path | None = None
+    """Certificate that is shown to the server (mutual TLS), or to the proxy before it."""
+    key_file: Path | None = None
+    """Its key; none where it stands in the same file."""
     request_seconds: Seconds = 120
     """How long HiveServer2 may take to answer one statement."""
 
@@ -351,6 +355,6 @@ class HiveSettings(Section):
     def _sign_on_is_whole(self) -> Self:
         if (self.password_file is not None) != (self.auth in (HiveAuth.LDAP, HiveAuth.CUSTOM)):
             raise ValueError("password_file goes with auth=LDAP or auth=CUSTOM, and they with it")
-        if self.ca_file is not None and not self.tls:
-            raise ValueError("ca_file needs tls=true")
+        if (self.ca_file is not None or self.certificate_file is not None) and not self.tls:
+            raise ValueError("ca_file and certificate_file need tls=true")
         return self

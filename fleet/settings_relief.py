@@ -5,6 +5,7 @@ Part of `fleet.settings`.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, field_validator
@@ -19,6 +20,16 @@ class ReliefSettings(Section):
 
     agents: tuple[str, ...] = ("http://gputide-agent.gputide.svc:9478",)
     """Where node agents tell what they see (`agent.listen`); a name stands for every address that it resolves to."""
+    agents_ca_file: Path | None = None
+    """Authorities (PEM) that agents' certificates are checked with, where asked by https; none for the usual."""
+    agents_server_name: str | None = Field(default=None, min_length=1, max_length=253)
+    """Name that agents' certificates must have; none for the host of the address that named them."""
+    agents_certificate_file: Path | None = None
+    """Certificate that is shown to agents (mutual TLS)."""
+    agents_key_file: Path | None = None
+    """Its key; none where it stands in the same file."""
+    agents_token_file: Path | None = None
+    """File with the token that is shown to agents (`agent.tokens_file`); read anew when it changes."""
     wait_seconds: Annotated[float, Field(ge=0.5, le=60.0)] = 10.0
     """How long an agent may wait before it tells its view again; a card in trouble is told at once."""
     full_ratio: Ratio = 0.97
@@ -70,6 +81,6 @@ class ReliefSettings(Section):
     @classmethod
     def _are_urls(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for url in value:
-            if not url.startswith("http://") or any(letter.isspace() for letter in url):
+            if not url.startswith(("http://", "https://")) or any(letter.isspace() for letter in url):
                 raise ValueError(f"{url!r} is no address of an agent, such as http://10.0.0.7:9478")
         return value

@@ -110,6 +110,11 @@ class DataFolder:
         """Stops every change while it exists."""
         return self.path / "freeze"
 
+    @property
+    def freezes(self) -> Path:
+        """The hash-chained ledger of the freeze: who stopped every change, and who let them go on."""
+        return self.path / "freezes.jsonl"
+
 
 def open_data_folder(path: Path, *, create: bool) -> DataFolder:
     """Check the folder, or make and stamp it.

@@ -52,7 +52,7 @@ def _check_header(names: object, setting: str) -> None:
     if missing or unknown:
         raise Misconfigured(
             f"cannot read {setting}: "
-            + (f"no column {missing[0]!r}" if missing else f"unknown column {unknown[0]!r}")
+            + (f"no column {missing[0]!r}" if missing else f"unknown column {unknown[0][:64]!r}")
             + f"; columns are {', '.join(sorted(_KNOWN))}"
         )
 
@@ -88,5 +88,5 @@ def _number(row: dict[str, str], name: str, most: float, place: str) -> float | 
     except ValueError:
         value = -1.0
     if not 0.0 <= value <= most:
-        raise Misconfigured(f"cannot read {place}: {name}={text!r} is no number from 0 to {most:g}")
+        raise Misconfigured(f"cannot read {place}: {name}={text[:64]!r} is no number from 0 to {most:g}")
     return value

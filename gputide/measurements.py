@@ -17,15 +17,17 @@ class WarehouseMeasurements:
     Args:
         folder: data folder.
         settings: all settings.
+        cluster: whose; None for the one that the settings mean.
     """
 
-    def __init__(self, folder: DataFolder, settings: Settings) -> None:
+    def __init__(self, folder: DataFolder, settings: Settings, *, cluster: str | None = None) -> None:
         self._folder = folder
         self._settings = settings
+        self._cluster = cluster
 
     def history(self, since: datetime, until: datetime) -> History:
         """Usage and grants between two moments; see the port."""
-        cluster = cluster_name(self._folder, self._settings)
+        cluster = self._cluster if self._cluster is not None else cluster_name(self._folder, self._settings)
         return warehouse(self._folder, self._settings).history(
             cluster, since=since, until=until, time_zone=self._settings.cluster.time_zone
         )

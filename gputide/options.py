@@ -12,6 +12,13 @@ from gputide.output import Format
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to print: table, json, csv or yaml.")]
 OutputOption = Annotated[Path | None, typer.Option("-o", "--output", help="Write to this file.", show_default=False)]
 PlanOption = Annotated[str | None, typer.Option("--plan", metavar="ID", help="A plan; the newest unless given.")]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option("--cluster", metavar="NAME", help="Of this cluster; cluster.name, or the only one, unless given."),
+]
+AnyClusterOption = Annotated[
+    str | None, typer.Option("--cluster", metavar="NAME", help="Of this cluster alone; of any unless given.")
+]
 StageOption = Annotated[
     list[int] | None, typer.Option("--stage", metavar="N", help="A stage; may be repeated; all unless given.")
 ]

@@ -26,6 +26,9 @@ RETRIES_MAX = 60
 """How often a body is sent again that the receiver could not take now."""
 RETRY_SECONDS_MAX = 5.0
 """Longest pause before a body is sent again."""
+ANSWER_SECONDS_MAX = 600.0
+"""Longest wait for an answer: before its first one a receiver that was just installed may compile its kernels, which
+takes minutes where a processor is emulated."""
 
 
 class ReplaySender:
@@ -44,7 +47,7 @@ class ReplaySender:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise Misconfigured(f"cannot send to {write_url!r}: expected http://HOST:PORT/PATH")
         connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._connection = connect(parts.hostname, parts.port, timeout=60)
+        self._connection = connect(parts.hostname, parts.port, timeout=ANSWER_SECONDS_MAX)
         self._path = parts.path or "/"
         self._sleep = sleep
         self._series = SeriesBlocks()

@@ -38,12 +38,14 @@ class Session:
         settings: all settings, merged and validated.
         now_override: `--now`, UTC.
         is_quiet: True for no progress.
+        bare_settings: the settings without what the price book adds; None where it adds nothing to this verb.
     """
 
     data_path: Path
     settings: Settings
     now_override: datetime | None
     is_quiet: bool
+    bare_settings: Settings | None = None
 
     def folder(self, *, create: bool = False) -> DataFolder:
         """The data folder, checked; made when `create`."""

@@ -13,6 +13,7 @@ from fleet.settings import Settings
 from fleet.units import format_count
 from gputide.data_folder import DataFolder
 from gputide.output import Answer, Listing
+from gputide.own_cluster import check_own
 from gputide.wiring import journal
 from gputide.wiring_backend import backend
 from gputide.wiring_cluster import moment_of_change, open_cluster, rehearsal
@@ -41,7 +42,12 @@ def chosen_stages(plan: Plan, stages: Sequence[int] | None) -> tuple[int, ...]:
 
 
 def preview_of(folder: DataFolder, settings: Settings, now: datetime, plan: Plan, stages: Sequence[int]) -> Answer:
-    """What stages would change in the cluster as it stands; changes nothing."""
+    """What stages would change in the cluster as it stands; changes nothing.
+
+    Raises:
+        Refused: the plan is of another cluster.
+    """
+    check_own(plan, folder, settings)
     with open_cluster(folder, settings) as cluster:
         runs = journal(folder).runs(plan.plan_id)
         moment = moment_of_change(cluster, now)

@@ -29,6 +29,10 @@ def admission(
     seats_namespace: Annotated[
         str, typer.Option(help="Namespace of the leases by which replicas share what they gave; empty for one replica.")
     ] = SEATS_NAMESPACE,
+    client_ca: Annotated[
+        Path | None,
+        typer.Option(help="Authorities (PEM) that must have signed the certificate that the API server shows."),
+    ] = None,
 ) -> None:
     """Answer the API server's question about each new pod: replicas that a plan seats apart go to their own cards.
 
@@ -46,7 +50,9 @@ def admission(
     with open_kubernetes(settings) as cluster:
         notes = cluster.seat_claims(seats_namespace) if seats_namespace else None
         reviews = PodAdmission(cluster, dialect=speaker.dialect, notes=notes)
-        server = AdmissionServer(reviews, host=host, port=port, certificate_file=certificate, key_file=key)
+        server = AdmissionServer(
+            reviews, host=host, port=port, certificate_file=certificate, key_file=key, client_ca_file=client_ca
+        )
         serving = threading.Thread(target=server.serve, name="admission", daemon=True)
         serving.start()
         shown, bound = server.address

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from gputide.answers import profiles_answer
-from gputide.options import FormatOption, OutputOption
+from gputide.answers import profiles_answer, silence_note
+from gputide.cluster_sightings import silent_since
+from gputide.options import ClusterOption, FormatOption, OutputOption
 from gputide.output import Format, print_answer
 from gputide.session import session_of
 from gputide.wiring import load_profiles
@@ -14,8 +15,14 @@ app = typer.Typer()
 
 
 @app.command(epilog="Example: gputide analyze --format json -o profiles.json")
-def analyze(context: typer.Context, form: FormatOption = Format.TABLE, output: OutputOption = None) -> None:
+def analyze(
+    context: typer.Context,
+    cluster: ClusterOption = None,
+    form: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+) -> None:
     """Describe every workload: what it needs, when it is busy, how long it has been idle, how far to trust that."""
     session = session_of(context)
-    _, profiles = load_profiles(session)
-    print_answer(profiles_answer(profiles), form=form, target=output)
+    _, profiles = load_profiles(session, cluster)
+    since = silent_since(session.folder(), session.settings, profiles.cluster, session.now())
+    print_answer(profiles_answer(profiles, silence_note(profiles.cluster, since)), form=form, target=output)

@@ -11,7 +11,7 @@ from gputide.serving import serve_until_stopped
 from gputide.session import session_of
 from gputide.web import views_of
 from gputide.wiring import who
-from gputide.wiring_access import names_of, ways_in
+from gputide.wiring_access import dashboard_tls, names_of, ways_in
 
 app = typer.Typer()
 
@@ -26,10 +26,12 @@ def dashboard(
     session.folder()
     settings = session.settings.dashboard
     pages = create_app(
-        views_of(session),
+        views_of(session, is_patient=False),
         ways=ways_in(settings, operator=who()),
         hosts=names_of(settings),
         public_url=settings.public_url,
     )
-    server = open_server(pages, host=settings.host, port=port if port is not None else settings.port)
+    server = open_server(
+        pages, host=settings.host, port=port if port is not None else settings.port, tls=dashboard_tls(settings)
+    )
     serve_until_stopped(server)

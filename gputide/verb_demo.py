@@ -45,7 +45,7 @@ def demo(
     if once:
         return
     session = replace(session, data_path=path)
-    views = views_of(session)
+    views = views_of(session, is_patient=False)
     settings = session.settings.dashboard
     pages = create_app(
         views, ways=ways_in(settings, operator=who()), hosts=names_of(settings), public_url=settings.public_url

@@ -27,7 +27,7 @@ def explain(
     """Say why a recommendation was made, on what evidence, and what would change it."""
     session = session_of(context)
     chosen = chosen_plan(session.folder(), plan)
-    _, profiles = load_profiles(session)
+    _, profiles = load_profiles(session, chosen.cluster)
     explanation = explain_recommendation(chosen, profiles, identifier)
     answer = Answer(
         document=document(explanation),

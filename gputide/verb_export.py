@@ -23,6 +23,7 @@ from gputide.addresses import host_and_port
 from gputide.exporting import serve
 from gputide.node_options import NodeOptions, become
 from gputide.session import session_of
+from gputide.wiring_listener import listener_files
 
 app = typer.Typer(
     add_completion=False,
@@ -76,7 +77,8 @@ def export(
         from exporter.trace import open_trace
 
         reader = ReplayReader(open_trace(replay), since=parse_time(since) if since is not None else None)
-        serve(reader, host=host, port=port, interval_seconds=interval_seconds, compat=compat or ())
+        files = listener_files("exporter", settings.exporter, settings.exporter.scrape_tokens_file)
+        serve(reader, host=host, port=port, interval_seconds=interval_seconds, compat=compat or (), files=files)
         return
     if since is not None:
         raise Misconfigured("cannot begin at --from: it goes with --replay")
@@ -102,7 +104,13 @@ def cluster(context: typer.Context, listen: ListenOption = "127.0.0.1:9401") -> 
     allocation = AllocationCollector(
         reader, cluster=settings.cluster.name, device_resources=frozenset(settings.exporter.device_resources)
     )
-    serve(ClusterLayerReader(allocation), host=host, port=port, interval_seconds=CLUSTER_INTERVAL_SECONDS)
+    serve(
+        ClusterLayerReader(allocation),
+        host=host,
+        port=port,
+        interval_seconds=CLUSTER_INTERVAL_SECONDS,
+        files=listener_files("exporter", settings.exporter, settings.exporter.scrape_tokens_file),
+    )
 
 
 @app.command("savings", epilog="Example: gputide export savings --listen 0.0.0.0:9402")
@@ -121,7 +129,9 @@ def savings(
     session.folder()
     host, port = host_and_port(listen)
     reader = SavingsReader(views_of(session), off_peak_ratio=session.settings.analyzer.off_peak_ratio)
-    serve(reader, host=host, port=port, interval_seconds=interval)
+    exporter = session.settings.exporter
+    files = listener_files("exporter", exporter, exporter.scrape_tokens_file)
+    serve(reader, host=host, port=port, interval_seconds=interval, files=files)
 
 
 def _interval(seconds: float) -> float:
@@ -158,6 +168,7 @@ def _node_options(
         compat=compat,
         log_level=str(program["log_level"]),
         log_format=LogFormat(program["log_format"]).value,
+        files=listener_files("exporter", exporter, exporter.scrape_tokens_file),
     )
 
 

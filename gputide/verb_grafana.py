@@ -34,6 +34,10 @@ def export(
     namespace: Annotated[
         str, typer.Option(help="Namespace of the objects, with --format configmap.", metavar="NAME")
     ] = "monitoring",
+    docs_url: Annotated[
+        str | None,
+        typer.Option("--docs-url", metavar="URL", help="Where these docs are served; alerts link what to do there."),
+    ] = None,
 ) -> None:
     """Write six dashboards, the recording rules that they read, and the alerts; thresholds are those of the settings.
 
@@ -42,7 +46,10 @@ def export(
     settings = session_of(context).settings
     if target.exists() and not target.is_dir():
         raise Misconfigured(f"cannot write into {target}: it is a file; name a folder")
-    found = shipped(form, thresholds_of(settings.analyzer, settings.low_priority), namespace=namespace)
+    if docs_url is not None and not docs_url.startswith(("http://", "https://")):
+        raise Misconfigured(f"cannot use --docs-url {docs_url[:253]!r}: expected http://… or https://…")
+    limits = thresholds_of(settings.analyzer, settings.low_priority)
+    found = shipped(form, limits, namespace=namespace, docs_url=docs_url)
     for place, text in found.items():
         path = target / place
         try:

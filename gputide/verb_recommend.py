@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
@@ -13,9 +13,10 @@ from fleet.documents import seal_plan
 from fleet.inventory import Card
 from fleet.profiles import Profiles
 from fleet.usage import History
-from gputide.answers import plan_answer
+from gputide.answers import plan_answer, silence_note
+from gputide.cluster_sightings import silent_since
 from gputide.data_folder import writing
-from gputide.options import FormatOption, OutputOption, RiskOption
+from gputide.options import ClusterOption, FormatOption, OutputOption, RiskOption
 from gputide.outcome_shelf import StoredOutcomes
 from gputide.output import Answer, Format, print_answer
 from gputide.probe_shelf import measured_capability
@@ -54,22 +55,28 @@ def recommend(
             "cards.MODEL=OTHER: another model; cards+MODEL=N, cards-MODEL=N: more or fewer; nodes-NAME: a node gone.",
         ),
     ] = None,
+    cluster: ClusterOption = None,
     form: FormatOption = Format.TABLE,
     output: OutputOption = None,
 ) -> None:
     """Make a plan: what to reclaim, slice and put together, what that saves, what it may harm, and what was refused."""
     session = session_of(context)
     session = with_overrides(session, [f"risk.preset={risk}"] if risk is not None else [])
-    planner = _Planner(only=only, max_moves=max_moves, namespace=namespace)
+    planner = _Planner(only=only, max_moves=max_moves, namespace=namespace, cluster=cluster)
     if what_if:
         print_answer(_what_if(session, planner, what_if), form=form, target=output)
         return
-    history, profiles = load_profiles(session)
-    plan = seal_plan(planner.plan(session, history, profiles))
+    history, profiles = load_profiles(session, cluster)
     folder = session.folder()
+    since = silent_since(folder, session.settings, profiles.cluster, session.now())
+    plan = planner.plan(session, history, profiles)
+    if since is not None:
+        # The guard goes by where the history ends: with the last sample, not with the silence after it.
+        plan = replace(plan, history=replace(plan.history, until=min(plan.history.until, since)))
+    plan = seal_plan(plan)
     with writing(folder):
         keep_plan(folder, session.settings, plan)
-    print_answer(plan_answer(plan), form=form, target=output)
+    print_answer(plan_answer(plan, silence_note(plan.cluster, since)), form=form, target=output)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +86,7 @@ class _Planner:
     only: RecommendationKind | None
     max_moves: int | None
     namespace: str | None
+    cluster: str | None
 
     def plan(self, session: Session, history: History, profiles: Profiles) -> Plan:
         """The plan for a history, not sealed."""
@@ -110,7 +118,7 @@ class _Planner:
 
 def _what_if(session: Session, planner: _Planner, texts: Sequence[str]) -> Answer:
     """The plan as things are and the one that would follow; keeps neither."""
-    history = load_history(session.folder(), session.settings, session.now())
+    history = load_history(session.folder(), session.settings, session.now(), cluster=planner.cluster)
     assumed = assumptions(texts, lambda: history.inventory)
     other = with_overrides(session, assumed.settings)
     hypothesis = None

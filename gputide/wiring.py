@@ -14,7 +14,6 @@ from datetime import datetime, timedelta
 
 from analyzer.parts import history_part, inventory_parts
 from analyzer.profile import profile_parts
-from enforcer.instant_query_prometheus import PrometheusQuery
 from enforcer.record.fingerprint import fingerprint_of
 from enforcer.record.journal import Journal
 from enforcer.record.ledger import Ledger
@@ -37,9 +36,11 @@ from fleet.usage import History
 from gputide.data_folder import DataFolder
 from gputide.guard_policy import MeasuredHarm, guard_policy, harm_policy
 from gputide.measured_pairs import read_measured_pairs
+from gputide.own_cluster import own_cluster
 from gputide.session import Session
 from gputide.wiring_backend import backend
 from gputide.wiring_cluster import LiveCluster, is_known, moment_of_change, open_cluster, open_cluster_to_change
+from gputide.wiring_prometheus import instant_query
 from gputide.wiring_warehouse import warehouse
 from recommender.harm.interference import Interference, learn_interference
 
@@ -52,24 +53,37 @@ PLAN_CELLS_MAX = 400_000_000
 CELLS_PER_PART = 40_000_000
 """Steps of slices that are analysed at a time: a thousand cards over four weeks of minutes."""
 
+_CLUSTERS_NAMED_MAX = 10
 
-def cluster_name(folder: DataFolder, settings: Settings) -> str:
-    """The cluster that is meant: the only one with data, else the one that the settings name.
+
+def cluster_name(folder: DataFolder, settings: Settings, asked: str | None = None) -> str:
+    """The cluster that is meant: the one that is asked for, else the only one with data, else that of the settings.
 
     Raises:
         NotEnoughData: nothing is known of any cluster.
-        Misconfigured: there are several, and the settings name none of them.
+        Misconfigured: nothing is known of the one that is asked for; or there are several, and neither a word nor the
+            settings name one of them.
     """
     known = warehouse(folder, settings).clusters()
     if not known:
         raise NotEnoughData("nothing was recorded yet; feed the folder with `gputide replay DIR` or `gputide receive`")
+    if asked is not None:
+        if asked not in known:
+            raise Misconfigured(f"cannot use --cluster {asked[:253]!r}: data came of {_listed(known)}")
+        return asked
     if settings.cluster.name in known:
         return settings.cluster.name
     if len(known) > 1:
         raise Misconfigured(
-            f"cannot choose a cluster: cluster.name={settings.cluster.name!r} is not among {', '.join(known)}"
+            f"cannot choose a cluster: cluster.name={settings.cluster.name!r} is not among {_listed(known)}; say "
+            "--cluster NAME, or --set cluster.name=NAME before the verb"
         )
     return known[0]
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_CLUSTERS_NAMED_MAX])
+    return shown if len(names) <= _CLUSTERS_NAMED_MAX else f"{shown} and {len(names) - _CLUSTERS_NAMED_MAX} more"
 
 
 def load_history(folder: DataFolder, settings: Settings, now: datetime, *, cluster: str | None = None) -> History:
@@ -83,19 +97,25 @@ def load_history(folder: DataFolder, settings: Settings, now: datetime, *, clust
 
     Raises:
         NotEnoughData: there is none.
+        Misconfigured: nothing is known of that cluster.
     """
     return warehouse(folder, settings).history(
-        cluster if cluster is not None else cluster_name(folder, settings),
+        cluster_name(folder, settings, cluster),
         since=now - timedelta(days=HISTORY_DAYS),
         until=now,
         time_zone=settings.cluster.time_zone,
     )
 
 
-def load_profiles(session: Session) -> tuple[History, Profiles]:
-    """The history and what the analyzer makes of it, as of the session's now."""
+def load_profiles(session: Session, cluster: str | None = None) -> tuple[History, Profiles]:
+    """The history and what the analyzer makes of it, as of the session's now.
+
+    Args:
+        session: the session.
+        cluster: whose; None for the one that the settings mean.
+    """
     folder, now = session.folder(), session.now()
-    history = load_history(folder, session.settings, now)
+    history = load_history(folder, session.settings, now, cluster=cluster)
     profiles = profiled(history, session.settings, now)
     return for_plan(history), profiles
 
@@ -158,17 +178,22 @@ def plan_store(folder: DataFolder) -> PlanStore:
 
 
 def keep_plan(folder: DataFolder, settings: Settings, plan: Plan) -> None:
-    """Keep a sealed plan, with the fingerprint of the cluster that it was made for."""
+    """Keep a sealed plan, with the fingerprint of the cluster that it was made for where that is the enforcer's."""
     fingerprint = None
-    if is_known(folder, settings):
+    if is_known(folder, settings) and own_cluster(folder, settings) in (None, plan.cluster):
         with open_cluster(folder, settings) as cluster:
             dialect = backend(settings, plan.created_at).dialect
             fingerprint = fingerprint_of(take_snapshot(cluster, dialect))
     plan_store(folder).add(plan, fingerprint)
 
 
-def chosen_plan(folder: DataFolder, plan_id: str | None) -> Plan:
+def chosen_plan(folder: DataFolder, plan_id: str | None, *, cluster: str | None = None) -> Plan:
     """The plan of an id (or its start), else the newest.
+
+    Args:
+        folder: data folder.
+        plan_id: the id; None for the newest.
+        cluster: the newest of this cluster; None for that of any.
 
     Raises:
         Misconfigured: no such plan.
@@ -177,15 +202,16 @@ def chosen_plan(folder: DataFolder, plan_id: str | None) -> Plan:
     """
     if plan_id is not None:
         return plan_store(folder).get(plan_id)
-    newest = plan_store(folder).newest()
+    newest = plan_store(folder).newest(cluster)
     if newest is None:
-        raise NotEnoughData("there is no plan yet; make one with `gputide recommend`")
+        of = "" if cluster is None else f" for cluster {cluster!r}"
+        raise NotEnoughData(f"there is no plan yet{of}; make one with `gputide recommend`")
     return newest
 
 
-def journal(folder: DataFolder) -> Journal:
-    """What was changed, from the ledger."""
-    return Journal(Ledger(folder.ledger))
+def journal(folder: DataFolder, *, cluster: str | None = None) -> Journal:
+    """What was changed, from the ledger; in one cluster where it is given."""
+    return Journal(Ledger(folder.ledger), cluster=cluster)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,13 +242,14 @@ def open_enforcer(
     # It asks this module for the cluster's name.
     from gputide.measurements import WarehouseMeasurements
 
+    own = own_cluster(folder, settings)
     with open_cluster_to_change(folder, settings, now) as cluster:
         tools = Tools(
             reader=cluster,
             writer=cluster,
             lease=cluster,
             pause=cluster.pause,
-            journal=journal(folder),
+            journal=journal(folder, cluster=own),
             guard=Guard(guard_policy(settings, folder)),
             signals=_signals(cluster, settings),
             policy=RolloutPolicy(
@@ -238,7 +265,7 @@ def open_enforcer(
                     poll_seconds=settings.enforcer.poll_seconds,
                 ),
             ),
-            harm=HarmBudgets(MeasuredHarm(WarehouseMeasurements(folder, settings)), harm_policy(settings)),
+            harm=HarmBudgets(MeasuredHarm(WarehouseMeasurements(folder, settings, cluster=own)), harm_policy(settings)),
             holder=lease_holder(folder),
             on_progress=on_progress,
         )
@@ -255,7 +282,7 @@ def _signals(cluster: LiveCluster, settings: Settings) -> Signals:
                 "cannot ask enforcer.watch_queries: enforcer.watch_prometheus_url=none; name your Prometheus"
             )
         return own
-    metrics = PrometheusQuery(watch.watch_prometheus_url, setting="enforcer.watch_prometheus_url")
+    metrics = instant_query(watch.watch_prometheus_url, "enforcer.watch_prometheus_url", settings.prometheus)
     return MeasuredSignals(own, metrics, watch.watch_queries)
 
 

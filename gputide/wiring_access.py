@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ssl
 import time
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from dashboards.access.door import RETURN_PATH, SignIn, Ways
@@ -11,7 +13,9 @@ from dashboards.access.roster import Roster
 from dashboards.access.sessions import Sessions
 from dashboards.app import LOOPBACK_NAMES
 from fleet.errors import Misconfigured
+from fleet.listener_tls import ListenerContexts
 from fleet.settings_dashboard import Access, DashboardSettings
+from gputide.wiring_listener import listener_files
 
 
 def ways_in(settings: DashboardSettings, *, operator: str) -> Ways:
@@ -38,8 +42,22 @@ def ways_in(settings: DashboardSettings, *, operator: str) -> Ways:
         sessions=None if settings.access is Access.PROXY else sessions,
         proxy=_proxy(settings) if settings.access is Access.PROXY else None,
         provider=_provider(settings) if settings.access is Access.OIDC else None,
-        is_secure=(settings.public_url or "").startswith("https://"),
+        is_secure=settings.tls_certificate_file is not None or (settings.public_url or "").startswith("https://"),
     )
+
+
+def dashboard_tls(settings: DashboardSettings) -> Callable[[], ssl.SSLContext] | None:
+    """What gives the web app's TLS context; None where it speaks plain HTTP.
+
+    Where `dashboard.client_ca_file` says whose, a browser (or the proxy in front) needs a certificate too.
+
+    Raises:
+        Misconfigured: a file of it can't be used.
+    """
+    if settings.tls_certificate_file is None:
+        return None
+    files = listener_files("dashboard", settings, None)
+    return ListenerContexts(files, needs_client=True, now_seconds=time.monotonic).context
 
 
 def names_of(settings: DashboardSettings) -> tuple[str, ...]:
@@ -78,5 +96,6 @@ def _provider(settings: DashboardSettings) -> SignIn:
             scopes=settings.oidc_scopes,
             name_claim=settings.oidc_name_claim,
             groups_claim=settings.oidc_groups_claim,
+            ca_file=settings.oidc_ca_file,
         )
     )

@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from fleet.errors import Misconfigured
+from fleet.kubernetes_api.tls import Tls
 from fleet.settings import Settings
 from fleet.settings_pipeline import BusKind, KafkaSecurity, KafkaSettings, RecordFormat
 from gputide.data_folder import DataFolder
@@ -73,6 +74,11 @@ def open_flink_rollup(folder: DataFolder, settings: Settings) -> Iterator[tuple[
                 flush_seconds=options.flush_seconds,
                 memory_seconds=settings.rollup.repeat_memory_seconds,
                 rest=options.rest,
+                rest_tls=Tls(
+                    authority_file=options.ca_file,
+                    certificate_file=options.certificate_file,
+                    key_file=options.key_file,
+                ),
                 configuration=options.configuration,
             ),
             publisher=publisher,

@@ -8,16 +8,18 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 
 from fleet.errors import Misconfigured, Unavailable
+from fleet.listener_tls import ListenerContexts
+from fleet.port_guard import PortGuard
 from fleet.settings import Settings
 from fleet.settings_pipeline import RecordFormat
 from gputide.addresses import is_loopback
 from gputide.data_folder import DataFolder
 from gputide.wiring_bus import intake_of, open_bus_reader, open_bus_writer
+from gputide.wiring_listener import listener_files
 from gputide.wiring_warehouse import open_warehouse, with_upkeep
 from pipeline.lanes import LanesRollup
 from pipeline.receiver import Receiver, ReceiverLimits, listen
 from pipeline.receiver_counts import SharedCounts
-from pipeline.receiver_tls import TlsContexts
 from pipeline.rollup import Rollup
 from pipeline.rollup_duckdb import EmbeddedRollup
 from pipeline.senders import Sender, Senders
@@ -90,6 +92,7 @@ def open_receiver(
             limits=ReceiverLimits(**{name: getattr(limits, name) for name in ReceiverLimits.__slots__}),
             senders=senders,
             tls=None if tls is None else tls.context,
+            guard=receiver_guard(settings),
             counts=SharedCounts(senders.names) if counts is None else counts,
             process=0 if counts is None else lane,
         )
@@ -121,7 +124,7 @@ def open_listener(settings: Settings, host: str, port: int) -> socket.socket:
         raise Unavailable(f"cannot listen on {host}:{port}: {reason}") from exc
 
 
-def receiver_tls(settings: Settings) -> TlsContexts | None:
+def receiver_tls(settings: Settings) -> ListenerContexts | None:
     """TLS of the receiver; None where it speaks plain HTTP.
 
     Raises:
@@ -130,9 +133,23 @@ def receiver_tls(settings: Settings) -> TlsContexts | None:
     limits = settings.receiver
     if limits.tls_certificate_file is None or limits.tls_key_file is None:
         return None
-    return TlsContexts(
-        limits.tls_certificate_file, limits.tls_key_file, limits.client_ca_file, now_seconds=time.monotonic
-    )
+    files = listener_files("receiver", limits, limits.scrape_tokens_file)
+    # A sender with a token needs no certificate, and neither does a probe of /healthz; a wrong one is refused by the
+    # handshake, and `Senders` refuses who shows neither.
+    return ListenerContexts(files, needs_client=False, now_seconds=time.monotonic)
+
+
+def receiver_guard(settings: Settings) -> PortGuard | None:
+    """Who may read the receiver's metrics, by a token or a certificate; None for everybody.
+
+    Raises:
+        Misconfigured: the file of tokens can't be used.
+    """
+    limits = settings.receiver
+    files = listener_files("receiver", limits, limits.scrape_tokens_file)
+    if not files.are_clients_asked:
+        return None
+    return PortGuard(files, tokens_setting="scrape_tokens_file", now_seconds=time.monotonic)
 
 
 def receiver_senders(settings: Settings) -> Senders:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from enforcer.instant_query_prometheus import PrometheusQuery
 from enforcer.record.ledger import Ledger
 from enforcer.relief.book import ReliefBook
 from enforcer.relief.demand_feed import DemandFeed, NoObjectives, Objectives
@@ -22,15 +21,19 @@ from enforcer.safety.guard import Guard
 from enforcer.safety.harm_budget import HarmBudgets
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.errors import Misconfigured
+from fleet.kubernetes_api.credentials import TokenFile
+from fleet.kubernetes_api.tls import Tls
 from fleet.relief import ReliefRules
 from fleet.settings import Settings
 from gputide.data_folder import DataFolder
 from gputide.guard_policy import MeasuredHarm, guard_policy, harm_policy
 from gputide.measurements import WarehouseMeasurements
+from gputide.own_cluster import own_cluster
 from gputide.relief_replay import ReplayFeed
 from gputide.wiring import lease_holder
 from gputide.wiring_backend import backend
 from gputide.wiring_cluster import moment_of_change, open_cluster_to_change
+from gputide.wiring_prometheus import instant_query
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +68,7 @@ def open_relief(folder: DataFolder, settings: Settings, now: datetime, *, at_onc
         Misconfigured: there is no way into the cluster or to an agent.
         Unavailable: the cluster can't be reached.
     """
-    measurements = WarehouseMeasurements(folder, settings)
+    measurements = WarehouseMeasurements(folder, settings, cluster=own_cluster(folder, settings))
     policy = relief_policy(settings)
     if at_once:
         policy = replace(policy, sustain_seconds=0.0)
@@ -92,7 +95,18 @@ def open_relief(folder: DataFolder, settings: Settings, now: datetime, *, at_onc
             return
         if not settings.relief.agents:
             raise Misconfigured("cannot relieve cards: relief.agents is empty; name where node agents answer")
-        feed = AgentFeed(settings.relief.agents, wait_seconds=settings.relief.wait_seconds)
+        relief = settings.relief
+        feed = AgentFeed(
+            relief.agents,
+            wait_seconds=relief.wait_seconds,
+            tls=Tls(
+                authority_file=relief.agents_ca_file,
+                server_name=relief.agents_server_name,
+                certificate_file=relief.agents_certificate_file,
+                key_file=relief.agents_key_file,
+            ),
+            credentials=None if relief.agents_token_file is None else TokenFile(relief.agents_token_file),
+        )
         feed.start()
         try:
             yield OpenRelief(runner=runner, feed=feed)
@@ -136,7 +150,7 @@ def _objectives(settings: Settings) -> Objectives:
     if relief.prometheus_url is None:
         raise Misconfigured("cannot ask relief.slo_queries: relief.prometheus_url=none; name your Prometheus")
     return QueriedObjectives(
-        PrometheusQuery(relief.prometheus_url, setting="relief.prometheus_url"),
+        instant_query(relief.prometheus_url, "relief.prometheus_url", settings.prometheus),
         relief.slo_queries,
         interval_seconds=float(relief.slo_seconds),
     )

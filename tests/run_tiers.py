@@ -254,7 +254,8 @@ TIERS = (
         name="quick",
         marker_expression="not browser and not engines and not cluster",
         prepare=prepare_nothing,
-        pytest_arguments=("-n", "auto", "--maxprocesses", "4"),
+        # A module stays on one worker, so that its fixtures are made once.
+        pytest_arguments=("-n", "auto", "--maxprocesses", "4", "--dist", "loadscope"),
     ),
     Tier(name="engines", marker_expression="engines", prepare=prepare_engines),
     Tier(name="cluster", marker_expression="cluster", prepare=prepare_cluster),

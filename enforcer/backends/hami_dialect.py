@@ -26,6 +26,7 @@ from fleet.grammar import (
     parse_devices_allocated,
     parse_node_register,
 )
+from fleet.yaml_text import load_yaml
 
 COUNT_RESOURCE = "nvidia.com/gpu"
 FRAMEBUFFER_RESOURCE = "nvidia.com/gpumem"
@@ -183,10 +184,10 @@ def nvidia_section(configs: Mapping[ObjectKey, Manifest], key: ObjectKey) -> Map
     if not text:
         return {}
     try:
-        content = yaml.safe_load(text)
+        content = load_yaml(text)
         section = content.get("nvidia") or {}
         return {str(name): value for name, value in section.items()}
-    except (yaml.YAMLError, RecursionError, AttributeError) as exc:
+    except (yaml.YAMLError, ValueError, RecursionError, AttributeError) as exc:
         raise Corrupt(f"cannot read ConfigMap {key[1]}/{key[2]}: no map with a section nvidia") from exc
 
 

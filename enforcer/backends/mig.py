@@ -59,6 +59,7 @@ from fleet.errors import Corrupt, Refused
 from fleet.grammar_mig import is_mig_profile
 from fleet.inventory import CardModelName
 from fleet.outcomes import Change
+from fleet.yaml_text import load_yaml
 
 CONFIG_LABEL = "nvidia.com/mig.config"
 STATE_LABEL = "nvidia.com/mig.config.state"
@@ -172,8 +173,8 @@ def with_layouts(current: str | None, name: str, layouts: Sequence[Mapping[str, 
         Corrupt: the content is not mig-parted's.
     """
     try:
-        content = yaml.safe_load(current or "") or {}
-    except (yaml.YAMLError, RecursionError) as exc:
+        content = load_yaml(current or "") or {}
+    except (yaml.YAMLError, ValueError, RecursionError) as exc:
         raise Corrupt("cannot read mig-manager's configuration: no YAML") from exc
     known = content.get("mig-configs", {}) if isinstance(content, dict) else None
     if not isinstance(known, dict) or content.get("version", "v1") != "v1":

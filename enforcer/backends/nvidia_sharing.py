@@ -55,6 +55,7 @@ from fleet.errors import Corrupt, Refused
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Change
 from fleet.units import GIB, MIB
+from fleet.yaml_text import load_yaml
 
 CONFIG_LABEL = "nvidia.com/device-plugin.config"
 """Label of a node: which key of the plugin's ConfigMap counts for it."""
@@ -293,8 +294,8 @@ def sharing_config(current: str | None, section: str, replicas: int) -> str:
     content: dict[str, object] = {"version": "v1"}
     if current is not None:
         try:
-            loaded = yaml.safe_load(current)
-        except (yaml.YAMLError, RecursionError) as exc:
+            loaded = load_yaml(current)
+        except (yaml.YAMLError, ValueError, RecursionError) as exc:
             raise Corrupt("cannot read the device plugin's configuration: no YAML") from exc
         if loaded is not None and not isinstance(loaded, dict):
             raise Corrupt("cannot read the device plugin's configuration: no map")

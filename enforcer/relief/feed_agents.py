@@ -11,6 +11,7 @@ from __future__ import annotations
 import http.client
 import random
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +21,8 @@ from urllib.parse import quote, urlsplit
 from enforcer.agent.node_view import NodeView
 from enforcer.agent.node_view_text import VIEW_BYTES_MAX, ToldView, parse_view
 from fleet.errors import Corrupt, Misconfigured
+from fleet.kubernetes_api.credentials import Credentials, FixedHeader
+from fleet.kubernetes_api.tls import Tls, TlsContexts
 from fleet.logs import logger
 
 AGENTS_MAX = 5000
@@ -41,27 +44,49 @@ class _Heard:
     at: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where an agent answers; `tls_name` is what its certificate must say, None for plain HTTP."""
+
+    host: str
+    port: int
+    tls_name: str | None
+
+
 class AgentFeed:
     """Asks all agents at once, each by a thread that sleeps until its agent answers.
 
     Args:
         urls: where agents answer, `http://host:port`; a name stands for every address that it resolves to.
         wait_seconds: how long an agent may wait before it answers.
+        tls: how agents are checked that are asked by https, and what they are shown; without a server name they must
+            be called as their address says.
+        credentials: what requests are signed with.
 
     Raises:
         Misconfigured: an address is none.
     """
 
-    def __init__(self, urls: Sequence[str], *, wait_seconds: float) -> None:
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        wait_seconds: float,
+        tls: Tls | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
         self._places = [_place_of(url) for url in urls]
+        self._contexts = TlsContexts(tls or Tls())
+        self._server_name = None if tls is None else tls.server_name
+        self._credentials = credentials or FixedHeader(None)
         self._wait_seconds = wait_seconds
         self._news = threading.Condition()
         self._heard: dict[str, _Heard] = {}
         self._is_news = False
-        self._asked: dict[tuple[str, int], threading.Event] = {}
+        self._asked: dict[_Place, threading.Event] = {}
         self._stopped = threading.Event()
         self._log = logger("enforcer.relief.feed_agents")
-        self._silent: set[tuple[str, int]] = set()
+        self._silent: set[_Place] = set()
         self._resolver = threading.Thread(target=self._follow_addresses, name="agents", daemon=True)
 
     def start(self) -> None:
@@ -101,50 +126,51 @@ class AgentFeed:
 
     def _follow_addresses(self) -> None:
         while not self._stopped.is_set():
-            found: set[tuple[str, int]] = set()
-            failed: list[tuple[str, int]] = []
-            for host, port in self._places:
+            found: set[_Place] = set()
+            failed: list[_Place] = []
+            for place in self._places:
                 try:
-                    found |= set(_addresses(host, port))
+                    found |= set(_addresses(place, self._server_name))
                 except OSError:
-                    failed.append((host, port))
+                    failed.append(place)
             if failed:
-                self._log.warning("agents not found", hosts=[f"{host}:{port}" for host, port in failed[:3]])
+                self._log.warning("agents not found", hosts=[f"{place.host}:{place.port}" for place in failed[:3]])
             self._ask(found, keep_others=bool(failed))
             self._stopped.wait(_RESOLVE_SECONDS)
 
-    def _ask(self, addresses: Iterable[tuple[str, int]], *, keep_others: bool) -> None:
-        wanted = set(sorted(addresses)[:AGENTS_MAX])
+    def _ask(self, addresses: Iterable[_Place], *, keep_others: bool) -> None:
+        wanted = set(sorted(addresses, key=_in_order)[:AGENTS_MAX])
         for address in list(self._asked):
             if address not in wanted and not keep_others:
                 self._asked.pop(address).set()
         # A thread that waits for an answer needs little.
         before = threading.stack_size(_STACK_BYTES)
         try:
-            for address in sorted(wanted - self._asked.keys()):
+            for address in sorted(wanted - self._asked.keys(), key=_in_order):
                 self._asked[address] = event = threading.Event()
                 threading.Thread(target=self._follow, args=(address, event), name="agent", daemon=True).start()
         finally:
             threading.stack_size(before)
 
-    def _follow(self, address: tuple[str, int], ended: threading.Event) -> None:
+    def _follow(self, address: _Place, ended: threading.Event) -> None:
         line: http.client.HTTPConnection | None = None
         trouble, pause = "", _PAUSE_SECONDS_MIN
         # Not all at the same moment.
         ended.wait(random.random() * min(1.0, self._wait_seconds))
         wait = 0.0
         while not ended.is_set() and not self._stopped.is_set():
-            line = line or http.client.HTTPConnection(*address, timeout=self._wait_seconds + _PATIENCE_SECONDS)
             try:
-                told = _answer(line, wait, trouble)
+                line = line or self._line(address)
+                told = _answer(line, wait, trouble, self._credentials.header())
                 if abs(told.view.at_seconds - time.time()) > _AHEAD_SECONDS:
                     raise Corrupt(f"its view is of {told.view.at_seconds:.0f}, a minute or more from now")
-            except (Corrupt, OSError, http.client.HTTPException) as exc:
-                line.close()
+            except (Corrupt, Misconfigured, OSError, http.client.HTTPException) as exc:
+                if line is not None:
+                    line.close()
                 line = None
                 if address not in self._silent:
                     self._log.warning(
-                        "an agent does not answer", address=f"{address[0]}:{address[1]}", why=str(exc)[:200]
+                        "an agent does not answer", address=f"{address.host}:{address.port}", why=str(exc)[:200]
                     )
                 self._silent.add(address)
                 wait = 0.0
@@ -162,8 +188,16 @@ class AgentFeed:
             self._hear(told, is_news=is_news)
             # Cards that go in and out of trouble are told once in a while, not at every look.
             ended.wait(_TROUBLED_SECONDS if is_news else 0.0)
+        # Whose pod is gone is no longer asked, so it is not silent either.
+        self._silent.discard(address)
         if line is not None:
             line.close()
+
+    def _line(self, address: _Place) -> http.client.HTTPConnection:
+        seconds = self._wait_seconds + _PATIENCE_SECONDS
+        if address.tls_name is None:
+            return http.client.HTTPConnection(address.host, address.port, timeout=seconds)
+        return _EncryptedLine(address, seconds, self._contexts.context())
 
     def _hear(self, told: ToldView, *, is_news: bool) -> None:
         with self._news:
@@ -173,8 +207,23 @@ class AgentFeed:
                 self._news.notify_all()
 
 
-def _answer(line: http.client.HTTPConnection, wait_seconds: float, trouble: str) -> ToldView:
-    line.request("GET", f"/view?wait={wait_seconds:g}&trouble={quote(trouble)}")
+class _EncryptedLine(http.client.HTTPConnection):
+    """A connection to one address of an agent, whose certificate is checked by the name that stands for all of them."""
+
+    def __init__(self, address: _Place, seconds: float, context: ssl.SSLContext) -> None:
+        super().__init__(address.host, address.port, timeout=seconds)
+        self._name = address.tls_name
+        self._context = context
+
+    def connect(self) -> None:
+        """Connects, and speaks TLS from then on."""
+        super().connect()
+        self.sock = self._context.wrap_socket(self.sock, server_hostname=self._name)
+
+
+def _answer(line: http.client.HTTPConnection, wait_seconds: float, trouble: str, authorization: str | None) -> ToldView:
+    headers = {} if authorization is None else {"Authorization": authorization}
+    line.request("GET", f"/view?wait={wait_seconds:g}&trouble={quote(trouble)}", headers=headers)
     answer = line.getresponse()
     body = answer.read(VIEW_BYTES_MAX + 1)
     if answer.status != http.client.OK:
@@ -183,17 +232,22 @@ def _answer(line: http.client.HTTPConnection, wait_seconds: float, trouble: str)
     return parse_view(body)
 
 
-def _place_of(url: str) -> tuple[str, int]:
+def _place_of(url: str) -> _Place:
     parts = urlsplit(url)
     try:
         port = parts.port
     except ValueError:
         port = None
-    if parts.scheme != "http" or not parts.hostname or port is None:
-        raise Misconfigured(f"cannot ask relief.agents={url!r}: expected http://HOST:PORT")
-    return parts.hostname, port
+    if parts.scheme not in ("http", "https") or not parts.hostname or port is None:
+        raise Misconfigured(f"cannot ask relief.agents={url!r}: expected http://HOST:PORT or https://HOST:PORT")
+    return _Place(host=parts.hostname, port=port, tls_name=parts.hostname if parts.scheme == "https" else None)
 
 
-def _addresses(host: str, port: int) -> list[tuple[str, int]]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [(str(entry[4][0]), port) for entry in found]
+def _addresses(place: _Place, server_name: str | None) -> list[_Place]:
+    found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+    name = None if place.tls_name is None else server_name or place.tls_name
+    return [_Place(host=str(entry[4][0]), port=place.port, tls_name=name) for entry in found]
+
+
+def _in_order(place: _Place) -> tuple[str, int, str]:
+    return place.host, place.port, place.tls_name or ""

@@ -106,11 +106,13 @@ class Api:
         *,
         content_type: str = "application/json",
         accept: str = "application/json",
+        token: str | None = None,
     ) -> Manifest:
-        """Ask anything."""
+        """Ask anything, as whoever holds a token, by default the administrator."""
+        bearer = f"Bearer {self._token if token is None else token}"
         request = urllib.request.Request(
             self._url + path, method=method, data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": f"Bearer {self._token}", "Content-Type": content_type, "Accept": accept},
+            headers={"Authorization": bearer, "Content-Type": content_type, "Accept": accept},
         )  # fmt: skip
         with urllib.request.urlopen(request, context=self._context, timeout=30) as answer:
             found: Manifest = json.load(answer)

@@ -247,13 +247,15 @@ class OnCluster:
     program: Program
     folder: Path
     kubeconfig: Path
+    cluster: str
 
     def __call__(self, *arguments: str, kubeconfig: Path | None = None) -> Said:
         chosen = {
-            "cluster": "kubernetes", "kubeconfig": kubeconfig or self.kubeconfig, "poll_seconds": 0.5,
-            "watch_seconds": 1, "requests_per_second": 500, "requests_burst": 500,
+            "cluster.name": self.cluster, "enforcer.cluster": "kubernetes",
+            "enforcer.kubeconfig": kubeconfig or self.kubeconfig, "enforcer.poll_seconds": 0.5,
+            "enforcer.watch_seconds": 1, "enforcer.requests_per_second": 500, "enforcer.requests_burst": 500,
         }  # fmt: skip
-        flags = [flag for name, value in chosen.items() for flag in ("--set", f"enforcer.{name}={value}")]
+        flags = [flag for name, value in chosen.items() for flag in ("--set", f"{name}={value}")]
         return self.program(self.folder, *flags, *arguments)
 
 
@@ -264,9 +266,10 @@ def planned(
     """Return the program on a data folder that holds the plan."""
     folder = open_data_folder(tmp_path / "data", create=True)
     settings = Settings.model_validate({"enforcer": {"cluster": "kubernetes", "kubeconfig": str(writer_kubeconfig)}})
-    keep_plan(folder, settings, plan_of(standing))
+    plan = plan_of(standing)
+    keep_plan(folder, settings, plan)
     program = Program(tmp_path_factory.mktemp("program"))
-    yield OnCluster(program=program, folder=folder.path, kubeconfig=writer_kubeconfig)
+    yield OnCluster(program=program, folder=folder.path, kubeconfig=writer_kubeconfig, cluster=plan.cluster)
     program.close()
 
 

@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from fleet.settings import load_settings
+from gputide.doctor.engines import flink_checks
+from gputide.doctor.running import run_checks
 from gputide.engine_flink import FlinkStock
 from gputide.engine_parts import Engine
 from gputide.engine_register import read_register
@@ -78,15 +81,23 @@ def test_a_cluster_keeps_the_job_of_a_killed_rollup_and_its_rows_are_the_oracles
     writer.close()
     (job,) = jobs(job_manager)
     assert job["status"] == "RUNNING"
+    assert doctor_codes(given) == set()
     done = subprocess.run(
         [*command, "--drain"], cwd=repository, env=environ, timeout=DEADLINE_SECONDS, capture_output=True, text=True,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert [(found["id"], found["status"]) for found in jobs(job_manager)] == [(job["id"], "FINISHED")]
+    assert doctor_codes(given) == {"flink-no-job"}
     warehouse = DuckdbWarehouse(tmp_path / "data" / "warehouse")
     for table in USAGE_TABLES:
         assert stored_rows(warehouse, table) == expected_rows(samples, table)
+
+
+def doctor_codes(given: dict[str, str]) -> set[str]:
+    """What the doctor finds of Flink."""
+    found = run_checks(flink_checks(load_settings(None, given, {})))
+    return {one.kind.code for one in found if one.kind is not None}
 
 
 def jobs(address: str) -> list[dict[str, str]]:

@@ -46,7 +46,7 @@ def test_recorded_overloads_are_shown_and_nothing_is_changed_without_yes(replaye
     ("arguments", "status", "words"),
     [
         (("relief", "run"), 4, "--yes"),
-        (("--set", "relief.agents=https://host:1", "relief", "show"), 2, "relief.agents"),
+        (("--set", "relief.agents=ftp://host:1", "relief", "show"), 2, "relief.agents"),
         (("--set", "relief.full_ratio=97", "relief", "show"), 2, "relief.full_ratio"),
         (("--set", "relief.slo_queries=up == 0", "relief", "once"), 2, "relief.prometheus_url=none"),
     ],
