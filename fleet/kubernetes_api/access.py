@@ -162,9 +162,9 @@ def _of_kubeconfig(document: Entry, context: str | None, folder: Path, setting: 
         address = urlsplit(server)
         host, port = address.hostname, address.port
     except ValueError as exc:
-        raise Misconfigured(f"server {server!r} is no address") from exc
+        raise Misconfigured(f"server {server[:80]!r} is no address") from exc
     if address.scheme not in ("http", "https") or not host:
-        raise Misconfigured(f"server {server!r} is no address of the form https://HOST:PORT")
+        raise Misconfigured(f"server {server[:80]!r} is no address of the form https://HOST:PORT")
     is_plain = address.scheme == "http"
     return ClusterAccess(
         host=host,
