@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from dashboards.report_words import WORDS, Language
+from enforcer.record.verdict import Verdict, english, headline, sentences
 from fleet.decisions import Recommendation, Refusal, Withheld
-from fleet.outcomes import Outcome
 from fleet.profiles import Profile
 from fleet.sentences import Sentence, Value
 from fleet.units import GIB, MIB
@@ -76,17 +76,20 @@ SAID: Mapping[str, str] = MappingProxyType(
         "tide_scaler": "每天 {start} 至 {end}（{time_zone}），其全部副本合计从未超过 {load_max_cards:.2f} 张卡："
         "{replicas} 个副本足够。其 {scaler} 至少保留 {replicas_min} 个副本；将下限降到 {replicas} 后，它会随需求缩容，"
         "每天有 {hours} 小时可让出 {cards} 张卡给其他工作",
-        # Verdicts (verify).
-        "verdict_final": "{days:g} 天后核验",
-        "verdict_interim": "核验中，已过 {days:g} 天",
-        "cards_came": "承诺腾出 {promised} 张卡，其中 {realised} 张空闲",
-        "cards_spare": "另有 {spare} 张备用卡",
+        # Verdicts (enforcer.record.verdict).
+        "harm_over_budget": "损害超出方案：{changed} 个服务中有 {over} 个超出损害预算（实际 {observed_ratio:.2%}，"
+        "预计 {predicted_ratio:.2%}）",
+        "services_restored": "已恢复 {restored} 个",
+        "worst_service": "最严重的是 {workload}：{observed_ratio:.2%}，损害预算 {budget_ratio:.2%}",
+        "harm_more_than_predicted": "损害高于预计（实际 {observed_ratio:.2%}，预计 {predicted_ratio:.2%}）",
+        "harm_as_predicted": "损害不超过预计（实际 {observed_ratio:.2%}，预计 {predicted_ratio:.2%}）",
+        "harm_too_few_windows": "损害：时间窗太少，无法判断（活跃时间窗少于 {windows_min} 个）",
         "harm_unmeasured": "损害未能测量",
-        "harm_as_foretold": "损害不超过预计（{violation_ratio:.2%}，预计 {foretold_ratio:.2%}）",
-        "harm_somewhat_more": "损害略高于预计（{violation_ratio:.2%}，预计 {foretold_ratio:.2%}）",
-        "harm_more": "损害高于预计（{violation_ratio:.2%}，预计 {foretold_ratio:.2%}）",
-        "harm_budget_spent": "{workloads} 个工作负载超出损害预算 {limit_ratio:.2%}，最高为 {workload}（"
-        "{violation_ratio:.2%}）",
+        "cards_freed": "承诺腾出 {promised:,} 张卡，已腾出 {freed:,} 张",
+        "cards_spare": "另有 {spare:,} 张备用卡空闲",
+        "services_too_few_windows": "{services} 个服务时间窗太少，无法判断（活跃时间窗少于 {windows_min} 个）",
+        "measured_final": "已测量 {days:g} 天",
+        "measured_interim": "核验中，至今测量 {days:g} 天",
     }
 )
 """What each code of a sentence says in Chinese."""
@@ -218,9 +221,19 @@ def state_words(profile: Profile, language: Language) -> str:
     return _told(profile.told, profile.reason, language)
 
 
-def verdict_words(outcome: Outcome, language: Language) -> str:
-    """What came of a plan."""
-    return _told(outcome.told, outcome.verdict, language)
+def headline_words(verdict: Verdict, language: Language) -> str:
+    """What leads wherever a plan is spoken of."""
+    return judged_words(headline(verdict), language)
+
+
+def verdict_words(verdict: Verdict, language: Language) -> str:
+    """All that a verdict says, the headline first."""
+    return judged_words(sentences(verdict), language)
+
+
+def judged_words(said: Sequence[Sentence], language: Language) -> str:
+    """Sentences of a verdict."""
+    return _told(said, english(said), language)
 
 
 def _told(told: Sequence[Sentence], english: str, language: Language) -> str:

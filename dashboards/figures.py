@@ -232,7 +232,7 @@ def promise_figure(outcomes: Sequence[Outcome]) -> Figure:
         "textposition": "middle left",
         "cliponaxis": False,
         "textfont": {"size": 11},
-        "hovertemplate": f"{say('plan')} %{{text}}<br>{say('promised')} %{{x}}, {say('came')} %{{y}}<extra></extra>",
+        "hovertemplate": f"{say('plan')} %{{text}}<br>{say('promised')} %{{x}}, {say('freed')} %{{y}}<extra></extra>",
         "marker": {
             "size": 10,
             "color": STATE_COLOURS[CardState.FREE],

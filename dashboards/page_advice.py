@@ -1,6 +1,6 @@
-"""Sentences of analyzer, recommender and verify on the pages, in the reader's language; in English where it lacks them.
+"""Sentences of analyzer and recommender on the pages, in the reader's language; in English where it lacks them.
 
-Called by every page that shows a reason, a refusal or a verdict.
+Called by every page that shows a reason or a refusal.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ from dashboards.advice_words import (
     refusal_words,
     refused_words,
     state_words,
-    verdict_words,
 )
 from dashboards.page_frame import english
 from dashboards.page_words import READING
 from dashboards.report_words import Language
 from dashboards.rows import RefusalGroup
 from fleet.decisions import Recommendation, Refusal, Withheld
-from fleet.outcomes import Outcome
 from fleet.profiles import Profile
 
 
@@ -48,11 +46,6 @@ def group_detail(group: RefusalGroup) -> Any:
 def state_reason(profile: Profile) -> Any:
     """Why a workload is in its state."""
     return _shown(state_words(profile, _language()), profile.reason)
-
-
-def verdict(outcome: Outcome) -> Any:
-    """What came of a plan."""
-    return _shown(verdict_words(outcome, _language()), outcome.verdict)
 
 
 def _language() -> Language:

@@ -15,12 +15,14 @@ import dash_ag_grid as dag
 from dash import dcc, html
 
 from dashboards.address import Address
+from dashboards.advice_words import judged_words
 from dashboards.grid_words import GRID_WORDS
 from dashboards.page_words import ENGLISH, LANGUAGES, PAGE_WORDS, READING, day_words, say
 from dashboards.queries import Freshness
 from dashboards.report_words import Language, Words
 from dashboards.rows import age_words, csv_text, percent_words
 from dashboards.tokens import GRID_THEME
+from enforcer.record.verdict import Verdict, headline, sentences
 from fleet.profiles import Profiles
 
 PAGES = (("/", "Fleet"), ("/workloads", "Workloads"), ("/plan", "Plan"), ("/savings", "Savings"),
@@ -201,6 +203,33 @@ def freshness_badge(freshness: Freshness) -> Any:
     )
     return html.Span(
         [sign, text], id="freshness", className="badge warn" if freshness.is_doubtful else "badge", title=title
+    )
+
+
+def verdict_banner(verdict: Verdict | None, address: Address) -> Any:
+    """The first line of Plan and Savings: what became of the applied plan, in the words of the report.
+
+    Args:
+        verdict: the one that leads; nothing is shown without any.
+        address: where the page is; a plan that is not shown there is linked.
+    """
+    if verdict is None:
+        return None
+    language, lead = Language(READING.get()), headline(verdict)
+    is_shown = address.path == "/plan" and address.get("plan") == verdict.plan_id
+    review = dcc.Link(
+        say("Review plan {plan}", plan=verdict.plan_id), href=address.href("/plan", plan=verdict.plan_id, stages=None)
+    )
+    return html.Div(
+        [
+            html.B(judged_words(lead, language)),
+            " ",
+            html.Span(judged_words(sentences(verdict)[len(lead) :], language)),
+            *((" ", review) if not is_shown else ()),
+        ],
+        id="verdict",
+        className="message failed" if verdict.is_harmed else "message",
+        role="alert" if verdict.is_harmed else "status",
     )
 
 

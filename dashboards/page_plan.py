@@ -6,6 +6,7 @@ disabled with the reason beside it, never hidden, and undo shows what it restore
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import Any
 
 from dash import ALL, MATCH, Dash, Input, Output, State, ctx, dcc, html, no_update
@@ -14,7 +15,7 @@ from dashboards.access.door import Door
 from dashboards.address import Address, read_address
 from dashboards.card_map import SMALL_FLEET_CARDS, Square, lay_out, plan_squares
 from dashboards.figures import card_map_figure, frontier_figure
-from dashboards.page_frame import LIVE, card, english, figure_number, graph, missing
+from dashboards.page_frame import LIVE, card, english, figure_number, graph, missing, verdict_banner
 from dashboards.page_plan_diff import diffs
 from dashboards.page_plan_freeze import freeze_bar
 from dashboards.page_plan_freeze import register as register_freeze
@@ -32,11 +33,13 @@ from dashboards.page_plan_stages import evidence, refused, stage_row
 from dashboards.page_plan_tide import tide
 from dashboards.page_words import counted, day_words, say
 from dashboards.queries import PlanEntry, RolloutPhase, RolloutProgress, Views
+from dashboards.realised import leading_verdict
 from dashboards.rows import (
     age_words,
     money_words,
     percent_words,
 )
+from enforcer.record.verdict import verdict_of
 from fleet.decisions import Plan
 from fleet.errors import GputideError, NotEnoughData, Refused
 from fleet.outcomes import Outcome
@@ -72,6 +75,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
             dcc.Store(id="plan-id", data=plan.plan_id),
             dcc.Store(id="plan-bump", data=0),
             dcc.Interval(id="plan-poll", interval=POLL_MS, disabled=True),
+            verdict_banner(leading_verdict(entries, outcomes), address),
             _title(entry, entries, address, profiles, outcomes),
             _totals(plan),
             _action_bar(plan),
@@ -370,16 +374,15 @@ def _title(
 
 
 def _track_record(outcomes: tuple[Outcome, ...]) -> str:
-    judged = [outcome for outcome in outcomes if outcome.realised_violation_ratio is not None][:4]
+    judged = [one for one in map(verdict_of, outcomes) if one.observed_ratio is not None][:4]
     if not judged:
         return say(" (no plan was verified yet)")
-    foretold = sum(outcome.promised_violation_ratio for outcome in judged) / len(judged)
-    came = sum(outcome.realised_violation_ratio or 0.0 for outcome in judged) / len(judged)
-    plans = counted(len(judged), "last plan", "last {count} plans")
     return say(
-        " ({plans}: foretold {foretold}, came {came})",
-        plans=plans, foretold=percent_words(foretold), came=percent_words(came),
-    )  # fmt: skip
+        " ({plans}: predicted {predicted}, observed {observed})",
+        plans=counted(len(judged), "last plan", "last {count} plans"),
+        predicted=percent_words(fmean(one.predicted_ratio for one in judged)),
+        observed=percent_words(fmean(one.observed_ratio or 0.0 for one in judged)),
+    )
 
 
 def _totals(plan: Plan) -> Any:

@@ -13,13 +13,24 @@ from dash import Dash, dcc, html
 
 from dashboards.address import Address
 from dashboards.figures import promise_figure, weekly_bars_figure
-from dashboards.page_advice import verdict
-from dashboards.page_frame import card, english, figure_number, graph, heading, missing, reader_words, scrolled, table
+from dashboards.page_frame import (
+    card,
+    english,
+    figure_number,
+    graph,
+    heading,
+    missing,
+    reader_words,
+    scrolled,
+    table,
+    verdict_banner,
+)
 from dashboards.page_plan_rollout import stage_words
 from dashboards.page_words import say
 from dashboards.queries import LedgerEntry, Views
-from dashboards.realised import FunnelStep, HarmBudget, funnel, harm_budgets, realised_weeks
+from dashboards.realised import FunnelStep, HarmBudget, funnel, harm_budgets, leading_verdict, realised_weeks
 from dashboards.rows import moment_words, money_words, percent_words
+from enforcer.record.verdict import Level, Standing, verdict_of
 from fleet.outcomes import Outcome
 from fleet.profiles import Profiles
 from fleet.units import format_count
@@ -32,6 +43,7 @@ WEEKS = {"24h": 4, "7d": 8, "all": 26}
 LEDGER_MAX = 200
 _STAGES = re.compile(r"stages? (\d{1,6}(?:, \d{1,6})*)", re.ASCII)
 HARM_MAX = 40
+_UNJUDGED = {Standing.TOO_FEW_WINDOWS: "too few windows", Standing.UNMEASURED: "not collected"}
 
 
 def layout(views: Views, address: Address, profiles: Profiles) -> Any:
@@ -51,6 +63,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     return html.Div(
         [
             heading(say("Savings")),
+            verdict_banner(leading_verdict(entries, outcomes), address),
             _headline(steps, outcomes, ledger, currency),
             html.Div(
                 [
@@ -66,7 +79,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
             html.Div(
                 [
                     card(say("Harm per service"), _harm(harm_budgets(entries, outcomes)),
-                         note=say("share of active time, against the plan's limit"), export="harm"),
+                         note=say("share of active time, against the service's harm budget"), export="harm"),
                     card(say("Ledger"), _ledger(ledger), export="ledger",
                          note=say("newest first; {count} entries", count=format_count(len(ledger)))),
                 ],
@@ -87,7 +100,7 @@ def _headline(
 ) -> Any:
     realised = steps[-1]
     undone = [entry for entry in ledger if entry.action in ("undone", "restored")]
-    newest = outcomes[0] if outcomes else None
+    newest = verdict_of(outcomes[0]) if outcomes else None
     return html.Div(
         [
             figure_number(
@@ -97,11 +110,13 @@ def _headline(
             ),
             figure_number(money_words(realised.amortised_per_week, currency), say("a week, amortised")),
             figure_number(
-                "–" if newest is None else percent_words(newest.realised_violation_ratio),
+                "–" if newest is None else percent_words(newest.observed_ratio),
                 say("harm of the newest plan"),
                 note=say("not verified yet")
                 if newest is None
-                else say("foretold {ratio}", ratio=percent_words(newest.promised_violation_ratio)),
+                else say("too few windows")
+                if newest.level is Level.TOO_FEW_WINDOWS
+                else say("predicted {ratio}", ratio=percent_words(newest.predicted_ratio)),
             ),
             figure_number(format_count(sum(o.given_back for o in outcomes)), say("cards given back")),
             figure_number(format_count(len(undone)), say("undone or restored")),
@@ -152,7 +167,7 @@ def _promise(outcomes: tuple[Outcome, ...]) -> list[Any]:
     if not outcomes:
         return [html.P(say("A dot appears for each plan that was applied and verified."), className="soft")]
     name = say("Cards realised against cards promised, one dot per plan")
-    return [graph(promise_figure(outcomes), id="promise", name=name), html.P(verdict(outcomes[0]), className="verdict")]
+    return [graph(promise_figure(outcomes), id="promise", name=name)]
 
 
 def _harm(budgets: tuple[HarmBudget, ...]) -> Any:
@@ -171,9 +186,9 @@ def _harm(budgets: tuple[HarmBudget, ...]) -> Any:
     ]
     columns = (
         (say("service"), "t"),
-        (say("foretold"), "n"),
-        (say("came"), "n"),
-        (say("limit"), "n"),
+        (say("predicted"), "n"),
+        (say("observed"), "n"),
+        (say("harm budget"), "n"),
         (say("budget spent"), "t"),
         (say("cause"), "t"),
     )
@@ -187,18 +202,18 @@ def _service(workload: str) -> Any:
 
 
 def _bullet(budget: HarmBudget) -> Any:
-    burn = budget.burn_ratio
+    burn, is_over = budget.burn_ratio, budget.standing is Standing.OVER_BUDGET
     if burn is None:
-        return say("not collected")
+        return say(_UNJUDGED.get(budget.standing, "–"))
     return html.Span(
         [
             html.Span(
                 html.Span(
-                    className="bar over" if burn > 1 else "bar", style={"width": f"{min(100.0, 100 * burn):.0f}%"}
+                    className="bar over" if is_over else "bar", style={"width": f"{min(100.0, 100 * burn):.0f}%"}
                 ),
                 className="track",
             ),
-            f"{'▲ ' if burn > 1 else ''}{burn:.0%}",
+            f"{'▲ ' if is_over else ''}{burn:.0%}",
         ],
         className="bullet",
     )

@@ -5,16 +5,17 @@ Everything is counted in whole freed cards. Called by the savings page and the w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Literal
 
 from dashboards.queries import PlanEntry
+from enforcer.record.verdict import Standing, Verdict, standing_of, verdict_of
 from fleet.decisions import RiskLevel, Saving
 from fleet.inventory import WorkloadId
-from fleet.outcomes import Outcome
+from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.settings import RiskSettings
 
 STEPS = ("found", "accepted", "applied", "verified", "realised")
@@ -57,28 +58,32 @@ class WeekRealised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HarmBudget:
-    """What a service was promised at worst, and what it got.
+    """What a service may suffer, and what it suffered.
 
     Attributes:
         workload: service.
-        plan_id: plan that touched it last.
-        budget_ratio: harm preset of that plan, 0-1.
-        predicted_ratio: foretold, 0-1.
-        violation_ratio: measured, 0-1; None where nothing was collected.
+        plan_id: plan that changed it last.
+        standing: how it stands with its budget.
+        budget_ratio: violated share of active time that it may suffer, 0-1; None where no budget is kept.
+        predicted_ratio: the same as predicted, 0-1.
+        violation_ratio: the same as observed, 0-1; None where it is not judged.
         cause: most frequent cause.
     """
 
     workload: WorkloadId
     plan_id: str
-    budget_ratio: float
+    standing: Standing
+    budget_ratio: float | None
     predicted_ratio: float
     violation_ratio: float | None
     cause: str | None
 
     @property
     def burn_ratio(self) -> float | None:
-        """Share of the budget that is spent; over 1 is broken; None where nothing was collected."""
-        return None if self.violation_ratio is None else self.violation_ratio / self.budget_ratio
+        """Share of the budget that is spent; over 1 is broken; None where it is not judged or no budget is kept."""
+        if self.violation_ratio is None or self.budget_ratio is None:
+            return None
+        return self.violation_ratio / self.budget_ratio
 
 
 def counted_plans(entries: Sequence[PlanEntry]) -> tuple[PlanEntry, ...]:
@@ -133,32 +138,62 @@ def week_start(moment: datetime) -> datetime:
     return day - timedelta(days=day.weekday())
 
 
-def harm_budgets(entries: Sequence[PlanEntry], outcomes: Sequence[Outcome]) -> tuple[HarmBudget, ...]:
-    """Harm per changed service against its newest plan's preset, the most burnt budget first."""
-    risks = {entry.plan.plan_id: entry.plan.risk for entry in entries}
-    budgets: dict[WorkloadId, HarmBudget] = {}
+def standing_outcomes(entries: Sequence[PlanEntry], outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
+    """Outcomes of plans that were not undone; a service counts with the newest of them that changed it."""
+    standing = {entry.plan.plan_id for entry in entries if entry.undone_at is None}
+    seen: set[WorkloadId] = set()
     for outcome in outcomes:
-        risk = risks.get(outcome.plan_id)
-        if risk is None:
-            continue
-        for item in outcome.workloads:
-            budgets.setdefault(
-                item.workload,
-                HarmBudget(
-                    workload=item.workload,
-                    plan_id=outcome.plan_id,
-                    budget_ratio=violation_ratio_max(risk),
-                    predicted_ratio=item.predicted_violation_ratio,
-                    violation_ratio=item.violation_ratio,
-                    cause=item.cause,
-                ),
-            )
-    return tuple(sorted(budgets.values(), key=lambda budget: (-(budget.burn_ratio or 0.0), budget.workload)))
+        if outcome.plan_id in standing:
+            yield replace(outcome, workloads=tuple(one for one in outcome.workloads if one.workload not in seen))
+            seen |= {one.workload for one in outcome.workloads}
+
+
+def harm_budgets(entries: Sequence[PlanEntry], outcomes: Sequence[Outcome]) -> tuple[HarmBudget, ...]:
+    """Harm of every service that a standing plan changed against its budget: over budget first, most spent first."""
+    budgets = [
+        _harm_budget(item, outcome) for outcome in standing_outcomes(entries, outcomes) for item in outcome.workloads
+    ]
+    places = {standing: place for place, standing in enumerate(Standing)}
+    return tuple(sorted(budgets, key=lambda one: (places[one.standing], -(one.burn_ratio or 0.0), one.workload)))
+
+
+def leading_verdict(
+    entries: Sequence[PlanEntry],
+    outcomes: Sequence[Outcome],
+    *,
+    part: Callable[[WorkloadId], bool] | None = None,
+) -> Verdict | None:
+    """The verdict that leads a report, a page or a message: of the newest standing plan with a service over budget.
+
+    Args:
+        entries: plans, newest first.
+        outcomes: newest outcome of each applied plan, newest first.
+        part: judges only the services that it picks; None for all.
+
+    Returns:
+        Where no service is over its budget, the verdict on the newest standing plan; None where none was verified.
+    """
+    verdicts = [verdict_of(outcome, part=part) for outcome in standing_outcomes(entries, outcomes)]
+    known = [one for one in verdicts if part is None or one.services_changed]
+    return next((one for one in known if one.is_harmed), known[0] if known else None)
 
 
 def violation_ratio_max(risk: RiskLevel) -> float:
     """The violation that a preset accepts, 0-1."""
     return RiskSettings(preset=risk).violation_ratio_limit
+
+
+def _harm_budget(item: WorkloadOutcome, outcome: Outcome) -> HarmBudget:
+    standing = standing_of(item, outcome.harm_budget_ratio)
+    return HarmBudget(
+        workload=item.workload,
+        plan_id=outcome.plan_id,
+        standing=standing,
+        budget_ratio=outcome.harm_budget_ratio,
+        predicted_ratio=item.predicted_violation_ratio,
+        violation_ratio=None if standing is Standing.TOO_FEW_WINDOWS else item.violation_ratio,
+        cause=item.cause,
+    )
 
 
 def _once_applied(entry: PlanEntry) -> tuple[int, ...]:

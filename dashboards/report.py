@@ -17,10 +17,11 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from dashboards.access.cut import cut_plan, cut_profiles, namespace_of
+from dashboards.advice_words import headline_words
 from dashboards.money.unit_costs import UnitCost
 from dashboards.queries import LedgerEntry, PlanEntry, Prices
 from dashboards.quotas import TeamQuota, team_quotas
-from dashboards.realised import FunnelStep, HarmBudget, funnel, harm_budgets, week_start
+from dashboards.realised import FunnelStep, HarmBudget, funnel, harm_budgets, leading_verdict, week_start
 from dashboards.report_done import DoneItem, WeekTold
 from dashboards.report_left import data_notes, refused_in
 from dashboards.report_top import TopWorkload, top_workloads
@@ -28,6 +29,7 @@ from dashboards.report_words import Language, Words
 from dashboards.rows import RefusalGroup, fleet_headline
 from dashboards.tenants import Tenant, tenants
 from dashboards.week_measured import MeasuredWeek
+from enforcer.record.verdict import Level, Verdict, verdict_of
 from fleet.inventory import Quota
 from fleet.outcomes import Outcome
 from fleet.profiles import CardState, Profiles
@@ -127,24 +129,26 @@ class TeamLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanForecast:
-    """What a plan foretold against what came.
+    """What was predicted of a plan, and what was observed.
 
     Attributes:
         plan_id: plan.
         since: moment of apply, UTC.
         cards_promised: whole cards.
-        cards_came: whole cards, measured.
-        harm_foretold: violated share of active time, 0-1.
-        harm_came: the same, measured; None where nothing was collected.
+        cards_freed: whole cards, measured.
+        harm_predicted: violated share of active time, 0-1.
+        harm_observed: the same, measured; None where it is not judged.
+        level: what the verdict says of harm.
         stands: `final`, `interim` or `undone`.
     """
 
     plan_id: str
     since: datetime
     cards_promised: int
-    cards_came: int
-    harm_foretold: float
-    harm_came: float | None
+    cards_freed: int
+    harm_predicted: float
+    harm_observed: float | None
+    level: Level
     stands: str
 
 
@@ -175,7 +179,8 @@ class Report:
         since: start of the week that it tells of.
         until: end of it.
         currency: ISO 4217.
-        headline: the sentence with the one number that matters.
+        headline: harm first where a service is over its budget; otherwise the one number that matters.
+        verdict: the one that leads; None where no standing plan was verified.
         figures: freed, wasted, harm.
         week: this week's facts.
         past_weeks: facts of earlier weeks, oldest first.
@@ -206,6 +211,7 @@ class Report:
     until: datetime
     currency: str
     headline: str
+    verdict: Verdict | None
     figures: tuple[ReportFigure, ...]
     week: WeekFacts
     past_weeks: tuple[WeekFacts, ...]
@@ -267,6 +273,9 @@ def make_report(
         every_team = tuple(one for one in every_team if one.name == team)
     steps = funnel(plans, () if team is not None else outcomes)
     budgets = tuple(one for one in harm_budgets(plans, outcomes) if team in (None, namespace_of(one.workload)))
+    verdict = leading_verdict(
+        plans, outcomes, part=None if team is None else lambda workload: namespace_of(workload) == team
+    )
     week = _facts(profiles, outcomes, budgets, steps, prices, now, measured, team)
     newest = plans[0] if plans else None
     quota_of = team_quotas(edition.quotas)
@@ -278,7 +287,8 @@ def make_report(
         since=now - _WEEK,
         until=now,
         currency=prices.currency,
-        headline=_headline(profiles, week, newest, now, words, team),
+        headline=_headline(profiles, week, newest, now, words, team, verdict),
+        verdict=verdict,
         figures=_figures(week, past, prices.currency),
         week=week,
         past_weeks=past,
@@ -327,7 +337,7 @@ def _facts(
     counts = Counter(card.state for card in profiles.cards)
     recent = [outcome for outcome in outcomes if outcome.until > now - _WEEK]
     if team is None:
-        harms = [outcome.realised_violation_ratio for outcome in recent]
+        harms = [verdict_of(outcome).observed_ratio for outcome in recent]
     else:
         ids = {outcome.plan_id for outcome in recent}
         harms = [budget.violation_ratio for budget in budgets if budget.plan_id in ids]
@@ -346,12 +356,21 @@ def _facts(
 
 
 def _headline(
-    profiles: Profiles, week: WeekFacts, newest: PlanEntry | None, now: datetime, words: Words, team: str | None
+    profiles: Profiles,
+    week: WeekFacts,
+    newest: PlanEntry | None,
+    now: datetime,
+    words: Words,
+    team: str | None,
+    verdict: Verdict | None,
 ) -> str:
+    harm = "" if verdict is None or not verdict.is_harmed else headline_words(verdict, words.language)
+    if harm and team is not None:
+        return harm
     waiting = newest.plan.totals.cards_freed if newest is not None and _is_waiting(newest, now) else 0
     if week.cards_freed:
         more = words.say("headline.more", count=format_count(waiting)) if waiting else ""
-        text = words.say("headline.came", cards=words.cards(week.cards_freed)) + more
+        text = words.say("headline.freed", cards=words.cards(week.cards_freed)) + more
     elif waiting:
         text = words.say("headline.would", cards=words.cards(waiting))
     else:
@@ -359,7 +378,7 @@ def _headline(
         idle = counts.get(CardState.IDLE_HELD, 0) + counts.get(CardState.FREE, 0)
         key = "headline.idle" if team is None else "headline.team_idle"
         text = words.say(key, cards=words.cards(idle), all=format_count(len(profiles.cards)))
-    return text + words.say("stop")
+    return words.say("space").join(filter(None, (harm, text + words.say("stop"))))
 
 
 def _figures(week: WeekFacts, past: Sequence[WeekFacts], currency: str) -> tuple[ReportFigure, ...]:
@@ -407,12 +426,13 @@ def _forecasts(plans: Sequence[PlanEntry], outcomes: Sequence[Outcome]) -> tuple
             plan_id=outcome.plan_id,
             since=outcome.since,
             cards_promised=outcome.promised_cards_freed,
-            cards_came=outcome.realised_cards_freed,
-            harm_foretold=outcome.promised_violation_ratio,
-            harm_came=outcome.realised_violation_ratio,
+            cards_freed=outcome.realised_cards_freed,
+            harm_predicted=verdict.predicted_ratio,
+            harm_observed=verdict.observed_ratio,
+            level=verdict.level,
             stands="undone" if outcome.plan_id in undone else "final" if outcome.is_final else "interim",
         )
-        for outcome in outcomes
+        for outcome, verdict in zip(outcomes, map(verdict_of, outcomes), strict=True)
     )
 
 

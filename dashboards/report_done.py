@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from dashboards.access.cut import namespace_of
+from dashboards.advice_words import verdict_words
 from dashboards.queries import LedgerEntry, PlanEntry
 from dashboards.report_words import Words
+from enforcer.record.verdict import verdict_of
 from fleet.outcomes import Outcome
-from fleet.units import format_count
 
 _WEEK = timedelta(days=7)
 
@@ -78,21 +79,5 @@ class WeekTold:
             return say("went.undone", day=f"{entry.undone_at:%Y-%m-%d}")
         if outcome is None:
             return say("went.unverified")
-        if self.team is None:
-            text = say(
-                "went.came",
-                came=format_count(outcome.realised_cards_freed),
-                cards=self.words.cards(outcome.promised_cards_freed),
-                harm=self.words.percent(outcome.realised_violation_ratio),
-                foretold=self.words.percent(outcome.promised_violation_ratio),
-            )
-        else:
-            own = [one for one in outcome.workloads if namespace_of(one.workload) == self.team]
-            text = say(
-                "went.team",
-                harm=self.words.percent(max((one.violation_ratio for one in own if one.violation_ratio is not None),
-                                            default=None)),
-                foretold=self.words.percent(max((one.predicted_violation_ratio for one in own), default=None)),
-            )  # fmt: skip
-        interim = "" if outcome.is_final else f"{say('open')}{say('went.interim')}{say('close')}"
-        return text + interim + say("stop")
+        part = None if self.team is None else lambda workload: namespace_of(workload) == self.team
+        return verdict_words(verdict_of(outcome, part=part), self.words.language)

@@ -16,10 +16,12 @@ from markupsafe import Markup
 
 from dashboards.address import search_text
 from dashboards.money.unit_costs import UnitCost
+from dashboards.realised import HarmBudget
 from dashboards.report import REPORT_SCHEMA, PlanForecast, Report, ReportFigure, TeamLine, WeekFacts
 from dashboards.report_words import Words
 from dashboards.rows import csv_text, money_words
 from dashboards.tokens import STATE_COLOURS, STATE_INK, STATE_LETTERS, report_css
+from enforcer.record.verdict import Standing
 from fleet.documents import document
 from fleet.profiles import CardState
 from fleet.units import format_count
@@ -65,6 +67,8 @@ def report_html(report: Report) -> str:
         scope=_scope(report, words),
         stands=lambda forecast: _stands(forecast, words),
         budgets=report.harm_budgets[:BUDGETS_MAX],
+        observed=lambda forecast: _observed(forecast, words),
+        burnt=lambda budget: _burnt(budget, words),
         budgets_left=max(0, len(report.harm_budgets) - BUDGETS_MAX),
         kwh=_kwh,
         small_print=_small_print(report, words),
@@ -354,14 +358,14 @@ def _forecast_table(report: Report, words: Words) -> list[str]:
         (
             f"`{one.plan_id}`",
             format_count(one.cards_promised),
-            format_count(one.cards_came),
-            words.percent(one.harm_foretold),
-            words.percent(one.harm_came),
+            format_count(one.cards_freed),
+            words.percent(one.harm_predicted),
+            _observed(one, words),
             _stands(one, words),
         )
         for one in report.forecasts
     ]
-    return _table(words, ("plan", ">promised", ">came", ">harm_foretold", ">harm_came", "stands"), rows)
+    return _table(words, ("plan", ">promised", ">freed", ">harm_predicted", ">harm_observed", "stands"), rows)
 
 
 def _budget_table(report: Report, words: Words) -> list[str]:
@@ -373,14 +377,14 @@ def _budget_table(report: Report, words: Words) -> list[str]:
             words.percent(one.budget_ratio),
             words.percent(one.predicted_ratio),
             words.percent(one.violation_ratio),
-            words.percent(one.burn_ratio, 0),
+            _burnt(one, words),
             _ABSENT if one.cause is None else _escaped(words.code("cause", one.cause)),
         )
         for one in report.harm_budgets[:BUDGETS_MAX]
     ]
     left = len(report.harm_budgets) - len(rows)
     more = ["", words.say("budget.more", count=format_count(left))] if left else []
-    head = ("workload", ">budget", ">harm_foretold", ">harm_came", ">burnt", "cause")
+    head = ("workload", ">budget", ">harm_predicted", ">harm_observed", ">burnt", "cause")
     return [*_table(words, head, rows), *more]
 
 
@@ -396,6 +400,21 @@ def _table(words: Words, head: Sequence[str], rows: Sequence[Sequence[str]], *, 
 
 def _stands(forecast: PlanForecast, words: Words) -> str:
     return words.say(f"stands.{forecast.stands}")
+
+
+def _observed(forecast: PlanForecast, words: Words) -> str:
+    """Harm as it was observed, or why it is not judged."""
+    if forecast.harm_observed is not None:
+        return words.percent(forecast.harm_observed)
+    return words.code("standing", forecast.level.value)
+
+
+def _burnt(budget: HarmBudget, words: Words) -> str:
+    """How much of a harm budget is spent, or why that is not judged."""
+    if budget.burn_ratio is not None:
+        return words.percent(budget.burn_ratio, 0)
+    is_judged = budget.standing is Standing.WITHIN_BUDGET
+    return _ABSENT if is_judged else words.code("standing", budget.standing.value)
 
 
 def _kwh(line: TeamLine, words: Words) -> str:

@@ -26,7 +26,6 @@ from fleet.errors import NotEnoughData, Refused
 from fleet.inventory import CardId, CardModelName, Grant, Priority, WorkloadId
 from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.schema import Measure
-from fleet.sentences import Sentence, sentence
 from fleet.sharing import ACTIVE_RATIO_MIN, CONTENTION_RATIO_MAX, sum_by_card
 from fleet.units import MIB, format_time
 from fleet.usage import Float32, History, SliceGrid
@@ -41,9 +40,6 @@ proportion to demand and nobody asks for more than one card, so whoever waits fo
 
 FULL_CACHE_RATIO = 0.999
 """Usage of a pre-allocated KV cache from which a server is taken to want more framebuffer."""
-
-AS_FORETOLD_MAX = 1.5
-"""Up to this many times the foretold harm is called somewhat more than foretold, beyond it simply more."""
 
 _CAUSES = ("contention", "short", "full")
 
@@ -97,8 +93,9 @@ def verify(
     verify_days: int,
     saving_per_card_week: Mapping[CardModelName, Saving] | None = None,
     harm_policy: HarmPolicy | None = None,
+    undone: frozenset[str] = frozenset(),
 ) -> Outcome:
-    """Hold what a plan brought against what it promised.
+    """Measure what became of a plan, beside what it promised; `enforcer.record.verdict` judges it.
 
     Args:
         plan: the plan.
@@ -109,6 +106,7 @@ def verify(
         saving_per_card_week: what a freed card of each model saves in a week; without it each freed card is worth the
             promise's mean.
         harm_policy: what each service may suffer; None where no budgets are kept.
+        undone: recommendations that were taken back one by one.
 
     Returns:
         The outcome; interim while less than `verify_days` have passed. A card that a workload of before took again
@@ -132,7 +130,6 @@ def verify(
     changed = {move.workload for record in applied for move in record.moves}
     rows = _rows(history)
     violated, active, causes = _violations(history.slices, rows)
-    outcomes = _by_workload(plan, rows, violated, active, causes, changed)
     ratio = _ratio(rows, violated, active, lambda name: name in changed)
     control = _ratio(rows, violated, active, lambda name: name not in changed)
     stages = _stages_in_place(plan, applied)
@@ -144,13 +141,12 @@ def verify(
     # Spare cards are free too, but were never promised; the stages' own figures hold them.
     spare = min(plan.totals.spare_cards, len(free)) if is_whole else 0
     kept = free[spare:]
-    is_final = until >= since + timedelta(days=verify_days)
     return Outcome(
         plan_id=plan.plan_id,
         measured_at=now,
         since=since,
         until=until,
-        is_final=is_final,
+        is_final=until >= since + timedelta(days=verify_days),
         promised_cards_freed=promised,
         realised_cards_freed=len(kept),
         promised_saving_per_week=plan.totals.saving_per_week,
@@ -160,10 +156,10 @@ def verify(
         control_violation_ratio=control,
         coverage_ratio=_coverage(history, rows),
         given_back=len(given_back),
-        workloads=outcomes,
-        verdict=_verdict(plan, (promised, len(kept), spare), ratio, is_final, until - since)
-        + _overspent(outcomes, harm_policy),
-        told=_told(plan, (promised, len(kept), spare), ratio, is_final, until - since, outcomes, harm_policy),
+        workloads=_by_workload(plan, rows, violated, active, causes, changed),
+        spare_cards=spare,
+        harm_budget_ratio=None if harm_policy is None else harm_policy.ratio_max,
+        restored=tuple(sorted(_taken_back(plan, runs, undone, changed))),
     )
 
 
@@ -209,6 +205,20 @@ def _stages_in_place(plan: Plan, applied: Sequence[StageRecord]) -> frozenset[in
         if moved and all(sits[pod] == placed.get(pod, set()) for pod in moved):
             found.add(entry.stage)
     return frozenset(found)
+
+
+def _taken_back(
+    plan: Plan, runs: Sequence[RunRecord], undone: frozenset[str], changed: set[WorkloadId]
+) -> set[WorkloadId]:
+    """Workloads whose stage was restored, and those whose recommendation was undone."""
+    restored = {
+        move.workload
+        for run in runs
+        for record in run.records.values()
+        if record.state in (StageState.RESTORED, StageState.UNDONE)
+        for move in record.moves
+    }
+    return (restored - changed) | {name for one in plan.recommendations if one.id in undone for name in one.workloads}
 
 
 def _given_back(history: History, freed: frozenset[str], since: datetime, until: datetime) -> frozenset[str]:
@@ -394,74 +404,3 @@ def _sum(amounts: Sequence[Decimal | None], promised: Decimal | None) -> Decimal
     if not known:
         return None if promised is None and not amounts else (Decimal(0) if not amounts else None)
     return sum(known, Decimal(0)).quantize(Decimal("0.01"))
-
-
-def _verdict(plan: Plan, cards: tuple[int, int, int], ratio: float | None, is_final: bool, span: timedelta) -> str:
-    """One sentence; `cards` are those promised, those of them that are free, and spare ones beside them."""
-    days = span.total_seconds() / 86400
-    when = f"after {days:.1f} days" if is_final else f"interim, after {days:.1f} days"
-    promised, realised, spare = cards
-    apart = f" ({spare} spare ones beside them)" if spare else ""
-    told = f"{realised} of {promised} promised cards are free{apart}"
-    if ratio is None:
-        return f"{when}: {told}; harm was not measured"
-    foretold = plan.totals.predicted_violation_ratio
-    harm = "more harm than foretold"
-    if ratio <= foretold:
-        harm = "no more harm than foretold"
-    elif ratio <= AS_FORETOLD_MAX * foretold:
-        harm = "somewhat more harm than foretold"
-    return f"{when}: {told}; {harm} ({ratio:.2%} violated, foretold {foretold:.2%})"
-
-
-def _told(
-    plan: Plan,
-    cards: tuple[int, int, int],
-    ratio: float | None,
-    is_final: bool,
-    span: timedelta,
-    outcomes: Sequence[WorkloadOutcome],
-    policy: HarmPolicy | None,
-) -> tuple[Sentence, ...]:
-    """What the verdict says, part by part."""
-    promised, realised, spare = cards
-    foretold = plan.totals.predicted_violation_ratio
-    days = round(span.total_seconds() / 86400, 1)
-    harm = "harm_unmeasured"
-    if ratio is not None:
-        harm = "harm_more" if ratio > AS_FORETOLD_MAX * foretold else "harm_somewhat_more"
-        harm = "harm_as_foretold" if ratio <= foretold else harm
-    over = [] if policy is None else [one for one in outcomes if (one.violation_ratio or 0.0) > policy.ratio_max]
-    return (
-        sentence("verdict_final" if is_final else "verdict_interim", days=days),
-        sentence("cards_came", realised=realised, promised=promised),
-        *((sentence("cards_spare", spare=spare),) if spare else ()),
-        sentence(harm, violation_ratio=round(ratio or 0.0, 6), foretold_ratio=round(foretold, 6)),
-        *(
-            (
-                sentence(
-                    "harm_budget_spent",
-                    workload=over[0].workload,
-                    violation_ratio=round(over[0].violation_ratio or 0.0, 6),
-                    limit_ratio=policy.ratio_max,
-                    workloads=len(over),
-                ),
-            )
-            if over and policy is not None
-            else ()
-        ),
-    )
-
-
-def _overspent(outcomes: Sequence[WorkloadOutcome], policy: HarmPolicy | None) -> str:
-    """Which changed services suffered more than their budget, worst first; empty where none did."""
-    if policy is None:
-        return ""
-    over = [entry for entry in outcomes if (entry.violation_ratio or 0.0) > policy.ratio_max]
-    if not over:
-        return ""
-    more = f" and {len(over) - 1} more" if len(over) > 1 else ""
-    return (
-        f"; over its harm budget of {policy.ratio_max:.2%} (guard.harm_ratio_max): {over[0].workload} with "
-        f"{over[0].violation_ratio:.2%}{more}"
-    )

@@ -1,7 +1,7 @@
 """What was changed and what came of it: the enforcer's records.
 
 A `Change` is one field of one object before and after; an `Outcome` holds what a plan promised against what the days
-after it showed (`gputide.outcome/v1`).
+after it showed. `enforcer.record.verdict` judges it; both together are `gputide.outcome/v1`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from enum import StrEnum
 
 from fleet.decisions import Saving
 from fleet.inventory import WorkloadId
-from fleet.sentences import Sentence
 
 
 class ChangePhase(StrEnum):
@@ -59,7 +58,7 @@ class WorkloadOutcome:
         workload: who.
         predicted_violation_ratio: promised, 0-1.
         violation_ratio: measured since apply, 0-1, None where nothing was collected.
-        active_steps: steps it was active in.
+        active_steps: windows in which one of its pods was active, summed over pods.
         cause: most frequent cause (`contention`, `short`, `full`), None where there is no harm.
     """
 
@@ -90,8 +89,9 @@ class Outcome:
         coverage_ratio: 0-1.
         given_back: cards that were free and are granted again.
         workloads: per changed workload, worst first.
-        verdict: one sentence.
-        told: what it says, part by part.
+        spare_cards: cards that are free besides, kept as spares and never promised.
+        harm_budget_ratio: violated share of active time that a service may suffer, 0-1; None where no budget is kept.
+        restored: workloads of the plan that were taken back.
     """
 
     plan_id: str
@@ -109,5 +109,6 @@ class Outcome:
     coverage_ratio: float
     given_back: int
     workloads: tuple[WorkloadOutcome, ...]
-    verdict: str
-    told: tuple[Sentence, ...] = ()
+    spare_cards: int = 0
+    harm_budget_ratio: float | None = None
+    restored: tuple[WorkloadId, ...] = ()

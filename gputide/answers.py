@@ -8,8 +8,9 @@ from datetime import datetime
 from decimal import Decimal
 
 from dashboards.clusters import ClusterLine, fleet_totals
+from enforcer.record.verdict import Standing, Verdict, english, sentences, standing_of, verdict_document
 from fleet.decisions import Plan, Refusal, Saving
-from fleet.documents import document, iso, outcome_document, plan_document, profiles_document
+from fleet.documents import document, iso, plan_document, profiles_document
 from fleet.outcomes import Outcome
 from fleet.profiles import CardState, Profile, Profiles, WorkloadState
 from fleet.units import Money, format_bytes_short, format_count, format_money_short, format_percent, format_time
@@ -224,49 +225,49 @@ def _calibration(plan: Plan) -> tuple[str, ...]:
     )
 
 
-def outcome_answer(outcome: Outcome, currency: str) -> Answer:
-    """What `verify` prints."""
-    verdict = "final" if outcome.is_final else "interim"
-    rows = [
-        ("cards freed", outcome.promised_cards_freed, outcome.realised_cards_freed),
-        (
-            "saving per week",
-            saving_text(outcome.promised_saving_per_week, currency),
-            saving_text(outcome.realised_saving_per_week, currency),
-        ),
-        (
-            "violation",
-            format_percent(outcome.promised_violation_ratio, digits=2),
-            _percent(outcome.realised_violation_ratio),
-        ),
-        ("violation of untouched workloads", "", _percent(outcome.control_violation_ratio)),
-        ("cards given back", "", outcome.given_back),
-        ("coverage", "", format_percent(outcome.coverage_ratio, digits=1)),
-    ]
-    return Answer(
-        document=outcome_document(outcome),
-        headline=(
-            f"{outcome.verdict}",
-            f"plan {outcome.plan_id}, {format_time(outcome.since)} to {format_time(outcome.until)} ({verdict})",
-        ),
-        listings=(
-            Listing(title="Promised and realised", columns=("", "promised", "realised"), rows=rows),
-            Listing(
-                title="Most harmed workloads",
-                columns=("workload", "predicted", "measured", "active steps", "cause"),
-                rows=[
-                    (
-                        item.workload,
-                        format_percent(item.predicted_violation_ratio, digits=2),
-                        _percent(item.violation_ratio),
-                        item.active_steps,
-                        item.cause or "",
-                    )
-                    for item in outcome.workloads
-                    if item.violation_ratio
-                ],
+def outcome_answer(outcome: Outcome, verdict: Verdict, currency: str) -> Answer:
+    """What `verify` prints: the verdict, then what it stands on; harm first where a service is over its budget."""
+    span = "final" if outcome.is_final else "interim"
+    amounts = Listing(
+        title="Predicted and observed",
+        columns=("", "predicted", "observed"),
+        rows=[
+            ("cards freed", outcome.promised_cards_freed, outcome.realised_cards_freed),
+            (
+                "saving per week",
+                saving_text(outcome.promised_saving_per_week, currency),
+                saving_text(outcome.realised_saving_per_week, currency),
             ),
+            ("harm", format_percent(verdict.predicted_ratio, digits=2), _percent(verdict.observed_ratio)),
+            ("harm of untouched workloads", "", _percent(outcome.control_violation_ratio)),
+            ("cards given back", "", outcome.given_back),
+            ("coverage", "", format_percent(outcome.coverage_ratio, digits=1)),
+        ],
+    )
+    standings = [(standing_of(item, outcome.harm_budget_ratio), item) for item in outcome.workloads]
+    harmed = Listing(
+        title="Most harmed services",
+        columns=("service", "predicted", "observed", "harm budget", "active windows", "cause"),
+        rows=[
+            (
+                item.workload,
+                format_percent(item.predicted_violation_ratio, digits=2),
+                _percent(item.violation_ratio) if how is not Standing.TOO_FEW_WINDOWS else "–",
+                how.value.replace("_", " "),
+                item.active_steps,
+                item.cause or "",
+            )
+            for how, item in sorted(standings, key=lambda one: one[0] is not Standing.OVER_BUDGET)
+            if item.violation_ratio
+        ],
+    )
+    return Answer(
+        document=verdict_document(outcome),
+        headline=(
+            english(sentences(verdict)),
+            f"plan {outcome.plan_id}, {format_time(outcome.since)} to {format_time(outcome.until)} ({span})",
         ),
+        listings=(harmed, amounts) if verdict.is_harmed else (amounts, harmed),
     )
 
 

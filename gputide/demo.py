@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from analyzer.profile import profile_fleet
+from enforcer.record.verdict import english, sentences, verdict_of
 from enforcer.rollout.undo import Undo
 from enforcer.verify import verify
 from exporter.synthetic import write_synthetic_fleet
@@ -30,6 +31,7 @@ from fleet.settings import ClusterChoice, Settings
 from fleet.usage import History
 from gputide.clock import read_replay_clock
 from gputide.data_folder import DataFolder, open_data_folder, writing
+from gputide.guard_policy import harm_policy
 from gputide.measurements import WarehouseMeasurements
 from gputide.outcome_shelf import keep_outcome
 from gputide.replay import Replayed, replay
@@ -138,7 +140,7 @@ def run_demo(path: Path, settings: Settings, *, started: Callable[[str], None], 
             said.append(_replayed_words(_play(folder, trace, cut + timedelta(days=PLAYED_DAYS), settings, tick)))
         with steps.step("verify promised against realised") as said:
             outcome = _verify(folder, settings, plan)
-            said.append(outcome.verdict)
+            said.append(english(sentences(verdict_of(outcome))))
         with steps.step("take all of it back") as said:
             said.append(_undo(folder, settings, plan))
         with steps.step(f"replay {DAYS_AFTER} day more and make the next plan") as said:
@@ -196,6 +198,7 @@ def _verify(folder: DataFolder, settings: Settings, plan: Plan) -> Outcome:
         WarehouseMeasurements(folder, settings),
         now=_now(folder),
         verify_days=settings.enforcer.verify_days,
+        harm_policy=harm_policy(settings),
     )
     keep_outcome(folder, outcome)
     return outcome

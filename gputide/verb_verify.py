@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import typer
 
+from enforcer.record.verdict import verdict_of
 from enforcer.verify import verify as verify_plan
+from fleet.errors import EXIT_FINDINGS
 from gputide.answers import outcome_answer
 from gputide.data_folder import writing
 from gputide.guard_policy import harm_policy
@@ -27,18 +29,26 @@ def verify(
     form: FormatOption = Format.TABLE,
     output: OutputOption = None,
 ) -> None:
-    """Say what was really saved and harmed; interim until `enforcer.verify_days` are over."""
+    """Say what was really saved and harmed; interim until `enforcer.verify_days` are over.
+
+    Exit status 1 says that a service is over its harm budget (`guard.harm_ratio_max`), interim or final.
+    """
     session = session_of(context)
     folder = session.folder()
     chosen = plan_store(folder).get(plan if plan is not None else newest_applied(folder, cluster))
+    kept = journal(folder)
     outcome = verify_plan(
         chosen,
-        journal(folder).runs(chosen.plan_id),
+        kept.runs(chosen.plan_id),
         WarehouseMeasurements(folder, session.settings, cluster=chosen.cluster),
         now=session.now(),
         verify_days=session.settings.enforcer.verify_days,
         harm_policy=harm_policy(session.settings),
+        undone=kept.undone_recommendations(chosen.plan_id),
     )
     with writing(folder):
         keep_outcome(folder, outcome)
-    print_answer(outcome_answer(outcome, chosen.currency), form=form, target=output)
+    verdict = verdict_of(outcome)
+    print_answer(outcome_answer(outcome, verdict, chosen.currency), form=form, target=output)
+    if verdict.is_harmed:
+        raise typer.Exit(EXIT_FINDINGS)

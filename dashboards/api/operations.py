@@ -26,7 +26,8 @@ from dashboards.api.answers import (
 from dashboards.queries import Views
 from dashboards.quotas import quota_uses
 from dashboards.tenants import tenants
-from fleet.documents import document, outcome_document, plan_document, profiles_document
+from enforcer.record.verdict import verdict_document
+from fleet.documents import document, plan_document, profiles_document
 from fleet.errors import NotEnoughData, Refused
 
 HOURS_MAX = 24 * 366
@@ -122,7 +123,7 @@ def _plans(views: Views, asked: Asked) -> Mapping[str, Any]:
 
 
 def _outcomes(views: Views, asked: Asked) -> Mapping[str, Any]:
-    return {"outcomes": [outcome_document(found) for found in views.outcomes.outcomes(asked.path["cluster"])]}
+    return {"outcomes": [verdict_document(found) for found in views.outcomes.outcomes(asked.path["cluster"])]}
 
 
 def _ledger(views: Views, asked: Asked) -> Mapping[str, Any]:

@@ -181,13 +181,16 @@ def _post(receiver: str, channel: str, news: Sequence[Message], now: datetime) -
     if len(news) == 1:
         return Post(receiver=receiver, channel=channel, message=news[0], keys=keys)
     newest, words = news[-1], Words(language=news[-1].language)
+    ordered = sorted(news, key=lambda message: (message.leads, message.at), reverse=True)
     clusters = sorted({message.cluster for message in news})
     together = replace(
         newest,
         key=f"digest:{receiver}:{now.isoformat()}",
-        title=words.say("notice.digest", clusters=words.say("list").join(clusters), count=len(news)),
+        title=words.say("notice.more", title=ordered[0].title, count=len(news) - 1)
+        if ordered[0].leads
+        else words.say("notice.digest", clusters=words.say("list").join(clusters), count=len(news)),
         lines=tuple(
-            line for message in reversed(news) for line in (message.title, *(f"  {line}" for line in message.lines[:1]))
+            line for message in ordered for line in (message.title, *(f"  {line}" for line in message.lines[:1]))
         ),
         namespaces=tuple(sorted({name for message in news for name in message.namespaces})),
         workloads=tuple(sorted({name for message in news for name in message.workloads})),

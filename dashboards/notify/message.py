@@ -43,6 +43,7 @@ class Message:
         at: moment of the news, UTC.
         teams: teams whom it concerns by their name.
         language: language of its texts.
+        leads: whether it stands first in a digest and gives it its title: a service is over its harm budget.
     """
 
     key: str
@@ -57,6 +58,7 @@ class Message:
     at: datetime
     teams: tuple[str, ...] = ()
     language: Language = Language.EN
+    leads: bool = False
 
 
 def plain(text: str, length_max: int = LINE_LENGTH_MAX) -> str:

@@ -13,16 +13,17 @@ from decimal import Decimal
 from urllib.parse import quote
 
 from dashboards.access.cut import cut_plan_to, without_workloads
-from dashboards.advice_words import verdict_words
+from dashboards.advice_words import judged_words
 from dashboards.money.budgets import BudgetState, BudgetStatus
 from dashboards.notify.message import Message
 from dashboards.notify.team import Team
 from dashboards.queries import LedgerEntry, PlanEntry
-from dashboards.realised import violation_ratio_max
+from dashboards.realised import standing_outcomes
 from dashboards.report import Report
 from dashboards.report_text import report_lines
 from dashboards.report_words import Language, Words
 from dashboards.rows import money_words
+from enforcer.record.verdict import headline, sentences, verdict_of
 from fleet.decisions import Plan, Recommendation
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome
@@ -212,53 +213,33 @@ def _harms(
     entries: Sequence[PlanEntry], outcomes: Sequence[Outcome], telling: Telling, since: datetime
 ) -> Iterator[Message]:
     words = telling.words
-    plans = {entry.plan.plan_id: entry for entry in entries}
-    for outcome in outcomes:
-        entry = plans.get(outcome.plan_id)
-        if entry is None or entry.undone_at is not None or outcome.measured_at < since:
+    plans = {entry.plan.plan_id: entry.plan for entry in entries}
+    for outcome in standing_outcomes(entries, outcomes):
+        if outcome.measured_at < since:
             continue
-        plan, limit = entry.plan, violation_ratio_max(entry.plan.risk)
-        own = [one for one in outcome.workloads if telling.is_told(one.workload)]
-        worst = [one for one in own if one.violation_ratio is not None and one.violation_ratio > limit]
-        harm = outcome.realised_violation_ratio
-        foretold = plan.totals.predicted_violation_ratio
-        if telling.team is not None:
-            harm = max((one.violation_ratio for one in own if one.violation_ratio is not None), default=None)
-            foretold = max((one.predicted_violation_ratio for one in own), default=0.0)
-        if harm is not None and harm > limit:
-            key = "notice.harm_line" if telling.team is None else "notice.harm_line_team"
-            yield _of_plan(
-                plan,
-                f"plan-harms:{plan.plan_id}",
-                words.say("notice.harms", cluster=plan.cluster, plan=plan.plan_id),
-                (
-                    words.say(
-                        key, harm=words.percent(harm), foretold=words.percent(foretold), limit=words.percent(limit)
-                    ),
-                    *(f"{one.workload}{words.say('between')}{words.percent(one.violation_ratio)}" for one in worst),
-                    *((f"gputide undo --plan {plan.plan_id}",) if telling.team is None else ()),
+        verdict = verdict_of(outcome, part=None if telling.team is None else telling.is_told)
+        # Cards are counted for the cluster alone: nobody measured which part is whose.
+        is_short = outcome.is_final and outcome.realised_cards_freed < SHORTFALL_RATIO * outcome.promised_cards_freed
+        if not verdict.is_harmed and not (is_short and telling.team is None):
+            continue
+        plan, lead = plans[outcome.plan_id], headline(verdict)
+        undo = verdict.is_harmed and telling.team is None
+        yield _of_plan(
+            plan,
+            f"{'plan-harms' if verdict.is_harmed else 'plan-saves-less'}:{outcome.plan_id}",
+            f"{plan.cluster}{words.say('between')}{judged_words(lead, telling.language)}",
+            (
+                judged_words(sentences(verdict)[len(lead) :], telling.language),
+                *(
+                    f"{one.workload}{words.say('between')}{words.percent(one.violation_ratio)}"
+                    for one in verdict.over_budget
                 ),
-                outcome.measured_at,
-                telling,
-            )
-        # How many cards came free is counted of the cluster alone: nobody measured which part is whose.
-        if telling.team is not None:
-            continue
-        if outcome.is_final and outcome.realised_cards_freed < SHORTFALL_RATIO * outcome.promised_cards_freed:
-            title = words.say(
-                "notice.shortfall",
-                cluster=plan.cluster,
-                promised=format_count(outcome.promised_cards_freed),
-                came=format_count(outcome.realised_cards_freed),
-            )
-            yield _of_plan(
-                plan,
-                f"plan-saves-less:{plan.plan_id}",
-                title,
-                (verdict_words(outcome, telling.language),),
-                outcome.measured_at,
-                telling,
-            )
+                *((f"gputide undo --plan {outcome.plan_id}",) if undo else ()),
+            ),
+            outcome.measured_at,
+            telling,
+            leads=verdict.is_harmed,
+        )
 
 
 def _taken_back(
@@ -327,7 +308,9 @@ def _budget_notice(
     )
 
 
-def _of_plan(plan: Plan, key: str, title: str, lines: tuple[str, ...], at: datetime, telling: Telling) -> Message:
+def _of_plan(
+    plan: Plan, key: str, title: str, lines: tuple[str, ...], at: datetime, telling: Telling, *, leads: bool = False
+) -> Message:
     return Message(
         key=key,
         topic=NoticeTopic.HARM,
@@ -340,6 +323,7 @@ def _of_plan(plan: Plan, key: str, title: str, lines: tuple[str, ...], at: datet
         workloads=_workloads(plan.recommendations),
         at=at,
         language=telling.language,
+        leads=leads,
     )
 
 

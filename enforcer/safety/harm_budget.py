@@ -3,8 +3,8 @@
 Each service may be violated in a set share of its active time: its harm budget, counted over some days. The burn rate
 says how many times faster than allowed it is being spent: 1 spends the budget in just its days. A high rate over a
 short time warns early but may be a passing peak, so both a short and a long span must show it, as with error budgets in
-operations. The rollout asks between its batches: it goes slower, stops, or takes the stage back. `verify` names who
-overspent.
+operations. The rollout asks between its batches: it goes slower, stops, or takes the stage back. `verify` judges the
+same budget after days (`enforcer.record.verdict`).
 
 Source: B. Beyer et al., The Site Reliability Workbook (O'Reilly 2018), chapter 5 (multiwindow, multi-burn-rate alerts).
 """

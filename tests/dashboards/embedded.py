@@ -554,7 +554,7 @@ def make_past(profiles: Profiles, plan: Plan) -> Iterator[tuple[PlanEntry, Outco
                 )
                 for place, profile in enumerate(profiles.workloads[days : days + 12])
             ),
-            verdict=f"{came} of {promised} cards came free; harm {harm:.2%} against {foretold:.2%} foretold",
+            harm_budget_ratio=0.01,
         )
         note = [
             LedgerEntry(

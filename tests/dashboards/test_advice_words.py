@@ -14,6 +14,7 @@ from analyzer.profile import profile_fleet
 from dashboards.access.cut import cut_plan
 from dashboards.advice_words import CHANGES, REFUSED, SAID, change_words, reason_words, refusal_words, state_words
 from dashboards.report_words import Language
+from enforcer.record.verdict import ENGLISH
 from fleet.capabilities import MIG, WHOLE_CARDS
 from fleet.decisions import Plan, RecommendationKind, Refusal, Withheld
 from fleet.inventory import Priority, WorkloadId
@@ -64,11 +65,11 @@ def codes() -> tuple[set[str], set[str]]:
 
 def test_every_code_that_is_written_has_its_chinese() -> None:
     said, reasons = codes()
-    assert {"idle", "reclaim", "slice", "tide", "cards_came"} <= said
+    assert {"idle", "reclaim", "slice", "tide"} <= said
     assert {"opt_out", "moves_max", "backend_refuses", "peaks_break_preset", "no_samples"} <= reasons
-    # Codes that are put together: of the way in which pods join, and of how much harm came.
+    # Codes that are put together: of the way in which pods join, and of what a verdict says of harm.
     said |= {f"join_{kind}" for kind in ("colocate", "offpeak_pair", "oversubscribe", "slice")}
-    said |= {"harm_unmeasured", "harm_as_foretold", "harm_somewhat_more", "harm_more"}
+    said |= set(ENGLISH)
     assert said - set(SAID) == set()
     assert reasons - set(REFUSED) == set()
     for ways in REFUSED.values():

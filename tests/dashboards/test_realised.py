@@ -7,7 +7,8 @@ from decimal import Decimal
 import pytest
 
 from dashboards.queries import PlanEntry
-from dashboards.realised import counted_plans, funnel, harm_budgets, realised_weeks, week_start
+from dashboards.realised import counted_plans, funnel, harm_budgets, leading_verdict, realised_weeks, week_start
+from enforcer.record.verdict import Standing, verdict_of
 from fleet.outcomes import Outcome
 from tests.dashboards.embedded import NOW, make_past, make_plan, make_profiles
 
@@ -73,9 +74,10 @@ def test_week_starts_on_monday() -> None:
 
 
 def test_broken_harm_budget_stands_first_and_over_one() -> None:
-    budgets = harm_budgets(ENTRIES, OUTCOMES)
+    budgets = harm_budgets(ENTRIES, [replace(one, harm_budget_ratio=0.004) for one in OUTCOMES])
     burns = [budget.burn_ratio or 0.0 for budget in budgets]
     assert burns == sorted(burns, reverse=True)
+    assert budgets[0].standing is Standing.OVER_BUDGET
     assert burns[0] > 1
 
 
@@ -83,3 +85,20 @@ def test_unmeasured_harm_has_no_burn() -> None:
     item = replace(OUTCOMES[0].workloads[0], violation_ratio=None)
     outcome: Outcome = replace(OUTCOMES[0], workloads=(item,))
     assert harm_budgets(ENTRIES, [outcome])[0].burn_ratio is None
+
+
+def test_harm_of_an_undone_plan_spends_no_budget_any_more() -> None:
+    undone = next(entry.plan.plan_id for entry in ENTRIES if entry.undone_at is not None)
+    assert undone not in {budget.plan_id for budget in harm_budgets(ENTRIES, OUTCOMES)}
+
+
+def test_service_that_a_newer_plan_changed_counts_with_that_plan_alone() -> None:
+    newer, older = (one for one in OUTCOMES if one.realised_cards_freed > 41)
+    harmed = replace(older.workloads[0], violation_ratio=0.5)
+    mended = replace(harmed, violation_ratio=0.0)
+    outcomes = (replace(newer, workloads=(mended,)), replace(older, workloads=(harmed,)))
+    verdict = leading_verdict(ENTRIES, outcomes)
+    assert verdict is not None
+    assert (verdict.plan_id, verdict.is_harmed) == (newer.plan_id, False)
+    assert leading_verdict(ENTRIES, outcomes[1:]) == verdict_of(outcomes[1])
+    assert [one.plan_id for one in harm_budgets(ENTRIES, outcomes)] == [newer.plan_id]

@@ -35,12 +35,13 @@ def _week(weeks_ago: int, cards: int) -> WeekFacts:
     return replace(this, week_start=this.week_start - timedelta(days=7 * weeks_ago), cards_freed=cards)
 
 
-def test_headline_names_the_cards_that_came_free() -> None:
-    assert _report().headline.startswith("246 cards came free and stayed free; 281 more would")
+def test_headline_names_the_freed_cards_while_no_service_is_over_its_budget() -> None:
+    expected = "246 cards freed and still free; the plan that waits for approval would free 281 more."
+    assert _report().headline == expected
 
 
 def test_headline_without_any_past_names_what_the_plan_would_free() -> None:
-    assert _report(with_past=False).headline == "281 cards would come free by the plan that waits for approval."
+    assert _report(with_past=False).headline == "The plan that waits for approval would free 281 cards."
 
 
 def test_first_report_has_no_last_week_and_no_mean() -> None:
@@ -135,7 +136,7 @@ def test_bar_of_a_week_reads_in_grey_by_its_letters() -> None:
 
 def test_chat_gets_headline_and_figures_in_the_first_five_lines() -> None:
     first = report_markdown(_report(past=(_week(1, 200),))).splitlines()[:5]
-    assert "246 cards came free" in first[2]
+    assert "246 cards freed" in first[2]
     assert "last week 200" in first[4]
 
 

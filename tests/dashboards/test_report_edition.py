@@ -86,7 +86,7 @@ def test_every_measured_plan_stands_with_its_forecast() -> None:
     found = _report().forecasts
     assert [one.plan_id for one in found] == [one.plan_id for one in outcomes]
     assert found[0].cards_promised == outcomes[0].promised_cards_freed
-    assert found[0].harm_came == outcomes[0].realised_violation_ratio
+    assert found[0].harm_observed == outcomes[0].realised_violation_ratio
     page = report_html(_report())
     assert all(one.plan_id in page for one in found)
 

@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from enforcer.record.journal import RunRecord
+from enforcer.record.journal import RunRecord, StageState
+from enforcer.record.verdict import english, sentences, verdict_of
+from enforcer.safety.harm_budget import HarmPolicy
 from enforcer.verify import verify
 from fleet.decisions import Plan
 from fleet.errors import NotEnoughData, Refused
@@ -119,14 +121,14 @@ def test_promise_that_holds_is_realised(applied: list[RunRecord]) -> None:
     assert outcome.realised_violation_ratio == 0.0
     assert outcome.realised_saving_per_week.amortised == Decimal("100.00")
     assert outcome.is_final
-    assert "4 of 4" in outcome.verdict
+    assert (outcome.harm_budget_ratio, outcome.restored) == (None, ())
     assert outcome.coverage_ratio == 1.0
 
 
 def test_verdict_before_its_days_is_interim(applied: list[RunRecord]) -> None:
     outcome = judged(applied, days=2.0)
     assert not outcome.is_final
-    assert outcome.verdict.startswith("interim")
+    assert "Interim: measured over 2 days so far." in english(sentences(verdict_of(outcome)))
 
 
 def test_card_that_its_owner_took_back_is_no_saving(applied: list[RunRecord]) -> None:
@@ -209,7 +211,28 @@ def test_spare_cards_are_told_apart_from_the_promise(applied: list[RunRecord]) -
     plan = replace(plan, totals=replace(plan.totals, cards_freed=plan.totals.cards_freed - 1, spare_cards=1))
     outcome = judged(applied, plan=plan)
     assert (outcome.promised_cards_freed, outcome.realised_cards_freed) == (3, 3)
-    assert "1 spare" in outcome.verdict
+    assert outcome.spare_cards == 1
+
+
+def test_services_that_were_taken_back_are_counted_and_the_harm_budget_is_kept_beside(applied: list[RunRecord]) -> None:
+    (run,) = applied
+    restored = replace(run.records[2], state=StageState.RESTORED)
+    moment = run.records[1].applied_at
+    assert moment is not None
+    plan = standard_plan()
+    taken_back = next(one for one in plan.recommendations if one.id in plan.stages[0].recommendations)
+    outcome = verify(
+        plan,
+        [replace(run, records={1: run.records[1], 2: restored})],
+        Measured(grants=grants_after(moment), use={}, framebuffer={}, cache={}),
+        now=NOW + timedelta(days=2),
+        verify_days=7,
+        harm_policy=HarmPolicy(ratio_max=0.02),
+        undone=frozenset({taken_back.id}),
+    )
+    assert outcome.harm_budget_ratio == 0.02
+    assert restored.moves
+    assert set(outcome.restored) == {*(move.workload for move in restored.moves), *taken_back.workloads}
 
 
 def test_plan_that_is_not_applied_cannot_be_verified() -> None:

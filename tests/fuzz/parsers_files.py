@@ -124,7 +124,7 @@ def _an_outcome() -> bytes:
         plan_id="p", measured_at=moment, since=moment, until=moment + timedelta(days=7), is_final=True,
         promised_cards_freed=2, realised_cards_freed=1, promised_saving_per_week=saving,
         realised_saving_per_week=saving, promised_violation_ratio=0.01, realised_violation_ratio=None,
-        control_violation_ratio=0.0, coverage_ratio=0.99, given_back=0, verdict="as promised",
+        control_violation_ratio=0.0, coverage_ratio=0.99, given_back=0, harm_budget_ratio=0.01,
         workloads=(
             WorkloadOutcome(
                 workload=WorkloadId("team/Deployment/web"), predicted_violation_ratio=0.01, violation_ratio=0.02,

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tests.gputide.conftest import CUT, Program
 
@@ -36,11 +40,38 @@ def test_plan_is_applied_played_on_verified_and_undone(replayed: Path, small_fle
     assert outcome["promised_cards_freed"] == plan["totals"]["cards_freed"]
     assert outcome["realised_cards_freed"] > 0
     assert outcome["coverage_ratio"] > 0.5
+    assert outcome["verdict"]["level"] in ("as_predicted", "more_than_predicted")
     reported = program(replayed, "report", "--format", "md")
     assert reported.status == 0, reported.err
-    assert "cards" in reported.out
+    assert "cards freed and still free" in reported.out.splitlines()[2]
     undone = program(replayed, "undo", "--yes", "--format", "json")
     assert undone.status == 0, undone.err
+
+
+def test_services_over_their_harm_budget_make_verify_exit_one_and_lead_the_report(
+    planned: Path, small_fleet: Path, program: Program, tmp_path: Path
+) -> None:
+    risen = tmp_path / small_fleet.name
+    shutil.copytree(small_fleet, risen)
+    usage = pq.read_table(risen / "usage.parquet")
+    busy = pa.array([0.6] * len(usage), usage["sm_active_ratio"].type)
+    pq.write_table(
+        usage.set_column(usage.column_names.index("sm_active_ratio"), "sm_active_ratio", busy), risen / "usage.parquet"
+    )
+    assert program(planned, "plan", "approve").status == 0
+    assert program(planned, "apply", "--yes").status == 0
+    assert program(planned, "replay", str(risen), "--from", CUT).status == 0
+    said = program(planned, "verify")
+    assert said.status == 1, said.err
+    assert said.out.startswith("Harm above plan: ")
+    verdict = program(planned, "verify", "--format", "json").document["verdict"]
+    assert verdict["level"] == "harmed"
+    assert verdict["is_final"] is False
+    report = program(planned, "report", "--format", "json").document
+    assert report["headline"].startswith(verdict["text"].partition(". ")[0])
+    assert report["verdict"]["over_budget"] == verdict["over_budget"]
+    assert program(planned, "report", "--format", "md").out.splitlines()[2].startswith("**Harm above plan: ")
+    assert program(planned, "undo", "--yes").status == 0
 
 
 def test_apply_is_a_dry_run_unless_told(planned: Path, program: Program) -> None:

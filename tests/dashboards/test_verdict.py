@@ -1,0 +1,172 @@
+"""Report, pages, messages and command line say the same of a plan: harm first iff a service is over its budget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dashboards.address import read_address
+from dashboards.advice_words import headline_words
+from dashboards.notify.digest import posts
+from dashboards.notify.notices import Telling, notices
+from dashboards.page_frame import verdict_banner
+from dashboards.page_savings import layout
+from dashboards.page_words import CHINESE, READING
+from dashboards.queries import PlanEntry
+from dashboards.realised import harm_budgets, leading_verdict
+from dashboards.report import Edition, Report, make_report
+from dashboards.report_text import report_html, report_lines, report_markdown
+from dashboards.report_words import Language
+from enforcer.record.verdict import ACTIVE_WINDOWS_MIN, ENGLISH, Standing, verdict_of
+from fleet.outcomes import Outcome, WorkloadOutcome
+from fleet.settings_notify import NoticeTopic, NotifySettings
+from gputide.answers import outcome_answer
+from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_past, make_plan, make_profiles, make_views
+
+PROFILES = make_profiles()
+PLAN = make_plan(PROFILES)
+ENTRY, OUTCOME, LEDGER = list(make_past(PROFILES, PLAN))[-1]
+BUDGET = 0.01
+LEADS = {Language.EN: "Harm above plan: ", Language.ZH: "损害超出方案："}
+
+SERVICES = st.lists(
+    st.tuples(st.none() | st.floats(0.0, 0.05), st.integers(0, 3 * ACTIVE_WINDOWS_MIN)), min_size=1, max_size=5
+)
+
+
+def an_outcome(services: list[tuple[float | None, int]], observed: float | None, *, is_final: bool) -> Outcome:
+    return replace(
+        OUTCOME,
+        measured_at=NOW - timedelta(hours=1),
+        is_final=is_final,
+        realised_violation_ratio=observed,
+        harm_budget_ratio=BUDGET,
+        workloads=tuple(
+            WorkloadOutcome(
+                workload=profile.workload,
+                predicted_violation_ratio=0.001,
+                violation_ratio=ratio,
+                active_steps=windows,
+                cause="contention",
+            )
+            for profile, (ratio, windows) in zip(PROFILES.workloads, services, strict=False)
+        ),
+    )
+
+
+def a_report(outcome: Outcome, language: Language = Language.EN, entry: PlanEntry = ENTRY) -> Report:
+    return make_report(
+        PROFILES, [entry], [outcome], LEDGER, now=NOW, prices=PRICES, edition=Edition(language=language)
+    )  # fmt: skip
+
+
+def text_of(part: object) -> str:
+    """What a part of a page shows."""
+    if isinstance(part, list | tuple):
+        return "".join(map(text_of, part))
+    return part if isinstance(part, str) else text_of(getattr(part, "children", None) or "")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    services=SERVICES,
+    observed=st.none() | st.floats(0.0, 0.05),
+    is_final=st.booleans(),
+    language=st.sampled_from(Language),
+)
+def test_everything_that_speaks_of_a_plan_leads_with_harm_iff_a_service_is_over_its_budget(
+    services: list[tuple[float | None, int]], observed: float | None, is_final: bool, language: Language
+) -> None:
+    is_harmed = any(
+        ratio is not None and windows >= ACTIVE_WINDOWS_MIN and ratio > BUDGET for ratio, windows in services
+    )
+    outcome = an_outcome(services, observed, is_final=is_final)
+    verdict = verdict_of(outcome)
+    assert leading_verdict([ENTRY], [outcome]) == verdict
+    assert verdict.is_harmed is is_harmed
+    said = headline_words(verdict, language).removesuffix("。")
+    assert said.startswith(LEADS[language]) is is_harmed
+    # Report, in text and as lines of mail and chat.
+    report = a_report(outcome, language)
+    assert report.headline.startswith(said) is is_harmed
+    assert report_lines(report)[1] == report.headline
+    assert report.verdict == verdict
+    # Banner of the pages.
+    token = READING.set(language.value)
+    try:
+        banner = verdict_banner(verdict, read_address("/savings", f"?cluster={CLUSTER}"))
+    finally:
+        READING.reset(token)
+    assert text_of(banner).startswith(said)
+    assert (banner.role, "failed" in banner.className) == ("alert" if is_harmed else "status", is_harmed)
+    # Messages.
+    telling = Telling(language=language)
+    found = notices([ENTRY], [outcome], (), now=NOW, since=NOW - timedelta(days=1), telling=telling)
+    harms = [one for one in found if one.topic is NoticeTopic.HARM]
+    assert [one.leads for one in harms] == [True] * is_harmed
+    assert all(said in one.title for one in harms)
+    # Command line.
+    answer = outcome_answer(outcome, verdict, "CNY")
+    assert answer.headline[0].startswith(LEADS[Language.EN]) is is_harmed
+    assert (answer.listings[0].title == "Most harmed services") is is_harmed
+
+
+def test_report_of_a_harmed_plan_does_not_open_with_its_saving() -> None:
+    outcome = an_outcome([(0.02, 1000), (0.0, 1000)], 0.0107, is_final=False)
+    report = a_report(replace(outcome, promised_violation_ratio=0.005))
+    expected = "Harm above plan: 1 of 2 services exceeded their budget (1.07 % observed, 0.50 % predicted). 93 cards"
+    assert report.headline.startswith(expected)
+    assert f'<h1 class="over">{report.headline}' in report_html(report)
+    assert "Harm above plan: 1 of 2 services" in report_markdown(report).splitlines()[2].replace("\\", "")
+
+
+def test_undone_plan_leads_nothing() -> None:
+    outcome = an_outcome([(0.02, 1000)], 0.02, is_final=True)
+    undone = replace(ENTRY, applied_stages=(), undone_at=NOW - timedelta(hours=2))
+    assert leading_verdict([undone], [outcome]) is None
+    assert "Harm above plan" not in a_report(outcome, entry=undone).headline
+
+
+def test_rate_of_too_few_windows_is_shown_nowhere() -> None:
+    outcome = an_outcome([(0.26, 19)], 0.26, is_final=True)
+    (budget,) = harm_budgets([ENTRY], [outcome])
+    assert (budget.standing, budget.violation_ratio, budget.burn_ratio) == (Standing.TOO_FEW_WINDOWS, None, None)
+    report = a_report(outcome)
+    for text in (report_html(report), report_markdown(report)):
+        assert "too few windows" in text
+        assert "26.00 %" not in text
+        assert "2600 %" not in text
+    views, cluster = make_views(with_past=False)
+    cluster.remember(ENTRY, outcome, LEDGER)
+    page = text_of(layout(views, read_address("/savings", f"?cluster={CLUSTER}"), PROFILES))
+    assert page.count("too few windows") >= 3
+    assert "26.00 %" not in page
+
+
+def test_digest_is_titled_by_the_harm_in_it_and_opens_with_it() -> None:
+    outcome = an_outcome([(0.02, 1000)], 0.02, is_final=True)
+    undone = replace(LEDGER[0], action="undone", at=NOW - timedelta(minutes=5))
+    news = notices([ENTRY], [outcome], [undone], now=NOW, since=NOW - timedelta(days=1), telling=Telling())
+    assert len(news) == 2
+    channel = {"kind": "slack", "url_file": "/run/secrets/url"}
+    chosen = NotifySettings.model_validate({"everything": ["ops"], "channels": {"ops": channel}})
+    (post,) = posts(lambda _team: news, (), chosen, (), now=NOW, time_zone="UTC")
+    assert "Harm above plan: 1 of 1 services" in post.message.title
+    assert post.message.title.endswith("1 more news of gputide")
+    assert post.message.lines[0].startswith(f"{CLUSTER}: Harm above plan")
+
+
+@pytest.mark.parametrize("language", list(Language))
+def test_banner_reads_in_the_readers_language(language: Language) -> None:
+    verdict = verdict_of(an_outcome([(0.02, 1000), (0.3, 19)], 0.0107, is_final=False))
+    token = READING.set(language.value)
+    try:
+        text = text_of(verdict_banner(verdict, read_address("/plan", f"?plan={verdict.plan_id}")))
+    finally:
+        READING.reset(token)
+    english_words = {word for said in ENGLISH.values() for word in said.split() if word.isalpha()}
+    assert (bool(english_words & set(text.split())) is False) is (language.value == CHINESE)
