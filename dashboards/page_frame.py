@@ -206,17 +206,17 @@ def freshness_badge(freshness: Freshness) -> Any:
     )
 
 
-def verdict_banner(verdict: Verdict | None, address: Address) -> Any:
+def verdict_banner(verdict: Verdict | None, address: Address, shown_plan: str | None = None) -> Any:
     """The first line of Plan and Savings: what became of the applied plan, in the words of the report.
 
     Args:
         verdict: the one that leads; nothing is shown without any.
-        address: where the page is; a plan that is not shown there is linked.
+        address: where the page is.
+        shown_plan: plan that the page shows; any other is linked.
     """
     if verdict is None:
         return None
     language, lead = Language(READING.get()), headline(verdict)
-    is_shown = address.path == "/plan" and address.get("plan") == verdict.plan_id
     review = dcc.Link(
         say("Review plan {plan}", plan=verdict.plan_id), href=address.href("/plan", plan=verdict.plan_id, stages=None)
     )
@@ -225,7 +225,7 @@ def verdict_banner(verdict: Verdict | None, address: Address) -> Any:
             html.B(judged_words(lead, language)),
             " ",
             html.Span(judged_words(sentences(verdict)[len(lead) :], language)),
-            *((" ", review) if not is_shown else ()),
+            *((" ", review) if verdict.plan_id != shown_plan else ()),
         ],
         id="verdict",
         className="message failed" if verdict.is_harmed else "message",

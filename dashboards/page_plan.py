@@ -75,7 +75,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
             dcc.Store(id="plan-id", data=plan.plan_id),
             dcc.Store(id="plan-bump", data=0),
             dcc.Interval(id="plan-poll", interval=POLL_MS, disabled=True),
-            verdict_banner(leading_verdict(entries, outcomes), address),
+            verdict_banner(leading_verdict(entries, outcomes), address, plan.plan_id),
             _title(entry, entries, address, profiles, outcomes),
             _totals(plan),
             _action_bar(plan),

@@ -13,10 +13,9 @@ from typing import Literal
 
 from dashboards.queries import PlanEntry
 from enforcer.record.verdict import Standing, Verdict, standing_of, verdict_of
-from fleet.decisions import RiskLevel, Saving
+from fleet.decisions import Saving
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome, WorkloadOutcome
-from fleet.settings import RiskSettings
 
 STEPS = ("found", "accepted", "applied", "verified", "realised")
 _WEEK = timedelta(days=7)
@@ -176,11 +175,6 @@ def leading_verdict(
     verdicts = [verdict_of(outcome, part=part) for outcome in standing_outcomes(entries, outcomes)]
     known = [one for one in verdicts if part is None or one.services_changed]
     return next((one for one in known if one.is_harmed), known[0] if known else None)
-
-
-def violation_ratio_max(risk: RiskLevel) -> float:
-    """The violation that a preset accepts, 0-1."""
-    return RiskSettings(preset=risk).violation_ratio_limit
 
 
 def _harm_budget(item: WorkloadOutcome, outcome: Outcome) -> HarmBudget:

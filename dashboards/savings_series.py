@@ -15,8 +15,9 @@ from zoneinfo import ZoneInfo
 import numpy as np
 
 from dashboards.queries import PlanEntry, Views
-from dashboards.realised import funnel, violation_ratio_max
+from dashboards.realised import funnel
 from dashboards.rows import fleet_headline
+from enforcer.record.verdict import verdict_of
 from exporter.families import CataloguedFamily, Family, FamilyKind
 from exporter.reader import Reading
 from fleet.errors import NotEnoughData
@@ -48,7 +49,9 @@ _FORETOLD = _gauge(
 _HARM = _gauge(
     "gputide_plan_violation_ratio", "Violated share of the active time of its changed workloads, 0-1, measured.", _PLAN
 )
-_HARM_MAX = _gauge("gputide_plan_violation_ratio_max", "Violated share that a plan's risk preset allows, 0-1.", _PLAN)
+_OVER_BUDGET = _gauge(
+    "gputide_plan_services_over_harm_budget", "Services that a plan changed and that are over their harm budget.", _PLAN
+)
 _EXPIRES = _gauge("gputide_plan_expires_timestamp_seconds", "When a plan expires, epoch seconds.", _PLAN)
 _STEP_CARDS = _gauge(
     "gputide_savings_cards",
@@ -92,7 +95,7 @@ _SILENT = _gauge(
 )
 
 SAVINGS_FAMILIES: tuple[CataloguedFamily, ...] = (
-    _PLAN_INFO, _PROMISED, _REALISED, _GIVEN_BACK, _FORETOLD, _HARM, _HARM_MAX, _EXPIRES, _STEP_CARDS, _STEP_MONEY,
+    _PLAN_INFO, _PROMISED, _REALISED, _GIVEN_BACK, _FORETOLD, _HARM, _OVER_BUDGET, _EXPIRES, _STEP_CARDS, _STEP_MONEY,
     _WASTE, _CARDS, _WORKLOAD_CARDS, _LIMIT, _DISTRUSTED, _AGE, _COVERAGE, _SILENT,
 )  # fmt: skip
 """Every family that the savings reader shows."""
@@ -173,15 +176,16 @@ def _plan_points(
         yield _PLAN_INFO, (*of_plan, _state_of(entry, now)), 1.0
         yield _PROMISED, of_plan, float(plan.totals.cards_freed)
         yield _FORETOLD, of_plan, plan.totals.predicted_violation_ratio
-        yield _HARM_MAX, of_plan, violation_ratio_max(plan.risk)
         yield _EXPIRES, of_plan, plan.expires_at.timestamp()
         outcome = outcomes.get(plan.plan_id)
         if outcome is None:
             continue
         yield _REALISED, of_plan, float(outcome.realised_cards_freed)
         yield _GIVEN_BACK, of_plan, float(outcome.given_back)
-        if outcome.realised_violation_ratio is not None:
-            yield _HARM, of_plan, outcome.realised_violation_ratio
+        verdict = verdict_of(outcome)
+        yield _OVER_BUDGET, of_plan, float(len(verdict.over_budget))
+        if verdict.observed_ratio is not None:
+            yield _HARM, of_plan, verdict.observed_ratio
 
 
 def _state_of(entry: PlanEntry, now: datetime) -> str:

@@ -127,12 +127,11 @@ def _services() -> tuple[AlertRule, ...]:
         ),
         AlertRule(
             alert="GputidePlanHarms",
-            expression="gputide_plan_violation_ratio > on (cluster, plan_id) gputide_plan_violation_ratio_max\n"
+            expression="gputide_plan_services_over_harm_budget > 0\n"
             'and on (cluster, plan_id) gputide_plan_info{state="applied"}',
             hold="",
             severity=Severity.CRITICAL,
-            summary="plan {{ $labels.plan_id }} costs its services {{ $value | humanizePercentage }} of their active "
-            "time, more than its risk allows",
+            summary="{{ $value }} services of plan {{ $labels.plan_id }} exceeded their harm budget",
             description="`gputide verify` names the services; `gputide undo --plan {{ $labels.plan_id }}` takes the "
             "plan back.",
             needs="gputide export savings, after gputide verify",

@@ -15,7 +15,7 @@ from dashboards.rows import fleet_headline
 from dashboards.savings_series import SAVINGS_FAMILIES, SavingsReader
 from fleet.errors import NotEnoughData
 from fleet.profiles import Profiles
-from tests.dashboards.embedded import CLUSTER, NOW, EmbeddedFleet, EmbeddedSightings, make_views
+from tests.dashboards.embedded import CLUSTER, NOW, EmbeddedFleet, EmbeddedSightings, make_past, make_plan, make_views
 
 Shown = Mapping[str, Mapping[tuple[str, ...], float]]
 
@@ -46,6 +46,16 @@ def test_funnel_waste_and_plans_are_those_of_the_pages(views: Views) -> None:
     states = {labels[1]: labels[2] for labels in found["gputide_plan_info"]}
     assert states[plans[0].plan.plan_id] == "waiting"
     assert {outcome.plan_id for outcome in outcomes} == {labels[1] for labels in found["gputide_plan_cards_realised"]}
+
+
+def test_services_over_budget_are_counted_as_the_verdict_counts_them() -> None:
+    views, cluster = make_views(with_past=False)
+    profiles = views.fleet.profiles(CLUSTER)
+    entry, outcome, ledger = list(make_past(profiles, make_plan(profiles)))[-1]
+    harmed = tuple(replace(one, violation_ratio=0.03) for one in outcome.workloads[:2])
+    rare = replace(outcome.workloads[2], violation_ratio=0.3, active_steps=19)
+    cluster.remember(entry, replace(outcome, workloads=(*harmed, rare)), ledger)
+    assert shown(views)["gputide_plan_services_over_harm_budget"] == {(CLUSTER, outcome.plan_id): 2.0}
 
 
 def test_every_family_is_catalogued_and_its_labels_fit(views: Views) -> None:

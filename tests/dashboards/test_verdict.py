@@ -165,8 +165,15 @@ def test_banner_reads_in_the_readers_language(language: Language) -> None:
     verdict = verdict_of(an_outcome([(0.02, 1000), (0.3, 19)], 0.0107, is_final=False))
     token = READING.set(language.value)
     try:
-        text = text_of(verdict_banner(verdict, read_address("/plan", f"?plan={verdict.plan_id}")))
+        text = text_of(verdict_banner(verdict, read_address("/plan", f"?cluster={CLUSTER}"), verdict.plan_id))
     finally:
         READING.reset(token)
     english_words = {word for said in ENGLISH.values() for word in said.split() if word.isalpha()}
     assert (bool(english_words & set(text.split())) is False) is (language.value == CHINESE)
+
+
+@pytest.mark.parametrize(("shown", "is_linked"), [(ENTRY.plan.plan_id, False), (PLAN.plan_id, True), (None, True)])
+def test_banner_links_the_plan_unless_the_page_shows_it(shown: str | None, is_linked: bool) -> None:
+    verdict = verdict_of(an_outcome([(0.02, 1000)], 0.02, is_final=True))
+    text = text_of(verdict_banner(verdict, read_address("/plan", f"?cluster={CLUSTER}"), shown))
+    assert (f"Review plan {verdict.plan_id}" in text) is is_linked
