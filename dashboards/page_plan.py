@@ -16,7 +16,7 @@ from dashboards.address import Address, read_address
 from dashboards.card_map import SMALL_FLEET_CARDS, Square, lay_out, plan_squares
 from dashboards.figures import card_map_figure, frontier_figure
 from dashboards.page_frame import LIVE, card, english, figure_number, graph, missing, verdict_banner
-from dashboards.page_plan_diff import diffs
+from dashboards.page_plan_diff import register as register_diffs
 from dashboards.page_plan_freeze import freeze_bar
 from dashboards.page_plan_freeze import register as register_freeze
 from dashboards.page_plan_relief import relief
@@ -120,7 +120,7 @@ def register(app: Dash, views: Views, door: Door) -> None:
     _register_selection(app)
     _register_actions(app, views, door)
     _register_progress(app, views)
-    _register_diffs(app, views)
+    register_diffs(app, views, door)
     _register_evidence(app, views)
     register_freeze(app, views, door)
 
@@ -269,46 +269,6 @@ def _register_evidence(app: Dash, views: Views) -> None:
             return no_update
         wanted = ctx.triggered_id["stage"]
         return next((evidence(entry.plan, stage) for stage in entry.plan.stages if stage.stage == wanted), no_update)
-
-
-def _register_diffs(app: Dash, views: Views) -> None:
-    @app.callback(
-        Output({"type": "diff", "stage": ALL}, "children"),
-        Input({"type": "show-diff", "stage": ALL}, "n_clicks"),
-        State({"type": "diff", "stage": ALL}, "children"),
-        State("plan-id", "data"),
-        prevent_initial_call=True,
-    )
-    def _show(clicks: list[int | None], shown: list[Any], plan_id: str) -> Any:
-        wanted = ctx.triggered_id["stage"] if ctx.triggered_id else None
-        outputs = ctx.outputs_list
-        answers: list[Any] = [no_update] * len(shown)
-        for place, output in enumerate(outputs):
-            if output["id"]["stage"] == wanted and clicks[place]:
-                is_open = (clicks[place] or 0) % 2 == 1
-                answers[place] = _answered(views, plan_id, (wanted,)) if is_open else None
-        return answers
-
-    @app.callback(
-        Output("preview-answer", "children"),
-        Input("preview", "n_clicks"),
-        State("plan-id", "data"),
-        State({"type": "stage", "stage": ALL}, "value"),
-        prevent_initial_call=True,
-    )
-    def _preview(clicks: int | None, plan_id: str, values: list[list[int]]) -> Any:
-        if not clicks:
-            return no_update
-        stages = tuple(sorted(stage for value in values for stage in value or ()))
-        answer = _answered(views, plan_id, stages)
-        return card(say("Preview on the API server"), answer, note=say("nothing was changed"))
-
-
-def _answered(views: Views, plan_id: str, stages: tuple[int, ...]) -> Any:
-    try:
-        return diffs(views.plans.preview(plan_id, stages))
-    except GputideError as exc:
-        return html.P(english(str(exc)), className="message failed")
 
 
 def _map(squares: tuple[Square, ...], graph_id: str, name: str) -> Any:

@@ -25,6 +25,7 @@ from fleet.units import format_count
 
 ROWS_MAX = 60
 """Recommendations of a stage, and workloads of a refusal, shown on the page; the command line shows all."""
+_CLOSED: Any = {"aria-expanded": "false"}
 
 
 def stage_row(plan: Plan, stage: Stage, chosen: tuple[int, ...], address: Address) -> Any:
@@ -55,7 +56,9 @@ def stage_row(plan: Plan, stage: Stage, chosen: tuple[int, ...], address: Addres
                         className="soft needs",
                     ),
                     html.Span(id={"type": "stage-status", "stage": stage.stage}, className="status"),
-                    html.Button(say("Diff"), id={"type": "show-diff", "stage": stage.stage}, className="quiet"),
+                    html.Button(
+                        say("Diff"), id={"type": "show-diff", "stage": stage.stage}, className="quiet", **_CLOSED
+                    ),
                 ],
                 className="stage-line",
             ),

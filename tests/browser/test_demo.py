@@ -77,6 +77,33 @@ def waiting_plan(folder: Path) -> Plan:
     return plan
 
 
+def test_diff_of_the_largest_stage_is_a_closed_row_per_object_and_opens_at_once(
+    page: "Page", address: str, demo: Path
+) -> None:
+    from playwright.sync_api import expect  # noqa: PLC0415
+
+    plan = waiting_plan(demo)
+    largest = max(plan.stages, key=lambda stage: len(stage.recommendations))
+    page.goto(f"{address}plan?plan={plan.plan_id}")
+    stage = page.locator(".stage").nth(plan.stages.index(largest))
+    expect(stage).to_be_visible()
+    page.wait_for_load_state("networkidle")
+    before = page.evaluate("document.querySelectorAll('*').length")
+    stage.get_by_role("button", name="Diff").click()
+    rows = stage.locator(".diff")
+    expect(rows.first).to_be_visible()
+    assert rows.count() > 10
+    assert page.evaluate("document.querySelectorAll('*').length") - before <= 7 * rows.count() + 10
+    assert "apiVersion" not in page.content()
+    row = rows.filter(has_text="Deployment").first
+    row.locator("summary").click()
+    sides = row.locator("pre")
+    expect(sides).to_have_count(2)
+    expect(sides.first).to_contain_text("apiVersion: apps/v1")
+    assert any(line.startswith("+ ") for line in sides.last.inner_text().splitlines())
+    assert row.evaluate("(it) => it.querySelectorAll('pre *').length") <= 20
+
+
 def test_apply_and_undo_on_the_plan_page_change_the_cluster_and_change_it_back(
     page: "Page", address: str, demo: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """A person at the pages: looks, chooses, approves, applies, takes back."""
 
+import re
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -116,13 +117,32 @@ def test_apply_and_undo_change_the_cluster_and_change_it_back(
     assert cluster.ledger(CLUSTER)[0].action == "undone"
 
 
-def test_diff_of_a_stage_stands_side_by_side(page: "Page", running: tuple[str, EmbeddedCluster]) -> None:
+def test_row_of_a_diff_is_closed_and_shows_both_sides_once_it_is_opened_by_key(
+    page: "Page", running: tuple[str, EmbeddedCluster]
+) -> None:
     from playwright.sync_api import expect  # noqa: PLC0415
 
-    address, _ = running
+    address, cluster = running
     page.goto(f"{address}plan")
-    page.locator(".stage").nth(1).get_by_role("button", name="Diff").click()
-    expect(page.locator(".diff .came").first).to_contain_text("nvidia.com/gpumem: 8192")
+    stage = page.locator(".stage").nth(1)
+    button = stage.get_by_role("button", name="Diff")
+    expect(button).to_have_attribute("aria-expanded", "false")
+    button.click()
+    row = stage.locator(".diff").first
+    expect(row).to_be_visible()
+    expect(button).to_have_attribute("aria-expanded", "true")
+    assert "nvidia.com/gpumem" not in page.content()
+    row.locator("summary").focus()
+    page.keyboard.press("Enter")
+    expect(row.get_by_role("region", name="Before")).to_have_text(re.compile(r"^ {2}spec:\n {4}replicas: 2\n"))
+    after = row.get_by_role("region", name="After")
+    expect(after.locator("ins")).to_contain_text("+       nvidia.com/gpumem: 8192")
+    assert after.evaluate("(side) => side.querySelectorAll('*').length") == 1
+    page.locator("#preview").click()
+    expect(page.locator("#preview-answer .diff")).to_have_count(len(cluster.plans(CLUSTER)[0].plan.recommendations))
+    button.click()
+    expect(row).to_have_count(0)
+    expect(button).to_have_attribute("aria-expanded", "false")
 
 
 def test_light_and_dark_are_kept(page: "Page", running: tuple[str, EmbeddedCluster]) -> None:

@@ -43,7 +43,7 @@ CHOSEN_BY_CODE = {
     *(workload_state_words(state) for state in WorkloadState),
     *DAYS, SUM_OF_MAXIMA, HOUR_PROFILE, "oom", "restart", "change", "container restarts", "tokens", "requests",
     "every approved stage is applied", "approve at least one stage first", "every stage is kept",
-    "kept after the watch", "whole plan", SHARED_WITH_OTHERS,
+    "kept after the watch", "whole plan", "Cards of node", "Stage", SHARED_WITH_OTHERS,
     "cannot change anything: this page is of another process or session; reload it",
 }  # fmt: skip
 """Sentences that no page writes out: words of closed lists."""
