@@ -92,12 +92,16 @@ class WorkloadHistory:
     events: tuple[Event, ...] = ()
 
 
+STAGE_KIND = "Stage"
+"""Kind of an `ObjectDiff` that stands for a whole stage, named by its number, whose changes can't be made."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectDiff:
     """One object before and after a stage, as YAML.
 
     Attributes:
-        kind: Kubernetes kind.
+        kind: Kubernetes kind; `STAGE_KIND` for a stage of which no object is known.
         namespace: namespace.
         name: object.
         recommendation: id of the recommendation.

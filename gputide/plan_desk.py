@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from datetime import datetime
 
-from dashboards.queries import ObjectDiff, PlanEntry
+from dashboards.queries import STAGE_KIND, ObjectDiff, PlanEntry
 from enforcer.preview import StagePreview, preview
 from enforcer.record.journal import StageState
 from enforcer.safety.freeze import frozen_by
@@ -107,7 +107,23 @@ class StoredPlanDesk:
 
 
 def _stage_diffs(stage: StagePreview) -> list[ObjectDiff]:
-    """Objects of a stage, then what becomes of nodes and cards, which belong to no namespace."""
+    """Objects of a stage, then what becomes of nodes and cards, which belong to no namespace.
+
+    A stage that is refused before its objects are known is one entry that says so.
+    """
+    if stage.refusal is not None and not stage.objects:
+        name = str(stage.stage)
+        return [
+            ObjectDiff(
+                kind=STAGE_KIND,
+                namespace="",
+                name=name,
+                recommendation="",
+                old_yaml="",
+                new_yaml="",
+                refusal=stage.refusal,
+            )
+        ]
     found = [
         ObjectDiff(
             kind=item.kind,

@@ -16,6 +16,7 @@ from dashboards.made_once import MADE, MadeOnce
 from dashboards.money.budgets import BudgetStatus
 from dashboards.money.unit_costs import UnitCost
 from dashboards.queries import (
+    STAGE_KIND,
     ClusterSighting,
     FleetView,
     Flow,
@@ -147,7 +148,7 @@ class _ScopedPlans:
         return tuple(
             replace(item, refusal=None if item.refusal is None else "the stage is refused; ask who may see the cluster")
             for item in found
-            if item.namespace in namespaces
+            if item.namespace in namespaces or item.kind == STAGE_KIND
         )
 
     def whole(self, plan_id: str) -> PlanEntry | None:

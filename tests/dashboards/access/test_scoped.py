@@ -9,7 +9,7 @@ import pytest
 from dashboards.access.cut import namespace_of
 from dashboards.access.people import Person, Right, Role, everything
 from dashboards.access.scoped import scoped_views
-from dashboards.queries import ObjectDiff, PlanDesk, RolloutProgress, Rollouts, Views
+from dashboards.queries import STAGE_KIND, ObjectDiff, PlanDesk, RolloutProgress, Rollouts, Views
 from fleet.errors import Refused, Unavailable
 from tests.dashboards.embedded import CLUSTER, EmbeddedCluster, make_views
 
@@ -113,6 +113,31 @@ def test_change_goes_to_the_plan_whose_rights_were_checked(world: tuple[Views, E
     scoped.rollouts.undo(short, "bo")
     assert set(asked) == {plan.plan_id}
     assert len(asked) == 14
+
+
+def test_reader_of_a_team_sees_that_a_stage_is_refused_but_not_why(world: tuple[Views, EmbeddedCluster]) -> None:
+    views, cluster = world
+    plan = cluster.plans(CLUSTER)[0].plan
+
+    @dataclass
+    class Refusing:
+        inner: PlanDesk
+
+        def plan(self, plan_id: str) -> object:
+            return self.inner.plan(plan_id)
+
+        def preview(self, plan_id: str, stages: tuple[int, ...]) -> tuple[ObjectDiff, ...]:
+            stage = ObjectDiff(
+                kind=STAGE_KIND, namespace="", name="1", recommendation="", old_yaml="", new_yaml="",
+                refusal="cannot place ads/secret-launch",
+            )  # fmt: skip
+            return (stage, replace(stage, kind="Deployment", namespace="ads", name="secret-launch"))
+
+    odd = replace(views, plans=Refusing(cluster))  # type: ignore[arg-type] # nothing else is asked for
+    (found,) = scoped_views(odd, lambda: VIEWER).plans.preview(plan.plan_id, ())
+    assert (found.kind, found.name) == (STAGE_KIND, "1")
+    assert found.refusal is not None
+    assert "secret-launch" not in found.refusal
 
 
 @pytest.mark.parametrize("kind", [Refused, Unavailable])

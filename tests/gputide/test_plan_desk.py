@@ -1,0 +1,22 @@
+"""What the plan page is given of a preview."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dashboards.queries import STAGE_KIND
+from fleet.settings import EnforcerSettings, Settings
+from gputide.session import Session
+from gputide.web import views_of
+
+
+def test_stage_that_cannot_be_made_is_shown_as_refused_and_not_as_nothing_to_change(planned: Path) -> None:
+    settings = Settings(enforcer=EnforcerSettings(backend="volcano"))
+    views = views_of(Session(data_path=planned, settings=settings, now_override=None, is_quiet=True))
+    (cluster,) = views.fleet.clusters()
+    plan = views.plans.plans(cluster)[0].plan
+    found = views.plans.preview(plan.plan_id, ())
+    refused = [item for item in found if item.kind == STAGE_KIND]
+    assert refused
+    assert {item.name for item in refused} <= {str(stage.stage) for stage in plan.stages}
+    assert all("no node registers it" in (item.refusal or "") for item in refused)
