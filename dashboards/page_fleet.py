@@ -274,29 +274,38 @@ def _is_applied(entry: PlanEntry) -> bool:
 
 
 def _state_bar(address: Address, profiles: Profiles) -> Any:
+    """The cards' states in proportion, and below them what each is, how much of the fleet, and a link to its cards."""
+    shares = MADE.of((profiles,), "state shares", lambda: state_shares(profiles))
     chosen = address.get("state")
-    return html.Div(
-        [
-            dcc.Link(
-                html.Span(
-                    [
-                        html.B(STATE_LETTERS[share.state], className="letter"),
-                        html.Span(f" {say(STATE_WORDS[share.state])} "),
-                        html.B(percent_words(share.ratio, 0 if share.ratio >= 0.01 else 1)),
-                    ]
-                ),
-                href=address.href(
-                    state=None if chosen == share.state.value else share.state.value, card=None, node=None
-                ),
-                className=f"segment {share.state.value.replace('_', '-')}",
-                style={"flexGrow": max(share.ratio, 0.01)},
-                title=f"{say(STATE_WORDS[share.state])}: {counted(share.cards, '{count} card', '{count} cards')}",
-            )
-            for share in MADE.of((profiles,), "state shares", lambda: state_shares(profiles))
-        ],
-        className="state-bar",
-        id="state-bar",
-    )
+    hidden: Any = {"aria-hidden": "true"}
+    drawn = [
+        html.Span(
+            html.B(STATE_LETTERS[share.state]),
+            className=f"share {_css(share.state)}",
+            style={"flexGrow": share.cards},
+        )
+        for share in shares
+    ]
+    links = [
+        dcc.Link(
+            html.Span(
+                [
+                    html.B(STATE_LETTERS[share.state], className="letter"),
+                    html.Span(f" {say(STATE_WORDS[share.state])} "),
+                    html.B(percent_words(share.ratio, 0 if share.ratio >= 0.01 else 1)),
+                ]
+            ),
+            href=address.href(state=None if chosen == share.state.value else share.state.value, card=None, node=None),
+            className=f"segment {_css(share.state)}",
+            title=f"{say(STATE_WORDS[share.state])}: {counted(share.cards, '{count} card', '{count} cards')}",
+        )
+        for share in shares
+    ]
+    return html.Div([html.Div(drawn, id="state-shares", **hidden), html.Div(links, id="state-bar")])
+
+
+def _css(state: CardState) -> str:
+    return state.value.replace("_", "-")
 
 
 def _filter(address: Address) -> tuple[dict[str, Any], str]:

@@ -124,11 +124,11 @@ def _bar(team: Tenant, most: float) -> Any:
         granted=_cards(team.cards), used=_cards(used), idle=_cards(team.cards_idle),
     )  # fmt: skip
     segments = [
-        html.Span(className=f"part {name}", style={"width": f"{100 * value / team.cards:.1f}%"})
+        html.Span(className=f"part {name}", style={"width": f"{100 * value / team.cards:.2f}%"})
         for name, value in (("used", used), ("idle", min(team.cards_idle, team.cards - used)))
         if team.cards and value > 0
     ]
-    width = f"{max(2.0, 100 * team.cards / most):.1f}%"
+    width = f"{100 * team.cards / most:.2f}%"
     spoken: Any = {"aria-label": words}
     return html.Span(segments, className="bullet-bar", style={"width": width}, title=words, role="img", **spoken)
 

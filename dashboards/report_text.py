@@ -31,6 +31,9 @@ CSV_COLUMNS = (
 )  # fmt: skip
 
 BAR_ORDER = (CardState.BUSY, CardState.LOW_USE, CardState.IDLE_HELD, CardState.FREE, CardState.UNTRUSTED)
+_BAR_LEFT, _BAR_WIDTH = 60.0, 640.0
+_SEGMENT_MIN, _SEGMENT_GAP = 2.5, 0.75
+"""Width of the smallest segment that can be seen, and of the gap after each, in the picture's units."""
 UNITS_MAX = 20
 """Workloads whose unit cost is shown, the dearest first; JSON holds all."""
 BUDGETS_MAX = 20
@@ -188,35 +191,52 @@ def figure_value(figure: ReportFigure, value: Decimal | None, words: Words) -> s
 
 
 def state_bar_svg(weeks: Sequence[WeekFacts], words: Words) -> str:
-    """Cards by state, one bar per week; letters and lines between segments let it be read in grey."""
+    """Cards by state, one bar per week, in proportion; letters and gaps between segments let it be read in grey.
+
+    A label stands in its segment where it fits; below stand all of the newest week.
+    """
     shown = list(weeks)[-8:]
     height = 26 * len(shown) + 22
     parts = []
     for row, week in enumerate(shown):
-        total = sum(cards for _, cards in week.cards_by_state)
-        counts = dict(week.cards_by_state)
-        x, y = 60.0, 26 * row
+        x, y = _BAR_LEFT, 26 * row
         parts.append(f'<text x="0" y="{y + 15}" font-size="11" fill="#17212B">{words.day(week.week_start)}</text>')
-        for state in BAR_ORDER:
-            width = 640 * counts.get(state, 0) / total if total else 0.0
-            if width <= 0:
-                continue
+        shares = _state_shares(week)
+        widths = {state: max(_SEGMENT_MIN, _BAR_WIDTH * share) for state, share in shares.items()}
+        scale = _BAR_WIDTH / sum(widths.values()) if widths else 1.0
+        for state, share in shares.items():
+            width = scale * widths[state]
             parts.append(
-                f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="21" fill="{STATE_COLOURS[state]}" '
-                'stroke="#fff" stroke-width="1.5"/>'
+                f'<rect x="{x:.1f}" y="{y}" width="{width - _SEGMENT_GAP:.1f}" height="20" '
+                f'fill="{STATE_COLOURS[state]}"/>'
             )
-            label = f"{STATE_LETTERS[state]} {counts[state] / total:.0%}"
             if width > 44:
+                label = f"{STATE_LETTERS[state]} {share:.0%}"
                 parts.append(
                     f'<text x="{x + 6:.1f}" y="{y + 15}" font-size="11" fill="{STATE_INK[state]}">{label}</text>'
                 )
             x += width
-    legend = " · ".join(f"{STATE_LETTERS[state]} {words.code('state', state.value)}" for state in BAR_ORDER)
-    parts.append(f'<text x="60" y="{height - 6}" font-size="11" fill="#52606D">{legend}</text>')
+    newest = _state_shares(shown[-1]) if shown else {}
+    legend = " · ".join(
+        f"{STATE_LETTERS[state]} {words.code('state', state.value)}"
+        + (f" {words.percent(newest[state], 0 if newest[state] >= 0.01 else 1)}" if state in newest else "")
+        for state in BAR_ORDER
+    )
+    parts += [
+        f'<text x="{x:.0f}" y="{height - 6}" font-size="11" fill="#52606D">{text}</text>'
+        for x, text in ((0, words.day(shown[-1].week_start) if shown else ""), (_BAR_LEFT, legend))
+    ]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 704 {height}" role="img" '
         f'aria-label="{words.say("bar.label")}">{"".join(parts)}</svg>'
     )
+
+
+def _state_shares(week: WeekFacts) -> dict[CardState, float]:
+    """Share of the cards by state, in the order of the bar; states without a card are left out."""
+    counts = dict(week.cards_by_state)
+    total = sum(counts.values())
+    return {state: counts[state] / total for state in BAR_ORDER if counts.get(state)}
 
 
 def _figure_line(figure: ReportFigure, words: Words) -> str:

@@ -3,11 +3,13 @@
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.dashboards.embedded import CLUSTER, HOSTILE, EmbeddedCluster, make_views
+from fleet.profiles import CardState
+from tests.dashboards.embedded import CLUSTER, HOSTILE, EmbeddedCluster, EmbeddedFleet, make_profiles, make_views
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -143,6 +145,40 @@ def test_row_of_a_diff_is_closed_and_shows_both_sides_once_it_is_opened_by_key(
     button.click()
     expect(row).to_have_count(0)
     expect(button).to_have_attribute("aria-expanded", "false")
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_segment_of_the_state_bar_is_as_wide_as_its_share_of_the_cards(page: "Page", width: int) -> None:
+    from dashboards.access.door import Ways  # noqa: PLC0415
+    from dashboards.app import create_app, open_server  # noqa: PLC0415
+
+    views, _ = make_views(with_past=False)
+    counts = {CardState.BUSY: 1100, CardState.LOW_USE: 300, CardState.UNTRUSTED: 4, CardState.IDLE_HELD: 1}
+    profiles = make_profiles()
+    states = [state for state, count in counts.items() for _ in range(count)]
+    assert len(profiles.cards) >= len(states)
+    cards = tuple(replace(card, state=state) for card, state in zip(profiles.cards, states, strict=False))
+    views = replace(views, fleet=EmbeddedFleet(replace(profiles, cards=cards)))
+    server = open_server(create_app(views, ways=Ways(operator="mei")), host="127.0.0.1", port=0)
+    threading.Thread(target=server.run, daemon=True).start()
+    try:
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto(server.address)
+        bar = page.locator("#state-shares")
+        bar.wait_for()
+        all_px = bar.evaluate("(it) => it.getBoundingClientRect().width")
+        for state, count in counts.items():
+            name = state.value.replace("_", "-")
+            drawn = bar.locator(f".{name}").evaluate("(it) => it.getBoundingClientRect().width")
+            # Gaps, and the two pixels that keep the least visible, are all that may be amiss.
+            assert abs(drawn - all_px * count / len(states)) <= 6, (state, drawn)
+            assert drawn >= 2, (state, drawn)
+            assert page.locator(f"#state-bar .{name}").is_visible()
+        assert page.locator("#state-bar").inner_text().split("\n") == [
+            "B busy 78 %", "H idle, held 0.1 %", "L low use 21 %", "? untrusted 0.3 %",
+        ]  # fmt: skip
+    finally:
+        server.close()
 
 
 def test_light_and_dark_are_kept(page: "Page", running: tuple[str, EmbeddedCluster]) -> None:

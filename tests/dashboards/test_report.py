@@ -3,13 +3,15 @@
 import csv
 import io
 import json
+import re
 from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from html.parser import HTMLParser
 
 from dashboards.report import Report, WeekFacts, make_report
-from dashboards.report_text import report_csv, report_html, report_json, report_markdown
+from dashboards.report_text import report_csv, report_html, report_json, report_markdown, state_bar_svg
+from dashboards.report_words import Language, Words
 from fleet.inventory import WorkloadId
 from fleet.profiles import CardState, Profiles, WorkloadState
 from tests.dashboards.embedded import CLUSTER, HOSTILE, NOW, PRICES, make_profiles, make_views
@@ -132,6 +134,18 @@ def test_bar_of_a_week_reads_in_grey_by_its_letters() -> None:
     assert all(f">{letter} " in text for letter in "BLHF")
     facts = dict(_report().week.cards_by_state)
     assert f"H {facts[CardState.IDLE_HELD] / len(PROFILES.cards):.0%}" in text
+
+
+def test_segment_of_a_week_is_as_wide_as_its_share_and_a_small_one_is_named_below() -> None:
+    counts = {CardState.BUSY: 1100, CardState.LOW_USE: 300, CardState.IDLE_HELD: 1, CardState.UNTRUSTED: 4}
+    week = replace(_report().week, cards_by_state=tuple(counts.items()))
+    text = state_bar_svg((week,), Words(language=Language.EN))
+    widths = [float(width) for width in re.findall(r'<rect [^>]*width="([\d.]+)"', text)]
+    for width, count in zip(widths, counts.values(), strict=True):
+        assert abs(width - 640 * count / 1405) < 6, width
+        assert width > 1.5
+    assert "H idle, held 0.1 %" in text
+    assert "? untrusted 0.3 %" in text
 
 
 def test_chat_gets_headline_and_figures_in_the_first_five_lines() -> None:
