@@ -78,7 +78,8 @@ def budgets(found: Sequence[BudgetStatus], currency: str) -> Any:
         (say("team"), "t"), (say("a month"), "n"), (say("spent"), "n"), (say("of it"), "n"), (say("month's end"), "n"),
         (say("state"), "t"),
     )  # fmt: skip
-    return card(say("Budgets of this month"), table(columns, rows), export="budgets")
+    title = say("Budgets of this month")
+    return card(title, scrolled(table(columns, rows), name=title), export="budgets")
 
 
 def _quota_row(use: QuotaUse, address: Address) -> tuple[Any, ...]:

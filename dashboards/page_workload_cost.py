@@ -7,7 +7,7 @@ from typing import Any
 from dash import html
 
 from dashboards.money.unit_costs import UnitCost
-from dashboards.page_frame import card, table
+from dashboards.page_frame import card, scrolled, table
 from dashboards.page_words import say
 from dashboards.queries import Views
 from fleet.errors import Corrupt, Misconfigured, Unavailable
@@ -25,7 +25,7 @@ def unit_cost(views: Views, cluster: str, workload: str) -> Any:
     columns = ((say("unit"), "t"), (say("last week"), "n"), (say("a million costs"), "n"))
     return card(
         say("Unit cost"),
-        table(columns, [_row(one, views.prices.currency) for one in found]),
+        scrolled(table(columns, [_row(one, views.prices.currency) for one in found]), name=say("Unit cost")),
         note=say("cost by allocation over what was counted"),
     )
 
