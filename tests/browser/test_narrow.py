@@ -71,7 +71,7 @@ def test_opened_diff_and_preview_and_evidence_do_not_scroll_the_page_sideways(
 
 def test_way_in_and_out_does_not_scroll_sideways(browser: Browser, tmp_path: Path) -> None:
     house = test_access.House(tmp_path)
-    # A context of its own: who is told 401 sees an error in the console.
+    # A context of its own: the browser logs the answer 401 as an error.
     context = browser.new_context(viewport={"width": WIDTH_PX, "height": 844})
     telephone = context.new_page()
     try:
