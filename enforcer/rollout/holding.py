@@ -12,18 +12,27 @@ Deployment is, at its canary strategy; a LeaderWorkerSet by its partition, which
 no field for the first pod alone: its Deployment is kept from surging, and the canary is judged while the rest follows.
 What was there before stands in the intent and is written back when the stage is kept or taken back.
 
+How many pods a strategy lets be unavailable at once is computed here too, for the owner as its users set it and as it
+is held, by the same function: the guard compares the two.
+
 Source: kubernetes:pkg/controller/deployment/rolling.go, kubernetes:pkg/controller/deployment/sync.go,
-kubernetes:pkg/controller/daemon/update.go, kubernetes:pkg/apis/apps/validation/validation.go (ValidateDeploymentSpec),
-argoproj/argo-rollouts:pkg/apis/rollouts/v1alpha1/types.go, kubernetes-sigs/lws:api/leaderworkerset/v1,
+kubernetes:pkg/controller/deployment/util/deployment_util.go (ResolveFenceposts),
+kubernetes:pkg/controller/statefulset/stateful_set_utils.go (getStatefulSetMaxUnavailable),
+kubernetes:pkg/controller/daemon/update.go, kubernetes:pkg/controller/daemon/util/daemonset_util.go (UnavailableCount),
+kubernetes:pkg/apis/apps/v1/defaults.go, kubernetes:pkg/apis/apps/validation/validation.go (ValidateDeploymentSpec),
+argoproj/argo-rollouts:pkg/apis/rollouts/v1alpha1/types.go, argoproj/argo-rollouts:utils/defaults/defaults.go,
+kubernetes-sigs/lws:api/leaderworkerset/v1, kubernetes-sigs/lws:pkg/controllers/leaderworkerset_controller.go,
 kserve/kserve:pkg/apis/serving/v1beta1/component.go (deploymentStrategy, RawDeployment only).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from enforcer.disruption import scaled
 from enforcer.kinds.kind import Reach
 from enforcer.kinds.kserve import is_raw
 from enforcer.kinds.register import is_template_field, workload_kind
@@ -39,9 +48,11 @@ _LEAST_READY = "spec.minReadySeconds"
 _DEADLINE = "spec.progressDeadlineSeconds"
 _ROLLING = "spec.strategy.rollingUpdate"
 _CANARY = "spec.strategy.canary"
+_PREDICTOR = "spec.predictor.deploymentStrategy"
 _GROUPS = "spec.rolloutStrategy.rollingUpdateConfiguration"
 _PARTITION = "spec.updateStrategy.rollingUpdate.partition"
 _UPDATE_TYPE = "spec.updateStrategy.type"
+_UPDATE = "spec.updateStrategy.rollingUpdate"
 
 
 class Phase(StrEnum):
@@ -85,9 +96,8 @@ def holds_of(owner: Mapping[str, Any], pods: int, *, at_once: bool) -> tuple[Hol
     if kind == "Rollout" and field_of(owner, _CANARY) is not None:
         return (*_first_only(owner), *_without_surge(owner, _CANARY, at_once=at_once))
     if kind == "InferenceService" and is_raw(owner):
-        path = "spec.predictor.deploymentStrategy"
-        is_recreated = field_of(owner, f"{path}.type") == "Recreate"
-        return () if is_recreated else _without_surge(owner, f"{path}.rollingUpdate", at_once=at_once)
+        is_recreated = field_of(owner, f"{_PREDICTOR}.type") == "Recreate"
+        return () if is_recreated else _without_surge(owner, f"{_PREDICTOR}.rollingUpdate", at_once=at_once)
     if kind == "LeaderWorkerSet":
         path = f"{_GROUPS}.partition"
         partition, groups = field_of(owner, path), int(field_of(owner, "spec.replicas") or "1")
@@ -99,6 +109,84 @@ def holds_of(owner: Mapping[str, Any], pods: int, *, at_once: bool) -> tuple[Hol
     if kind == "DaemonSet" and (field_of(owner, _UPDATE_TYPE) or "RollingUpdate") == "RollingUpdate":
         return (HoldIntent(field=_UPDATE_TYPE, old=field_of(owner, _UPDATE_TYPE), canary="OnDelete", rest="OnDelete"),)
     return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyLimit:
+    """What an owner's strategy says of pods that are unavailable at once.
+
+    Attributes:
+        field: path of the field that says it.
+        value: its value, or its default.
+        pods: how many pods it lets be unavailable at once.
+    """
+
+    field: str
+    value: str
+    pods: int
+
+
+def strategy_limit(
+    owner: Mapping[str, Any], pods: int, held: Mapping[str, str | None] | None = None
+) -> StrategyLimit | None:
+    """How many of its pods an owner's strategy lets be unavailable at once while it is changed.
+
+    Args:
+        owner: as it stands.
+        pods: how many pods it runs.
+        held: fields that are read as if they had these values.
+
+    Returns:
+        The limit, resolved as the kind's controller does; None where the kind has no such field, as those that run
+        new pods beside the old ones until they are ready (RayService, a serverless InferenceService). An owner that
+        ends all its pods by itself (`Recreate`), or leaves it to people when they end (`OnDelete`), allows all.
+    """
+    over = held or {}
+
+    def value(path: str, default: str) -> str:
+        return (over[path] if path in over else field_of(owner, path)) or default
+
+    def rolling(path: str, total: int, *, surge: str = "25%", unavailable: str = "25%") -> StrategyLimit:
+        bound = value(f"{path}.maxUnavailable", unavailable)
+        found = scaled(bound, total, up=False)
+        if found == 0 and scaled(value(f"{path}.maxSurge", surge), total, up=True) == 0:
+            # Both rounded down to nothing would never end: controllers let one go.
+            found = 1
+        return StrategyLimit(field=f"{path}.maxUnavailable", value=bound, pods=min(found, total))
+
+    def all_at(path: str, kind: str) -> StrategyLimit | None:
+        return StrategyLimit(field=path, value=kind, pods=pods) if value(path, "") == kind else None
+
+    def updated(*, up: bool, least: int) -> StrategyLimit:
+        bound = value(f"{_UPDATE}.maxUnavailable", "1")
+        found = max(least, scaled(bound, pods, up=up))
+        return StrategyLimit(field=f"{_UPDATE}.maxUnavailable", value=bound, pods=min(found, pods))
+
+    match owner["kind"]:
+        case "Deployment":
+            return all_at("spec.strategy.type", "Recreate") or rolling(_ROLLING, pods)
+        case "Rollout":
+            return rolling(_CANARY, pods)
+        case "InferenceService" if is_raw(owner):
+            return all_at(f"{_PREDICTOR}.type", "Recreate") or rolling(f"{_PREDICTOR}.rollingUpdate", pods)
+        case "LeaderWorkerSet":
+            each = max(1, pods // max(1, int(value("spec.replicas", "1"))))
+            groups = rolling(_GROUPS, -(-pods // each), surge="0", unavailable="1")
+            return replace(groups, pods=min(pods, groups.pods * each))
+        case "StatefulSet":
+            return all_at(_UPDATE_TYPE, "OnDelete") or updated(up=False, least=1)
+        case "DaemonSet":
+            return all_at(_UPDATE_TYPE, "OnDelete") or updated(up=True, least=0)
+        case _:
+            return None
+
+
+def unavailable_at_once(owner: Mapping[str, Any], pods: int, holds: Sequence[HoldIntent]) -> int:
+    """How many of its pods an owner that rolls under these holds has unavailable at once, in its worst phase."""
+    limits = [
+        strategy_limit(owner, pods, dict(held_values(owner, holds, phase))) for phase in (Phase.CANARY, Phase.REST)
+    ]
+    return max((limit.pods for limit in limits if limit is not None), default=0)
 
 
 def _first_only(owner: Mapping[str, Any]) -> tuple[HoldIntent, ...]:

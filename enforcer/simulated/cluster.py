@@ -18,10 +18,10 @@ from typing import Any
 
 from enforcer.backends.hami_dialect import DEVICE_CONFIG
 from enforcer.cluster import FieldChange, identity
+from enforcer.disruption import allows_eviction
 from enforcer.kinds.register import WORKLOAD_KINDS, workload_kind
 from enforcer.manifest import Manifest, set_field
 from enforcer.simulated.controllers import Controllers
-from enforcer.simulated.disruption import budget_allows
 from enforcer.simulated.loose_pods import LoosePods
 from enforcer.simulated.nodes import node_manifests, patch_node
 from enforcer.simulated.owner_status import owner_status
@@ -308,7 +308,9 @@ class SimulatedCluster:
             "SELECT body FROM objects WHERE kind='PodDisruptionBudget' AND namespace=?", pod.namespace
         )
         return all(
-            budget_allows(json.loads(body[0]), _pod_manifest(pod, now_ms), [_pod_manifest(p, now_ms) for p in siblings])
+            allows_eviction(
+                json.loads(body[0]), _pod_manifest(pod, now_ms), [_pod_manifest(p, now_ms) for p in siblings]
+            )
             for body in found
         )
 

@@ -12,10 +12,11 @@ kubernetes-sigs/lws:pkg/controllers/leaderworkerset_controller.go (rollingUpdate
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from enforcer.disruption import scaled
 
 _DEFAULT_BOUND = "25%"
 
@@ -114,7 +115,7 @@ def group_step(spec: Mapping[str, Any], wanted: int, pods: Sequence[RollingPod])
     if len(pods) != wanted:
         return RollingStep(drop=tuple(pod.name for pod in pods[wanted:]), make=wanted - len(pods))
     rolling = spec.get("updateStrategy", {}).get("rollingUpdate") or {}
-    bound = max(1, _share(rolling.get("maxUnavailable", 1), wanted, math.floor))
+    bound = max(1, scaled(rolling.get("maxUnavailable", 1), wanted, up=False))
     spare = bound - sum(pod.is_current and not pod.is_available for pod in pods)
     old = [pod.name for pod in reversed(pods[int(rolling.get("partition", 0)) :]) if not pod.is_current]
     return RollingStep(drop=tuple(old[: max(0, spare)]))
@@ -130,7 +131,7 @@ def daemon_step(spec: Mapping[str, Any], wanted: int, pods: Sequence[RollingPod]
     bound = (strategy.get("rollingUpdate") or {}).get("maxUnavailable", 1)
     old = [pod for pod in pods if not pod.is_current]
     broken = [pod.name for pod in old if not pod.is_available]
-    spare = _share(bound, wanted, math.ceil) - sum(not pod.is_available for pod in pods)
+    spare = scaled(bound, wanted, up=True) - sum(not pod.is_available for pod in pods)
     healthy = [pod.name for pod in old if pod.is_available]
     return RollingStep(drop=(*broken, *healthy[: max(0, spare)]))
 
@@ -142,12 +143,6 @@ def _to_size(wanted: int, pods: Sequence[RollingPod]) -> RollingStep:
 
 def _bounds(rolling: Mapping[str, Any], wanted: int) -> tuple[int, int]:
     """Pods too many and pods too few that a roll may have."""
-    surge = _share(rolling.get("maxSurge", _DEFAULT_BOUND), wanted, math.ceil)
-    unavailable = _share(rolling.get("maxUnavailable", _DEFAULT_BOUND), wanted, math.floor)
+    surge = scaled(rolling.get("maxSurge", _DEFAULT_BOUND), wanted, up=True)
+    unavailable = scaled(rolling.get("maxUnavailable", _DEFAULT_BOUND), wanted, up=False)
     return (surge, unavailable) if surge or unavailable else (0, 1)
-
-
-def _share(bound: int | str, wanted: int, rounded: Any) -> int:
-    if isinstance(bound, str) and bound.endswith("%"):
-        return int(rounded(int(bound[:-1]) * wanted / 100))
-    return int(bound)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
+from enforcer.disruption import selects
 from enforcer.kubernetes.lease import LEASE_NAME
 from enforcer.manifest import Manifest
 from enforcer.safety.gitops import gitops_manager
@@ -57,7 +58,7 @@ def budgets(scene: ClusterScene) -> Iterator[Diagnosis]:
         is_closed = status.get("disruptionsAllowed", 0) == 0 and status.get("expectedPods", 0) > 0
         is_healthy = status.get("currentHealthy", 0) >= status.get("expectedPods", 0)
         namespace, name = str(budget["metadata"]["namespace"]), str(budget["metadata"]["name"])
-        if is_closed and is_healthy and any(_is_selected(budget, pod) for pod in scene.card_pods):
+        if is_closed and is_healthy and any(selects(budget, pod) for pod in scene.card_pods):
             is_well = False
             spec = budget.get("spec", {})
             bound = {key: spec[key] for key in ("minAvailable", "maxUnavailable") if key in spec}
@@ -115,14 +116,3 @@ def _target(scaler: Manifest) -> str:
     reference = scaler.get("spec", {}).get("scaleTargetRef") or {}
     kind = reference.get("kind") or "Deployment"  # KEDA's default
     return f"{scaler['metadata'].get('namespace', '')}/{kind}/{reference.get('name', '')}"
-
-
-def _is_selected(budget: Manifest, pod: Manifest) -> bool:
-    """Whether a budget is about a pod, by the labels that it wants to be equal."""
-    if pod["metadata"].get("namespace") != budget["metadata"].get("namespace"):
-        return False
-    selector = budget.get("spec", {}).get("selector") or {}
-    labels = pod["metadata"].get("labels") or {}
-    wanted = selector.get("matchLabels") or {}
-    is_equal = all(labels.get(key) == value for key, value in wanted.items())
-    return is_equal and bool(wanted) and not selector.get("matchExpressions")
