@@ -1,8 +1,11 @@
 """The specification with which the users of a simulated cluster make a workload of any kind, and what its pods carry.
 
-Pure. A trace knows pods and their owners' kinds; the rest is what a user of that kind would write. Where a kind has
-several templates, the pods of the trace are those that do the work: workers, predictors, groups of one pod. The
-sources of the fields stand with the kinds themselves (`enforcer.kinds`).
+Pure. A trace knows pods and their owners' kinds; the rest is what a user of that kind would write. It says nothing of
+update strategies: owners that surge by default get the strategy that services with whole cards usually have, one pod
+unavailable and none beside the others (maxUnavailable 1, maxSurge 0), since a surge pod would need a card of its own.
+Objects that somebody writes are taken as they are, with Kubernetes' defaults. Where a kind has several templates, the
+pods of the trace are those that do the work: workers, predictors, groups of one pod. The sources of the fields stand
+with the kinds themselves (`enforcer.kinds`).
 """
 
 from __future__ import annotations
@@ -23,16 +26,16 @@ from enforcer.manifest import Manifest, field_of, set_field
 WORKERS = "workers"
 """Name of the one group of a simulated RayCluster."""
 
+_ONE_AT_A_TIME: Manifest = {"maxSurge": 0, "maxUnavailable": 1}
+_STRATEGY: Manifest = {"type": "RollingUpdate", "rollingUpdate": _ONE_AT_A_TIME}
+
 _DEFAULTS: dict[str, Manifest] = {
-    "Deployment": {
-        "progressDeadlineSeconds": 600,
-        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}},
-    },
+    "Deployment": {"progressDeadlineSeconds": 600, "strategy": _STRATEGY},
     "StatefulSet": {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}},
-    "DaemonSet": {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}},
-    "Rollout": {"strategy": {"canary": {}}},
+    "DaemonSet": {"updateStrategy": _STRATEGY},
+    "Rollout": {"strategy": {"canary": _ONE_AT_A_TIME}},
 }
-"""What the API server fills in (kubernetes:pkg/apis/apps/v1/defaults.go), or the kind can't be without."""
+"""What a user writes about strategies, or the API server fills in (kubernetes:pkg/apis/apps/v1/defaults.go)."""
 
 _TRAINING = {
     "PyTorchJob": ("pytorchReplicaSpecs", "Worker"),
@@ -133,8 +136,8 @@ def resize(owner: Manifest, by: int) -> None:
 
 def _predictor(template: Manifest) -> Manifest:
     held = {key: value for key, value in template["metadata"].items() if value}
-    strategy = {"rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}, "type": "RollingUpdate"}
-    return {"predictor": {**held, **template["spec"], "minReplicas": 1, "deploymentStrategy": strategy}}
+    held |= {"minReplicas": 1, "deploymentStrategy": copy.deepcopy(_STRATEGY)}
+    return {"predictor": {**template["spec"], **held}}
 
 
 def _cron(template: Manifest) -> Manifest:

@@ -122,19 +122,26 @@ def a_ray_cluster(pods: int) -> Manifest:
     return {"headGroupSpec": {"template": head}, "workerGroupSpecs": [group]}
 
 
+ONE_AT_A_TIME = {"maxSurge": 0, "maxUnavailable": 1}
+
+
 def spec_of(kind: str, pods: int) -> Manifest:
     """What a user writes."""
     if kind in TRAINING:
         return {TRAINING[kind]: {"Worker": {"replicas": pods, "template": a_template()}}}
     match kind:
         case "Rollout":
-            return {"replicas": pods, "template": a_template(), "strategy": {"canary": {}}}
+            return {"replicas": pods, "template": a_template(), "strategy": {"canary": ONE_AT_A_TIME}}
         case "InferenceService":
             pod = a_template(MODEL_CONTAINER)["spec"]
             model = {"modelFormat": {"name": "vllm"}, "resources": pod.pop("containers")[0]["resources"]}
-            return {"predictor": {**pod, "minReplicas": pods, "model": model}}
+            strategy = {"type": "RollingUpdate", "rollingUpdate": ONE_AT_A_TIME}
+            return {"predictor": {**pod, "minReplicas": pods, "model": model, "deploymentStrategy": strategy}}
         case "LeaderWorkerSet":
-            return {"replicas": pods, "leaderWorkerTemplate": {"size": 1, "workerTemplate": a_template()}}
+            # Its last group waits until the first has shrunk.
+            rolling = {"rollingUpdateConfiguration": {"maxUnavailable": pods, "maxSurge": 0}}
+            group = {"size": 1, "workerTemplate": a_template()}
+            return {"replicas": pods, "leaderWorkerTemplate": group, "rolloutStrategy": rolling}
         case "RayCluster":
             return a_ray_cluster(pods)
         case "RayService":

@@ -38,7 +38,7 @@ def deployment(
     pod_spec: Manifest | None = None,
     annotations: dict[str, str] | None = None,
 ) -> Manifest:
-    """Make a Deployment of one container."""
+    """Make a Deployment of one container, whose pods go one at a time with none beside the others."""
     labels = {"app": name}
     only = {"name": container, "image": "registry/none:1", "resources": {"limits": limits or {}}}
     template = {
@@ -54,7 +54,13 @@ def deployment(
         f"/apis/apps/v1/namespaces/{namespace}/deployments",
         {
             "metadata": {"name": name},
-            "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template, **(spec or {})},
+            "spec": {
+                "replicas": replicas,
+                "selector": {"matchLabels": labels},
+                "strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+                "template": template,
+                **(spec or {}),
+            },
         },
     )
 

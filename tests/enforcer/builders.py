@@ -8,9 +8,11 @@ from decimal import Decimal
 from pathlib import Path
 
 from enforcer.backends.hami import HamiBackend
+from enforcer.cluster import FieldChange
 from enforcer.record.journal import Journal
 from enforcer.record.ledger import Ledger
 from enforcer.rollout.carry import CarryPolicy
+from enforcer.rollout.holding import strategy_limit
 from enforcer.rollout.stages import Rollout
 from enforcer.rollout.tools import RolloutPolicy, Tools
 from enforcer.rollout.undo import Undo
@@ -277,6 +279,19 @@ def some_tools(cluster: SimulatedCluster, folder: Path, **changes: object) -> To
 
 def a_rollout(tools: Tools) -> Rollout:
     return Rollout(tools, HamiBackend(NOW))
+
+
+def let_all_go(cluster: SimulatedCluster, *owners: str) -> SimulatedCluster:
+    """The cluster, in which workloads (`Kind/name`) now say that all their pods may be unavailable at once."""
+    for owner in owners:
+        kind, name = owner.split("/")
+        found = cluster.get(kind, "team", name)
+        assert found is not None
+        limit = strategy_limit(found, 1)
+        if limit is not None:
+            change = FieldChange(field=limit.field, value="100%")
+            cluster.patch(kind, "team", name, [change], found["metadata"]["resourceVersion"])
+    return cluster
 
 
 def an_undo(tools: Tools) -> Undo:

@@ -39,6 +39,7 @@ from tests.enforcer.builders import (
     a_slice,
     an_undo,
     card_id,
+    let_all_go,
     some_tools,
     standard_grants,
     standard_plan,
@@ -136,7 +137,7 @@ def test_rendered_change_is_as_reviewed(make: Callable[[], Plan], cluster: Simul
 
 @pytest.mark.parametrize("make", [one_slice_each, job_beside_service, fewer_replicas, stopped, oversubscribed])
 def test_what_is_previewed_is_what_happens_and_undo_takes_it_back(make: Callable[[], Plan], tmp_path: Path) -> None:
-    cluster = a_cluster(tmp_path)
+    cluster = let_all_go(a_cluster(tmp_path), "Deployment/b")
     before = where(cluster)
     plan = make()
     (shown,) = preview(plan, cluster, HamiBackend(NOW))
@@ -153,7 +154,7 @@ def test_what_is_previewed_is_what_happens_and_undo_takes_it_back(make: Callable
 
 
 def test_oversubscribed_slices_get_what_was_granted(tmp_path: Path) -> None:
-    cluster = a_cluster(tmp_path)
+    cluster = let_all_go(a_cluster(tmp_path), "Deployment/b")
     a_rollout(some_tools(cluster, tmp_path)).apply(oversubscribed(), by="ann")
     seats = [seat for seat in cluster.seats() if seat.pod in ("a-0", "b-0")]
     assert [seat.is_oversubscribed for seat in seats] == [True, True]
@@ -263,7 +264,7 @@ def plans(draw: st.DrawFn) -> Plan:
 @given(plan=plans())
 def test_undo_restores_every_field_that_was_changed(plan: Plan) -> None:
     with tempfile.TemporaryDirectory() as name:
-        cluster = a_cluster(Path(name))
+        cluster = let_all_go(a_cluster(Path(name)), "Deployment/a", "Deployment/b", "Deployment/c")
         tools = some_tools(cluster, Path(name))
         changes = HamiBackend(NOW).render(plan, 1, take_snapshot(cluster)).changes
         (result,) = a_rollout(tools).apply(plan, by="ann")

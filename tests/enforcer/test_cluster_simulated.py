@@ -244,7 +244,8 @@ def test_least_ready_time_holds_a_roll_after_its_first_pod(cluster: SimulatedClu
 
 def test_surge_needs_room_beside_the_old_pod(tmp_path: Path) -> None:
     cluster = a_cluster(tmp_path, [a_grant("a", 0, 0)], cards=1)
-    patch(cluster, "a", **{IMAGE: "next"})
+    rolling = "spec.strategy.rollingUpdate"
+    patch(cluster, "a", **{f"{rolling}.maxSurge": "25%", f"{rolling}.maxUnavailable": "25%", IMAGE: "next"})
     cluster.pause(3600.0)
     assert len(cluster.list_objects("Pod")) == 2
     assert where(cluster) == {"a-0": (0, 24)}

@@ -435,9 +435,10 @@ def test_owner_that_changed_since_the_plan_refuses_it(tmp_path: Path, field: str
     fingerprint = fingerprint_of(take_snapshot(cluster))
     version = cluster.get("Deployment", "team", "a")["metadata"]["resourceVersion"]  # type: ignore[index]
     cluster.patch("Deployment", "team", "a", [FieldChange(field=field, value=value)], version)
+    before = where(cluster)
     with pytest.raises(Refused, match=what):
         a_rollout(some_tools(cluster, tmp_path)).apply(standard_plan(), by="ann", fingerprint=fingerprint)
-    assert where(cluster) == BEFORE
+    assert where(cluster) == before
 
 
 def test_own_changes_of_earlier_stages_are_no_change_of_inputs(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tests.enforcer.builders import (
     a_rollout,
     a_slice,
     an_undo,
+    let_all_go,
     some_tools,
     where,
     whole,
@@ -35,8 +36,10 @@ class Killed(BaseException):
 
 
 def a_fleet(folder: Path, kind: str, faults: Faults | None = None) -> SimulatedCluster:
+    """Three pods; a StatefulSet says that all may go, for its last pod waits until its first has shrunk."""
     grants = [a_grant("w", number, number, kind=kind) for number in range(COUNT)]
-    return a_cluster(folder, grants, cards=4, faults=faults)
+    cluster = a_cluster(folder, grants, cards=4, faults=faults)
+    return let_all_go(cluster, "StatefulSet/w") if kind == "StatefulSet" else cluster
 
 
 def halves(kind: str) -> Plan:
@@ -185,7 +188,8 @@ def test_pods_that_want_each_others_cards_go_at_once(tmp_path: Path) -> None:
     """Two whole cards of one workload, exchanged with a slice of it each: nobody finds room before the other went."""
     grants = [a_grant("w", 0, 0, framebuffer_bytes=HALF), a_grant("w", 1, 0, framebuffer_bytes=HALF),
               a_grant("v", 0, 1)]  # fmt: skip
-    cluster = a_cluster(tmp_path, grants, cards=2)
+    cluster = let_all_go(a_cluster(tmp_path, grants, cards=2), "Deployment/w")
+    before = owner(cluster, "Deployment")["spec"]["strategy"]
     plan = a_plan(
         {0: [whole("v-0")], 1: [a_slice("w-0"), a_slice("w-1")]},
         [
@@ -200,8 +204,7 @@ def test_pods_that_want_each_others_cards_go_at_once(tmp_path: Path) -> None:
     (result,) = a_rollout(some_tools(cluster, tmp_path)).apply(plan, by="ann")
     assert (result.state, result.reason) == (StageState.PROMOTED, None)
     assert where(cluster) == {"v-0": (0, 24), "w-0": (1, 12), "w-1": (1, 12)}
-    strategy = owner(cluster, "Deployment")["spec"]["strategy"]["rollingUpdate"]
-    assert strategy == {"maxSurge": "25%", "maxUnavailable": "25%"}
+    assert owner(cluster, "Deployment")["spec"]["strategy"] == before
 
 
 def set_field_of(cluster: SimulatedCluster, kind: str, **fields: str | None) -> None:
@@ -220,6 +223,7 @@ def test_deployment_that_ends_its_pods_first_is_left_to_its_own_way(tmp_path: Pa
 
 def test_strategy_that_somebody_set_since_stays_as_they_set_it(tmp_path: Path) -> None:
     cluster = a_fleet(tmp_path, "Deployment")
+    set_field_of(cluster, "Deployment", **{"spec.strategy.rollingUpdate.maxSurge": "25%"})
 
     def meddle(step: str) -> None:
         if step == "watched rest":

@@ -46,7 +46,7 @@ def test_applied_plan_is_whole_and_half_changed_object_is_not(tmp_path: Path) ->
     ("kind", "field", "value"),
     [
         ("Deployment", "spec.minReadySeconds", "60"),
-        ("Deployment", "spec.strategy.rollingUpdate.maxSurge", "0"),
+        ("Deployment", "spec.strategy.rollingUpdate.maxUnavailable", "100%"),
         ("Pod", "metadata.annotations[controller.kubernetes.io/pod-deletion-cost]", "-2"),
     ],
 )

@@ -45,6 +45,7 @@ from tests.enforcer.builders import (
     a_rollout,
     a_slice,
     an_undo,
+    let_all_go,
     some_tools,
     where,
 )
@@ -57,9 +58,11 @@ WORKERS = "spec.workerGroupSpecs[workers]"
 
 
 def a_fleet(folder: Path, kind: str, *, faults: Faults | None = None, cards: int = 4) -> SimulatedCluster:
-    return a_cluster(
+    cluster = a_cluster(
         folder, [a_grant("w", number, number, kind=kind) for number in range(3)], cards=cards, faults=faults
     )
+    # Its last group waits until the first has shrunk.
+    return let_all_go(cluster, "LeaderWorkerSet/w") if kind == "LeaderWorkerSet" else cluster
 
 
 def halves(kind: str) -> Plan:
