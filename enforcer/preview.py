@@ -20,12 +20,13 @@ from enforcer.node_preview import NodeDiff, counted_after, counted_cards, node_d
 from enforcer.plan_names import as_planned, with_real_names, with_top_owners
 from enforcer.record.journal import ObjectIntent, RunRecord
 from enforcer.rollout.holding import changes_template, rolls_by_itself
-from enforcer.rollout.intents import object_intents
+from enforcer.rollout.intents import intended_stage, object_intents
+from enforcer.safety.availability import availability_breaches, availability_refusal
 from enforcer.seat import PodSeat, SeatSlice
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.decisions import Plan
 from fleet.errors import Refused
-from fleet.inventory import CardId
+from fleet.inventory import CardId, WorkloadId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ class ObjectDiff:
         resource_version: version that was read.
         before: YAML as it stands; of objects other than workloads the fields that change alone.
         after: YAML as it would be.
+        refusal: why this object keeps its stage from being applied; None where it does not.
     """
 
     kind: str
@@ -49,6 +51,7 @@ class ObjectDiff:
     resource_version: str
     before: str
     after: str
+    refusal: str | None = None
 
     @property
     def text(self) -> str:
@@ -121,6 +124,7 @@ def preview(
     runs: Sequence[RunRecord] = (),
     *,
     rehearse: Callable[[ObjectIntent], None] | None = None,
+    wave_max: int | None = None,
 ) -> tuple[StagePreview, ...]:
     """What stages of a plan would do, each on top of the ones before it.
 
@@ -132,6 +136,8 @@ def preview(
         runs: runs of this plan so far: pods that they moved are called otherwise now.
         rehearse: asks the cluster whether it would take the change of an object, and raises `Refused` where it would
             not; None where nobody can be asked.
+        wave_max: how many workloads our rollout changes at once, to say which of them would have fewer pods ready than
+            their owners allow; None where the stages are written for others to roll out.
 
     Returns:
         One preview per stage, in order; a stage that is applied already changes nothing.
@@ -155,18 +161,19 @@ def preview(
         cards = _card_diffs(snapshot, after)
         then = counted_after(plan, after, held)
         nodes = node_diffs(rendered, snapshot, held, then)
+        refusal, breaches = _unavailable(plan, rendered, snapshot, real, reader, wave_max)
         found.append(
             StagePreview(
                 stage=entry.stage,
                 title=entry.title,
-                objects=_object_diffs(rendered, snapshot, after),
+                objects=_object_diffs(rendered, snapshot, after, breaches),
                 moves=rendered.moves,
                 cards=cards,
                 cards_freed=sum(card.is_freed for card in cards) + sum(node.cards_freed for node in nodes),
                 made=tuple(_made(manifest) for manifest in rendered.objects),
                 nodes=nodes,
                 warnings=(*rendered.warnings, *_restarts(rendered, snapshot)),
-                refusal=None if rehearse is None else _rehearsed(rendered, rehearse),
+                refusal=refusal or (None if rehearse is None else _rehearsed(rendered, rehearse)),
             )
         )
         snapshot, held = after, then
@@ -235,6 +242,22 @@ def _made(manifest: Manifest) -> ObjectDiff:
     )
 
 
+def _unavailable(
+    plan: Plan,
+    rendered: RenderedStage,
+    snapshot: Snapshot,
+    real: Mapping[str, str],
+    reader: ClusterReader,
+    wave_max: int | None,
+) -> tuple[str | None, Mapping[WorkloadId, str]]:
+    """What the guard would refuse a stage with for its workloads' availability, as a whole and for each of them."""
+    if wave_max is None:
+        return None, {}
+    record = intended_stage(plan.plan_id, rendered, snapshot, real, canary_workloads=0, wave_max=wave_max)
+    breaches = availability_breaches(record, snapshot, reader, wave_max)
+    return availability_refusal(record, breaches), breaches
+
+
 def _rehearsed(rendered: RenderedStage, rehearse: Callable[[ObjectIntent], None]) -> str | None:
     """What the cluster says to the first change that it would not take; None where it would take all."""
     for intent in object_intents(rendered):
@@ -297,7 +320,9 @@ def _node_of(slices: Sequence[SeatSlice], snapshot: Snapshot) -> str | None:
     return None if card is None else card.node
 
 
-def _object_diffs(rendered: RenderedStage, before: Snapshot, after: Snapshot) -> tuple[ObjectDiff, ...]:
+def _object_diffs(
+    rendered: RenderedStage, before: Snapshot, after: Snapshot, breaches: Mapping[WorkloadId, str]
+) -> tuple[ObjectDiff, ...]:
     found = []
     for intent in object_intents(rendered):
         old, new = before.owners.get(intent.workload), after.owners.get(intent.workload)
@@ -314,6 +339,7 @@ def _object_diffs(rendered: RenderedStage, before: Snapshot, after: Snapshot) ->
                 resource_version=intent.resource_version,
                 before=_yaml(old),
                 after=_yaml(new),
+                refusal=breaches.get(intent.workload),
             )
         )
     return tuple(found)

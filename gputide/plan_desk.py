@@ -68,7 +68,8 @@ class StoredPlanDesk:
         with open_cluster(self._folder, self._settings) as cluster:
             moment = moment_of_change(cluster, self._now())
             runs = journal(self._folder).runs(plan.plan_id)
-            found = preview(plan, cluster, backend(self._settings, moment), stages or None, runs)
+            at_once = self._settings.enforcer.parallel_workloads_max
+            found = preview(plan, cluster, backend(self._settings, moment), stages or None, runs, wave_max=at_once)
         return tuple(diff for stage in found for diff in _stage_diffs(stage))
 
     def _entry(self, plan: Plan) -> PlanEntry:
@@ -109,7 +110,8 @@ class StoredPlanDesk:
 def _stage_diffs(stage: StagePreview) -> list[ObjectDiff]:
     """Objects of a stage, then what becomes of nodes and cards, which belong to no namespace.
 
-    A stage that is refused before its objects are known is one entry that says so.
+    A stage that is refused before its objects are known is one entry that says so. Where single objects keep the
+    stage from being applied, the reason stands beside those alone.
     """
     if stage.refusal is not None and not stage.objects:
         name = str(stage.stage)
@@ -124,6 +126,7 @@ def _stage_diffs(stage: StagePreview) -> list[ObjectDiff]:
                 refusal=stage.refusal,
             )
         ]
+    of_stage = None if any(item.refusal for item in stage.objects) else stage.refusal
     found = [
         ObjectDiff(
             kind=item.kind,
@@ -132,7 +135,7 @@ def _stage_diffs(stage: StagePreview) -> list[ObjectDiff]:
             recommendation=item.recommendation,
             old_yaml=item.before,
             new_yaml=item.after,
-            refusal=stage.refusal,
+            refusal=item.refusal or of_stage,
         )
         for item in (*stage.made, *stage.objects)
     ]

@@ -21,7 +21,7 @@ from gputide.wiring_cluster import moment_of_change, open_cluster, rehearsal
 DIFF_LINES_MAX = 400
 """Lines of diff on a terminal; `--format json` holds all."""
 PLACE_LINES_MAX = 100
-"""Lines on nodes and cards, likewise."""
+"""Lines on refused objects, and on nodes and cards, likewise."""
 
 
 def chosen_stages(plan: Plan, stages: Sequence[int] | None) -> tuple[int, ...]:
@@ -51,7 +51,10 @@ def preview_of(folder: DataFolder, settings: Settings, now: datetime, plan: Plan
     with open_cluster(folder, settings) as cluster:
         runs = journal(folder).runs(plan.plan_id)
         moment = moment_of_change(cluster, now)
-        found = preview(plan, cluster, backend(settings, moment), stages, runs, rehearse=rehearsal(cluster))
+        found = preview(
+            plan, cluster, backend(settings, moment), stages, runs, rehearse=rehearsal(cluster),
+            wave_max=settings.enforcer.parallel_workloads_max,
+        )  # fmt: skip
     return Answer(
         document={"plan_id": plan.plan_id, "stages": document(found)},
         headline=(
@@ -79,6 +82,15 @@ def preview_of(folder: DataFolder, settings: Settings, now: datetime, plan: Plan
         ),
         footnotes=(
             *_diff_lines(found),
+            *_shortened(
+                [
+                    f"refused: stage {stage.stage}: {item.namespace}/{item.kind}/{item.name}: {item.refusal}"
+                    for stage in found
+                    for item in stage.objects
+                    if item.refusal
+                ],
+                PLACE_LINES_MAX,
+            ),
             *_shortened([line for stage in found for line in place_lines(stage)], PLACE_LINES_MAX),
             *(f"note: stage {stage.stage}: {warning}" for stage in found for warning in stage.warnings[:5]),
             "nothing was changed",

@@ -40,7 +40,7 @@ def intended_stage(
         wave_max: how many workloads may be changing at once.
     """
     objects = object_intents(rendered)
-    rolling = _rolling(objects, snapshot)
+    rolling = rolling_owners(objects, snapshot)
     staying = _staying_with(rendered.moves, objects, snapshot)
     called = {name: pod_id.partition("/")[2] for name, pod_id in real.items()}
     moves = [*rendered.moves, *(replace(move, called=called.get(move.pod_id)) for move in staying)]
@@ -103,7 +103,7 @@ def canary_of(moves: Sequence[Move], snapshot: Snapshot, count: int) -> tuple[st
     return () if is_all else tuple(found)
 
 
-def _rolling(objects: Iterable[ObjectIntent], snapshot: Snapshot) -> dict[WorkloadId, ObjectIntent]:
+def rolling_owners(objects: Iterable[ObjectIntent], snapshot: Snapshot) -> dict[WorkloadId, ObjectIntent]:
     """Owners whose pods will all be made anew without being evicted."""
     return {
         intent.workload: intent
@@ -137,16 +137,23 @@ def _staying(seat: PodSeat, recommendation: str) -> Move:
     )
 
 
-def _ordered(
+def planned_waves(
     moves: Sequence[Move], rolling: Mapping[WorkloadId, ObjectIntent], snapshot: Snapshot, wave_max: int
-) -> dict[WorkloadId, OrderedUnit]:
-    """In which order the pods of each owner that rolls find room."""
+) -> list[list[OrderedUnit]]:
+    """What changes at once: all pods of an owner that rolls are one unit, each pod of another is one of its own."""
     units: list[tuple[Move, ...]] = []
     for workload in dict.fromkeys(move.workload for move in moves):
         own = tuple(move for move in moves if move.workload == workload)
         units += [own] if workload in rolling else [(move,) for move in own]
     card_mib = {card.card: card.framebuffer_mib for card in snapshot.cards.values()}
-    found = waves(units, snapshot.seats, card_mib, wave_max)
+    return waves(units, snapshot.seats, card_mib, wave_max)
+
+
+def _ordered(
+    moves: Sequence[Move], rolling: Mapping[WorkloadId, ObjectIntent], snapshot: Snapshot, wave_max: int
+) -> dict[WorkloadId, OrderedUnit]:
+    """In which order the pods of each owner that rolls find room."""
+    found = planned_waves(moves, rolling, snapshot, wave_max)
     return {unit.moves[0].workload: unit for wave in found for unit in wave if unit.moves[0].workload in rolling}
 
 

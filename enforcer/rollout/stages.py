@@ -177,7 +177,7 @@ class Rollout:
             wave_max=tools.policy.carry.parallel_pods_max,
         )
         try:
-            tools.guard.check_stage(record, snapshot, tools.reader)
+            tools.guard.check_stage(record, snapshot, tools.reader, tools.policy.carry.parallel_pods_max)
         except Refused:
             tools.journal.write(plan.plan_id, tools.reader.now(), "end")
             raise

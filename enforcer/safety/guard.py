@@ -19,10 +19,11 @@ from enforcer.record.fingerprint import Fingerprint, fingerprint_of, is_of_plan
 from enforcer.record.journal import RunRecord, StageRecord
 from enforcer.record.plan_store import Approval
 from enforcer.rollout.landing import is_rolled_out
+from enforcer.safety.availability import check_availability
 from enforcer.safety.change_window import ChangeWindow
-from enforcer.safety.cluster_limits import check_budgets, check_quotas
 from enforcer.safety.freeze import frozen_by
 from enforcer.safety.gitops import gitops_manager
+from enforcer.safety.quotas import check_quotas
 from enforcer.snapshot import Snapshot
 from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import seal_plan
@@ -245,14 +246,20 @@ class Guard:
         _check_rollouts(workloads, snapshot)
         _check_pods(plan, workloads, snapshot)
 
-    def check_stage(self, record: StageRecord, snapshot: Snapshot, reader: ClusterReader) -> None:
+    def check_stage(self, record: StageRecord, snapshot: Snapshot, reader: ClusterReader, wave_max: int) -> None:
         """Refuse a stage for what it would ask of the cluster, before anything of it is written down.
 
+        Args:
+            record: what it is going to do.
+            snapshot: the cluster that it was rendered for.
+            reader: the cluster.
+            wave_max: how many workloads may be changing at once.
+
         Raises:
-            Refused: it would exceed a quota, or a disruption budget never lets its pods be evicted.
+            Refused: it would exceed a quota, or leave fewer pods ready than their owners allow.
         """
         check_quotas(record, snapshot, reader)
-        check_budgets(record, snapshot, reader)
+        check_availability(record, snapshot, reader, wave_max)
 
 
 def check_cluster_name(plan: Plan, cluster: str | None) -> None:

@@ -210,23 +210,6 @@ def test_quota_that_the_stage_would_exceed_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_budget_that_never_lets_a_pod_go_is_refused_only_where_pods_must_be_evicted(tmp_path: Path) -> None:
-    grants = [a_grant("j", number, number, kind="Job") for number in range(2)]
-    cluster = a_cluster(tmp_path, [*grants, a_grant("a", 0, 4), a_grant("a", 1, 5)])
-    for app in ("j", "a"):
-        spec = {"minAvailable": 2, "selector": {"matchLabels": {"app": app}}}
-        metadata = {"namespace": "team", "name": app}
-        cluster.create({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata, "spec": spec})
-    refused(tmp_path, r"PodDisruptionBudget team/j never lets one go \(minAvailable=2\)", cluster=cluster,
-            plan=plan_of("j", "Job"))  # fmt: skip
-    rolled = a_plan(
-        {4: [a_slice("a-0"), a_slice("a-1")]},
-        [[a_recommendation("x", RecommendationKind.SLICE, ["a-0", "a-1"], ["Deployment/a"], 1)]],
-    )
-    (result,) = a_rollout(some_tools(cluster, tmp_path)).apply(rolled, by="ann")
-    assert result.reason is None
-
-
 @pytest.mark.parametrize(
     ("name", "text", "why"),
     [

@@ -1,0 +1,268 @@
+"""Refuses a stage that would leave fewer pods ready than their owners allow: strategies and disruption budgets.
+
+Disruption budgets bind evictions alone, and our holds replace an owner's strategy while it rolls, so Kubernetes would
+let both be broken. Two things are compared with how many pods of a workload our own rollout has unavailable at once:
+
+- what the workload's own strategy allows (`strategy_limit`), and
+- what every disruption budget that selects its pods allows now; of several the strictest.
+
+A pod that must be evicted waits for its budget, so of budgets only those count that never let it go. Scaling in is no
+disruption to Kubernetes, and percentages and `maxUnavailable` fall with the number of replicas; but a budget whose
+`minAvailable` is a number says "never fewer than this", and is kept. The guard calls this before anything is written;
+a preview shows it beside the objects.
+
+Source: as `enforcer.disruption` and `enforcer.rollout.holding`; kubernetes:pkg/registry/core/pod/storage/eviction.go
+(a pod of several budgets can't be evicted).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from enforcer.cluster import ClusterReader
+from enforcer.disruption import disruptions_allowed, is_healthy, least_healthy, selects
+from enforcer.manifest import Manifest, workload_parts
+from enforcer.ownership import workload_of_pod
+from enforcer.record.journal import ObjectIntent, StageRecord
+from enforcer.rollout.holding import strategy_limit, unavailable_at_once
+from enforcer.rollout.intents import planned_waves, rolling_owners
+from enforcer.rollout.move_order import Order, OrderedUnit
+from enforcer.seat import same_slices
+from enforcer.snapshot import Snapshot
+from fleet.errors import Refused
+from fleet.inventory import OPT_OUT_LABEL, WorkloadId
+
+_NAMED_MAX = 5
+
+
+@dataclass(slots=True, kw_only=True)
+class _Toll:
+    """What a stage takes from one workload; mutable: it is counted wave by wave.
+
+    Attributes:
+        rolling: most pods that are unavailable at once because their owner rolls.
+        evicted: most pods that are evicted at once.
+        leaving: pods that go for good.
+    """
+
+    rolling: int = 0
+    evicted: int = 0
+    leaving: int = 0
+
+    @property
+    def unavailable(self) -> int:
+        return max(self.rolling, self.evicted)
+
+
+@dataclass(slots=True)
+class _Pods:
+    """Pods and budgets of namespaces, each listed once; mutable: it remembers."""
+
+    reader: ClusterReader
+    snapshot: Snapshot
+    _pods: dict[str, list[tuple[WorkloadId, Manifest]]] = field(default_factory=dict)
+
+    def of(self, namespace: str) -> list[tuple[WorkloadId, Manifest]]:
+        """Pods that are not over, with their workloads."""
+        if namespace not in self._pods:
+            self._pods[namespace] = [
+                (workload_of_pod(pod, self.snapshot.parents), pod)
+                for pod in self.reader.list_objects("Pod", namespace)
+                if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+            ]
+        return self._pods[namespace]
+
+
+def check_availability(record: StageRecord, snapshot: Snapshot, reader: ClusterReader, wave_max: int) -> None:
+    """Refuse a stage that would leave fewer pods ready than their owners allow.
+
+    Args:
+        record: what the stage is going to do.
+        snapshot: the cluster that it was rendered for.
+        reader: the cluster.
+        wave_max: how many workloads may be changing at once.
+
+    Raises:
+        Refused: naming the workloads, what each of them allows, and what mends it.
+    """
+    found = availability_refusal(record, availability_breaches(record, snapshot, reader, wave_max))
+    if found is not None:
+        raise Refused(found)
+
+
+def availability_refusal(record: StageRecord, breaches: dict[WorkloadId, str]) -> str | None:
+    """What breaches of a stage are refused with; None where there are none."""
+    if not breaches:
+        return None
+    shown = "; ".join(f"{workload}: {why}" for workload, why in list(breaches.items())[:_NAMED_MAX])
+    more = f"; and {len(breaches) - _NAMED_MAX} more" if len(breaches) > _NAMED_MAX else ""
+    return (
+        f"cannot apply stage {record.stage} of plan {record.plan_id}: fewer pods would be ready than their owners "
+        f"allow. {shown}{more}. Allow it there (a higher maxUnavailable, type Recreate or OnDelete, a wider budget) "
+        f"and apply again, or leave the workload out ({OPT_OUT_LABEL}=true) and make a new plan"
+    )
+
+
+def availability_breaches(
+    record: StageRecord, snapshot: Snapshot, reader: ClusterReader, wave_max: int
+) -> dict[WorkloadId, str]:
+    """Workloads of which a stage would leave fewer pods ready than their owners allow, and why, sorted.
+
+    Args:
+        record: what the stage is going to do.
+        snapshot: the cluster that it was rendered for.
+        reader: the cluster.
+        wave_max: how many workloads may be changing at once.
+    """
+    pods = _Pods(reader, snapshot)
+    rolling = rolling_owners(record.objects, snapshot)
+    waves = planned_waves(record.moves, rolling, snapshot, wave_max)
+    tolls = _tolls(record, rolling, waves, pods)
+    at_once = max([wave_max, *map(len, waves)])
+    found: dict[WorkloadId, list[str]] = {}
+    for workload, toll in tolls.items():
+        count = len(snapshot.pods.get(workload, ()))
+        limit = strategy_limit(snapshot.owners[workload], count)
+        if limit is not None and toll.unavailable > limit.pods:
+            why = f"{_share(toll.unavailable, count)}, and {limit.field}={limit.value} allows {limit.pods}"
+            found.setdefault(workload, []).append(why)
+    changed = {workload_parts(workload)[0] for workload in tolls}
+    budgets: dict[str, list[Manifest]] = {}
+    for budget in reader.list_objects("PodDisruptionBudget") if changed else ():
+        if budget["metadata"]["namespace"] in changed:
+            budgets.setdefault(budget["metadata"]["namespace"], []).append(budget)
+    for namespace, own in budgets.items():
+        for workload, why in _broken(own, tolls, pods.of(namespace), at_once):
+            found.setdefault(workload, []).append(why)
+    return {workload: "; ".join(found[workload]) for workload in sorted(found)}
+
+
+def _tolls(
+    record: StageRecord,
+    rolling: Mapping[WorkloadId, ObjectIntent],
+    waves: Sequence[Sequence[OrderedUnit]],
+    pods: _Pods,
+) -> dict[WorkloadId, _Toll]:
+    """What a stage takes from each of its workloads."""
+    snapshot = pods.snapshot
+    found: dict[WorkloadId, _Toll] = {}
+    for wave in waves:
+        evicted: Counter[WorkloadId] = Counter()
+        for unit in wave:
+            workload = unit.moves[0].workload
+            if workload not in snapshot.owners:
+                continue
+            toll = found.setdefault(workload, _Toll())
+            toll.leaving += sum(bool(move.old) and not move.new for move in unit.moves)
+            if workload in rolling:
+                toll.rolling = _unavailable(unit, rolling[workload], snapshot)
+            elif any(move.new and not same_slices(move.old, move.new) for move in unit.moves):
+                evicted[workload] += 1
+        for workload, count in evicted.items():
+            found[workload].evicted = max(found[workload].evicted, count)
+    for workload, count in _emptied(record, pods).items():
+        if workload in snapshot.owners:
+            toll = found.setdefault(workload, _Toll())
+            toll.evicted = max(toll.evicted, count)
+    return found
+
+
+def _unavailable(unit: OrderedUnit, intent: ObjectIntent, snapshot: Snapshot) -> int:
+    """How many pods of an owner that rolls are unavailable at once."""
+    workload = intent.workload
+    count = len(snapshot.pods.get(workload, ()))
+    if intent.kind == "StatefulSet" and unit.order is not Order.FREE:
+        # One that waits for another's place makes us evict that one too, and so on.
+        return count
+    return unavailable_at_once(snapshot.owners[workload], count, intent.holds)
+
+
+def _emptied(record: StageRecord, pods: _Pods) -> Counter[WorkloadId]:
+    """Pods that leave nodes which are emptied: they find no place before their nodes are ready again."""
+    leaving = {pod for step in record.node_steps for pod in step.leaving}
+    return Counter(
+        workload
+        for namespace in {namespace for namespace, _ in leaving}
+        for workload, pod in pods.of(namespace)
+        if (namespace, pod["metadata"]["name"]) in leaving
+    )
+
+
+def _broken(
+    budgets: Sequence[Manifest],
+    tolls: Mapping[WorkloadId, _Toll],
+    pods: Sequence[tuple[WorkloadId, Manifest]],
+    at_once: int,
+) -> list[tuple[WorkloadId, str]]:
+    """Workloads whose budgets a stage would break, and why; budgets and pods of one namespace."""
+    found = []
+    named: dict[WorkloadId, list[str]] = {}
+    for budget in budgets:
+        selected = [(workload, pod) for workload, pod in pods if selects(budget, pod)]
+        counts = Counter(workload for workload, _ in selected if workload in tolls)
+        for workload in counts:
+            named.setdefault(workload, []).append(_name(budget))
+        found += _rolled_below(budget, [pod for _, pod in selected], tolls, counts, at_once)
+        found += _never_evicted(budget, len(selected), tolls, counts)
+        found += _scaled_below(budget, [pod for _, pod in selected], tolls, counts)
+    for workload, names in named.items():
+        if tolls[workload].evicted and len(names) > 1:
+            why = f"its pods must be evicted, which Kubernetes refuses to pods of several budgets ({', '.join(names)})"
+            found.append((workload, why))
+    return found
+
+
+def _rolled_below(
+    budget: Manifest, selected: Sequence[Manifest], tolls: Mapping[WorkloadId, _Toll], counts: Counter[WorkloadId],
+    at_once: int,
+) -> list[tuple[WorkloadId, str]]:  # fmt: skip
+    taken = {name: min(count, tolls[name].unavailable) for name, count in counts.items() if tolls[name].unavailable}
+    rolling = [workload for workload in taken if tolls[workload].rolling]
+    if not rolling:
+        return []
+    # Which of them go at the same time is decided on the way.
+    together = sum(sorted(taken.values(), reverse=True)[:at_once])
+    allowed = disruptions_allowed(budget, selected)
+    if together <= allowed:
+        return []
+    what = _share(together, len(selected))
+    if len(taken) > 1:
+        what += f" while {min(len(taken), at_once)} workloads change together (enforcer.parallel_workloads_max)"
+    return [(workload, f"{what}, and {_bound(budget)} allows {allowed}") for workload in rolling]
+
+
+def _never_evicted(
+    budget: Manifest, expected: int, tolls: Mapping[WorkloadId, _Toll], counts: Counter[WorkloadId]
+) -> list[tuple[WorkloadId, str]]:
+    if expected > least_healthy(budget, expected):
+        return []
+    why = f"its pods must be evicted, and {_bound(budget)} never lets one go"
+    return [(workload, why) for workload in counts if tolls[workload].evicted]
+
+
+def _scaled_below(
+    budget: Manifest, selected: Sequence[Manifest], tolls: Mapping[WorkloadId, _Toll], counts: Counter[WorkloadId]
+) -> list[tuple[WorkloadId, str]]:
+    least = budget.get("spec", {}).get("minAvailable")
+    leaving = {name: min(count, tolls[name].leaving) for name, count in counts.items() if tolls[name].leaving}
+    left = sum(map(is_healthy, selected)) - sum(leaving.values())
+    if not leaving or not isinstance(least, int) or left >= least:
+        return []
+    return [(workload, f"scaling in would leave {max(0, left)} pods, and {_bound(budget)} wants {least}")
+            for workload in leaving]  # fmt: skip
+
+
+def _share(count: int, pods: int) -> str:
+    return f"{count} of {pods} pods would be unavailable at once"
+
+
+def _name(budget: Manifest) -> str:
+    return f"{budget['metadata'].get('namespace', '')}/{budget['metadata']['name']}"
+
+
+def _bound(budget: Manifest) -> str:
+    spec = budget.get("spec", {})
+    name = "maxUnavailable" if "maxUnavailable" in spec else "minAvailable"
+    return f"PodDisruptionBudget {_name(budget)} ({name}={spec.get(name)})"

@@ -1,0 +1,125 @@
+"""On the real API server, with real controllers: no stage leaves fewer pods ready than strategies and budgets allow."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from enforcer.record.journal import StageState
+from fleet.decisions import Plan
+from fleet.errors import Refused
+from tests.cluster import test_apply_and_undo as applied
+from tests.cluster.api import Api
+from tests.cluster.audit import AuditLog
+from tests.cluster.workloads import is_ready, pods, until
+from tests.recommender.builders import Service
+
+pytestmark = pytest.mark.cluster
+
+hami = applied.hami
+standing = applied.standing
+admission = applied.admission
+
+PAIR = (
+    Service(name="pair", replicas=2, level=0.1, used_gib=3.0),
+    Service(name="single", level=0.1, used_gib=2.0),
+)
+FOUR = (
+    Service(name="four", replicas=4, level=0.1, used_gib=3.0),
+    Service(name="single", level=0.1, used_gib=2.0),
+)
+SAMPLE_SECONDS = 0.1
+
+
+@pytest.fixture
+def services() -> tuple[Service, ...]:
+    """Return the services that stand; a test may have others."""
+    return PAIR
+
+
+def set_strategy(api: Api, namespace: str, name: str, strategy: Any) -> None:
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}"
+    api.patch(path, {"spec": {"strategy": strategy}})
+    found = api.ask("GET", path)["metadata"]["generation"]
+    until(lambda: api.ask("GET", path)["status"].get("observedGeneration") == found, f"{name} is observed")
+
+
+def make_budget(api: Api, namespace: str, name: str, selector: Any, **spec: Any) -> None:
+    path = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
+    api.create(path, {"metadata": {"name": name}, "spec": {"selector": selector, **spec}})
+    until(lambda: "observedGeneration" in api.ask("GET", f"{path}/{name}").get("status", {}), "the budget is counted")
+
+
+def refusal(api: Api, audit: AuditLog, standing: applied.Standing, plan: Plan, name: str) -> str:
+    """Why the stage of a Deployment is refused; the API server saw no write of ours to it or its pods."""
+    before, began = applied.contents(api, standing.namespace), audit.size()
+    with pytest.raises(Refused) as found:
+        applied.apply_all(standing, plan)
+    assert applied.contents(api, standing.namespace)[name] == before[name]
+    ours = [write for write in audit.writes(began) if write.user == applied.WRITER and not write.is_dry]
+    assert [write for write in ours if write.name.startswith(name)] == []
+    return str(found.value)
+
+
+DEFAULT = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}}
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [{"matchLabels": {"app": "pair"}}, {"matchExpressions": [{"key": "app", "operator": "In", "values": ["pair"]}]}],
+)
+def test_budget_of_both_pods_of_a_pair_refuses_the_stage(
+    api: Api, audit: AuditLog, standing: applied.Standing, selector: Any
+) -> None:
+    make_budget(api, standing.namespace, "both", selector, minAvailable=2)
+    said = refusal(api, audit, standing, applied.plan_of(standing), "pair")
+    assert f"PodDisruptionBudget {standing.namespace}/both (minAvailable=2) allows 0" in said
+
+
+def test_single_replica_of_kubernetes_default_strategy_refuses_the_stage_and_recreate_does_not(
+    api: Api, audit: AuditLog, standing: applied.Standing, admission: None
+) -> None:
+    set_strategy(api, standing.namespace, "single", DEFAULT)
+    plan = applied.plan_of(standing)
+    said = refusal(api, audit, standing, plan, "single")
+    assert f"{standing.namespace}/Deployment/single: 1 of 1 pods would be unavailable at once" in said
+    assert f"{standing.namespace}/Deployment/pair" not in said
+    set_strategy(api, standing.namespace, "single", {"type": "Recreate", "rollingUpdate": None})
+    assert applied.apply_all(standing, plan) == [(StageState.PROMOTED, None)] * len(plan.stages)
+
+
+@pytest.mark.parametrize("services", [FOUR])
+def test_four_replicas_of_kubernetes_default_strategy_never_fall_below_three_ready(
+    api: Api, standing: applied.Standing, admission: None
+) -> None:
+    set_strategy(api, standing.namespace, "four", DEFAULT)
+    before = {pod["metadata"]["name"] for pod in pods(api, standing.namespace, "four")}
+    plan = applied.plan_of(standing)
+    with sampled(api, standing.namespace, "four") as ready:
+        assert applied.apply_all(standing, plan) == [(StageState.PROMOTED, None)] * len(plan.stages)
+        applied.settled(api, standing)
+    assert before.isdisjoint(pod["metadata"]["name"] for pod in pods(api, standing.namespace, "four"))
+    assert min(ready) == 3
+
+
+@contextmanager
+def sampled(api: Api, namespace: str, app: str) -> Iterator[list[int]]:
+    """How many pods of an app are ready, looked at all the time."""
+    found: list[int] = []
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.wait(SAMPLE_SECONDS):
+            found.append(sum(map(is_ready, pods(api, namespace, app))))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        yield found
+    finally:
+        is_over.set()
+        looking.join()

@@ -1,0 +1,272 @@
+"""A stage that would leave fewer pods ready than their owners allow is refused before anything is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enforcer.backend import NodeStep
+from enforcer.backends.hami import HamiBackend
+from enforcer.cluster import FieldChange
+from enforcer.preview import preview
+from enforcer.record.journal import StageRecord, StageState
+from enforcer.rollout.holding import holds_of, unavailable_at_once
+from enforcer.safety.availability import availability_breaches
+from enforcer.simulated.cluster import SimulatedCluster
+from enforcer.snapshot import take_snapshot
+from fleet.decisions import Plan, RecommendationKind
+from fleet.errors import Refused
+from tests.enforcer.builders import (
+    NOW,
+    a_cluster,
+    a_grant,
+    a_plan,
+    a_recommendation,
+    a_rollout,
+    a_slice,
+    let_all_go,
+    some_tools,
+    where,
+)
+
+ROLLING = "spec.strategy.rollingUpdate"
+KUBERNETES_DEFAULT = {f"{ROLLING}.maxSurge": "25%", f"{ROLLING}.maxUnavailable": "25%"}
+
+
+def a_fleet(folder: Path, kind: str = "Deployment", **replicas: int) -> SimulatedCluster:
+    """Workloads whose pods have a card each."""
+    pods = [(name, number) for name, count in replicas.items() for number in range(count)]
+    grants = [a_grant(name, number, card, kind=kind) for card, (name, number) in enumerate(pods)]
+    return a_cluster(folder, grants, cards=max(8, len(grants)))
+
+
+def sliced(kind: str = "Deployment", **replicas: int) -> Plan:
+    """Every pod keeps its card and gets half of it."""
+    pods = [f"{name}-{number}" for name, count in replicas.items() for number in range(count)]
+    return a_plan(
+        {card: [a_slice(pod, kind=kind)] for card, pod in enumerate(pods)},
+        [[a_recommendation("x", RecommendationKind.SLICE, pods, [f"{kind}/{name}" for name in replicas], 0)]],
+        cards_before=max(8, len(pods)),
+    )
+
+
+def set_fields(cluster: SimulatedCluster, name: str, fields: dict[str, Any], kind: str = "Deployment") -> None:
+    found = cluster.get(kind, "team", name)
+    assert found is not None
+    changes = [FieldChange(field=path, value=value) for path, value in fields.items()]
+    cluster.patch(kind, "team", name, changes, found["metadata"]["resourceVersion"])
+
+
+def a_budget(cluster: SimulatedCluster, name: str, selector: Any = None, **spec: Any) -> None:
+    held = {"selector": {"matchLabels": {"app": name}} if selector is None else selector, **spec}
+    metadata = {"namespace": "team", "name": name}
+    cluster.create({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata, "spec": held})
+
+
+def refusal(cluster: SimulatedCluster, folder: Path, plan: Plan) -> str:
+    """Why the plan is refused; nothing was written."""
+    before = where(cluster), cluster.list_objects("Deployment"), cluster.list_objects("Pod")
+    steps: list[str] = []
+    tools = some_tools(cluster, folder, step=steps.append)
+    with pytest.raises(Refused) as found:
+        a_rollout(tools).apply(plan, by="ann")
+    assert (where(cluster), cluster.list_objects("Deployment"), cluster.list_objects("Pod")) == before
+    assert steps == ["begin"]
+    assert not any(run.is_open for run in tools.journal.runs())
+    return str(found.value)
+
+
+def test_single_replica_that_surges_by_kubernetes_default_is_refused(tmp_path: Path) -> None:
+    cluster = a_fleet(tmp_path, a=1)
+    set_fields(cluster, "a", KUBERNETES_DEFAULT)
+    said = refusal(cluster, tmp_path, sliced(a=1))
+    assert (
+        f"team/Deployment/a: 1 of 1 pods would be unavailable at once, and {ROLLING}.maxUnavailable=25% allows 0"
+        in said
+    )
+    assert "gputide.io/opt-out=true" in said
+
+
+@pytest.mark.parametrize(
+    "strategy", [{f"{ROLLING}.maxUnavailable": "1"}, {ROLLING: None, "spec.strategy.type": "Recreate"}]
+)
+def test_owner_that_accepts_it_is_changed(tmp_path: Path, strategy: dict[str, Any]) -> None:
+    cluster = a_fleet(tmp_path, a=1)
+    set_fields(cluster, "a", KUBERNETES_DEFAULT | strategy)
+    (result,) = a_rollout(some_tools(cluster, tmp_path)).apply(sliced(a=1), by="ann")
+    assert (result.state, result.reason) == (StageState.PROMOTED, None)
+
+
+def test_four_replicas_of_kubernetes_default_go_one_at_a_time(tmp_path: Path) -> None:
+    cluster = a_fleet(tmp_path, a=4)
+    set_fields(cluster, "a", KUBERNETES_DEFAULT)
+    ready: list[int] = []
+
+    def pause(seconds: float) -> None:
+        for _ in range(max(1, round(seconds))):
+            cluster.pause(1.0)
+            found = cluster.get("Deployment", "team", "a")
+            assert found is not None
+            ready.append(found["status"].get("readyReplicas", 0))
+
+    (result,) = a_rollout(some_tools(cluster, tmp_path, pause=pause)).apply(sliced(a=4), by="ann")
+    assert (result.state, result.reason) == (StageState.PROMOTED, None)
+    assert min(ready) == 3
+
+
+@pytest.mark.parametrize(
+    ("spec", "bound"),
+    [
+        ({"minAvailable": 2}, "minAvailable=2"),
+        ({"minAvailable": "51%"}, "minAvailable=51%"),
+        ({"maxUnavailable": 0}, "maxUnavailable=0"),
+        ({"minAvailable": 2, "selector": {}}, "minAvailable=2"),
+        (
+            {"minAvailable": 2, "selector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["a"]}]}},
+            "minAvailable=2",
+        ),
+    ],
+)
+def test_budget_that_a_roll_would_break_is_named(tmp_path: Path, spec: dict[str, Any], bound: str) -> None:
+    cluster = a_fleet(tmp_path, a=2)
+    a_budget(cluster, "a", **spec)
+    said = refusal(cluster, tmp_path, sliced(a=2))
+    assert f"1 of 2 pods would be unavailable at once, and PodDisruptionBudget team/a ({bound}) allows 0" in said
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"minAvailable": 1},
+        {"minAvailable": "50%"},
+        {"maxUnavailable": "1%"},
+        {"minAvailable": 2, "selector": {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["a"]}]}},
+    ],
+)
+def test_budget_that_leaves_room_is_no_refusal(tmp_path: Path, spec: dict[str, Any]) -> None:
+    cluster = a_fleet(tmp_path, a=2)
+    a_budget(cluster, "a", **spec)
+    (result,) = a_rollout(some_tools(cluster, tmp_path)).apply(sliced(a=2), by="ann")
+    assert (result.state, result.reason) == (StageState.PROMOTED, None)
+
+
+def test_of_several_budgets_the_strictest_counts(tmp_path: Path) -> None:
+    cluster = a_fleet(tmp_path, a=3)
+    a_budget(cluster, "wide", {"matchLabels": {"app": "a"}}, minAvailable=1)
+    a_budget(cluster, "strict", {}, maxUnavailable=0)
+    said = refusal(cluster, tmp_path, sliced(a=3))
+    assert "team/strict (maxUnavailable=0)" in said
+    assert "team/wide" not in said
+
+
+def test_recreate_does_not_override_a_budget(tmp_path: Path) -> None:
+    cluster = a_fleet(tmp_path, a=2)
+    set_fields(cluster, "a", {ROLLING: None, "spec.strategy.type": "Recreate"})
+    a_budget(cluster, "a", minAvailable=1)
+    assert "2 of 2 pods would be unavailable at once, and PodDisruptionBudget team/a" in refusal(
+        cluster, tmp_path, sliced(a=2)
+    )
+
+
+def test_workloads_of_one_budget_that_change_together_are_counted_together(tmp_path: Path) -> None:
+    cluster = a_fleet(tmp_path, a=2, b=2)
+    a_budget(cluster, "all", {}, maxUnavailable=1)
+    said = refusal(cluster, tmp_path, sliced(a=2, b=2))
+    assert "2 of 4 pods would be unavailable at once while 2 workloads change together" in said
+    assert "enforcer.parallel_workloads_max" in said
+    (tmp_path / "one").mkdir()
+    tools = some_tools(cluster, tmp_path / "one")
+    tools.policy = tools.policy.__class__(carry=tools.policy.carry.__class__(parallel_pods_max=1))
+    (result,) = a_rollout(tools).apply(sliced(a=2, b=2), by="ann")
+    assert result.reason is None
+
+
+def test_every_workload_is_named_up_to_a_few_and_the_rest_counted(tmp_path: Path) -> None:
+    names: dict[str, Any] = {f"s{number}": 1 for number in range(7)}
+    cluster = a_fleet(tmp_path, **names)
+    for name in names:
+        set_fields(cluster, name, KUBERNETES_DEFAULT)
+    said = refusal(cluster, tmp_path, sliced(**names))
+    assert [name for name in names if f"team/Deployment/{name}:" in said] == [f"s{number}" for number in range(5)]
+    assert "; and 2 more." in said
+
+
+def test_preview_says_it_beside_the_object_and_of_the_stage(tmp_path: Path) -> None:
+    cluster = a_fleet(tmp_path, a=1, b=1)
+    set_fields(cluster, "a", KUBERNETES_DEFAULT)
+    plan = sliced(a=1, b=1)
+    (stage,) = preview(plan, cluster, HamiBackend(NOW), wave_max=10)
+    assert stage.refusal == refusal(cluster, tmp_path, plan)
+    assert {item.name: item.refusal is not None for item in stage.objects} == {"a": True, "b": False}
+    (written,) = preview(plan, cluster, HamiBackend(NOW))
+    assert written.refusal is None, "a stage that is written for others to roll out is theirs to roll"
+
+
+def test_pods_that_must_wait_for_each_others_places_are_counted_as_gone_at_once(tmp_path: Path) -> None:
+    cluster = a_fleet(tmp_path, "StatefulSet", w=2)
+    pods = ["w-0", "w-1"]
+    plan = a_plan(
+        {0: [a_slice(pod, kind="StatefulSet") for pod in pods]},
+        [[a_recommendation("x", RecommendationKind.SLICE, pods, ["StatefulSet/w"], 1)]],
+    )
+    said = refusal(cluster, tmp_path, plan)
+    assert "2 of 2 pods would be unavailable at once, and spec.updateStrategy.rollingUpdate.maxUnavailable=1" in said
+    (result,) = a_rollout(some_tools(let_all_go(cluster, "StatefulSet/w"), tmp_path)).apply(plan, by="ann")
+    assert result.reason is None
+
+
+@pytest.mark.parametrize("selector", [None, {"matchExpressions": [{"key": "app", "operator": "Exists"}]}])
+def test_budget_that_never_lets_a_pod_be_evicted_is_refused(tmp_path: Path, selector: Any) -> None:
+    cluster = a_fleet(tmp_path, "Job", j=2)
+    a_budget(cluster, "j", selector, minAvailable=2)
+    said = refusal(cluster, tmp_path, sliced("Job", j=2))
+    assert "its pods must be evicted, and PodDisruptionBudget team/j (minAvailable=2) never lets one go" in said
+
+
+def test_pods_of_several_budgets_cannot_be_evicted(tmp_path: Path) -> None:
+    cluster = a_fleet(tmp_path, "Job", j=3)
+    a_budget(cluster, "j", minAvailable=1)
+    a_budget(cluster, "every", {}, minAvailable=1)
+    assert "several budgets (team/every, team/j)" in refusal(cluster, tmp_path, sliced("Job", j=3))
+
+
+def reclaimed(*names: str) -> Plan:
+    pods = [f"{name}-0" for name in names]
+    workloads = [f"Deployment/{name}" for name in names]
+    return a_plan({}, [[a_recommendation("x", RecommendationKind.RECLAIM, pods, workloads, len(names))]])
+
+
+def test_idle_workload_is_not_scaled_in_below_what_its_budget_never_goes_below(tmp_path: Path) -> None:
+    cluster = a_fleet(tmp_path, a=1, b=1)
+    a_budget(cluster, "a", minAvailable=1)
+    a_budget(cluster, "b", minAvailable="50%")
+    said = refusal(cluster, tmp_path, reclaimed("a", "b"))
+    assert (
+        "team/Deployment/a: scaling in would leave 0 pods, and PodDisruptionBudget team/a (minAvailable=1) wants 1"
+        in said
+    )
+    assert "team/Deployment/b" not in said, "a percentage falls with the replicas"
+
+
+def test_pods_of_a_node_that_is_emptied_are_counted_as_gone_at_once(tmp_path: Path) -> None:
+    cluster = a_fleet(tmp_path, a=3)
+    a_budget(cluster, "a", maxUnavailable=0)
+    step = NodeStep(node="node-0", leaving=(("team", "a-0"), ("team", "a-2")))
+    record = StageRecord(plan_id="p", stage=1, node_steps=[step])
+    (why,) = availability_breaches(record, take_snapshot(cluster), cluster, 10).values()
+    assert "2 of 3 pods would be unavailable at once" in why
+    assert "its pods must be evicted, and PodDisruptionBudget team/a (maxUnavailable=0) never lets one go" in why
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("unavailable", ["0", "2", "25%", "100%"])
+@pytest.mark.parametrize("pods", [1, 2, 4, 8])
+def test_hold_lets_one_pod_or_all_go_whatever_the_owners_own_strategy_says(
+    pods: int, unavailable: str, at_once: bool
+) -> None:
+    rolling = {"maxSurge": "25%", "maxUnavailable": unavailable}
+    owner = {"kind": "Deployment", "metadata": {"name": "a"}, "spec": {"strategy": {"rollingUpdate": rolling}}}
+    holds = holds_of(owner, pods, at_once=at_once)
+    assert unavailable_at_once(owner, pods, holds) == (pods if at_once else 1)
