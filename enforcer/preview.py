@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 import yaml
 
 from enforcer.backend import Backend, Move, RenderedStage
+from enforcer.backends.stage import draft_stage
 from enforcer.cluster import ClusterReader
+from enforcer.dialect import StandingCard
 from enforcer.manifest import Manifest, set_field
 from enforcer.node_preview import NodeDiff, counted_after, counted_cards, node_diffs
 from enforcer.plan_names import as_planned, with_real_names, with_top_owners
@@ -24,9 +26,10 @@ from enforcer.rollout.intents import intended_stage, object_intents
 from enforcer.safety.availability import availability_breaches, availability_refusal
 from enforcer.seat import PodSeat, SeatSlice
 from enforcer.snapshot import Snapshot, take_snapshot
-from fleet.decisions import Plan
+from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Refused
-from fleet.inventory import CardId, WorkloadId
+from fleet.inventory import CardId, Grant, Inventory, WorkloadId
+from fleet.units import MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +181,104 @@ def preview(
         )
         snapshot, held = after, then
     return tuple(found)
+
+
+def preview_of_history(
+    plan: Plan, inventory: Inventory, stages: Sequence[int] | None = None
+) -> tuple[StagePreview, ...]:
+    """What stages would do to pods and cards, where there is no cluster whose objects could be read.
+
+    Args:
+        plan: the plan.
+        inventory: what stood when it was made.
+        stages: numbers; all where None.
+
+    Returns:
+        One preview per stage, in order, without objects: manifests are in no history.
+    """
+    snapshot = _seen(inventory)
+    found: list[StagePreview] = []
+    for entry in sorted(plan.stages, key=lambda entry: entry.stage):
+        if stages is not None and entry.stage not in stages:
+            continue
+        try:
+            draft = draft_stage(plan, entry.stage, snapshot, _planned_slice, plan.created_at)
+        except Refused as exc:
+            found.append(_refused(entry.stage, entry.title, str(exc)))
+            continue
+        rendered = RenderedStage(stage=entry.stage, changes=(), moves=draft.moves, warnings=draft.warnings)
+        after = _after(snapshot, rendered)
+        cards = _card_diffs(snapshot, after)
+        found.append(
+            StagePreview(
+                stage=entry.stage,
+                title=entry.title,
+                objects=(),
+                moves=rendered.moves,
+                cards=cards,
+                cards_freed=sum(card.is_freed for card in cards),
+                warnings=rendered.warnings,
+                refusal=None,
+            )
+        )
+        snapshot = after
+    return tuple(found)
+
+
+def _seen(inventory: Inventory) -> Snapshot:
+    """Pods and cards of an inventory as a snapshot; who owns the pods is known by name alone."""
+    grants: dict[str, list[Grant]] = {}
+    for grant in inventory.live_grants():
+        grants.setdefault(grant.pod_id, []).append(grant)
+    seats = {
+        pod_id: PodSeat(
+            namespace=own[0].namespace,
+            pod=own[0].pod,
+            workload=own[0].workload_id,
+            node=own[0].node,
+            slices=tuple(_granted_slice(grant) for grant in own),
+            is_ready=True,
+            restarts=0,
+            is_oom_killed=False,
+            resource_version="",
+            deletion_cost=None,
+        )
+        for pod_id, own in grants.items()
+    }
+    pods: dict[WorkloadId, list[PodSeat]] = {}
+    for seat in seats.values():
+        pods.setdefault(seat.workload, []).append(seat)
+    cards = {
+        str(card.card): StandingCard(
+            card=card.card,
+            device_type=card.card_model,
+            node=card.node,
+            framebuffer_mib=card.framebuffer_bytes // MIB,
+            slices_max=1,
+        )
+        for card in inventory.cards
+    }
+    return Snapshot(owners={}, seats=seats, pods=pods, cards=cards)
+
+
+def _granted_slice(grant: Grant) -> SeatSlice:
+    return SeatSlice(
+        container=grant.container,
+        card=grant.card,
+        framebuffer_mib=grant.framebuffer_granted_bytes // MIB,
+        core_percent=round(100 * grant.compute_granted_ratio),
+        priority=grant.priority.value,
+    )
+
+
+def _planned_slice(card: CardPlacement, part: PlacedSlice) -> SeatSlice:
+    return SeatSlice(
+        container=part.container,
+        card=card.card,
+        framebuffer_mib=part.framebuffer_bytes // MIB,
+        core_percent=round(100 * part.compute_ratio),
+        priority=part.priority.value,
+    )
 
 
 def _restarts(rendered: RenderedStage, snapshot: Snapshot) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from dashboards.queries import STAGE_KIND, ObjectDiff, PlanEntry
-from enforcer.preview import StagePreview, preview
+from enforcer.preview import StagePreview
 from enforcer.record.journal import StageState
 from enforcer.safety.freeze import frozen_by
 from enforcer.safety.guard import Guard
@@ -17,10 +17,8 @@ from fleet.settings import Settings
 from gputide.data_folder import DataFolder, writing
 from gputide.guard_policy import guard_policy
 from gputide.kept_plans import KeptPlans
-from gputide.own_cluster import check_own
+from gputide.stages import chosen_stages, previewed
 from gputide.wiring import journal, plan_store
-from gputide.wiring_backend import backend
-from gputide.wiring_cluster import moment_of_change, open_cluster
 
 
 class StoredPlanDesk:
@@ -64,12 +62,8 @@ class StoredPlanDesk:
     def preview(self, plan_id: str, stages: tuple[int, ...]) -> tuple[ObjectDiff, ...]:
         """What the stages would change, asked of the cluster without changing anything."""
         plan = plan_store(self._folder).get(plan_id)
-        check_own(plan, self._folder, self._settings)
-        with open_cluster(self._folder, self._settings) as cluster:
-            moment = moment_of_change(cluster, self._now())
-            runs = journal(self._folder).runs(plan.plan_id)
-            at_once = self._settings.enforcer.parallel_workloads_max
-            found = preview(plan, cluster, backend(self._settings, moment), stages or None, runs, wave_max=at_once)
+        chosen = chosen_stages(plan, stages)
+        found = previewed(self._folder, self._settings, self._now(), plan, chosen, rehearses=False)
         return tuple(diff for stage in found for diff in _stage_diffs(stage))
 
     def _entry(self, plan: Plan) -> PlanEntry:

@@ -7,29 +7,42 @@ from collections.abc import Sequence
 
 from fleet.decisions import Plan
 from fleet.documents import document, plan_document
-from fleet.profiles import CardState, Profiles
+from fleet.inventory import CardModelName
+from fleet.profiles import CardState, Profiles, WorkloadState
 from fleet.units import format_bytes_short, format_count, format_duration, format_percent, format_time
 from gputide.answers import plan_answer, saving_text
 from gputide.output import Answer, Listing
 from gputide.scan import Scanned
-from gputide.scan_misses import Missed
+from gputide.scan_backend import AssumedBackend, Basis
+from gputide.scan_misses import Missed, no_price_words
 
 SCAN_SCHEMA = "gputide.scan/v1"
 
 
-def scan_answer(scanned: Scanned, profiles: Profiles, plan: Plan, missed: Sequence[Missed]) -> Answer:
+def scan_answer(
+    scanned: Scanned,
+    backend: AssumedBackend,
+    profiles: Profiles,
+    plan: Plan,
+    missed: Sequence[Missed],
+    unpriced: Sequence[CardModelName],
+) -> Answer:
     """The answer of a scan.
 
     Args:
         scanned: what was read.
+        backend: which backend the plan is for, and why.
         profiles: what the analyzer makes of it.
         plan: what could be done.
         missed: what was not found.
+        unpriced: card models without a price.
     """
     states = Counter(card.state for card in profiles.cards)
     planned = plan_answer(plan)
     work, totals = scanned.work, plan.totals
-    cards = len(profiles.cards)
+    cards, workloads = len(profiles.cards), len(profiles.workloads)
+    unknown = sum(profile.state is WorkloadState.UNKNOWN for profile in profiles.workloads)
+    lasting = f"; plan with the same backend later: --set enforcer.backend={backend.name}"
     return Answer(
         document={
             "schema": SCAN_SCHEMA,
@@ -39,8 +52,10 @@ def scan_answer(scanned: Scanned, profiles: Profiles, plan: Plan, missed: Sequen
             "until": format_time(profiles.until),
             "step_seconds": scanned.step_seconds,
             "coverage_ratio": profiles.coverage_ratio,
+            "backend": {"name": backend.name, "basis": backend.basis.value, "signs": dict(backend.signs)},
             "cards": {"all": cards, **{state.value: states[state] for state in CardState}},
-            "workloads": len(profiles.workloads),
+            "workloads": workloads,
+            "workloads_unknown": unknown,
             "metrics": sorted(scanned.names),
             "read": {
                 "queries": work.queries,
@@ -54,16 +69,19 @@ def scan_answer(scanned: Scanned, profiles: Profiles, plan: Plan, missed: Sequen
             "plan": plan_document(plan),
         },
         headline=(
+            backend.sentence,
             (
                 f"{scanned.cluster}: {format_count(cards)} cards, {format_count(states[CardState.IDLE_HELD])} held and "
                 f"idle, {format_count(states[CardState.FREE])} free, {format_count(states[CardState.LOW_USE])} of low "
                 f"use, {format_count(states[CardState.BUSY])} busy"
                 + (f", {states[CardState.UNTRUSTED]:,} not to be trusted" if states[CardState.UNTRUSTED] else "")
+                + f"; {format_count(unknown)} of {format_count(workloads)} workloads unknown"
+                + (" (no advice for these; `gputide analyze` says why)" if unknown else "")
             ),
             (
                 f"could be freed: {format_count(totals.cards_freed)} of {format_count(totals.cards_before)} cards "
                 f"({format_count(totals.nodes_freed)} whole nodes), "
-                f"{_money(plan)}, predicted violation "
+                f"{_money(plan, unpriced)}, predicted violation "
                 f"{format_percent(totals.predicted_violation_ratio, digits=2)} (risk "
                 f"{plan.risk.value})"
             ),
@@ -84,13 +102,14 @@ def scan_answer(scanned: Scanned, profiles: Profiles, plan: Plan, missed: Sequen
         ),
         footnotes=(
             *planned.footnotes[:-1],
-            "nothing was changed in the cluster; the history and the plan are in the data folder",
+            "nothing was changed in the cluster; the history and the plan are in the data folder"
+            + ("" if backend.basis is Basis.DEFAULT else lasting),
             f"next: gputide explain ID · gputide analyze · gputide plan diff --plan {plan.plan_id} · gputide dashboard",
         ),
     )
 
 
-def _money(plan: Plan) -> str:
+def _money(plan: Plan, unpriced: Sequence[CardModelName]) -> str:
     if plan.totals.saving_per_week.amortised is None:
-        return "worth what nobody told (set prices.overrides)"
+        return f"value unknown: {no_price_words(unpriced)}" if unpriced else "value unknown (see `gputide prices list`)"
     return f"{saving_text(plan.totals.saving_per_week, plan.currency)} a week"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from shlex import quote
 
+from fleet.inventory import CardModelName
 from fleet.profiles import Profiles
 from fleet.schema import Measure
 from fleet.settings import Settings
@@ -131,9 +133,20 @@ def _doubts(scanned: Scanned, profiles: Profiles) -> Iterator[Missed]:
         )
 
 
-def _prices(history: History, settings: Settings) -> Iterator[Missed]:
+def unpriced_models(history: History, settings: Settings) -> tuple[CardModelName, ...]:
+    """Card models of a fleet that have no price, sorted."""
     book = price_book(settings)
-    models = sorted({card.card_model for card in history.inventory.cards})
-    unpriced = [model for model in models if book.amortised_per_hour(model) is None]
+    models = {card.card_model for card in history.inventory.cards}
+    return tuple(sorted(model for model in models if book.amortised_per_hour(model) is None))
+
+
+def no_price_words(unpriced: Sequence[CardModelName]) -> str:
+    """What has no price, and the command that gives it one."""
+    named = ", ".join(unpriced[:5])
+    return f"no price for {named} (set one with `gputide prices set {quote(unpriced[0])} PRICE`)"
+
+
+def _prices(history: History, settings: Settings) -> Iterator[Missed]:
+    unpriced = unpriced_models(history, settings)
     if unpriced:
-        yield Missed(what=f"prices of {', '.join(unpriced[:5])}", costs="money for these cards (set prices.overrides)")
+        yield Missed(what=f"prices of {', '.join(unpriced[:5])}", costs=f"money: {no_price_words(unpriced)}")

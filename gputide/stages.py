@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from enforcer.preview import StagePreview, place_lines, preview
+from enforcer.preview import StagePreview, place_lines, preview, preview_of_history
 from fleet.decisions import Plan
 from fleet.documents import document
 from fleet.errors import Misconfigured
 from fleet.settings import Settings
-from fleet.units import format_count
+from fleet.units import format_count, format_time
 from gputide.data_folder import DataFolder
 from gputide.output import Answer, Listing
 from gputide.own_cluster import check_own
 from gputide.wiring import journal
 from gputide.wiring_backend import backend
-from gputide.wiring_cluster import moment_of_change, open_cluster, rehearsal
+from gputide.wiring_cluster import NO_CLUSTER, is_known, moment_of_change, open_cluster, rehearsal
+from gputide.wiring_warehouse import warehouse
 
 DIFF_LINES_MAX = 400
 """Lines of diff on a terminal; `--format json` holds all."""
@@ -41,28 +42,53 @@ def chosen_stages(plan: Plan, stages: Sequence[int] | None) -> tuple[int, ...]:
     return tuple(sorted(set(stages)))
 
 
-def preview_of(folder: DataFolder, settings: Settings, now: datetime, plan: Plan, stages: Sequence[int]) -> Answer:
-    """What stages would change in the cluster as it stands; changes nothing.
+def previewed(
+    folder: DataFolder, settings: Settings, now: datetime, plan: Plan, stages: Sequence[int], *, rehearses: bool
+) -> tuple[StagePreview, ...]:
+    """What stages would change in the cluster as it stands; where there is none, in what the plan was made from.
+
+    Args:
+        folder: data folder.
+        settings: all settings.
+        now: the clock of the data.
+        plan: the plan.
+        stages: which of its stages.
+        rehearses: whether a real cluster is asked, by dry runs, if it would take the changes.
 
     Raises:
         Refused: the plan is of another cluster.
     """
     check_own(plan, folder, settings)
+    if not is_known(folder, settings):
+        inventory = warehouse(folder, settings).inventory(plan.cluster, as_of=plan.created_at)
+        return preview_of_history(plan, inventory, stages)
     with open_cluster(folder, settings) as cluster:
         runs = journal(folder).runs(plan.plan_id)
-        moment = moment_of_change(cluster, now)
-        found = preview(
-            plan, cluster, backend(settings, moment), stages, runs, rehearse=rehearsal(cluster),
+        dialect = backend(settings, moment_of_change(cluster, now))
+        return preview(
+            plan, cluster, dialect, stages, runs, rehearse=rehearsal(cluster) if rehearses else None,
             wave_max=settings.enforcer.parallel_workloads_max,
         )  # fmt: skip
+
+
+def preview_of(folder: DataFolder, settings: Settings, now: datetime, plan: Plan, stages: Sequence[int]) -> Answer:
+    """What stages would change; changes nothing.
+
+    Raises:
+        Refused: the plan is of another cluster.
+    """
+    found = previewed(folder, settings, now, plan, stages, rehearses=True)
+    moves = format_count(sum(len(stage.moves) for stage in found))
+    headline: tuple[str, ...]
+    if is_known(folder, settings):
+        objects = format_count(sum(len(stage.objects) for stage in found))
+        headline = (f"plan {plan.plan_id}: would change {objects} objects and move {moves} pods",)
+    else:
+        seen = f"by what was seen until {format_time(plan.created_at)}; which objects change is not known"
+        headline = (f"plan {plan.plan_id}: would move {moves} pods, {seen}", NO_CLUSTER)
     return Answer(
         document={"plan_id": plan.plan_id, "stages": document(found)},
-        headline=(
-            (
-                f"plan {plan.plan_id}: would change {format_count(sum(len(stage.objects) for stage in found))} objects "
-                f"and move {format_count(sum(len(stage.moves) for stage in found))} pods"
-            ),
-        ),
+        headline=headline,
         listings=(
             Listing(
                 title="Stages",

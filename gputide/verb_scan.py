@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from fleet.capabilities import capabilities_of
 from fleet.documents import seal_plan
 from fleet.errors import Misconfigured
 from fleet.units import format_count, parse_time
@@ -18,7 +19,8 @@ from gputide.output import Format, print_answer
 from gputide.probe_shelf import measured_capability
 from gputide.scan import scan as read_history
 from gputide.scan_answer import scan_answer
-from gputide.scan_misses import misses_of
+from gputide.scan_backend import assumed_backend
+from gputide.scan_misses import misses_of, unpriced_models
 from gputide.scan_record import hasher, record, shown
 from gputide.session import Session, session_of
 from gputide.wiring import for_plan, keep_plan, load_history, load_interference, profiled, with_overrides
@@ -53,6 +55,12 @@ def scan(  # noqa: PLR0913, PLR0917 - one argument per option
     header: Annotated[
         list[str] | None, typer.Option(metavar="NAME:VALUE", help="Header, such as X-Scope-OrgID:team; no secrets.")
     ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="GPU-sharing backend to plan for; the one that the server shows unless given."
+        ),
+    ] = None,
     risk: RiskOption = None,
     record_to: Annotated[
         Path | None, typer.Option("--record", metavar="DIR", help="Also write the history as a neutral trace.")
@@ -61,11 +69,12 @@ def scan(  # noqa: PLR0913, PLR0917 - one argument per option
     form: FormatOption = Format.TABLE,
     output: OutputOption = None,
 ) -> None:
-    """Read what is there already, and say what stands idle, what could be freed, and what was missed."""
+    """Read what is there already, and say what is idle, what could be freed, and what was missed."""
     if hash_names and record_to is None:
         raise Misconfigured("cannot use --hash-names without --record DIR: it is about the trace")
     if record_to is not None and record_to.exists() and (not record_to.is_dir() or any(record_to.iterdir())):
         raise Misconfigured(f"cannot write trace {record_to}: it holds something already; name an empty or new folder")
+    is_backend_set = backend is not None or "backend" in session_of(context).settings.enforcer.model_fields_set
     session = with_overrides(
         session_of(context),
         [
@@ -78,18 +87,25 @@ def scan(  # noqa: PLR0913, PLR0917 - one argument per option
                 ("scan.cluster_label", cluster_label),
                 ("scan.bearer_token_file", bearer_token_file),
                 ("risk.preset", risk),
+                ("enforcer.backend", backend),
             )
             if value is not None
         ],
     )
     session = _with_lists(session, match or [], header or [])
+    # A backend that nobody knows is an error before hours are read.
+    capabilities_of(session.settings.enforcer.backend)
     now = _now(session, until)
     folder = session.folder(create=True)
     with writing(folder):
         with session.progress("reading (minutes of history)") as tick:
             scanned = read_history(folder, session.settings, now=now, tick=tick)
+        assumed = assumed_backend(scanned, session.settings.enforcer.backend, is_set=is_backend_set)
         settings = session.settings.model_copy(
-            update={"cluster": session.settings.cluster.model_copy(update={"name": scanned.cluster})}
+            update={
+                "cluster": session.settings.cluster.model_copy(update={"name": scanned.cluster}),
+                "enforcer": session.settings.enforcer.model_copy(update={"backend": assumed.name}),
+            }
         )
         history = load_history(folder, settings, now)
         with session.progress("planning") as _:
@@ -110,7 +126,8 @@ def scan(  # noqa: PLR0913, PLR0917 - one argument per option
             )
         plan = seal_plan(plan)
         keep_plan(folder, settings, plan)
-    print_answer(scan_answer(scanned, profiles, plan, missed), form=form, target=output)
+    unpriced = unpriced_models(history, settings)
+    print_answer(scan_answer(scanned, assumed, profiles, plan, missed, unpriced), form=form, target=output)
 
 
 def _with_lists(session: Session, matchers: list[str], headers: list[str]) -> Session:

@@ -14,12 +14,19 @@ from typing import TYPE_CHECKING, Protocol
 from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange, Lease
 from enforcer.record.journal import ObjectIntent
 from enforcer.simulated.cluster import SimulatedCluster
+from fleet.errors import Refused
 from fleet.settings import ClusterChoice, Settings
 from gputide.data_folder import DataFolder
 from gputide.own_cluster import check_uid
 
 if TYPE_CHECKING:
     from enforcer.kubernetes.cluster import KubernetesCluster
+
+
+NO_CLUSTER = (
+    "there is no cluster here that could be changed: this data folder holds history alone, scanned or received; name "
+    "yours with --set enforcer.cluster=kubernetes where its API server can be reached"
+)
 
 
 class LiveCluster(ClusterReader, ClusterWriter, Lease, Protocol):
@@ -44,10 +51,13 @@ def open_cluster(folder: DataFolder, settings: Settings) -> Iterator[LiveCluster
     """The cluster that the settings choose, as it stands.
 
     Raises:
+        Refused: the settings choose the simulated one, and nothing was replayed into this folder.
         Misconfigured: there is no way into it.
         Unavailable: it can't be reached or opened.
         Corrupt: the simulated one's file is no such state.
     """
+    if not is_known(folder, settings):
+        raise Refused(NO_CLUSTER)
     cluster = _opened(folder, settings)
     try:
         yield cluster

@@ -69,7 +69,7 @@ def open_relief(folder: DataFolder, settings: Settings, now: datetime, *, at_onc
         Unavailable: the cluster can't be reached.
     """
     measurements = WarehouseMeasurements(folder, settings, cluster=own_cluster(folder, settings))
-    policy = relief_policy(settings)
+    policy, objectives = relief_policy(settings), _objectives(settings)
     if at_once:
         policy = replace(policy, sustain_seconds=0.0)
     with open_cluster_to_change(folder, settings, now) as cluster:
@@ -86,7 +86,7 @@ def open_relief(folder: DataFolder, settings: Settings, now: datetime, *, at_onc
             orders=OrdersWriter(
                 cluster, cluster, namespace=settings.enforcer.namespace, name=settings.agent.orders_config_map
             ),
-            objectives=_objectives(settings),
+            objectives=objectives,
             harm=HarmBudgets(MeasuredHarm(measurements), harm_policy(settings)),
         )
         runner = ReliefRunner(tools, policy)

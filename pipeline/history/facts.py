@@ -138,6 +138,8 @@ class Facts:
         labels: what of ours is set on a pod.
         wants_cards: pods that ask for cards, and when they were last seen.
         nodes: nodes by name.
+        resources: names of resources that nodes offer or pods ask for, as kube-state-metrics writes them.
+        has_kai_reservations: pods of KAI hold cards for others.
         failed: names that could not be read, and why.
     """
 
@@ -154,6 +156,8 @@ class Facts:
     labels: dict[PodName, dict[str, str]] = field(default_factory=dict)
     wants_cards: dict[PodName, int] = field(default_factory=dict)
     nodes: dict[str, NodeFact] = field(default_factory=dict)
+    resources: set[str] = field(default_factory=set)
+    has_kai_reservations: bool = False
     failed: dict[str, str] = field(default_factory=dict)
 
 
@@ -327,6 +331,7 @@ def _read_kai(asked: _Asked) -> None:
         for (namespace, _), found in texts.items()
         if namespace in RESERVATION_NAMESPACES and GROUP_LABEL in found and RESERVED_CARD_ANNOTATION in found
     }
+    facts.has_kai_reservations = any(namespace in RESERVATION_NAMESPACES for namespace, _ in texts)
     lives = {pod_of(labels): (first, last) for labels, _, first, last in asked.values(POD_INFO)} if cards else {}
     for (namespace, pod), found in texts.items():
         card = cards.get(found.get(GROUP_LABEL, ""))
@@ -385,6 +390,8 @@ def _read_requests(asked: _Asked) -> None:
         container = labels.get("exported_container") or labels.get("container") or ""
         if not pod or not math.isfinite(value) or value < 0:
             continue
+        if value > 0:
+            facts.resources.add(resource)
         if resource == "cpu":
             facts.cpu_cores[namespace, pod, container] = value
         elif resource == "memory":
@@ -405,6 +412,8 @@ def _read_nodes(asked: _Asked) -> None:
             cores[node] = value
         elif labels.get("resource") == "memory" and 0 <= value < 2**63:
             memory[node] = round(value)
+        if value > 0:
+            asked.facts.resources.add(labels.get("resource", ""))
     for labels in asked.label_sets(TAINTS):
         node, key, effect = labels.get("node", ""), labels.get("key", ""), labels.get("effect", "")
         if key and effect and len(key) + len(effect) < 512:

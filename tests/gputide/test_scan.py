@@ -429,3 +429,117 @@ def test_the_verb_prints_the_answer_and_ends_with_the_status_of_its_failure(tmp_
     assert "Traceback" not in refused.err
     gone = program(tmp_path / "data", "--set", "scan.attempts_max=1", "scan", script.url)
     assert gone.status == 5
+
+
+def a_shared_fleet(*more):
+    """Sixteen lightly used services and two idle notebooks on cards of their own, and whatever else a server has."""
+    found = list(more)
+    for number in range(18):
+        name, load = (f"svc{number}", _hum(number)) if number < 16 else (f"book{number}", 0)
+        found += dcgm(number, load, 3_000, pod=f"{name}-abc-x", at=WEEK, node=f"n{number // 4}")
+        labels = found[-1][0] | {"__name__": "DCGM_FI_PROF_SM_ACTIVE"}
+        found.append((labels, [(ts, value / 100) for ts, value in found[-3][1]]))
+        found += owners(f"{name}-abc-x", f"{name}-abc", name)
+    return found
+
+
+def _hum(number):
+    return lambda ts: 4 + (ts // MINUTE_MS * 7919 + number * 31) % 13
+
+
+WEEK = times(since_ms=UNTIL_MS - 8 * 24 * HOUR_MS, step_ms=15 * MINUTE_MS)
+
+
+@pytest.fixture(scope="module")
+def shared_fleet():
+    """Return the address of a server that knows a fleet by dcgm-exporter and kube-state-metrics alone."""
+    script = ScriptedServer(a_shared_fleet())
+    with serving(script):
+        yield script.url
+
+
+def a_scan(url, *options):
+    wants_all = ("--set", "plan.spare_card_ratio=0", "--set", "recommender.reclaim_confidence_min=0.1")
+    return (*wants_all, "scan", url, "--since", "8d", "--until", UNTIL.isoformat(), "--step", "15m", *options)
+
+
+@pytest.mark.parametrize(
+    ("series_of", "backend", "sign"),
+    [
+        (series("volcano_vgpu_device_memory_limit", {"devID": "GPU-1", "NodeName": "n0"}, 23_028),
+         "volcano", "volcano_vgpu_device_memory_limit"),
+        (series("hami_host_gpu_utilization_ratio", {"device_uuid": "GPU-1", "node": "n0"}, 10),
+         "hami", "hami_host_gpu_utilization_ratio"),
+        (series("kube_node_status_allocatable", {"node": "n0", "resource": "nvidia_com_gpu_shared"}, 8),
+         "nvidia_time_slicing", "resource nvidia_com_gpu_shared"),
+        (series("kube_pod_labels", {"namespace": "kai-resource-reservation", "pod": "p",
+                                    "label_runai_gpu_group": "g"}, 1), "kai", "pods that reserve cards for it"),
+    ],
+)  # fmt: skip
+def test_the_backend_whose_series_a_server_holds_is_assumed_and_said_first(series_of, backend, sign, tmp_path, program):
+    script = ScriptedServer([series_of, *dcgm(1, 50, 4_000, pod="a-b-c"), *owners("a-b-c", "a-b", "a")])
+    with serving(script):
+        said = program(tmp_path / "data", "scan", script.url, "--since", "18h", "--until", UNTIL.isoformat())
+        told = program(
+            tmp_path / "data", "scan", script.url, "--since", "18h", "--until", UNTIL.isoformat(), "--format", "json"
+        )
+    assert said.status == 0, said.err
+    first = said.out.splitlines()[0]
+    assert first.startswith(f"assuming backend {backend}, because this server holds {sign}")
+    assert "--backend NAME or --set enforcer.backend=NAME changes it" in " ".join(said.out.split())
+    assert told.document["backend"]["name"] == told.document["plan"]["backend"] == backend
+
+
+def test_without_a_sign_of_a_backend_the_default_is_called_a_guess_and_one_that_was_set_is_not(
+    shared_fleet, tmp_path, program
+):
+    guessed = program(tmp_path / "guessed", *a_scan(shared_fleet))
+    assert guessed.status == 0, guessed.err
+    assert guessed.out.startswith("GUESSING backend hami: nothing that this server holds shows which one shares cards")
+    named = program(tmp_path / "named", *a_scan(shared_fleet, "--backend", "whole_cards"))
+    assert named.out.startswith("backend whole_cards, as set")
+    by_setting = program(tmp_path / "set", "--set", "enforcer.backend=hami", *a_scan(shared_fleet))
+    assert by_setting.out.startswith("backend hami, as set")
+    wrong = program(tmp_path / "wrong", *a_scan(shared_fleet, "--backend", "hammi"))
+    assert wrong.status == 2
+    assert "hammi" in wrong.err
+
+
+def test_the_headline_counts_workloads_of_unknown_state_and_a_missing_price_names_the_command(tmp_path, program):
+    new = [*dcgm(99, 50, 4_000, pod="new-abc-x", at=WEEK[-8:]), *owners("new-abc-x", "new-abc", "new")]
+    script = ScriptedServer(a_shared_fleet(*new))
+    script.series = [
+        ({**labels, "modelName": "NVIDIA Z9000"} if "modelName" in labels else labels, points)
+        for labels, points in script.series
+    ]
+    with serving(script):
+        said = program(tmp_path / "data", *a_scan(script.url))
+    text = " ".join(said.out.split())
+    assert "1 of 19 workloads unknown" in text
+    assert "value unknown: no price for NVIDIA Z9000 (set one with `gputide prices set 'NVIDIA Z9000' PRICE`)" in text
+    assert program(tmp_path / "data", "prices", "set", "NVIDIA Z9000", "1.00").status == 0
+
+
+@pytest.mark.parametrize("backend", ["hami", "nvidia_time_slicing", "whole_cards"])
+def test_after_a_scan_the_plan_is_shown_from_what_was_seen_and_nothing_is_changed(
+    shared_fleet, backend, tmp_path, program
+):
+    data = tmp_path / "data"
+    plan = program(data, *a_scan(shared_fleet, "--backend", backend, "--format", "json")).document["plan"]
+    assert plan["totals"]["cards_freed"] > 0
+    then = ("--now", UNTIL.isoformat())
+    shown = program(data, "plan", "diff", "--plan", plan["plan_id"])
+    assert shown.status == 0, shown.err
+    assert "are gone since the plan" not in shown.out
+    assert "no cluster" in " ".join(shown.out.split())
+    stages = program(data, "plan", "diff", "--format", "json").document["stages"]
+    assert sum(stage["cards_freed"] for stage in stages) == plan["totals"]["cards_freed"]
+    moved = {f"{move['namespace']}/{move['pod']}" for stage in stages for move in stage["moves"]}
+    assert moved == {pod for item in plan["recommendations"] for pod in item["pods"]}
+    assert program(data, *then, "plan", "approve").status == 0
+    assert "nothing was changed" in program(data, *then, "apply").out
+    for asked in (("--yes",), ("--emit", "kubectl", "-o", str(tmp_path / "files"))):
+        refused = program(data, *then, "apply", *asked)
+        assert refused.status == 4, refused.out
+        assert "enforcer.cluster=kubernetes" in refused.err
+    assert not (tmp_path / "files").exists()
