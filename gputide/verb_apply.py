@@ -36,7 +36,7 @@ def apply(
     ] = None,
     emit_form: Annotated[
         EmitForm | None,
-        typer.Option("--emit", help="Change nothing and write files to the folder (for git: the repository) of -o."),
+        typer.Option("--emit", help="Change nothing; write approved stages to the folder of -o, for git a repository."),
     ] = None,
     form: FormatOption = Format.TABLE,
     output: OutputOption = None,
@@ -54,7 +54,11 @@ def apply(
     if emit_form is not None:
         if yes:
             raise Misconfigured("cannot --emit and apply at once: leave out --yes, or --emit")
-        typer.echo(emit(folder, session.settings, now, chosen, stages, form=emit_form, target=output))
+        emitted = emit(folder, session.settings, now, chosen, stages, form=emit_form, target=output)
+        typer.echo(emitted.said)
+        if emitted.left_out:
+            listed = ", ".join(map(str, emitted.left_out))
+            typer.echo(f"left out, because nobody approved them: stages {listed}; `gputide plan approve`", err=True)
         return
     if not yes:
         preview = preview_of(folder, session.settings, now, chosen, stages)

@@ -134,7 +134,7 @@ class Guard:
         if missing or not stages:
             raise Refused(f"cannot apply stages {missing} of plan {plan.plan_id}: it has {sorted(known)}")
         freed = sum(known[stage].cards_freed for stage in set(stages))
-        self._check_approvals(plan, stages, list(approvals), freed)
+        self.check_approvals(plan, stages, list(approvals), freed)
         self._check_size(plan, stages, freed)
 
     def check_schedule(self, plan: Plan, approvals: Iterable[Approval], now: datetime) -> None:
@@ -159,7 +159,7 @@ class Guard:
         tides = {entry.id for entry in plan.recommendations if entry.kind is RecommendationKind.TIDE}
         stages = [entry.stage for entry in plan.stages if tides & set(entry.recommendations)]
         freed = len({card for entry in plan.schedule for card in entry.frees})
-        self._check_approvals(plan, stages, list(approvals), freed)
+        self.check_approvals(plan, stages, list(approvals), freed)
         if self._policy.cards_max is not None and freed > self._policy.cards_max:
             raise Refused(
                 f"cannot begin a night by plan {plan.plan_id} at {format_time(now)}: it frees {freed} cards at once, "
@@ -173,9 +173,20 @@ class Guard:
                 f"guard.history_coverage_min={self._policy.coverage_ratio_min}"
             )
 
-    def _check_approvals(
+    def check_approvals(
         self, plan: Plan, stages: Sequence[int], approvals: Sequence[Approval | int], freed: int
     ) -> None:
+        """Refuse stages that too few people approved.
+
+        Args:
+            plan: the plan.
+            stages: its stages.
+            approvals: who approved which; or the stages alone.
+            freed: cards that the stages free together.
+
+        Raises:
+            Refused: nobody approved one of them, or one person where `two_approvals_cards_min` wants two.
+        """
         people: dict[int, set[str]] = {}
         for entry in approvals:
             for stage in (entry,) if isinstance(entry, int) else entry.stages:

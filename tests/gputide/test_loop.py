@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from tests.gputide.conftest import CUT, Program
 
@@ -103,6 +105,7 @@ def test_replaying_the_same_days_again_changes_nothing(replayed: Path, small_fle
 
 
 def test_plan_is_written_as_files_and_changes_nothing(planned: Path, program: Program, tmp_path: Path) -> None:
+    assert program(planned, "plan", "approve").status == 0
     target = tmp_path / "files"
     said = program(planned, "apply", "--emit", "kubectl", "-o", str(target))
     assert said.status == 0, said.err
@@ -116,3 +119,50 @@ def test_plan_is_written_as_files_and_changes_nothing(planned: Path, program: Pr
     assert program(planned, "apply", "--emit", "kubectl", "-o", str(target), "--yes").status == 2
     again = program(planned, "apply", "--format", "json")
     assert json.loads(again.out)["stages"]
+
+
+@pytest.mark.parametrize("form", ["kubectl", "kustomize", "helm", "git"])
+def test_only_approved_stages_are_written_as_files(form: str, planned: Path, program: Program, tmp_path: Path) -> None:
+    target = tmp_path / "files"
+    if form == "git":
+        git = ["git", "-C", str(target), "-c", "user.name=a", "-c", "user.email=a@b"]
+        target.mkdir()
+        subprocess.run([*git, "init", "-q", "-b", "main"], check=True)
+        subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "begin"], check=True)
+        before = sorted(target.rglob("refs/heads/*"))
+    asked = ("apply", "--emit", form, "-o", str(target))
+    refused = program(planned, *asked)
+    assert refused.status == 4
+    assert "gputide plan approve --plan" in refused.err
+    assert sorted(target.rglob("refs/heads/*")) == before if form == "git" else not target.exists()
+
+    previewed = program(planned, "plan", "diff", "--format", "json").document["stages"]
+    first, second = [stage for stage in previewed if stage["objects"] and stage["refusal"] is None][:2]
+    assert program(planned, "plan", "approve", "--stage", str(first["stage"])).status == 0
+    assert program(planned, *asked, "--stage", str(second["stage"])).status == 4
+    said = program(planned, *asked)
+    assert said.status == 0, said.err
+    left_out = [str(stage["stage"]) for stage in previewed if stage["stage"] != first["stage"]]
+    assert f"left out, because nobody approved them: stages {', '.join(left_out)}" in said.err
+    if form == "git":
+        log = subprocess.run(
+            ["git", "-C", str(target), "log", "--all", "-p"], check=True, capture_output=True, text=True
+        )
+        written = log.stdout
+    else:
+        written = "".join(path.read_text() for path in sorted(target.rglob("*")) if path.is_file())
+    names = {part: {item["name"] for item in stage["objects"]} for part, stage in (("in", first), ("out", second))}
+    assert names["out"] - names["in"]
+    for name in names["in"]:
+        assert name in written
+    for name in names["out"] - names["in"]:
+        assert name not in written
+
+
+def test_files_of_a_plan_for_two_approvers_wait_for_the_second(planned: Path, program: Program, tmp_path: Path) -> None:
+    two = ("--set", "guard.two_approvals_cards_min=1")
+    asked = (*two, "apply", "--emit", "kubectl", "-o", str(tmp_path / "files"))
+    assert program(planned, "plan", "approve", "--by", "ada").status == 0
+    assert program(planned, *asked).status == 4
+    assert program(planned, "plan", "approve", "--by", "bo").status == 0
+    assert program(planned, *asked).status == 0
