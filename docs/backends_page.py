@@ -18,7 +18,11 @@ handed out alike, and of a `claim` where all pods of a workload name one card.
 
 ## What advice is carried out
 
-`yes`: rendered. `part`: rendered, and what does not hold is told with it. `no`: refused, with the fact.
+`yes`: rendered. `part`: rendered, and what does not hold is said with it. `no`: refused, with the fact.
+
+**experimental**: rendered by the published rules of that backend and tried against a double of ours only; no real
+scheduler or device plugin has accepted it yet. Try such a backend on a cluster that may break. What accepted the others
+stands below.
 """
 _COLUMNS = (
     "framebuffer", "compute", "core policies", "priority levels", "oversubscription", "live change", "slices per card",
@@ -35,14 +39,24 @@ def backends_page() -> str:
         lines += ["", f"### {record.backend}\n"]
         lines += [f"- {kind}, in part: {fact}." for kind, fact in record.partly]
         lines += [f"- {kind}, refused: {fact}." for kind, fact in record.refuses]
+        lines += [f"- Accepted by {entry.what}: {_where(entry.where)}." for entry in record.accepted_by]
+        if record.is_experimental:
+            lines.append("- Experimental: no real scheduler or device plugin has accepted what is rendered for it.")
         lines.append(f"- Sources: {', '.join(f'`{source}`' for source in record.source)}.")
     return "\n".join(lines) + "\n"
 
 
+def _where(text: str) -> str:
+    return f"`{text}`" if "::" in text else text
+
+
 def _table(columns: Sequence[str], row: Callable[[Capabilities], Sequence[str]]) -> list[str]:
     """A table with a row per record."""
+    marks = {True: " **experimental**", False: ""}
     heads = [f"| backend | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
-    return heads + [f"| `{record.backend}` | {' | '.join(row(record))} |" for record in CAPABILITIES]
+    return heads + [
+        f"| `{record.backend}`{marks[record.is_experimental]} | {' | '.join(row(record))} |" for record in CAPABILITIES
+    ]
 
 
 def _cells(record: Capabilities) -> list[str]:

@@ -73,6 +73,19 @@ class Division(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptedBy:
+    """A real scheduler or device plugin that took what is rendered for a backend.
+
+    Attributes:
+        what: the program, and its version where the record holds for one.
+        where: the test in which it did (`file::name`), or in words how it was tried.
+    """
+
+    what: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """What one backend enforces.
 
@@ -110,6 +123,7 @@ class Capabilities:
             each with the fact that stands against it; every other kind is rendered.
         partly: kinds that are carried out only in part, each with what does not hold.
         source: where each fact was read, `repository:path` or `repository#issue`.
+        accepted_by: real programs that took what is rendered for it; empty where only doubles of ours did.
     """
 
     backend: str
@@ -140,6 +154,12 @@ class Capabilities:
     node_policies: tuple[tuple[str, CorePolicy], ...] = ()
     refuses: tuple[tuple[str, str], ...] = ()
     partly: tuple[tuple[str, str], ...] = ()
+    accepted_by: tuple[AcceptedBy, ...] = ()
+
+    @property
+    def is_experimental(self) -> bool:
+        """Whether no real scheduler or device plugin has ever taken what is rendered for it."""
+        return not self.accepted_by
 
     @property
     def holds_limits(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fleet.capability import (
+    AcceptedBy,
     Capabilities,
     ComputeIsolation,
     CorePolicy,
@@ -47,6 +48,12 @@ DRA_MIG = Capabilities(
         "kubernetes-sigs/dra-driver-nvidia-gpu:cmd/gpu-kubelet-plugin/deviceinfo.go",
         "kubernetes-sigs/dra-driver-nvidia-gpu:pkg/featuregates/featuregates.go",
     ),
+    accepted_by=(
+        AcceptedBy(
+            what="kube-scheduler, without NVIDIA's driver",
+            where="tests/cluster/test_dra_claims.py::test_instances_are_allocated_on_the_planned_cards_and_whole_ones_are_free_again",
+        ),
+    ),
 )
 """One claim of a MIG device per pod (`resource.k8s.io/v1`, device class `mig.nvidia.com`)."""
 
@@ -84,6 +91,12 @@ DRA_SHARED = Capabilities(
         "kubernetes-sigs/dra-driver-nvidia-gpu:api/nvidia.com/resource/v1beta1/sharing.go",
         "kubernetes-sigs/dra-driver-nvidia-gpu:pkg/featuregates/featuregates.go",
         "kubernetes-sigs/dra-driver-nvidia-gpu:demo/specs/consumable-shares",
+    ),
+    accepted_by=(
+        AcceptedBy(
+            what="kube-scheduler, without NVIDIA's driver",
+            where="tests/cluster/test_dra_claims.py::test_pods_that_share_a_claim_share_the_planned_card_and_no_other_is_held",
+        ),
     ),
 )
 """One claim of a whole card that several pods of a namespace name (`resource.k8s.io/v1`, class `gpu.nvidia.com`)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fleet.capability import (
+    AcceptedBy,
     Capabilities,
     ComputeIsolation,
     CorePolicy,
@@ -60,6 +61,12 @@ HAMI = Capabilities(
         "Project-HAMi/HAMi#705",
         "Project-HAMi/HAMi#1445",
         "Project-HAMi/HAMi#2863",
+    ),
+    accepted_by=(
+        AcceptedBy(
+            what="HAMi v2.10.0, scheduler and webhook on a real API server",
+            where="tried by hand; the tests have a double in its place",
+        ),
     ),
 )
 """HAMi in its `hami-core` mode, v2.10 with the open-source library."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fleet.capability import (
+    AcceptedBy,
     Capabilities,
     ComputeIsolation,
     CorePolicy,
@@ -58,6 +59,16 @@ MIG = Capabilities(
         "NVIDIA/gpu-operator:deployments/gpu-operator/values.yaml",
         "NVIDIA/k8s-device-plugin:README.md",
         "NVIDIA/k8s-device-plugin#992",
+    ),
+    accepted_by=(
+        AcceptedBy(
+            what="NVIDIA mig-parted and device plugin",
+            where="tests/engines/test_rendered_sharing.py::test_cards_cut_as_rendered_satisfy_mig_parted_and_are_advertised_as_promised",
+        ),
+        AcceptedBy(
+            what="kube-scheduler",
+            where="tests/cluster/test_counted_cards.py::test_pods_come_to_the_planned_node_and_the_other_is_free",
+        ),
     ),
 )
 """NVIDIA MIG, cut by the GPU operator's mig-manager and handed out by NVIDIA's device plugin (strategy `mixed`)."""

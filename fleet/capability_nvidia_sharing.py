@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fleet.capability import (
+    AcceptedBy,
     Capabilities,
     ComputeIsolation,
     CorePolicy,
@@ -62,6 +63,16 @@ TIME_SLICING = Capabilities(
         "NVIDIA/k8s-device-plugin#990",
         "NVIDIA/k8s-device-plugin#1690",
     ),
+    accepted_by=(
+        AcceptedBy(
+            what="NVIDIA device plugin",
+            where="tests/engines/test_rendered_sharing.py::test_plugin_advertises_as_many_replicas_as_the_node_is_waited_for",
+        ),
+        AcceptedBy(
+            what="kube-scheduler",
+            where="tests/cluster/test_counted_cards.py::test_pods_come_to_the_planned_node_and_the_other_is_free",
+        ),
+    ),
 )
 """NVIDIA's device plugin with `sharing.timeSlicing`."""
 
@@ -106,6 +117,20 @@ MPS = Capabilities(
         "NVIDIA/k8s-device-plugin#720",
         "NVIDIA/k8s-device-plugin#1119",
         "NVIDIA/k8s-device-plugin#1150",
+    ),
+    accepted_by=(
+        AcceptedBy(
+            what="NVIDIA device plugin",
+            where="tests/engines/test_rendered_sharing.py::test_plugin_advertises_as_many_replicas_as_the_node_is_waited_for",
+        ),
+        AcceptedBy(
+            what="NVIDIA MPS daemon",
+            where="tests/engines/test_rendered_sharing.py::test_client_of_mps_has_at_least_what_the_plan_grants",
+        ),
+        AcceptedBy(
+            what="kube-scheduler",
+            where="tests/cluster/test_counted_cards.py::test_pods_come_to_the_planned_node_and_the_other_is_free",
+        ),
     ),
 )
 """NVIDIA's device plugin with `sharing.mps`."""

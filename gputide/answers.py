@@ -9,6 +9,7 @@ from decimal import Decimal
 
 from dashboards.clusters import ClusterLine, fleet_totals
 from enforcer.record.verdict import Standing, Verdict, english, sentences, standing_of, verdict_document
+from fleet.capabilities import capabilities_of
 from fleet.decisions import Plan, Refusal, Saving
 from fleet.documents import document, iso, plan_document, profiles_document
 from fleet.outcomes import Outcome
@@ -196,12 +197,20 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
         ),
         footnotes=(
             *notes,
+            *experimental_note(plan.backend),
             *(f"withheld: {item.kind.value}: {item.detail}" for item in plan.withheld),
             *_proof(plan),
             *_calibration(plan),
             f"next: gputide explain ID · gputide plan diff --plan {plan.plan_id} · gputide plan approve",
         ),
     )
+
+
+def experimental_note(backend: str) -> tuple[str, ...]:
+    """What is said of a plan for a backend that nothing real has accepted yet; nothing of others."""
+    if not capabilities_of(backend).is_experimental:
+        return ()
+    return (f"experimental: no real scheduler or device plugin of {backend} has accepted such changes in a test yet",)
 
 
 def _proof(plan: Plan) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from fleet.documents import document
 from fleet.errors import Misconfigured
 from fleet.settings import Settings
 from fleet.units import format_count, format_time
+from gputide.answers import experimental_note
 from gputide.data_folder import DataFolder
 from gputide.output import Answer, Listing
 from gputide.own_cluster import check_own
@@ -118,6 +119,7 @@ def preview_of(folder: DataFolder, settings: Settings, now: datetime, plan: Plan
                 PLACE_LINES_MAX,
             ),
             *_shortened([line for stage in found for line in place_lines(stage)], PLACE_LINES_MAX),
+            *experimental_note(plan.backend),
             *(f"note: stage {stage.stage}: {warning}" for stage in found for warning in stage.warnings[:5]),
             "nothing was changed",
         ),

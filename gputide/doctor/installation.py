@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from fleet.capabilities import CAPABILITIES
+from fleet.capabilities import CAPABILITIES, capabilities_of
 from fleet.settings import Settings
 from fleet.settings_pipeline import BusKind, WarehouseKind
 from gputide.doctor.catalogue import kind_of
@@ -30,7 +30,12 @@ def installation_checks(settings: Settings) -> tuple[Check, ...]:
     area = Area.INSTALLATION
     return (
         Check(area=area, name="packages", look=lambda: _packages(settings), codes=("extra-missing",)),
-        Check(area=area, name="backend", look=lambda: _backend(settings), codes=("backend-unknown",)),
+        Check(
+            area=area,
+            name="backend",
+            look=lambda: _backend(settings),
+            codes=("backend-unknown", "backend-experimental"),
+        ),
         Check(
             area=area,
             name="files",
@@ -56,7 +61,10 @@ def _packages(settings: Settings) -> Iterator[Diagnosis]:
 
 def _backend(settings: Settings) -> Iterator[Diagnosis]:
     backend, known = settings.enforcer.backend, sorted(record.backend for record in CAPABILITIES)
-    if backend in known:
+    if backend in known and capabilities_of(backend).is_experimental:
+        text = f"enforcer.backend={backend}: tried against a double of ours only"
+        yield finding(kind_of("backend-experimental"), "backend", text, subject=backend, backend=backend)
+    elif backend in known:
         yield well(Area.INSTALLATION, "backend", backend)
     else:
         text = f"enforcer.backend={backend}; there are {', '.join(known)}"

@@ -421,3 +421,13 @@ def test_objectives_without_an_answer_are_named() -> None:
     (found,) = run_checks([objectives_check(settings)])
     assert found.kind is not None
     assert (found.kind.code, found.subject) == ("objective-unusable", "enforcer.watch_prometheus_url")
+
+
+@pytest.mark.parametrize(("backend", "is_found"), [("kai", True), ("hami", False), ("nvidia_mps", False)])
+def test_backend_that_nothing_real_has_accepted_is_a_warning(
+    backend: str, is_found: bool, tmp_path: Path, program: Program
+) -> None:
+    said = program(
+        tmp_path, "--set", f"enforcer.backend={backend}", "doctor", "installation", "--format", "json"
+    ).document
+    assert ("backend-experimental" in {item["code"] for item in said["diagnoses"]}) is is_found

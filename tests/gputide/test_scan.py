@@ -543,3 +543,11 @@ def test_after_a_scan_the_plan_is_shown_from_what_was_seen_and_nothing_is_change
         assert refused.status == 4, refused.out
         assert "enforcer.cluster=kubernetes" in refused.err
     assert not (tmp_path / "files").exists()
+
+
+@pytest.mark.parametrize(("backend", "is_told"), [("kai", True), ("whole_cards", False)])
+def test_a_plan_for_a_backend_that_nothing_real_has_accepted_says_so(backend, is_told, shared_fleet, tmp_path, program):
+    data = tmp_path / "data"
+    texts = [program(data, *a_scan(shared_fleet, "--backend", backend)).out]
+    texts += [program(data, "plan", verb).out for verb in ("show", "diff")]
+    assert [f"experimental: no real scheduler or device plugin of {backend}" in text for text in texts] == [is_told] * 3

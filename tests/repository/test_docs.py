@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from fleet.capabilities import CAPABILITIES
+from recommender.rules.register import RULES
+
 PAGES = ("settings.md", "metrics.md", "backends.md", "card-models.md", "tables.md", "doctor.md", "sizing.md")
 
 
@@ -26,7 +29,8 @@ def test_matrix_of_backends_has_the_cells_that_are_promised(repository: Path) ->
     for line in page[heads + 2 :]:
         if not line:
             break
-        name, *row = (cell.strip(" `") for cell in line.strip("|").split("|"))
+        first, *row = (cell.strip(" `") for cell in line.strip("|").split("|"))
+        name = first.partition("`")[0]
         cells |= {(name, kind): cell for kind, cell in zip(kinds, row, strict=True)}
     promised = {
         "hami": ("slice", "oversubscribe", "colocate", "offpeak_pair", "mig"),
@@ -44,6 +48,33 @@ def test_matrix_of_backends_has_the_cells_that_are_promised(repository: Path) ->
     for backend, own in promised.items():
         for kind in (*own, "reclaim", "tide", "rehome", "fewer_cards"):
             assert cells[backend, kind] in ("yes", "part"), (backend, kind)
+
+
+def test_page_of_backends_marks_those_that_nothing_real_has_accepted_and_no_other(repository: Path) -> None:
+    page = (repository / "docs" / "backends.md").read_text(encoding="utf-8")
+    marked = re.findall(r"^\| `(\w+)` \*\*experimental\*\* \|", page, re.MULTILINE)
+    experimental = [record.backend for record in CAPABILITIES if record.is_experimental]
+    assert marked == experimental * 2, "in both tables"
+    assert set(experimental) == {"effectivegpu", "volcano", "mgpu", "vgpu_manager", "kai"}
+
+
+def test_what_accepted_a_backend_is_a_test_that_is_there_or_is_said_to_be_none(repository: Path) -> None:
+    for record in CAPABILITIES:
+        for entry in record.accepted_by:
+            file, sign, name = entry.where.partition("::")
+            if sign:
+                assert re.search(rf"^def {name}\b", (repository / file).read_text(encoding="utf-8"), re.MULTILINE), name
+            else:
+                assert entry.where.startswith("tried by hand"), entry.where
+
+
+def test_page_of_advice_lists_the_kinds_that_a_rule_permits(repository: Path) -> None:
+    registered = [rule.kind.value for rule in RULES]
+    for name in ("advice.md", "advice.zh.md"):
+        page = (repository / "docs" / name).read_text(encoding="utf-8")
+        table = page[page.index("\n|") : page.index("`--only")]
+        listed = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+        assert sorted(listed) == sorted(registered), name
 
 
 GENERATED_ONLY_IN_ENGLISH = {
