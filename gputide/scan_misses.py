@@ -24,7 +24,7 @@ _MEASURES = {
     ),
     Measure.FRAMEBUFFER_USED: "who holds how much framebuffer stays unknown: nothing can share a card",
     Measure.DUTY_CYCLE: "whether a card works at all stays unknown where SM active is missing too",
-    Measure.KV_CACHE_USAGE: "what servers that pre-allocate really need stays unknown (scrape vLLM's metrics)",
+    Measure.KV_CACHE_USAGE: "what servers that pre-allocate really need stays unknown, with or without vLLM's metrics",
     Measure.ENCODER: "a transcoder can't be told from an idle pod (enable DCGM_FI_DEV_ENC_UTIL)",
     Measure.POWER: "energy of idle cards is not reported (enable DCGM_FI_DEV_POWER_USAGE)",
 }

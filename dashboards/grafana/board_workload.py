@@ -107,9 +107,8 @@ BOARD = Board(
                 ),
             ),
             unit=Unit.PER_SECOND,
-            empty="No request rate: gputide_slice_request_rate_per_second comes with a recorded fleet or a server that "
-            "exports one",
-            about="Where an inference server tells it.",
+            empty="No request rate: gputide_slice_request_rate_per_second comes with a replayed fleet alone",
+            about="Of replayed fleets; no live source of request rates is read yet.",
         ),
         Panel(
             title="KV cache in use",
@@ -127,7 +126,7 @@ BOARD = Board(
                 ),
             ),
             unit=Unit.RATIO,
-            empty="No KV cache: scrape the servers of vLLM, or run gputide export beside them",
+            empty="No KV cache: scrape the servers of vLLM",
             about="A full cache means that requests wait.",
         ),
     ),

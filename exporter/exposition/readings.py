@@ -36,11 +36,11 @@ _HELP: Mapping[Measure, str] = {
     Measure.ENCODER: "Use of the video encoder, 0-1.",
     Measure.DECODER: "Use of the video decoder, 0-1.",
     Measure.FRAMEBUFFER_USED: "Framebuffer held, bytes.",
-    Measure.KV_CACHE_USAGE: "Share of the server's KV cache in use, 0-1.",
+    Measure.KV_CACHE_USAGE: "Share of the server's KV cache in use, 0-1; of replayed fleets alone.",
     Measure.POWER: "Power drawn, watts.",
     Measure.TEMPERATURE: "Temperature of the card, degrees Celsius.",
-    Measure.REQUEST_RATE: "Requests per second.",
-    Measure.LATENCY_P99: "99th percentile of request latency, seconds.",
+    Measure.REQUEST_RATE: "Requests per second; of replayed fleets alone.",
+    Measure.LATENCY_P99: "99th percentile of request latency, seconds; of replayed fleets alone.",
 }
 
 CARD_FAMILIES: Mapping[Measure, CataloguedFamily] = {

@@ -52,7 +52,7 @@ _MEASURES = {
     ),
     Measure.KV_CACHE_USAGE: (
         "what servers that pre-allocate really need stays unknown",
-        "kubectl label service SERVICE prometheus.io/scrape=true  # of vLLM",
+        "kubectl edit deployment NAME  # lower what its server takes at its start (vLLM: --gpu-memory-utilization)",
     ),
     Measure.ENCODER: (
         "a transcoder can't be told from an idle pod",
@@ -63,8 +63,8 @@ _MEASURES = {
         "echo 'DCGM_FI_DEV_POWER_USAGE, gauge, Power draw (in W).' >> counters.csv  # of dcgm-exporter",
     ),
     Measure.REQUEST_RATE: (
-        "latency-critical services are told by their labels only",
-        "gputide apply --emit kubectl -o DIR  # label them gputide.io/latency-critical=true",
+        "no live source of request rates is read yet: latency-critical services are known by their label alone",
+        "kubectl edit deployment NAME  # label its pods gputide.io/latency-critical=true",
     ),
 }
 

@@ -32,7 +32,6 @@ _DUTY, _SM, _USED, _FREE = (
     "DCGM_FI_DEV_FB_FREE",
 )
 _SIZES = (_FREE, "DCGM_FI_DEV_FB_TOTAL")
-_KV_CACHE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 _SCALED = ("DCGM_FI_", "hami_", "HostGPU", "HostCore", "Device_", "vGPU_")
 
 
@@ -117,12 +116,9 @@ def spinning(scene: Scene) -> Iterator[Diagnosis]:
 
 
 def preallocated(scene: Scene) -> Iterator[Diagnosis]:
-    """Framebuffer that is held whole and still, where nobody says how much of it is used."""
+    """Framebuffer that is held whole and still: how much of it is used can't be known, whoever is scraped."""
     check = "pre-allocation"
     ask = scene.ask
-    if scene.has(*_KV_CACHE):
-        yield well(Area.PROMETHEUS, check, "use of KV caches is told")
-        return
     if not scene.has(_USED) or not scene.has(_FREE):
         yield unchecked(Area.PROMETHEUS, check, f"{_USED} and {_FREE} are not both there")
         return
@@ -134,7 +130,7 @@ def preallocated(scene: Scene) -> Iterator[Diagnosis]:
     cards = {reading.labels.get("UUID", "?") for reading in held}
     if cards:
         text = f"{len(cards)} cards stand still at {HELD_RATIO:.0%} or more: {some(cards)}"
-        kind = kind_of("prometheus-kv-cache-missing")
+        kind = kind_of("prometheus-preallocated")
         yield finding(kind, check, text, subject=some(cards))
     else:
         yield well(Area.PROMETHEUS, check, "no framebuffer stands still near the whole card")

@@ -259,7 +259,10 @@ TRAPS: dict[str, Callable[[World], World]] = {
     "duty-cycle-missing": without("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_SM_ACTIVE"),
     "encoder-missing": without("DCGM_FI_DEV_ENC_UTIL", "DCGM_FI_DEV_DEC_UTIL"),
     "power-missing": without("DCGM_FI_DEV_POWER_USAGE"),
-    "kv-cache-missing": both(valued("DCGM_FI_DEV_FB_USED", 20_000.0), valued("DCGM_FI_DEV_FB_FREE", 2_000.0)),
+    "preallocated": both(
+        both(valued("DCGM_FI_DEV_FB_USED", 20_000.0), valued("DCGM_FI_DEV_FB_FREE", 2_000.0)),
+        with_more(Series({"__name__": "vllm:kv_cache_usage_perc", "namespace": "team", "pod": "train-0"}, 0.2)),
+    ),
     "xid-last-only": with_more(dcgm("DCGM_FI_DEV_XID_ERRORS", "GPU-a", 31.0)),
     "no-cards": lambda world: [one for one in world if not one.labels["__name__"].startswith("DCGM_")],
     "pods-missing": relabelled(without_pods),
