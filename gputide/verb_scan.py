@@ -12,7 +12,9 @@ import typer
 from fleet.capabilities import capabilities_of
 from fleet.documents import seal_plan
 from fleet.errors import Misconfigured
+from fleet.settings import Settings
 from fleet.units import format_count, parse_time
+from fleet.usage import History
 from gputide.data_folder import writing
 from gputide.options import FormatOption, OutputOption, RiskOption
 from gputide.output import Format, print_answer
@@ -21,7 +23,7 @@ from gputide.scan import scan as read_history
 from gputide.scan_answer import scan_answer
 from gputide.scan_backend import assumed_backend
 from gputide.scan_misses import misses_of, unpriced_models
-from gputide.scan_record import hasher, record, shown
+from gputide.scan_record import Hide, hasher, record, shown
 from gputide.session import Session, session_of
 from gputide.wiring import for_plan, keep_plan, load_history, load_interference, profiled, with_overrides
 from recommender.planner import make_plan
@@ -101,21 +103,13 @@ def scan(  # noqa: PLR0913, PLR0917 - one argument per option
         with session.progress("reading (minutes of history)") as tick:
             scanned = read_history(folder, session.settings, now=now, tick=tick)
         assumed = assumed_backend(scanned, session.settings.enforcer.backend, is_set=is_backend_set)
-        settings = session.settings.model_copy(
-            update={
-                "cluster": session.settings.cluster.model_copy(update={"name": scanned.cluster}),
-                "enforcer": session.settings.enforcer.model_copy(update={"backend": assumed.name}),
-            }
-        )
+        settings = _as_found(session.settings, scanned.cluster, assumed.name)
         history = load_history(folder, settings, now)
         with session.progress("planning") as _:
             profiles = profiled(history, settings, now)
             missed = misses_of(scanned, history, profiles, settings)
             if record_to is not None:
-                cards, grants = record(history, record_to, hide=hasher(folder) if hash_names else shown)
-                typer.echo(
-                    f"recorded {format_count(cards)} cards and {format_count(grants)} grants in {record_to}", err=True
-                )
+                _record(history, record_to, hide=hasher(folder) if hash_names else shown)
             plan = make_plan(
                 for_plan(history),
                 profiles,
@@ -141,6 +135,21 @@ def _with_lists(session: Session, matchers: list[str], headers: list[str]) -> Se
         pairs[name.strip()] = value.strip()
     changed = asked.model_copy(update={"matchers": (*asked.matchers, *matchers), "headers": {**asked.headers, **pairs}})
     return replace(session, settings=session.settings.model_copy(update={"scan": changed}))
+
+
+def _record(history: History, target: Path, *, hide: Hide) -> None:
+    cards, grants = record(history, target, hide=hide)
+    typer.echo(f"recorded {format_count(cards)} cards and {format_count(grants)} grants in {target}", err=True)
+
+
+def _as_found(settings: Settings, cluster: str, backend: str) -> Settings:
+    """The settings with what the server showed."""
+    return settings.model_copy(
+        update={
+            "cluster": settings.cluster.model_copy(update={"name": cluster}),
+            "enforcer": settings.enforcer.model_copy(update={"backend": backend}),
+        }
+    )
 
 
 def _now(session: Session, until: str | None) -> datetime:

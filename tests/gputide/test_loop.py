@@ -123,7 +123,7 @@ def test_plan_is_written_as_files_and_changes_nothing(planned: Path, program: Pr
 
 @pytest.mark.parametrize("form", ["kubectl", "kustomize", "helm", "git"])
 def test_only_approved_stages_are_written_as_files(form: str, planned: Path, program: Program, tmp_path: Path) -> None:
-    target = tmp_path / "files"
+    target, before = tmp_path / "files", list[Path]()
     if form == "git":
         git = ["git", "-C", str(target), "-c", "user.name=a", "-c", "user.email=a@b"]
         target.mkdir()
@@ -134,7 +134,8 @@ def test_only_approved_stages_are_written_as_files(form: str, planned: Path, pro
     refused = program(planned, *asked)
     assert refused.status == 4
     assert "gputide plan approve --plan" in refused.err
-    assert sorted(target.rglob("refs/heads/*")) == before if form == "git" else not target.exists()
+    assert sorted(target.rglob("refs/heads/*")) == before
+    assert target.exists() is (form == "git")
 
     previewed = program(planned, "plan", "diff", "--format", "json").document["stages"]
     first, second = [stage for stage in previewed if stage["objects"] and stage["refusal"] is None][:2]
