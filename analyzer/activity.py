@@ -29,6 +29,8 @@ COMPUTE = (Measure.SM_ACTIVE, Measure.DUTY_CYCLE)
 """Measures of which one must have been collected before anything can be called idle; the better one first."""
 NEAR_USE_SHARE = 0.5
 """Share of the idle limit from which a silent step is nearly a used one."""
+DAY_SEEN_MIN = 0.8
+"""Share of a day that must have been seen before the day counts."""
 _CELLS_PER_CHUNK = 4_000_000
 
 
@@ -195,6 +197,49 @@ def idleness(
     ever = np.flatnonzero(used.any(axis=0))
     begun = int(ever[-1]) if len(ever) else int(np.argmax(known.any(axis=0))) - 1
     return Idleness(is_idle=True, idle_since=line.end_of(begun), coverage_ratio=ratio)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weekdays:
+    """Days of the week on which an owner's slices worked or rested; 0 is Monday.
+
+    Attributes:
+        active: something was used on one of them, as far as the record goes.
+        silent: seen within the last seven days, and nothing was used.
+    """
+
+    active: tuple[int, ...]
+    silent: tuple[int, ...]
+
+
+def weekdays(
+    known: Bools, used: Bools, lived: Bools, stride: NDArray[np.int64], line: Timeline, day_of_step: NDArray[np.int64]
+) -> Weekdays:
+    """On which days of the week slices of one owner worked, and which of them passed in silence since.
+
+    A day of the week comes once in seven days, at either end of them in two parts, so a day on which the owner worked
+    is silent only when all of its hours came again.
+
+    Args:
+        known: compute was collected, (rows, steps).
+        used: something was used, (rows, steps).
+        lived: lived through the step, (rows, steps).
+        stride: own step of each row's source, (rows,).
+        line: the steps; those that passed after the end of the history were not seen.
+        day_of_step: local day of the week of every step, 0-6, (steps,).
+    """
+    per_day = 86400 / line.step_seconds
+    week = slice(max(0, round(line.steps + line.missing_steps - 7 * per_day)), line.steps)
+    days = day_of_step[week]
+    windows = np.bincount(days, weights=lived[:, week].sum(axis=0), minlength=7)
+    with_row = np.bincount(days, weights=stride @ (known & lived)[:, week], minlength=7)
+    is_seen = with_row >= DAY_SEEN_MIN * np.maximum(windows, per_day)
+    works: Bools = np.asarray(used.any(axis=0), bool)
+    worked = np.bincount(days[works[week]], minlength=7) > 0
+    return Weekdays(
+        active=tuple(np.unique(day_of_step[works]).tolist()),
+        silent=tuple(np.flatnonzero(is_seen & ~worked).tolist()),
+    )
 
 
 def gives_way(low: Bools, neighbours_used: Bools) -> Bools:

@@ -14,7 +14,7 @@ from datetime import datetime
 import numpy as np
 from numpy.typing import NDArray
 
-from analyzer.activity import idleness, nearly_used
+from analyzer.activity import DAY_SEEN_MIN, Weekdays, idleness, nearly_used, weekdays
 from analyzer.company import replica_correlation
 from analyzer.confidence import DayRecord, day_starts, kept_promises
 from analyzer.drift import TREND_DAYS_MIN, day_levels, drift
@@ -54,7 +54,6 @@ from fleet.usage import Float32
 
 _CELLS_PER_CHUNK = 4_000_000
 _NO_HOURS = (None,) * HOURS_PER_WEEK
-_DAY_SEEN_MIN = 0.8
 _LARGE_SHARE_MIN = 0.01
 """Share of a day's windows beyond a limit of p99 above which the day passed it."""
 
@@ -76,6 +75,7 @@ class Facts:
         idle_coverage_ratio: coverage of the idle window.
         recent_coverage_ratio: share of the idle window, up to now, in which compute of any slice is known.
         idle_pods: live pods of which every slice was idle through the window.
+        weekdays: days of the week on which it worked, and those that passed in silence since.
         idle_slices: how many live slices were.
         live_slices: how many live.
         gave_way: a slice of low priority did nothing, but a neighbour worked meanwhile.
@@ -106,6 +106,7 @@ class Facts:
     idle_coverage_ratio: float
     recent_coverage_ratio: float
     idle_pods: tuple[str, ...]
+    weekdays: Weekdays
     idle_slices: int
     live_slices: int
     gave_way: bool
@@ -147,6 +148,7 @@ class _Habits:
     period: int | None
     promised: Bools
     week: HourOfWeek
+    weekdays: Weekdays
     drift: DriftProfile | None
     reservation: tuple[float | None, ...]
 
@@ -241,7 +243,7 @@ def _of_chunk(
     days_promised, days_kept = kept_promises(peaks, seen, hours.hour, p95, settings)
     facts, day_rows = [], []
     starts = day_starts(line.steps, line.step_seconds)
-    levels_by_day = day_levels(means, starts, _DAY_SEEN_MIN)
+    levels_by_day = day_levels(means, starts, DAY_SEEN_MIN)
     for place, workload in enumerate(chunk.workloads):
         p50, p95_of_hour, top, upper = (_hours(one[place]) for one in week_of)
         week = HourOfWeek(p50=p50, p95=p95_of_hour, max=top, upper=upper)
@@ -256,6 +258,7 @@ def _of_chunk(
                 period=period[place],
                 promised=promised[place],
                 week=week,
+                weekdays=_weekdays(look, chunk.numbers[chunk.part(place)], hours),
                 drift=_drift(levels_by_day[place], starts, line),
                 reservation=_hours(reserved[place]),
             ),
@@ -332,6 +335,7 @@ def _of_workload(
         idle_pods=tuple(
             sorted({life.latest.pod for life, idle in zip(lives, idle_rows, strict=True) if idle} - busy_pods)
         ),
+        weekdays=habits.weekdays,
         idle_slices=sum(idle_rows),
         live_slices=int(live.sum()),
         gave_way=bool(look.gave_way[numbers][:, recent].any() and not used[:, recent].any()),
@@ -360,6 +364,11 @@ def _of_workload(
         reservation=habits.reservation if compute.p50 is not None else (),
         replica_correlation=replica_correlation(chunk.demand[chunk.part(place)]) if compute.p50 is not None else None,
     )
+
+
+def _weekdays(look: Survey, numbers: NDArray[np.int64], hours: LocalHours) -> Weekdays:
+    known, used, lived, stride = look.known[numbers], look.used[numbers], look.lived[numbers], look.stride[numbers]
+    return weekdays(known, used, lived, stride, look.line, hours.of_step // 24)
 
 
 def _drift(days: NDArray[np.float64], starts: NDArray[np.int64], line: Timeline) -> DriftProfile | None:
@@ -434,7 +443,7 @@ def _days(
     lengths = np.diff(np.r_[starts, look.line.steps])
     stride = int(look.stride[numbers].min())
     known = np.add.reduceat(look.known[numbers].any(axis=0), starts, dtype=np.int64)
-    record[0] = known * stride >= _DAY_SEEN_MIN * lengths
+    record[0] = known * stride >= DAY_SEEN_MIN * lengths
     record[1] = np.logical_or.reduceat(look.used[numbers].any(axis=0), starts)
     rows = np.array([life.row for life in fact.lives if life.row is not None], np.int64)
     # Nobody asks how near a workload came that worked every day.

@@ -17,10 +17,12 @@ from enforcer.record.verdict import Verdict, english, headline, sentences
 from fleet.decisions import Recommendation, Refusal, Withheld
 from fleet.profiles import Profile
 from fleet.sentences import Sentence, Value
+from fleet.settings_guard import WEEKDAYS
 from fleet.units import GIB, MIB
 
 _UNITS = {"gib": GIB, "mib": MIB}
 _STOPS = "。！？"
+_WEEKDAYS = {day.capitalize(): f"周{number}" for day, number in zip(WEEKDAYS, "一二三四五六日", strict=True)}
 
 SAID: Mapping[str, str] = MappingProxyType(
     {
@@ -137,11 +139,12 @@ REFUSED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "high_priority_service": ("闲置的高优先级服务可能是热备：可以共享",),
         "history_too_short": ("已观察 {seen_days:g} 天，至少需要 {needed_days:g} 天",
                               "已观察 {seen_hours:g} 小时，至少需要 {needed_hours:g} 小时", "历史太短"),
-        "idle_too_short": ("已闲置 {idle_days:g} 天；服务须静默 {needed_days} 天", "闲置时间太短"),
+        "idle_too_short": (("已闲置 {idle_days:g} 天，尚未在{weekdays:weekdays}看到它闲置："
+                            "此前有活动的星期几（从未有活动则为每一天）都须先闲置度过一次"), "闲置时间太短"),
         "job_template_fixed": ("Job 模板不可修改，后端 {backend} 也不在准入时改 Pod", "Job 模板不可修改"),
         "latency": ("延迟要求不允许",),
         "latency_critical": ("标记为延迟敏感：保持原样运行",),
-        "likely_to_wake": ("同类服务中只有 {confidence:.0%} 在之后一周仍闲置，要求至少 {confidence_min:.0%}",
+        "likely_to_wake": ("同类工作负载中只有 {confidence:.0%} 在之后一周仍闲置，要求至少 {confidence_min:.0%}",
                            "很可能再次被使用"),
         "mig": ("有 Pod 使用 MIG 实例",),
         "moves_max": ("其 {pods} 个 Pod 会超过 {moves_max} 次迁移的上限", "已达迁移上限"),
@@ -258,12 +261,14 @@ def _ended(text: str) -> str:
 
 
 class _Bytes(string.Formatter):
-    """Writes bytes as `gib1`: in GiB with one digit; a check by its own Chinese word."""
+    """Writes bytes as `gib1`: in GiB with one digit; days of the week and a check by their own Chinese words."""
 
     def format_field(self, value: Value, format_spec: str) -> str:
         unit = _UNITS.get(format_spec[:3])
         if unit is not None and not isinstance(value, str):
             return f"{value / unit:.{int(format_spec[3:])}f}"
+        if format_spec == "weekdays":
+            return "、".join(_WEEKDAYS[day] for day in str(value).split(", "))
         if isinstance(value, str):
             known = WORDS.get(f"check.{value}")
             return value if known is None else known[Language.ZH]

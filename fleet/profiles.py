@@ -169,7 +169,9 @@ class Profile:
         state: state; `UNKNOWN` where evidence is too thin.
         idle_since: last activity, UTC, for idle states.
         idle_pods: pods that are idle (for `PARTLY_IDLE`).
-        time_zone: IANA zone of the hours below.
+        active_weekdays: days of the week (0 is Monday) on which something was used, as far as the history goes.
+        silent_weekdays: days of the week that were seen within the last seven days without any use.
+        time_zone: IANA zone of the hours and days of the week.
         off_peak_hours: hours of the week (0-167) promised to stay low.
         period_hours: 24, 168 or None.
         hour_of_week: compute by hour of week.
@@ -200,6 +202,8 @@ class Profile:
     state: WorkloadState
     idle_since: datetime | None
     idle_pods: tuple[str, ...] = ()
+    active_weekdays: tuple[int, ...] = ()
+    silent_weekdays: tuple[int, ...] = ()
     time_zone: str
     off_peak_hours: tuple[int, ...]
     period_hours: int | None

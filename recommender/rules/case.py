@@ -24,7 +24,8 @@ from fleet.settings import Settings
 from fleet.workload_kinds import CHANGEABLE_KINDS, JOB_KINDS
 
 DAY_SECONDS = 86400
-_SPAN_SLACK_RATIO = 0.98
+WEEK_SECONDS = 7 * DAY_SECONDS
+SPAN_SLACK_RATIO = 0.98
 """A pod's first and last steps are seldom whole: this share of the span counts as all of it."""
 _DIGITS_MAX = 9
 _FALSE_WORDS = frozenset({"false", "no", "0", "off", ""})
@@ -165,7 +166,7 @@ def untrusted(case: Case, kind: RecommendationKind | None) -> Refusal | None:
         finding = next(finding for finding in case.profile.trust if finding.distrusts)
         return case.refuse(kind, "counter_untrusted", f"{finding.counter}: {finding.detail}", counter=finding.counter)
     least = max(DAY_SECONDS, case.settings.analyzer.history_seconds_min)
-    if case.profile is None or case.seen_seconds < least * _SPAN_SLACK_RATIO:
+    if case.profile is None or case.seen_seconds < least * SPAN_SLACK_RATIO:
         return case.refuse(
             kind,
             "history_too_short",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from fleet.decisions import RecommendationKind, Refusal
-from recommender.rules.case import Case, untouchable, untrusted
+from recommender.rules.case import DAY_SECONDS, SPAN_SLACK_RATIO, WEEK_SECONDS, Case, untouchable, untrusted
 
 
 class FewerCardsRule:
-    """Every pod of a workload holds cards that did nothing in all that was seen; it asks for as many fewer."""
+    """Every pod of a workload holds cards that did nothing in all that was seen; it asks for as many fewer.
+
+    A spare card was never active, so, as for `reclaim`, all days of the week must have passed.
+    """
 
     kind = RecommendationKind.FEWER_CARDS
 
@@ -20,6 +23,15 @@ class FewerCardsRule:
         general = untouchable(case) or untrusted(case, self.kind)
         if general is not None:
             return general
+        if case.seen_seconds < WEEK_SECONDS * SPAN_SLACK_RATIO:
+            return case.refuse(
+                self.kind,
+                "history_too_short",
+                f"seen for {case.seen_seconds / DAY_SECONDS:.1f} days: a card is spare when it did nothing for "
+                f"{WEEK_SECONDS // DAY_SECONDS} days",
+                seen_days=round(case.seen_seconds / DAY_SECONDS, 1),
+                needed_days=WEEK_SECONDS // DAY_SECONDS,
+            )
         if any(grant.mig_profile for grant in case.grants):
             return case.refuse(self.kind, "mig", "a pod holds a MIG instance; instances are not counted in cards")
         if case.spare_held_bytes > case.settings.analyzer.idle_held_bytes_min:

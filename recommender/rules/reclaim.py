@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from fleet.decisions import RecommendationKind, Refusal
 from fleet.inventory import Priority
-from fleet.profiles import WorkloadState
+from fleet.profiles import Profile, WorkloadState
+from fleet.settings_guard import WEEKDAYS
 from fleet.workload_kinds import SERVICE_KINDS
 from recommender.rules.case import DAY_SECONDS, Case, untouchable, untrusted
 
-SERVICE_IDLE_DAYS_MIN = 7
-"""Days a service must have been silent: of those silent for one to seven days, more than half wake up again."""
 _IDLE = frozenset({WorkloadState.IDLE, WorkloadState.IDLE_HELD})
 
 
 class ReclaimRule:
-    """Stop what is idle: notebooks and jobs after the idle time, services only after a silent week."""
+    """Stop what is idle: after silence on every day of the week on which it worked before, and likely to stay so."""
 
     kind = RecommendationKind.RECLAIM
 
@@ -25,7 +24,7 @@ class ReclaimRule:
     def refusal(self, case: Case) -> Refusal | None:
         """Standby is idle by right; a service of high priority is sliced instead."""
         general = untouchable(case) or untrusted(case, self.kind)
-        if general is not None:
+        if general is not None or case.profile is None:
             return general
         if case.is_latency_critical:
             return case.refuse(self.kind, "latency_critical", "labelled latency-critical: it may share, but stays up")
@@ -36,40 +35,46 @@ class ReclaimRule:
                 f"{case.warm_replicas} replicas are to stay warm: it may share, but stays up",
                 replicas=case.warm_replicas,
             )
-        return self._refuse_service(case)
-
-    def _refuse_service(self, case: Case) -> Refusal | None:
-        if case.workload_kind not in SERVICE_KINDS:
-            return None
-        if case.priority is Priority.HIGH:
+        if case.workload_kind in SERVICE_KINDS and case.priority is Priority.HIGH:
             return case.refuse(
                 self.kind, "high_priority_service", "an idle service of high priority may be a standby: it may share"
             )
-        since = None if case.profile is None else case.profile.idle_since
-        # Never active within the history: as long idle as it was seen.
-        idle_seconds = case.seen_seconds if since is None else (case.now - since).total_seconds()
-        if idle_seconds < SERVICE_IDLE_DAYS_MIN * DAY_SECONDS:
-            return case.refuse(
-                self.kind,
-                "idle_too_short",
-                f"idle for {idle_seconds / DAY_SECONDS:.1f} days; a service must be silent for "
-                f"{SERVICE_IDLE_DAYS_MIN} days",
-                idle_days=round(idle_seconds / DAY_SECONDS, 1),
-                needed_days=SERVICE_IDLE_DAYS_MIN,
-            )
-        return self._refuse_doubtful(case)
+        return self._refuse_short(case, case.profile) or self._refuse_doubtful(case, case.profile)
 
-    def _refuse_doubtful(self, case: Case) -> Refusal | None:
-        """A service that is likely to be asked for again shares a card; stopped, its next request would fail."""
-        confidence = 0.0 if case.profile is None else case.profile.confidence
+    def _refuse_short(self, case: Case, profile: Profile) -> Refusal | None:
+        """A weekend is no sign: a workload that worked on a Monday must have been silent on the next one.
+
+        One that was never seen to work must have been silent on all days of the week.
+        """
+        days = profile.active_weekdays or range(len(WEEKDAYS))
+        missing = ", ".join(WEEKDAYS[day].capitalize() for day in days if day not in profile.silent_weekdays)
+        if not missing:
+            return None
+        idle_days = case.seen_seconds / DAY_SECONDS
+        if profile.active_weekdays and profile.idle_since is not None:
+            idle_days = (case.now - profile.idle_since).total_seconds() / DAY_SECONDS
+        which = "on which it was active before" if profile.active_weekdays else "(it was never seen active)"
+        return case.refuse(
+            self.kind,
+            "idle_too_short",
+            (
+                f"idle for {idle_days:.1f} days, not yet seen idle on {missing}: every weekday {which} "
+                "must pass idle first"
+            ),
+            idle_days=round(idle_days, 1),
+            weekdays=missing,
+        )
+
+    def _refuse_doubtful(self, case: Case, profile: Profile) -> Refusal | None:
+        """A workload that is likely to be used again shares a card; stopped, its next user would find nothing."""
         least = case.settings.recommender.reclaim_confidence_min
-        if confidence >= least:
+        if profile.confidence >= least:
             return None
         return case.refuse(
             self.kind,
             "likely_to_wake",
-            f"of services like it {confidence:.0%} stayed idle for the week after; "
+            f"of workloads like it {profile.confidence:.0%} stayed idle for the week after; "
             f"recommender.reclaim_confidence_min={least:g} wants more",
-            confidence=round(confidence, 4),
+            confidence=round(profile.confidence, 4),
             confidence_min=least,
         )

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -9,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer.profile import profile_fleet
+from fleet.inventory import Priority
 from fleet.profiles import WorkloadState
 from fleet.schema import Measure
 from fleet.settings import AnalyzerSettings
-from fleet.usage import UsageGrid
-from tests.analyzer.build import MONDAY, SETTINGS, Slice, history, noise, profile, work
+from fleet.usage import History, UsageGrid
+from tests.analyzer.build import MONDAY, SETTINGS, Slice, by_hour, history, noise, profile, work
 
 IDLE = {WorkloadState.IDLE, WorkloadState.IDLE_HELD, WorkloadState.PARTLY_IDLE}
 STEPS = 288
@@ -141,3 +143,61 @@ def test_history_below_a_day_withholds_all_advice() -> None:
     assert found.workloads[0].state is WorkloadState.UNKNOWN
     assert {item.reason for item in found.withheld} == {"history_too_short"}
     assert len({item.kind for item in found.withheld}) == 9
+
+
+OFFICE_WEEK = [0.8 if 8 <= hour % 24 < 18 and hour < 120 else 0.0 for hour in range(168)]
+ALL_DAYS = (0, 1, 2, 3, 4, 5, 6)
+
+
+def office(days: float, *, quiet_after: float, hidden: tuple[float, float] = (0, 0), zone: str = "UTC") -> History:
+    """Work from Monday to Friday that ends after `quiet_after` days; between the days `hidden` nobody looks."""
+    level = by_hour(days, OFFICE_WEEK, zone=ZoneInfo(zone))
+    level[round(quiet_after * 144) :] = 0.0
+    level[round(hidden[0] * 144) : round(hidden[1] * 144)] = np.nan
+    return history([Slice(usage=work(level))], days=days, time_zone=zone)
+
+
+def test_a_silent_weekend_is_no_silent_week() -> None:
+    said = profile(office(14, quiet_after=14))
+    assert said.state in IDLE
+    assert said.active_weekdays == (0, 1, 2, 3, 4)
+    assert said.silent_weekdays == (5, 6)
+
+
+def test_the_day_of_the_last_activity_counts_when_it_has_come_round() -> None:
+    friday_evening = 4 + 18 / 24
+    assert profile(office(friday_evening + 7 - 1 / 24, quiet_after=5)).silent_weekdays == (0, 1, 2, 3, 5, 6)
+    assert profile(office(friday_evening + 7, quiet_after=5)).silent_weekdays == ALL_DAYS
+
+
+def test_a_day_that_nobody_saw_was_not_silent() -> None:
+    said = profile(office(14, quiet_after=5, hidden=(10, 10.5)))
+    assert said.silent_weekdays == (0, 1, 2, 4, 5, 6)
+    assert said.state in IDLE
+
+
+def test_days_of_the_week_are_those_of_the_clusters_zone() -> None:
+    sunday_evening_in_utc = np.zeros(14 * 144)
+    sunday_evening_in_utc[7 * 144 - 6] = 0.5
+    slices = [Slice(usage=work(sunday_evening_in_utc))]
+    assert profile(history(slices, days=14)).active_weekdays == (6,)
+    assert profile(history(slices, days=14, time_zone="Asia/Shanghai")).active_weekdays == (0,)
+
+
+def test_what_passed_since_the_history_ended_was_not_silent() -> None:
+    old = office(14, quiet_after=5)
+    later = old.inventory.as_of + timedelta(days=1)
+    assert profile_fleet(old, settings=SETTINGS, now=later).workloads[0].silent_weekdays == (1, 2, 3, 4, 5, 6)
+
+
+def test_low_priority_that_gives_way_was_not_silent_on_that_day() -> None:
+    neighbour = np.zeros(14 * 144)
+    neighbour[9 * 144 : 10 * 144] = 0.5
+    shared = history(
+        [
+            Slice(workload="low", card="GPU-0", priority=Priority.LOW, usage=work(0.0)),
+            Slice(workload="high", card="GPU-0", usage=work(neighbour)),
+        ],
+        days=14,
+    )
+    assert profile(shared, "low").silent_weekdays == (0, 1, 3, 4, 5, 6)

@@ -123,6 +123,12 @@ def test_what_a_backend_withholds_is_said_in_chinese(capability: object, only: o
         assert_chinese(refusal_words(item, ZH))
 
 
+def test_days_of_the_week_are_said_in_chinese() -> None:
+    values = (("idle_days", 2.2), ("weekdays", "Mon, Sun"))
+    refusal = Refusal(workload=WorkloadId("a/Notebook/b"), reason="idle_too_short", detail="idle", values=values)
+    assert refusal_words(refusal, ZH).startswith("已闲置 2.2 天，尚未在周一、周日看到它闲置：")
+
+
 def test_an_unknown_code_and_a_plan_of_before_are_said_in_english() -> None:
     item = plan_of(CASES["reclaim"]).recommendations[0]
     assert reason_words(replace(item, told=()), ZH) == item.reason

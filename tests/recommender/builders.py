@@ -20,6 +20,8 @@ NOW = datetime(2026, 3, 9, tzinfo=UTC)
 STEP_SECONDS = 600
 PER_DAY = 144
 A10 = CardModelName("NVIDIA A10")
+ANY_CONFIDENCE = {"recommender": {"reclaim_confidence_min": 0.0}}
+"""Settings by which a silent week is enough for a reclaim: little else is known of these small clusters."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from fleet.schema import Measure
 from fleet.units import GIB
 from fleet.usage import History
 from recommender.mig.seating import layout_now
-from tests.recommender.builders import PER_DAY, Service, cluster, plan_of
+from tests.recommender.builders import ANY_CONFIDENCE, PER_DAY, Service, cluster, plan_of
 from tests.recommender.mig_builders import holder, mig_plan, on_a100, placed, reasons_of
 from tests.recommender.test_mig_geometry import FAMILIES
 
@@ -234,7 +234,7 @@ def test_a_card_with_somebody_who_stays_is_not_cut() -> None:
 
 def test_nobody_waits_where_a_card_was_given_back_before() -> None:
     idle = Service(name="book", kind="Notebook", level=0.0, priority=Priority.NORMAL, server="jupyter")
-    plan = mig_plan(on_a100(idle, *SMALL))
+    plan = mig_plan(on_a100(idle, *SMALL), settings=ANY_CONFIDENCE)
     kinds = [item.kind for item in plan.recommendations]
     assert kinds[0] is RecommendationKind.RECLAIM
     assert plan.totals.cards_freed == 7

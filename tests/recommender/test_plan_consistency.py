@@ -25,7 +25,7 @@ from fleet.decisions import Plan, Recommendation, RecommendationKind
 from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, Card, CardId, Priority
 from fleet.units import GIB
 from fleet.usage import History
-from tests.recommender.builders import Service, plan_of
+from tests.recommender.builders import ANY_CONFIDENCE, Service, plan_of
 from tests.recommender.mig_builders import holder, on_a100
 from tests.recommender.test_rehome import L4, PRICES
 
@@ -204,10 +204,8 @@ HOLDERS = st.lists(st.tuples(st.sampled_from(["1g.10gb", "2g.20gb"]), st.boolean
 BOOK = Service(name="book", kind="Notebook", level=0.0, priority=Priority.NORMAL, server="jupyter")
 
 
-def fleet(
-    services: list[Service], *, holders: list[tuple[str, bool]], cheap: int, has_book: bool, days: int = 3
-) -> History:
-    """A100s with the services and perhaps an idle notebook, some cut already, and free L4s."""
+def fleet(services: list[Service], *, holders: list[tuple[str, bool]], cheap: int, has_book: bool) -> History:
+    """A week of A100s with the services and perhaps an idle notebook, some cut already, and free L4s."""
     named = [replace(service, name=f"s{number}") for number, service in enumerate(services)]
     # Three to a card, so that any of them fit together.
     cut_already = [
@@ -217,7 +215,7 @@ def fleet(
         )
         for number, (profile, stays) in enumerate(holders)
     ]
-    history = on_a100(*named, *([BOOK] if has_book else []), *cut_already, days=3)
+    history = on_a100(*named, *([BOOK] if has_book else []), *cut_already, days=7)
     cards = {card.card: card for card in history.inventory.cards}
     for grant in history.inventory.grants:
         cards[grant.card] = replace(cards.get(grant.card, history.inventory.cards[0]), card=grant.card, node=grant.node)
@@ -241,7 +239,7 @@ def test_any_mix_of_kinds_is_one_consistent_plan(
     services: list[Service], holders: list[tuple[str, bool]], backend: Capabilities, cheap: int, spare_card_ratio: float
 ) -> None:
     history = fleet(services, holders=holders, cheap=cheap, has_book=True)
-    options: dict[str, Any] = {**PRICES, "plan": {"spare_card_ratio": spare_card_ratio}}
+    options: dict[str, Any] = {**PRICES, **ANY_CONFIDENCE, "plan": {"spare_card_ratio": spare_card_ratio}}
     plan = plan_of(history, capability=backend, settings=options)
     check_placement(plan, history)
     check_sums(plan)
@@ -289,7 +287,7 @@ PARTS = st.builds(
 @given(services=st.lists(PARTS, min_size=3, max_size=8), holders=HOLDERS, has_book=st.booleans())
 def test_no_card_is_cut_under_anybody(services: list[Service], holders: list[tuple[str, bool]], has_book: bool) -> None:
     history = fleet(services, holders=holders, cheap=0, has_book=has_book)
-    plan = plan_of(history, capability=MIG)
+    plan = plan_of(history, capability=MIG, settings=ANY_CONFIDENCE)
     check_placement(plan, history)
     check_sums(plan)
     check_schedule(plan)
@@ -305,7 +303,7 @@ def test_the_mix_holds_many_kinds() -> None:
     history = fleet(services, holders=[("1g.10gb", False), ("2g.20gb", False)], cheap=1, has_book=True)
     kinds: set[RecommendationKind] = set()
     for backend in (MIG, HAMI, WHOLE_CARDS):
-        plan = plan_of(history, capability=backend, settings=PRICES)
+        plan = plan_of(history, capability=backend, settings={**PRICES, **ANY_CONFIDENCE})
         kinds |= {item.kind for item in plan.recommendations}
         check_placement(plan, history)
         check_sums(plan)

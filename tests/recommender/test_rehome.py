@@ -12,7 +12,7 @@ from fleet.decisions import Plan, RecommendationKind
 from fleet.inventory import Card, CardId, CardModelName
 from fleet.units import GIB
 from fleet.usage import History
-from tests.recommender.builders import Service, cluster, plan_of
+from tests.recommender.builders import ANY_CONFIDENCE, Service, cluster, plan_of
 
 A100 = CardModelName("NVIDIA A100-SXM4-80GB")
 L4 = CardModelName("NVIDIA L4")
@@ -110,7 +110,7 @@ def beside(fleet: History, service: Service) -> History:
 
 def test_a_card_that_the_plan_frees_may_be_taken() -> None:
     fleet = beside(on_a100(SMALL, free=()), Service(name="idle-book", kind="Notebook", level=0.0, server="jupyter"))
-    plan = plan_of(fleet, settings=PRICES)
+    plan = plan_of(fleet, settings={**PRICES, **ANY_CONFIDENCE})
     kinds = {item.kind: item for item in plan.recommendations}
     assert set(kinds) == {RecommendationKind.RECLAIM, RecommendationKind.REHOME}
     assert kinds[RecommendationKind.RECLAIM].cards_freed == 0

@@ -13,7 +13,8 @@ from fleet.decisions import RecommendationKind
 from fleet.documents import document
 from fleet.inventory import Priority
 from fleet.schema import Measure
-from tests.recommender.builders import Service, cluster, plan_of
+from fleet.usage import History
+from tests.recommender.builders import ANY_CONFIDENCE, PER_DAY, Service, cluster, plan_of
 from tests.recommender.mig_builders import holder, on_a100
 from tests.recommender.test_rehome import PRICES, SMALL
 from tests.recommender.test_rehome import on_a100 as on_a100_beside_l4
@@ -26,6 +27,7 @@ CASES = {
     "reclaim": cluster(
         Service(name="idle-book", kind="Notebook", level=0.0, priority=Priority.NORMAL, server="jupyter"),
         Service(name="busy", level=0.9, used_gib=20.0),
+        days=28,
     ),
     "slice": cluster(Service(name="small-a", replicas=2, level=0.1), Service(name="small-b", replicas=2, level=0.1)),
     "oversubscribe": cluster(*(Service(name=f"peaky-{n}", level=0.9, hours=(3 * n, 3 * n + 1)) for n in range(4))),
@@ -151,11 +153,66 @@ def test_whoever_uses_video_engines_keeps_the_cards_that_have_them() -> None:
     assert refusal.reason == "video_engines"
 
 
+def worked(history: History, pod: str, *, until_day: float) -> History:
+    """The pod works from 8 to 18 h of every day, Monday to Friday, up to that day of the history."""
+    row = next(row for row, key in enumerate(history.slices.keys) if key.pod == pod)
+    mean = {measure: values.copy() for measure, values in history.slices.mean.items()}
+    ends = np.arange(1, history.slices.steps + 1)
+    day, hour = (ends - 1) // PER_DAY, (ends - 1) % PER_DAY // 6
+    works = ((history.slices.since.weekday() + day) % 7 < 5) & (hour >= 8) & (hour < 18) & (ends <= until_day * PER_DAY)
+    for measure in (Measure.SM_ACTIVE, Measure.DUTY_CYCLE):
+        mean[measure][row] = np.where(works, mean[measure][row], 0.0)
+    return replace(history, slices=replace(history.slices, mean=mean, peak=mean))
+
+
+@pytest.mark.parametrize("kind", ["Notebook", "Job", "Deployment"])
 @pytest.mark.parametrize(("least", "is_stopped"), [(0.0, True), (1.0, False)])
-def test_service_is_stopped_only_where_ones_like_it_stayed_idle(least: float, is_stopped: bool) -> None:
-    dead = Service(name="dead", replicas=2, level=0.0, priority=Priority.NORMAL)
+def test_nothing_is_stopped_unless_ones_like_it_stayed_idle(kind: str, least: float, is_stopped: bool) -> None:
+    dead = Service(name="dead", replicas=2, level=0.0, priority=Priority.NORMAL, kind=kind)
     settings = {"recommender": {"reclaim_confidence_min": least}}
     plan = plan_of(cluster(dead, Service(name="busy", level=0.9, used_gib=20.0)), settings=settings)
     assert (RecommendationKind.RECLAIM in {item.kind for item in plan.recommendations}) is is_stopped
     told = [item.detail for item in plan.refused if item.reason == "likely_to_wake"]
     assert ["recommender.reclaim_confidence_min=1" in detail for detail in told] == ([] if is_stopped else [True])
+
+
+@pytest.mark.parametrize("kind", ["Notebook", "Job", "Deployment"])
+def test_a_silent_weekend_stops_nothing_but_may_share(kind: str) -> None:
+    book = Service(name="book", level=0.4, priority=Priority.NORMAL, kind=kind)
+    history = cluster(book, Service(name="small", level=0.1), days=28)
+    plan = plan_of(worked(history, "book-0", until_day=28), settings=ANY_CONFIDENCE)
+    (refusal,) = [item for item in plan.refused if item.kind is RecommendationKind.RECLAIM]
+    assert refusal.reason == "idle_too_short"
+    assert "idle for 2.2 days, not yet seen idle on Mon, Tue, Wed, Thu, Fri:" in refusal.detail
+    assert dict(refusal.values) == {"idle_days": 2.2, "weekdays": "Mon, Tue, Wed, Thu, Fri"}
+    kinds = {item.kind for item in plan.recommendations if item.workloads == (refusal.workload,)}
+    assert kinds == {RecommendationKind.SLICE}
+
+
+def test_silence_on_all_days_of_earlier_work_is_reclaimed() -> None:
+    book = Service(name="book", level=0.4, priority=Priority.NORMAL, kind="Notebook")
+    history = cluster(book, Service(name="busy", level=0.9, used_gib=20.0), days=28)
+    still = worked(history, "book-0", until_day=21)
+    assert [item.kind for item in plan_of(still, settings=ANY_CONFIDENCE).recommendations] == [
+        RecommendationKind.RECLAIM
+    ]
+
+
+@pytest.mark.parametrize(("days", "is_stopped"), [(5, False), (7, True)])
+def test_what_was_never_active_is_stopped_after_a_week_in_which_it_was_seen(days: int, is_stopped: bool) -> None:
+    dead = Service(name="dead", level=0.0, priority=Priority.NORMAL, kind="Notebook")
+    plan = plan_of(cluster(dead, Service(name="busy", level=0.9, used_gib=20.0), days=days), settings=ANY_CONFIDENCE)
+    assert (RecommendationKind.RECLAIM in {item.kind for item in plan.recommendations}) is is_stopped
+    details = [item.detail for item in plan.refused if item.reason == "idle_too_short"]
+    assert ["idle for 5.0 days, not yet seen idle on Mon, Tue:" in detail for detail in details] == (
+        [] if is_stopped else [True]
+    )
+
+
+@pytest.mark.parametrize(("days", "is_asked"), [(5, False), (7, True)])
+def test_cards_are_spare_after_a_week_in_which_they_did_nothing(days: int, is_asked: bool) -> None:
+    greedy = Service(name="greedy", replicas=2, level=0.9, used_gib=20.0, cards_per_pod=4, idle_cards=3)
+    plan = plan_of(cluster(greedy, days=days))
+    assert (RecommendationKind.FEWER_CARDS in {item.kind for item in plan.recommendations}) is is_asked
+    reasons = {item.reason for item in plan.refused if item.kind is RecommendationKind.FEWER_CARDS}
+    assert reasons == (set() if is_asked else {"history_too_short"})
