@@ -110,8 +110,8 @@ class Recommendation:
         pods: which pods, `namespace/pod`.
         cards_freed: whole cards that become free through it (each card of a plan is counted once).
         saving_per_week: money.
-        risk_level: its share in the predicted harm.
-        confidence: 0-1.
+        risk_level: the worse of what its predicted harm and its confidence say.
+        confidence: chance that it holds, 0-1.
         reason: one or two plain sentences for a service owner.
         change_of_mind: what would change this advice.
         evidence: numbers behind it.

@@ -25,6 +25,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import BaseModel, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 
+from fleet.confidence import CONFIDENT_MIN
 from fleet.decisions import RiskLevel
 from fleet.errors import Misconfigured
 from fleet.setting_kinds import Bytes, Count, Ratio, Seconds, Section
@@ -161,8 +162,8 @@ class RecommenderSettings(Section):
     """Kept free above the predicted need of framebuffer when a slice is cut."""
     opt_out_namespaces: tuple[str, ...] = ("kube-system",)
     """Namespaces that no recommendation touches."""
-    reclaim_confidence_min: Ratio = 0.8
-    """How often services like an idle one must have stayed idle, as far as was seen, before it is stopped."""
+    reclaim_confidence_min: Ratio = CONFIDENT_MIN
+    """How often workloads like an idle one must have stayed idle, as far as was seen, before it is stopped."""
     packing: PackingChoice = PackingChoice.AUTO
     """How it is searched who shares a card with whom."""
     packing_exact_pods_max: Count = 120

@@ -165,11 +165,9 @@ def _window(plan: Plan, item: Recommendation) -> str:
 
 
 def _harm(item: Recommendation) -> str:
-    text = (
-        f"Predicted harm is {item.violation_ratio:.2%} of its active time: risk {item.risk_level.value}."
-        if item.violation_ratio
-        else "No harm is predicted."
-    )
+    ratio = item.violation_ratio
+    harm = f"Predicted harm is {ratio:.2%} of its active time" if ratio else "No harm is predicted"
+    text = f"{harm}; at a confidence of {item.confidence:.0%} its risk is {item.risk_level.value}."
     inflation = dict(item.evidence.numbers).get(_INFLATION)
     if inflation is None:
         return text

@@ -116,7 +116,7 @@ def _reclaim(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
         pods=_pods(scene, rows),
         cards_freed=len(cards),
         saving_per_week=_saved(scene, cards),
-        risk_level=level_of(0.0),
+        risk_level=level_of(0.0, profile.confidence),
         confidence=profile.confidence,
         reason=f"{_sentence(profile.reason)} Scaling it to zero frees {_count(len(cards), 'card')}.",
         change_of_mind="Any activity on one of its engines, or the annotation gputide.io/opt-out.",
@@ -143,7 +143,7 @@ def _fewer(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
         pods=pods,
         cards_freed=len(cards),
         saving_per_week=_saved(scene, cards),
-        risk_level=level_of(0.0),
+        risk_level=level_of(0.0, confidence_of(evidence)),
         confidence=confidence_of(evidence),
         reason=(
             f"{_each_of(len(pods))} holds {_count(before, 'card')} and worked on {after} at most, as "
@@ -165,7 +165,7 @@ def _rehome(scene: Scene, number: int, item: Rehoming) -> Recommendation:
         pods=_pods(scene, rows),
         cards_freed=sum(card.card in scene.cards_before for card in item.targets.values()),
         saving_per_week=scene.rehoming_savings[item.workload],
-        risk_level=level_of(0.0),
+        risk_level=level_of(0.0, confidence_of(evidence)),
         confidence=confidence_of(evidence),
         reason=(
             f"{_each_of(len(rows))} would fit a free {item.target_model} instead of its {item.source_model}: it is "
@@ -207,7 +207,7 @@ def _displace(scene: Scene, number: int, name: WorkloadId, rows: Sequence[int]) 
         pods=_pods(scene, rows),
         cards_freed=0,
         saving_per_week=_saved(scene, ()),
-        risk_level=level_of(0.0),
+        risk_level=level_of(0.0, confidence_of(evidence)),
         confidence=confidence_of(evidence),
         reason=(
             f"{_count(len(rows), 'pod')} of it can't share, and all cards of {_count(len(nodes), 'node')} "
@@ -249,7 +249,7 @@ def _mig(scene: Scene, number: int, item: Carving) -> Recommendation:
         pods=_pods(scene, [*rows, *item.interrupted]),
         cards_freed=len(cards),
         saving_per_week=_saved(scene, cards),
-        risk_level=level_of(found.violation_ratio),
+        risk_level=level_of(found.violation_ratio, confidence_of(evidence)),
         confidence=confidence_of(evidence),
         reason=_mig_reason(scene, item, len(cards)),
         change_of_mind=(
@@ -336,7 +336,7 @@ def _cut(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
         pods=_pods(scene, rows),
         cards_freed=0,
         saving_per_week=_saved(scene, ()),
-        risk_level=level_of(0.0),
+        risk_level=level_of(0.0, confidence_of(evidence)),
         confidence=confidence_of(evidence),
         reason=(
             f"{_each_of(len(rows))} needed at most {cut.shown_bytes / GIB:.1f} GiB; a slice of "
@@ -376,7 +376,7 @@ def _join(
         pods=_pods(scene, [move.row for move in moves]),
         cards_freed=len(cards),
         saving_per_week=_saved(scene, cards),
-        risk_level=level_of(mean),
+        risk_level=level_of(mean, confidence_of(evidence)),
         confidence=confidence_of(evidence),
         reason=_join_reason(kind, len(moves), len(targets), len(cards), mean),
         change_of_mind=(

@@ -62,7 +62,7 @@ def tide_recommendations(
                 pods=tuple(sorted({demand.grants[row].pod_id for row in ebb.rows})),
                 cards_freed=0,
                 saving_per_week=saving_of((), book),
-                risk_level=level_of(ebb.violation_ratio),
+                risk_level=level_of(ebb.violation_ratio, confidence_of(evidence)),
                 confidence=confidence_of(evidence),
                 reason=_reason(tide, ebb),
                 change_of_mind=(

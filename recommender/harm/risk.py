@@ -14,6 +14,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet.confidence import CONFIDENT_MIN, LIKELY_MIN
 from fleet.decisions import RiskLevel
 from fleet.sharing import ACTIVE_RATIO_MIN, CONTENTION_RATIO_MAX
 from fleet.usage import Float32
@@ -101,11 +102,18 @@ def shortage_points(
     return expected * SHORTAGE_FACTOR
 
 
-def level_of(violation_ratio: float) -> RiskLevel:
-    """The preset under which a violation ratio (0-1) still falls."""
-    if violation_ratio <= _LOW_MAX:
+def level_of(violation_ratio: float, confidence: float) -> RiskLevel:
+    """The worse of what predicted harm and confidence say.
+
+    Args:
+        violation_ratio: predicted violated share of active time, 0-1: the preset under which it still falls.
+        confidence: chance that the advice holds, 0-1: for a reclaim the rest is the chance that it wakes.
+    """
+    if violation_ratio <= _LOW_MAX and confidence >= CONFIDENT_MIN:
         return RiskLevel.LOW
-    return RiskLevel.MEDIUM if violation_ratio <= _MEDIUM_MAX else RiskLevel.HIGH
+    if violation_ratio <= _MEDIUM_MAX and confidence >= LIKELY_MIN:
+        return RiskLevel.MEDIUM
+    return RiskLevel.HIGH
 
 
 @numba.njit(cache=True, nogil=True)
