@@ -40,6 +40,7 @@ from dashboards.rows import (
     percent_words,
 )
 from enforcer.record.verdict import verdict_of
+from fleet.confidence import CONFIDENT_MIN, confident_stages
 from fleet.decisions import Plan
 from fleet.errors import GputideError, NotEnoughData, Refused
 from fleet.outcomes import Outcome
@@ -68,17 +69,19 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
         return missing(say("No plan yet"), say("A plan is made from at least a day of history."), "gputide recommend")
     plan = entry.plan
     outcomes = views.outcomes.outcomes(profiles.cluster)
-    chosen = chosen_stages(address, entry)
+    confident = confident_stages(plan)
+    chosen = chosen_stages(address, plan, confident)
     before, after = plan_squares(profiles, plan)
     return html.Div(
         [
             dcc.Store(id="plan-id", data=plan.plan_id),
             dcc.Store(id="plan-bump", data=0),
+            dcc.Store(id="confident-stages", data=confident),
             dcc.Interval(id="plan-poll", interval=POLL_MS, disabled=True),
             verdict_banner(leading_verdict(entries, outcomes), address, plan.plan_id),
             _title(entry, entries, address, profiles, outcomes),
             _totals(plan),
-            _action_bar(plan),
+            _action_bar(chosen),
             freeze_bar(views, profiles.cluster),
             html.Div(id="plan-message", role="status"),
             html.Div(id="progress"),
@@ -99,7 +102,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
                 className="thirds",
             ),
             card(say("Stages"), *[stage_row(plan, stage, chosen, address) for stage in plan.stages],
-                 note=say("each is safe if the plan stops after it"), export="stages"),
+                 note=_stages_note(plan, confident), export="stages"),
             card(say("Tide"), tide(plan), note=say("a schedule: Apply leaves replicas as they are"), export="tide")
             if plan.schedule else None,
             relief(views.relief.acts(profiles.cluster), address),
@@ -125,14 +128,21 @@ def register(app: Dash, views: Views, door: Door) -> None:
     register_freeze(app, views, door)
 
 
-def chosen_stages(address: Address, entry: PlanEntry) -> tuple[int, ...]:
-    """Stages that the address names, else all of the plan."""
-    known = [stage.stage for stage in entry.plan.stages]
+def chosen_stages(address: Address, plan: Plan, confident: tuple[int, ...]) -> tuple[int, ...]:
+    """Stages that the address names, else those that are sure enough to be chosen beforehand."""
     text = address.get("stages")
     if text is None:
-        return tuple(known)
+        return confident
     named = {int(part) for part in text.split(",") if part.isascii() and part.isdigit()}
-    return tuple(stage for stage in known if stage in named)
+    return tuple(stage.stage for stage in plan.stages if stage.stage in named)
+
+
+def _stages_note(plan: Plan, confident: tuple[int, ...]) -> str:
+    safe = say("each is safe if the plan stops after it")
+    if len(confident) == len(plan.stages):
+        return safe
+    least = percent_words(CONFIDENT_MIN, 0)
+    return safe + say(" · not chosen for you: confidence below {least}, and what rests on that", least=least)
 
 
 def _register_selection(app: Dash) -> None:
@@ -141,14 +151,15 @@ def _register_selection(app: Dash) -> None:
         Input({"type": "stage", "stage": ALL}, "value"),
         State("address", "pathname"),
         State("address", "search"),
+        State("confident-stages", "data"),
         prevent_initial_call=True,
     )
-    def _select(values: list[list[int]], path: str, search: str) -> Any:
+    def _select(values: list[list[int]], path: str, search: str, confident: list[int]) -> Any:
         address = read_address(path, search)
         if address.path != "/plan" or not values:
             return no_update
         chosen = sorted(stage for value in values for stage in value or ())
-        text = None if len(chosen) == len(values) else ",".join(map(str, chosen)) or "0"
+        text = None if chosen == confident else ",".join(map(str, chosen)) or "0"
         found = address.href(stages=text).removeprefix(address.path)
         return no_update if address.get("stages") == text else found
 
@@ -370,12 +381,14 @@ def _totals(plan: Plan) -> Any:
     )  # fmt: skip
 
 
-def _action_bar(plan: Plan) -> Any:
+def _action_bar(chosen: tuple[int, ...]) -> Any:
     return html.Div(
         [
             html.Button(say("Preview on the API server"), id="preview", className="button"),
             html.Button(
-                say("Approve {count} stages", count=len(plan.stages)), id="approve", className="button primary"
+                counted(len(chosen), "Approve {count} stage", "Approve {count} stages"),
+                id="approve",
+                className="button primary",
             ),
             html.Button(say("Apply ▸ canary first"), id="apply", className="button primary", disabled=True),
             html.Span(id="apply-reason", className="reason", **LIVE),

@@ -20,6 +20,7 @@ from dashboards.rows import (
     stage_owners,
     stage_risk,
 )
+from fleet.confidence import CONFIDENT_MIN, stage_confidence
 from fleet.decisions import Plan, Stage
 from fleet.units import format_count
 
@@ -33,7 +34,7 @@ def stage_row(plan: Plan, stage: Stage, chosen: tuple[int, ...], address: Addres
     needs = stage_needs(plan, stage)
     owners = stage_owners(plan, stage)
     words = reader_words()
-    risk = stage_risk(plan, stage)
+    risk, confidence = stage_risk(plan, stage), stage_confidence(plan, stage)
     is_open = address.get("open") == str(stage.stage)
     return html.Div(
         [
@@ -48,7 +49,16 @@ def stage_row(plan: Plan, stage: Stage, chosen: tuple[int, ...], address: Addres
                     html.Span(words.stage(stage.title), className="title"),
                     html.Span([html.B(format_count(stage.cards_freed)), " ", say("cards|counted")], className="n"),
                     html.Span([html.B(format_count(stage.moves)), " ", say("moves")], className="n"),
-                    html.Span(say("risk {level}", level=say(risk)), className=f"risk {risk}"),
+                    html.Span(
+                        [
+                            html.Span(say("risk {level}", level=say(risk)), className=f"risk {risk}"),
+                            html.Span(
+                                say("confidence {ratio}", ratio=percent_words(confidence, 0)),
+                                className="confidence soft" if confidence >= CONFIDENT_MIN else "confidence low",
+                            ),
+                        ],
+                        className="sureness",
+                    ),
                     html.Span(
                         say("needs {needs}", needs=say(", ").join(map(say, needs)))
                         if needs

@@ -24,6 +24,8 @@ CHANGING: Mapping[str, str] = MappingProxyType(
         "bar: compute granted · frame: receives a pod": "条：已分配算力 · 外框：将接收 Pod",
         "Stages": "阶段",
         "each is safe if the plan stops after it": "在任一阶段后停止都是安全的",
+        " · not chosen for you: confidence below {least}, and what rests on that":
+            " · 未替您勾选：置信度低于 {least} 的阶段，以及以其为前提的阶段",
         "Tide": "潮汐伸缩",
         "a schedule: Apply leaves replicas as they are": "只是时间表：应用不会改变副本数",
         "Approved by {who}: {stages}": "{who} 已批准：{stages}",
@@ -43,6 +45,7 @@ CHANGING: Mapping[str, str] = MappingProxyType(
         "expired": "已过期",
         "predicted harm {ratio}": "预计损害 {ratio}",
         "risk {level}": "风险{level}",
+        "confidence {ratio}": "置信度 {ratio}",
         "other plans": "其他方案",
         "{count} card": "{count} 张卡",
         "{count} cards": "{count} 张卡",

@@ -8,8 +8,10 @@ from datetime import datetime
 from decimal import Decimal
 
 from dashboards.clusters import ClusterLine, fleet_totals
+from dashboards.rows import stage_risk
 from enforcer.record.verdict import Standing, Verdict, english, sentences, standing_of, verdict_document
 from fleet.capabilities import capabilities_of
+from fleet.confidence import stage_confidence
 from fleet.decisions import Plan, Refusal, Saving
 from fleet.documents import document, iso, plan_document, profiles_document
 from fleet.outcomes import Outcome
@@ -187,9 +189,17 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
             ),
             Listing(
                 title="Stages",
-                columns=("stage", "title", "recommendations", "cards freed", "moves"),
+                columns=("stage", "title", "recommendations", "cards freed", "moves", "risk", "confidence"),
                 rows=[
-                    (stage.stage, stage.title, len(stage.recommendations), stage.cards_freed, stage.moves)
+                    (
+                        stage.stage,
+                        stage.title,
+                        len(stage.recommendations),
+                        stage.cards_freed,
+                        stage.moves,
+                        stage_risk(plan, stage),
+                        round(stage_confidence(plan, stage), 2),
+                    )
                     for stage in plan.stages
                 ],
             ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
@@ -10,11 +10,13 @@ import typer
 from enforcer.reconcile import Drift, find_drift
 from enforcer.reconcile import repair as write_again
 from enforcer.record.journal import StageState
+from fleet.confidence import CONFIDENT_MIN, stage_confidence
+from fleet.decisions import Plan
 from fleet.documents import document, iso
 from fleet.errors import EXIT_FINDINGS, Misconfigured
 from fleet.inventory import CardModelName
 from fleet.settings import Settings
-from fleet.units import format_time, parse_bytes
+from fleet.units import format_percent, format_time, parse_bytes
 from gputide.answers import plan_answer, saving_text
 from gputide.data_folder import DataFolder, writing
 from gputide.options import (
@@ -290,9 +292,20 @@ def approve(
                 f"{format_time(approval.at)}"
             ),
         ),
-        footnotes=("next: gputide apply (dry run), gputide apply --yes",),
+        footnotes=(*_doubts(chosen, approval.stages), "next: gputide apply (dry run), gputide apply --yes"),
     )
     print_answer(answer, form=form, target=output)
+
+
+def _doubts(plan: Plan, stages: Sequence[int]) -> Iterator[str]:
+    """Stages among those approved that a person should not have approved without a look at their evidence."""
+    for stage in plan.stages:
+        confidence = stage_confidence(plan, stage)
+        if stage.stage in stages and confidence < CONFIDENT_MIN:
+            yield (
+                f"warning: stage {stage.stage} ({stage.title}) has a confidence of {format_percent(confidence)}, "
+                f"below {format_percent(CONFIDENT_MIN)}; its evidence: gputide plan show --plan {plan.plan_id}"
+            )
 
 
 def _cluster_meant(folder: DataFolder, settings: Settings, asked: str | None) -> str | None:

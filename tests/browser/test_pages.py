@@ -3,13 +3,25 @@
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from dashboards.queries import Views
+from fleet.decisions import RecommendationKind, RiskLevel
+from fleet.documents import seal_plan
 from fleet.profiles import CardState
-from tests.dashboards.embedded import CLUSTER, HOSTILE, EmbeddedCluster, EmbeddedFleet, make_profiles, make_views
+from tests.dashboards.embedded import (
+    CLUSTER,
+    HOSTILE,
+    EmbeddedCluster,
+    EmbeddedFleet,
+    make_plan,
+    make_profiles,
+    make_views,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -17,18 +29,25 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 
-@pytest.fixture
-def running() -> Iterator[tuple[str, EmbeddedCluster]]:
+@contextmanager
+def served(views: Views) -> Iterator[str]:
+    """The pages over some views, and their address."""
     # The quick tier need not load them.
     from dashboards.access.door import Ways  # noqa: PLC0415
     from dashboards.app import create_app, open_server  # noqa: PLC0415
 
-    views, cluster = make_views()
     server = open_server(create_app(views, ways=Ways(operator="mei")), host="127.0.0.1", port=0)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    yield server.address, cluster
+    yield server.address
     server.close()
+
+
+@pytest.fixture
+def running() -> Iterator[tuple[str, EmbeddedCluster]]:
+    views, cluster = make_views()
+    with served(views) as address:
+        yield address, cluster
 
 
 def test_every_page_draws_without_fault(page: "Page", running: tuple[str, EmbeddedCluster]) -> None:
@@ -117,6 +136,33 @@ def test_apply_and_undo_change_the_cluster_and_change_it_back(
     expect(page.locator("#progress-phase .on")).to_have_text("restored", timeout=180_000)
     assert cluster.changed == set()
     assert cluster.ledger(CLUSTER)[0].action == "undone"
+
+
+def test_a_stage_of_low_confidence_is_not_chosen_until_somebody_chooses_it(page: "Page") -> None:
+    from playwright.sync_api import expect  # noqa: PLC0415
+
+    profiles = make_profiles()
+    plan = make_plan(profiles)
+    likely_to_wake = tuple(
+        replace(item, confidence=0.11, risk_level=RiskLevel.HIGH) if item.kind is RecommendationKind.RECLAIM else item
+        for item in plan.recommendations
+    )
+    cluster = EmbeddedCluster(profiles, (seal_plan(replace(plan, recommendations=likely_to_wake)),))
+    with served(replace(make_views(with_past=False)[0], plans=cluster, rollouts=cluster)) as address:
+        page.goto(f"{address}plan")
+        boxes = page.locator(".stage .tick input")
+        expect(page.locator(".stage .confidence.low")).to_have_text("confidence 11 %")
+        expect(page.locator("#approve")).to_have_text("Approve 4 stages")
+        assert [box.is_checked() for box in boxes.all()] == [False, True, True, True, True]
+        boxes.first.check()
+        expect(page.locator("#approve")).to_have_text("Approve 5 stages")
+        page.wait_for_url("**stages=1*")
+        page.reload()
+        expect(page.locator("#approve")).to_have_text("Approve 5 stages")
+        boxes.first.uncheck()
+        page.wait_for_url("**/plan")
+        page.locator("#approve").click()
+        expect(page.locator("#plan-message")).to_contain_text("stages 2, 3, 4, 5")
 
 
 def test_row_of_a_diff_is_closed_and_shows_both_sides_once_it_is_opened_by_key(

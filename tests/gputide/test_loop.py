@@ -84,6 +84,21 @@ def test_apply_is_a_dry_run_unless_told(planned: Path, program: Program) -> None
     assert again.out == dry.out
 
 
+def test_approval_names_the_stages_that_rest_on_little_evidence(replayed: Path, program: Program) -> None:
+    third_day = ("--now", "2026-01-08T00:00:00Z")
+    made = program(replayed, *third_day, "recommend", "--format", "json")
+    assert made.status == 0, made.err
+    approved = program(replayed, *third_day, "plan", "approve")
+    assert approved.status == 0, approved.err
+    shown = program(replayed, "plan", "show", "--plan", made.document["plan_id"]).out
+    for stage in made.document["stages"]:
+        assert f"warning: stage {stage['stage']} ({stage['title']}) has a confidence of 7" in approved.out
+    assert "confidence" in next(line for line in shown.splitlines() if "recommendations" in line)
+    later = program(replayed, "recommend")
+    assert later.status == 0, later.err
+    assert "warning" not in program(replayed, "plan", "approve").out
+
+
 def test_apply_of_a_plan_that_nobody_approved_is_refused(planned: Path, program: Program) -> None:
     said = program(planned, "apply", "--yes")
     assert said.status == 4
