@@ -195,9 +195,6 @@ def test_row_of_a_diff_is_closed_and_shows_both_sides_once_it_is_opened_by_key(
 
 @pytest.mark.parametrize("width", [1440, 390])
 def test_segment_of_the_state_bar_is_as_wide_as_its_share_of_the_cards(page: "Page", width: int) -> None:
-    from dashboards.access.door import Ways  # noqa: PLC0415
-    from dashboards.app import create_app, open_server  # noqa: PLC0415
-
     views, _ = make_views(with_past=False)
     counts = {CardState.BUSY: 1100, CardState.LOW_USE: 300, CardState.UNTRUSTED: 4, CardState.IDLE_HELD: 1}
     profiles = make_profiles()
@@ -205,11 +202,9 @@ def test_segment_of_the_state_bar_is_as_wide_as_its_share_of_the_cards(page: "Pa
     assert len(profiles.cards) >= len(states)
     cards = tuple(replace(card, state=state) for card, state in zip(profiles.cards, states, strict=False))
     views = replace(views, fleet=EmbeddedFleet(replace(profiles, cards=cards)))
-    server = open_server(create_app(views, ways=Ways(operator="mei")), host="127.0.0.1", port=0)
-    threading.Thread(target=server.run, daemon=True).start()
-    try:
+    with served(views) as address:
         page.set_viewport_size({"width": width, "height": 900})
-        page.goto(server.address)
+        page.goto(address)
         bar = page.locator("#state-shares")
         bar.wait_for()
         all_px = bar.evaluate("(it) => it.getBoundingClientRect().width")
@@ -223,8 +218,6 @@ def test_segment_of_the_state_bar_is_as_wide_as_its_share_of_the_cards(page: "Pa
         assert page.locator("#state-bar").inner_text().split("\n") == [
             "B busy 78 %", "H idle, held 0.1 %", "L low use 21 %", "? untrusted 0.3 %",
         ]  # fmt: skip
-    finally:
-        server.close()
 
 
 def test_light_and_dark_are_kept(page: "Page", running: tuple[str, EmbeddedCluster]) -> None:
