@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exporter.synthetic_fleet import FleetBuilder
-from exporter.synthetic_mix import add_mix
+from exporter.synthetic_mix import add_mix, add_newcomers
 from exporter.synthetic_shapes import Columns, Day, columns_of, day_of
 from exporter.synthetic_traps import TRAPS, Trap, add_traps
 from exporter.trace_usage import Piece
@@ -49,6 +49,7 @@ def write_synthetic_fleet(
     days: int = 21,
     step_seconds: int = 600,
     since: datetime = SINCE,
+    newcomers_days: float | None = None,
 ) -> None:
     """Writes a synthetic fleet as a neutral trace.
 
@@ -59,6 +60,8 @@ def write_synthetic_fleet(
         days: length, at least 2; rhythms of the week show from two weeks on.
         step_seconds: length of a step, a divisor of an hour.
         since: its start, a midnight in UTC.
+        newcomers_days: days after it at which teams deploy new services on a node that stands empty until then; None
+            for no such node.
 
     Raises:
         Misconfigured: an argument is out of range, or the folder holds something.
@@ -74,6 +77,8 @@ def write_synthetic_fleet(
         )
     fleet = FleetBuilder(seed=seed, since=since, days=days)
     add_traps(fleet)
+    if newcomers_days is not None:
+        add_newcomers(fleet, np.random.default_rng([seed, 0x2E3]), newcomers_days)
     add_mix(fleet, np.random.default_rng([seed, 0xF1EE7]), cards)
     watch = _Watch(fleet)
     write_trace(

@@ -16,8 +16,14 @@ from fleet.units import GIB
 
 CLUSTER = "demo"
 
+NAME_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+"""Letters of the random part of a pod's name.
+
+Source: kubernetes:staging/src/k8s.io/apimachinery/pkg/util/rand (no vowels, so that no words come about)."""
+
 A10G = CardModelName("NVIDIA A10G")
 L40S = CardModelName("NVIDIA L40S")
+A6000 = CardModelName("NVIDIA RTX A6000")
 L20 = CardModelName("NVIDIA L20")
 A100 = CardModelName("NVIDIA A100-SXM4-80GB")
 H100 = CardModelName("NVIDIA H100 80GB HBM3")
@@ -29,12 +35,14 @@ class NodeKind:
     """A kind of machine.
 
     Attributes:
+        short_name: what its nodes are called by.
         cards: cards per machine.
         framebuffer_bytes: framebuffer of one card.
         cpu_cores: allocatable cores of the machine.
         memory_bytes: allocatable memory of the machine.
     """
 
+    short_name: str
     cards: int
     framebuffer_bytes: int
     cpu_cores: float
@@ -42,12 +50,13 @@ class NodeKind:
 
 
 NODE_KINDS: Mapping[CardModelName, NodeKind] = {
-    A10G: NodeKind(cards=4, framebuffer_bytes=24 * GIB, cpu_cores=64.0, memory_bytes=256 * GIB),
-    L40S: NodeKind(cards=8, framebuffer_bytes=48 * GIB, cpu_cores=128.0, memory_bytes=768 * GIB),
-    L20: NodeKind(cards=8, framebuffer_bytes=48 * GIB, cpu_cores=128.0, memory_bytes=768 * GIB),
-    A100: NodeKind(cards=8, framebuffer_bytes=80 * GIB, cpu_cores=128.0, memory_bytes=1024 * GIB),
-    H100: NodeKind(cards=8, framebuffer_bytes=80 * GIB, cpu_cores=192.0, memory_bytes=2048 * GIB),
-    B200: NodeKind(cards=8, framebuffer_bytes=180 * GIB, cpu_cores=224.0, memory_bytes=2048 * GIB),
+    A10G: NodeKind(short_name="a10g", cards=4, framebuffer_bytes=24 * GIB, cpu_cores=64.0, memory_bytes=256 * GIB),
+    L40S: NodeKind(short_name="l40s", cards=8, framebuffer_bytes=48 * GIB, cpu_cores=128.0, memory_bytes=768 * GIB),
+    A6000: NodeKind(short_name="a6000", cards=8, framebuffer_bytes=48 * GIB, cpu_cores=128.0, memory_bytes=512 * GIB),
+    L20: NodeKind(short_name="l20", cards=8, framebuffer_bytes=48 * GIB, cpu_cores=128.0, memory_bytes=768 * GIB),
+    A100: NodeKind(short_name="a100", cards=8, framebuffer_bytes=80 * GIB, cpu_cores=128.0, memory_bytes=1024 * GIB),
+    H100: NodeKind(short_name="h100", cards=8, framebuffer_bytes=80 * GIB, cpu_cores=192.0, memory_bytes=2048 * GIB),
+    B200: NodeKind(short_name="b200", cards=8, framebuffer_bytes=180 * GIB, cpu_cores=224.0, memory_bytes=2048 * GIB),
 }
 """Machines by card model."""
 
@@ -106,6 +115,7 @@ class FleetBuilder:
         self.shapes: list[Shape] = []
         self.watched: list[CardId] = []
         self._nodes: list[Node] = []
+        self._nodes_of: dict[CardModelName, int] = {}
         self._open_nodes: dict[CardModelName, tuple[str, int]] = {}
 
     @property
@@ -122,7 +132,9 @@ class FleetBuilder:
         kind = NODE_KINDS[model]
         name, free = self._open_nodes.get(model, ("", 0))
         if free == 0:
-            name, free = f"gpu-{len(self._nodes):04d}", kind.cards
+            number = self._nodes_of.get(model, 0) + 1
+            self._nodes_of[model] = number
+            name, free = f"gpu-{kind.short_name}-{number:02d}", kind.cards
             self._nodes.append(
                 Node(node=name, cluster=CLUSTER, cpu_cores=kind.cpu_cores, memory_bytes=kind.memory_bytes)
             )
@@ -145,22 +157,22 @@ class FleetBuilder:
     def grant(
         self,
         workload: Workload,
-        pod: str,
         card: Card,
         shape: Shape,
         *,
+        replica: int = 0,
         share: float = 1.0,
         since_days: float = 0.0,
         until_days: float | None = None,
         mig_profile: str | None = None,
     ) -> None:
-        """Grants a pod a share of a card; its shape follows the period unless it says otherwise."""
+        """Grants a replica's pod a share of a card; its shape follows the period unless it says otherwise."""
         kind = NODE_KINDS[card.card_model]
         self.grants.append(
             Grant(
                 cluster=CLUSTER,
                 namespace=workload.namespace,
-                pod=pod,
+                pod=self._pod_name(workload, replica),
                 container=workload.container,
                 workload=workload.name,
                 workload_kind=workload.kind,
@@ -183,3 +195,16 @@ class FleetBuilder:
             )
         )
         self.shapes.append(shape)
+
+    def _pod_name(self, workload: Workload, replica: int) -> str:
+        """The name that the workload's controller would give: the same for the same seed."""
+        if workload.kind == "Notebook":
+            return f"{workload.name}-{replica}"
+        owner = f"{self.seed}/{workload.namespace}/{workload.name}"
+        middle = f"-{_letters(owner, 10)}" if workload.kind == "Deployment" else ""
+        return f"{workload.name}{middle}-{_letters(f'{owner}/{replica}', 5)}"
+
+
+def _letters(text: str, count: int) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return "".join(NAME_LETTERS[byte % len(NAME_LETTERS)] for byte in digest[:count])

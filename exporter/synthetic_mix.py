@@ -11,31 +11,71 @@ from dataclasses import replace
 
 import numpy as np
 
-from exporter.synthetic_fleet import A10G, A100, H100, L20, L40S, FleetBuilder, Workload
+from exporter.synthetic_fleet import A10G, A100, A6000, H100, L20, L40S, NODE_KINDS, FleetBuilder, Workload
 from exporter.synthetic_shapes import Shape
 from fleet.inventory import ISOLATION_LABEL, LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, CardModelName, Priority
 from fleet.units import GIB
 
-TEAMS = ("search", "ads", "vision", "speech", "research", "platform")
+DAY_SERVICES = (
+    "search/query-understanding", "ads/creative-scoring", "vision/image-moderation", "speech/asr-streaming",
+    "support/ticket-routing", "payments/invoice-ocr", "search/spell-correction", "ads/audience-lookup",
+    "vision/visual-search", "speech/call-summaries", "support/agent-assist", "payments/merchant-matching",
+)  # fmt: skip
+NIGHT_SERVICES = (
+    "search/index-enrichment", "ads/audience-refresh", "vision/photo-dedup", "speech/transcript-backfill",
+    "support/ticket-clustering", "payments/chargeback-scan", "search/crawl-classifier",
+)  # fmt: skip
+LANGUAGE_MODELS = (
+    "search/llama-8b-answers", "ads/mistral-7b-copywriter", "vision/llava-captions", "speech/qwen-7b-dialogue",
+    "support/llama-8b-chat", "payments/qwen-14b-documents", "search/qwen-7b-rewriter", "research/deepseek-coder",
+)  # fmt: skip
+EMBEDDERS = (
+    "search/embedder-multilingual", "ads/item-embedder", "vision/clip-embedder", "speech/speaker-embedder",
+    "support/faq-embedder", "payments/merchant-embedder",
+)  # fmt: skip
+TRAINING_JOBS = (
+    "research/finetune-llama-8b", "research/pretrain-vit-large", "research/finetune-whisper-zh",
+    "research/distil-reranker", "research/pretrain-bert-ads", "research/finetune-qwen-14b",
+)  # fmt: skip
+NOTEBOOKS = (
+    "research/jupyter-anna", "research/jupyter-bowen", "research/jupyter-carlos", "research/jupyter-deepa",
+    "research/jupyter-elif", "research/jupyter-felix", "research/jupyter-grace", "research/jupyter-haruto",
+    "research/jupyter-ines", "research/jupyter-jiayi", "research/jupyter-kofi", "research/jupyter-lena",
+)  # fmt: skip
+RETIRED_SERVICES = (
+    "search/reranker-v1", "ads/ctr-model-2024", "vision/tagging-v2", "speech/tts-legacy", "support/sentiment-pilot",
+)  # fmt: skip
+WIDE_SERVICES = (
+    "search/graph-embedding", "ads/online-learner", "vision/video-captions", "speech/diarization",
+)  # fmt: skip
+TRANSCODERS = ("vision/video-thumbnails", "vision/clip-transcoder", "vision/live-transcoder")
+BIDDERS = ("ads/bid-ranker", "payments/fraud-scoring", "ads/bid-pricing", "search/query-ranker")
+NEWCOMERS = ("vision/receipt-ocr", "support/voice-intent", "search/image-embedder", "payments/address-parser")
+UNUSED_SERVICES = ("payments/risk-sandbox", "vision/label-assist", "research/gpu-shell")
+"""Names of each family, `namespace/name`: a fleet that needs more of them counts on (`-2`, `-3` …)."""
 
 Family = Callable[[FleetBuilder, np.random.Generator, int], None]
 """Adds the workload with this number, on cards of its own."""
 
 
-def _team(number: int) -> str:
-    return TEAMS[number % len(TEAMS)]
+def _named(names: tuple[str, ...], number: int, **changes: object) -> Workload:
+    """A family's workload with this number."""
+    namespace, name = names[number % len(names)].split("/")
+    turn = number // len(names)
+    suffix = f"-{turn + 1}" if turn else ""
+    return replace(Workload(namespace=namespace, name=f"{name}{suffix}"), **changes)  # type: ignore[arg-type]
 
 
 def _day_service(fleet: FleetBuilder, random: np.random.Generator, number: int) -> None:
     """A service that works office hours; every third is asked to be kept apart from others."""
     labels = ((ISOLATION_LABEL, "hard"),) if number % 3 == 0 else ()
-    workload = Workload(namespace=_team(number), name=f"web-{number}", labels=labels)
+    workload = _named(DAY_SERVICES, number, labels=labels)
     _replicas(fleet, workload, int(random.integers(2, 5)), A10G, _daily(random, fleet, peak_hour=13.5))
 
 
 def _night_service(fleet: FleetBuilder, random: np.random.Generator, number: int) -> None:
     """A service that works while the others sleep: the other half of an off-peak pair."""
-    workload = Workload(namespace=_team(number), name=f"nightly-{number}", priority=Priority.NORMAL)
+    workload = _named(NIGHT_SERVICES, number, priority=Priority.NORMAL)
     _replicas(fleet, workload, int(random.integers(2, 4)), A10G, _daily(random, fleet, peak_hour=1.5))
 
 
@@ -59,9 +99,7 @@ def _language_model(fleet: FleetBuilder, random: np.random.Generator, number: in
     model = A100 if number % 2 else H100
     held = 0.9 * 80 * GIB
     weights = random.uniform(14, 34) * GIB
-    workload = Workload(
-        namespace=_team(number), name=f"llm-{number}", server="vllm", kv_cache_pool_bytes=round(held - weights)
-    )
+    workload = _named(LANGUAGE_MODELS, number, server="vllm", kv_cache_pool_bytes=round(held - weights))
     peak = random.uniform(0.2, 0.75)
     shape = Shape(
         service=fleet.service_number(),
@@ -80,8 +118,11 @@ def _language_model(fleet: FleetBuilder, random: np.random.Generator, number: in
 
 def _oversized(fleet: FleetBuilder, random: np.random.Generator, number: int) -> None:
     """An embedding server that needs a few GiB and was given eighty."""
-    workload = Workload(namespace=_team(number), name=f"embed-{number}")
-    shape = Shape(
+    _replicas(fleet, _named(EMBEDDERS, number), 2, A100, _small(random, fleet))
+
+
+def _small(random: np.random.Generator, fleet: FleetBuilder) -> Shape:
+    return Shape(
         service=fleet.service_number(),
         quiet_ratio=0.03,
         peak_ratio=random.uniform(0.1, 0.2),
@@ -89,19 +130,11 @@ def _oversized(fleet: FleetBuilder, random: np.random.Generator, number: int) ->
         framebuffer_bytes=random.uniform(2, 5) * GIB,
         framebuffer_load_bytes=GIB,
     )
-    _replicas(fleet, workload, 2, A100, shape)
 
 
 def _training(fleet: FleetBuilder, random: np.random.Generator, number: int) -> None:
     """Training of long life and low priority, on one to four cards of one pod."""
-    workload = Workload(
-        namespace="research",
-        name=f"train-{number}",
-        kind="Job",
-        container="trainer",
-        server="pytorch",
-        priority=Priority.LOW,
-    )
+    workload = _named(TRAINING_JOBS, number, kind="Job", container="trainer", server="pytorch", priority=Priority.LOW)
     level = random.uniform(0.5, 0.92)
     shape = Shape(
         service=fleet.service_number(),
@@ -111,18 +144,13 @@ def _training(fleet: FleetBuilder, random: np.random.Generator, number: int) -> 
         framebuffer_bytes=random.uniform(30, 60) * GIB,
     )
     for _ in range((1, 4, 2)[number % 3]):
-        fleet.grant(workload, f"train-{number}-0", fleet.buy(A100), shape)
+        fleet.grant(workload, fleet.buy(A100), shape)
 
 
 def _notebook(fleet: FleetBuilder, random: np.random.Generator, number: int) -> None:
     """A notebook that holds its card for the sake of some hours a week."""
-    workload = Workload(
-        namespace="research",
-        name=f"notebook-{number}",
-        kind="Notebook",
-        container="notebook",
-        server="jupyter",
-        priority=Priority.NORMAL,
+    workload = _named(
+        NOTEBOOKS, number, kind="Notebook", container="notebook", server="jupyter", priority=Priority.NORMAL
     )
     level = random.uniform(0.3, 0.6)
     shape = Shape(
@@ -133,31 +161,31 @@ def _notebook(fleet: FleetBuilder, random: np.random.Generator, number: int) -> 
         session_probability=0.35,
         framebuffer_bytes=random.uniform(2, 18) * GIB,
     )
-    fleet.grant(workload, f"notebook-{number}-0", fleet.buy(L20), shape)
+    fleet.grant(workload, fleet.buy(L20), shape)
 
 
 def _idle_held(fleet: FleetBuilder, random: np.random.Generator, number: int) -> None:
     """A service that nobody calls any more, with its model still loaded; one in four asks to be left alone."""
     labels = ((OPT_OUT_LABEL, "true"),) if number % 4 == 3 else ()
-    workload = Workload(namespace=_team(number), name=f"retired-{number}", labels=labels)
+    workload = _named(RETIRED_SERVICES, number, labels=labels)
     shape = Shape(service=fleet.service_number(), framebuffer_bytes=random.uniform(4, 30) * GIB)
     _replicas(fleet, workload, 2, L40S, shape)
 
 
 def _partly_idle(fleet: FleetBuilder, random: np.random.Generator, number: int) -> None:
     """A pod that asked for four cards and uses one."""
-    workload = Workload(namespace=_team(number), name=f"greedy-{number}", priority=Priority.NORMAL)
+    workload = _named(WIDE_SERVICES, number, priority=Priority.NORMAL)
     busy = Shape(
         service=fleet.service_number(), quiet_ratio=0.3, peak_ratio=0.7, framebuffer_bytes=random.uniform(20, 40) * GIB
     )
     for position in range(4):
         shape = busy if position == 0 else replace(busy, quiet_ratio=0.0, peak_ratio=0.0, framebuffer_bytes=0.5 * GIB)
-        fleet.grant(workload, f"greedy-{number}-0", fleet.buy(H100), shape)
+        fleet.grant(workload, fleet.buy(H100), shape)
 
 
 def _transcoder(fleet: FleetBuilder, random: np.random.Generator, number: int) -> None:
     """Video: media engines at work, SMs asleep."""
-    workload = Workload(namespace="vision", name=f"transcode-{number}", server=None, priority=Priority.NORMAL)
+    workload = _named(TRANSCODERS, number, server=None, priority=Priority.NORMAL)
     shape = Shape(
         service=fleet.service_number(),
         quiet_ratio=0.001,
@@ -172,9 +200,7 @@ def _transcoder(fleet: FleetBuilder, random: np.random.Generator, number: int) -
 
 def _critical(fleet: FleetBuilder, random: np.random.Generator, number: int) -> None:
     """A busy service whose latency is money."""
-    workload = Workload(
-        namespace="ads", name=f"bidder-{number}", labels=((LATENCY_CRITICAL_LABEL, "true"),), replicas_min=2
-    )
+    workload = _named(BIDDERS, number, labels=((LATENCY_CRITICAL_LABEL, "true"),), replicas_min=2)
     shape = Shape(
         service=fleet.service_number(),
         quiet_ratio=0.35,
@@ -190,8 +216,8 @@ def _critical(fleet: FleetBuilder, random: np.random.Generator, number: int) -> 
 
 def _never_used(fleet: FleetBuilder, random: np.random.Generator, number: int) -> None:
     """A grant that never touched CUDA: a card's worth of nothing, and no series that would say so."""
-    workload = Workload(namespace=_team(number), name=f"forgotten-{number}", priority=Priority.NORMAL)
-    fleet.grant(workload, f"forgotten-{number}-0", fleet.buy(L40S), Shape(is_seen=False))
+    workload = _named(UNUSED_SERVICES, number, priority=Priority.NORMAL)
+    fleet.grant(workload, fleet.buy(L40S), Shape(is_seen=False))
     fleet.watched.append(fleet.cards[-1].card)
 
 
@@ -232,6 +258,14 @@ def add_mix(fleet: FleetBuilder, random: np.random.Generator, card_count: int) -
         fleet.buy(A10G)
 
 
+def add_newcomers(fleet: FleetBuilder, random: np.random.Generator, since_days: float) -> None:
+    """Adds a node that nobody uses until teams deploy new services on it, each replica with a whole card."""
+    for number in range(len(NEWCOMERS)):
+        shape = replace(_daily(random, fleet, peak_hour=13.5), begins_days=since_days)
+        for replica in range(NODE_KINDS[A6000].cards // len(NEWCOMERS)):
+            fleet.grant(_named(NEWCOMERS, number), fleet.buy(A6000), shape, replica=replica, since_days=since_days)
+
+
 def _replicas(fleet: FleetBuilder, workload: Workload, count: int, model: CardModelName, shape: Shape) -> None:
     for replica in range(count):
-        fleet.grant(workload, f"{workload.name}-{replica}", fleet.buy(model), shape)
+        fleet.grant(workload, fleet.buy(model), shape, replica=replica)

@@ -1,4 +1,4 @@
-"""The traps of GPU counters that a trace can carry, each once and under its own name.
+"""The traps of GPU counters that a trace can carry, each once, on a workload that is named like any other.
 
 Tools that read counters alone fall into every one of them. `TRAPS` says of each workload what must not be concluded;
 tests of the analyzer and the recommender assert on it. Called by `exporter.synthetic`. Three known traps are not of a
@@ -16,8 +16,6 @@ from exporter.synthetic_shapes import FOREVER_DAYS, Shape
 from fleet.inventory import LATENCY_CRITICAL_LABEL, WARM_REPLICAS_LABEL, CardModelName, Priority
 from fleet.units import GIB
 
-NAMESPACE = "traps"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trap:
@@ -25,94 +23,140 @@ class Trap:
 
     Attributes:
         number: its number in the project's list of traps.
+        workload: the workload that shows it, `namespace/name`; users see a name like any other.
         shows: what the counters show.
         never: what must not be concluded.
     """
 
     number: int
+    workload: str
     shows: str
     never: str
 
 
 TRAPS: Mapping[str, Trap] = {
-    "trap-tiny-kernels": Trap(
-        number=1, shows="duty cycle of 97 % at 3 % SM active", never="that the card is busy: most of it is free"
+    "tiny-kernels": Trap(
+        number=1,
+        workload="search/reranker",
+        shows="duty cycle of 97 % at 3 % SM active",
+        never="that the card is busy: most of it is free",
     ),
-    "trap-nccl-spin": Trap(
+    "nccl-spin": Trap(
         number=2,
+        workload="research/pretrain-moe-16b",
         shows="four cards at a duty cycle of 100 % and 15 % SM active, waiting for each other",
         never="that high duty cycle proves useful work, nor that the cards are idle",
     ),
-    "trap-preallocated": Trap(
+    "preallocated": Trap(
         number=3,
+        workload="payments/qwen-7b-assistant",
         shows="90 % of the framebuffer used at all times, 5 % of the KV cache in use",
         never="that the framebuffer is needed",
     ),
-    "trap-never-touched-cuda": Trap(
-        number=4, shows="a grant without a single row, on a card that reports 0", never="that nothing is wasted there"
+    "never-touched-cuda": Trap(
+        number=4,
+        workload="vision/annotation-tool",
+        shows="a grant without a single row, on a card that reports 0",
+        never="that nothing is wasted there",
     ),
-    "trap-blackwell-zero": Trap(
+    "blackwell-zero": Trap(
         number=5,
+        workload="research/llama-70b-chat",
         shows="the container's counters at 0 while its card, of which it is the only tenant, is busy",
         never="that the service is idle",
     ),
-    "trap-one-of-two-reports": Trap(
+    "one-of-two-reports": Trap(
         number=6,
+        workload="speech/tts-neural",
         shows="two pods share a card, one of them has rows",
         never="that the silent one is idle",
     ),
-    "trap-mig-no-duty": Trap(
-        number=7, shows="no duty cycle under MIG, SM active well above 0", never="that the instance is idle"
+    "mig-no-duty": Trap(
+        number=7,
+        workload="search/query-classifier",
+        shows="no duty cycle under MIG, SM active well above 0",
+        never="that the instance is idle",
     ),
-    "trap-no-prof-counters": Trap(
+    "no-prof-counters": Trap(
         number=8,
+        workload="ads/click-predictor",
         shows="no SM active anywhere, a duty cycle of half",
         never="how much of the card's compute is free",
     ),
-    "trap-counter-vanished": Trap(
+    "counter-vanished": Trap(
         number=9,
+        workload="payments/card-ocr",
         shows="compute counters end days before the trace does, framebuffer goes on",
         never="that the service fell idle",
     ),
-    "trap-ghost-series": Trap(
+    "ghost-series": Trap(
         number=11,
+        workload="vision/poster-generator",
         shows="rows go on after the grant ended",
         never="that the pod lives: samples are not the inventory",
     ),
-    "trap-per-pod-not-sum": Trap(
-        number=12, shows="four replicas at 30 % each", never="that the workload needs more than one card's compute"
+    "per-pod-not-sum": Trap(
+        number=12,
+        workload="speech/wake-word",
+        shows="four replicas at 30 % each",
+        never="that the workload needs more than one card's compute",
     ),
-    "trap-young-pod": Trap(number=13, shows="started three hours before the end, nothing yet", never="that it is idle"),
-    "trap-crash-loop": Trap(
+    "young-pod": Trap(
         number=13,
+        workload="search/snippet-generator",
+        shows="started three hours before the end, nothing yet",
+        never="that it is idle",
+    ),
+    "crash-loop": Trap(
+        number=13,
+        workload="ads/lookalike-audience",
         shows="a new pod every few hours, each too young to judge, none ever busy",
         never="that nothing can be said: the owner has been idle for days",
     ),
-    "trap-loading-phases": Trap(
-        number=14, shows="three hours of nothing every day between hours of training", never="that it is idle"
+    "loading-phases": Trap(
+        number=14,
+        workload="research/finetune-clip",
+        shows="three hours of nothing every day between hours of training",
+        never="that it is idle",
     ),
-    "trap-warm-standby": Trap(
-        number=15, shows="nothing at all, by design, with replicas to be kept warm", never="that it may be removed"
+    "warm-standby": Trap(
+        number=15,
+        workload="payments/fraud-scoring-standby",
+        shows="nothing at all, by design, with replicas to be kept warm",
+        never="that it may be removed",
     ),
-    "trap-outage": Trap(
-        number=16, shows="no rows in the last two days", never="that it stopped working: nobody looked"
+    "outage": Trap(
+        number=16,
+        workload="vision/logo-detection",
+        shows="no rows in the last two days",
+        never="that it stopped working: nobody looked",
     ),
-    "trap-card-replaced": Trap(
+    "card-replaced": Trap(
         number=19,
+        workload="support/intent-detection",
         shows="the pod's card was swapped, so its series end and others begin",
         never="that one card fell idle, or that the history is too short",
     ),
-    "trap-offline-squeezed": Trap(
+    "offline-squeezed": Trap(
         number=20,
+        workload="research/offline-eval",
         shows="low priority work at 0 by day beside a busy service",
         never="that it is idle: it yields, and works at night",
     ),
-    "trap-transcoder": Trap(number=21, shows="SM active near 0, the encoder busy", never="that it is idle"),
-    "trap-dead-card": Trap(
-        number=16, shows="the card and its pod report nothing any more from one moment on", never="that it is idle"
+    "transcoder": Trap(
+        number=21,
+        workload="vision/video-transcoder",
+        shows="SM active near 0, the encoder busy",
+        never="that it is idle",
+    ),
+    "dead-card": Trap(
+        number=16,
+        workload="speech/asr-batch",
+        shows="the card and its pod report nothing any more from one moment on",
+        never="that it is idle",
     ),
 }
-"""What each trap's workload shows, and what must not be concluded from it."""
+"""By trap: its workload, what that shows, and what must not be concluded from it."""
 
 _BUSY = Shape(quiet_ratio=0.1, peak_ratio=0.55, framebuffer_bytes=14 * GIB, framebuffer_load_bytes=4 * GIB)
 
@@ -125,23 +169,24 @@ def add_traps(fleet: FleetBuilder) -> None:
     _add_quiet_by_design(fleet)
 
 
-def _workload(name: str, **changes: object) -> Workload:
-    return replace(Workload(namespace=NAMESPACE, name=name), **changes)  # type: ignore[arg-type]
+def _workload(trap: str, **changes: object) -> Workload:
+    namespace, name = TRAPS[trap].workload.split("/")
+    return replace(Workload(namespace=namespace, name=name), **changes)  # type: ignore[arg-type]
 
 
-def _alone(fleet: FleetBuilder, name: str, model: CardModelName, shape: Shape, **changes: object) -> None:
+def _alone(fleet: FleetBuilder, trap: str, model: CardModelName, shape: Shape, **changes: object) -> None:
     card = fleet.buy(model)
-    fleet.grant(_workload(name, **changes), f"{name}-0", card, replace(shape, service=fleet.service_number()))
+    fleet.grant(_workload(trap, **changes), card, replace(shape, service=fleet.service_number()))
 
 
 def _add_lying_counters(fleet: FleetBuilder) -> None:
     _alone(
         fleet,
-        "trap-tiny-kernels",
+        "tiny-kernels",
         A10G,
         Shape(quiet_ratio=0.03, peak_ratio=0.03, duty_floor_ratio=0.97, framebuffer_bytes=3 * GIB),
     )
-    spin = _workload("trap-nccl-spin", kind="Job", container="trainer", server="pytorch", priority=Priority.NORMAL)
+    spin = _workload("nccl-spin", kind="Job", container="trainer", server="pytorch", priority=Priority.NORMAL)
     shape = Shape(
         service=fleet.service_number(),
         quiet_ratio=0.15,
@@ -150,11 +195,11 @@ def _add_lying_counters(fleet: FleetBuilder) -> None:
         framebuffer_bytes=60 * GIB,
     )
     for _ in range(4):
-        fleet.grant(spin, "trap-nccl-spin-0", fleet.buy(H100), shape)
+        fleet.grant(spin, fleet.buy(H100), shape)
     pool = 50 * GIB
     _alone(
         fleet,
-        "trap-preallocated",
+        "preallocated",
         A100,
         Shape(
             quiet_ratio=0.1,
@@ -166,22 +211,21 @@ def _add_lying_counters(fleet: FleetBuilder) -> None:
         server="vllm",
         kv_cache_pool_bytes=pool,
     )
-    _alone(fleet, "trap-blackwell-zero", B200, replace(_BUSY, quiet_ratio=0.5, peak_ratio=0.7, visible_factor=0.0))
+    _alone(fleet, "blackwell-zero", B200, replace(_BUSY, quiet_ratio=0.5, peak_ratio=0.7, visible_factor=0.0))
     fleet.watched.append(fleet.cards[-1].card)
     mig = fleet.buy(A100, mig_mode=True)
     fleet.grant(
-        _workload("trap-mig-no-duty"),
-        "trap-mig-no-duty-0",
+        _workload("mig-no-duty"),
         mig,
         replace(_BUSY, service=fleet.service_number(), has_duty=False, peak_ratio=0.3),
         share=0.5,
         mig_profile="3g.40gb",
     )
-    _alone(fleet, "trap-no-prof-counters", A10G, replace(_BUSY, peak_ratio=0.25, has_sm=False))
-    _alone(fleet, "trap-counter-vanished", A10G, replace(_BUSY, counters_end_days=max(1.0, fleet.days - 3)))
+    _alone(fleet, "no-prof-counters", A10G, replace(_BUSY, peak_ratio=0.25, has_sm=False))
+    _alone(fleet, "counter-vanished", A10G, replace(_BUSY, counters_end_days=max(1.0, fleet.days - 3)))
     _alone(
         fleet,
-        "trap-transcoder",
+        "transcoder",
         L40S,
         Shape(
             quiet_ratio=0.001,
@@ -196,61 +240,60 @@ def _add_lying_counters(fleet: FleetBuilder) -> None:
 
 
 def _add_missing_rows(fleet: FleetBuilder) -> None:
-    _alone(fleet, "trap-never-touched-cuda", L40S, Shape(is_seen=False), server=None)
+    _alone(fleet, "never-touched-cuda", L40S, Shape(is_seen=False), server=None)
     fleet.watched.append(fleet.cards[-1].card)
     shared = fleet.buy(A100)
-    pair = _workload("trap-one-of-two-reports")
+    pair = _workload("one-of-two-reports")
     service = fleet.service_number()
     for number in range(2):
         shape = replace(_BUSY, service=service, peak_ratio=0.4, is_seen=number == 0)
-        fleet.grant(pair, f"trap-one-of-two-reports-{number}", shared, shape, share=0.5)
-    _alone(fleet, "trap-outage", A10G, replace(_BUSY, ends_days=max(1.0, fleet.days - 2)))
-    _alone(fleet, "trap-dead-card", A100, replace(_BUSY, ends_days=max(0.5, fleet.days - 1.3)))
+        fleet.grant(pair, shared, shape, replica=number, share=0.5)
+    _alone(fleet, "outage", A10G, replace(_BUSY, ends_days=max(1.0, fleet.days - 2)))
+    _alone(fleet, "dead-card", A100, replace(_BUSY, ends_days=max(0.5, fleet.days - 1.3)))
 
 
 def _add_lives(fleet: FleetBuilder) -> None:
     end = float(fleet.days)
-    ghost, card = _workload("trap-ghost-series"), fleet.buy(A10G)
+    ghost, card = _workload("ghost-series"), fleet.buy(A10G)
     shape = replace(_BUSY, service=fleet.service_number(), ends_days=0.6 * end)
-    fleet.grant(ghost, "trap-ghost-series-0", card, shape, until_days=0.4 * end)
-    young, card = _workload("trap-young-pod"), fleet.buy(A10G)
+    fleet.grant(ghost, card, shape, until_days=0.4 * end)
+    young, card = _workload("young-pod"), fleet.buy(A10G)
     fleet.grant(
         young,
-        "trap-young-pod-0",
         card,
         Shape(service=fleet.service_number(), framebuffer_bytes=5 * GIB, begins_days=end - 0.125),
         since_days=end - 0.125,
     )
-    loop, card = _workload("trap-crash-loop"), fleet.buy(A10G)
+    loop, card = _workload("crash-loop"), fleet.buy(A10G)
     hours, count = 4, 18
     first = max(0.0, end - count * hours / 24)
     for number in range(min(count, int(end * 24 / hours))):
         begin, until = first + number * hours / 24, first + (number + 1) * hours / 24
         fleet.grant(
             loop,
-            f"trap-crash-loop-{number:02d}",
             card,
             Shape(service=fleet.service_number(), framebuffer_bytes=GIB, begins_days=begin, ends_days=until),
+            replica=number,
             since_days=begin,
             until_days=until,
         )
-    moved = _workload("trap-card-replaced")
+    moved = _workload("card-replaced")
     service = fleet.service_number()
     periods: tuple[tuple[float, float | None], ...] = ((0.0, end / 2), (end / 2, None))
     for begins, ends in periods:
         shape = replace(_BUSY, service=service, begins_days=begins, ends_days=ends or FOREVER_DAYS)
-        fleet.grant(moved, "trap-card-replaced-0", fleet.buy(A10G), shape, since_days=begins, until_days=ends)
+        fleet.grant(moved, fleet.buy(A10G), shape, since_days=begins, until_days=ends)
 
 
 def _add_quiet_by_design(fleet: FleetBuilder) -> None:
-    replicas = _workload("trap-per-pod-not-sum")
+    replicas = _workload("per-pod-not-sum")
     service = fleet.service_number()
     for number in range(4):
         shape = Shape(service=service, quiet_ratio=0.3, peak_ratio=0.3, framebuffer_bytes=12 * GIB)
-        fleet.grant(replicas, f"trap-per-pod-not-sum-{number}", fleet.buy(A10G), shape)
+        fleet.grant(replicas, fleet.buy(A10G), shape, replica=number)
     _alone(
         fleet,
-        "trap-loading-phases",
+        "loading-phases",
         A100,
         Shape(quiet_ratio=0.7, peak_ratio=0.8, pause_hours=3.0, framebuffer_bytes=50 * GIB),
         kind="Job",
@@ -260,7 +303,7 @@ def _add_quiet_by_design(fleet: FleetBuilder) -> None:
     )
     _alone(
         fleet,
-        "trap-warm-standby",
+        "warm-standby",
         A100,
         Shape(framebuffer_bytes=20 * GIB),
         labels=((LATENCY_CRITICAL_LABEL, "true"), (WARM_REPLICAS_LABEL, "1")),
@@ -270,10 +313,10 @@ def _add_quiet_by_design(fleet: FleetBuilder) -> None:
     online = Shape(
         service=fleet.service_number(), quiet_ratio=0.05, peak_ratio=0.9, sharpness=2.0, framebuffer_bytes=30 * GIB
     )
-    fleet.grant(_workload("busy-beside-squeezed"), "busy-beside-squeezed-0", shared, online, share=0.5)
+    fleet.grant(Workload(namespace="search", name="answer-extraction"), shared, online, share=0.5)
     offline = Shape(
         service=fleet.service_number(), quiet_ratio=0.0, peak_ratio=0.7, peak_hour=2.0, sharpness=12.0,
         framebuffer_bytes=20 * GIB,
     )  # fmt: skip
-    squeezed = _workload("trap-offline-squeezed", kind="Job", server="pytorch", priority=Priority.LOW)
-    fleet.grant(squeezed, "trap-offline-squeezed-0", shared, offline, share=0.5)
+    squeezed = _workload("offline-squeezed", kind="Job", server="pytorch", priority=Priority.LOW)
+    fleet.grant(squeezed, shared, offline, share=0.5)

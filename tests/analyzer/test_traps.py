@@ -10,27 +10,27 @@ from tests.analyzer.recorded import recorded
 S = WorkloadState
 WASTED = {S.IDLE, S.IDLE_HELD, S.PARTLY_IDLE}
 ALLOWED = {
-    "trap-tiny-kernels": {S.OVERSIZED},
-    "trap-nccl-spin": {S.OVERSIZED, S.BUSY},
-    "trap-preallocated": {S.OVERSIZED, S.OFF_PEAK},
-    "trap-never-touched-cuda": {S.IDLE},
-    "trap-blackwell-zero": {S.UNKNOWN},
-    "trap-one-of-two-reports": {S.UNKNOWN},
-    "trap-mig-no-duty": {S.OVERSIZED, S.BUSY, S.OFF_PEAK},
-    "trap-no-prof-counters": {S.OVERSIZED, S.BUSY, S.OFF_PEAK},
-    "trap-counter-vanished": {S.UNKNOWN},
-    "trap-per-pod-not-sum": {S.OVERSIZED},
-    "trap-young-pod": {S.UNKNOWN},
-    "trap-crash-loop": {S.IDLE, S.IDLE_HELD},
-    "trap-loading-phases": {S.BUSY, S.OVERSIZED},
-    "trap-warm-standby": {S.IDLE_HELD},
-    "trap-outage": {S.UNKNOWN},
-    "trap-card-replaced": {S.BUSY, S.OVERSIZED, S.OFF_PEAK},
-    "trap-offline-squeezed": set(S) - WASTED,
-    "trap-transcoder": {S.OVERSIZED, S.BUSY},
-    "trap-dead-card": {S.UNKNOWN},
+    "tiny-kernels": {S.OVERSIZED},
+    "nccl-spin": {S.OVERSIZED, S.BUSY},
+    "preallocated": {S.OVERSIZED, S.OFF_PEAK},
+    "never-touched-cuda": {S.IDLE},
+    "blackwell-zero": {S.UNKNOWN},
+    "one-of-two-reports": {S.UNKNOWN},
+    "mig-no-duty": {S.OVERSIZED, S.BUSY, S.OFF_PEAK},
+    "no-prof-counters": {S.OVERSIZED, S.BUSY, S.OFF_PEAK},
+    "counter-vanished": {S.UNKNOWN},
+    "per-pod-not-sum": {S.OVERSIZED},
+    "young-pod": {S.UNKNOWN},
+    "crash-loop": {S.IDLE, S.IDLE_HELD},
+    "loading-phases": {S.BUSY, S.OVERSIZED},
+    "warm-standby": {S.IDLE_HELD},
+    "outage": {S.UNKNOWN},
+    "card-replaced": {S.BUSY, S.OVERSIZED, S.OFF_PEAK},
+    "offline-squeezed": set(S) - WASTED,
+    "transcoder": {S.OVERSIZED, S.BUSY},
+    "dead-card": {S.UNKNOWN},
 }
-NOT_PROFILED = {"trap-ghost-series"}
+NOT_PROFILED = {"ghost-series"}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,9 @@ def found(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("synthetic") / "fleet"
     write_synthetic_fleet(folder, cards=48, days=8)
     said = profiles(recorded(folder))
-    return {one.workload.rsplit("/", 1)[1]: one for one in said.workloads}
+    traps = {trap.workload: name for name, trap in TRAPS.items()}
+    by_trap = {traps.get("/".join(one.workload.split("/")[::2])): one for one in said.workloads}
+    return {name: one for name, one in by_trap.items() if name is not None}
 
 
 def test_every_trap_is_judged_here() -> None:
@@ -56,18 +58,18 @@ def test_a_pod_whose_grant_ended_is_not_in_the_inventory(found) -> None:
 
 
 def test_preallocated_framebuffer_is_not_taken_for_need(found) -> None:
-    said = found["trap-preallocated"].framebuffer
+    said = found["preallocated"].framebuffer
     assert said.preallocated
     assert said.need_max < 0.5 * said.used_max
 
 
 def test_spinning_ranks_are_remarked(found) -> None:
-    assert [item.check for item in found["trap-nccl-spin"].trust] == ["spinning"]
+    assert [item.check for item in found["nccl-spin"].trust] == ["spinning"]
 
 
 def test_duty_cycle_alone_is_called_an_upper_bound(found) -> None:
-    assert "upper bound" in found["trap-no-prof-counters"].reason
+    assert "upper bound" in found["no-prof-counters"].reason
 
 
 def test_a_card_that_was_replaced_does_not_shorten_the_history(found) -> None:
-    assert found["trap-card-replaced"].coverage_ratio > 0.9
+    assert found["card-replaced"].coverage_ratio > 0.9

@@ -1,7 +1,9 @@
 """The synthetic fleet is the same every time, and holds what it says it holds."""
 
 import hashlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,24 @@ import pytest
 
 from exporter.reader_replay import ReplayReader
 from exporter.synthetic import CARDS_MIN, TRAPS, write_synthetic_fleet
+from exporter.synthetic_mix import (
+    BIDDERS,
+    DAY_SERVICES,
+    EMBEDDERS,
+    LANGUAGE_MODELS,
+    NEWCOMERS,
+    NIGHT_SERVICES,
+    NOTEBOOKS,
+    RETIRED_SERVICES,
+    TRAINING_JOBS,
+    TRANSCODERS,
+    UNUSED_SERVICES,
+    WIDE_SERVICES,
+)
 from exporter.trace import Trace, open_trace
+from exporter.trace_writer import label_workload
 from fleet.errors import Misconfigured
-from fleet.inventory import CardId, Grant
+from fleet.inventory import OPT_OUT_LABEL, CardId, Grant, WorkloadId
 from fleet.schema import Measure
 
 DAYS = 4
@@ -30,18 +47,20 @@ def grants(trace: Trace) -> tuple[Grant, ...]:
     return trace.grants_at(trace.until)
 
 
-Column = Callable[[str, Measure], "np.ndarray[tuple[int], np.dtype[np.float64]]"]
+Column = Callable[[str | Collection[str], Measure], "np.ndarray[tuple[int], np.dtype[np.float64]]"]
 
 
 @pytest.fixture(scope="module")
 def column(trace: Trace) -> Column:
-    """Values that slices of a workload showed, over all the days."""
+    """Values that slices of these workloads showed, over all the days."""
     blocks = list(ReplayReader(trace).blocks())
+    name_of = {grant.pod_id: f"{grant.namespace}/{grant.workload}" for grant in trace.grants_at(trace.until)}
 
-    def values(workload: str, measure: Measure) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    def values(workloads: str | Collection[str], measure: Measure) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+        wanted = {workloads} if isinstance(workloads, str) else workloads
         found = [np.empty(0)]
         for block in blocks:
-            named = [row for row, key in enumerate(block.slices) if key.pod.startswith(f"{workload}-")]
+            named = [row for row, key in enumerate(block.slices) if name_of[key.pod_id] in wanted]
             chosen = np.isin(block.slice_samples.rows, named)
             found.append(block.slice_samples.values[measure][chosen])
         return np.concatenate(found)
@@ -84,7 +103,31 @@ def test_a_folder_that_holds_something_is_not_overwritten(tmp_path: Path) -> Non
 
 
 def test_every_trap_is_in_the_fleet(grants: tuple[Grant, ...]) -> None:
-    assert set(TRAPS) <= {grant.workload for grant in grants}
+    assert {trap.workload for trap in TRAPS.values()} <= {f"{grant.namespace}/{grant.workload}" for grant in grants}
+
+
+def test_names_are_those_of_a_company_and_not_of_a_test(grants: tuple[Grant, ...]) -> None:
+    names = [name for grant in grants for name in (grant.namespace, grant.workload, grant.pod, grant.node)]
+    assert [name for name in names if re.search("trap|liar|greedy|forgotten|retired", name)] == []
+    assert [grant.workload for grant in grants if re.fullmatch("[a-z]+-[0-9]+", grant.workload)] == []
+    assert {grant.namespace for grant in grants} == {
+        "search", "ads", "vision", "speech", "research", "support", "payments",
+    }  # fmt: skip
+    assert {re.sub("[0-9]+$", "", grant.node) for grant in grants} == {
+        "gpu-a10g-", "gpu-a100-", "gpu-h100-", "gpu-b200-", "gpu-l20-", "gpu-l40s-",
+    }  # fmt: skip
+
+
+def test_a_large_fleet_gives_no_name_twice(tmp_path: Path) -> None:
+    write_synthetic_fleet(tmp_path / "fleet", cards=900, days=2, step_seconds=3600)
+    trace = open_trace(tmp_path / "fleet")
+    kinds: dict[str, set[str]] = {}
+    pods: dict[str, set[str]] = {}
+    for grant in trace.grants_at(trace.until):
+        name = f"{grant.namespace}/{grant.workload}"
+        kinds.setdefault(name, set()).add(f"{grant.workload_kind} {grant.labels}")
+        pods.setdefault(grant.pod_id, set()).add(name)
+    assert [found for found in (*kinds.values(), *pods.values()) if len(found) > 1] == []
 
 
 def test_no_card_is_granted_beyond_its_framebuffer(trace: Trace) -> None:
@@ -96,21 +139,12 @@ def test_no_card_is_granted_beyond_its_framebuffer(trace: Trace) -> None:
 
 
 def test_there_is_something_for_every_rule(grants: tuple[Grant, ...], trace: Trace) -> None:
-    workloads = {grant.workload.rsplit("-", 1)[0] for grant in grants}
-    families = {
-        "web",
-        "nightly",
-        "llm",
-        "embed",
-        "train",
-        "notebook",
-        "retired",
-        "greedy",
-        "transcode",
-        "bidder",
-        "forgotten",
-    }
-    assert families <= workloads
+    workloads = {f"{grant.namespace}/{grant.workload}" for grant in grants}
+    for family in (
+        DAY_SERVICES, NIGHT_SERVICES, LANGUAGE_MODELS, EMBEDDERS, TRAINING_JOBS, NOTEBOOKS, RETIRED_SERVICES,
+        WIDE_SERVICES, TRANSCODERS, BIDDERS, UNUSED_SERVICES,
+    ):  # fmt: skip
+        assert not workloads.isdisjoint(family)
     assert len({card.card for card in trace.cards} - {grant.card for grant in grants}) > 0
     assert {"gputide.io/opt-out", "gputide.io/isolation", "gputide.io/latency-critical"} <= {
         key for grant in grants for key, _ in grant.labels
@@ -118,31 +152,31 @@ def test_there_is_something_for_every_rule(grants: tuple[Grant, ...], trace: Tra
 
 
 def test_counters_of_the_traps_show_what_the_table_says(column: Column) -> None:
-    assert column("trap-tiny-kernels", Measure.DUTY_CYCLE).min() >= 0.97
-    assert column("trap-tiny-kernels", Measure.SM_ACTIVE).max() < 0.06
-    assert column("trap-nccl-spin", Measure.DUTY_CYCLE).min() == 1.0
-    assert column("trap-preallocated", Measure.KV_CACHE_USAGE).max() < 0.1
-    assert column("trap-blackwell-zero", Measure.SM_ACTIVE).max() == 0.0
-    assert np.isnan(column("trap-mig-no-duty", Measure.DUTY_CYCLE)).all()
-    assert np.isnan(column("trap-no-prof-counters", Measure.SM_ACTIVE)).all()
-    assert column("trap-transcoder", Measure.SM_ACTIVE).max() < 0.01
-    assert column("trap-transcoder", Measure.ENCODER).max() > 0.4
-    assert column("trap-warm-standby", Measure.SM_ACTIVE).max() == 0.0
-    assert len(column("trap-never-touched-cuda", Measure.DUTY_CYCLE)) == 0
-    vanished = column("trap-counter-vanished", Measure.SM_ACTIVE)
+    assert column(TRAPS["tiny-kernels"].workload, Measure.DUTY_CYCLE).min() >= 0.97
+    assert column(TRAPS["tiny-kernels"].workload, Measure.SM_ACTIVE).max() < 0.06
+    assert column(TRAPS["nccl-spin"].workload, Measure.DUTY_CYCLE).min() == 1.0
+    assert column(TRAPS["preallocated"].workload, Measure.KV_CACHE_USAGE).max() < 0.1
+    assert column(TRAPS["blackwell-zero"].workload, Measure.SM_ACTIVE).max() == 0.0
+    assert np.isnan(column(TRAPS["mig-no-duty"].workload, Measure.DUTY_CYCLE)).all()
+    assert np.isnan(column(TRAPS["no-prof-counters"].workload, Measure.SM_ACTIVE)).all()
+    assert column(TRAPS["transcoder"].workload, Measure.SM_ACTIVE).max() < 0.01
+    assert column(TRAPS["transcoder"].workload, Measure.ENCODER).max() > 0.4
+    assert column(TRAPS["warm-standby"].workload, Measure.SM_ACTIVE).max() == 0.0
+    assert len(column(TRAPS["never-touched-cuda"].workload, Measure.DUTY_CYCLE)) == 0
+    vanished = column(TRAPS["counter-vanished"].workload, Measure.SM_ACTIVE)
     assert np.isnan(vanished[-100:]).all()
     assert (vanished[:100] > 0).all()
 
 
 def test_day_and_night_complement_each_other(trace: Trace, column: Column) -> None:
-    day, night = column("web", Measure.SM_ACTIVE), column("nightly", Measure.SM_ACTIVE)
+    day, night = column(DAY_SERVICES, Measure.SM_ACTIVE), column(NIGHT_SERVICES, Measure.SM_ACTIVE)
     assert (day < 0.1).mean() > 0.4
     assert (night < 0.1).mean() > 0.4
     assert day.max() > 0.3
 
 
 def test_a_lying_counter_is_contradicted_by_its_card(trace: Trace, grants: tuple[Grant, ...]) -> None:
-    card = next(grant.card for grant in grants if grant.workload == "trap-blackwell-zero")
+    card = next(grant.card for grant in grants if grant.workload == TRAPS["blackwell-zero"].workload.split("/")[1])
     block = next(ReplayReader(trace).blocks())
     rows = [row for row, key in enumerate(block.cards) if key.card == card]
     shown = block.card_samples.values[Measure.SM_ACTIVE][np.isin(block.card_samples.rows, rows)]
@@ -150,7 +184,7 @@ def test_a_lying_counter_is_contradicted_by_its_card(trace: Trace, grants: tuple
 
 
 def test_a_dead_card_falls_silent(trace: Trace, grants: tuple[Grant, ...]) -> None:
-    card = next(grant.card for grant in grants if grant.workload == "trap-dead-card")
+    card = next(grant.card for grant in grants if grant.workload == TRAPS["dead-card"].workload.split("/")[1])
     silent = [
         not any(block.cards[row].card == card for row in np.unique(block.card_samples.rows))
         for block in ReplayReader(trace).blocks(24)
@@ -165,3 +199,27 @@ def test_a_larger_fleet_is_computed_in_parts_of_the_same_days(tmp_path: Path, mo
     trace = open_trace(tmp_path / "fleet")
     assert trace.step_seconds == 600
     assert (trace.until - trace.since).total_seconds() == 2 * 86400
+
+
+def test_newcomers_take_whole_cards_that_nobody_had(tmp_path: Path) -> None:
+    write_synthetic_fleet(tmp_path / "fleet", cards=60, days=4, newcomers_days=2.5)
+    trace = open_trace(tmp_path / "fleet")
+    late = [grant for grant in trace.grants_at(trace.until) if f"{grant.namespace}/{grant.workload}" in NEWCOMERS]
+    assert {f"{grant.namespace}/{grant.workload}" for grant in late} == set(NEWCOMERS)
+    assert {grant.started_at for grant in late} == {trace.since + timedelta(days=2.5)}
+    assert len({grant.card for grant in late}) == len(late)
+    before = trace.inventory_at(trace.since + timedelta(days=2)).live_grants()
+    assert {grant.card for grant in before}.isdisjoint(grant.card for grant in late)
+    assert len(trace.cards) == 60
+
+
+def test_a_team_can_label_its_workload_in_a_trace(tmp_path: Path) -> None:
+    write_synthetic_fleet(tmp_path / "fleet", cards=60, days=2, step_seconds=3600)
+    before = open_trace(tmp_path / "fleet")
+    wanted = WorkloadId("research/Notebook/jupyter-anna")
+    label_workload(tmp_path / "fleet", wanted, OPT_OUT_LABEL, "true")
+    trace = open_trace(tmp_path / "fleet")
+    old, new = before.grants_at(before.until), trace.grants_at(trace.until)
+    changed = [(one, other) for one, other in zip(old, new, strict=True) if one != other]
+    assert {grant.workload_id for pair in changed for grant in pair} == {wanted}
+    assert [(grant.label(OPT_OUT_LABEL), grant.label("app")) for _, grant in changed] == [("true", "jupyter-anna")]
