@@ -1,8 +1,9 @@
 """The whole loop on a synthetic fleet in one process: no GPU, no cluster, no Java. Called by `gputide demo`.
 
-Two and a half weeks are played and learned from, a plan is made, approved, applied canary first, watched and kept;
-three more days are played with the pods where the plan put them; then the promise is held against what came. All of it
-is taken back to show that it can be; after one more day a fresh plan is left open for the web page.
+Two and a half weeks are played and learned from; a plan is made, approved, applied canary first, watched and kept.
+Three more days are played with the pods where the plan put them; then what was promised is compared with what was
+observed, and the service that was harmed most is restored. The rest of the plan stays. While five more days are
+played, teams deploy new services; the next plan is about those, and waits for a click on the web page.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from analyzer.profile import profile_fleet
-from enforcer.record.verdict import english, sentences, verdict_of
+from enforcer.record.verdict import ACTIVE_WINDOWS_MIN, english, sentences, verdict_of
 from enforcer.rollout.undo import Undo
 from enforcer.verify import verify
 from exporter.synthetic import write_synthetic_fleet
 from exporter.trace import open_trace
+from exporter.trace_writer import label_workload
 from fleet.capabilities import capabilities_of
 from fleet.decisions import Plan
 from fleet.documents import seal_plan
 from fleet.errors import NotEnoughData
+from fleet.inventory import OPT_OUT_LABEL, WorkloadId
 from fleet.outcomes import Outcome
 from fleet.profiles import CardState, Profiles
 from fleet.settings import ClusterChoice, Settings
@@ -33,17 +36,21 @@ from gputide.clock import read_replay_clock
 from gputide.data_folder import DataFolder, open_data_folder, writing
 from gputide.guard_policy import harm_policy
 from gputide.measurements import WarehouseMeasurements
-from gputide.outcome_shelf import keep_outcome
+from gputide.outcome_shelf import keep_outcome, read_outcomes
 from gputide.replay import Replayed, replay
 from gputide.session import Tick
 from gputide.wiring import journal, keep_plan, load_history, open_enforcer, plan_store
+from recommender.past_outcomes import OwnPast, calibration_of
 from recommender.planner import make_plan
 
 CARDS = 160
 LEARNED_DAYS = 17
 PLAYED_DAYS = 3
-DAYS_AFTER = 1
+DAYS_AFTER = 5
+"""Long enough that the verdict on the plan is final (`enforcer.verify_days`)."""
 DAYS = LEARNED_DAYS + PLAYED_DAYS + DAYS_AFTER
+NEWCOMERS_DAYS = LEARNED_DAYS + PLAYED_DAYS + 0.4
+"""The morning after a service was restored, teams deploy new ones."""
 OPERATOR = "demo"
 
 
@@ -70,13 +77,15 @@ class DemoSummary:
         folder: where its state lies.
         steps: steps in order.
         applied: the plan that was applied.
-        outcome: what came of it.
+        restored: the workload whose change was undone.
+        outcome: what the rest of the plan saved and harmed, measured at the end.
         waiting: the plan that waits for a click.
     """
 
     folder: DataFolder
     steps: tuple[DemoStep, ...]
     applied: Plan
+    restored: WorkloadId
     outcome: Outcome
     waiting: Plan
 
@@ -122,9 +131,11 @@ def run_demo(path: Path, settings: Settings, *, started: Callable[[str], None], 
     trace = path / "trace"
     with writing(folder):
         with steps.step("make a synthetic fleet") as said:
-            write_synthetic_fleet(trace, cards=CARDS, days=DAYS)
+            write_synthetic_fleet(trace, cards=CARDS, days=DAYS, newcomers_days=NEWCOMERS_DAYS)
             begin = open_trace(trace).since
-            said.append(f"{CARDS} cards, {DAYS} days at 10 minutes: inference, training, notebooks, liars")
+            said.append(
+                f"{CARDS} cards, {DAYS} days at 10 minutes: inference, training, notebooks, unreliable counters"
+            )
         cut = begin + timedelta(days=LEARNED_DAYS)
         with steps.step(f"replay {LEARNED_DAYS} days through receiver, bus, rollup, warehouse") as said:
             said.append(_replayed_words(_play(folder, trace, cut, settings, tick)))
@@ -141,14 +152,21 @@ def run_demo(path: Path, settings: Settings, *, started: Callable[[str], None], 
         with steps.step("verify promised against realised") as said:
             outcome = _verify(folder, settings, plan)
             said.append(english(sentences(verdict_of(outcome))))
-        with steps.step("take all of it back") as said:
-            said.append(_undo(folder, settings, plan))
-        with steps.step(f"replay {DAYS_AFTER} day more and make the next plan") as said:
-            _play(folder, trace, None, settings, tick)
+        with steps.step("restore the service that was harmed most") as said:
+            restored, words = _restore_one(folder, settings, plan, outcome, trace)
+            said.append(words)
+        with steps.step(f"replay {DAYS_AFTER} more days, in which teams deploy new services") as said:
+            said.append(_replayed_words(_play(folder, trace, None, settings, tick)))
+        with steps.step("verify again") as said:
+            outcome = _verify(folder, settings, plan)
+            said.append(english(sentences(verdict_of(outcome))))
+        with steps.step("make the next plan") as said:
             profiles = profile_fleet(_history(folder, settings), settings=settings.analyzer, now=_now(folder))
             waiting = _plan(folder, settings, profiles)
             said.append(f"{_plan_words(waiting)}; it waits for your click")
-    return DemoSummary(folder=folder, steps=tuple(steps.done), applied=plan, outcome=outcome, waiting=waiting)
+    return DemoSummary(
+        folder=folder, steps=tuple(steps.done), applied=plan, restored=restored, outcome=outcome, waiting=waiting
+    )
 
 
 def _now(folder: DataFolder) -> datetime:
@@ -171,6 +189,7 @@ def _plan(folder: DataFolder, settings: Settings, profiles: Profiles) -> Plan:
         settings=settings,
         capability=capabilities_of(settings.enforcer.backend),
         now=_now(folder),
+        past=OwnPast(calibration_ratio=calibration_of(read_outcomes(folder))),
     )
     sealed = seal_plan(plan)
     keep_plan(folder, settings, sealed)
@@ -192,22 +211,50 @@ def _apply(folder: DataFolder, settings: Settings, plan: Plan) -> str:
 
 
 def _verify(folder: DataFolder, settings: Settings, plan: Plan) -> Outcome:
+    kept = journal(folder)
     outcome = verify(
         plan,
-        journal(folder).runs(plan.plan_id),
+        kept.runs(plan.plan_id),
         WarehouseMeasurements(folder, settings),
         now=_now(folder),
         verify_days=settings.enforcer.verify_days,
         harm_policy=harm_policy(settings),
+        undone=kept.undone_recommendations(plan.plan_id),
     )
     keep_outcome(folder, outcome)
     return outcome
 
 
-def _undo(folder: DataFolder, settings: Settings, plan: Plan) -> str:
+def _restore_one(
+    folder: DataFolder, settings: Settings, plan: Plan, outcome: Outcome, trace: Path
+) -> tuple[WorkloadId, str]:
+    """Undo the change of the most harmed workload that can be judged, of the first where none was harmed; opt it out.
+
+    Returns:
+        The workload, and what was done in words.
+    """
+    # Most harmed first; a rate from a few active windows says little.
+    judged = [one for one in outcome.workloads if one.active_steps >= ACTIVE_WINDOWS_MIN]
+    worst = (judged or outcome.workloads)[0]
+    namespace, _, name = worst.workload.split("/")
+    objects = [
+        intent
+        for run in journal(folder).runs(plan.plan_id)
+        for record in run.records.values()
+        for intent in record.objects
+    ]
+    own = next(intent.recommendation for intent in objects if intent.workload == worst.workload)
     with open_enforcer(folder, settings, _now(folder), on_progress=lambda _news: None) as enforcer:
-        result = Undo(enforcer.tools).undo(plan.plan_id)
-    return "; ".join((f"{len(result.workloads)} workloads are as they were", *result.kept))
+        Undo(enforcer.tools).undo(plan.plan_id, recommendation=own)
+    label_workload(trace, worst.workload, OPT_OUT_LABEL, "true")
+    if worst.violation_ratio:
+        why = (
+            f"{namespace}/{name} got less than it needed in {worst.violation_ratio:.1%} of its active time "
+            f"({worst.predicted_violation_ratio:.1%} predicted)"
+        )
+    else:
+        why = f"nothing was harmed, but the team of {namespace}/{name} asks for its cards"
+    return worst.workload, f"{why}: its change is undone, and its team opts it out; the rest of the plan stays"
 
 
 def _replayed_words(done: Replayed) -> str:

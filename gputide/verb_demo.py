@@ -30,7 +30,7 @@ def demo(
     once: Annotated[bool, typer.Option(help="End after the summary; no web page.")] = False,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port of the web page.")] = None,
 ) -> None:
-    """Run the whole loop: read, carry, describe, plan, apply, watch, verify, undo. No GPU, no cluster, no Java."""
+    """Run the whole loop on a synthetic fleet: plan, apply, verify, undo. No GPU, no cluster, no Java."""
     session = session_of(context)
     path = _demo_path(session.data_path)
     console = Console(stderr=True)
@@ -88,4 +88,11 @@ def _print_summary(summary: DemoSummary) -> None:
     realised = "–" if outcome.realised_violation_ratio is None else f"{outcome.realised_violation_ratio:.2%}"
     found.add_row("violation", f"{outcome.promised_violation_ratio:.2%}", realised)
     console.print(found)
+    waiting = summary.waiting
+    console.print(
+        f"standing: {outcome.realised_cards_freed} cards freed, "
+        f"{saving_text(outcome.realised_saving_per_week, plan.currency)} a week, harm {realised}; "
+        f"{summary.restored} restored; plan {waiting.plan_id} waits: {waiting.totals.cards_freed} more cards",
+        soft_wrap=True,
+    )
     console.print(f"state: {summary.folder.path}")

@@ -1,11 +1,13 @@
-"""A person at the real demo: approves, applies and takes back, and the cluster is what the page says."""
+"""What the demo leaves behind, and a person at it: approves, applies and undoes; the cluster is what the page says."""
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,10 +15,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from enforcer.record.journal import Journal, StageState
 from enforcer.record.ledger import Ledger
 from enforcer.record.plan_store import PlanStore
 from enforcer.simulated.cluster import SeatState, SimulatedCluster, SimulatedSeat
+from enforcer.verify import promised_cards
 from fleet.decisions import Plan
+from gputide.data_folder import open_data_folder
+from gputide.outcome_shelf import read_outcomes
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -35,7 +41,14 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def address(demo: Path) -> Iterator[str]:
-    command = [*PROGRAM, "--data-dir", str(demo), "dashboard", "--port", "0"]
+    with served(demo) as found:
+        yield found
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The pages of a data folder, and their address."""
+    command = [*PROGRAM, "--data-dir", str(folder), "dashboard", "--port", "0"]
     environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as server:
         assert server.stdout is not None
@@ -77,31 +90,64 @@ def waiting_plan(folder: Path) -> Plan:
     return plan
 
 
+def test_the_demo_ends_with_its_plan_standing_one_service_restored_and_the_next_plan_waiting(demo: Path) -> None:
+    plan, waiting = PlanStore(demo / "plans").plans()
+    (run,) = Journal(Ledger(demo / "ledger.jsonl")).runs()
+    assert (run.plan_id, waiting.created_at > plan.created_at) == (plan.plan_id, True)
+    assert {record.state for record in run.records.values()} == {StageState.PROMOTED}
+    (undone,) = [entry for entry in Ledger(demo / "ledger.jsonl").entries() if entry.event == "undone"]
+    (restored,) = {
+        intent.workload
+        for record in run.records.values()
+        for intent in record.objects
+        if intent.recommendation == undone.content["recommendation"]
+    }
+    seats = standing(demo)
+    in_use = cards_in_use(seats)
+    returned = {str(seat.card) for seat in seats if seat.workload == restored}
+    freed = promised_cards(run.records.values(), run.cards_granted, plan)
+    assert freed & in_use <= returned
+    (outcome,) = read_outcomes(open_data_folder(demo, create=False))
+    assert outcome.is_final
+    assert outcome.realised_cards_freed + plan.totals.spare_cards == len(freed - in_use)
+    assert PlanStore(demo / "plans").approvals(waiting.plan_id) == ()
+    assert waiting.totals.cards_freed >= 1
+    assert waiting.totals.cards_before == len(in_use)
+    freed_next = in_use - {str(card.card) for card in waiting.placement}
+    assert freed_next
+    assert freed_next.isdisjoint(freed)
+    assert restored not in {name for item in waiting.recommendations for name in item.workloads}
+
+
 def test_diff_of_the_largest_stage_is_a_closed_row_per_object_and_opens_at_once(
-    page: "Page", address: str, demo: Path
+    page: "Page", demo: Path, tmp_path: Path
 ) -> None:
     from playwright.sync_api import expect  # noqa: PLC0415
 
-    plan = waiting_plan(demo)
+    folder = shutil.copytree(demo, tmp_path / "data")
+    for verb in (("undo", "--yes"), ("recommend",)):
+        subprocess.run([*PROGRAM, "--data-dir", str(folder), "--quiet", *verb], check=True, capture_output=True)
+    plan = waiting_plan(folder)
     largest = max(plan.stages, key=lambda stage: len(stage.recommendations))
-    page.goto(f"{address}plan?plan={plan.plan_id}")
-    stage = page.locator(".stage").nth(plan.stages.index(largest))
-    expect(stage).to_be_visible()
-    page.wait_for_load_state("networkidle")
-    before = page.evaluate("document.querySelectorAll('*').length")
-    stage.get_by_role("button", name="Diff").click()
-    rows = stage.locator(".diff")
-    expect(rows.first).to_be_visible()
-    assert rows.count() > 10
-    assert page.evaluate("document.querySelectorAll('*').length") - before <= 7 * rows.count() + 10
-    assert "apiVersion" not in page.content()
-    row = rows.filter(has_text="Deployment").first
-    row.locator("summary").click()
-    sides = row.locator("pre")
-    expect(sides).to_have_count(2)
-    expect(sides.first).to_contain_text("apiVersion: apps/v1")
-    assert any(line.startswith("+ ") for line in sides.last.inner_text().splitlines())
-    assert row.evaluate("(it) => it.querySelectorAll('pre *').length") <= 20
+    with served(folder) as address:
+        page.goto(f"{address}plan?plan={plan.plan_id}")
+        stage = page.locator(".stage").nth(plan.stages.index(largest))
+        expect(stage).to_be_visible()
+        page.wait_for_load_state("networkidle")
+        before = page.evaluate("document.querySelectorAll('*').length")
+        stage.get_by_role("button", name="Diff").click()
+        rows = stage.locator(".diff")
+        expect(rows.first).to_be_visible()
+        assert rows.count() > 10
+        assert page.evaluate("document.querySelectorAll('*').length") - before <= 7 * rows.count() + 10
+        assert "apiVersion" not in page.content()
+        row = rows.filter(has_text="Deployment").first
+        row.locator("summary").click()
+        sides = row.locator("pre")
+        expect(sides).to_have_count(2)
+        expect(sides.first).to_contain_text("apiVersion: apps/v1")
+        assert any(line.startswith("+ ") for line in sides.last.inner_text().splitlines())
+        assert row.evaluate("(it) => it.querySelectorAll('pre *').length") <= 20
 
 
 def test_apply_and_undo_on_the_plan_page_change_the_cluster_and_change_it_back(
@@ -152,5 +198,7 @@ def test_every_page_of_the_demo_draws(page: "Page", address: str, demo: Path) ->
     page.get_by_role("link", name="Workloads", exact=True).click()
     expect(page.locator("#workloads-grid .ag-row").first).to_be_visible()
     page.get_by_role("link", name="Savings", exact=True).click()
-    expect(page.locator("#funnel")).to_contain_text("realised")
-    assert waiting_plan(demo).cluster == "demo"
+    (outcome,) = read_outcomes(open_data_folder(demo, create=False))
+    expect(page.locator("#funnel .realised b")).to_have_text(str(outcome.realised_cards_freed))
+    found = outcome.promised_cards_freed + waiting_plan(demo).totals.cards_freed
+    expect(page.locator("#funnel .found b")).to_have_text(str(found))
