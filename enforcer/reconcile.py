@@ -50,25 +50,28 @@ class Drift:
         return WorkloadId(f"{self.namespace}/{self.kind}/{self.name}")
 
 
-def find_drift(runs: Sequence[RunRecord], reader: ClusterReader) -> tuple[Drift, ...]:
+def find_drift(journal: Journal, reader: ClusterReader) -> tuple[Drift, ...]:
     """Fields that are not as the plans in force left them.
 
     Args:
-        runs: every run, oldest first. Of a field that several wrote the last one counts; stages that were restored or
-            undone count for nothing, and neither do pods, which come and go.
+        journal: every run. Of a field that several wrote the last one counts; stages and recommendations that were
+            restored or undone count for nothing, and neither do pods, which come and go.
         reader: the cluster.
 
     Raises:
         Unavailable: it can't be reached.
     """
     last: dict[tuple[str, str, str, str], tuple[RunRecord, int, ObjectIntent, FieldIntent]] = {}
-    for run in runs:
+    for run in journal.runs():
+        undone = journal.undone_recommendations(run.plan_id)
         for number, record in sorted(run.records.items()):
+            if record.state is not StageState.PROMOTED:
+                continue
             for intent in record.objects:
+                if intent.kind == "Pod" or intent.recommendation in undone:
+                    continue
                 for part in intent.fields:
-                    place = (*intent.key, part.field)
-                    if record.state is StageState.PROMOTED and intent.kind != "Pod":
-                        last[place] = (run, number, intent, part)
+                    last[*intent.key, part.field] = (run, number, intent, part)
     objects: dict[tuple[str, str, str], Manifest | None] = {}
     found = []
     for (kind, namespace, name, field), (run, number, intent, part) in sorted(last.items()):

@@ -193,7 +193,7 @@ def drift(
         open_enforcer(folder, session.settings, session.now(), on_progress=lambda _: None) as enforcer,
     ):
         tools = enforcer.tools
-        found = find_drift(tools.journal.runs(), tools.reader)
+        found = find_drift(tools.journal, tools.reader)
         if repair and yes and found:
             tools.guard.check_frozen(tools.reader)
             tools.take_lease()

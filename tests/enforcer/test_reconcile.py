@@ -34,12 +34,12 @@ def change(tools: Tools, field: str, value: str | None, name: str = "a", kind: s
 
 
 def test_cluster_as_the_plan_left_it_shows_none(tools: Tools) -> None:
-    assert find_drift(tools.journal.runs(), tools.reader) == ()
+    assert find_drift(tools.journal, tools.reader) == ()
 
 
 def test_changed_field_is_told_with_both_values(tools: Tools) -> None:
     change(tools, LIMIT, "9999")
-    (drift,) = find_drift(tools.journal.runs(), tools.reader)
+    (drift,) = find_drift(tools.journal, tools.reader)
     assert (drift.workload, drift.field, drift.found) == ("team/Deployment/a", LIMIT, "9999")
     assert drift.planned == "12288"
     assert (drift.recommendation, drift.stage) == ("colocate-1", 2)
@@ -47,28 +47,33 @@ def test_changed_field_is_told_with_both_values(tools: Tools) -> None:
 
 def test_fields_that_no_plan_wrote_are_nobodys_business(tools: Tools) -> None:
     change(tools, "metadata.annotations[owner]", "somebody")
-    assert find_drift(tools.journal.runs(), tools.reader) == ()
+    assert find_drift(tools.journal, tools.reader) == ()
 
 
 def test_object_that_is_gone_is_told(tools: Tools) -> None:
     cluster = tools.reader
     assert isinstance(cluster, SimulatedCluster)
     cluster.delete("Deployment", "team", "a")
-    found = find_drift(tools.journal.runs(), tools.reader)
+    found = find_drift(tools.journal, tools.reader)
     assert {(drift.workload, drift.is_gone) for drift in found} == {("team/Deployment/a", True)}
     assert repair(found, tools.reader, tools.writer, tools.journal, "ada") == ("team/Deployment/a is gone",)
 
 
 def test_undone_plan_has_no_drift(tools: Tools) -> None:
     an_undo(tools).undo(standard_plan().plan_id)
-    assert find_drift(tools.journal.runs(), tools.reader) == ()
+    assert find_drift(tools.journal, tools.reader) == ()
+
+
+def test_undone_recommendation_has_no_drift(tools: Tools) -> None:
+    an_undo(tools).undo(standard_plan().plan_id, recommendation="colocate-1")
+    assert find_drift(tools.journal, tools.reader) == ()
 
 
 def test_repair_writes_the_plan_again_and_the_ledger_keeps_what_was_there(tools: Tools) -> None:
     change(tools, LIMIT, "9999")
-    found = find_drift(tools.journal.runs(), tools.reader)
+    found = find_drift(tools.journal, tools.reader)
     assert repair(found, tools.reader, tools.writer, tools.journal, "ada") == ()
-    assert find_drift(tools.journal.runs(), tools.reader) == ()
+    assert find_drift(tools.journal, tools.reader) == ()
     manifest = tools.reader.get("Deployment", "team", "a")
     assert manifest is not None
     assert field_of(manifest, LIMIT) == "12288"
@@ -78,17 +83,17 @@ def test_container_that_was_renamed_is_told_and_keeps_nobody_else_as_he_is(tools
     cluster = tools.reader
     assert isinstance(cluster, SimulatedCluster)
     change(tools, LIMIT, "9999")
-    found = find_drift(tools.journal.runs(), tools.reader)
+    found = find_drift(tools.journal, tools.reader)
     renamed = replace(found[0], name="b", field=LIMIT.replace("server", "other"), found=None)
     refused = repair((renamed, *found), tools.reader, tools.writer, tools.journal, "ada")
     assert [text for text in refused if "there is no 'other'" in text] == list(refused)
     assert len(refused) == 1
-    assert find_drift(tools.journal.runs(), tools.reader) == ()
+    assert find_drift(tools.journal, tools.reader) == ()
 
 
 def test_plan_can_be_undone_after_a_repair(tools: Tools) -> None:
     change(tools, LIMIT, "9999")
-    repair(find_drift(tools.journal.runs(), tools.reader), tools.reader, tools.writer, tools.journal, "ada")
+    repair(find_drift(tools.journal, tools.reader), tools.reader, tools.writer, tools.journal, "ada")
     an_undo(tools).undo(standard_plan().plan_id)
     manifest = tools.reader.get("Deployment", "team", "a")
     assert manifest is not None
