@@ -1,32 +1,41 @@
 """Gives a new pod the seat that the plan keeps for it: a pure step at admission.
 
-A template carries all cards of its workload, so that the plan holds roughly without this step. With it, each pod is
-narrowed to one planned card (and to its own grant, where replicas differ), so what the scheduler does afterwards
-equals the plan. Seats are named by the pods that sat there when the plan was made; whoever comes in their place under
+Seats stand on the owner, never in its template: a template that named a card or a node would keep its pods from
+starting for good once that node is lost. A pod is pinned to its seat only while the seat's card is there on a node that
+takes pods; otherwise, and where there are more replicas than seats, it goes wherever a card fits, and says why. A
+template carries only a hash of the seats that it was written with, by which a pod of an older one is left alone.
+
+Seats are named by the pods that sat there when the plan was made; a pod that comes in place of one of them under
 another name takes the seat of one that is gone. Called by the simulated cluster, and for a real one by
 `enforcer.kubernetes.admission_review`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from enforcer.kinds.register import workload_kind
 from enforcer.manifest import Manifest
+from enforcer.node_choice import may_run_on
+from enforcer.node_terms import may_go_to, off_node, on_node
 from enforcer.seat import CORES_RESOURCE, FRAMEBUFFER_RESOURCE, PRIORITY_RESOURCE, USE_CARD_ANNOTATION
-from fleet.capability import Capabilities
-from fleet.errors import Corrupt, Misconfigured
-
-CARDS_ANNOTATION = "gputide.io/cards"
-"""Planned cards of a workload, comma separated, one entry per pod and card."""
+from fleet.errors import Corrupt
 
 SEATS_ANNOTATION = "gputide.io/seats"
-"""JSON object: pod name to its planned seat (`cards`, and `limits` where they differ from the template's)."""
+"""On an owner: JSON object, pod name to its planned seat (`node`, `cards`, and `limits` that the template lacks)."""
+
+SEATING_ANNOTATION = "gputide.io/seating"
+"""On a pod template and its pods: hash of the seats that it was written with, see `seating_of`."""
 
 SEAT_ANNOTATION = "gputide.io/seat"
 """On a pod that was given a planned seat: the seat's name in `gputide.io/seats`."""
+
+UNPINNED_ANNOTATION = "gputide.io/unpinned"
+"""On a pod of a workload with planned seats that goes wherever a card fits: why."""
 
 PLAN_ANNOTATION = "gputide.io/plan-id"
 PREVIOUS_ANNOTATION = "gputide.io/previous"
@@ -34,20 +43,30 @@ PREVIOUS_ANNOTATION = "gputide.io/previous"
 GRANT_RESOURCES = (FRAMEBUFFER_RESOURCE, CORES_RESOURCE, PRIORITY_RESOURCE)
 """Resources that a seat may set otherwise than the template."""
 
+_OURS = (SEATS_ANNOTATION, SEAT_ANNOTATION, UNPINNED_ANNOTATION)
+
+WITHOUT_SEATING = ("Job", "Notebook")
+"""Owners whose pods carry no hash: a Job's template can't be changed, a Notebook's has no annotations."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSeat:
     """The seat that the plan keeps for one pod.
 
     Attributes:
-        cards: cards, sorted.
+        node: node of its cards.
+        cards: cards, sorted; empty where the backend lets no pod choose one.
         limits: resources of each GPU container that differ from the template's; None takes one away.
         annotation: pod annotation by which the backend's scheduler is told the cards.
+        role: which of its owner's templates the pod is made from, as `enforcer.kinds` calls it; empty where there is
+            one.
     """
 
-    cards: tuple[str, ...]
+    node: str
+    cards: tuple[str, ...] = ()
     limits: tuple[tuple[str, str | None], ...] = ()
     annotation: str = USE_CARD_ANNOTATION
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,83 +84,115 @@ class Sibling:
     cards: tuple[str, ...]
 
 
-_WHY_NOT = {
-    "whole_cards": "whole cards are counted, and the kubelet picks one",
-    "mgpu": "mGPU's scheduler picks the card, and no annotation names one",
-    "kai": "KAI's scheduler picks the card, and no annotation names one",
-    "nvidia_time_slicing": "replicas of cards are counted, and the kubelet picks one",
-    "nvidia_mps": "replicas of cards are counted, and the kubelet picks one",
-    "mig": "instances are counted, and the kubelet picks one",
-    "dra_mig": "the scheduler allocates the device to the pod's claim, which its template names",
-    "dra_shared": "the scheduler allocates the device to the claim that the template names",
-}
+Hindrance = Callable[[PlannedSeat], str | None]
+"""Why a pod can't be pinned to a seat now; None where it can."""
 
 
-def check_admits(capabilities: Capabilities) -> None:
-    """Say plainly where no pod can be told its card, so that nobody runs a step that does nothing.
-
-    Raises:
-        Misconfigured: the backend takes no word on a single pod; its templates say all there is.
-    """
-    if capabilities.admits_pods:
-        return
-    why = _WHY_NOT.get(capabilities.backend, "it takes no word on a single pod")
-    raise Misconfigured(
-        f"cannot run an admission step for enforcer.backend={capabilities.backend}: none is needed, for {why}; what a "
-        "plan wants stands in the templates of its owners"
-    )
-
-
-def admit(pod: Manifest, siblings: Sequence[Sibling]) -> Manifest:
-    """Narrow a new pod to the card that the plan keeps for it.
+def admit(
+    pod: Manifest, seats: Mapping[str, PlannedSeat], siblings: Sequence[Sibling], hindrance: Hindrance
+) -> Manifest:
+    """Pin a new pod to the seat that the plan keeps for it.
 
     Args:
         pod: the pod as made from its template; not changed.
+        seats: those that it may be given, see `seats_for`.
         siblings: the other pods of the same owner.
+        hindrance: what stands against a seat now.
 
     Returns:
-        The pod with the backend's choice of cards (such as `nvidia.com/use-gpuuuid`) narrowed to its own planned card:
-        its own seat by name; else that of a pod that is gone, else one that no sibling was given, first those on whose
-        cards no sibling sits that was not moved yet; where no seat is left, the first planned cards that no sibling
-        holds, as many as a seat has. Its own grant with it. A pod without a plan comes back as it is.
+        The pod with its seat's name and grant, the backend's choice of its cards (such as `nvidia.com/use-gpuuuid`)
+        and node affinity to its node: its own seat by name; else that of a pod that is gone, else one that no sibling
+        was given, first those on whose cards no sibling sits that was not moved yet, and rather one that nothing stands
+        against. Where something does it has the grant alone, and where no seat is left it is as it came; either way
+        `gputide.io/unpinned` says why. A pod without seats comes back as it is.
+    """
+    metadata = pod["metadata"]
+    own = {name: seat for name, seat in seats.items() if may_go_to(pod["spec"], seat.node)}
+    if not own:
+        return pod
+    name, why = _chosen(metadata["name"], own, siblings, hindrance)
+    annotations = {key: value for key, value in (metadata.get("annotations") or {}).items() if key not in _OURS}
+    spec = pod["spec"]
+    if name is not None:
+        seat = seats[name]
+        annotations[SEAT_ANNOTATION] = name
+        spec = {**spec, "containers": [_with_limits(container, seat.limits) for container in spec["containers"]]}
+        if why is None:
+            spec = on_node(spec, seat.node)
+            if seat.cards:
+                annotations[seat.annotation] = ",".join(seat.cards)
+    if why is not None:
+        annotations[UNPINNED_ANNOTATION] = why
+    return {**pod, "metadata": {**metadata, "annotations": annotations}, "spec": spec}
+
+
+def seats_for(pod: Manifest, owner: Manifest) -> dict[str, PlannedSeat]:
+    """The seats of an owner that a pod may be given: those of its role, if its template was written with them.
 
     Raises:
         Corrupt: the annotation is not what `seats_text` writes.
     """
+    text = (owner["metadata"].get("annotations") or {}).get(SEATS_ANNOTATION)
+    if text is None:
+        return {}
     metadata = pod["metadata"]
-    annotations: Mapping[str, str] = metadata.get("annotations", {})
-    seats = parse_seats(annotations.get(SEATS_ANNOTATION, "{}"))
-    name = _seat_name(metadata["name"], seats, siblings)
-    seat = None if name is None else seats[name]
-    if seat is None:
-        held = (card for sibling in siblings for card in _held_by(sibling, seats))
-        seat = _first_free(annotations.get(CARDS_ANNOTATION, ""), held, _cards_each(seats))
-    if seat is None:
-        return pod
-    kept = {key: value for key, value in annotations.items() if key != SEATS_ANNOTATION}
-    if name is not None:
-        kept[SEAT_ANNOTATION] = name
-    like = seat if name is not None else next(iter(seats.values()), seat)
-    kept[like.annotation] = ",".join(seat.cards)
-    containers = [_with_limits(container, seat.limits) for container in pod["spec"]["containers"]]
-    return {
-        **pod,
-        "metadata": {**metadata, "annotations": kept},
-        "spec": {**pod["spec"], "containers": containers},
-    }
+    role = workload_kind(str(owner["kind"])).role_of(metadata.get("labels") or {})
+    found = {name: seat for name, seat in parse_seats(text).items() if seat.role in ("", role)}
+    mark = (metadata.get("annotations") or {}).get(SEATING_ANNOTATION)
+    is_current = owner["kind"] in WITHOUT_SEATING if mark is None else mark == seating_of(found)
+    return found if is_current else {}
+
+
+def unpinned(pod: Manifest) -> Manifest:
+    """A pod as it was before it was pinned to the node that it runs on; as it is where it was not."""
+    node = pod["spec"].get("nodeName")
+    is_pinned = SEAT_ANNOTATION in (pod["metadata"].get("annotations") or {})
+    return {**pod, "spec": off_node(pod["spec"], node)} if is_pinned and node else pod
+
+
+def why_closed(seat: PlannedSeat, spec: Mapping[str, Any], node: Manifest | None, cards: Collection[str]) -> str | None:
+    """Why a pod would wait in vain for its seat; None where nothing is known against it.
+
+    Args:
+        seat: the seat.
+        spec: the pod's.
+        node: its node; None where it is gone.
+        cards: cards of the node that take new pods.
+    """
+    if node is None:
+        return f"node {seat.node} is gone"
+    if node["metadata"].get("deletionTimestamp") is not None:
+        return f"node {seat.node} is being deleted"
+    if node.get("spec", {}).get("unschedulable"):
+        return f"node {seat.node} is cordoned"
+    conditions = node.get("status", {}).get("conditions") or ()
+    if any(one.get("type") == "Ready" and one.get("status") != "True" for one in conditions):
+        return f"node {seat.node} is not ready"
+    if not may_run_on({"spec": spec}, node):
+        return f"the pod may not run on node {seat.node} by its own selector, affinity or tolerations"
+    lost = [card for card in seat.cards if card not in cards]
+    return f"node {seat.node} offers card {lost[0]} no more" if lost else None
 
 
 def seats_text(seats: Mapping[str, PlannedSeat]) -> str:
     """Write `gputide.io/seats`."""
     content = {
         pod: {
-            "cards": list(seat.cards),
+            "node": seat.node,
+            **({"cards": list(seat.cards)} if seat.cards else {}),
             **({"limits": dict(seat.limits)} if seat.limits else {}),
             **({"by": seat.annotation} if seat.annotation != USE_CARD_ANNOTATION else {}),
+            **({"role": seat.role} if seat.role else {}),
         }
         for pod, seat in sorted(seats.items())
     }
     return json.dumps(content, separators=(",", ":"))
+
+
+def seating_of(seats: Mapping[str, PlannedSeat]) -> str:
+    """Hash of the places and grants of seats, whatever their pods are called: replicas are alike."""
+    found = sorted(json.dumps([seat.node, seat.cards, sorted(seat.limits), seat.annotation]) for seat in seats.values())
+    return hashlib.sha256("\n".join(found).encode()).hexdigest()[:16]
 
 
 def parse_seats(text: str) -> dict[str, PlannedSeat]:
@@ -154,12 +205,14 @@ def parse_seats(text: str) -> dict[str, PlannedSeat]:
         content = json.loads(text)
         return {
             str(pod): PlannedSeat(
-                cards=tuple(str(card) for card in seat["cards"]),
+                node=str(seat["node"]),
+                cards=tuple(str(card) for card in seat.get("cards", ())),
                 limits=tuple(
                     (str(name), None if value is None else str(value))
                     for name, value in sorted(seat.get("limits", {}).items())
                 ),
                 annotation=str(seat.get("by", USE_CARD_ANNOTATION)),
+                role=str(seat.get("role", "")),
             )
             for pod, seat in content.items()
         }
@@ -167,38 +220,30 @@ def parse_seats(text: str) -> dict[str, PlannedSeat]:
         raise Corrupt(f"cannot read {SEATS_ANNOTATION}: {text[:64]!r} is no map of pods to seats") from exc
 
 
-def _seat_name(pod: str, seats: Mapping[str, PlannedSeat], siblings: Sequence[Sibling]) -> str | None:
+def _chosen(
+    pod: str, seats: Mapping[str, PlannedSeat], siblings: Sequence[Sibling], hindrance: Hindrance
+) -> tuple[str | None, str | None]:
+    """The seat's name, None where none is left, and why the pod is not pinned to it, None where it is."""
     given = {sibling.seat for sibling in siblings if sibling.seat in seats}
     if pod in seats and pod not in given:
-        return pod
+        return pod, hindrance(seats[pod])
     # Who is named and still there, without one of these seats, was not moved yet: its seat is kept for it.
     waiting = {sibling.name for sibling in siblings if sibling.seat not in seats}
     # A card that one of those still sits on has room for this one only once it has gone.
     taken = {card for sibling in siblings if sibling.seat not in seats for card in sibling.cards}
-    free = [name for name in sorted(seats) if name not in given]
-    return min(free, key=lambda name: (name in waiting, not taken.isdisjoint(seats[name].cards)), default=None)
-
-
-def _held_by(sibling: Sibling, seats: Mapping[str, PlannedSeat]) -> tuple[str, ...]:
-    """Its cards; those of its seat while it waits for the scheduler, which has told none yet."""
-    seat = None if sibling.seat is None else seats.get(sibling.seat)
-    return sibling.cards or (() if seat is None else seat.cards)
-
-
-def _cards_each(seats: Mapping[str, PlannedSeat]) -> int:
-    return max((len(seat.cards) for seat in seats.values()), default=1)
-
-
-def _first_free(cards_text: str, held_by_siblings: Iterable[str], count: int) -> PlannedSeat | None:
-    """The first planned cards that nobody holds; None where they are fewer than a pod has."""
-    left = Counter(held_by_siblings)
-    free: dict[str, None] = {}
-    for card in filter(None, cards_text.split(",")):
-        if left[card] > 0:
-            left[card] -= 1
-        else:
-            free.setdefault(card)
-    return PlannedSeat(cards=tuple(free)[:count]) if 0 < count <= len(free) else None
+    free = sorted(
+        (name for name in sorted(seats) if name not in given),
+        key=lambda name: (name in waiting, not taken.isdisjoint(seats[name].cards)),
+    )
+    if not free:
+        return None, f"each of its {len(seats)} planned seats is taken"
+    reasons: dict[str, str] = {}
+    for name in free:
+        why = hindrance(seats[name])
+        if why is None:
+            return name, None
+        reasons[name] = why
+    return free[0], reasons[free[0]]
 
 
 def _with_limits(container: Manifest, limits: Sequence[tuple[str, str | None]]) -> Manifest:

@@ -33,7 +33,9 @@ MAKERS = (
 Parents = Mapping[tuple[str, str, str], tuple[str, str]]
 """Kind, namespace and name of an object to kind and name of its controller."""
 
-_LINKS_MAX = 16
+LINKS_MAX = 16
+"""Most controllers above one another that are followed."""
+
 # Label with the hash → kind that makes ReplicaSets with it.
 _TEMPLATE_HASHES = (("rollouts-pod-template-hash", "Rollout"), ("pod-template-hash", "Deployment"))
 _GROUP_NAME, _GROUP_NUMBER = "leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/group-index"
@@ -73,7 +75,7 @@ def workload_of_pod(pod: Mapping[str, Any], parents: Parents) -> WorkloadId:
     namespace = str(metadata["namespace"])
     here = ("Pod", str(metadata["name"]))
     above = controller_of(pod)
-    for _ in range(_LINKS_MAX):
+    for _ in range(LINKS_MAX):
         if above is None:
             break
         here = above
@@ -85,7 +87,7 @@ def top_owner(workload: WorkloadId, parents: Parents) -> WorkloadId:
     """The workload that keeps another one in the end, as far as controllers are known; itself where nobody does."""
     namespace, kind, name = workload.split("/", 2)
     here = (kind, name)
-    for _ in range(_LINKS_MAX):
+    for _ in range(LINKS_MAX):
         above = parents.get((here[0], namespace, here[1]))
         if above is None:
             break

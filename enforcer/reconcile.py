@@ -6,11 +6,14 @@ slices are not what they were promised to be, and nobody notices. Called by `gpu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from enforcer.admission import PLAN_ANNOTATION, UNPINNED_ANNOTATION
+from enforcer.backends.planned_seats import SEATS_FIELD
 from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange
-from enforcer.manifest import Manifest, field_of, values_equal
+from enforcer.manifest import Manifest, field_of, values_equal, workload_parts
+from enforcer.ownership import workload_of_pod
 from enforcer.record.journal import FieldIntent, Journal, ObjectIntent, RunRecord, StageState
 from fleet.errors import Corrupt, Refused
 from fleet.inventory import WorkloadId
@@ -51,11 +54,11 @@ class Drift:
 
 
 def find_drift(journal: Journal, reader: ClusterReader) -> tuple[Drift, ...]:
-    """Fields that are not as the plans in force left them.
+    """Fields that are not as the plans in force left them, and pods that could not be pinned to their seats.
 
     Args:
         journal: every run. Of a field that several wrote the last one counts; stages and recommendations that were
-            restored or undone count for nothing, and neither do pods, which come and go.
+            restored or undone count for nothing, and neither do fields of pods, which come and go.
         reader: the cluster.
 
     Raises:
@@ -96,7 +99,40 @@ def find_drift(journal: Journal, reader: ClusterReader) -> tuple[Drift, ...]:
                 is_gone=manifest is None,
             )
         )
-    return tuple(found)
+    return (*found, *_unpinned({place: entry for place, entry in last.items() if place[3] == SEATS_FIELD}, reader))
+
+
+def _unpinned(
+    seated: Mapping[tuple[str, str, str, str], tuple[RunRecord, int, ObjectIntent, FieldIntent]], reader: ClusterReader
+) -> list[Drift]:
+    """Pods of workloads with planned seats that go wherever a card fits, because theirs are lost or taken."""
+    found = []
+    for namespace in dict.fromkeys(place[1] for place in seated):
+        for pod in reader.list_objects("Pod", namespace):
+            annotations = pod["metadata"].get("annotations") or {}
+            why = annotations.get(UNPINNED_ANNOTATION)
+            _, kind, name = workload_parts(workload_of_pod(pod, {}))
+            entry = seated.get((kind, namespace, name, SEATS_FIELD)) or next(
+                (one for one in seated.values() if one[0].plan_id == annotations.get(PLAN_ANNOTATION)), None
+            )
+            if why is None or entry is None:
+                continue
+            run, number, intent, _ = entry
+            found.append(
+                Drift(
+                    plan_id=run.plan_id,
+                    stage=number,
+                    recommendation=intent.recommendation,
+                    kind="Pod",
+                    namespace=namespace,
+                    name=str(pod["metadata"]["name"]),
+                    field=f"metadata.annotations[{UNPINNED_ANNOTATION}]",
+                    planned=None,
+                    found=str(why),
+                    is_gone=False,
+                )
+            )
+    return found
 
 
 def repair(
@@ -122,6 +158,9 @@ def repair(
     refused = []
     for key in dict.fromkeys((drift.kind, drift.namespace, drift.name) for drift in drifts):
         own = [drift for drift in drifts if (drift.kind, drift.namespace, drift.name) == key]
+        if own[0].kind == "Pod":
+            refused.append(f"pod {key[1]}/{key[2]} is not in its planned seat: {own[0].found}; make a new plan")
+            continue
         manifest = reader.get(*key)
         if manifest is None:
             refused.append(f"{own[0].workload} is gone")

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from enforcer.admission import check_admits
 from enforcer.kubernetes.seat_claims import SEATS_NAMESPACE
 from gputide.addresses import host_and_port
 from gputide.receiver_processes import hold_stop_signals, wait_for_stop
@@ -34,10 +33,10 @@ def admission(
         typer.Option(help="Authorities (PEM) that must have signed the certificate that the API server shows."),
     ] = None,
 ) -> None:
-    """Answer the API server's question about each new pod: replicas that a plan seats apart go to their own cards.
+    """Answer the API server's question about each new pod: it goes to the card or the node that a plan keeps for it.
 
-    Without it a plan holds roughly: a template names all cards of its workload, and the scheduler chooses among them.
-    For HAMi, EffectiveGPU, Volcano vGPU and vgpu-manager (enforcer.backend); of the others no pod can be told its card.
+    Plans are applied only while it answers: no template names a card or a node, so without it pods go wherever a card
+    fits. A pod whose card or node is lost, and one beyond the planned replicas, is not pinned.
     """
     from enforcer.kubernetes.admission_review import PodAdmission
     from enforcer.kubernetes.admission_server import AdmissionServer
@@ -45,7 +44,6 @@ def admission(
     host, port = host_and_port(listen)
     settings = session_of(context).settings
     speaker = backend(settings, datetime.now(UTC))
-    check_admits(speaker.capabilities)
     hold_stop_signals()
     with open_kubernetes(settings) as cluster:
         notes = cluster.seat_claims(seats_namespace) if seats_namespace else None

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Protocol
 
 from enforcer.backend import NodeStep, RenderedStage
-from enforcer.backends.grant_template import TemplateStyle, admission_warnings, seat_fields
+from enforcer.backends.grant_template import TemplateStyle, seat_fields
 from enforcer.backends.stage import StageDraft, Target, check_kinds, draft_stage, owner_changes
 from enforcer.dialect import Dialect, ObjectKey, SeatSlice
 from enforcer.manifest import Manifest
@@ -98,7 +98,7 @@ def render_grants(
     fit = family.check(draft, snapshot)
     nodes = family.node_changes(draft, snapshot)
     changes = owner_changes(draft, snapshot, template_fields, now)
-    warnings = (*partly, *draft.warnings, *fit, *admission_warnings(changes))
+    warnings = (*partly, *draft.warnings, *fit)
     return RenderedStage(
         stage=stage,
         changes=(*nodes.changes, *changes),

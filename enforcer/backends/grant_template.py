@@ -1,9 +1,9 @@
 """A pod template whose grants are resources and annotations: what it must hold for the planned seats of its replicas.
 
-Shared by the backends whose pods ask by `Words`: HAMi and its kin. A template holds one grant for all its replicas;
-where the plan gives replicas different seats, the seat of each pod stands in `gputide.io/seats` for the admission step.
-A Job's template can't be changed, so its seats stand on the Job; a Notebook's has no annotations, so they stand on the
-Notebook (kubeflow/kubeflow:components/common/reconcilehelper/util.go, CopyStatefulSetFields).
+Shared by the backends whose pods ask by `Words`: HAMi and its kin. A template holds one grant for all its replicas, and
+no card or node by name: the seat of each pod stands in `gputide.io/seats` on the owner, for the admission step.
+A Job's template can't be changed, and a Notebook's has no annotations
+(kubeflow/kubeflow:components/common/reconcilehelper/util.go, CopyStatefulSetFields).
 """
 
 from __future__ import annotations
@@ -12,18 +12,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from enforcer.admission import CARDS_ANNOTATION, PLAN_ANNOTATION, SEATS_ANNOTATION, PlannedSeat, parse_seats, seats_text
+from enforcer.admission import PlannedSeat, seats_text
 from enforcer.backends.hami_dialect import DISABLE_CONTROL_ENV, USE_CARD_ANNOTATION
-from enforcer.backends.node_terms import node_terms
+from enforcer.backends.planned_seats import SEATS_FIELD, TEMPLATE_ANNOTATIONS, seat_marks
 from enforcer.backends.stage import Target, check_init_containers
 from enforcer.dialect import SeatSlice
 from enforcer.manifest import Manifest, field_of, template_of
 from enforcer.snapshot import Snapshot
 from enforcer.words import Words
 from fleet.errors import Refused
-from fleet.outcomes import Change
-
-TEMPLATE_ANNOTATIONS = "spec.template.metadata.annotations"
 
 Limits = tuple[str | None, ...]
 """Values of `Words.grant_resources`, in their order; None where the resource is left out."""
@@ -104,35 +101,25 @@ def seat_fields(
     if kind == "Job":
         common = (None,) * len(resources)
     seats = {
-        entry.seat.pod: PlannedSeat(
-            cards=tuple(sorted({part.card for part in entry.after if part.card is not None})),
-            limits=()
-            if grants[entry.seat.pod] == common and kind != "Job"
-            else tuple(zip(resources, grants[entry.seat.pod], strict=True)),
-            annotation=words.use_card or USE_CARD_ANNOTATION,
-        )
+        entry.seat.pod: _planned_seat(entry, grants[entry.seat.pod], common, kind, snapshot, words)
         for entry in staying
         if entry.after
     }
     if kind == "Job":
-        return {f"metadata.annotations[{SEATS_ANNOTATION}]": seats_text(seats)}
+        return {SEATS_FIELD: seats_text(seats)}
     example = next(entry for entry in staying if entry.new and grants[entry.seat.pod] == common)
     cards = sorted(card for seat in seats.values() for card in seat.cards)
     further = style.annotations(example)
     annotations: dict[str, str | None] = {
-        CARDS_ANNOTATION: ",".join(cards),
-        SEATS_ANNOTATION: seats_text(seats),
-        PLAN_ANNOTATION: plan_id,
-        **({} if words.use_card is None else {words.use_card: ",".join(dict.fromkeys(cards))}),
         **_model_annotation(owner, cards, snapshot, words),
-        **_policy_annotations(owner, seats, snapshot, words),
+        **_policy_annotations(owner, seats, words),
         **further,
     }
-    fields = {f"{TEMPLATE_ANNOTATIONS}[{name}]": value for name, value in annotations.items()}
     if kind == "Notebook":
         check_notebook(owner, further, style.annotation_defaults)
-        fields = {f"metadata.annotations[{SEATS_ANNOTATION}]": seats_text(seats)}
-    fields.update(node_terms(owner, (snapshot.cards[card].node for card in cards if card in snapshot.cards)))
+        annotations = {}
+    fields = seat_marks(kind, seats, plan_id)
+    fields.update({f"{TEMPLATE_ANNOTATIONS}[{name}]": value for name, value in annotations.items()})
     if style.scheduler_name is not None:
         fields["spec.template.spec.schedulerName"] = style.scheduler_name
     count = _count_resource(owner, cards, snapshot, words)
@@ -175,18 +162,18 @@ def check_notebook(owner: Manifest, annotations: Mapping[str, str | None], defau
             )
 
 
-def admission_warnings(changes: Sequence[Change]) -> tuple[str, ...]:
-    """Workloads that the template alone can't carry out."""
-    seated = [entry for entry in changes if entry.field.endswith(f"[{SEATS_ANNOTATION}]") and entry.new]
-    # What stands on the owner itself reaches no pod by any other way.
-    count = sum(
-        entry.field.startswith("metadata.") or any(seat.limits for seat in parse_seats(entry.new or "{}").values())
-        for entry in seated
+def _planned_seat(
+    target: Target, grant: Limits, common: Limits, kind: str, snapshot: Snapshot, words: Words
+) -> PlannedSeat:
+    cards = tuple(sorted({part.card for part in target.after if part.card is not None}))
+    node = next((snapshot.cards[card].node for card in cards if card in snapshot.cards), target.seat.node)
+    is_said = grant == common and kind != "Job"
+    return PlannedSeat(
+        node=node or "",
+        cards=cards,
+        limits=() if is_said else tuple(zip(words.grant_resources, grant, strict=True)),
+        annotation=words.use_card or USE_CARD_ANNOTATION,
     )
-    if not count:
-        return ()
-    text = f"{count} workloads need gputide's admission step: their pods get grants that their template does not hold"
-    return (text,)
 
 
 def _one_grant(target: Target, style: TemplateStyle, words: Words) -> Limits:
@@ -240,12 +227,10 @@ def _amount_fields(container: Manifest, path: str, grant: Limits, words: Words) 
     }
 
 
-def _policy_annotations(
-    owner: Manifest, seats: Mapping[str, PlannedSeat], snapshot: Snapshot, words: Words
-) -> Mapping[str, str | None]:
-    """Binpack or spread, so that pods which admission does not see fall as the plan means it."""
+def _policy_annotations(owner: Manifest, seats: Mapping[str, PlannedSeat], words: Words) -> Mapping[str, str | None]:
+    """Binpack or spread, so that pods which admission does not pin fall as the plan means it."""
     cards = [seat.cards for seat in seats.values()]
-    nodes = [tuple(sorted({snapshot.cards[card].node for card in held if card in snapshot.cards})) for held in cards]
+    nodes = [(seat.node,) for seat in seats.values()]
     found: dict[str, str | None] = {}
     for name, places in ((words.node_policy, nodes), (words.card_policy, cards)):
         if name is None:

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from enforcer.admission import PLAN_ANNOTATION, PREVIOUS_ANNOTATION
 from enforcer.backend import Move
+from enforcer.backends.planned_seats import SEATS_FIELD, merged_seats
 from enforcer.cluster import DELETION_COST_ANNOTATION
 from enforcer.kinds.kind import Reach, RolePod, Scaling
 from enforcer.kinds.register import workload_kind
@@ -444,12 +445,15 @@ def _template_fields(
     if lost:
         raise Refused(f"cannot change {name}: it has no template of its own that {lost[0]} is made from")
     fields: dict[str, str | None] = {}
+    seats: dict[str, str] = {}
     for template in templates:
         own = [entry for entry in staying if template.role in ("", entry.seat.role)]
         if own:
             said = template_fields(template.view(owner), kind, own)
             fields.update({template.place(path): value for path, value in said.items()})
-    return fields
+            if said.get(SEATS_FIELD):
+                seats[template.role] = str(said[SEATS_FIELD])
+    return {**fields, SEATS_FIELD: merged_seats(owner, seats)} if seats else fields
 
 
 def _scale_fields(

@@ -1,8 +1,9 @@
 """Answers the API server's question about a new pod: the seat that the plan keeps for it, as a patch.
 
-What is given is decided by `enforcer.admission`; here stands what it must know of a real cluster: who else belongs to
-the workload, also those that were answered a moment ago and are not there yet, by this process or by another replica.
-A pod is never held up: where something can't be read, it passes as it is, with a warning for whoever made it.
+What is given is decided by `enforcer.admission`; here stands what it must know of a real cluster: the owner with the
+seats, the nodes of those, and who else belongs to the workload, also pods that were answered a moment ago and are not
+there yet, by this process or by another replica. A pod without a plan's mark costs no request. A pod is never held up:
+where something can't be read, it passes as it is, with a warning for whoever made it.
 
 Source: kubernetes/api:admission/v1 (AdmissionReview),
 kubernetes/website:content/en/docs/reference/access-authn-authz/extensible-admission-controllers.md.
@@ -18,13 +19,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from enforcer.admission import CARDS_ANNOTATION, SEAT_ANNOTATION, SEATS_ANNOTATION, Sibling, admit, parse_seats
-from enforcer.backends.hami_dialect import HAMI_DIALECT, USE_CARD_ANNOTATION
+from enforcer.admission import (
+    SEAT_ANNOTATION,
+    SEATING_ANNOTATION,
+    SEATS_ANNOTATION,
+    UNPINNED_ANNOTATION,
+    WITHOUT_SEATING,
+    PlannedSeat,
+    Sibling,
+    admit,
+    seats_for,
+    why_closed,
+)
+from enforcer.backends.hami_cordon import cordoned_cards
+from enforcer.backends.hami_dialect import HAMI_DIALECT
 from enforcer.cluster import ClusterReader
 from enforcer.dialect import Dialect
+from enforcer.kinds.register import workload_kind
 from enforcer.kubernetes.json_patch import differences
-from enforcer.manifest import Manifest
-from enforcer.ownership import controller_of, workload_of_pod
+from enforcer.kubernetes.kinds import API_KINDS
+from enforcer.manifest import Manifest, workload_parts
+from enforcer.ownership import LINKS_MAX, controller_of, workload_of_pod
 from fleet.errors import Corrupt, GputideError, Refused
 from fleet.inventory import WorkloadId
 
@@ -34,7 +49,9 @@ UNSEEN_SECONDS_MAX = 10.0
 NOTEBOOK_LABEL = "notebook-name"
 """On a pod of a Kubeflow Notebook: its name (kubeflow/kubeflow:components/notebook-controller/controllers)."""
 
-_PLANNED = (SEATS_ANNOTATION, CARDS_ANNOTATION)
+NODE_SECONDS = 2.0
+"""For how long what was read of a node counts."""
+
 _OVER = ("Succeeded", "Failed")
 
 
@@ -56,14 +73,42 @@ class _Given:
     """A seat that was given, of a pod that was not seen yet.
 
     Attributes:
-        seat: its name, None where it was given a card only.
-        cards: its cards.
+        seat: its name.
         at: monotonic seconds.
     """
 
-    seat: str | None
-    cards: tuple[str, ...]
+    seat: str
     at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Standing:
+    """A node as it was read.
+
+    Attributes:
+        manifest: None where it is gone.
+        cards: cards of it that take new pods.
+        at: monotonic seconds.
+    """
+
+    manifest: Manifest | None
+    cards: frozenset[str]
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planned:
+    """What a plan wants of a pod.
+
+    Attributes:
+        workload: whose replicas share the seats.
+        seats: those that the pod may be given.
+        wanted: how many pods their owner asks for; None where it does not say.
+    """
+
+    workload: WorkloadId
+    seats: Mapping[str, PlannedSeat]
+    wanted: int | None
 
 
 class PodAdmission:
@@ -90,6 +135,7 @@ class PodAdmission:
         self._notes = notes
         self._lock = threading.Lock()
         self._given: dict[WorkloadId, list[_Given]] = {}
+        self._nodes: dict[str, _Standing] = {}
 
     def review(self, review: Mapping[str, Any]) -> Manifest:
         """The answer to one `AdmissionReview` about a pod.
@@ -109,7 +155,8 @@ class PodAdmission:
             raise Corrupt(f"cannot answer an admission review: {exc!r}") from exc
         answer: Manifest = {"uid": uid, "allowed": True}
         try:
-            patch = differences("", pod, self._seated(named, metadata, is_dry=is_dry)) if is_made else []
+            seated = self._seated(named, metadata, is_dry=is_dry) if is_made else pod
+            patch = differences("", pod, seated)
         except GputideError as exc:
             answer["warnings"] = [f"gputide: the pod keeps to no planned seat: {str(exc)[:200]}"]
         except (LookupError, TypeError, AttributeError, ValueError) as exc:
@@ -117,70 +164,92 @@ class PodAdmission:
         else:
             if patch:
                 answer |= {"patchType": "JSONPatch", "patch": base64.b64encode(json.dumps(patch).encode()).decode()}
+                why = seated["metadata"]["annotations"].get(UNPINNED_ANNOTATION)
+                answer |= {} if why is None else {"warnings": [f"gputide: the pod is not pinned: {why[:200]}"]}
         return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
 
     def _seated(self, pod: Manifest, metadata: Mapping[str, Any], *, is_dry: bool) -> Manifest:
         """The pod in its seat, with the metadata that it came with but for annotations."""
-        planned = self._with_seats_of_owner(pod)
-        annotations = planned["metadata"].get("annotations") or {}
-        if not any(annotations.get(name) for name in _PLANNED):
+        planned = self._planned(pod)
+        if not planned.seats:
             return {**pod, "metadata": metadata}
-        workload = workload_of_pod(planned, {})
+        workload = planned.workload
         # One after the other: two that look at the same moment would take the same seat.
         with self._lock:
-            there, unseen = self._siblings(planned, workload)
-            admitted = self._admitted(planned, workload, [*there, *unseen], is_dry=is_dry)
-            is_without = SEATS_ANNOTATION in annotations and SEAT_ANNOTATION not in admitted["metadata"]["annotations"]
-            if unseen and is_without:
-                # More seats were given than pods came: creations failed, and are tried again.
+            there, unseen = self._siblings(pod, workload)
+            admitted, others = self._admitted(pod, planned, [*there, *unseen], is_dry=is_dry)
+            # More pods than its owner wants: creations failed, and are tried again.
+            is_again = planned.wanted is None or len(there) + len(unseen) + others >= planned.wanted
+            if unseen and is_again and _seat_of(admitted) is None:
                 if not is_dry:
                     self._given.pop(workload, None)
                 own = frozenset(given.seat for given in unseen)
-                admitted = self._admitted(planned, workload, there, is_dry=is_dry, own=own)
-            if not is_dry:
-                self._remember(admitted, workload, _choice_of(annotations))
-        return {**admitted, "metadata": {**metadata, "annotations": admitted["metadata"]["annotations"]}}
+                admitted, _ = self._admitted(pod, planned, there, is_dry=is_dry, own=own)
+            seat = _seat_of(admitted)
+            if seat is not None and not is_dry:
+                self._given.setdefault(workload, []).append(_Given(seat=seat, at=self._clock()))
+        return {**admitted, "metadata": {**metadata, "annotations": admitted["metadata"].get("annotations") or {}}}
 
     def _admitted(
         self,
         pod: Manifest,
-        workload: WorkloadId,
+        planned: _Planned,
         siblings: list[Sibling],
         *,
         is_dry: bool,
         own: frozenset[str | None] = frozenset(),
-    ) -> Manifest:
-        """The pod in a seat that no other replica has just given; those that this one gave itself are `own`."""
+    ) -> tuple[Manifest, int]:
+        """The pod in a seat that no other replica has just given, and how many those have; `own` are our own."""
         elsewhere: list[Sibling] = []
         while True:
-            admitted = admit(pod, [*siblings, *elsewhere])
-            seat = admitted["metadata"].get("annotations", {}).get(SEAT_ANNOTATION)
+            admitted = admit(
+                pod, planned.seats, [*siblings, *elsewhere], lambda seat: self._why_closed(seat, pod["spec"])
+            )
+            seat = _seat_of(admitted)
             if seat is None or is_dry or self._notes is None or seat in own:
-                return admitted
+                return admitted, len(elsewhere)
             is_offered_again = any(sibling.seat == seat for sibling in elsewhere)
-            if is_offered_again or self._notes.take(workload, seat, UNSEEN_SECONDS_MAX):
-                return admitted
+            if is_offered_again or self._notes.take(planned.workload, seat, UNSEEN_SECONDS_MAX):
+                return admitted, len(elsewhere)
             elsewhere.append(Sibling(name="", seat=seat, cards=()))
 
-    def _with_seats_of_owner(self, pod: Manifest) -> Manifest:
-        """A Job's template can't be changed, a Notebook's has no annotations: there the seats stand on the owner."""
-        controller = controller_of(pod)
-        notebook = (pod["metadata"].get("labels") or {}).get(NOTEBOOK_LABEL)
-        if controller is None or not _wants_cards(pod):
-            return pod
-        if controller[0] == "Job":
-            kind, name = controller
-        elif controller[0] == "StatefulSet" and notebook is not None:
-            kind, name = "Notebook", str(notebook)
-        else:
-            return pod
+    def _planned(self, pod: Manifest) -> _Planned:
+        """The seats that stand on whoever keeps a pod: its maker, or one above it."""
+        workload = workload_of_pod(pod, {})
+        namespace, kind, name = workload_parts(workload)
         metadata = pod["metadata"]
-        owner = self._reader.get(kind, metadata["namespace"], name)
-        seats = None if owner is None else (owner["metadata"].get("annotations") or {}).get(SEATS_ANNOTATION)
-        if seats is None:
-            return pod
-        annotations = {**(metadata.get("annotations") or {}), SEATS_ANNOTATION: seats}
-        return {**pod, "metadata": {**metadata, "annotations": annotations}}
+        nothing = _Planned(workload=workload, seats={}, wanted=None)
+        notebook = (metadata.get("labels") or {}).get(NOTEBOOK_LABEL)
+        if kind == "StatefulSet" and notebook is not None:
+            kind, name = "Notebook", str(notebook)
+        is_marked = SEATING_ANNOTATION in (metadata.get("annotations") or {})
+        if not is_marked and not (kind in WITHOUT_SEATING and _wants_cards(pod)):
+            return nothing
+        for _ in range(LINKS_MAX):
+            owner = self._reader.get(kind, namespace, name) if kind in API_KINDS else None
+            if owner is None:
+                return nothing
+            if SEATS_ANNOTATION in (owner["metadata"].get("annotations") or {}):
+                wanted = workload_kind(kind).wanted(owner)
+                return _Planned(workload=workload, seats=seats_for(pod, owner), wanted=wanted)
+            above = controller_of(owner)
+            if above is None:
+                return nothing
+            kind, name = above
+        return nothing
+
+    def _why_closed(self, seat: PlannedSeat, spec: Manifest) -> str | None:
+        """What stands against pinning a pod to a seat, by its node as it was a moment ago."""
+        found = self._nodes.get(seat.node)
+        if found is None or self._clock() - found.at > NODE_SECONDS:
+            node = self._reader.get("Node", "", seat.node)
+            cards = () if node is None or not seat.cards else self._dialect.cards_of_node(node)
+            closed = () if node is None else cordoned_cards(node)
+            healthy = frozenset(card.card for card in cards if card.is_healthy and card.card not in closed)
+            found = _Standing(manifest=node, cards=healthy, at=self._clock())
+            self._nodes = {name: kept for name, kept in self._nodes.items() if found.at - kept.at <= NODE_SECONDS}
+            self._nodes[seat.node] = found
+        return why_closed(seat, spec, found.manifest, found.cards)
 
     def _siblings(self, pod: Manifest, workload: WorkloadId) -> tuple[list[Sibling], list[Sibling]]:
         """Who else of the workload is there, and who was given a seat and is not there yet."""
@@ -189,31 +258,24 @@ class PodAdmission:
             for other in self._reader.list_objects("Pod", pod["metadata"]["namespace"])
             if _is_there(other) and workload_of_pod(other, {}) == workload
         ]
-        seen = [(sibling.seat, sibling.cards) for sibling in found]
+        seen = {sibling.seat for sibling in found}
         unseen = [
             given
             for given in self._given.get(workload, ())
-            if self._clock() - given.at < UNSEEN_SECONDS_MAX and not _is_seen(given, seen)
+            if self._clock() - given.at < UNSEEN_SECONDS_MAX and given.seat not in seen
         ]
         self._given = {name: kept for name, kept in self._given.items() if name != workload and self._is_fresh(kept)}
         if unseen:
             self._given[workload] = unseen
-        return found, [Sibling(name="", seat=given.seat, cards=given.cards) for given in unseen]
-
-    def _remember(self, admitted: Manifest, workload: WorkloadId, choice: str) -> None:
-        annotations = admitted["metadata"].get("annotations") or {}
-        cards = tuple(part.strip() for part in str(annotations.get(choice, "")).split(",") if part.strip())
-        given = _Given(seat=annotations.get(SEAT_ANNOTATION), cards=cards, at=self._clock())
-        self._given.setdefault(workload, []).append(given)
+        return found, [Sibling(name="", seat=given.seat, cards=()) for given in unseen]
 
     def _is_fresh(self, given: list[_Given]) -> bool:
         return any(self._clock() - one.at < UNSEEN_SECONDS_MAX for one in given)
 
 
-def _is_seen(given: _Given, seen: list[tuple[str | None, tuple[str, ...]]]) -> bool:
-    if given.seat is not None:
-        return any(seat == given.seat for seat, _ in seen)
-    return any(set(given.cards) == set(cards) for _, cards in seen)
+def _seat_of(pod: Manifest) -> str | None:
+    seat = (pod["metadata"].get("annotations") or {}).get(SEAT_ANNOTATION)
+    return None if seat is None else str(seat)
 
 
 def _is_there(pod: Manifest) -> bool:
@@ -229,12 +291,6 @@ def _sibling(pod: Manifest, dialect: Dialect) -> Sibling:
         # Whatever a tenant wrote there is no place that it holds.
         cards = ()
     return Sibling(name=str(pod["metadata"]["name"]), seat=annotations.get(SEAT_ANNOTATION), cards=cards)
-
-
-def _choice_of(annotations: Mapping[str, Any]) -> str:
-    """The annotation by which the seats of a plan choose cards."""
-    seats = parse_seats(annotations.get(SEATS_ANNOTATION, "{}")).values()
-    return next((seat.annotation for seat in seats), USE_CARD_ANNOTATION)
 
 
 def _wants_cards(pod: Manifest) -> bool:

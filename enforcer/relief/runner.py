@@ -12,14 +12,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from enforcer.admission import unpinned
 from enforcer.agent.node_view import NodeView
 from enforcer.dialect import Dialect
 from enforcer.manifest import Manifest
+from enforcer.node_choice import may_run_on, nodes_for
 from enforcer.relief.book import Manner, MoveOrder, MoveRecord
 from enforcer.relief.choice import Field, Proposal, choose, room_at_home
 from enforcer.relief.demand_memory import DemandMemory
 from enforcer.relief.moving import Mover
-from enforcer.relief.node_choice import may_run_on, nodes_for
 from enforcer.relief.overload import Overload, overloads
 from enforcer.relief.sleeping import Sleeping
 from enforcer.relief.tools import ReliefPolicy, ReliefTools
@@ -282,7 +283,7 @@ class ReliefRunner:
                 left[seat.pod_id] = why or ""
             else:
                 movables[seat.pod_id] = entry
-                nodes[seat.pod_id] = nodes_for(pod or {}, snapshot.nodes)
+                nodes[seat.pod_id] = nodes_for(unpinned(pod or {}), snapshot.nodes)
         moves = self._tools.book.open_moves()
         rest = self._policy.rest
         recent = [record for record in self._tools.book.moves() if record.ended_at and now - record.ended_at < rest]
@@ -403,7 +404,7 @@ class ReliefRunner:
         if entry.manner is None or self._held(entry, now):
             return None
         target = snapshot.cards[order.from_card]
-        if not may_run_on(pod, snapshot.nodes[target.node]):
+        if not may_run_on(unpinned(pod), snapshot.nodes[target.node]):
             return None
         return Proposal(seat=seat, part=seat.slices[0], target=target, movable=entry, overload=None)
 

@@ -18,7 +18,6 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from enforcer.admission import CARDS_ANNOTATION, PLAN_ANNOTATION, SEAT_ANNOTATION, SEATS_ANNOTATION
 from enforcer.cluster import DELETION_COST_ANNOTATION
 from enforcer.manifest import Manifest, template_of
 from enforcer.relief.book import MoveOrder
@@ -69,9 +68,6 @@ def warm_replica(order: MoveOrder, replica_set: Manifest, words: Words) -> Manif
     annotations = dict(metadata.get("annotations") or {})
     _check_choice(order, annotations, words)
     del labels[label]
-    for name in (SEATS_ANNOTATION, SEAT_ANNOTATION, CARDS_ANNOTATION):
-        # The admission step would put it back where the plan had it.
-        annotations.pop(name, None)
     annotations |= {
         words.use_card: order.to_card,
         RELIEVES_ANNOTATION: order.pod,
@@ -112,8 +108,7 @@ def wants_pods(replica_set: Manifest | None) -> bool:
 
 def _check_choice(order: MoveOrder, annotations: Mapping[str, str], words: Words) -> None:
     chosen = _names(annotations.get(words.use_card or "", ""))
-    # A plan's choice makes way for a moment of need; the tenant's own does not.
-    if chosen and PLAN_ANNOTATION not in annotations and order.to_card not in chosen:
+    if chosen and order.to_card not in chosen:
         raise Refused(f"its template's {words.use_card} names other cards than {order.to_card}")
     if order.to_card in _names(annotations.get(words.avoid_card or "", "")):
         raise Refused(f"its template's {words.avoid_card} names {order.to_card}")

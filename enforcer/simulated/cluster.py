@@ -292,11 +292,7 @@ class SimulatedCluster:
                 if not self._may_be_disrupted(row):
                     return False
                 self._store.drop_pod(row)
-                owner = self._store.object_body(row.owner_kind, namespace, row.owner_name)
-                if owner is not None:
-                    self._controllers.remake(owner[1], row)
-                    if row.owner_kind in WORKLOAD_KINDS:
-                        self._controllers.reconcile(owner[1])
+                self._make_anew(row)
                 self._controllers.retry_pending()
         return True
 
@@ -370,12 +366,35 @@ class SimulatedCluster:
             return str(self._store.put_object(body))
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
-        """Take an object away, with its pods, as a user would."""
+        """Take an object away, with its pods, as a user would; the pods of a node are made anew elsewhere."""
+        if kind == "Node":
+            self._lose_node(name)
+            return
         with self._store.transaction():
             self._store.drop_object(kind, namespace, name)
             self._store.drop_revisions(kind, namespace, name)
             for pod in self._store.pods("namespace=? AND owner_kind=? AND owner_name=?", namespace, kind, name):
                 self._store.drop_pod(pod)
+
+    def _lose_node(self, name: str) -> None:
+        with self._rolling():
+            lost = self._store.pods("node=?", name)
+            for row in lost:
+                self._store.drop_pod(row)
+            for table, column in (("cards", "node"), ("nodes", "name")):
+                self._store.write(f"DELETE FROM {table} WHERE {column}=?", [(name,)])
+            self._store.drop_object("Node", "", name)
+            self._store.refresh()
+            for row in lost:
+                self._make_anew(row)
+            self._controllers.retry_pending()
+
+    def _make_anew(self, row: PodRow) -> None:
+        owner = self._store.object_body(row.owner_kind, row.namespace, row.owner_name)
+        if owner is not None:
+            self._controllers.remake(owner[1], row)
+            if row.owner_kind in WORKLOAD_KINDS:
+                self._controllers.reconcile(owner[1])
 
     def _shown(self, body: Manifest, version: int) -> Manifest:
         """An object as the API server gives it: with its version, and what its controller says of it."""

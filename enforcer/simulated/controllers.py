@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from enforcer.admission import CARDS_ANNOTATION, SEAT_ANNOTATION, SEATS_ANNOTATION, Sibling, admit
+from enforcer.admission import SEAT_ANNOTATION, PlannedSeat, Sibling, admit, seats_for, why_closed
 from enforcer.cluster import DELETION_COST_ANNOTATION
 from enforcer.manifest import Manifest, field_of
 from enforcer.simulated.hami_scheduler import Allocation, CardBook, Unplaced, place
@@ -41,8 +42,6 @@ _EVENTS_MAX = 100_000
 """Steps of rolls in one pause beyond which the controllers go in circles."""
 
 _TO_DELETE = f"spec.workerGroupSpecs[{WORKERS}].scaleStrategy.workersToDelete"
-
-_PLANNED = frozenset({CARDS_ANNOTATION, SEATS_ANNOTATION})
 
 
 class Controllers:
@@ -309,8 +308,9 @@ class Controllers:
             name = self._name(owner, plays, revision)
         pod = pod_of(owner, name, template, revision)
         pod["metadata"]["uid"] = pod_uid(namespace, name, store.number("version"))
-        if self._with_admission and not _PLANNED.isdisjoint(pod["metadata"]["annotations"]):
-            pod = admit(pod, self._siblings(owner, name))
+        seats = seats_for(pod, owner) if self._with_admission else {}
+        if seats:
+            pod = admit(pod, seats, self._siblings(owner, name), partial(self._why_closed, spec=pod["spec"]))
         try:
             pod = mutate(pod)
         except Refused as exc:
@@ -380,6 +380,18 @@ class Controllers:
                     return at_home
             cards = books.cards.values()
         return place(ask, [card for card in cards if card.card not in closed], books.nodes)
+
+    def _why_closed(self, seat: PlannedSeat, spec: Manifest) -> str | None:
+        """What stands against pinning a pod to a seat, by the books."""
+        books = self._store.books()
+        if seat.node not in books.nodes:
+            return why_closed(seat, spec, None, ())
+        kept = self._store.object_body("Node", "", seat.node)
+        node = {"metadata": {"name": seat.node}} if kept is None else kept[1]
+        closed = cordoned_cards(self._store)
+        here = (card for card in seat.cards if card in books.cards and books.cards[card].node == seat.node)
+        cards = {card for card in here if card not in closed}
+        return why_closed(seat, spec, node, cards)
 
     def _siblings(self, owner: Manifest, name: str) -> list[Sibling]:
         metadata = owner["metadata"]

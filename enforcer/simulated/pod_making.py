@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from enforcer.admission import SEATS_ANNOTATION
 from enforcer.manifest import Manifest
 from enforcer.seat import WHOLE_CORE_PERCENT
 from enforcer.simulated.hami_scheduler import Allocation
@@ -37,10 +36,6 @@ def pod_of(owner: Manifest, name: str, template: Mapping[str, Any], revision: st
     """A pod as its controller makes it of a template."""
     metadata = template.get("metadata", {})
     annotations = dict(metadata.get("annotations") or {})
-    # A Job's template can't be changed, so its seats stand on the Job itself, where an admission webhook looks them up.
-    own_seats = owner["metadata"].get("annotations", {}).get(SEATS_ANNOTATION)
-    if own_seats is not None:
-        annotations[SEATS_ANNOTATION] = own_seats
     labels = {**(metadata.get("labels") or {}), **labels_of_pods(owner["kind"])}
     reference = reference_to(owner)
     if REVISION_KINDS.get(owner["kind"]) == "ReplicaSet":

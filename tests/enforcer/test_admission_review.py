@@ -15,26 +15,26 @@ from typing import Any
 import pytest
 
 from enforcer.admission import (
-    CARDS_ANNOTATION,
     SEAT_ANNOTATION,
+    SEATING_ANNOTATION,
     SEATS_ANNOTATION,
+    UNPINNED_ANNOTATION,
     PlannedSeat,
-    check_admits,
+    parse_seats,
+    seating_of,
     seats_text,
 )
-from enforcer.backends.register import BACKENDS
-from enforcer.kubernetes.admission_review import UNSEEN_SECONDS_MAX, PodAdmission
+from enforcer.kubernetes.admission_review import NODE_SECONDS, UNSEEN_SECONDS_MAX, PodAdmission
 from enforcer.kubernetes.admission_server import REVIEW_BYTES_MAX, AdmissionServer
 from enforcer.manifest import Manifest
 from fleet.errors import Corrupt, Misconfigured, Unavailable
-from fleet.grammar import DEVICES_ALLOCATED_ANNOTATION
+from fleet.grammar import NODE_REGISTER_ANNOTATION, RegisteredDevice, render_node_register
 from fleet.inventory import WorkloadId
-from tests.enforcer.builders import NOW
 from tests.enforcer.plugin_cluster import StandingCluster
 
 CERTIFICATES = Path(__file__).parents[1] / "pipeline" / "certificates"
 USE = "nvidia.com/use-gpuuuid"
-SEATS = seats_text({f"web-{n}": PlannedSeat(cards=(f"GPU-{n}",)) for n in range(3)})
+SEATS = seats_text({f"web-{n}": PlannedSeat(node="n1", cards=(f"GPU-{n}",)) for n in range(3)})
 
 
 class Ticks:
@@ -53,6 +53,27 @@ class Away(StandingCluster):
         raise Unavailable(f"cannot list {kind} of {namespace}")
 
 
+def a_node(*cards: int, name: str = "n1", **spec: Any) -> Manifest:
+    devices = [
+        RegisteredDevice(
+            card=f"GPU-{card}", slices_max=10, framebuffer_mib=24_576, core_percent=100, device_type="NVIDIA-A10",
+            numa=0, is_healthy=True, index=card, mode="hami-core",
+        )
+        for card in cards
+    ]  # fmt: skip
+    annotations = {NODE_REGISTER_ANNOTATION: render_node_register(devices)}
+    return {"kind": "Node", "metadata": {"name": name, "annotations": annotations}, "spec": spec}
+
+
+def an_owner(seats: str = SEATS, kind: str = "Deployment", name: str = "web", replicas: int = 3) -> Manifest:
+    metadata = {"namespace": "team", "name": name, "annotations": {SEATS_ANNOTATION: seats}}
+    return {"kind": kind, "metadata": metadata, "spec": {"replicas": replicas}}
+
+
+def a_cluster(*objects: Manifest, seats: str = SEATS, replicas: int = 3) -> StandingCluster:
+    return StandingCluster([a_node(0, 1, 2), an_owner(seats, replicas=replicas), *objects])
+
+
 def a_pod(
     name: str | None,
     *,
@@ -61,9 +82,10 @@ def a_pod(
     more: dict[str, str] | None = None,
 ) -> Manifest:
     named = {"generateName": "web-5d4f-"} if name is None else {"name": name, "namespace": "team"}
+    marks = {} if seats is None else {SEATING_ANNOTATION: seating_of(parse_seats(seats))}
     metadata: Manifest = {
         **named,
-        "annotations": ({} if seats is None else {SEATS_ANNOTATION: seats}) | (more or {}),
+        "annotations": marks | (more or {}),
         "labels": {"pod-template-hash": "5d4f"} if owner[0] == "ReplicaSet" else {},
         "ownerReferences": [{"kind": owner[0], "name": owner[1], "controller": True}],
     }
@@ -102,7 +124,7 @@ class Notes:
 
 def test_seat_that_another_replica_has_just_given_is_passed_over() -> None:
     notes = Notes("web-0")
-    admission = PodAdmission(StandingCluster([]), notes=notes)
+    admission = PodAdmission(a_cluster(), notes=notes)
     assert cards_of(admission.review(a_review(a_pod(None)))) == "GPU-1"
     assert cards_of(admission.review(a_review(a_pod(None)))) == "GPU-2"
     # One more than there are seats: a creation has failed and is tried again, in a seat that was ours to give.
@@ -111,41 +133,84 @@ def test_seat_that_another_replica_has_just_given_is_passed_over() -> None:
 
 def test_dry_run_notes_nothing() -> None:
     notes = Notes()
-    PodAdmission(StandingCluster([]), notes=notes).review(a_review(a_pod(None), dryRun=True))
+    PodAdmission(a_cluster(), notes=notes).review(a_review(a_pod(None), dryRun=True))
     assert notes.taken == set()
 
 
-CHOICES = {"hami": USE, "volcano": "volcano.sh/vgpu-use-gpuuuid", "vgpu_manager": "nvidia.com/include-gpu-uuid"}
+def test_card_is_chosen_by_the_annotation_that_the_plan_says() -> None:
+    seats = seats_text({
+        f"web-{n}": PlannedSeat(node="n1", cards=(f"GPU-{n}",), annotation="example.com/only") for n in range(2)
+    })  # fmt: skip
+    admission = PodAdmission(a_cluster(seats=seats))
+    patches = [patch_of(admission.review(a_review(a_pod(None, seats=seats)))) for _ in range(2)]
+    added = [{entry["path"]: entry.get("value") for entry in patch} for patch in patches]
+    assert [found["/metadata/annotations/example.com~1only"] for found in added] == ["GPU-0", "GPU-1"]
 
 
-@pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES)
-def test_card_is_chosen_by_the_annotation_of_the_backend_that_the_plan_is_for(choice: str) -> None:
-    seats = seats_text({f"web-{n}": PlannedSeat(cards=(f"GPU-{n}",), annotation=choice) for n in range(2)})
-    admission = PodAdmission(StandingCluster([]))
-    given = []
-    for _ in range(2):
-        added = {
-            entry["path"]: entry.get("value")
-            for entry in patch_of(admission.review(a_review(a_pod(None, seats=seats))))
-        }
-        given.append(added[f"/metadata/annotations/{choice.replace('/', '~1')}"])
-    assert given == ["GPU-0", "GPU-1"]
+def test_pod_goes_to_the_node_of_its_seat_alone() -> None:
+    patch = patch_of(PodAdmission(a_cluster()).review(a_review(a_pod(None))))
+    (affinity,) = (entry["value"] for entry in patch if entry["path"] == "/spec/affinity")
+    assert "metadata.name" in json.dumps(affinity)
+    assert "n1" in json.dumps(affinity)
 
 
-@pytest.mark.parametrize("name", [name for name, _ in BACKENDS])
-def test_backend_that_can_tell_no_pod_its_card_says_why_it_has_no_admission_step(name: str) -> None:
-    record = dict(BACKENDS)[name](NOW).capabilities
-    if record.admits_pods:
-        check_admits(record)
-        return
-    with pytest.raises(Misconfigured, match=rf"enforcer\.backend={name}: none is needed, for .* (picks|allocates)"):
-        check_admits(record)
-
-
-def test_those_that_have_one_are_hami_and_its_kin() -> None:
-    assert {name for name, make in BACKENDS if make(NOW).capabilities.admits_pods} == {
-        "hami", "effectivegpu", "volcano", "vgpu_manager",
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [
+        (None, "node n1 is gone"),
+        (a_node(0, 1, 2, unschedulable=True), "node n1 is cordoned"),
+        (a_node(1, 2), "node n1 offers card GPU-0 no more"),
+    ],
+)
+def test_pod_whose_seat_is_lost_is_not_pinned_and_says_why(node: Manifest | None, why: str) -> None:
+    seats = seats_text({"web-0": PlannedSeat(node="n1", cards=("GPU-0",))})
+    cluster = StandingCluster([an_owner(seats), *([] if node is None else [node])])
+    answer = PodAdmission(cluster).review(a_review(a_pod(None, seats=seats)))
+    assert {entry["path"]: entry["value"] for entry in patch_of(answer)} == {
+        "/metadata/annotations/gputide.io~1seat": "web-0", "/metadata/annotations/gputide.io~1unpinned": why,
     }  # fmt: skip
+    assert answer["response"]["warnings"] == [f"gputide: the pod is not pinned: {why}"]
+
+
+def test_pods_beyond_the_planned_ones_are_not_pinned() -> None:
+    there = [seated(f"web-5d4f-{number}", f"web-{number}") for number in range(3)]
+    admission = PodAdmission(a_cluster(*there, replicas=6))
+    for _ in range(3):
+        (entry,) = patch_of(admission.review(a_review(a_pod(None))))
+        assert entry["path"] == f"/metadata/annotations/{UNPINNED_ANNOTATION.replace('/', '~1')}"
+
+
+def test_pods_that_come_at_once_beyond_the_planned_ones_get_no_seat_twice() -> None:
+    admission = PodAdmission(a_cluster(replicas=6))
+    found = [cards_of(admission.review(a_review(a_pod(None)))) for _ in range(6)]
+    assert found == ["GPU-0", "GPU-1", "GPU-2", None, None, None]
+
+
+def test_pod_of_an_older_template_gets_no_seat() -> None:
+    older = seats_text({"web-0": PlannedSeat(node="n1", cards=("GPU-2",))})
+    assert patch_of(PodAdmission(a_cluster()).review(a_review(a_pod(None, seats=older)))) == []
+
+
+def test_node_that_comes_back_counts_after_a_moment() -> None:
+    clock, cluster = Ticks(), StandingCluster([an_owner()])
+    admission = PodAdmission(cluster, clock)
+    assert cards_of(admission.review(a_review(a_pod(None), dryRun=True))) is None
+    cluster.put(a_node(0, 1, 2))
+    assert cards_of(admission.review(a_review(a_pod(None), dryRun=True))) is None
+    clock.now = NODE_SECONDS + 0.1
+    assert cards_of(admission.review(a_review(a_pod(None), dryRun=True))) == "GPU-0"
+
+
+def test_seats_are_found_on_whoever_keeps_the_maker_of_a_pod() -> None:
+    deployment: Manifest = {
+        "kind": "Deployment",
+        "metadata": {
+            "namespace": "team", "name": "web",
+            "ownerReferences": [{"kind": "InferenceService", "name": "llm", "controller": True}],
+        },
+    }  # fmt: skip
+    cluster = StandingCluster([a_node(0, 1, 2), deployment, an_owner(kind="InferenceService", name="llm")])
+    assert cards_of(PodAdmission(cluster).review(a_review(a_pod(None)))) == "GPU-0"
 
 
 def seated(name: str, seat: str) -> Manifest:
@@ -153,7 +218,7 @@ def seated(name: str, seat: str) -> Manifest:
 
 
 def test_pods_that_come_at_once_get_seats_of_their_own() -> None:
-    admission = PodAdmission(StandingCluster([]))
+    admission = PodAdmission(a_cluster())
     found: list[str | None] = []
     threads = [
         threading.Thread(target=lambda: found.append(cards_of(admission.review(a_review(a_pod(None))))))
@@ -167,7 +232,7 @@ def test_pods_that_come_at_once_get_seats_of_their_own() -> None:
 
 
 def test_seat_of_a_pod_that_is_there_is_not_given_again() -> None:
-    cluster = StandingCluster([seated("web-5d4f-a", "web-0"), seated("web-5d4f-b", "web-2")])
+    cluster = a_cluster(seated("web-5d4f-a", "web-0"), seated("web-5d4f-b", "web-2"))
     assert cards_of(PodAdmission(cluster).review(a_review(a_pod(None)))) == "GPU-1"
 
 
@@ -177,7 +242,7 @@ def test_pod_of_another_replica_set_of_the_workload_is_a_sibling_and_of_another_
     stranger = seated("other-1", "web-1")
     stranger["metadata"]["ownerReferences"][0]["name"] = "other-5d4f"
     # web-0 was not moved yet, so its seat is kept; the stranger holds none of these seats.
-    assert cards_of(PodAdmission(StandingCluster([old, stranger])).review(a_review(a_pod(None)))) == "GPU-1"
+    assert cards_of(PodAdmission(a_cluster(old, stranger)).review(a_review(a_pod(None)))) == "GPU-1"
 
 
 @pytest.mark.parametrize("leaving", [{"metadata": {"deletionTimestamp": "x"}}, {"status": {"phase": "Failed"}}])
@@ -185,12 +250,12 @@ def test_pod_that_leaves_makes_room(leaving: Manifest) -> None:
     going = seated("web-5d4f-a", "web-0")
     going["metadata"] |= leaving.get("metadata", {})
     going |= {"status": leaving.get("status", {})}
-    assert cards_of(PodAdmission(StandingCluster([going])).review(a_review(a_pod(None)))) == "GPU-0"
+    assert cards_of(PodAdmission(a_cluster(going)).review(a_review(a_pod(None)))) == "GPU-0"
 
 
 def test_seat_of_a_pod_that_never_came_is_free_after_a_while() -> None:
     clock = Ticks()
-    admission = PodAdmission(StandingCluster([]), clock)
+    admission = PodAdmission(a_cluster(), clock)
     assert cards_of(admission.review(a_review(a_pod(None)))) == "GPU-0"
     clock.now = UNSEEN_SECONDS_MAX - 1
     assert cards_of(admission.review(a_review(a_pod(None)))) == "GPU-1"
@@ -199,7 +264,7 @@ def test_seat_of_a_pod_that_never_came_is_free_after_a_while() -> None:
 
 
 def test_creation_that_fails_again_and_again_does_not_use_up_the_seats() -> None:
-    admission = PodAdmission(StandingCluster([]))
+    admission = PodAdmission(a_cluster())
     found = [cards_of(admission.review(a_review(a_pod(None)))) for _ in range(6)]
     assert found == ["GPU-0", "GPU-1", "GPU-2"] * 2
 
@@ -207,11 +272,11 @@ def test_creation_that_fails_again_and_again_does_not_use_up_the_seats() -> None
 def test_grant_of_a_seat_stands_in_requests_too_which_the_server_filled_in_before() -> None:
     """What is no overcommitted resource must be requested as it is limited, or the pod is refused."""
     limits = (("nvidia.com/gpumem", "4000"), ("nvidia.com/gpucores", None))
-    seats = seats_text({"web-0": PlannedSeat(cards=("GPU-0",), limits=limits)})
+    seats = seats_text({"web-0": PlannedSeat(node="n1", cards=("GPU-0",), limits=limits)})
     pod = a_pod(None, seats=seats)
     asked = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "9000", "nvidia.com/gpucores": "30"}
     pod["spec"]["containers"][0]["resources"] = {"limits": asked, "requests": {**asked, "cpu": "1"}}
-    written = {entry["path"]: entry for entry in patch_of(PodAdmission(StandingCluster([])).review(a_review(pod)))}
+    written = {entry["path"]: entry for entry in patch_of(PodAdmission(a_cluster(seats=seats)).review(a_review(pod)))}
     for part in ("limits", "requests"):
         place = f"/spec/containers/0/resources/{part}"
         assert written[f"{place}/nvidia.com~1gpumem"]["value"] == "4000"
@@ -219,13 +284,13 @@ def test_grant_of_a_seat_stands_in_requests_too_which_the_server_filled_in_befor
 
 
 def test_dry_run_takes_no_seat() -> None:
-    admission = PodAdmission(StandingCluster([]))
+    admission = PodAdmission(a_cluster())
     assert cards_of(admission.review(a_review(a_pod(None), dryRun=True))) == "GPU-0"
     assert cards_of(admission.review(a_review(a_pod(None)))) == "GPU-0"
 
 
 def test_dry_run_forgets_nothing_that_was_given() -> None:
-    admission = PodAdmission(StandingCluster([]), notes=Notes())
+    admission = PodAdmission(a_cluster(), notes=Notes())
     for _ in range(3):
         admission.review(a_review(a_pod(None)))
     admission.review(a_review(a_pod(None), dryRun=True))
@@ -236,28 +301,18 @@ def test_dry_run_forgets_nothing_that_was_given() -> None:
 @pytest.mark.parametrize("request_", [{"operation": "UPDATE"}, {"operation": "CREATE", "subResource": "binding"}])
 def test_only_a_pod_that_is_made_gets_a_seat(request_: dict[str, str]) -> None:
     """A pod's containers can't be changed later, so a patch would stop whoever only wanted to set a label."""
-    admission = PodAdmission(StandingCluster([]))
+    admission = PodAdmission(a_cluster())
     assert patch_of(admission.review(a_review(a_pod("web-0"), **request_))) == []
     assert cards_of(admission.review(a_review(a_pod("web-0"), operation="CREATE"))) == "GPU-0"
 
 
-def test_card_that_no_sibling_holds_is_taken_where_there_are_no_seats() -> None:
-    held = a_pod("web-5d4f-a", seats=None, more={DEVICES_ALLOCATED_ANNOTATION: "GPU-8,NVIDIA,100,0:;"})
-    admission = PodAdmission(StandingCluster([held]))
-    cards = {CARDS_ANNOTATION: "GPU-8,GPU-9,GPU-10"}
-    assert cards_of(admission.review(a_review(a_pod(None, seats=None, more=cards)))) == "GPU-9"
-    assert cards_of(admission.review(a_review(a_pod(None, seats=None, more=cards)))) == "GPU-10"
-
-
 def test_pod_of_a_job_takes_the_seat_that_stands_on_the_job() -> None:
-    job = {"kind": "Job", "metadata": {"namespace": "team", "name": "train", "annotations": {SEATS_ANNOTATION: SEATS}}}
-    admission = PodAdmission(StandingCluster([job]))
+    admission = PodAdmission(a_cluster(an_owner(kind="Job", name="train")))
     assert cards_of(admission.review(a_review(a_pod(None, seats=None, owner=("Job", "train"))))) == "GPU-0"
 
 
 def test_pod_of_a_notebook_takes_the_seat_that_stands_on_the_notebook() -> None:
-    metadata = {"namespace": "team", "name": "book", "annotations": {SEATS_ANNOTATION: SEATS}}
-    admission = PodAdmission(StandingCluster([{"kind": "Notebook", "metadata": metadata}]))
+    admission = PodAdmission(a_cluster(an_owner(kind="Notebook", name="book")))
     pod = a_pod(None, seats=None, owner=("StatefulSet", "book"))
     assert patch_of(admission.review(a_review(pod))) == []
     pod["metadata"]["labels"] = {"notebook-name": "book"}
@@ -266,10 +321,10 @@ def test_pod_of_a_notebook_takes_the_seat_that_stands_on_the_notebook() -> None:
 
 def test_patch_names_no_pod_and_leaves_all_else_as_it_came() -> None:
     pod = a_pod(None)
-    paths = {entry["path"] for entry in patch_of(PodAdmission(StandingCluster([])).review(a_review(pod)))}
+    paths = {entry["path"] for entry in patch_of(PodAdmission(a_cluster()).review(a_review(pod)))}
     annotation = "/metadata/annotations/"
     assert paths == {
-        f"{annotation}nvidia.com~1use-gpuuuid", f"{annotation}gputide.io~1seat", f"{annotation}gputide.io~1seats",
+        f"{annotation}nvidia.com~1use-gpuuuid", f"{annotation}gputide.io~1seat", "/spec/affinity",
     }  # fmt: skip
 
 
@@ -279,7 +334,7 @@ def test_pod_without_a_plan_passes_as_it_is_and_nobody_is_asked() -> None:
 
 @pytest.mark.parametrize("seats", ["{", "[]", '{"a": 7}', '{"a": {"cards": 7}}', "[" * 100_000])
 def test_seats_that_a_tenant_made_up_hold_no_pod_up(seats: str) -> None:
-    answer = PodAdmission(StandingCluster([])).review(a_review(a_pod(None, seats=seats)))
+    answer = PodAdmission(a_cluster(seats=seats)).review(a_review(a_pod(None)))
     assert patch_of(answer) == []
     assert len(answer["response"]["warnings"][0]) < 300
 
@@ -290,16 +345,15 @@ def test_seats_that_a_tenant_made_up_hold_no_pod_up(seats: str) -> None:
         {"spec": {"containers": 7}},
         {"spec": None},
         {"metadata": {"annotations": [], "ownerReferences": 7}},
-        {"metadata": {"annotations": {SEATS_ANNOTATION: 7}}},
     ],
 )
 def test_pod_that_no_api_server_would_send_is_corrupt(broken: Manifest) -> None:
     with pytest.raises(Corrupt, match="not formed"):
-        PodAdmission(StandingCluster([])).review(a_review({**a_pod(None), **broken}))
+        PodAdmission(a_cluster()).review(a_review({**a_pod(None), **broken}))
 
 
 def test_cluster_that_is_away_holds_no_pod_up() -> None:
-    answer = PodAdmission(Away([])).review(a_review(a_pod(None)))
+    answer = PodAdmission(Away([an_owner()])).review(a_review(a_pod(None)))
     assert patch_of(answer) == []
     assert "cannot list Pod" in answer["response"]["warnings"][0]
 
@@ -307,7 +361,7 @@ def test_cluster_that_is_away_holds_no_pod_up() -> None:
 @pytest.mark.parametrize("review", [{}, {"request": None}, {"request": {}}, {"request": {"uid": "1", "object": 7}}])
 def test_what_is_no_review_is_corrupt(review: Manifest) -> None:
     with pytest.raises(Corrupt):
-        PodAdmission(StandingCluster([])).review(review)
+        PodAdmission(a_cluster()).review(review)
 
 
 @pytest.fixture
@@ -325,7 +379,7 @@ Ask = Callable[..., http.client.HTTPResponse]
 def ask(files: tuple[Path, Path]) -> Iterator[Ask]:
     """Return a caller of a running server."""
     server = AdmissionServer(
-        PodAdmission(StandingCluster([])), host="127.0.0.1", port=0, certificate_file=files[0], key_file=files[1]
+        PodAdmission(a_cluster()), host="127.0.0.1", port=0, certificate_file=files[0], key_file=files[1]
     )
     serving = threading.Thread(target=server.serve)
     serving.start()
@@ -383,6 +437,4 @@ def test_certificate_that_was_renewed_is_shown_without_a_restart(ask: Ask, files
 def test_certificate_that_is_none_is_said_with_its_option(tmp_path: Path) -> None:
     nothing = tmp_path / "none.pem"
     with pytest.raises(Misconfigured, match="--certificate"):
-        AdmissionServer(
-            PodAdmission(StandingCluster([])), host="127.0.0.1", port=0, certificate_file=nothing, key_file=nothing
-        )
+        AdmissionServer(PodAdmission(a_cluster()), host="127.0.0.1", port=0, certificate_file=nothing, key_file=nothing)

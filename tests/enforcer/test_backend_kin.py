@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enforcer.admission import admit
+from enforcer.admission import admit, seats_for
 from enforcer.backend import Backend, RenderedStage
 from enforcer.record.fingerprint import fingerprint_of
 from enforcer.snapshot import Snapshot, take_snapshot
@@ -348,13 +348,13 @@ def test_admission_narrows_a_pod_in_the_words_of_its_backend(kin: Kin) -> None:
     parts = [a_share("a-0"), a_share("b-0"), a_share("a-1", framebuffer_bytes=2**32), a_share("b-1")]
     plan, cluster = pair_plan(RecommendationKind.SLICE, *parts), a_kin_cluster(kin)
     stage = kin.backend.render(plan, 1, seen(kin, cluster))
-    assert any("admission step" in warning for warning in stage.warnings)
     carried_out(kin, cluster, stage.changes, ())
-    template = _owners(cluster)["Deployment", "a"]["spec"]["template"]
+    owner = _owners(cluster)["Deployment", "a"]
+    template = owner["spec"]["template"]
     given = {}
     for name in ("a-0", "a-1"):
         pod = {"metadata": {**template["metadata"], "name": name, "namespace": "team"}, "spec": template["spec"]}
-        admitted = admit(pod, [])
+        admitted = admit(pod, seats_for(pod, owner), [], lambda seat: None)
         annotations = admitted["metadata"]["annotations"]
         limits = admitted["spec"]["containers"][0]["resources"]["limits"]
         given[name] = (
@@ -394,9 +394,9 @@ def test_seat_of_a_notebook_stands_where_its_api_keeps_it(kin: Kin) -> None:
     stage = kin.backend.render(notebook_beside(), 1, seen(kin))
     told = {change.field: change.new for change in stage.changes}
     assert not any(field.startswith("spec.template.metadata") for field in told)
-    assert json.loads(told["metadata.annotations[gputide.io/seats]"] or "") == {"book-0": {"cards": [card_id(4)]}}
+    seats = {"book-0": {"node": "node-1", "cards": [card_id(4)]}}
+    assert json.loads(told["metadata.annotations[gputide.io/seats]"] or "") == seats
     assert told["spec.template.spec.containers[server].resources.limits[nvidia.com/gpumem]"] == "12288"
-    assert any("1 workloads need gputide's admission step" in warning for warning in stage.warnings)
 
 
 def test_notebook_cannot_be_given_what_only_an_annotation_says() -> None:

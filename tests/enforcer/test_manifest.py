@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.admission import PlannedSeat, Sibling, admit, parse_seats, seats_text
+from enforcer.admission import (
+    PlannedSeat,
+    Sibling,
+    admit,
+    parse_seats,
+    seating_of,
+    seats_for,
+    seats_text,
+    why_closed,
+)
 from enforcer.manifest import Manifest, field_of, set_field, values_equal, workload_parts
+from enforcer.node_terms import on_node
 from enforcer.simulated.hami_webhook import ask_of, mutate
 from fleet.errors import Corrupt, Refused
 
@@ -88,65 +99,132 @@ def a_sibling(card: str, *, name: str = "b", seat: str | None = None) -> Sibling
     return Sibling(name=name, seat=seat, cards=(card,))
 
 
-def test_pod_is_narrowed_to_its_own_card() -> None:
-    seats = seats_text({"a-0": PlannedSeat(cards=("GPU-2",)), "a-1": PlannedSeat(cards=("GPU-1",))})
-    pod = admit(a_pod({"gputide.io/seats": seats, "gputide.io/cards": "GPU-1,GPU-2"}), [])
-    assert pod["metadata"]["annotations"]["nvidia.com/use-gpuuuid"] == "GPU-2"
+def open_to_all(seat: PlannedSeat) -> str | None:
+    del seat
+    return None
 
 
-def test_pod_of_unknown_name_takes_the_first_card_that_no_sibling_holds() -> None:
-    pod = admit(a_pod({"gputide.io/cards": "GPU-1,GPU-1,GPU-2"}), [a_sibling("GPU-1")])
-    assert pod["metadata"]["annotations"]["nvidia.com/use-gpuuuid"] == "GPU-1"
-    pod = admit(a_pod({"gputide.io/cards": "GPU-1,GPU-1,GPU-2"}), [a_sibling("GPU-1"), a_sibling("GPU-1")])
-    assert pod["metadata"]["annotations"]["nvidia.com/use-gpuuuid"] == "GPU-2"
+def a_seat(number: int, *, node: str = "n1") -> PlannedSeat:
+    return PlannedSeat(node=node, cards=(f"GPU-{number}",))
+
+
+def card_of(pod: dict[str, Any]) -> str | None:
+    found = pod["metadata"]["annotations"].get("nvidia.com/use-gpuuuid")
+    return None if found is None else str(found)
+
+
+def test_pod_is_pinned_to_its_own_card_and_its_node() -> None:
+    seats = {"a-0": a_seat(2, node="n2"), "a-1": a_seat(1)}
+    pod = admit(a_pod({}), seats, [], open_to_all)
+    assert card_of(pod) == "GPU-2"
+    assert pod["spec"] == on_node(a_pod({})["spec"], "n2")
 
 
 def test_pod_of_another_name_takes_the_seat_of_one_that_is_gone() -> None:
-    seats = seats_text({"b-0": PlannedSeat(cards=("GPU-1",)), "b-1": PlannedSeat(cards=("GPU-2",))})
+    seats = {"b-0": a_seat(1), "b-1": a_seat(2)}
     waiting = a_sibling("GPU-9", name="b-0")
-    pod = admit(a_pod({"gputide.io/seats": seats}), [waiting])
-    assert pod["metadata"]["annotations"]["nvidia.com/use-gpuuuid"] == "GPU-2"
+    pod = admit(a_pod({}), seats, [waiting], open_to_all)
+    assert card_of(pod) == "GPU-2"
     assert pod["metadata"]["annotations"]["gputide.io/seat"] == "b-1"
     given = a_sibling("GPU-2", name="b-x", seat="b-1")
-    pod = admit(a_pod({"gputide.io/seats": seats}), [waiting, given])
-    assert pod["metadata"]["annotations"]["nvidia.com/use-gpuuuid"] == "GPU-1"
+    assert card_of(admit(a_pod({}), seats, [waiting, given], open_to_all)) == "GPU-1"
 
 
-def test_pod_for_whom_no_seat_is_left_comes_back_as_it_is() -> None:
-    seats = seats_text({"b-0": PlannedSeat(cards=("GPU-1",))})
-    pod = a_pod({"gputide.io/seats": seats})
-    assert admit(pod, [a_sibling("GPU-1", seat="b-0")]) is pod
+def test_pod_for_which_no_seat_is_left_goes_wherever_a_card_fits() -> None:
+    waiting = Sibling(name="b-x", seat="b-0", cards=())
+    pod = admit(a_pod({}), {"b-0": a_seat(1)}, [waiting], open_to_all)
+    assert pod["metadata"]["annotations"] == {"gputide.io/unpinned": "each of its 1 planned seats is taken"}
+    assert pod["spec"] == a_pod({})["spec"]
 
 
-def test_card_of_a_sibling_that_waits_for_its_scheduler_is_not_given_to_one_more() -> None:
-    seats = seats_text({"b-0": PlannedSeat(cards=("GPU-1",)), "b-1": PlannedSeat(cards=("GPU-2",))})
-    waiting = [Sibling(name=f"b-{key}", seat=seat, cards=()) for key, seat in (("x", "b-0"), ("y", "b-1"))]
-    pod = a_pod({"gputide.io/seats": seats, "gputide.io/cards": "GPU-1,GPU-2"})
-    assert admit(pod, waiting) is pod
+def test_pod_whose_seat_is_lost_keeps_its_grant_and_goes_wherever_a_card_fits() -> None:
+    seat = PlannedSeat(node="n1", cards=("GPU-1",), limits=(("nvidia.com/gpumem", "500"),))
+    pod = admit(a_pod({}), {"a-0": seat}, [], lambda _: "node n1 is gone")
+    assert pod["metadata"]["annotations"] == {
+        "gputide.io/seat": "a-0", "gputide.io/unpinned": "node n1 is gone",
+    }  # fmt: skip
+    assert "affinity" not in pod["spec"]
+    assert pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] == "500"
 
 
-def test_one_more_pod_is_narrowed_to_as_many_cards_as_its_siblings_have_or_not_at_all() -> None:
-    seats = seats_text({f"b-{n}": PlannedSeat(cards=(f"GPU-{2 * n}", f"GPU-{2 * n + 1}")) for n in range(2)})
-    pod = a_pod({"gputide.io/seats": seats, "gputide.io/cards": "GPU-0,GPU-1,GPU-2,GPU-3"})
-    elsewhere = Sibling(name="b-x", seat="b-0", cards=("GPU-8", "GPU-9"))
-    sitting = Sibling(name="b-y", seat="b-1", cards=("GPU-2", "GPU-3"))
-    found = admit(pod, [elsewhere, sitting])["metadata"]["annotations"]["nvidia.com/use-gpuuuid"]
-    assert found == "GPU-0,GPU-1"
-    half = Sibling(name="b-z", seat=None, cards=("GPU-1",))
-    assert admit(pod, [elsewhere, sitting, half]) is pod
+def test_seat_that_nothing_stands_against_comes_before_one_that_is_lost() -> None:
+    seats = {"b-0": a_seat(1), "b-1": a_seat(2, node="n2")}
+    pod = admit(a_pod({}), seats, [], lambda seat: "gone" if seat.node == "n1" else None)
+    assert card_of(pod) == "GPU-2"
+
+
+def test_pod_that_has_its_node_already_gets_a_seat_of_that_node_or_none() -> None:
+    pod = a_pod({})
+    pod["spec"] = on_node(pod["spec"], "n2")  # as the controller of a DaemonSet makes it
+    seats = {"b-0": a_seat(1), "b-1": a_seat(2, node="n2")}
+    assert card_of(admit(pod, seats, [], open_to_all)) == "GPU-2"
+    assert admit(pod, {"b-0": a_seat(1)}, [], open_to_all) is pod
+
+
+def test_backend_without_a_choice_of_cards_pins_the_node_alone() -> None:
+    pod = admit(a_pod({}), {"a-0": PlannedSeat(node="n1")}, [], open_to_all)
+    assert pod["metadata"]["annotations"] == {"gputide.io/seat": "a-0"}
+    assert pod["spec"] == on_node(a_pod({})["spec"], "n1")
 
 
 def test_pod_without_a_plan_is_left_alone() -> None:
     pod = a_pod({"team": "x"})
-    assert admit(pod, [a_sibling("GPU-1")]) is pod
+    assert admit(pod, {}, [a_sibling("GPU-1")], open_to_all) is pod
 
 
 def test_seat_may_hold_another_grant_than_the_template() -> None:
-    seat = PlannedSeat(cards=("GPU-1",), limits=(("nvidia.com/gpucores", None), ("nvidia.com/gpumem", "500")))
-    pod = a_pod({"gputide.io/seats": seats_text({"a-0": seat})}, {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "40"})
-    limits = admit(pod, [])["spec"]["containers"][0]["resources"]["limits"]
-    assert limits == {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "500"}
+    limits = (("nvidia.com/gpucores", None), ("nvidia.com/gpumem", "500"))
+    seat = PlannedSeat(node="n1", cards=("GPU-1",), limits=limits)
+    pod = a_pod({}, {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "40"})
+    seated = admit(pod, {"a-0": seat}, [], open_to_all)
+    assert seated["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "500"}
     assert pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpucores"] == "40"
+
+
+def an_owner_of(seats: dict[str, PlannedSeat], kind: str = "Deployment") -> dict[str, Any]:
+    return {"kind": kind, "metadata": {"name": "a", "annotations": {"gputide.io/seats": seats_text(seats)}}}
+
+
+def test_pod_of_an_older_template_than_the_seats_gets_none_of_them() -> None:
+    seats = {"a-0": a_seat(1)}
+    current, older = ({"gputide.io/seating": seating_of(found)} for found in (seats, {"a-0": a_seat(2)}))
+    assert seats_for(a_pod(current), an_owner_of(seats)) == seats
+    assert seats_for(a_pod(older), an_owner_of(seats)) == {}
+    assert seats_for(a_pod({}), an_owner_of(seats)) == {}
+    assert seats_for(a_pod({}), an_owner_of(seats, "Job")) == seats
+
+
+def test_pod_gets_seats_of_its_own_role_only() -> None:
+    head, worker = replace(a_seat(1), role="headgroup"), replace(a_seat(2), role="gpu")
+    pod = a_pod({"gputide.io/seating": seating_of({"w": worker})})
+    pod["metadata"]["labels"] = {"ray.io/group": "gpu"}
+    assert seats_for(pod, an_owner_of({"h": head, "w": worker}, "RayCluster")) == {"w": worker}
+
+
+READY = {"type": "Ready", "status": "True"}
+
+
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [
+        (None, "node n1 is gone"),
+        ({"metadata": {"deletionTimestamp": "x"}}, "node n1 is being deleted"),
+        ({"metadata": {}, "spec": {"unschedulable": True}}, "node n1 is cordoned"),
+        ({"metadata": {}, "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}, "node n1 is not ready"),
+        (
+            {"metadata": {"name": "n1", "labels": {"zone": "b"}}},
+            "the pod may not run on node n1 by its own selector, affinity or tolerations",
+        ),
+        ({"metadata": {"name": "n1", "labels": {"zone": "a"}}}, "node n1 offers card GPU-1 no more"),
+    ],
+)
+def test_seat_is_closed_while_a_pod_would_wait_for_it_in_vain(node: dict[str, Any] | None, why: str) -> None:
+    assert why_closed(a_seat(1), {"nodeSelector": {"zone": "a"}}, node, {"GPU-2"}) == why
+
+
+def test_seat_is_open_on_a_ready_node_that_has_its_card() -> None:
+    node = {"metadata": {"name": "n1", "labels": {"zone": "a"}}, "status": {"conditions": [READY]}}
+    assert why_closed(a_seat(1), {"nodeSelector": {"zone": "a"}}, node, {"GPU-1"}) is None
 
 
 @given(
@@ -154,13 +232,16 @@ def test_seat_may_hold_another_grant_than_the_template() -> None:
         st.text(min_size=1),
         st.builds(
             PlannedSeat,
-            cards=st.lists(st.text(), min_size=1).map(tuple),
+            node=st.text(),
+            role=st.text(),
+            cards=st.lists(st.text()).map(tuple),
             limits=st.dictionaries(st.text(), st.none() | st.text()).map(lambda d: tuple(sorted(d.items()))),
         ),
     )
 )
 def test_seats_are_read_as_written(seats: dict[str, PlannedSeat]) -> None:
     assert parse_seats(seats_text(seats)) == seats
+    assert seating_of(parse_seats(seats_text(seats))) == seating_of(seats)
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"a": 1}', '{"a": {}}', "null"])

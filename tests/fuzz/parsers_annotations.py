@@ -102,7 +102,7 @@ ANNOTATIONS: tuple[Parser, ...] = (
          "huawei.com/Ascend910B": '[{"UUID":"u-1","temp":"vir10_3c_32g"}]'},
     ),
     _of_text("planned-seats", parse_seats, seats_text({
-        "web-0": PlannedSeat(cards=(CARD,), limits=(("nvidia.com/gpumem", "4096"), ("nvidia.com/gpu", None)))
+        "web-0": PlannedSeat(node="n1", cards=(CARD,), limits=(("nvidia.com/gpumem", "4096"), ("nvidia.com/gpu", None)))
     })),
     _of_text(
         "cgroup-path",

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from enforcer.admission import SEATS_ANNOTATION
+from enforcer.admission import SEATING_ANNOTATION, SEATS_ANNOTATION, PlannedSeat, seating_of, seats_text
 from enforcer.backends.hami_dialect import nvidia_section
 from enforcer.backends.mig import with_layouts
 from enforcer.kubernetes.admission_review import PodAdmission
@@ -115,7 +115,7 @@ def _page(data: bytes) -> object:
 
 def _review(data: bytes) -> object:
     review = _object(data)
-    return None if review is None else PodAdmission(StandingCluster([]), clock=lambda: 0.0).review(review)
+    return None if review is None else PodAdmission(StandingCluster([_OWNER]), clock=lambda: 0.0).review(review)
 
 
 @cache
@@ -163,7 +163,13 @@ def _hami_config(data: bytes) -> object:
     return nvidia_section({_CONFIG_KEY: config}, _CONFIG_KEY)
 
 
-_POD = pod(on=None, annotations={SEATS_ANNOTATION: json.dumps({"web-0": {"cards": [_CARD]}})})
+_SEATS = {"web-0": PlannedSeat(node="n1", cards=(_CARD,))}
+_POD = pod(on=None, annotations={SEATING_ANNOTATION: seating_of(_SEATS)})
+_POD["metadata"]["ownerReferences"] = [{"kind": "StatefulSet", "name": "web", "controller": True}]
+_OWNER: dict[str, Any] = {
+    "kind": "StatefulSet",
+    "metadata": {"namespace": "team", "name": "web", "annotations": {SEATS_ANNOTATION: seats_text(_SEATS)}},
+}
 
 CLUSTER: tuple[Parser, ...] = (
     *(_record(watched) for watched in _SPECIMENS),

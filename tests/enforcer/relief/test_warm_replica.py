@@ -45,11 +45,7 @@ def test_replica_is_its_template_on_the_new_card_and_nobodys_yet(label: str) -> 
     assert hash_of(replica_set(hash_label=label)) == (label, "x1")
 
 
-def test_choice_of_a_plan_makes_way_and_that_of_a_tenant_does_not() -> None:
-    planned = {USE: card_id(5), "gputide.io/plan-id": "p", "gputide.io/seats": "{}", "gputide.io/cards": card_id(5)}
-    made = warm_replica(an_order(1), replica_set(annotations=planned), HAMI_WORDS)["metadata"]["annotations"]
-    assert made[USE] == card_id(1)
-    assert not {"gputide.io/seats", "gputide.io/cards"} & made.keys()
+def test_tenants_own_choice_of_cards_does_not_make_way() -> None:
     for name, cards in ((USE, str(card_id(5))), (AVOID, f"{card_id(4)}, {card_id(1)}")):
         with pytest.raises(Refused, match=f"its template's {name}"):
             warm_replica(an_order(1), replica_set(annotations={name: cards}), HAMI_WORDS)

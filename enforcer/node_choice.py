@@ -1,7 +1,8 @@
 """On which nodes a pod may run by its own word: node selector, required node affinity, and the taints it tolerates.
 
-Pure. The scheduler decides in the end; a move to a node that it would never take wastes minutes, so relief looks first.
-What a pod only prefers, and what it wants of other pods, is left to the scheduler.
+Pure. The scheduler decides in the end; a move to a node that it would never take wastes minutes, and a pod that
+admission pinned to one would wait for good, so relief and admission look first. What a pod only prefers, and what it
+wants of other pods, is left to the scheduler.
 
 Source: kubernetes/api:core/v1/types.go (NodeSelector, Taint, Toleration),
 kubernetes:staging/src/k8s.io/component-helpers/scheduling/corev1/nodeaffinity.

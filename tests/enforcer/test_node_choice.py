@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.relief.node_choice import may_run_on, nodes_for
+from enforcer.node_choice import may_run_on, nodes_for
 
 ZONE = {"zone": "a", "cards": "8"}
 TAINT = {"key": "gpu", "value": "team", "effect": "NoSchedule"}
