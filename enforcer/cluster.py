@@ -57,6 +57,15 @@ class ClusterReader(Protocol):
         """The cluster's clock, UTC."""
         ...
 
+    def why_unseated(self, namespaces: Sequence[str]) -> str | None:
+        """Why new pods of some namespaces are not given their planned seats at admission; None where they are.
+
+        Raises:
+            Misconfigured: a right is missing.
+            Unavailable: the cluster can't be reached.
+        """
+        ...
+
 
 @runtime_checkable
 class FollowingReader(ClusterReader, Protocol):

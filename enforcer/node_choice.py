@@ -38,6 +38,14 @@ def nodes_for(pod: Manifest, nodes: Mapping[str, Manifest]) -> frozenset[str]:
     return frozenset(name for name, node in nodes.items() if may_run_on(pod, node))
 
 
+def labels_fit(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Whether labels are what a selector (`matchLabels`, `matchExpressions`) wants; an empty one wants none."""
+    wanted: Mapping[str, str] = selector.get("matchLabels") or {}
+    return all(labels.get(key) == value for key, value in wanted.items()) and all(
+        _holds(entry, labels.get(str(entry.get("key")))) for entry in selector.get("matchExpressions") or ()
+    )
+
+
 def _has_affinity(spec: Mapping[str, Any], labels: Mapping[str, str], name: str) -> bool:
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")

@@ -24,6 +24,7 @@ from enforcer.record.journal import ObjectIntent, RunRecord
 from enforcer.rollout.holding import changes_template, rolls_by_itself
 from enforcer.rollout.intents import intended_stage, object_intents
 from enforcer.safety.availability import availability_breaches, availability_refusal
+from enforcer.safety.pod_admission import check_admission
 from enforcer.seat import PodSeat, SeatSlice
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
@@ -176,7 +177,7 @@ def preview(
                 made=tuple(_made(manifest) for manifest in rendered.objects),
                 nodes=nodes,
                 warnings=(*rendered.warnings, *_restarts(rendered, snapshot)),
-                refusal=refusal or (None if rehearse is None else _rehearsed(rendered, rehearse)),
+                refusal=refusal or _refusal(rendered, reader, rehearse),
             )
         )
         snapshot, held = after, then
@@ -359,13 +360,18 @@ def _unavailable(
     return availability_refusal(record, breaches), breaches
 
 
-def _rehearsed(rendered: RenderedStage, rehearse: Callable[[ObjectIntent], None]) -> str | None:
-    """What the cluster says to the first change that it would not take; None where it would take all."""
-    for intent in object_intents(rendered):
-        try:
-            rehearse(intent)
-        except Refused as exc:
-            return str(exc)
+def _refusal(
+    rendered: RenderedStage, reader: ClusterReader, rehearse: Callable[[ObjectIntent], None] | None
+) -> str | None:
+    """What stands against a stage, or against the first of its changes that the cluster would not take."""
+    intents = object_intents(rendered)
+    try:
+        check_admission(rendered.stage, intents, reader)
+        if rehearse is not None:
+            for intent in intents:
+                rehearse(intent)
+    except Refused as exc:
+        return str(exc)
     return None
 
 

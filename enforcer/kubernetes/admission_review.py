@@ -15,7 +15,7 @@ import base64
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -36,6 +36,7 @@ from enforcer.backends.hami_dialect import HAMI_DIALECT
 from enforcer.cluster import ClusterReader
 from enforcer.dialect import Dialect
 from enforcer.kinds.register import workload_kind
+from enforcer.kubernetes.admission_probe import ANSWERED_ANNOTATION, ASKED_ANNOTATION
 from enforcer.kubernetes.json_patch import differences
 from enforcer.kubernetes.kinds import API_KINDS
 from enforcer.manifest import Manifest, workload_parts
@@ -138,13 +139,15 @@ class PodAdmission:
         self._nodes: dict[str, _Standing] = {}
 
     def review(self, review: Mapping[str, Any]) -> Manifest:
-        """The answer to one `AdmissionReview` about a pod.
+        """The answer to one `AdmissionReview` about a pod, or about the lease by which the enforcer asks for an answer.
 
         Raises:
             Corrupt: this is no such question.
         """
         try:
             request = review["request"]
+            if (request.get("kind") or {}).get("kind") == "Lease":
+                return _answer(str(request["uid"]), _answered(request["object"]))
             uid, namespace, pod = str(request["uid"]), str(request["namespace"]), request["object"]
             is_dry = request.get("dryRun") is True
             # A pod's containers can't be changed once it is there, so a patch would only get in somebody's way.
@@ -153,20 +156,15 @@ class PodAdmission:
             named = {**pod, "metadata": {**metadata, "namespace": namespace, "name": metadata.get("name") or ""}}
         except (LookupError, TypeError, AttributeError) as exc:
             raise Corrupt(f"cannot answer an admission review: {exc!r}") from exc
-        answer: Manifest = {"uid": uid, "allowed": True}
         try:
             seated = self._seated(named, metadata, is_dry=is_dry) if is_made else pod
             patch = differences("", pod, seated)
         except GputideError as exc:
-            answer["warnings"] = [f"gputide: the pod keeps to no planned seat: {str(exc)[:200]}"]
+            return _answer(uid, (), f"gputide: the pod keeps to no planned seat: {str(exc)[:200]}")
         except (LookupError, TypeError, AttributeError, ValueError) as exc:
             raise Corrupt(f"cannot answer an admission review: its pod is not formed as one: {exc!r}") from exc
-        else:
-            if patch:
-                answer |= {"patchType": "JSONPatch", "patch": base64.b64encode(json.dumps(patch).encode()).decode()}
-                why = seated["metadata"]["annotations"].get(UNPINNED_ANNOTATION)
-                answer |= {} if why is None else {"warnings": [f"gputide: the pod is not pinned: {why[:200]}"]}
-        return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
+        why = seated["metadata"]["annotations"].get(UNPINNED_ANNOTATION) if patch else None
+        return _answer(uid, patch, None if why is None else f"gputide: the pod is not pinned: {why[:200]}")
 
     def _seated(self, pod: Manifest, metadata: Mapping[str, Any], *, is_dry: bool) -> Manifest:
         """The pod in its seat, with the metadata that it came with but for annotations."""
@@ -271,6 +269,24 @@ class PodAdmission:
 
     def _is_fresh(self, given: list[_Given]) -> bool:
         return any(self._clock() - one.at < UNSEEN_SECONDS_MAX for one in given)
+
+
+def _answer(uid: str, patch: Sequence[Manifest], warning: str | None = None) -> Manifest:
+    response: Manifest = {"uid": uid, "allowed": True}
+    if patch:
+        response |= {"patchType": "JSONPatch", "patch": base64.b64encode(json.dumps(patch).encode()).decode()}
+    if warning is not None:
+        response["warnings"] = [warning]
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+
+
+def _answered(lease: Manifest) -> list[Manifest]:
+    """The word that a lease carries, given back; nothing where it carries none."""
+    annotations = lease["metadata"].get("annotations") or {}
+    if ASKED_ANNOTATION not in annotations:
+        return []
+    answered = {**annotations, ANSWERED_ANNOTATION: annotations[ASKED_ANNOTATION]}
+    return differences("", lease, {**lease, "metadata": {**lease["metadata"], "annotations": answered}})
 
 
 def _seat_of(pod: Manifest) -> str | None:

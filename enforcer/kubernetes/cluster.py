@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from enforcer.cluster import FieldChange
+from enforcer.kubernetes.admission_probe import AdmissionProbe
 from enforcer.kubernetes.client import KubernetesClient
 from enforcer.kubernetes.lease import KubernetesLease
 from enforcer.kubernetes.reader import KubernetesReader
@@ -63,6 +64,7 @@ class KubernetesCluster:
         self._reader = KubernetesReader(self._client)
         self._writer = KubernetesWriter(self._client, self._reader)
         self._lease = KubernetesLease(self._client, place.namespace)
+        self._admission = AdmissionProbe(self._client, place.namespace)
 
     @property
     def requests(self) -> int:
@@ -101,6 +103,10 @@ class KubernetesCluster:
     def now(self) -> datetime:
         """See `ClusterReader`."""
         return self._reader.now()
+
+    def why_unseated(self, namespaces: Sequence[str]) -> str | None:
+        """See `ClusterReader`."""
+        return self._admission.why_unseated(namespaces)
 
     def patch(self, kind: str, namespace: str, name: str, fields: Sequence[FieldChange], resource_version: str) -> str:
         """See `ClusterWriter`."""

@@ -23,6 +23,7 @@ from enforcer.safety.availability import check_availability
 from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.freeze import frozen_by
 from enforcer.safety.gitops import gitops_manager
+from enforcer.safety.pod_admission import check_admission
 from enforcer.safety.quotas import check_quotas
 from enforcer.snapshot import Snapshot
 from fleet.decisions import Plan, RecommendationKind
@@ -267,8 +268,10 @@ class Guard:
             wave_max: how many workloads may be changing at once.
 
         Raises:
-            Refused: it would exceed a quota, or leave fewer pods ready than their owners allow.
+            Refused: it would exceed a quota, leave fewer pods ready than their owners allow, or nobody at admission
+                gives its pods their seats.
         """
+        check_admission(record.stage, record.objects, reader)
         check_quotas(record, snapshot, reader)
         check_availability(record, snapshot, reader, wave_max)
 

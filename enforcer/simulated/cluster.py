@@ -90,6 +90,7 @@ class SimulatedCluster:
 
     def __init__(self, path: Path, *, with_admission: bool = True, faults: Faults | None = None) -> None:
         self._store = SimulatedStore(path, HAMI.slices_per_card_max)
+        self._with_admission = with_admission
         self._controllers = Controllers(self._store, with_admission=with_admission)
         self._loose = LoosePods(self._store, self._controllers)
         self._follower = TraceFollower(self._store, self._controllers)
@@ -246,6 +247,11 @@ class SimulatedCluster:
             return tuple(_pod_manifest(pod, now_ms) for pod in self._store.pods(*where))
         found = self._store.rows("SELECT namespace, version, body FROM objects WHERE kind=? ORDER BY 1, name", kind)
         return tuple(self._shown(json.loads(row[2]), row[1]) for row in found if namespace in (None, row[0]))
+
+    def why_unseated(self, namespaces: Sequence[str]) -> str | None:
+        """See `ClusterReader`."""
+        del namespaces
+        return None if self._with_admission else "it does not run"
 
     # --- writer ---
 

@@ -20,6 +20,7 @@ from fleet.errors import Unavailable
 from gputide.engine_kubernetes import ControlPlane, KubernetesPrograms, kubernetes_programs
 from tests.cluster.api import Api
 from tests.cluster.audit import AuditLog
+from tests.cluster.served_admission import ServedAdmission
 
 CACHE = os.environ.get("GPUTIDE_CLUSTER_CACHE")  # read before the suite hides the developer's variables
 ACCOUNT_SECONDS_MAX = 120.0
@@ -88,6 +89,16 @@ def namespace(api: Api) -> Iterator[str]:
         time.sleep(0.05)
     yield name
     api.delete(f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture
+def admission(control_plane: ControlPlane, api: Api, writer_kubeconfig: Path) -> Iterator[ServedAdmission]:
+    """Let the API server ask gputide's admission about new pods, without which no plan is applied."""
+    assert writer_kubeconfig.exists(), "with the writer comes the namespace"
+    running = ServedAdmission(control_plane, api)
+    running.start()
+    yield running
+    running.stop()
 
 
 @pytest.fixture

@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from enforcer.admission import SEAT_ANNOTATION, SEATS_ANNOTATION, PlannedSeat, seats_text
+from enforcer.admission import (
+    SEAT_ANNOTATION,
+    SEATING_ANNOTATION,
+    SEATS_ANNOTATION,
+    PlannedSeat,
+    seating_of,
+    seats_text,
+)
 from enforcer.kubernetes.admission_review import PodAdmission
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from enforcer.kubernetes.seat_claims import GIVEN_ANNOTATION, SEATS_NAMESPACE, lease_of, note_of
@@ -20,6 +27,7 @@ from fleet.errors import Misconfigured
 from fleet.inventory import WorkloadId
 from gputide.engine_kubernetes import ControlPlane
 from tests.cluster.api import Api, Manifest
+from tests.cluster.workloads import deployment
 
 pytestmark = pytest.mark.cluster
 
@@ -43,11 +51,21 @@ def replicas(control_plane: ControlPlane, api: Api) -> Iterator[list[PodAdmissio
         cluster.close()
 
 
+PLANNED = {f"web-{number}": PlannedSeat(node="far-away") for number in range(SEATS)}
+
+
+@pytest.fixture
+def owner(api: Api, namespace: str) -> None:
+    """Make the Deployment that the seats stand on; it wants no pods of its own."""
+    deployment(api, namespace, "web", replicas=0)
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/web"
+    api.patch(path, {"metadata": {"annotations": {SEATS_ANNOTATION: seats_text(PLANNED)}}, "spec": {"paused": True}})
+
+
 def a_review(namespace: str, name: str) -> Manifest:
-    seats = {f"web-{number}": PlannedSeat(cards=(f"GPU-{number}",)) for number in range(SEATS)}
     metadata = {
         "generateName": f"{name}-",
-        "annotations": {SEATS_ANNOTATION: seats_text(seats)},
+        "annotations": {SEATING_ANNOTATION: seating_of(PLANNED)},
         "labels": {"pod-template-hash": "5d4f"},
         "ownerReferences": [{"kind": "ReplicaSet", "name": "web-5d4f", "controller": True}],
     }
@@ -57,7 +75,8 @@ def a_review(namespace: str, name: str) -> Manifest:
 
 
 def seat_of(answer: Manifest) -> str | None:
-    assert answer["response"].get("warnings") is None
+    (warning,) = answer["response"]["warnings"]
+    assert "node far-away is gone" in warning
     patch = json.loads(base64.b64decode(answer["response"].get("patch", "W10=")))
     told = {entry["path"].rpartition("/")[2].replace("~1", "/"): entry.get("value") for entry in patch}
     found = told.get(SEAT_ANNOTATION)
@@ -65,7 +84,7 @@ def seat_of(answer: Manifest) -> str | None:
 
 
 def test_reviews_at_the_same_moment_by_two_replicas_get_seats_of_their_own(
-    replicas: list[PodAdmission], namespace: str
+    replicas: list[PodAdmission], owner: None, namespace: str
 ) -> None:
     together = threading.Barrier(SEATS)
 
@@ -79,7 +98,7 @@ def test_reviews_at_the_same_moment_by_two_replicas_get_seats_of_their_own(
 
 
 def test_seat_that_was_given_is_given_again_when_its_time_is_over(
-    replicas: list[PodAdmission], api: Api, namespace: str
+    replicas: list[PodAdmission], owner: None, api: Api, namespace: str
 ) -> None:
     assert replicas[0] is not replicas[1]
     workload = WorkloadId(f"{namespace}/Deployment/web")

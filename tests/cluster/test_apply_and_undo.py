@@ -6,8 +6,6 @@ wrote down of every write, and that every object is as it was once the plan is u
 
 from __future__ import annotations
 
-import base64
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,12 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from analyzer.profile import profile_fleet
 from enforcer.backends.hami import HamiBackend
-from enforcer.kubernetes.admission_review import PodAdmission
-from enforcer.kubernetes.admission_server import AdmissionServer
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from enforcer.record.journal import Journal, StageState
 from enforcer.record.ledger import Ledger
@@ -43,7 +38,8 @@ from gputide.wiring import keep_plan
 from recommender.planner import make_plan
 from tests.cluster.api import Api, Manifest
 from tests.cluster.audit import AuditLog, unwanted
-from tests.cluster.hami_double import CERTIFICATES, NAMESPACE_LABEL, HamiDouble
+from tests.cluster.hami_double import NAMESPACE_LABEL, HamiDouble
+from tests.cluster.served_admission import ServedAdmission
 from tests.cluster.standing_fleet import cards_in_use, stand_up
 from tests.cluster.workloads import pods, until_ready
 from tests.gputide.conftest import Program, Said
@@ -64,7 +60,6 @@ REPLICATED = (
     Service(name="rank", replicas=2, level=0.15, used_gib=4.0),
     Service(name="embed", level=0.1, used_gib=2.0),
 )
-ADMISSION = Path(__file__).resolve().parents[2] / "docs" / "admission.yaml"
 _numbers = count(1)
 
 
@@ -101,6 +96,7 @@ def services() -> tuple[Service, ...]:
 @pytest.fixture
 def standing(
     hami: HamiDouble,
+    admission: ServedAdmission,
     api: Api,
     namespace: str,
     writer_kubeconfig: Path,
@@ -109,6 +105,7 @@ def standing(
 ) -> Iterator[Standing]:
     """Let the services run, each pod on a card of its own."""
     assert hami is not None
+    assert admission is not None
     api.patch(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {NAMESPACE_LABEL: "on"}}})
     place = ClusterPlace(kubeconfig=writer_kubeconfig, requests_per_second=500.0, requests_burst=500)
     cluster = KubernetesCluster(place)
@@ -128,39 +125,6 @@ def standing(
     cluster.close()
     for node in history.inventory.nodes:
         api.delete(f"/api/v1/nodes/{node.node}")
-
-
-@pytest.fixture
-def admission(control_plane: ControlPlane, api: Api, hami: HamiDouble, writer_kubeconfig: Path) -> Iterator[None]:
-    """Let the API server ask the real admission, with its documented rights, about the pods that HAMi's is asked of."""
-    assert hami is not None
-    assert writer_kubeconfig.exists(), "with the writer comes the namespace"
-    documents = list(yaml.safe_load_all(ADMISSION.read_text(encoding="utf-8")))
-    for manifest in documents:
-        if manifest["kind"] in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding"):
-            api.apply(manifest)
-    kubeconfig = control_plane.kubeconfig_of_token("admission", api.token("gputide", "gputide-admission"))
-    cluster = KubernetesCluster(ClusterPlace(kubeconfig=kubeconfig))
-    server = AdmissionServer(
-        PodAdmission(cluster), host="127.0.0.1", port=0, certificate_file=CERTIFICATES / "receiver.pem",
-        key_file=CERTIFICATES / "receiver.key.pem",
-    )  # fmt: skip
-    serving = threading.Thread(target=server.serve)
-    serving.start()
-    asked = next(manifest for manifest in documents if manifest["kind"] == "MutatingWebhookConfiguration")
-    authority = base64.b64encode((CERTIFICATES / "authority.pem").read_bytes()).decode()
-    asked["webhooks"][0] |= {
-        "clientConfig": {"url": f"https://127.0.0.1:{server.address[1]}/pods", "caBundle": authority},
-        "namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: "on"}},
-        "failurePolicy": "Fail",
-    }
-    path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-    api.create(path, asked)
-    yield
-    api.delete(f"{path}/{asked['metadata']['name']}")
-    server.stop()
-    serving.join()
-    cluster.close()
 
 
 def plan_of(standing: Standing) -> Plan:
@@ -214,9 +178,7 @@ def test_cards_that_are_really_free_are_those_of_the_plan_and_undo_restores(
 
 
 @pytest.mark.parametrize("services", [REPLICATED])
-def test_replicas_that_the_plan_seats_apart_go_to_their_own_cards_with_the_admission(
-    api: Api, admission: None, standing: Standing
-) -> None:
+def test_replicas_that_the_plan_seats_apart_go_to_their_own_cards(api: Api, standing: Standing) -> None:
     before, contents_before = in_use(standing), contents(api, standing.namespace)
     plan = plan_of(standing)
     assert plan.totals.cards_freed > 0

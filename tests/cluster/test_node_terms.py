@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from enforcer.backends.node_terms import TERMS_PATH, node_terms
-from enforcer.manifest import set_field
+from enforcer.node_terms import on_node
 from fleet.grammar import RegisteredDevice
 from gputide.engine_kubernetes import ControlPlane, KubernetesPrograms
-from tests.cluster.api import Api, Manifest
+from tests.cluster.api import Api
 from tests.cluster.hami_double import NAMESPACE_LABEL, HamiDouble, hami_node
 from tests.cluster.workloads import deployment, pods, until_ready
 
@@ -54,14 +53,10 @@ def test_pinned_pods_find_their_nodes_at_the_first_attempt(
     assert hami is not None
     api.patch(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {NAMESPACE_LABEL: "on"}}})
     for number in PINNED:
-        template: Manifest = {"kind": "Deployment", "metadata": {}, "spec": {"template": {"spec": {}}}}
-        for path, value in node_terms(template, [nodes[number]]).items():
-            assert path == TERMS_PATH
-            set_field(template, path, value)
         deployment(
             api, namespace, f"app-{number}", container="main", limits={"nvidia.com/gpu": "1"},
             annotations={"nvidia.com/use-gpuuuid": f"GPU-{nodes[number]}"},
-            pod_spec={"affinity": template["spec"]["template"]["spec"]["affinity"]},
+            pod_spec=on_node({}, nodes[number]),
         )  # fmt: skip
     for number in PINNED:
         until_ready(api, namespace, f"app-{number}", 1)

@@ -33,6 +33,7 @@ from gputide.engine_kubernetes import ControlPlane, KubernetesPrograms
 from tests.cluster.api import Api, Manifest
 from tests.cluster.hami_double import NAMESPACE_LABEL, HamiDouble, hami_node
 from tests.cluster.kind_doubles import SPECS, TRAINING, KindController, define, path_of
+from tests.cluster.served_admission import ServedAdmission
 from tests.cluster.workloads import is_ready, until
 from tests.enforcer.builders import CARD_BYTES, HALF, a_plan, a_recommendation, a_slice
 
@@ -76,9 +77,12 @@ class Site:
 
 
 @pytest.fixture
-def site(hami: HamiDouble, api: Api, namespace: str, writer_kubeconfig: Path, tmp_path: Path) -> Iterator[Site]:
+def site(
+    hami: HamiDouble, admission: ServedAdmission, api: Api, namespace: str, writer_kubeconfig: Path, tmp_path: Path
+) -> Iterator[Site]:
     """Make the node, and let the kinds' controllers run."""
     assert hami is not None
+    assert admission is not None
     api.patch(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {NAMESPACE_LABEL: "on"}}})
     node = f"kinds-{next(_numbers)}"
     devices = [

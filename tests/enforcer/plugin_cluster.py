@@ -36,6 +36,10 @@ class StandingCluster:
     def now(self) -> datetime:
         return NOW
 
+    def why_unseated(self, namespaces: Sequence[str]) -> str | None:
+        del namespaces
+        return None
+
     def put(self, manifest: Manifest) -> None:
         self._objects[identity(manifest)] = manifest
 

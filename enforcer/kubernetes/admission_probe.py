@@ -1,0 +1,121 @@
+"""Whether gputide's admission webhook is registered for pods, and answers the API server when that asks it.
+
+That it answers is proved from end to end without a right to make pods: the enforcer's lease is written in a dry run
+with a word that nobody else has, and what comes back carries the webhook's answer to it, or does not. The
+configuration's second webhook, on that lease, is the same program at the same address as its first one, on pods.
+
+Sources: kubernetes/api:admissionregistration/v1 (MutatingWebhook),
+kubernetes/website:content/en/docs/reference/using-api/api-concepts.md (dry run).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from enforcer.kubernetes.client import Call, KubernetesClient
+from enforcer.kubernetes.kinds import kind_named
+from enforcer.kubernetes.lease import LEASE_NAME
+from enforcer.kubernetes.refusals import Conflict, Deed
+from enforcer.manifest import Manifest
+from enforcer.node_choice import labels_fit
+
+PODS_WEBHOOK = "pods.gputide.io"
+LEASES_WEBHOOK = "leases.gputide.io"
+"""Names of the two webhooks in the configuration."""
+
+ASKED_ANNOTATION = "gputide.io/asked"
+ANSWERED_ANNOTATION = "gputide.io/answered"
+"""On the enforcer's lease in a dry run: a word, and the webhook's answer, which is the same word."""
+
+_PATH = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+_RESOURCE = "mutatingwebhookconfigurations.admissionregistration.k8s.io"
+_RACES_MAX = 4
+
+
+class AdmissionProbe:
+    """Looks at the webhook and asks it.
+
+    Args:
+        client: asks the API server.
+        namespace: where the enforcer's lease lies.
+    """
+
+    def __init__(self, client: KubernetesClient, namespace: str) -> None:
+        self._client = client
+        self._namespace = namespace
+
+    def why_unseated(self, namespaces: Sequence[str]) -> str | None:
+        """Why new pods of some namespaces are not given their planned seats; None where they are.
+
+        Raises:
+            Misconfigured: a right is missing.
+            Unavailable: the cluster can't be reached.
+        """
+        listed = self._client.ask(Call(deed=Deed(verb="list", resource=_RESOURCE), path=_PATH)) or {}
+        hooks = {
+            str(hook.get("name")): hook for item in listed.get("items") or () for hook in item.get("webhooks") or ()
+        }
+        pods, leases = hooks.get(PODS_WEBHOOK), hooks.get(LEASES_WEBHOOK)
+        if pods is None:
+            return f"no MutatingWebhookConfiguration has a webhook {PODS_WEBHOOK}"
+        why = _why_not_registered(pods)
+        if why is not None:
+            return why
+        if leases is None or leases.get("clientConfig") != pods.get("clientConfig"):
+            return f"its configuration has no webhook {LEASES_WEBHOOK} at the same address, which it would answer by"
+        for namespace in namespaces:
+            if not labels_fit(pods.get("namespaceSelector") or {}, self._labels_of(namespace)):
+                return f"the namespaceSelector of {PODS_WEBHOOK} leaves out namespace {namespace}"
+        return (
+            None if self._is_answered() else "it does not answer the API server: look at its pods and its certificate"
+        )
+
+    def _labels_of(self, namespace: str) -> Mapping[str, str]:
+        deed = Deed(verb="get", resource="namespaces", name=namespace)
+        found = self._client.ask(Call(deed=deed, path=f"/api/v1/namespaces/{namespace}")) or {"metadata": {}}
+        labels: Mapping[str, str] = found["metadata"].get("labels") or {}
+        return labels
+
+    def _is_answered(self) -> bool:
+        word = secrets.token_hex(8)
+        for _ in range(_RACES_MAX):
+            try:
+                written = self._written(word)
+            except Conflict:
+                # Its holder renewed it just now.
+                continue
+            return ((written or {}).get("metadata", {}).get("annotations") or {}).get(ANSWERED_ANNOTATION) == word
+        return False
+
+    def _written(self, word: str) -> Manifest | None:
+        """The lease as the server would keep it."""
+        kind, resource = kind_named("Lease"), "leases.coordination.k8s.io"
+        path = kind.path("v1", self._namespace, LEASE_NAME)
+        deed = Deed(verb="get", resource=resource, namespace=self._namespace, name=LEASE_NAME)
+        found = self._client.ask(Call(deed=deed, path=path))
+        method, deed = "PUT", Deed(verb="update", resource=resource, namespace=self._namespace, name=LEASE_NAME)
+        if found is None:
+            method, path = "POST", kind.path("v1", self._namespace)
+            deed = Deed(verb="create", resource=resource, namespace=self._namespace)
+            metadata = {"name": LEASE_NAME, "namespace": self._namespace}
+            found = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
+        annotations = {**(found["metadata"].get("annotations") or {}), ASKED_ANNOTATION: word}
+        lease = {**found, "metadata": {**found["metadata"], "annotations": annotations}}
+        return self._client.ask(Call(deed=deed, path=path, method=method, query={"dryRun": "All"}, body=lease))
+
+
+def _why_not_registered(hook: Mapping[str, Any]) -> str | None:
+    rules = hook.get("rules") or ()
+    if not any(
+        "pods" in (rule.get("resources") or ()) and "CREATE" in (rule.get("operations") or ()) for rule in rules
+    ):
+        return f"{PODS_WEBHOOK} has no rule for the creation of pods"
+    if hook.get("failurePolicy") != "Ignore":
+        return (
+            f"{PODS_WEBHOOK} has failurePolicy {hook.get('failurePolicy')}, with which no pod starts while it is away"
+        )
+    if not (hook.get("clientConfig") or {}).get("caBundle"):
+        return f"{PODS_WEBHOOK} has no caBundle, so the API server does not believe it"
+    return None

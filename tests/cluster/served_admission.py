@@ -1,0 +1,87 @@
+"""gputide's own admission next to a control plane: the real program, with the documented rights and registration."""
+
+from __future__ import annotations
+
+import base64
+import threading
+import urllib.error
+from pathlib import Path
+
+import yaml
+
+from enforcer.backends.hami_dialect import HAMI_DIALECT
+from enforcer.dialect import Dialect
+from enforcer.kubernetes.admission_review import PodAdmission
+from enforcer.kubernetes.admission_server import AdmissionServer
+from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
+from gputide.engine_kubernetes import ControlPlane
+from tests.cluster.api import Api, Manifest
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "admission.yaml"
+CERTIFICATES = Path(__file__).parents[1] / "pipeline" / "certificates"
+CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+NAME = "gputide-admission"
+_RIGHTS = ("Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+
+
+class ServedAdmission:
+    """Answers the API server's questions about pods.
+
+    Args:
+        control_plane: whose.
+        api: an administrator's hand.
+        dialect: the backend's words.
+    """
+
+    def __init__(self, control_plane: ControlPlane, api: Api, dialect: Dialect = HAMI_DIALECT) -> None:
+        self._plane = control_plane
+        self._api = api
+        self._dialect = dialect
+        self._cluster: KubernetesCluster | None = None
+        self._server: AdmissionServer | None = None
+        self._serving: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Serve, and register as the page does."""
+        if not self._api.has("/api/v1/namespaces/gputide"):
+            self._api.create("/api/v1/namespaces", {"metadata": {"name": "gputide"}})
+        documents = list(yaml.safe_load_all(PAGE.read_text(encoding="utf-8")))
+        for manifest in documents:
+            if manifest["kind"] in _RIGHTS:
+                self._api.apply(manifest)
+        kubeconfig = self._plane.kubeconfig_of_token("admission", self._api.token("gputide", NAME))
+        place = ClusterPlace(kubeconfig=kubeconfig, requests_per_second=500.0, requests_burst=500)
+        self._cluster = KubernetesCluster(place)
+        self._server = AdmissionServer(
+            PodAdmission(self._cluster, dialect=self._dialect), host="127.0.0.1", port=0,
+            certificate_file=CERTIFICATES / "receiver.pem", key_file=CERTIFICATES / "receiver.key.pem",
+        )  # fmt: skip
+        self._serving = threading.Thread(target=self._server.serve)
+        self._serving.start()
+        asked = next(manifest for manifest in documents if manifest["kind"] == "MutatingWebhookConfiguration")
+        self._api.create(CONFIGURATIONS, registered(asked, self._server.address[1]))
+
+    def stop_answering(self) -> None:
+        """End the program; its registration stays."""
+        if self._server is not None and self._serving is not None:
+            self._server.stop()
+            self._serving.join()
+            self._server = None
+
+    def stop(self) -> None:
+        """End it, and take its registration away."""
+        try:
+            self._api.delete(f"{CONFIGURATIONS}/{NAME}")
+        except urllib.error.HTTPError as gone:
+            if gone.code != 404:
+                raise
+        self.stop_answering()
+        if self._cluster is not None:
+            self._cluster.close()
+
+
+def registered(page: Manifest, port: int) -> Manifest:
+    """The page's registration for a program on this machine."""
+    authority = base64.b64encode((CERTIFICATES / "authority.pem").read_bytes()).decode()
+    client = {"url": f"https://127.0.0.1:{port}/pods", "caBundle": authority}
+    return {**page, "webhooks": [{**hook, "clientConfig": client} for hook in page["webhooks"]]}
