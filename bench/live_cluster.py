@@ -42,6 +42,7 @@ from recommender.planner import make_plan
 from tests.cluster.api import Api
 from tests.cluster.audit import POLICY, AuditLog, Write, unwanted
 from tests.cluster.hami_double import NAMESPACE_LABEL, HamiDouble
+from tests.cluster.served_admission import ServedAdmission
 from tests.cluster.standing_fleet import cards_in_use, stand_up
 from tests.recommender.builders import Service
 
@@ -160,9 +161,12 @@ def live_cluster(found: KubernetesPrograms, folder: Path) -> Iterator[LiveCluste
         kubeconfig = plane.kubeconfig_of_token("writer", api.token("gputide", "gputide-writer"))
         double = HamiDouble(plane, found, api, folder, looks_at_all_nodes=True)
         double.start()
+        admission = ServedAdmission(plane, api)
+        admission.start()
         try:
             yield LiveCluster(plane=plane, api=api, double=double, audit=audit, kubeconfig=kubeconfig, folder=folder)
         finally:
+            admission.stop()
             double.stop()
     finally:
         plane.end()

@@ -43,6 +43,9 @@ PREVIOUS_ANNOTATION = "gputide.io/previous"
 GRANT_RESOURCES = (FRAMEBUFFER_RESOURCE, CORES_RESOURCE, PRIORITY_RESOURCE)
 """Resources that a seat may set otherwise than the template."""
 
+_LOOKS_MAX = 8
+"""Most seats that are looked at for one pod: where that many are lost in a row, it is not pinned."""
+
 _OURS = (SEATS_ANNOTATION, SEAT_ANNOTATION, UNPINNED_ANNOTATION)
 
 WITHOUT_SEATING = ("Job", "Notebook")
@@ -238,7 +241,7 @@ def _chosen(
     if not free:
         return None, f"each of its {len(seats)} planned seats is taken"
     reasons: dict[str, str] = {}
-    for name in free:
+    for name in free[:_LOOKS_MAX]:
         why = hindrance(seats[name])
         if why is None:
             return name, None

@@ -28,7 +28,7 @@ from enforcer.backends.device_plugin import (
     resource_fields,
 )
 from enforcer.backends.grant_template import check_notebook
-from enforcer.backends.node_pin import node_of, nodes_of_workloads, pin_changes, pin_fields
+from enforcer.backends.node_pin import check_nodes, node_of, nodes_of_workloads, pin_fields
 from enforcer.backends.stage import (
     StageDraft,
     Target,
@@ -128,18 +128,19 @@ class KaiBackend:
         warnings = [*along, *draft.warnings, *check_kinds(KAI, draft.recommendations)]
         for card in draft.cards:
             _check_card(card, snapshot)
+        check_nodes(draft, snapshot, nodes_of)
 
         def template_fields(owner: Manifest, kind: str, staying: Sequence[Target]) -> Mapping[str, str | None]:
             if not any(entry.new for entry in staying):
                 return {}
             _check_owner(owner, kind)
             fields = _share_fields(owner, kind, staying)
-            return fields | pin_fields(owner, nodes_of.get(staying[0].seat.workload, ()))
+            return fields | pin_fields(kind, staying, plan.plan_id)
 
         owners = owner_changes(draft, snapshot, template_fields, self._now)
         return RenderedStage(
             stage=stage,
-            changes=(*pin_changes(draft, snapshot, nodes_of), *owners),
+            changes=owners,
             moves=draft.moves,
             warnings=tuple(dict.fromkeys([*warnings, *_packing_warnings(draft, snapshot)])),
         )

@@ -13,11 +13,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from enforcer.admission import PLAN_ANNOTATION
 from enforcer.backend import RenderedStage
 from enforcer.backends.card_fit import CORE_MODE, check_cards, core_shares, granted_mib, is_whole
 from enforcer.backends.grant_template import asks_for_cards, check_notebook
-from enforcer.backends.node_pin import nodes_of_workloads, pin_changes, pin_fields
+from enforcer.backends.node_pin import check_nodes, nodes_of_workloads, pin_fields
 from enforcer.backends.stage import Target, check_init_containers, check_kinds, draft_stage, owner_changes
 from enforcer.dialect import ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, template_of
@@ -26,7 +25,7 @@ from fleet.capabilities import MGPU, Capabilities, CorePolicy
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.grammar_mgpu import CORES_RESOURCE, FRAMEBUFFER_RESOURCE, RECLAIMED_CORES_RESOURCE
-from fleet.inventory import Priority, WorkloadId
+from fleet.inventory import Priority
 from fleet.units import MIB, parse_quantity
 
 POLICY_ANNOTATION = "vke.volcengine.com/mgpu-compute-policy"
@@ -151,17 +150,18 @@ class MgpuBackend:
         warnings = [*partly, *draft.warnings, *check_cards(draft, snapshot, MGPU, (CORE_MODE,))]
         for card in draft.cards:
             _check_card(card, snapshot)
-        nodes = nodes_of_workloads(plan) if any(entry.new for entry in draft.moves) else {}
+        if any(entry.new for entry in draft.moves):
+            check_nodes(draft, snapshot, nodes_of_workloads(plan))
 
         def template_fields(owner: Manifest, kind: str, staying: Sequence[Target]) -> Mapping[str, str | None]:
-            return _template_fields(owner, kind, staying, snapshot, plan.plan_id, nodes)
+            return _template_fields(owner, kind, staying, snapshot, plan.plan_id)
 
         changes = owner_changes(draft, snapshot, template_fields, self._now)
         if draft.cards:
             warnings.append("which card of its node a pod gets is the choice of mGPU's scheduler (policy binpack)")
         return RenderedStage(
             stage=stage,
-            changes=(*pin_changes(draft, snapshot, nodes), *changes),
+            changes=changes,
             moves=draft.moves,
             warnings=tuple(dict.fromkeys(warnings)),
         )
@@ -245,7 +245,6 @@ def _template_fields(
     staying: Sequence[Target],
     snapshot: Snapshot,
     plan_id: str,
-    nodes: Mapping[WorkloadId, tuple[str, ...]],
 ) -> Mapping[str, str | None]:
     moving = [entry for entry in staying if entry.new]
     if not moving:
@@ -254,7 +253,7 @@ def _template_fields(
     if any(part.framebuffer_mib for part in moving[0].after):
         check_init_containers(owner, lambda container: asks_for_cards(container, _RESOURCES))
     parts = moving[0].after
-    annotations: dict[str, str | None] = {PLAN_ANNOTATION: plan_id}
+    annotations: dict[str, str | None] = {}
     if parts[0].framebuffer_mib:
         annotations[POLICY_ANNOTATION] = node_policy(snapshot.nodes[parts[0].node or ""])
     held = template_of(owner).get("metadata", {}).get("annotations", {})
@@ -265,11 +264,10 @@ def _template_fields(
     fields = {f"{_ANNOTATIONS}[{key}]": value for key, value in annotations.items()}
     if kind == "Notebook":
         fields = {}
-        asked = {key: value for key, value in annotations.items() if key != PLAN_ANNOTATION}
-        check_notebook(owner, asked, {POLICY_ANNOTATION: FIXED, QOS_ANNOTATION: ONLINE})
+        check_notebook(owner, annotations, {POLICY_ANNOTATION: FIXED, QOS_ANNOTATION: ONLINE})
     for container in template_of(owner)["spec"]["containers"]:
         fields.update(_container_fields(container, [part for part in parts if part.container == container["name"]]))
-    return {**fields, **pin_fields(owner, nodes.get(moving[0].seat.workload, ()))}
+    return {**fields, **pin_fields(kind, staying, plan_id)}
 
 
 def _check_template(owner: Manifest, kind: str, staying: Sequence[Target]) -> None:

@@ -38,7 +38,7 @@ from enforcer.backends.device_plugin import (
     resource_fields,
 )
 from enforcer.backends.node_change import by_object, leaving_pods
-from enforcer.backends.node_pin import node_of, nodes_of_workloads, pin_changes, pin_fields
+from enforcer.backends.node_pin import check_nodes, node_of, nodes_of_workloads, pin_fields
 from enforcer.backends.stage import (
     StageDraft,
     Target,
@@ -118,13 +118,10 @@ class MigBackend:
             found, step = _node_change(name, cards, draft, snapshot)
             changes += found
             steps += [] if step is None else [step]
-        changes += pin_changes(draft, snapshot, nodes_of)
+        check_nodes(draft, snapshot, nodes_of)
 
         def template_fields(owner: Manifest, kind: str, staying: Sequence[Target]) -> Mapping[str, str | None]:
-            fields = resource_fields(owner, kind, staying)
-            if any(entry.new for entry in staying):
-                fields |= pin_fields(owner, nodes_of.get(staying[0].seat.workload, ()))
-            return fields
+            return {**resource_fields(owner, kind, staying), **pin_fields(kind, staying, plan.plan_id)}
 
         owners = owner_changes(draft, snapshot, template_fields, self._now)
         return RenderedStage(

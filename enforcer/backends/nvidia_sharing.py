@@ -35,7 +35,7 @@ from enforcer.backends.device_plugin import (
     resource_fields,
 )
 from enforcer.backends.node_change import by_object, leaving_pods
-from enforcer.backends.node_pin import node_of, nodes_of_workloads, pin_changes, pin_fields
+from enforcer.backends.node_pin import check_nodes, node_of, nodes_of_workloads, pin_fields
 from enforcer.backends.stage import (
     StageDraft,
     Target,
@@ -143,13 +143,11 @@ class NvidiaSharingBackend:
             steps += [] if step is None else [step]
             warnings += _freed_warnings(node, _cards_of(node_of(snapshot, node.node)))
             warnings += self._burst_warnings(node)
-        changes += pin_changes(draft, snapshot, nodes_of)
+        check_nodes(draft, snapshot, nodes_of)
 
         def template_fields(owner: Manifest, kind: str, staying: Sequence[Target]) -> Mapping[str, str | None]:
-            fields = resource_fields(owner, kind, staying, one_per_container=True)
-            if any(entry.new for entry in staying):
-                fields |= pin_fields(owner, nodes_of.get(staying[0].seat.workload, ()))
-            return fields
+            resources = resource_fields(owner, kind, staying, one_per_container=True)
+            return {**resources, **pin_fields(kind, staying, plan.plan_id)}
 
         owners = owner_changes(draft, snapshot, template_fields, self._now)
         return RenderedStage(

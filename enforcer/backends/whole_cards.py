@@ -13,7 +13,7 @@ from datetime import datetime
 from enforcer.backend import RenderedStage
 from enforcer.backends.alike import with_all_replicas, with_seats_as_they_are
 from enforcer.backends.device_plugin import CARD_RESOURCE, DevicePluginDialect, counted_slice, resource_fields
-from enforcer.backends.node_pin import nodes_of_workloads, pin_changes, pin_fields
+from enforcer.backends.node_pin import check_nodes, nodes_of_workloads, pin_fields
 from enforcer.backends.stage import Target, check_kinds, draft_stage, owner_changes
 from enforcer.dialect import Dialect, SeatSlice
 from enforcer.manifest import Manifest
@@ -50,6 +50,7 @@ class WholeCardsBackend:
         plan, along = with_all_replicas(with_seats_as_they_are(plan, snapshot), stage, snapshot, stays_on_node=True)
         nodes_of = nodes_of_workloads(plan)
         draft = draft_stage(plan, stage, snapshot, _seat_slice, self._now)
+        check_nodes(draft, snapshot, nodes_of)
         warnings = [*along, *draft.warnings, *check_kinds(WHOLE_CARDS, draft.recommendations)]
         named = {pod for entry in draft.recommendations for pod in entry.pods}
         for card in plan.placement:
@@ -61,13 +62,12 @@ class WholeCardsBackend:
         def template_fields(owner: Manifest, kind: str, staying: Sequence[Target]) -> Mapping[str, str | None]:
             if not any(entry.new for entry in staying):
                 return {}
-            workload = staying[0].seat.workload
-            return {**resource_fields(owner, kind, staying), **pin_fields(owner, nodes_of.get(workload, ()))}
+            return {**resource_fields(owner, kind, staying), **pin_fields(kind, staying, plan.plan_id)}
 
         owners = owner_changes(draft, snapshot, template_fields, self._now)
         return RenderedStage(
             stage=stage,
-            changes=(*pin_changes(draft, snapshot, nodes_of), *owners),
+            changes=owners,
             moves=draft.moves,
             warnings=tuple(dict.fromkeys(warnings)),
         )

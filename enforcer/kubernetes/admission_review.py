@@ -51,7 +51,7 @@ NOTEBOOK_LABEL = "notebook-name"
 """On a pod of a Kubeflow Notebook: its name (kubeflow/kubeflow:components/notebook-controller/controllers)."""
 
 NODE_SECONDS = 2.0
-"""For how long what was read of a node counts."""
+"""For how long a node that was seen to take pods is taken to do so still."""
 
 _OVER = ("Succeeded", "Failed")
 
@@ -237,16 +237,18 @@ class PodAdmission:
         return nothing
 
     def _why_closed(self, seat: PlannedSeat, spec: Manifest) -> str | None:
-        """What stands against pinning a pod to a seat, by its node as it was a moment ago."""
+        """What stands against pinning a pod to a seat; only a node that takes pods is believed for a moment."""
         found = self._nodes.get(seat.node)
-        if found is None or self._clock() - found.at > NODE_SECONDS:
-            node = self._reader.get("Node", "", seat.node)
-            cards = () if node is None or not seat.cards else self._dialect.cards_of_node(node)
-            closed = () if node is None else cordoned_cards(node)
-            healthy = frozenset(card.card for card in cards if card.is_healthy and card.card not in closed)
-            found = _Standing(manifest=node, cards=healthy, at=self._clock())
-            self._nodes = {name: kept for name, kept in self._nodes.items() if found.at - kept.at <= NODE_SECONDS}
-            self._nodes[seat.node] = found
+        is_known = found is not None and self._clock() - found.at <= NODE_SECONDS
+        if found is not None and is_known and why_closed(seat, spec, found.manifest, found.cards) is None:
+            return None
+        node = self._reader.get("Node", "", seat.node)
+        cards = () if node is None or not seat.cards else self._dialect.cards_of_node(node)
+        closed = () if node is None else cordoned_cards(node)
+        healthy = frozenset(card.card for card in cards if card.is_healthy and card.card not in closed)
+        found = _Standing(manifest=node, cards=healthy, at=self._clock())
+        self._nodes = {name: kept for name, kept in self._nodes.items() if found.at - kept.at <= NODE_SECONDS}
+        self._nodes[seat.node] = found
         return why_closed(seat, spec, found.manifest, found.cards)
 
     def _siblings(self, pod: Manifest, workload: WorkloadId) -> tuple[list[Sibling], list[Sibling]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import threading
-import urllib.error
 from pathlib import Path
 
 import yaml
@@ -62,20 +61,18 @@ class ServedAdmission:
         self._api.create(CONFIGURATIONS, registered(asked, self._server.address[1]))
 
     def stop_answering(self) -> None:
-        """End the program; its registration stays."""
-        if self._server is not None and self._serving is not None:
-            self._server.stop()
-            self._serving.join()
-            self._server = None
+        """Let nobody answer; the registration stays."""
+        # Connections that the API server holds open would be answered on.
+        found = self._api.ask("GET", f"{CONFIGURATIONS}/{NAME}")
+        self._api.patch(f"{CONFIGURATIONS}/{NAME}", {"webhooks": registered(found, port=1)["webhooks"]})
 
     def stop(self) -> None:
         """End it, and take its registration away."""
-        try:
+        if self._api.has(f"{CONFIGURATIONS}/{NAME}"):
             self._api.delete(f"{CONFIGURATIONS}/{NAME}")
-        except urllib.error.HTTPError as gone:
-            if gone.code != 404:
-                raise
-        self.stop_answering()
+        if self._server is not None and self._serving is not None:
+            self._server.stop()
+            self._serving.join()
         if self._cluster is not None:
             self._cluster.close()
 

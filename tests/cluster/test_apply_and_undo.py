@@ -124,7 +124,8 @@ def standing(
     yield Standing(prefix=prefix, namespace=namespace, services=services, history=history, cluster=cluster, tools=tools)
     cluster.close()
     for node in history.inventory.nodes:
-        api.delete(f"/api/v1/nodes/{node.node}")
+        if api.has(f"/api/v1/nodes/{node.node}"):
+            api.delete(f"/api/v1/nodes/{node.node}")
 
 
 def plan_of(standing: Standing) -> Plan:

@@ -14,6 +14,7 @@ from gputide.engine_kubernetes import ControlPlane, KubernetesPrograms
 from tests.cluster.api import Api
 from tests.cluster.audit import AuditLog
 from tests.cluster.hami_double import HamiDouble
+from tests.cluster.served_admission import ServedAdmission
 
 pytestmark = pytest.mark.cluster
 
@@ -31,10 +32,12 @@ def live(
     programs: KubernetesPrograms,
     api: Api,
     audit: AuditLog,
+    admission: ServedAdmission,
     writer_kubeconfig: Path,
     tmp_path: Path,
 ) -> Iterator[LiveCluster]:
     """Return the session's control plane with HAMi's double."""
+    assert admission is not None
     double = HamiDouble(control_plane, programs, api, tmp_path, looks_at_all_nodes=True)
     double.start()
     yield LiveCluster(

@@ -36,6 +36,7 @@ from fleet.documents import seal_plan
 from tests.cluster import test_counted_cards as counted
 from tests.cluster import test_dra_claims as claims
 from tests.cluster.api import Api
+from tests.cluster.served_admission import ServedAdmission
 from tests.cluster.workloads import pods, until, until_ready
 from tests.enforcer.builders import NOW
 
@@ -46,8 +47,9 @@ gone_afterwards = claims.gone_afterwards
 
 
 @pytest.fixture
-def cluster(api: Api, writer_kubeconfig: Path) -> Iterator[KubernetesCluster]:
+def cluster(api: Api, admission: ServedAdmission, writer_kubeconfig: Path) -> Iterator[KubernetesCluster]:
     """Return the cluster with the documented writer's rights, and the ConfigMaps of NVIDIA's programs."""
+    assert admission is not None
     counted.make_configs(api)
     found = KubernetesCluster(ClusterPlace(kubeconfig=writer_kubeconfig, requests_per_second=500.0, requests_burst=500))
     yield found

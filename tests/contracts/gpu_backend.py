@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from enforcer.backend import Backend
+from enforcer.kinds.register import is_template_field
 from enforcer.manifest import field_of, values_equal
 from enforcer.snapshot import take_snapshot
 from fleet.capabilities import capabilities_of
@@ -41,3 +42,18 @@ class BackendContract:
     def test_stage_that_is_not_there_is_refused(self, backend: Backend, cluster: Any, plan: Any) -> None:
         with pytest.raises(Refused, match="stage 99"):
             backend.render(plan, 99, take_snapshot(cluster, backend.dialect))
+
+    def test_no_template_names_a_node_or_a_card(self, backend: Backend, cluster: Any, plan: Any) -> None:
+        """A pod made from it later would wait for good once that node or card is lost."""
+        snapshot = take_snapshot(cluster, backend.dialect)
+        places = [*snapshot.nodes, *snapshot.cards]
+        for stage in plan.stages:
+            changes = backend.render(plan, stage.stage, snapshot).changes
+            written = [entry for entry in changes if is_template_field(entry.kind, entry.field)]
+            found = [
+                (entry.field, place)
+                for entry in written
+                for place in places
+                if place in entry.field or place in (entry.new or "")
+            ]
+            assert found == []

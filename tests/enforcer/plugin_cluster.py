@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from enforcer.admission import parse_seats
 from enforcer.cluster import identity
 from enforcer.manifest import Manifest
 from fleet.decisions import Plan
@@ -42,6 +43,11 @@ class StandingCluster:
 
     def put(self, manifest: Manifest) -> None:
         self._objects[identity(manifest)] = manifest
+
+
+def nodes_of_seats(text: str | None) -> list[str]:
+    """Nodes of planned seats, in the order of their pods."""
+    return [seat.node for _, seat in sorted(parse_seats(text or "").items())]
 
 
 def a_node(

@@ -191,14 +191,16 @@ def test_pod_of_an_older_template_gets_no_seat() -> None:
     assert patch_of(PodAdmission(a_cluster()).review(a_review(a_pod(None, seats=older)))) == []
 
 
-def test_node_that_comes_back_counts_after_a_moment() -> None:
+def test_node_that_takes_pods_is_believed_for_a_moment_and_one_that_does_not_is_looked_at_again() -> None:
     clock, cluster = Ticks(), StandingCluster([an_owner()])
     admission = PodAdmission(cluster, clock)
     assert cards_of(admission.review(a_review(a_pod(None), dryRun=True))) is None
     cluster.put(a_node(0, 1, 2))
-    assert cards_of(admission.review(a_review(a_pod(None), dryRun=True))) is None
-    clock.now = NODE_SECONDS + 0.1
     assert cards_of(admission.review(a_review(a_pod(None), dryRun=True))) == "GPU-0"
+    cluster.put(a_node(0, 1, 2, unschedulable=True))
+    assert cards_of(admission.review(a_review(a_pod(None), dryRun=True))) == "GPU-0"
+    clock.now = NODE_SECONDS + 0.1
+    assert cards_of(admission.review(a_review(a_pod(None), dryRun=True))) is None
 
 
 def test_seats_are_found_on_whoever_keeps_the_maker_of_a_pod() -> None:

@@ -9,14 +9,13 @@ import pytest
 
 from enforcer.backend import RenderedStage
 from enforcer.backends.kai import KaiBackend
-from enforcer.backends.node_pin import pin_label
 from enforcer.manifest import Manifest, set_field
 from enforcer.snapshot import take_snapshot
 from fleet.decisions import Need, Plan, RecommendationKind
 from fleet.errors import Refused
 from tests.contracts.gpu_backend import BackendContract
 from tests.enforcer.builders import HALF, NOW, a_plan, a_recommendation, a_slice, whole
-from tests.enforcer.plugin_cluster import StandingCluster, a_node, a_pod, an_owner
+from tests.enforcer.plugin_cluster import StandingCluster, a_node, a_pod, an_owner, nodes_of_seats
 
 BACKEND = KaiBackend(NOW)
 PODS = ["a-0", "a-1", "b-0", "b-1"]
@@ -83,8 +82,8 @@ def test_slice_is_an_annotation_in_mib_in_place_of_the_card() -> None:
         template = f"Deployment/{name} spec.template"
         assert fields[f"{template}.metadata.annotations[gpu-memory]"] == HALF_MIB
         assert fields[f"{template}.spec.containers[server].resources.limits[nvidia.com/gpu]"] is None
-        assert fields[f"{template}.spec.nodeSelector[{pin_label(['node-0'])}]"] == "planned"
-    assert fields[f"Node/node-0 metadata.labels[{pin_label(['node-0'])}]"] == "planned"
+        assert set(nodes_of_seats(fields[f"Deployment/{name} metadata.annotations[gputide.io/seats]"])) == {"node-0"}
+    assert not any(name.startswith("Node/") for name in fields)
     assert stage.node_steps == ()
     assert any("nothing stops a process from taking more" in warning for warning in stage.warnings)
 
@@ -118,24 +117,14 @@ def test_pods_that_nobody_needs_go_by_scale(kind: RecommendationKind) -> None:
     assert fields["Deployment/a spec.replicas"] == "1"
 
 
-def test_whole_cards_elsewhere_are_a_label_and_a_selector() -> None:
+def test_whole_cards_elsewhere_are_seats_on_their_owner() -> None:
     plan = a_plan(
         {4: [whole("a-0")], 5: [whole("a-1")]},
         [[a_recommendation("x", RecommendationKind.REHOME, ["a-0", "a-1"], OWNERS[:1], 0)]],
     )
     fields = told(rendered(plan))
-    assert fields[f"Deployment/a spec.template.spec.nodeSelector[{pin_label(['node-1'])}]"] == "planned"
+    assert nodes_of_seats(fields["Deployment/a metadata.annotations[gputide.io/seats]"]) == ["node-1", "node-1"]
     assert not any(".resources." in name or "[gpu-" in name for name in fields)
-
-
-def test_selector_of_an_earlier_plan_is_taken_away() -> None:
-    given = [entry for entry in objects() if entry["metadata"]["name"] != "a"]
-    old = pin_label(["node-0", "node-1"])
-    given.append(an_owner("a", template=QUEUE, spec={**KAI, "nodeSelector": {old: "planned", "disk": "ssd"}}))
-    given[0] = a_node("node-0", labels={"disk": "ssd"})
-    fields = told(rendered(halves(), given))
-    assert fields[f"Deployment/a spec.template.spec.nodeSelector[{old}]"] is None
-    assert "Deployment/a spec.template.spec.nodeSelector[disk]" not in fields
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from enforcer.backends.alike import with_seats_as_they_are
-from enforcer.backends.node_pin import pin_label
 from enforcer.backends.nvidia_sharing import MpsBackend, NvidiaSharingBackend, TimeSlicingBackend, sharing_config
 from enforcer.manifest import Manifest, set_field
 from enforcer.snapshot import Snapshot, take_snapshot
@@ -25,6 +24,7 @@ from tests.enforcer.plugin_cluster import (
     a_node,
     a_pod,
     an_owner,
+    nodes_of_seats,
     standard_objects,
 )
 
@@ -99,8 +99,7 @@ def test_slices_become_replicas_of_a_configuration_that_the_node_is_labelled_wit
     for name in "ab":
         assert told[f"Deployment/{name} {CONTAINER}.limits[nvidia.com/gpu]"] is None
         assert told[f"Deployment/{name} {CONTAINER}.limits[nvidia.com/gpu.shared]"] == "1"
-        selector = f"Deployment/{name} spec.template.spec.nodeSelector[{pin_label(['node-0'])}]"
-        assert told[selector] == told[f"Node/node-0 metadata.labels[{pin_label(['node-0'])}]"] == "planned"
+        assert set(nodes_of_seats(told[f"Deployment/{name} metadata.annotations[gputide.io/seats]"])) == {"node-0"}
     assert not any("node-1" in name or "/c " in name for name in told)
 
 
@@ -251,15 +250,13 @@ def test_pods_that_nobody_needs_go_by_scale(kind: RecommendationKind) -> None:
     assert told["Pod/a-1 metadata.annotations[controller.kubernetes.io/pod-deletion-cost]"] == "-1000"
 
 
-def test_whole_card_on_another_node_is_a_label_and_a_selector() -> None:
+def test_whole_card_on_another_node_is_a_seat_on_its_owner() -> None:
     plan = a_plan(
         {4: [whole("a-0")], 5: [whole("a-1")]},
         [[a_recommendation("x", RecommendationKind.REHOME, ["a-0", "a-1"], OWNERS[:1], 0)]],
     )
     told = values(TIME_SLICING, plan)
-    label = pin_label(["node-1"])
-    assert told[f"Node/node-1 metadata.labels[{label}]"] == "planned"
-    assert told[f"Deployment/a spec.template.spec.nodeSelector[{label}]"] == "planned"
+    assert nodes_of_seats(told["Deployment/a metadata.annotations[gputide.io/seats]"]) == ["node-1", "node-1"]
     assert not any(".resources." in name for name in told)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from enforcer.backends.node_pin import pin_label
 from enforcer.backends.whole_cards import WholeCardsBackend
 from enforcer.manifest import Manifest, set_field
 from enforcer.snapshot import take_snapshot
@@ -12,7 +11,7 @@ from fleet.decisions import Plan, RecommendationKind
 from fleet.errors import Refused
 from tests.contracts.gpu_backend import BackendContract
 from tests.enforcer.builders import NOW, a_plan, a_recommendation, a_slice, whole
-from tests.enforcer.plugin_cluster import StandingCluster, a_node, a_pod, an_owner, standard_objects
+from tests.enforcer.plugin_cluster import StandingCluster, a_node, a_pod, an_owner, nodes_of_seats, standard_objects
 
 BACKEND = WholeCardsBackend(NOW)
 NEW = ["a-0", "a-1"]
@@ -50,13 +49,11 @@ class TestWholeCards(BackendContract):
     pass
 
 
-def test_set_of_nodes_is_one_label_that_the_template_selects(cluster: StandingCluster) -> None:
+def test_each_pod_has_its_node_on_the_owner_and_nothing_is_written_on_nodes(cluster: StandingCluster) -> None:
     stage = BACKEND.render(elsewhere(), 1, take_snapshot(cluster, BACKEND.dialect))
     told = {(change.kind, change.name, change.field): change.new for change in stage.changes}
-    label = pin_label(["node-3", "node-2"])
-    assert told["Node", "node-2", f"metadata.labels[{label}]"] == "planned"
-    assert told["Node", "node-3", f"metadata.labels[{label}]"] == "planned"
-    assert told["Deployment", "a", f"spec.template.spec.nodeSelector[{label}]"] == "planned"
+    assert nodes_of_seats(told["Deployment", "a", "metadata.annotations[gputide.io/seats]"]) == ["node-2", "node-3"]
+    assert {kind for kind, _, _ in told} == {"Deployment"}
     assert not any(".resources." in field for _, _, field in told)
 
 
@@ -102,8 +99,5 @@ def test_replica_of_a_later_stage_may_stay_where_it_is_until_then(cluster: Stand
     )
     stage = BACKEND.render(plan, 1, take_snapshot(cluster, BACKEND.dialect))
     assert [(move.pod, move.new[0].node) for move in stage.moves] == [("a-0", "node-2")]
-    label = pin_label(["node-0", "node-2"])
-    assert {change.name for change in stage.changes if change.field == f"metadata.labels[{label}]"} == {
-        "node-0",
-        "node-2",
-    }
+    (seats,) = (change.new for change in stage.changes if change.field == "metadata.annotations[gputide.io/seats]")
+    assert nodes_of_seats(seats) == ["node-2", "node-0"]

@@ -1,0 +1,177 @@
+"""On the real API server no plan keeps a pod from starting afterwards, and none begins without the admission."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from enforcer.admission import SEAT_ANNOTATION, UNPINNED_ANNOTATION
+from enforcer.reconcile import find_drift
+from enforcer.record.journal import StageState
+from fleet.errors import Refused
+from fleet.grammar import RegisteredDevice
+from tests.cluster import test_apply_and_undo as applying
+from tests.cluster.api import Api, Manifest
+from tests.cluster.audit import AuditLog
+from tests.cluster.hami_double import hami_node
+from tests.cluster.served_admission import CONFIGURATIONS, NAME, ServedAdmission
+from tests.cluster.test_apply_and_undo import Standing, apply_all, contents, plan_of
+from tests.cluster.workloads import pods, until_ready
+from tests.recommender.builders import Service
+
+pytestmark = pytest.mark.cluster
+
+hami = applying.hami
+standing = applying.standing
+_CARD_MIB = 24_576
+
+
+@pytest.fixture
+def services() -> tuple[Service, ...]:
+    """Return services of which one has two replicas."""
+    return (
+        Service(name="web", replicas=2, level=0.1, used_gib=3.0),
+        Service(name="rank", level=0.15, used_gib=4.0),
+        Service(name="embed", level=0.1, used_gib=2.0),
+    )
+
+
+def applied(standing: Standing) -> None:
+    plan = plan_of(standing)
+    assert plan.totals.cards_freed > 0
+    assert apply_all(standing, plan) == [(StageState.PROMOTED, None)] * len(plan.stages)
+
+
+def a_spare_node(api: Api, standing: Standing) -> str:
+    name = f"{standing.prefix}-spare"
+    devices = [
+        RegisteredDevice(
+            card=f"GPU-{name}-{number}", slices_max=10, framebuffer_mib=_CARD_MIB, core_percent=100,
+            device_type="NVIDIA-NVIDIA A10", numa=0, is_healthy=True, index=number, mode="hami-core",
+        )
+        for number in range(4)
+    ]  # fmt: skip
+    hami_node(api, name, devices)
+    return name
+
+
+def all_pods(api: Api, standing: Standing) -> list[Manifest]:
+    return [pod for service in standing.services for pod in pods(api, standing.namespace, service.name)]
+
+
+def why_unpinned(pod: Manifest) -> str | None:
+    found = pod["metadata"].get("annotations", {}).get(UNPINNED_ANNOTATION)
+    return None if found is None else str(found)
+
+
+def test_pods_of_a_node_that_is_deleted_after_a_plan_come_up_elsewhere(api: Api, standing: Standing) -> None:
+    applied(standing)
+    before = all_pods(api, standing)
+    seated = [pod for pod in before if SEAT_ANNOTATION in pod["metadata"].get("annotations", {})]
+    lost = seated[0]["spec"]["nodeName"]
+    spare = a_spare_node(api, standing)
+    try:
+        api.delete(f"/api/v1/nodes/{lost}")
+        for pod in before:
+            # As the collector of lost nodes' pods does it, which takes its time.
+            if pod["spec"]["nodeName"] == lost:
+                api.delete(f"/api/v1/namespaces/{standing.namespace}/pods/{pod['metadata']['name']}")
+        for service in standing.services:
+            until_ready(api, standing.namespace, service.name, service.replicas)
+        found = all_pods(api, standing)
+        assert lost not in {pod["spec"]["nodeName"] for pod in found}
+        reasons = {why for pod in found if (why := why_unpinned(pod)) is not None}
+        assert reasons == {f"node {lost} is gone"}
+        drifted = find_drift(standing.tools.journal.runs(), standing.cluster)
+        assert {drift.found for drift in drifted if drift.kind == "Pod"} == reasons
+    finally:
+        api.delete(f"/api/v1/nodes/{spare}")
+
+
+def test_replicas_beyond_the_planned_ones_are_not_pinned_and_no_template_names_a_place(
+    api: Api, standing: Standing
+) -> None:
+    applied(standing)
+    spare = a_spare_node(api, standing)
+    try:
+        path = f"/apis/apps/v1/namespaces/{standing.namespace}/deployments/web"
+        api.patch(path, {"spec": {"replicas": 6}})
+        until_ready(api, standing.namespace, "web", 6)
+        found = pods(api, standing.namespace, "web")
+        assert sum(why_unpinned(pod) == "each of its 2 planned seats is taken" for pod in found) == 4
+        pinned = [pod for pod in found if why_unpinned(pod) is None]
+        assert all("metadata.name" in json.dumps(pod["spec"]["affinity"]) for pod in pinned)
+        assert not any("affinity" in pod["spec"] for pod in found if pod not in pinned)
+    finally:
+        api.delete(f"/api/v1/nodes/{spare}")
+    names = {str(card.card) for card in standing.history.inventory.cards}
+    names |= {node.node for node in standing.history.inventory.nodes}
+    text = json.dumps([template["spec"]["template"] for template in _owners(api, standing)])
+    assert [name for name in sorted(names) if name in text] == []
+
+
+def _owners(api: Api, standing: Standing) -> list[Any]:
+    kinds = ("deployments", "replicasets", "statefulsets", "daemonsets")
+    return [
+        item
+        for kind in kinds
+        for item in api.ask("GET", f"/apis/apps/v1/namespaces/{standing.namespace}/{kind}")["items"]
+    ]
+
+
+def test_pods_start_while_the_admission_is_away(api: Api, standing: Standing, admission: ServedAdmission) -> None:
+    applied(standing)
+    admission.stop_answering()
+    for pod in pods(api, standing.namespace, "web"):
+        api.delete(f"/api/v1/namespaces/{standing.namespace}/pods/{pod['metadata']['name']}")
+    until_ready(api, standing.namespace, "web", 2)
+    assert not any(SEAT_ANNOTATION in pod["metadata"]["annotations"] for pod in pods(api, standing.namespace, "web"))
+
+
+def _unregistered(api: Api, admission: ServedAdmission) -> None:
+    del admission
+    api.delete(f"{CONFIGURATIONS}/{NAME}")
+
+
+def _silent(api: Api, admission: ServedAdmission) -> None:
+    del api
+    admission.stop_answering()
+
+
+def _elsewhere(api: Api, admission: ServedAdmission) -> None:
+    del admission
+    found = api.ask("GET", f"{CONFIGURATIONS}/{NAME}")
+    found["webhooks"][0]["namespaceSelector"] = {"matchLabels": {"team": "other"}}
+    api.patch(f"{CONFIGURATIONS}/{NAME}", {"webhooks": found["webhooks"]})
+
+
+def _closed(api: Api, admission: ServedAdmission) -> None:
+    del admission
+    found = api.ask("GET", f"{CONFIGURATIONS}/{NAME}")
+    found["webhooks"][0]["failurePolicy"] = "Fail"
+    api.patch(f"{CONFIGURATIONS}/{NAME}", {"webhooks": found["webhooks"]})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (_unregistered, r"no MutatingWebhookConfiguration has a webhook pods\.gputide\.io"),
+        (_silent, "does not answer the API server"),
+        (_elsewhere, r"leaves out namespace test-\d+"),
+        (_closed, "failurePolicy Fail"),
+    ],
+)
+def test_stage_is_refused_and_nothing_is_written_while_the_admission_would_give_no_seats(
+    spoil: Any, why: str, api: Api, audit: AuditLog, standing: Standing, admission: ServedAdmission
+) -> None:
+    plan, before = plan_of(standing), contents(api, standing.namespace)
+    spoil(api, admission)
+    began = audit.size()
+    with pytest.raises(Refused, match=why) as refused:
+        apply_all(standing, plan)
+    assert "docs/admission.yaml" in str(refused.value)
+    written = [write for write in audit.writes(began) if write.user == applying.WRITER and not write.is_dry]
+    assert {write.resource for write in written} <= {"leases"}
+    assert contents(api, standing.namespace) == before
