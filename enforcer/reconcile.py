@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from enforcer.admission import PLAN_ANNOTATION, UNPINNED_ANNOTATION
+from enforcer.admission import PLAN_ANNOTATION, SEAT_ANNOTATION, UNPINNED_ANNOTATION, parse_seats
 from enforcer.backends.planned_seats import SEATS_FIELD
 from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange
 from enforcer.manifest import Manifest, field_of, values_equal, workload_parts
@@ -105,19 +105,25 @@ def find_drift(journal: Journal, reader: ClusterReader) -> tuple[Drift, ...]:
 def _unpinned(
     seated: Mapping[tuple[str, str, str, str], tuple[RunRecord, int, ObjectIntent, FieldIntent]], reader: ClusterReader
 ) -> list[Drift]:
-    """Pods of workloads with planned seats that go wherever a card fits, because theirs are lost or taken."""
+    """Pods that go wherever a card fits though a seat was planned for them.
+
+    A pod without a seat counts only where a planned seat is held by nobody: a replica beyond them has none to miss.
+    """
+    free = {place: len(parse_seats(entry[3].new or "{}")) for place, entry in seated.items()}
     found = []
     for namespace in dict.fromkeys(place[1] for place in seated):
-        for pod in reader.list_objects("Pod", namespace):
+        pods = reader.list_objects("Pod", namespace)
+        # Those that have a seat's name first: they leave fewer free.
+        for pod in sorted(pods, key=lambda pod: SEAT_ANNOTATION not in (pod["metadata"].get("annotations") or {})):
             annotations = pod["metadata"].get("annotations") or {}
-            why = annotations.get(UNPINNED_ANNOTATION)
-            _, kind, name = workload_parts(workload_of_pod(pod, {}))
-            entry = seated.get((kind, namespace, name, SEATS_FIELD)) or next(
-                (one for one in seated.values() if one[0].plan_id == annotations.get(PLAN_ANNOTATION)), None
-            )
-            if why is None or entry is None:
+            why, has_seat = annotations.get(UNPINNED_ANNOTATION), SEAT_ANNOTATION in annotations
+            place = _place_of(pod, seated)
+            if place is None or (why is None and not has_seat) or (not has_seat and free[place] <= 0):
                 continue
-            run, number, intent, _ = entry
+            free[place] -= 1
+            if why is None:
+                continue
+            run, number, intent, _ = seated[place]
             found.append(
                 Drift(
                     plan_id=run.plan_id,
@@ -133,6 +139,18 @@ def _unpinned(
                 )
             )
     return found
+
+
+def _place_of(
+    pod: Manifest, seated: Mapping[tuple[str, str, str, str], tuple[RunRecord, int, ObjectIntent, FieldIntent]]
+) -> tuple[str, str, str, str] | None:
+    """Which owner's seats a pod belongs to: its workload's, else those of the plan that its template is of."""
+    namespace, kind, name = workload_parts(workload_of_pod(pod, {}))
+    if (kind, namespace, name, SEATS_FIELD) in seated:
+        return kind, namespace, name, SEATS_FIELD
+    plan_id = (pod["metadata"].get("annotations") or {}).get(PLAN_ANNOTATION)
+    own = (place for place, entry in seated.items() if entry[0].plan_id == plan_id and place[1] == namespace)
+    return None if plan_id is None else next(own, None)
 
 
 def repair(

@@ -65,9 +65,10 @@ class AdmissionProbe:
             return why
         if leases is None or leases.get("clientConfig") != pods.get("clientConfig"):
             return f"its configuration has no webhook {LEASES_WEBHOOK} at the same address, which it would answer by"
-        for namespace in namespaces:
-            if not labels_fit(pods.get("namespaceSelector") or {}, self._labels_of(namespace)):
-                return f"the namespaceSelector of {PODS_WEBHOOK} leaves out namespace {namespace}"
+        for name, namespace in ((LEASES_WEBHOOK, self._namespace), *((PODS_WEBHOOK, name) for name in namespaces)):
+            if not labels_fit(hooks[name].get("namespaceSelector") or {}, self._labels_of(namespace)):
+                where = " (setting enforcer.namespace)" if name == LEASES_WEBHOOK else ""
+                return f"the namespaceSelector of {name} leaves out namespace {namespace}{where}"
         return (
             None if self._is_answered() else "it does not answer the API server: look at its pods and its certificate"
         )

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -154,9 +155,28 @@ def test_stage_that_goes_wrong_is_taken_back_and_the_one_before_stays(
     assert {pod: seat for pod, seat in where(cluster).items() if seat != "pending"} == STAGE_1
 
 
-def test_landing_elsewhere_is_taken_back(tmp_path: Path) -> None:
+class Deaf(SimulatedCluster):
+    """A cluster whose admission goes away once it was asked."""
+
+    def why_unseated(self, namespaces: Sequence[str]) -> str | None:
+        del namespaces
+        return None
+
+
+def test_stage_is_refused_while_nobody_gives_pods_their_seats(tmp_path: Path) -> None:
     a_cluster(tmp_path).close()
     cluster = SimulatedCluster(tmp_path / "cluster.sqlite", with_admission=False)
+    before = owners(cluster)
+    with pytest.raises(Refused, match="webhook gives pods their planned cards and nodes, and it does not run"):
+        a_rollout(some_tools(cluster, tmp_path)).apply(standard_plan(), [2], by="ann")
+    assert owners(cluster) == before
+    (_, shown) = preview(standard_plan(), cluster, HamiBackend(NOW))
+    assert "docs/admission.yaml" in (shown.refusal or "")
+
+
+def test_landing_elsewhere_is_taken_back(tmp_path: Path) -> None:
+    a_cluster(tmp_path).close()
+    cluster = Deaf(tmp_path / "cluster.sqlite", with_admission=False)
     # Without the admission step the template's grant reaches both pods, and the plan wants another one for a-1.
     plan = a_plan(
         {0: [a_slice("a-0")], 1: [a_slice("a-1", framebuffer_bytes=HALF // 2)]},
