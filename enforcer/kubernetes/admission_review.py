@@ -50,9 +50,6 @@ UNSEEN_SECONDS_MAX = 10.0
 NOTEBOOK_LABEL = "notebook-name"
 """On a pod of a Kubeflow Notebook: its name (kubeflow/kubeflow:components/notebook-controller/controllers)."""
 
-NODE_SECONDS = 2.0
-"""For how long a node that was seen to take pods is taken to do so still."""
-
 _OVER = ("Succeeded", "Failed")
 
 
@@ -79,21 +76,6 @@ class _Given:
     """
 
     seat: str
-    at: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Standing:
-    """A node as it was read.
-
-    Attributes:
-        manifest: None where it is gone.
-        cards: cards of it that take new pods.
-        at: monotonic seconds.
-    """
-
-    manifest: Manifest | None
-    cards: frozenset[str]
     at: float
 
 
@@ -136,7 +118,6 @@ class PodAdmission:
         self._notes = notes
         self._lock = threading.Lock()
         self._given: dict[WorkloadId, list[_Given]] = {}
-        self._nodes: dict[str, _Standing] = {}
 
     def review(self, review: Mapping[str, Any]) -> Manifest:
         """The answer to one `AdmissionReview` about a pod, or about the lease by which the enforcer asks for an answer.
@@ -237,19 +218,12 @@ class PodAdmission:
         return nothing
 
     def _why_closed(self, seat: PlannedSeat, spec: Manifest) -> str | None:
-        """What stands against pinning a pod to a seat; only a node that takes pods is believed for a moment."""
-        found = self._nodes.get(seat.node)
-        is_known = found is not None and self._clock() - found.at <= NODE_SECONDS
-        if found is not None and is_known and why_closed(seat, spec, found.manifest, found.cards) is None:
-            return None
+        """What stands against pinning a pod to a seat, by its node as it is now: an old look would pin it for good."""
         node = self._reader.get("Node", "", seat.node)
         cards = () if node is None or not seat.cards else self._dialect.cards_of_node(node)
         closed = () if node is None else cordoned_cards(node)
-        healthy = frozenset(card.card for card in cards if card.is_healthy and card.card not in closed)
-        found = _Standing(manifest=node, cards=healthy, at=self._clock())
-        self._nodes = {name: kept for name, kept in self._nodes.items() if found.at - kept.at <= NODE_SECONDS}
-        self._nodes[seat.node] = found
-        return why_closed(seat, spec, found.manifest, found.cards)
+        open_cards = {card.card for card in cards if card.is_healthy and card.card not in closed}
+        return why_closed(seat, spec, node, open_cards)
 
     def _siblings(self, pod: Manifest, workload: WorkloadId) -> tuple[list[Sibling], list[Sibling]]:
         """Who else of the workload is there, and who was given a seat and is not there yet."""

@@ -51,7 +51,7 @@ def cluster_checks(settings: Settings, *, roles: Sequence[str], account: str | N
         ),
         _check("nodes", partial(nodes.nodes, scene), of_nodes),
         _check("backend's parts", partial(nodes.parts, scene), "device-plugin-unready backend-config-missing"),
-        _check("webhooks", partial(nodes.webhooks, scene), "hami-webhook-missing admission-unready"),
+        _check("webhooks", partial(nodes.webhooks, scene), "hami-webhook-missing admission-missing admission-unready"),
         _check(
             "owners", partial(workloads.owners, scene), "gitops-owned autoscaled metrics-server-missing", seconds=60.0
         ),

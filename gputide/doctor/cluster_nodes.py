@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from enforcer.backends.hami_cordon import HANDSHAKE_ANNOTATION
+from enforcer.kubernetes.admission_probe import PODS_WEBHOOK
 from enforcer.manifest import Manifest
 from fleet.grammar import NODE_REGISTER_ANNOTATION
+from fleet.settings import ClusterChoice
 from gputide.doctor.catalogue import kind_of
 from gputide.doctor.cluster_scene import ClusterScene, chosen_trouble, namespaced
 from gputide.doctor.finding import Area, Diagnosis, finding, some, well
@@ -18,7 +20,6 @@ SHARING_LABEL = "nvidia.com/gpu.sharing-strategy"
 MIG_CONFIG_LABEL, MIG_STATE_LABEL = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 _GONE = "Deleted"
 _SHARED_SUFFIX = "-SHARED"
-_OWN_WEBHOOK = "gputide-admission"
 _NODES_MAX = 20
 
 
@@ -118,9 +119,10 @@ def webhooks(scene: ClusterScene) -> Iterator[Diagnosis]:
     found: list[Diagnosis] = []
     if scene.settings.enforcer.backend == "hami" and not any("hami" in str(_words(entry)) for entry in listed):
         found.append(finding(kind_of("hami-webhook-missing"), check, f"there are {some(names) or 'none'}"))
-    for entry in listed:
-        if str(entry["metadata"]["name"]).startswith(_OWN_WEBHOOK):
-            found += [one for hook in entry.get("webhooks", []) for one in _own_webhook(scene, hook)]
+    own = [hook for entry in listed for hook in entry.get("webhooks") or [] if hook.get("name") == PODS_WEBHOOK]
+    found += [one for hook in own for one in _own_webhook(scene, hook)]
+    if not own and scene.settings.enforcer.cluster is ClusterChoice.KUBERNETES:
+        found.append(finding(kind_of("admission-missing"), check, f"there are {some(names) or 'none'}"))
     yield from found or [well(Area.CLUSTER, check, some(names) or "none is configured")]
 
 

@@ -16,7 +16,7 @@ from fleet.settings import EnforcerSettings, Settings
 from gputide.doctor.cluster import cluster_checks
 from gputide.doctor.finding import Diagnosis, State
 from gputide.doctor.running import run_checks
-from gputide.engine_kubernetes import ControlPlane
+from gputide.engine_kubernetes import ControlPlane, User
 from tests.cluster.api import Api
 from tests.cluster.audit import AuditLog
 from tests.waiting import until
@@ -95,9 +95,10 @@ def test_clock_that_differs_is_named(writer_kubeconfig: Path, monkeypatch: pytes
 
 
 def test_what_may_not_be_read_is_unchecked_and_what_is_not_there_unreachable(
-    writer_kubeconfig: Path, tmp_path: Path
+    control_plane: ControlPlane, writer_kubeconfig: Path, tmp_path: Path
 ) -> None:
-    webhooks = next(one for one in look(writer_kubeconfig) if one.check == "webhooks")
+    stranger = control_plane.kubeconfig(User.STRANGER)
+    webhooks = next(one for one in look(stranger) if one.check == "webhooks")
     assert webhooks.state is State.UNCHECKED
     assert "RBAC lacks verb list on resource mutatingwebhookconfigurations" in webhooks.found
     away = tmp_path / "away"

@@ -24,7 +24,7 @@ from enforcer.admission import (
     seating_of,
     seats_text,
 )
-from enforcer.kubernetes.admission_review import NODE_SECONDS, UNSEEN_SECONDS_MAX, PodAdmission
+from enforcer.kubernetes.admission_review import UNSEEN_SECONDS_MAX, PodAdmission
 from enforcer.kubernetes.admission_server import REVIEW_BYTES_MAX, AdmissionServer
 from enforcer.manifest import Manifest
 from fleet.errors import Corrupt, Misconfigured, Unavailable
@@ -191,16 +191,12 @@ def test_pod_of_an_older_template_gets_no_seat() -> None:
     assert patch_of(PodAdmission(a_cluster()).review(a_review(a_pod(None, seats=older)))) == []
 
 
-def test_node_that_takes_pods_is_believed_for_a_moment_and_one_that_does_not_is_looked_at_again() -> None:
-    clock, cluster = Ticks(), StandingCluster([an_owner()])
-    admission = PodAdmission(cluster, clock)
-    assert cards_of(admission.review(a_review(a_pod(None), dryRun=True))) is None
-    cluster.put(a_node(0, 1, 2))
-    assert cards_of(admission.review(a_review(a_pod(None), dryRun=True))) == "GPU-0"
-    cluster.put(a_node(0, 1, 2, unschedulable=True))
-    assert cards_of(admission.review(a_review(a_pod(None), dryRun=True))) == "GPU-0"
-    clock.now = NODE_SECONDS + 0.1
-    assert cards_of(admission.review(a_review(a_pod(None), dryRun=True))) is None
+def test_node_is_looked_at_anew_for_every_pod() -> None:
+    cluster = StandingCluster([an_owner()])
+    admission = PodAdmission(cluster)
+    for node, card in ((a_node(0, 1, 2), "GPU-0"), (a_node(0, unschedulable=True), None), (a_node(0), "GPU-0")):
+        cluster.put(node)
+        assert cards_of(admission.review(a_review(a_pod(None), dryRun=True))) == card
 
 
 def test_seats_are_found_on_whoever_keeps_the_maker_of_a_pod() -> None:
