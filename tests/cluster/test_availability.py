@@ -22,7 +22,6 @@ pytestmark = pytest.mark.cluster
 
 hami = applied.hami
 standing = applied.standing
-admission = applied.admission
 
 PAIR = (
     Service(name="pair", replicas=2, level=0.1, used_gib=3.0),
@@ -81,7 +80,7 @@ def test_budget_of_both_pods_of_a_pair_refuses_the_stage(
 
 
 def test_single_replica_of_kubernetes_default_strategy_refuses_the_stage_and_recreate_does_not(
-    api: Api, audit: AuditLog, standing: applied.Standing, admission: None
+    api: Api, audit: AuditLog, standing: applied.Standing
 ) -> None:
     set_strategy(api, standing.namespace, "single", DEFAULT)
     plan = applied.plan_of(standing)
@@ -94,7 +93,7 @@ def test_single_replica_of_kubernetes_default_strategy_refuses_the_stage_and_rec
 
 @pytest.mark.parametrize("services", [FOUR])
 def test_four_replicas_of_kubernetes_default_strategy_never_fall_below_three_ready(
-    api: Api, standing: applied.Standing, admission: None
+    api: Api, standing: applied.Standing
 ) -> None:
     set_strategy(api, standing.namespace, "four", DEFAULT)
     before = {pod["metadata"]["name"] for pod in pods(api, standing.namespace, "four")}

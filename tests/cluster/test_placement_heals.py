@@ -84,7 +84,7 @@ def test_pods_of_a_node_that_is_deleted_after_a_plan_come_up_elsewhere(api: Api,
         assert lost not in {pod["spec"]["nodeName"] for pod in found}
         reasons = {why for pod in found if (why := why_unpinned(pod)) is not None}
         assert reasons == {f"node {lost} is gone"}
-        drifted = find_drift(standing.tools.journal.runs(), standing.cluster)
+        drifted = find_drift(standing.tools.journal, standing.cluster)
         assert {drift.found for drift in drifted if drift.kind == "Pod"} == reasons
     finally:
         api.delete(f"/api/v1/nodes/{spare}")

@@ -68,9 +68,9 @@ def test_pod_of_a_cordoned_node_is_not_pinned_to_it(tmp_path: Path) -> None:
 
 def test_drift_says_which_pods_are_not_in_their_planned_seats_and_repair_cannot_mend_it(tmp_path: Path) -> None:
     cluster, tools, _ = applied(tmp_path)
-    assert find_drift(tools.journal.runs(), cluster) == ()
+    assert find_drift(tools.journal, cluster) == ()
     cluster.delete("Node", "", "node-1")
-    found = find_drift(tools.journal.runs(), cluster)
+    found = find_drift(tools.journal, cluster)
     assert {drift.name: drift.found for drift in found} == unpinned(cluster)
     refused = repair(found, cluster, cluster, tools.journal, "ann")
     assert len(refused) == len(found) > 0
@@ -83,7 +83,7 @@ def test_drift_sees_seats_that_somebody_changed(tmp_path: Path) -> None:
     assert owner is not None
     change = FieldChange(field="metadata.annotations[gputide.io/seats]", value="{}")
     cluster.patch("Deployment", "team", "a", [change], owner["metadata"]["resourceVersion"])
-    (drift,) = find_drift(tools.journal.runs(), cluster)
+    (drift,) = find_drift(tools.journal, cluster)
     assert (drift.kind, drift.name, drift.found) == ("Deployment", "a", "{}")
 
 
