@@ -21,7 +21,7 @@ from fleet.profiles import Profiles
 from fleet.settings import Settings
 from fleet.sharing import ACTIVE_RATIO_MIN
 from fleet.usage import CardGrid, History, SliceGrid
-from recommender.consolidate import Point, choose
+from recommender.consolidate import Group, Point, choose
 from recommender.demand import Demand, demand_of
 from recommender.frontier_points import limits_of, points_of, proven_beyond, tiers_of
 from recommender.harm.interference import Interference
@@ -344,7 +344,10 @@ def _frontier(
     stayed = {row for seat in arrangement.seats for row in seat.rows}
     given_back = len({grant.card for row, grant in enumerate(demand.grants) if row not in stayed} & arrangement.freed)
     for level, scheme in schemes.items():
-        freed = given_back + sum(len(group.rows) for group in scheme.groups) - scheme.choice.bins
+        freed = given_back + sum(
+            _freed_of(demand, group, len(np.unique(bin_of)))
+            for group, bin_of in zip(scheme.groups, scheme.choice.bin_of, strict=True)
+        )
         points.append(
             FrontierPoint(
                 label=str(level.value),
@@ -360,12 +363,17 @@ def _frontier(
         for group in scheme.groups:
             bin_of, _ = naive_packing(rule, demand, group.rows, group.problem.capacity_bytes)
             bins = int(bin_of.max(initial=-1)) + 1
-            freed += len(bin_of) - bins
+            freed += _freed_of(demand, group, bins)
             harm = group.harm_of(bin_of, bins)
             bad += float(harm.violated.sum()) / group.points
             active += float(harm.active.sum()) / group.points
         points.append(FrontierPoint(label=rule, cards_freed=freed, violation_ratio=bad / active if active > 0 else 0.0))
     return tuple(points)
+
+
+def _freed_of(demand: Demand, group: Group, bins: int) -> int:
+    """Cards that a group leaves; none where its pods share more closely today than they were packed: they stay."""
+    return max(0, len({demand.grants[int(row)].card for row in group.rows}) - bins)
 
 
 def _calibrated(points: Sequence[FrontierPoint], ratio: float) -> tuple[FrontierPoint, ...]:

@@ -162,6 +162,26 @@ def test_any_fleet_gets_a_consistent_plan(levels: list[tuple[float, int, int]], 
     check(plan_of(history, risk=risk), history)
 
 
+def test_frontier_counts_no_card_that_pods_share_already() -> None:
+    history = cluster(*(Service(name=f"s{number}", level=0.05) for number in range(6)))
+    cards = [grant.card for grant in history.inventory.grants]
+    together = dict(zip(cards, [cards[0]] * 3 + [cards[3]] * 3, strict=True))
+    shared = replace(
+        history,
+        inventory=replace(
+            history.inventory,
+            grants=tuple(replace(grant, card=together[grant.card]) for grant in history.inventory.grants),
+        ),
+        slices=replace(
+            history.slices, keys=tuple(replace(key, card=together[key.card]) for key in history.slices.keys)
+        ),
+    )
+    plan = plan_of(shared)
+    assert plan.totals.cards_before == 2
+    assert plan.frontier
+    assert max(point.cards_freed for point in plan.frontier) <= 1
+
+
 def test_explanation_tells_reason_evidence_and_neighbours() -> None:
     plan = plan_of(MIXED)
     profiles = profile_fleet(MIXED, settings=Settings().analyzer, now=NOW)
