@@ -22,7 +22,7 @@ from tests.cluster.api import Api
 from tests.cluster.workloads import deployment, pods, until, until_ready
 from tests.enforcer.builders import NOW, a_plan, a_recommendation, a_slice
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("admission")]
 
 CARDS = 4
 APPS = ("a", "b")
@@ -165,7 +165,7 @@ def test_freed_node_stays_free_when_replicas_are_made_anew(
     plan = on_first_node(cluster, backend, namespace, nodes[0], SLICE, RecommendationKind.SLICE)
     stage = backend.render(plan, 1, take_snapshot(cluster, backend.dialect))
     write(cluster, stage)
-    # Both nodes could give replicas; the template's selector of the planned node keeps the pods off the other.
+    # Both nodes could give replicas; what admission writes on the pods keeps them off the other.
     for node in nodes:
         offer(
             api,
