@@ -233,7 +233,9 @@ def weekdays(
     days = day_of_step[week]
     windows = np.bincount(days, weights=lived[:, week].sum(axis=0), minlength=7)
     with_row = np.bincount(days, weights=stride @ (known & lived)[:, week], minlength=7)
-    is_seen = with_row >= DAY_SEEN_MIN * np.maximum(windows, per_day)
+    # Rows of many slices do not stand for hours: however many there are, a day is seen only if it was lived through.
+    passed = np.bincount(days[lived[:, week].any(axis=0)], minlength=7)
+    is_seen = (with_row >= DAY_SEEN_MIN * windows) & (passed >= DAY_SEEN_MIN * per_day)
     works: Bools = np.asarray(used.any(axis=0), bool)
     worked = np.bincount(days[works[week]], minlength=7) > 0
     return Weekdays(

@@ -176,6 +176,13 @@ def test_a_day_that_nobody_saw_was_not_silent() -> None:
     assert said.state in IDLE
 
 
+def test_many_slices_do_not_make_a_day_of_a_few_hours() -> None:
+    slices = [Slice(card=f"GPU-{number}", usage=work(0.0)) for number in range(8)]
+    said = profile(history(slices, days=5.25))
+    assert said.state in IDLE
+    assert said.silent_weekdays == (0, 1, 2, 3, 4)
+
+
 def test_days_of_the_week_are_those_of_the_clusters_zone() -> None:
     sunday_evening_in_utc = np.zeros(14 * 144)
     sunday_evening_in_utc[7 * 144 - 6] = 0.5
