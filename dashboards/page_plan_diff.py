@@ -12,6 +12,7 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import astuple
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -27,7 +28,7 @@ from fleet.errors import GputideError
 from fleet.units import format_count
 
 CHARACTERS_MAX = 64 * 2**20
-"""Characters of YAML that are kept over all previews; the oldest previews go first."""
+"""Characters that are kept over all previews; the oldest previews go first."""
 _PATH = "/plan/preview"
 
 
@@ -35,22 +36,23 @@ class KeptPreviews:
     """Previews that somebody looks at, each under a name of its own, each for one person with the rights of then.
 
     Args:
-        characters_max: characters of YAML that are kept at most, the newest preview apart.
+        characters_max: characters that are kept at most, the newest preview apart.
     """
 
     def __init__(self, characters_max: int = CHARACTERS_MAX) -> None:
         self._characters_max = characters_max
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, tuple[Person, tuple[ObjectDiff, ...]]] = OrderedDict()
+        self._characters = 0
 
     def keep(self, person: Person, objects: tuple[ObjectDiff, ...]) -> str:
         """Keep a preview; returns its name."""
         name = secrets.token_urlsafe(12)
         with self._lock:
             self._kept[name] = (person, objects)
-            left = sum(_characters(kept) for _, kept in self._kept.values())
-            while left > self._characters_max and len(self._kept) > 1:
-                left -= _characters(self._kept.popitem(last=False)[1][1])
+            self._characters += _characters(objects)
+            while self._characters > self._characters_max and len(self._kept) > 1:
+                self._characters -= _characters(self._kept.popitem(last=False)[1][1])
         return name
 
     def find(self, person: Person, name: str, place: int) -> ObjectDiff | None:
@@ -158,4 +160,5 @@ def _rows(objects: Sequence[ObjectDiff], address: str) -> Any:
 
 
 def _characters(objects: tuple[ObjectDiff, ...]) -> int:
-    return sum(len(item.old_yaml) + len(item.new_yaml) for item in objects)
+    """All that a preview's objects say: a stage that is refused has a reason and no YAML."""
+    return sum(len(text or "") for item in objects for text in astuple(item))

@@ -1,5 +1,7 @@
 """A preview is read object by object: which lines change, and for whom it opens."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,9 +66,15 @@ def test_preview_opens_for_the_person_who_asked_for_it_with_the_same_rights() ->
 
 
 def test_oldest_previews_go_first_and_the_newest_is_always_kept() -> None:
-    kept, boss = KeptPreviews(characters_max=100), everything("bo")
+    kept, boss = KeptPreviews(characters_max=130), everything("bo")
     names = [kept.keep(boss, (an_object(length=length),)) for length in (30, 40, 50, 20)]
     assert [kept.find(boss, name, 0) is not None for name in names] == [False, False, True, True]
     large = kept.keep(boss, (an_object(length=1000),))
     assert kept.find(boss, large, 0) is not None
     assert kept.find(boss, names[-1], 0) is None
+
+
+def test_previews_of_refused_stages_are_bounded_as_well() -> None:
+    kept, boss = KeptPreviews(characters_max=1000), everything("bo")
+    names = [kept.keep(boss, (replace(an_object(), refusal="no" * 100),)) for _ in range(20)]
+    assert sum(kept.find(boss, name, 0) is not None for name in names) == 4
