@@ -177,7 +177,8 @@ def _one(views: Views, address: Address, profiles: Profiles, profile: Profile, e
             say("No history in this range"), say("No window of this workload arrived in it."), "gputide rollup --drain"
         )
     )
-    rate = "" if history is None or history.request_rate is not None else say(" · no server exports a request rate")
+    has_rate = history is None or history.request_rate is not None
+    rate = "" if has_rate else say(" · no live source of request rates is read yet")
     week = hour_of_week_figure(profile.hour_of_week, profile.off_peak_hours)
     return html.Div(
         [

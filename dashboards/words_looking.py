@@ -235,7 +235,7 @@ LOOKING: Mapping[str, str] = MappingProxyType(
         "all teams": "全部团队",
         "No history in this range": "此时段没有历史",
         "No window of this workload arrived in it.": "此时段没有该工作负载的数据窗口。",
-        " · no server exports a request rate": " · 没有服务上报请求速率",
+        " · no live source of request rates is read yet": " · 目前不读取在线的请求速率",
         "Use over time": "使用情况",
         "p50–p95 band, max dots · dashed: granted": "带：p50–p95，点：最大值 · 虚线：已分配",
         "Week in {zone}": "一周（{zone}）",

@@ -21,8 +21,8 @@ handed out alike, and of a `claim` where all pods of a workload name one card.
 `yes`: rendered. `part`: rendered, and what does not hold is said with it. `no`: refused, with the fact.
 
 **experimental**: rendered by the published rules of that backend and tried against a double of ours only; no real
-scheduler or device plugin has accepted it yet. Try such a backend on a cluster that may break. What accepted the others
-stands below.
+scheduler or device plugin has accepted it yet. Try such a backend on a cluster that may break. The programs that
+accepted the others are listed below.
 """
 _COLUMNS = (
     "framebuffer", "compute", "core policies", "priority levels", "oversubscription", "live change", "slices per card",

@@ -65,7 +65,10 @@ HAMI = Capabilities(
     accepted_by=(
         AcceptedBy(
             what="HAMi v2.10.0, scheduler and webhook on a real API server",
-            where="tried by hand; the tests have a double in its place",
+            where=(
+                "tried by hand, with its rendering before seats moved to admission; "
+                "the tests have a double in its place"
+            ),
         ),
     ),
 )

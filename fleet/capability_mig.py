@@ -62,7 +62,7 @@ MIG = Capabilities(
     ),
     accepted_by=(
         AcceptedBy(
-            what="NVIDIA mig-parted and device plugin",
+            what="NVIDIA mig-parted and device plugin, without NVIDIA's driver",
             where="tests/engines/test_rendered_sharing.py::test_cards_cut_as_rendered_satisfy_mig_parted_and_are_advertised_as_promised",
         ),
         AcceptedBy(

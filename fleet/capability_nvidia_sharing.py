@@ -65,7 +65,7 @@ TIME_SLICING = Capabilities(
     ),
     accepted_by=(
         AcceptedBy(
-            what="NVIDIA device plugin",
+            what="NVIDIA device plugin, without NVIDIA's driver",
             where="tests/engines/test_rendered_sharing.py::test_plugin_advertises_as_many_replicas_as_the_node_is_waited_for",
         ),
         AcceptedBy(
@@ -120,11 +120,11 @@ MPS = Capabilities(
     ),
     accepted_by=(
         AcceptedBy(
-            what="NVIDIA device plugin",
+            what="NVIDIA device plugin, without NVIDIA's driver",
             where="tests/engines/test_rendered_sharing.py::test_plugin_advertises_as_many_replicas_as_the_node_is_waited_for",
         ),
         AcceptedBy(
-            what="NVIDIA MPS daemon",
+            what="NVIDIA MPS daemon, without NVIDIA's driver",
             where="tests/engines/test_rendered_sharing.py::test_client_of_mps_has_at_least_what_the_plan_grants",
         ),
         AcceptedBy(

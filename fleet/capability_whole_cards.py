@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fleet.capability import (
-    AcceptedBy,
     Capabilities,
     ComputeIsolation,
     CorePolicy,
@@ -38,11 +37,5 @@ WHOLE_CARDS = Capabilities(
         ("mig", "it cuts no cards; enforcer.backend=mig does"),
     ),
     source=("NVIDIA/k8s-device-plugin:README.md",),
-    accepted_by=(
-        AcceptedBy(
-            what="NVIDIA device plugin",
-            where="tests/engines/test_device_plugin.py::test_whole_cards_that_are_handed_out_are_attributed_one_by_one",
-        ),
-    ),
 )
 """No sharing: NVIDIA's device plugin gives every card to one container."""
