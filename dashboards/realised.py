@@ -19,6 +19,7 @@ from fleet.outcomes import Outcome, WorkloadOutcome
 
 STEPS = ("found", "accepted", "applied", "verified", "realised")
 _WEEK = timedelta(days=7)
+_JUDGED = frozenset({Standing.OVER_BUDGET, Standing.WITHIN_BUDGET})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ class HarmBudget:
 
     Attributes:
         workload: service.
-        plan_id: plan that changed it last.
+        plan_id: newest plan that changed it and could judge it; the newest that changed it where none could.
         standing: how it stands with its budget.
         budget_ratio: violated share of active time that it may suffer, 0-1; None where no budget is kept.
         predicted_ratio: the same as predicted, 0-1.
@@ -138,13 +139,21 @@ def week_start(moment: datetime) -> datetime:
 
 
 def standing_outcomes(entries: Sequence[PlanEntry], outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
-    """Outcomes of plans that were not undone; a service counts with the newest of them that changed it."""
-    standing = {entry.plan.plan_id for entry in entries if entry.undone_at is None}
-    seen: set[WorkloadId] = set()
-    for outcome in outcomes:
-        if outcome.plan_id in standing:
-            yield replace(outcome, workloads=tuple(one for one in outcome.workloads if one.workload not in seen))
-            seen |= {one.workload for one in outcome.workloads}
+    """Outcomes of plans that were not undone; a service counts with the newest of them that could judge it.
+
+    One that none could judge counts with the newest that changed it.
+    """
+    not_undone = {entry.plan.plan_id for entry in entries if entry.undone_at is None}
+    standing = [outcome for outcome in outcomes if outcome.plan_id in not_undone]
+    counts_with: dict[WorkloadId, str] = {}
+    for may_be_unjudged in (False, True):
+        for outcome in standing:
+            for one in outcome.workloads:
+                if may_be_unjudged or standing_of(one, outcome.harm_budget_ratio) in _JUDGED:
+                    counts_with.setdefault(one.workload, outcome.plan_id)
+    for outcome in standing:
+        kept = tuple(one for one in outcome.workloads if counts_with[one.workload] == outcome.plan_id)
+        yield replace(outcome, workloads=kept)
 
 
 def harm_budgets(entries: Sequence[PlanEntry], outcomes: Sequence[Outcome]) -> tuple[HarmBudget, ...]:

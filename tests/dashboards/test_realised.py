@@ -102,3 +102,17 @@ def test_service_that_a_newer_plan_changed_counts_with_that_plan_alone() -> None
     assert (verdict.plan_id, verdict.is_harmed) == (newer.plan_id, False)
     assert leading_verdict(ENTRIES, outcomes[1:]) == verdict_of(outcomes[1])
     assert [one.plan_id for one in harm_budgets(ENTRIES, outcomes)] == [newer.plan_id]
+
+
+def test_service_that_a_newer_plan_could_not_judge_keeps_the_harm_that_an_older_one_did() -> None:
+    newer, older = (one for one in OUTCOMES if one.realised_cards_freed > 41)
+    harmed = replace(older.workloads[0], violation_ratio=0.26, active_steps=5000)
+    for unjudged in (replace(harmed, active_steps=3), replace(harmed, violation_ratio=None, active_steps=0)):
+        outcomes = (replace(newer, workloads=(unjudged,)), replace(older, workloads=(harmed,)))
+        verdict = leading_verdict(ENTRIES, outcomes)
+        assert verdict is not None
+        assert (verdict.plan_id, verdict.is_harmed) == (older.plan_id, True)
+        (budget,) = harm_budgets(ENTRIES, outcomes)
+        assert (budget.plan_id, budget.standing) == (older.plan_id, Standing.OVER_BUDGET)
+        (alone,) = harm_budgets(ENTRIES, outcomes[:1])
+        assert alone.plan_id == newer.plan_id
