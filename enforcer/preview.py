@@ -28,7 +28,7 @@ from enforcer.safety.pod_admission import check_admission
 from enforcer.seat import PodSeat, SeatSlice
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
-from fleet.errors import Refused
+from fleet.errors import Corrupt, Refused
 from fleet.inventory import CardId, Grant, Inventory, WorkloadId
 from fleet.units import MIB
 
@@ -158,7 +158,7 @@ def preview(
             continue
         try:
             rendered = with_real_names(backend.render(with_top_owners(plan, snapshot), entry.stage, snapshot), real)
-        except Refused as exc:
+        except (Refused, Corrupt) as exc:
             found.append(_refused(entry.stage, entry.title, str(exc)))
             continue
         after = _after(snapshot, rendered)

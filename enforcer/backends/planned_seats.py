@@ -20,6 +20,7 @@ from enforcer.admission import (
     seats_text,
 )
 from enforcer.manifest import Manifest, field_of
+from fleet.errors import Corrupt
 
 SEATS_FIELD = f"metadata.annotations[{SEATS_ANNOTATION}]"
 TEMPLATE_ANNOTATIONS = "spec.template.metadata.annotations"
@@ -44,10 +45,14 @@ def merged_seats(owner: Manifest, seats_of_roles: Mapping[str, str]) -> str:
     """The seats of all templates of an owner in one text.
 
     Args:
-        owner: the owner as it stands; what it has for other roles stays.
+        owner: the owner as it stands; what it has for other roles stays, unless it can't be read: anybody may write
+            there, and no pod is seated by it.
         seats_of_roles: seats of the templates that change, by the template's role.
     """
-    kept = parse_seats(field_of(owner, SEATS_FIELD) or "{}")
+    try:
+        kept = parse_seats(field_of(owner, SEATS_FIELD) or "{}")
+    except Corrupt:
+        kept = {}
     seats = {name: seat for name, seat in kept.items() if seat.role not in seats_of_roles}
     for role, text in seats_of_roles.items():
         seats.update({name: replace(seat, role=role) for name, seat in parse_seats(text).items()})

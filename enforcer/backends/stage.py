@@ -32,7 +32,7 @@ from fleet.decisions import (
     RecommendationKind,
     ScheduledReplicas,
 )
-from fleet.errors import Corrupt, Refused
+from fleet.errors import Refused
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Change
 
@@ -256,6 +256,9 @@ def owner_field_changes(
     """Fields of one object that become different, its mark of the plan, and `gputide.io/previous` with what was there.
 
     What an earlier plan kept there stays: the oldest value is the one that undo restores.
+
+    Raises:
+        Refused: what an earlier plan kept there can't be read.
     """
     wanted = {**fields, f"metadata.annotations[{PLAN_ANNOTATION}]": plan_id}
     changed = {path: new for path, new in wanted.items() if not values_equal(path, field_of(owner, path), new)}
@@ -325,10 +328,14 @@ def _kept(owner: Manifest, previous: str) -> Mapping[str, object]:
         return {}
     try:
         kept = json.loads(text)
-    except (ValueError, RecursionError) as exc:
-        raise Corrupt(f"cannot read {PREVIOUS_ANNOTATION} of {owner['metadata']['name']}: no JSON") from exc
+    except (ValueError, RecursionError):
+        kept = None
     if not isinstance(kept, dict):
-        raise Corrupt(f"cannot read {PREVIOUS_ANNOTATION} of {owner['metadata']['name']}: no JSON object")
+        metadata = owner["metadata"]
+        raise Refused(
+            f"cannot change {owner['kind']} {metadata.get('namespace', '')}/{metadata['name']}: its annotation "
+            f"{PREVIOUS_ANNOTATION} is no JSON object, so undo could not restore what it was; remove the annotation"
+        )
     return kept
 
 

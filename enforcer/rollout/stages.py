@@ -26,7 +26,7 @@ from enforcer.rollout.watch import complaints
 from enforcer.safety.harm_budget import Brake, Judgement
 from enforcer.snapshot import Snapshot
 from fleet.decisions import Plan
-from fleet.errors import Refused
+from fleet.errors import Corrupt, Misconfigured, Refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +84,8 @@ class Rollout:
 
         Raises:
             Refused: a guard said no; what had been promoted before stays.
+            Corrupt: an object that a stage would change can't be read; what had been promoted before stays.
+            Misconfigured: a right is missing; what had been promoted before stays.
             Unavailable: the cluster can't be reached; call again to go on.
         """
         tools = self._tools
@@ -164,21 +166,17 @@ class Rollout:
         snapshot, real = as_planned(tools.snapshot(), tools.journal.runs(plan.plan_id))
         try:
             rendered = with_real_names(self._backend.render(with_top_owners(plan, snapshot), stage, snapshot), real)
-        except Refused:
-            # Nothing of this stage was begun; the run is over, what earlier stages did stays.
-            tools.journal.write(plan.plan_id, tools.reader.now(), "end")
-            raise
-        record = intended_stage(
-            plan.plan_id,
-            rendered,
-            snapshot,
-            real,
-            canary_workloads=tools.policy.canary_workloads,
-            wave_max=tools.policy.carry.parallel_pods_max,
-        )
-        try:
+            record = intended_stage(
+                plan.plan_id,
+                rendered,
+                snapshot,
+                real,
+                canary_workloads=tools.policy.canary_workloads,
+                wave_max=tools.policy.carry.parallel_pods_max,
+            )
             tools.guard.check_stage(record, snapshot, tools.reader, tools.policy.carry.parallel_pods_max)
-        except Refused:
+        except (Refused, Corrupt, Misconfigured):
+            # Nothing of this stage was begun; the run is over, what earlier stages did stays.
             tools.journal.write(plan.plan_id, tools.reader.now(), "end")
             raise
         for manifest in rendered.objects:
