@@ -28,7 +28,7 @@ from enforcer.safety.pod_admission import check_admission
 from enforcer.seat import PodSeat, SeatSlice
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
-from fleet.errors import Corrupt, Refused
+from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.inventory import CardId, Grant, Inventory, WorkloadId
 from fleet.units import MIB
 
@@ -355,8 +355,11 @@ def _unavailable(
     """What the guard would refuse a stage with for its workloads' availability, as a whole and for each of them."""
     if wave_max is None:
         return None, {}
-    record = intended_stage(plan.plan_id, rendered, snapshot, real, canary_workloads=0, wave_max=wave_max)
-    breaches = availability_breaches(record, snapshot, reader, wave_max)
+    try:
+        record = intended_stage(plan.plan_id, rendered, snapshot, real, canary_workloads=0, wave_max=wave_max)
+        breaches = availability_breaches(record, snapshot, reader, wave_max)
+    except (Refused, Misconfigured) as exc:
+        return str(exc), {}
     return availability_refusal(record, breaches), breaches
 
 
@@ -370,7 +373,7 @@ def _refusal(
         if rehearse is not None:
             for intent in intents:
                 rehearse(intent)
-    except Refused as exc:
+    except (Refused, Misconfigured) as exc:
         return str(exc)
     return None
 

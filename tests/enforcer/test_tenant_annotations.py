@@ -14,7 +14,7 @@ from enforcer.record.journal import StageState
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.errors import Misconfigured, Refused
 from tests.enforcer.builders import NOW, a_rollout, an_undo, let_all_go, some_tools
-from tests.enforcer.test_availability import a_fleet, set_fields, sliced
+from tests.enforcer.test_availability import a_budget, a_fleet, set_fields, sliced
 
 SEATS, PREVIOUS = (f"metadata.annotations[{name}]" for name in (SEATS_ANNOTATION, PREVIOUS_ANNOTATION))
 
@@ -72,3 +72,19 @@ def test_right_that_is_missing_leaves_no_run_open(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured):
         a_rollout(tools).apply(sliced(web=2), by="ann")
     assert [run.is_open for run in tools.journal.runs()] == [False]
+
+
+def test_preview_shows_the_stage_and_says_which_right_it_lacks(tmp_path: Path) -> None:
+    a_fleet(tmp_path, web=2).close()
+    cluster = Unreadable(tmp_path / "cluster.sqlite")
+    (stage,) = preview(sliced(web=2), cluster, HamiBackend(NOW))
+    assert stage.refusal == "cannot list mutatingwebhookconfigurations: forbidden"
+    assert [diff.name for diff in stage.objects] == ["web"]
+
+
+def test_preview_shows_the_stage_and_says_which_limit_it_cannot_read(tmp_path: Path) -> None:
+    cluster = a_fleet(tmp_path, web=2)
+    a_budget(cluster, "web", minAvailable="one")
+    (stage,) = preview(sliced(web=2), cluster, HamiBackend(NOW), wave_max=10)
+    assert "'one'" in str(stage.refusal)
+    assert [diff.name for diff in stage.objects] == ["web"]
