@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,8 @@ from enforcer.manifest import Manifest
 from enforcer.node_choice import may_run_on
 from enforcer.node_terms import may_go_to, off_node, on_node
 from enforcer.seat import CORES_RESOURCE, FRAMEBUFFER_RESOURCE, PRIORITY_RESOURCE, USE_CARD_ANNOTATION
-from fleet.errors import Corrupt
+from fleet.errors import Corrupt, Misconfigured
+from fleet.units import parse_quantity
 
 SEATS_ANNOTATION = "gputide.io/seats"
 """On an owner: JSON object, pod name to its planned seat (`node`, `cards`, and `limits` that the template lacks)."""
@@ -45,6 +47,10 @@ GRANT_RESOURCES = (FRAMEBUFFER_RESOURCE, CORES_RESOURCE, PRIORITY_RESOURCE)
 
 _LOOKS_MAX = 8
 """Most seats that are looked at for one pod: where that many are lost in a row, it is not pinned."""
+
+_OWN_PREFIX = "gputide.io/"
+_QUALIFIED = re.compile(r"(?=[^/]{1,253}/)[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+"""Name of an annotation or an extended resource, with its prefix."""
 
 _OURS = (SEATS_ANNOTATION, SEAT_ANNOTATION, UNPINNED_ANNOTATION)
 
@@ -202,11 +208,12 @@ def parse_seats(text: str) -> dict[str, PlannedSeat]:
     """Read `gputide.io/seats`; the inverse of `seats_text`.
 
     Raises:
-        Corrupt: not that form.
+        Corrupt: not that form, an annotation or a resource that no pod can have, or an annotation of ours. Tenants may
+            write there, and what is read is patched into pods.
     """
     try:
         content = json.loads(text)
-        return {
+        found = {
             str(pod): PlannedSeat(
                 node=str(seat["node"]),
                 cards=tuple(str(card) for card in seat.get("cards", ())),
@@ -219,8 +226,23 @@ def parse_seats(text: str) -> dict[str, PlannedSeat]:
             )
             for pod, seat in content.items()
         }
-    except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as exc:
+        wrong = next((what for seat in found.values() for what in _wrong_words(seat)), None)
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError, Misconfigured) as exc:
         raise Corrupt(f"cannot read {SEATS_ANNOTATION}: {text[:64]!r} is no map of pods to seats") from exc
+    if wrong is not None:
+        raise Corrupt(f"cannot read {SEATS_ANNOTATION}: a pod can't be given {wrong[:64]!r}")
+    return found
+
+
+def _wrong_words(seat: PlannedSeat) -> Iterator[str]:
+    """Annotation, resources and amounts of a seat that can't be patched into a pod; Misconfigured for no quantity."""
+    if not _QUALIFIED.fullmatch(seat.annotation) or seat.annotation.startswith(_OWN_PREFIX):
+        yield seat.annotation
+    for name, value in seat.limits:
+        if not _QUALIFIED.fullmatch(name):
+            yield name
+        if value is not None and parse_quantity(value) < 0:
+            yield value
 
 
 def _chosen(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -235,13 +236,39 @@ def test_seat_is_open_on_a_ready_node_that_has_its_card() -> None:
             node=st.text(),
             role=st.text(),
             cards=st.lists(st.text()).map(tuple),
-            limits=st.dictionaries(st.text(), st.none() | st.text()).map(lambda d: tuple(sorted(d.items()))),
+            limits=st.dictionaries(
+                st.from_regex(r"[a-z0-9]{1,9}(\.[a-z]{1,9})?/[A-Za-z0-9]{1,9}", fullmatch=True),
+                st.none() | st.integers(min_value=0).map(str),
+            ).map(lambda d: tuple(sorted(d.items()))),
         ),
     )
 )
 def test_seats_are_read_as_written(seats: dict[str, PlannedSeat]) -> None:
     assert parse_seats(seats_text(seats)) == seats
     assert seating_of(parse_seats(seats_text(seats))) == seating_of(seats)
+
+
+@pytest.mark.parametrize(
+    "by",
+    ["bad key!", "", "unprefixed", "gputide.io/seating", "gputide.io/x", "A.b/c", "a/b/c", "a/b\n", "a/" + "b" * 64,
+     "a" * 254 + "/b", "a/\ud800"],
+)  # fmt: skip
+def test_seat_by_an_annotation_that_no_pod_can_have_or_that_is_ours_is_corrupt(by: str) -> None:
+    with pytest.raises(Corrupt):
+        parse_seats(json.dumps({"a": {"node": "n1", "cards": ["GPU-0"], "by": by}}))
+
+
+@pytest.mark.parametrize(
+    "limits", [{"cpu": "1"}, {"nvidia.com/x\ud800": "1"}, {"nvidia.com/gpumem": "much"}, {"nvidia.com/gpumem": "-1"}]
+)
+def test_seat_with_a_resource_or_an_amount_that_no_pod_can_have_is_corrupt(limits: dict[str, str]) -> None:
+    with pytest.raises(Corrupt):
+        parse_seats(json.dumps({"a": {"node": "n1", "limits": limits}}))
+
+
+@pytest.mark.parametrize("by", ["volcano.sh/vgpu-use-gpuuuid", "nvidia.com/include-gpu-uuid"])
+def test_seat_by_the_annotation_of_another_scheduler_is_read(by: str) -> None:
+    assert parse_seats(json.dumps({"a": {"node": "n1", "by": by}}))["a"].annotation == by
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"a": 1}', '{"a": {}}', "null"])
