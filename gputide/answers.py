@@ -238,7 +238,7 @@ def _calibration(plan: Plan) -> tuple[str, ...]:
         return ()
     return (
         (
-            f"calibration: earlier plans of {plan.cluster} harmed more than foretold, so forecasts of harm are "
+            f"calibration: earlier plans of {plan.cluster} harmed more than predicted, so forecasts of harm are "
             f"multiplied by {plan.calibration_ratio:.2f}"
         ),
     )
