@@ -138,10 +138,11 @@ def week_start(moment: datetime) -> datetime:
     return day - timedelta(days=day.weekday())
 
 
-def standing_outcomes(entries: Sequence[PlanEntry], outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
-    """Outcomes of plans that were not undone; a service counts with the newest of them that could judge it.
+def standing_outcomes(entries: Sequence[PlanEntry], outcomes: Sequence[Outcome]) -> Iterator[tuple[Outcome, Outcome]]:
+    """Outcomes of plans that were not undone, each whole and with the services that count with it alone.
 
-    One that none could judge counts with the newest that changed it.
+    A service counts with the newest of them that could judge it; one that none could judge with the newest that
+    changed it.
     """
     not_undone = {entry.plan.plan_id for entry in entries if entry.undone_at is None}
     standing = [outcome for outcome in outcomes if outcome.plan_id in not_undone]
@@ -153,14 +154,12 @@ def standing_outcomes(entries: Sequence[PlanEntry], outcomes: Sequence[Outcome])
                     counts_with.setdefault(one.workload, outcome.plan_id)
     for outcome in standing:
         kept = tuple(one for one in outcome.workloads if counts_with[one.workload] == outcome.plan_id)
-        yield replace(outcome, workloads=kept)
+        yield outcome, replace(outcome, workloads=kept)
 
 
 def harm_budgets(entries: Sequence[PlanEntry], outcomes: Sequence[Outcome]) -> tuple[HarmBudget, ...]:
     """Harm of every service that a standing plan changed against its budget: over budget first, most spent first."""
-    budgets = [
-        _harm_budget(item, outcome) for outcome in standing_outcomes(entries, outcomes) for item in outcome.workloads
-    ]
+    budgets = [_harm_budget(item, own) for _, own in standing_outcomes(entries, outcomes) for item in own.workloads]
     places = {standing: place for place, standing in enumerate(Standing)}
     return tuple(sorted(budgets, key=lambda one: (places[one.standing], -(one.burn_ratio or 0.0), one.workload)))
 
@@ -171,7 +170,7 @@ def leading_verdict(
     *,
     part: Callable[[WorkloadId], bool] | None = None,
 ) -> Verdict | None:
-    """The verdict that leads a report, a page or a message: of the newest standing plan with a service over budget.
+    """The verdict that leads a report or a page: of the whole standing plan with the most services still over budget.
 
     Args:
         entries: plans, newest first.
@@ -181,9 +180,12 @@ def leading_verdict(
     Returns:
         Where no service is over its budget, the verdict on the newest standing plan; None where none was verified.
     """
-    verdicts = [verdict_of(outcome, part=part) for outcome in standing_outcomes(entries, outcomes)]
-    known = [one for one in verdicts if part is None or one.services_changed]
-    return next((one for one in known if one.is_harmed), known[0] if known else None)
+    judged = [
+        (verdict_of(whole, part=part), len(verdict_of(own, part=part).over_budget))
+        for whole, own in standing_outcomes(entries, outcomes)
+    ]
+    known = [(verdict, over) for verdict, over in judged if part is None or verdict.services_changed]
+    return max(known, key=lambda one: one[1])[0] if known else None
 
 
 def _harm_budget(item: WorkloadOutcome, outcome: Outcome) -> HarmBudget:

@@ -214,10 +214,12 @@ def _harms(
 ) -> Iterator[Message]:
     words = telling.words
     plans = {entry.plan.plan_id: entry.plan for entry in entries}
-    for outcome in standing_outcomes(entries, outcomes):
+    part = None if telling.team is None else telling.is_told
+    for outcome, own in standing_outcomes(entries, outcomes):
         if outcome.measured_at < since:
             continue
-        verdict = verdict_of(outcome, part=None if telling.team is None else telling.is_told)
+        # Whether a service still is over its budget decides; the words are those on the whole plan, as `verify` has.
+        verdict = verdict_of(outcome if verdict_of(own, part=part).is_harmed else own, part=part)
         # Cards are counted for the cluster alone: nobody measured which part is whose.
         is_short = outcome.is_final and outcome.realised_cards_freed < SHORTFALL_RATIO * outcome.promised_cards_freed
         if not verdict.is_harmed and not (is_short and telling.team is None):

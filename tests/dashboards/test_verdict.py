@@ -22,6 +22,7 @@ from dashboards.report import Edition, Report, make_report
 from dashboards.report_text import report_html, report_lines, report_markdown
 from dashboards.report_words import Language
 from enforcer.record.verdict import ACTIVE_WINDOWS_MIN, ENGLISH, Standing, verdict_of
+from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.settings_notify import NoticeTopic, NotifySettings
 from gputide.answers import outcome_answer
@@ -113,6 +114,45 @@ def test_everything_that_speaks_of_a_plan_leads_with_harm_iff_a_service_is_over_
     answer = outcome_answer(outcome, verdict, "CNY")
     assert answer.headline[0].startswith(LEADS[Language.EN]) is is_harmed
     assert (answer.listings[0].title == "Most harmed services") is is_harmed
+
+
+@settings(max_examples=30, deadline=None)
+@given(newer=SERVICES, older=SERVICES)
+def test_of_two_plans_everything_leads_with_what_verify_says_of_the_one_with_more_services_over_budget(
+    newer: list[tuple[float | None, int]], older: list[tuple[float | None, int]]
+) -> None:
+    other = replace(ENTRY, plan=replace(ENTRY.plan, plan_id="0ld"))
+    first = an_outcome(newer, 0.011, is_final=True)
+    second = replace(an_outcome(older, 0.26, is_final=True), plan_id="0ld")
+    entries, outcomes = [ENTRY, other], [first, second]
+    budgets = harm_budgets(entries, outcomes)
+    assert len({one.workload for one in budgets}) == len(budgets) == max(len(newer), len(older))
+    over = [sum(one.standing is Standing.OVER_BUDGET and one.plan_id == plan.plan_id for one in budgets)
+            for plan in outcomes]  # fmt: skip
+    verdict = leading_verdict(entries, outcomes)
+    assert verdict == verdict_of(second if over[1] > over[0] else first)
+    # Report.
+    report = make_report(PROFILES, entries, outcomes, LEDGER, now=NOW, prices=PRICES)
+    assert report.verdict == verdict
+    assert report.headline.startswith(headline_words(verdict, Language.EN)) is verdict.is_harmed
+    # Messages: one for each plan with a service over budget, in the words of verify.
+    news = notices(entries, outcomes, (), now=NOW, since=NOW - timedelta(days=1), telling=Telling())
+    harms = [one.title for one in news if one.topic is NoticeTopic.HARM]
+    expected = [
+        headline_words(verdict_of(one), Language.EN) for one, count in zip(outcomes, over, strict=True) if count
+    ]
+    assert len(harms) == len(expected)
+    assert all(any(said in title for title in harms) for said in expected)
+
+
+def test_forty_harmed_services_of_an_older_plan_lead_before_one_of_the_newest() -> None:
+    other = replace(ENTRY, plan=replace(ENTRY.plan, plan_id="0ld"))
+    newest = an_outcome([(0.011, 1000)], 0.011, is_final=True)
+    item = newest.workloads[0]
+    forty = tuple(replace(item, workload=WorkloadId(f"web/Deployment/s{n}"), violation_ratio=0.26) for n in range(40))
+    older = replace(newest, plan_id="0ld", realised_violation_ratio=0.26, workloads=forty)
+    report = make_report(PROFILES, [ENTRY, other], [newest, older], LEDGER, now=NOW, prices=PRICES)
+    assert report.headline.startswith("Harm above plan: 40 of 40 services exceeded their budget (26.00 % observed")
 
 
 def test_report_of_a_harmed_plan_does_not_open_with_its_saving() -> None:
