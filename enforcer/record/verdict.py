@@ -140,9 +140,11 @@ def verdict_of(outcome: Outcome, *, part: Callable[[WorkloadId], bool] | None = 
 
 
 def verdict_document(outcome: Outcome) -> dict[str, Any]:
-    """The document of `verify` (`gputide.outcome/v1`): the verdict first, then what it stands on."""
+    """The document of `verify` (`gputide.outcome/v1`): the verdict first, then all services with standing."""
     verdict, measured = verdict_of(outcome), outcome_document(outcome)
     judged = {"text": english(sentences(verdict)), **document(verdict)}
+    for service, row in zip(outcome.workloads, measured["workloads"], strict=True):
+        row["standing"] = standing_of(service, outcome.harm_budget_ratio).value
     return {"schema": measured.pop("schema"), "verdict": judged, **measured}
 
 

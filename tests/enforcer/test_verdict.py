@@ -123,3 +123,8 @@ def test_document_leads_with_the_verdict() -> None:
     assert found["verdict"]["level"] == "harmed"
     assert found["verdict"]["text"].startswith("Harm above plan: 1 of 1 services")
     assert [one["workload"] for one in found["verdict"]["over_budget"]] == ["ads/Deployment/a"]
+
+
+def test_document_says_of_each_service_how_it_stands() -> None:
+    found = verdict_document(outcome(service("ads/Deployment/a", 0.03), service("ads/Deployment/rare", 0.26, 19)))
+    assert [one["standing"] for one in found["workloads"]] == ["over_budget", "too_few_windows"]
