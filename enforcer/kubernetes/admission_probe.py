@@ -108,11 +108,11 @@ class AdmissionProbe:
 
 
 def _why_not_registered(hook: Mapping[str, Any]) -> str | None:
-    rules = hook.get("rules") or ()
-    if not any(
-        "pods" in (rule.get("resources") or ()) and "CREATE" in (rule.get("operations") or ()) for rule in rules
-    ):
+    if not any(_takes_new_pods(rule) for rule in hook.get("rules") or ()):
         return f"{PODS_WEBHOOK} has no rule for the creation of pods"
+    for narrowing in ("objectSelector", "matchConditions"):
+        if hook.get(narrowing):
+            return f"{PODS_WEBHOOK} has {narrowing}, which may leave out pods with planned seats: remove it"
     if hook.get("failurePolicy") != "Ignore":
         return (
             f"{PODS_WEBHOOK} has failurePolicy {hook.get('failurePolicy')}, with which no pod starts while it is away"
@@ -120,3 +120,10 @@ def _why_not_registered(hook: Mapping[str, Any]) -> str | None:
     if not (hook.get("clientConfig") or {}).get("caBundle"):
         return f"{PODS_WEBHOOK} has no caBundle, so the API server does not believe it"
     return None
+
+
+def _takes_new_pods(rule: Mapping[str, Any]) -> bool:
+    wanted = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods", "*/*"]}
+    return rule.get("scope") != "Cluster" and all(
+        any(name in (rule.get(key) or ()) for name in ("*", *names)) for key, names in wanted.items()
+    )
