@@ -181,7 +181,10 @@ def is_told(api: Api, site: Site, kind: str) -> bool:
     except urllib.error.HTTPError:
         return False
     settled = {"PredictorReady": "True", "UpgradeInProgress": "False"}
-    told = all(settled.get(one["type"], one["status"]) == one["status"] for one in status.get("conditions", ()))
+    conditions = {one["type"]: one["status"] for one in status.get("conditions", ())}
+    if kind == "InferenceService" and not settled.keys() & conditions.keys():
+        return False
+    told = all(settled.get(name, value) == value for name, value in conditions.items())
     return told and status.get("replicas", 0) == status.get("updatedReplicas", 0)
 
 
