@@ -112,10 +112,13 @@ class Places:
                 end = moved.get(_period(self.grants[number]))
                 if end is None or end.ended_at is None or self.is_stopped[number]:
                     continue
-                later = [self.grants[n] for n in self._numbers_by_pod[pod] if self.grants[n].card == end.card]
-                # A seat outlives the periods in which the pod was recorded there, all but the last.
-                if later[-1].started_at == end.started_at:
-                    current = self._current[number]
+                current = self._current[number]
+                # A seat outlives the periods that were recorded for what sits there, all but the last.
+                is_last = not any(
+                    self.grants[n].started_at > end.started_at and self._current[n].card == current.card
+                    for n in self._numbers_by_pod[pod]
+                )
+                if is_last:
                     yield replace(current, ended_at=max(end.ended_at, current.started_at))
 
     def _over(self, ended: Grant) -> Grant:
@@ -131,9 +134,9 @@ class Places:
         for number in self._numbers_by_pod.get(pod, []):
             numbers_by_card.setdefault(self.grants[number].card, []).append(number)
         told = [self._at(numbers, at) for numbers in numbers_by_card.values()]
-        dealt = seated_grants([self.grants[number] for number in told], seats, self._cards) if seats is not None else {}
         for number in told:
             card = self.grants[number].card
+            dealt = self._dealt(number, told, seats, at) if seats is not None else {}
             seat: Seat | None = None
             if seats is None:
                 grant: Grant | None = replace(
@@ -149,6 +152,19 @@ class Places:
                 self.seats[period] = seat
                 self._current[period] = grant if grant is not None else self._current[period]
                 self.card_numbers[period] = self._number_of_card[self._current[period].card]
+
+    def _dealt(
+        self, number: int, told: list[int], seats: tuple[Seat, ...], at: datetime
+    ) -> dict[CardId, tuple[Grant, Seat]]:
+        """The seats of a pod, dealt to the slices that it holds together with one of them.
+
+        A pod whose card was exchanged holds one card after the other: the card that it gave up takes no seat from the
+        one that it holds, nor does one that it will get.
+        """
+        grant = self.grants[number]
+        moment = at if grant.lives_at(at) else grant.started_at
+        beside = [self.grants[n] for n in told if n == number or self.grants[n].lives_at(moment)]
+        return seated_grants(beside, seats, self._cards)
 
     def _is_touched(self, number: int) -> bool:
         seat = self.seats[number]

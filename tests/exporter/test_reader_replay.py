@@ -230,6 +230,26 @@ def test_a_moved_pod_ends_where_it_was_moved_to(tmp_path: Path) -> None:
     assert [(grant.card, grant.ended_at) for grant in after.change.grants_ended] == [(B, at(30)), (A, at(50))]
 
 
+@pytest.mark.parametrize("exchanged", [10, 40], ids=["before the move", "after the move"])
+def test_a_pod_whose_card_was_exchanged_keeps_the_seat_that_it_was_moved_to(tmp_path: Path, exchanged: int) -> None:
+    files = TraceFiles(
+        pods=[
+            pod("web-0", "GPU-a", ended_at=at(exchanged)),
+            pod("web-0", "GPU-b", started_at=at(exchanged)),
+        ],
+        cards=[card("GPU-a"), card("GPU-b"), card("GPU-c")],
+        usage=[row(ten, "web-0", "GPU-a" if ten <= exchanged else "GPU-b") for ten in range(10, 70, 10)],
+    )
+    before, after = moved(tmp_path, files, web_0=(seat(CardId("GPU-c")),))
+    assert len(values(before, Measure.SM_ACTIVE, "web-0")) == 3
+    assert len(values(after, Measure.SM_ACTIVE, "web-0")) == 3
+    held = B if exchanged < 30 else A
+    mine = [grant for grant in after.change.grants_ended if grant.pod == "web-0"]
+    assert [(grant.card, grant.ended_at) for grant in mine] == [(held, at(30))]
+    mine = [grant for grant in after.change.grants_started if grant.pod == "web-0"]
+    assert [(grant.card, grant.started_at) for grant in mine] == [("GPU-c", at(30))]
+
+
 def test_giving_back_puts_a_pod_where_it_was_recorded(tmp_path: Path) -> None:
     class ForAWhile:
         def seats(self, at_: datetime) -> Mapping[str, tuple[Seat, ...]]:
