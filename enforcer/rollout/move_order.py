@@ -1,14 +1,15 @@
 """In which order workloads and pods change seats: each when its new place has room, so that services wait little.
 
 Pure. Called by the rollout for a stage and, the other way round, for its restoration. What goes at once is a unit: one
-pod that is evicted, or all pods of an owner that rolls by itself, one after the other. Two units that want each other's
-card can't both go to a free place: then one goes without waiting, and gets its seat when the other has left.
+pod that is evicted, or all pods of an owner that rolls by itself, one after the other. Units that want each other's
+cards can't all go to a free place: then a pod gives up its seat first, and waits for its new one until another has
+left. Of each owner at most one pod waits like that, unless there is no such order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from enforcer.backend import Move
@@ -27,9 +28,9 @@ class Order(StrEnum):
     FREE = "free"
     """Any of them may go first."""
     FIXED = "fixed"
-    """Only in the order given each finds its place free."""
+    """Only in the order given does each find its place free, at the latest once the other units of its wave went on."""
     AT_ONCE = "at_once"
-    """They want each other's places, or those of another unit of their wave."""
+    """They want each other's places, or those of another unit of their wave, and several of them must wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +101,9 @@ def waves(
             wave.append(OrderedUnit(moves=order, order=_kind(unit, rooms)))
             freed += [gone for move in unit for gone in _leave(move, rooms)]
         if not wave:
+            before = {card: replace(room) for card, room in rooms.items()}
             ring, later = _ring(later, rooms)
-            wave = [OrderedUnit(moves=unit, order=Order.AT_ONCE) for unit in ring]
+            wave = _in_turn(ring, before) or [OrderedUnit(moves=unit, order=Order.AT_ONCE) for unit in ring]
             freed = []
         for card, part in freed:
             rooms[card].count(part, -1)
@@ -217,3 +219,43 @@ def _ring(units: list[Unit], rooms: Mapping[str, _Room]) -> tuple[list[Unit], li
             for card, part in _known(move.new, rooms):
                 rooms[card].count(part, 1)
     return units, []
+
+
+def _in_turn(units: Sequence[Unit], rooms: Mapping[str, _Room]) -> list[OrderedUnit] | None:
+    """An order in which at most one pod of each unit waits for its place; None where none was found.
+
+    Args:
+        units: units that wait for each other.
+        rooms: cards before any of them went; booked on.
+    """
+    left = [list(unit) for unit in units]
+    orders: list[list[Move]] = [[] for _ in units]
+    waiting: dict[int, Move] = {}
+    while waiting or any(left):
+        entering = next((number for number, move in waiting.items() if _takes(move.new, rooms)), None)
+        if entering is not None:
+            for card, part in _known(waiting.pop(entering).new, rooms):
+                rooms[card].count(part, 1)
+            continue
+        able = [(number, move) for number, moves in enumerate(left) if number not in waiting for move in moves]
+        if not able:
+            return None
+        number, going = next((entry for entry in able if _fits(entry[1], rooms)), None) or _first_wanted(
+            able, waiting.values(), rooms
+        )
+        for card, part in _known(going.old, rooms):
+            rooms[card].count(part, -1)
+        left[number].remove(going)
+        orders[number].append(going)
+        waiting[number] = going
+    return [
+        OrderedUnit(moves=tuple(order), order=Order.FREE if len(order) == 1 else Order.FIXED) for order in orders
+    ]
+
+
+def _first_wanted(
+    able: Sequence[tuple[int, Move]], waiting: Collection[Move], rooms: Mapping[str, _Room]
+) -> tuple[int, Move]:
+    """The pod to leave without a free place: one on whose card another wants to sit, of those that wait if any do."""
+    wanted = {card for move in waiting or [move for _, move in able] for card, _ in _known(move.new, rooms)}
+    return next((entry for entry in able if any(card in wanted for card, _ in _known(entry[1].old, rooms))), able[0])

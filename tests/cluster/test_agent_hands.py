@@ -79,7 +79,8 @@ def test_books_and_eviction(cluster: KubernetesCluster, api: Api, namespace: str
     hands.account(seat, WantedLimit(container=key, card=CARD, framebuffer_bytes=6000 * MIB))
     assert api.ask("GET", path)["metadata"]["annotations"][ALLOCATED] == f"{CARD},NVIDIA,6000,30:;"
     hands.evict(namespace, pod)
-    until(lambda: not api.has(path) or "deletionTimestamp" in api.ask("GET", path)["metadata"])
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    until(lambda: all("deletionTimestamp" in found["metadata"] for found in api.ask("GET", pods)["items"]))
     events = api.ask("GET", f"/api/v1/namespaces/{namespace}/events")["items"]
     assert [entry["reason"] for entry in events if entry["involvedObject"]["name"] == pod].count(
         "GputideFramebuffer"

@@ -187,10 +187,27 @@ def test_unit_that_needs_anothers_place_goes_in_a_later_wave() -> None:
     assert [[unit.moves[0].pod for unit in wave] for wave in found] == [["v-0"], ["w-0"]]
 
 
-def test_units_that_want_each_others_cards_go_at_once() -> None:
+def test_of_two_owners_that_exchange_places_one_pod_each_waits_at_a_time() -> None:
+    other = WorkloadId("team/Deployment/v")
+    ones = tuple(move(f"v-{n}", all_of(f"c{n}"), all_of(f"c{n + 2}"), workload=other) for n in range(2))
+    twos = tuple(move(f"w-{n}", all_of(f"c{n + 2}"), all_of(f"c{n}")) for n in range(2))
+    (wave,) = waves([ones, twos], sitting(*ones, *twos), CARDS, 1)
+    assert [unit.order for unit in wave] == [Order.FIXED, Order.FIXED]
+    assert [[entry.pod for entry in unit.moves] for unit in wave] == [["v-0", "v-1"], ["w-0", "w-1"]]
+
+
+def test_single_pods_that_exchange_places_go_in_one_wave() -> None:
     other = WorkloadId("team/Deployment/v")
     one = move("v-0", all_of("c0"), all_of("c1"), workload=other)
     two = move("w-0", all_of("c1"), all_of("c0"))
     (wave,) = waves([(one,), (two,)], sitting(one, two), {"c0": MIB, "c1": MIB}, 1)
-    assert [unit.order for unit in wave] == [Order.AT_ONCE, Order.AT_ONCE]
+    assert [unit.order for unit in wave] == [Order.FREE, Order.FREE]
     assert not can_go_alone([one], sitting(one, two), {"c0": MIB, "c1": MIB})
+
+
+def test_replicas_that_want_each_others_cards_go_at_once() -> None:
+    one = move("w-0", share("c0"), all_of("c1"))
+    two = move("w-1", share("c1"), all_of("c0"))
+    (wave,) = waves([(one, two)], sitting(one, two), {"c0": MIB, "c1": MIB}, 1)
+    assert [unit.order for unit in wave] == [Order.AT_ONCE]
+    assert {entry.pod for entry in wave[0].moves} == {"w-0", "w-1"}
