@@ -248,9 +248,7 @@ def _in_turn(units: Sequence[Unit], rooms: Mapping[str, _Room]) -> list[OrderedU
         left[number].remove(going)
         orders[number].append(going)
         waiting[number] = going
-    return [
-        OrderedUnit(moves=tuple(order), order=Order.FREE if len(order) == 1 else Order.FIXED) for order in orders
-    ]
+    return [OrderedUnit(moves=tuple(order), order=Order.FREE if len(order) == 1 else Order.FIXED) for order in orders]
 
 
 def _first_wanted(
