@@ -151,10 +151,11 @@ def _register_selection(app: Dash) -> None:
         Input({"type": "stage", "stage": ALL}, "value"),
         State("address", "pathname"),
         State("address", "search"),
-        State("confident-stages", "data"),
+        # On the way to another page the stages are gone already, and this with them.
+        State("confident-stages", "data", allow_optional=True),
         prevent_initial_call=True,
     )
-    def _select(values: list[list[int]], path: str, search: str, confident: list[int]) -> Any:
+    def _select(values: list[list[int]], path: str, search: str, confident: list[int] | None) -> Any:
         address = read_address(path, search)
         if address.path != "/plan" or not values:
             return no_update

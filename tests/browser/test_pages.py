@@ -63,6 +63,10 @@ def test_every_page_draws_without_fault(page: "Page", running: tuple[str, Embedd
     expect(page.locator("#after .main-svg").first).to_be_visible()
     page.get_by_role("link", name="Savings", exact=True).click()
     expect(page.locator("#funnel")).to_contain_text("realised")
+    page.get_by_role("link", name="Plan", exact=True).first.click()
+    expect(page.locator(".stage").first).to_be_visible()
+    page.get_by_role("link", name="Workloads", exact=True).click()
+    expect(page.locator("#workloads-grid .ag-row").first).to_be_visible()
 
 
 def test_click_on_a_square_opens_its_card_and_the_address_remembers_it(
