@@ -4,17 +4,16 @@ Pure. Called by the guard, by the holds of a rollout, by `doctor`, and by the si
 eviction API.
 
 Source: kubernetes/apimachinery:pkg/util/intstr/intstr.go (GetScaledValueFromIntOrPercent),
-kubernetes/apimachinery:pkg/apis/meta/v1/helpers.go (LabelSelectorAsSelector),
 kubernetes:pkg/controller/disruption/disruption.go (getExpectedPodCount, countHealthyPods, updatePdbStatus),
 kubernetes:pkg/registry/core/pod/storage/eviction.go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from enforcer.manifest import Manifest
+from enforcer.node_choice import labels_fit
 from fleet.errors import Refused
 
 
@@ -43,10 +42,7 @@ def selects(budget: Manifest, pod: Manifest) -> bool:
     selector = budget.get("spec", {}).get("selector")
     if selector is None or pod["metadata"].get("namespace") != budget["metadata"].get("namespace"):
         return False
-    labels = pod["metadata"].get("labels") or {}
-    return all(labels.get(key) == value for key, value in (selector.get("matchLabels") or {}).items()) and all(
-        _matches(term, labels) for term in selector.get("matchExpressions") or ()
-    )
+    return labels_fit(selector, pod["metadata"].get("labels") or {})
 
 
 def least_healthy(budget: Manifest, expected: int) -> int:
@@ -93,16 +89,3 @@ def is_healthy(pod: Manifest) -> bool:
         return bool(ready.get("status") == "True")
     containers = status.get("containerStatuses") or ()
     return bool(containers) and all(entry.get("ready", False) for entry in containers)
-
-
-def _matches(term: Mapping[str, Any], labels: Mapping[str, Any]) -> bool:
-    key, values = term["key"], term.get("values") or ()
-    match term["operator"]:
-        case "In":
-            return key in labels and labels[key] in values
-        case "NotIn":
-            return key not in labels or labels[key] not in values
-        case "Exists":
-            return key in labels
-        case _:
-            return key not in labels

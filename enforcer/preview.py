@@ -21,8 +21,7 @@ from enforcer.manifest import Manifest, set_field
 from enforcer.node_preview import NodeDiff, counted_after, counted_cards, node_diffs
 from enforcer.plan_names import as_planned, with_real_names, with_top_owners
 from enforcer.record.journal import ObjectIntent, RunRecord
-from enforcer.rollout.holding import changes_template, rolls_by_itself
-from enforcer.rollout.intents import intended_stage, object_intents
+from enforcer.rollout.intents import intended_stage, object_intents, rolling_owners
 from enforcer.safety.availability import availability_breaches, availability_refusal
 from enforcer.safety.pod_admission import check_admission
 from enforcer.seat import PodSeat, SeatSlice
@@ -284,13 +283,7 @@ def _planned_slice(card: CardPlacement, part: PlacedSlice) -> SeatSlice:
 
 def _restarts(rendered: RenderedStage, snapshot: Snapshot) -> tuple[str, ...]:
     """How many pods are made anew though they keep their seats, because their owner rolls as a whole."""
-    rolling = {
-        intent.workload
-        for intent in object_intents(rendered)
-        if intent.workload in snapshot.owners
-        and changes_template(intent)
-        and rolls_by_itself(snapshot.owners[intent.workload])
-    }
+    rolling = rolling_owners(object_intents(rendered), snapshot)
     moved = {move.pod_id for move in rendered.moves}
     seats = [seat for name in rolling for seat in snapshot.pods.get(name, []) if seat.slices]
     others = [seat.pod_id for seat in seats if seat.pod_id not in moved]

@@ -1,7 +1,7 @@
 """Planned seats as fields of an owner, for every backend: places on the owner itself, only their hash in its template.
 
-Pure. A template that is not told of new seats would not roll; one that named their cards and nodes would keep its pods
-from starting for good once one of these is lost.
+Pure. A template that does not change with new seats would not roll; one that named their cards and nodes would keep its
+pods from starting for good once one of these is lost.
 """
 
 from __future__ import annotations

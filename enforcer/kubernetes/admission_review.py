@@ -3,7 +3,7 @@
 What is given is decided by `enforcer.admission`; here stands what it must know of a real cluster: the owner with the
 seats, the nodes of those, and who else belongs to the workload, also pods that were answered a moment ago and are not
 there yet, by this process or by another replica. A pod without a plan's mark costs no request. A pod is never held up:
-where something can't be read, it passes as it is, with a warning for whoever made it.
+where something can't be read, it passes as it is, with a warning to its author.
 
 Source: kubernetes/api:admission/v1 (AdmissionReview),
 kubernetes/website:content/en/docs/reference/access-authn-authz/extensible-admission-controllers.md.
@@ -193,7 +193,7 @@ class PodAdmission:
             elsewhere.append(Sibling(name="", seat=seat, cards=()))
 
     def _planned(self, pod: Manifest) -> _Planned:
-        """The seats that stand on whoever keeps a pod: its maker, or one above it."""
+        """The seats that are written on a pod's owner, or on an owner above that."""
         workload = workload_of_pod(pod, {})
         namespace, kind, name = workload_parts(workload)
         metadata = pod["metadata"]

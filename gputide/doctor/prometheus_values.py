@@ -116,7 +116,7 @@ def spinning(scene: Scene) -> Iterator[Diagnosis]:
 
 
 def preallocated(scene: Scene) -> Iterator[Diagnosis]:
-    """Framebuffer that is held whole and still: how much of it is used can't be known, whoever is scraped."""
+    """Framebuffer that is held whole and never changes: no exporter can show how much of it is used."""
     check = "pre-allocation"
     ask = scene.ask
     if not scene.has(_USED) or not scene.has(_FREE):

@@ -19,6 +19,7 @@ from enforcer.snapshot import take_snapshot
 from fleet.decisions import Plan, RecommendationKind
 from fleet.errors import Refused
 from tests.enforcer.builders import (
+    HALF,
     NOW,
     a_cluster,
     a_grant,
@@ -26,6 +27,7 @@ from tests.enforcer.builders import (
     a_recommendation,
     a_rollout,
     a_slice,
+    an_undo,
     let_all_go,
     some_tools,
     where,
@@ -114,6 +116,50 @@ def test_four_replicas_of_kubernetes_default_go_one_at_a_time(tmp_path: Path) ->
     (result,) = a_rollout(some_tools(cluster, tmp_path, pause=pause)).apply(sliced(a=4), by="ann")
     assert (result.state, result.reason) == (StageState.PROMOTED, None)
     assert min(ready) == 3
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 4])
+def test_owners_that_exchange_all_their_cards_lose_one_pod_at_a_time_there_and_back(
+    tmp_path: Path, replicas: int
+) -> None:
+    grants = [a_grant(name, n, n + at, framebuffer_bytes=2 * HALF) for name, at in (("a", 0), ("b", replicas))
+              for n in range(replicas)]  # fmt: skip
+    cluster = a_cluster(tmp_path, grants, cards=2 * replicas)
+    pods = [f"{name}-{n}" for name in "ba" for n in range(replicas)]
+    plan = a_plan(
+        {card: [a_slice(pod, framebuffer_bytes=2 * HALF - 2**21)] for card, pod in enumerate(pods)},
+        [[a_recommendation("x", RecommendationKind.SLICE, pods, ["Deployment/a", "Deployment/b"], 0)]],
+        cards_before=2 * replicas,
+    )
+    ready: list[int] = []
+
+    def pause(seconds: float) -> None:
+        for _ in range(max(1, round(seconds))):
+            cluster.pause(1.0)
+            for name in "ab":
+                found = cluster.get("Deployment", "team", name)
+                assert found is not None
+                ready.append(found["status"].get("readyReplicas", 0))
+
+    tools = some_tools(cluster, tmp_path, pause=pause)
+    before = cards_of(cluster)
+    (result,) = a_rollout(tools).apply(plan, by="ann")
+    assert (result.state, result.reason) == (StageState.PROMOTED, None)
+    assert cards_of(cluster) == {"a": before["b"], "b": before["a"]}
+    assert min(ready) == replicas - 1
+    ready.clear()
+    an_undo(tools).undo(plan.plan_id)
+    # Their grants are what they were; on which of the cards is the scheduler's choice.
+    assert {seat.framebuffer_granted_bytes for seat in cluster.seats()} == {2 * HALF}
+    assert min(ready) == replicas - 1
+
+
+def cards_of(cluster: SimulatedCluster) -> dict[str, set[str]]:
+    """The cards that the pods of each workload run on."""
+    found: dict[str, set[str]] = {}
+    for seat in cluster.seats():
+        found.setdefault(seat.workload.rpartition("/")[2], set()).add(str(seat.card))
+    return found
 
 
 @pytest.mark.parametrize(
