@@ -39,7 +39,10 @@ def nodes_for(pod: Manifest, nodes: Mapping[str, Manifest]) -> frozenset[str]:
 
 
 def labels_fit(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Whether labels are what a selector (`matchLabels`, `matchExpressions`) wants; an empty one wants none."""
+    """Whether a selector (`matchLabels`, `matchExpressions`) selects an object with these labels; an empty one does.
+
+    Source: kubernetes/apimachinery:pkg/apis/meta/v1/helpers.go (LabelSelectorAsSelector).
+    """
     wanted: Mapping[str, str] = selector.get("matchLabels") or {}
     return all(labels.get(key) == value for key, value in wanted.items()) and all(
         _holds(entry, labels.get(str(entry.get("key")))) for entry in selector.get("matchExpressions") or ()

@@ -133,10 +133,10 @@ class Places:
         numbers_by_card: dict[CardId, list[int]] = {}
         for number in self._numbers_by_pod.get(pod, []):
             numbers_by_card.setdefault(self.grants[number].card, []).append(number)
-        told = [self._at(numbers, at) for numbers in numbers_by_card.values()]
-        for number in told:
+        latest = [self._at(numbers, at) for numbers in numbers_by_card.values()]
+        for number in latest:
             card = self.grants[number].card
-            dealt = self._dealt(number, told, seats, at) if seats is not None else {}
+            dealt = self._dealt(number, latest, seats, at) if seats is not None else {}
             seat: Seat | None = None
             if seats is None:
                 grant: Grant | None = replace(
@@ -154,7 +154,7 @@ class Places:
                 self.card_numbers[period] = self._number_of_card[self._current[period].card]
 
     def _dealt(
-        self, number: int, told: list[int], seats: tuple[Seat, ...], at: datetime
+        self, number: int, latest: list[int], seats: tuple[Seat, ...], at: datetime
     ) -> dict[CardId, tuple[Grant, Seat]]:
         """The seats of a pod, dealt to the slices that it holds together with one of them.
 
@@ -163,7 +163,7 @@ class Places:
         """
         grant = self.grants[number]
         moment = at if grant.lives_at(at) else grant.started_at
-        beside = [self.grants[n] for n in told if n == number or self.grants[n].lives_at(moment)]
+        beside = [self.grants[n] for n in latest if n == number or self.grants[n].lives_at(moment)]
         return seated_grants(beside, seats, self._cards)
 
     def _is_touched(self, number: int) -> bool:

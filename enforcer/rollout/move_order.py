@@ -226,7 +226,7 @@ def _in_turn(units: Sequence[Unit], rooms: Mapping[str, _Room]) -> list[OrderedU
 
     Args:
         units: units that wait for each other.
-        rooms: cards before any of them went; booked on.
+        rooms: cards before any of them went; changed in place.
     """
     left = [list(unit) for unit in units]
     orders: list[list[Move]] = [[] for _ in units]

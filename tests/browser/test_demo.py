@@ -1,5 +1,6 @@
 """What the demo leaves behind, and a person at it: approves, applies and undoes; the cluster is what the page says."""
 
+import json
 import os
 import re
 import signal
@@ -125,6 +126,9 @@ def test_diff_of_the_largest_stage_is_a_closed_row_per_object_and_opens_at_once(
 
     plan = waiting_plan(demo)
     largest = max(plan.stages, key=lambda stage: len(stage.recommendations))
+    command = [*PROGRAM, "--data-dir", str(demo), "plan", "diff", "--stage", str(largest.stage), "--format", "json"]
+    answer = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    (objects,) = [entry["objects"] for entry in answer["stages"]]
     with served(demo) as address:
         page.goto(f"{address}plan?plan={plan.plan_id}")
         stage = page.locator(".stage").nth(plan.stages.index(largest))
@@ -134,11 +138,13 @@ def test_diff_of_the_largest_stage_is_a_closed_row_per_object_and_opens_at_once(
         stage.get_by_role("button", name="Diff").click()
         rows = stage.locator(".diff")
         expect(rows.first).to_be_visible()
-        assert rows.count() >= 1
+        expect(rows).to_have_count(len(objects))
+        expect(stage.locator(".diff[open]")).to_have_count(0)
         assert page.evaluate("document.querySelectorAll('*').length") - before <= 7 * rows.count() + 10
         assert "apiVersion" not in page.content()
         row = rows.filter(has_text="Deployment").first
         row.locator("summary").click()
+        expect(stage.locator(".diff[open]")).to_have_count(1)
         sides = row.locator("pre")
         expect(sides).to_have_count(2)
         expect(sides.first).to_contain_text("apiVersion: apps/v1")
