@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from analyzer.presence import Bools, Timeline
 from fleet.schema import Measure
-from fleet.settings import AnalyzerSettings
+from fleet.settings.settings import AnalyzerSettings
 from fleet.usage import Float32, UsageGrid
 
 ENGINES = (Measure.SM_ACTIVE, Measure.DUTY_CYCLE, Measure.MEMORY_ACTIVE, Measure.ENCODER, Measure.DECODER)

@@ -17,7 +17,7 @@ from analyzer.survey import Survey
 from fleet.inventory import Card, CardId
 from fleet.profiles import CardProfile, CardState
 from fleet.schema import Measure
-from fleet.settings import AnalyzerSettings
+from fleet.settings.settings import AnalyzerSettings
 from fleet.trust_thresholds import FRAMEBUFFER_OVER_CARD_MIN
 from fleet.usage import Float32, History
 

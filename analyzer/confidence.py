@@ -25,7 +25,7 @@ from analyzer.presence import Bools
 from analyzer.promises import promised_hours
 from analyzer.rhythm import DAY_HISTORY_SECONDS_MIN, HOUR_COVERAGE_MIN
 from fleet.profiles import WorkloadClass
-from fleet.settings import AnalyzerSettings
+from fleet.settings.settings import AnalyzerSettings
 from fleet.usage import Float32
 
 HORIZON_DAYS = 7

@@ -49,7 +49,7 @@ from fleet.profiles import (
     WorkloadClass,
 )
 from fleet.schema import Measure
-from fleet.settings import AnalyzerSettings
+from fleet.settings.settings import AnalyzerSettings
 from fleet.usage import Float32
 
 _CELLS_PER_CHUNK = 4_000_000

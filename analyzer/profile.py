@@ -25,7 +25,7 @@ from fleet.decisions import RecommendationKind, Withheld
 from fleet.inventory import CardId, Inventory, Priority, WorkloadId
 from fleet.profiles import CardProfile, Profile, Profiles, WorkloadState
 from fleet.schema import Measure
-from fleet.settings import AnalyzerSettings
+from fleet.settings.settings import AnalyzerSettings
 from fleet.usage import Float32, History, SliceGrid, UsageGrid
 
 _NEEDS_SM = (RecommendationKind.COLOCATE, RecommendationKind.OFFPEAK_PAIR)

@@ -23,7 +23,7 @@ from analyzer.rhythm import (
     cycle_hours,
     is_folded,
 )
-from fleet.settings import AnalyzerSettings
+from fleet.settings.settings import AnalyzerSettings
 from fleet.usage import Float32
 
 PROMISE_CHANCE_MIN = 0.975

@@ -13,7 +13,7 @@ from analyzer.facts import Facts
 from analyzer.presence import SilenceBasis
 from fleet.profiles import WorkloadState
 from fleet.sentences import Sentence, sentence
-from fleet.settings import AnalyzerSettings
+from fleet.settings.settings import AnalyzerSettings
 from fleet.units import MIB
 
 RECENT_COVERAGE_MIN = 0.5

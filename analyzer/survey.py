@@ -34,7 +34,7 @@ from analyzer.trust import CardView, findings
 from fleet.inventory import CardId, Priority, WorkloadId
 from fleet.profiles import Finding
 from fleet.schema import Measure
-from fleet.settings import AnalyzerSettings
+from fleet.settings.settings import AnalyzerSettings
 from fleet.usage import CardGrid, Float32, History, SliceGrid
 
 

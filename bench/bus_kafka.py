@@ -17,8 +17,8 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 
-from fleet.settings_pipeline import KafkaSettings
-from pipeline.bus_kafka import KafkaLane, KafkaWriter
+from fleet.settings.pipeline import KafkaSettings
+from pipeline.bus.bus_kafka import KafkaLane, KafkaWriter
 
 ROUNDS = 7
 PARTITIONS = 4

@@ -21,7 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gputide.engine_kubernetes import ControlPlane
+from tests.control_plane import ControlPlane
 
 _SECONDS_MAX = 300.0
 _PASSED = ("Authorization", "Accept", "Accept-Encoding", "Content-Type", "User-Agent")

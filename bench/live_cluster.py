@@ -31,19 +31,19 @@ from enforcer.rollout.tools import RolloutPolicy, Tools
 from enforcer.rollout.watch import ClusterSignals
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.snapshot import take_snapshot
-from fleet.capabilities import HAMI
+from fleet.capabilities.register import HAMI
 from fleet.decisions import Plan
 from fleet.documents import seal_plan
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from fleet.usage import History
-from gputide.engine_cache import default_cache_path
-from gputide.engine_kubernetes import ControlPlane, KubernetesPrograms, kubernetes_programs
+from gputide.operate.engine_cache import default_cache_path
 from recommender.planner import make_plan
 from tests.cluster.api import Api
 from tests.cluster.audit import POLICY, AuditLog, Write, unwanted
 from tests.cluster.hami_double import NAMESPACE_LABEL, HamiDouble
 from tests.cluster.served_admission import ServedAdmission
 from tests.cluster.standing_fleet import cards_in_use, stand_up
+from tests.control_plane import ControlPlane, KubernetesPrograms, kubernetes_programs
 from tests.recommender.builders import Service
 
 WRITER = "system:serviceaccount:gputide:gputide-writer"

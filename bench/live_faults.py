@@ -48,14 +48,14 @@ from enforcer.snapshot import take_snapshot
 from fleet.decisions import PlacedSlice, Plan, RecommendationKind
 from fleet.documents import seal_plan
 from fleet.errors import Refused, Unavailable
-from fleet.grammar import DEVICES_ALLOCATED_ANNOTATION, RegisteredDevice, parse_devices_allocated
+from fleet.grammars.hami import DEVICES_ALLOCATED_ANNOTATION, RegisteredDevice, parse_devices_allocated
 from fleet.inventory import CardId, WorkloadId
 from fleet.units import MIB
-from gputide.engine_kubernetes import HOLD_ANNOTATION
 from tests.cluster.api import Api, Manifest
 from tests.cluster.audit import unwanted
 from tests.cluster.hami_double import NAMESPACE_LABEL, hami_node
 from tests.cluster.workloads import deployment, is_ready, is_settled, pods, until, until_ready
+from tests.control_plane import HOLD_ANNOTATION
 from tests.enforcer.builders import a_plan, a_recommendation, a_slice
 
 POINTS: Mapping[Way, tuple[tuple[str, int], ...]] = {

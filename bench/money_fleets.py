@@ -17,7 +17,7 @@ from dashboards.money.charged_days import ChargedDay, charged_day
 from dashboards.money.hourly_usage import HourlyUsage
 from dashboards.money.tenancies import Tenancies, tenancies
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Node, Priority
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from fleet.units import GIB
 from recommender.prices import PriceBook, price_book
 

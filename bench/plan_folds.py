@@ -18,9 +18,9 @@ import pandas as pd
 from analyzer.profile import profile_fleet
 from bench.quality_stages import Cut
 from exporter.trace import Trace
-from fleet.capabilities import HAMI
+from fleet.capabilities.register import HAMI
 from fleet.decisions import Plan
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from gputide.simulate_trace import read_history
 from recommender.planner import make_plan
 

@@ -20,7 +20,7 @@ from analyzer.promises import DAYS_SEEN_MIN, PromiseEvidence, promise_evidence
 from analyzer.rhythm import hourly_peaks, local_hours
 from bench.service_demand import Services
 from fleet.profiles import Profiles, WorkloadClass, WorkloadState
-from fleet.settings import AnalyzerSettings
+from fleet.settings.settings import AnalyzerSettings
 
 CUTS = (3, 4, 5, 6, 7)
 TEST_DAYS = 3

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bench.receiving import HEADERS, WRITE_PATH
-from pipeline.remote_write import Version
-from pipeline.remote_write_encode import LabelSets
+from pipeline.remote_write.decode import Version
+from pipeline.remote_write.encode import LabelSets
 
 START_MS = 1_767_571_200_000
 SERIES = 20_000

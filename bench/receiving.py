@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.measured_run import GPUTIDE
-from gputide.engines import free_port
+from gputide.operate.engines import free_port
 
 WRITE_PATH = "/api/v1/write"
 HEADERS = {

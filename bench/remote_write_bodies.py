@@ -15,8 +15,8 @@ import numpy as np
 
 from fleet.schema import SLICE_MEASURES
 from fleet.series import slice_series
-from pipeline.remote_write import Version
-from pipeline.remote_write_encode import LabelSets
+from pipeline.remote_write.decode import Version
+from pipeline.remote_write.encode import LabelSets
 
 ROOT = Path(__file__).resolve().parents[1]
 START_MS = 1_760_000_000_000

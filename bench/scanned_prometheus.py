@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gputide.engine_process import kill_process, start_process, wait_until
-from gputide.engines import free_port
-from pipeline.remote_write import Version
-from pipeline.remote_write_encode import LabelSets
+from gputide.operate.engine_process import kill_process, start_process, wait_until
+from gputide.operate.engines import free_port
+from pipeline.remote_write.decode import Version
+from pipeline.remote_write.encode import LabelSets
 
 MODEL = "NVIDIA A10"
 FRAMEBUFFER_MIB = 23_028

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from analyzer.profile import profile_fleet
 from fleet.profiles import Profiles
-from fleet.settings import AnalyzerSettings
+from fleet.settings.settings import AnalyzerSettings
 from tests.analyzer.recorded import recorded
 
 

@@ -21,20 +21,26 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.exceptions import DependencyException
 from flask import Response, request
 
-from dashboards import page_clusters, page_fleet, page_health, page_plan, page_savings, page_tenants, page_workloads
 from dashboards.access.door import HEALTH_PATH, OPEN_PREFIXES, SIGN_IN_PATH, SIGN_OUT_PATH, Door, Ways, told
 from dashboards.access.people import NotAllowed
 from dashboards.access.scoped import scoped_views
 from dashboards.address import Address, read_address
 from dashboards.api import routes as api
 from dashboards.compressed import compress
-from dashboards.page_frame import Reader, failure, missing, not_allowed, top_bar
-from dashboards.page_language import speak
-from dashboards.page_words import READING, say
+from dashboards.pages import clusters as page_clusters
+from dashboards.pages import fleet as page_fleet
+from dashboards.pages import health as page_health
+from dashboards.pages import plan as page_plan
+from dashboards.pages import savings as page_savings
+from dashboards.pages import tenants as page_tenants
+from dashboards.pages import workloads as page_workloads
+from dashboards.pages.frame import Reader, failure, missing, not_allowed, top_bar
+from dashboards.pages.language import speak
 from dashboards.queries import Freshness, Views
-from dashboards.rows import search as search_fleet
+from dashboards.shown.rows import search as search_fleet
 from dashboards.tokens import css_variables
 from dashboards.web_channel import CONNECTIONS_MAX, IDLE_SECONDS_MAX, BoundedChannel, encrypted_channel
+from dashboards.words.pages import READING, say
 from fleet.errors import GputideError, NotEnoughData, Unavailable
 from fleet.profiles import Profiles
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from dash import dcc, html
 
 from dashboards.address import Address
-from dashboards.page_words import say
+from dashboards.words.pages import say
 from fleet.units import format_count
 
 T = TypeVar("T")

@@ -16,10 +16,10 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Protocol
 
-from dashboards.lag_chain import LagChain
 from dashboards.money.budgets import BudgetStatus
 from dashboards.money.unit_costs import UnitCost
-from dashboards.relief_acts import ReliefActs
+from dashboards.shown.lag_chain import LagChain
+from dashboards.shown.relief_acts import ReliefActs
 from fleet.decisions import Plan
 from fleet.inventory import Quota, WorkloadId
 from fleet.outcomes import Outcome

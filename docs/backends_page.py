@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fleet.capabilities import CAPABILITIES, Capabilities
+from fleet.capabilities.register import CAPABILITIES, Capabilities
 from fleet.decisions import RecommendationKind
 
 _KINDS = tuple(RecommendationKind)

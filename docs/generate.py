@@ -22,7 +22,7 @@ from sizing import sizing_page  # noqa: E402
 
 from fleet.catalogue import catalogue  # noqa: E402 - the path is set above, so that the script runs anywhere
 from fleet.schema import TABLES  # noqa: E402
-from fleet.settings import settings_reference  # noqa: E402
+from fleet.settings.settings import settings_reference  # noqa: E402
 
 
 def pages() -> dict[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dashboards.savings_series import SAVINGS_FAMILIES
+from dashboards.shown.savings_series import SAVINGS_FAMILIES
 from exporter.compat.figures import SHOWN_FIGURES, Of
 from exporter.compat.grant_sums import GRANT_SUMS
 from exporter.compat.names import NameSource, names_of
@@ -18,7 +18,7 @@ from exporter.exposition.catalogue import CATALOGUE
 from exporter.families import CataloguedFamily
 from fleet.schema import MEASURES, Measure
 from fleet.series import Subject, card_series, known_names, slice_series
-from pipeline.receiver_counts import OWN_METRICS, PREFIX
+from pipeline.receiver.counts import OWN_METRICS, PREFIX
 
 _SOURCE_WORDS = {
     NameSource.DCGM: "`--compat dcgm`",

@@ -1,7 +1,7 @@
 """A GPU-sharing backend as the enforcer uses it: what it enforces, and how a stage of a plan reads in its own words.
 
-One adapter per backend in `backends`, each with its record in `fleet.capabilities`. Rendering changes nothing; the
-rollout carries out what is rendered.
+One adapter per backend in `backends`, each with its record in `fleet.capabilities.register`. Rendering changes nothing;
+the rollout carries out what is rendered.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 from enforcer.dialect import Dialect, SeatSlice
 from enforcer.manifest import Manifest
 from enforcer.snapshot import Snapshot
-from fleet.capabilities import Capabilities
+from fleet.capabilities.register import Capabilities
 from fleet.decisions import Plan
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Change

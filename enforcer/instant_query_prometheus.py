@@ -17,8 +17,8 @@ from typing import Any
 
 from enforcer.instant_query import Sample
 from fleet.errors import Corrupt, Unavailable
-from fleet.kubernetes_api.credentials import Credentials, FixedHeader
-from fleet.kubernetes_api.tls import Tls, TlsContexts
+from wire.kubernetes.credentials import Credentials, FixedHeader
+from wire.tls import Tls, TlsContexts
 
 ANSWER_BYTES_MAX = 4 << 20
 SERIES_MAX = 10_000

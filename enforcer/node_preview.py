@@ -15,7 +15,7 @@ from enforcer.backend import NodeStep, RenderedStage
 from enforcer.manifest import field_of
 from enforcer.snapshot import Snapshot
 from fleet.decisions import Plan
-from fleet.grammar_mig import profile_of_resource
+from fleet.grammars.mig import profile_of_resource
 
 _COMPUTE_SLICES = 7
 """Compute slices of a card that is cut by MIG."""

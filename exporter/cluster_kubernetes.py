@@ -32,10 +32,10 @@ from exporter.cluster_reader import (
     WatchEvent,
 )
 from fleet.errors import Misconfigured, Unavailable
-from fleet.kubernetes_api.access import find_access
-from fleet.kubernetes_api.answers import TooLarge, lines_of, read_body, said, unavailable
-from fleet.kubernetes_api.connection import Answer, ApiConnection, Asked
-from fleet.kubernetes_api.page import open_page
+from wire.kubernetes.access import find_access
+from wire.kubernetes.answers import TooLarge, lines_of, read_body, said, unavailable
+from wire.kubernetes.connection import Answer, ApiConnection, Asked
+from wire.kubernetes.page import open_page
 
 PAGE_BYTES_MAX = 64 * 1024 * 1024
 """Most bytes of one page; a larger one is asked for again with fewer objects."""

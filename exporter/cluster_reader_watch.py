@@ -21,9 +21,9 @@ from exporter.allocation.objects import key_of, version_of
 from exporter.allocation.records import Key
 from exporter.cluster_reader import ClusterReader, EventKind, Expired, Manifest, Watched
 from fleet.errors import Corrupt, Misconfigured, Unavailable
-from fleet.kubernetes_api.answers import Busy, TooLarge
-from fleet.kubernetes_api.backoff import Backoff
 from fleet.logs import logger
+from wire.kubernetes.answers import Busy, TooLarge
+from wire.kubernetes.backoff import Backoff
 
 PAGE_OBJECTS = 500
 """Objects of one page, unless they are so large that fewer must be asked for."""

@@ -19,10 +19,10 @@ from exporter.allocation.records import OwnerLinkRecord
 from exporter.attribution.pods import PodFacts
 from exporter.cluster_reader import ObjectReader, Watched
 from fleet.errors import Corrupt, Misconfigured, Unavailable
-from fleet.grammar_claims import ClaimAllocation, PublishedDevice, parse_claim, parse_published
-from fleet.kubernetes_api.answers import Busy, TooLarge
-from fleet.kubernetes_api.backoff import Backoff
+from fleet.grammars.claims import ClaimAllocation, PublishedDevice, parse_claim, parse_published
 from fleet.logs import logger
+from wire.kubernetes.answers import Busy, TooLarge
+from wire.kubernetes.backoff import Backoff
 
 QUESTIONS_PER_SECOND = 10.0
 QUESTIONS_AT_ONCE = 50.0

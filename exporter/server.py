@@ -24,9 +24,9 @@ from exporter.exposition.negotiation import accepts_gzip, text_format_of
 from exporter.exposition.rendering import Exposition, TextFormat
 from exporter.server_connections import HANDSHAKE_SECONDS_MAX, SEND_SECONDS_MAX, Admission, Connections, HeadReader
 from exporter.server_request import Request, read_request
-from fleet.bearer_tokens import CHALLENGE
 from fleet.errors import Corrupt, Misconfigured
-from fleet.port_guard import PortGuard
+from wire.port_guard import PortGuard
+from wire.tokens import CHALLENGE
 
 if TYPE_CHECKING:
     import ssl  # loaded by who hands contexts in: it takes megabytes that a plain port does without

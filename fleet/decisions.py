@@ -11,7 +11,7 @@ from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 
-from fleet.capabilities import CorePolicy
+from fleet.capabilities.register import CorePolicy
 from fleet.inventory import CardId, CardModelName, Priority, WorkloadId
 from fleet.sentences import Sentence, Value
 

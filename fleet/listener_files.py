@@ -1,6 +1,6 @@
 """Which files make a port speak TLS and say who may ask there: what settings name, without the means to read them.
 
-Apart from `fleet.listener_tls`, so that a process whose port is plain never loads the TLS library.
+Apart from `wire.listener_tls`, so that a process whose port is plain never loads the TLS library.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class ListenerFiles:
         key_file: its key, PEM.
         client_ca_file: authorities whose certificates of clients are believed, PEM; None where clients show none.
         version_min: oldest version of TLS, `1.2` or `1.3`.
-        tokens_file: lines of `TOKEN NAME`, who may ask by a bearer token (`fleet.bearer_tokens`); None for nobody.
+        tokens_file: lines of `TOKEN NAME`, who may ask by a bearer token (`wire.tokens`); None for nobody.
     """
 
     section: str

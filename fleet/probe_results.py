@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
-from fleet.capability import Capabilities, ComputeIsolation, FramebufferIsolation, Oversubscription
+from fleet.capabilities.capability import Capabilities, ComputeIsolation, FramebufferIsolation, Oversubscription
 from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.units import format_time, parse_time
 

@@ -1,7 +1,7 @@
 """What a sentence says, apart from the language that it is said in: a code and the values in it.
 
 The analyzer, the recommender and verify write English and record beside it what it says; the faces say the same in
-another language by the code (`dashboards.advice_words`), so that nobody has to read it out of the English.
+another language by the code (`dashboards.words.advice`), so that nobody has to read it out of the English.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from decimal import Decimal
 
-from dashboards.clusters import ClusterLine, fleet_totals
-from dashboards.rows import stage_risk
+from dashboards.shown.clusters import ClusterLine, fleet_totals
+from dashboards.shown.rows import stage_risk
 from enforcer.record.verdict import Standing, Verdict, english, sentences, standing_of, verdict_document
-from fleet.capabilities import capabilities_of
+from fleet.capabilities.register import capabilities_of
 from fleet.confidence import stage_confidence
 from fleet.decisions import Plan, Refusal, Saving
 from fleet.documents import document, iso, plan_document, profiles_document

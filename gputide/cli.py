@@ -22,7 +22,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from fleet.errors import EXIT_BUG, GputideError, Misconfigured
 from fleet.logs import LogFormat, set_up_logs
-from fleet.settings import load_settings
+from fleet.settings.settings import load_settings
 from fleet.units import parse_time
 from gputide.price_shelf import PRICED_VERBS, with_price_book
 from gputide.session import Session, default_data_path
@@ -60,7 +60,7 @@ VERBS = (
     "prices",
     "engines",
 )
-"""Every verb, in the order in which `--help` lists them; verb X lives in `gputide.verb_X` as a Typer `app`."""
+"""Every verb, in the order in which `--help` lists them; verb X lives in `gputide.verbs.X` as a Typer `app`."""
 
 
 _FIRST_PROCESS = 1
@@ -88,7 +88,7 @@ class _Verbs(TyperGroup):
             return None
         if self._is_completing:
             return TyperCommand(name=cmd_name)
-        command = typer.main.get_command(import_module(f"gputide.verb_{cmd_name}").app)
+        command = typer.main.get_command(import_module(f"gputide.verbs.{cmd_name}").app)
         command.name = cmd_name
         return command
 

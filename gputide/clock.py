@@ -9,11 +9,11 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from fleet.data_folder import DataFolder
 from fleet.documents import iso
 from fleet.durable import write_durably
 from fleet.errors import Corrupt
 from fleet.units import parse_time
-from gputide.data_folder import DataFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

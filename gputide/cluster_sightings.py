@@ -10,11 +10,11 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from dashboards.queries import ClusterSighting
-from fleet.settings import Settings
+from fleet.data_folder import DataFolder
+from fleet.settings.settings import Settings
 from fleet.units import time_from_epoch_ms
-from gputide.data_folder import DataFolder
 from gputide.wiring_warehouse import warehouse
-from pipeline.parquet_reads import ParquetReads
+from pipeline.warehouse.parquet_reads import ParquetReads
 
 _CARDS_WITHIN = timedelta(days=1)
 """Cards send their facts hourly; one that was not seen for a day when its cluster still was is gone."""

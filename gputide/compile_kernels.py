@@ -13,10 +13,10 @@ import numpy as np
 
 from analyzer.profile import profile_fleet
 from exporter.synthetic import CARDS_MIN, write_synthetic_fleet
-from fleet.capabilities import capabilities_of
-from fleet.settings import Settings
+from fleet.capabilities.register import capabilities_of
+from fleet.data_folder import open_data_folder
+from fleet.settings.settings import Settings
 from gputide.clock import read_replay_clock
-from gputide.data_folder import open_data_folder
 from gputide.replay import replay
 from gputide.wiring import load_history
 from pipeline.history.matrix import read_matrix

@@ -11,7 +11,7 @@ from dashboards.money.cents import in_cents
 from dashboards.money.charges import BASES, Amounts, Charge, Chargeback
 from dashboards.money.unit_costs import UnitCost
 from fleet.documents import document
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from fleet.units import Money, format_money, format_time
 from gputide.output import Answer, Listing
 

@@ -23,17 +23,17 @@ from enforcer.verify import verify
 from exporter.synthetic import write_synthetic_fleet
 from exporter.trace import open_trace
 from exporter.trace_writer import label_workload
-from fleet.capabilities import capabilities_of
+from fleet.capabilities.register import capabilities_of
+from fleet.data_folder import DataFolder, open_data_folder, writing
 from fleet.decisions import Plan
 from fleet.documents import seal_plan
 from fleet.errors import NotEnoughData
 from fleet.inventory import OPT_OUT_LABEL, WorkloadId
 from fleet.outcomes import Outcome
 from fleet.profiles import CardState, Profiles
-from fleet.settings import ClusterChoice, Settings
+from fleet.settings.settings import ClusterChoice, Settings
 from fleet.usage import History
 from gputide.clock import read_replay_clock
-from gputide.data_folder import DataFolder, open_data_folder, writing
 from gputide.guard_policy import harm_policy
 from gputide.measurements import WarehouseMeasurements
 from gputide.outcome_shelf import keep_outcome, read_outcomes

@@ -15,12 +15,12 @@ from enforcer.emit.kustomize import kustomize_files
 from enforcer.emit.object_patch import object_patches, of_repositories
 from enforcer.preview import preview
 from enforcer.safety.guard import Guard
+from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
 from fleet.durable import unwritable
 from fleet.errors import Misconfigured, Refused
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from fleet.units import format_count
-from gputide.data_folder import DataFolder
 from gputide.guard_policy import guard_policy
 from gputide.own_cluster import check_own
 from gputide.wiring import journal, plan_store

@@ -20,7 +20,7 @@ from exporter.reader import DeviceReader
 from exporter.server import MetricsServer
 from fleet.errors import Misconfigured
 from fleet.listener_files import ListenerFiles
-from fleet.port_guard import PortGuard
+from wire.port_guard import PortGuard
 
 if TYPE_CHECKING:
     import ssl
@@ -94,7 +94,7 @@ def _contexts(files: ListenerFiles) -> Callable[[], ssl.SSLContext] | None:
     if files.certificate_file is None:
         return None
     # Six megabytes, which a node exporter without TLS keeps.
-    from fleet.listener_tls import ListenerContexts
+    from wire.listener_tls import ListenerContexts
 
     return ListenerContexts(files, needs_client=False, now_seconds=time.monotonic).context
 

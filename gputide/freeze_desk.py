@@ -12,8 +12,8 @@ from datetime import datetime
 from dashboards.queries import LedgerEntry
 from enforcer.record.ledger import Ledger
 from enforcer.safety.freeze import freeze, frozen_by, lift
+from fleet.data_folder import DataFolder
 from fleet.durable import FolderLock
-from gputide.data_folder import DataFolder
 
 _FROZEN, _THAWED = "frozen", "thawed"
 

@@ -10,11 +10,11 @@ from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.guard import GuardPolicy
 from enforcer.safety.harm_budget import Harm, HarmPolicy
 from enforcer.verify import Measurements, harm_by_workload
+from fleet.data_folder import DataFolder
 from fleet.errors import NotEnoughData
 from fleet.inventory import WorkloadId
-from fleet.settings import Settings
-from fleet.settings_guard import WEEKDAYS, hours_of
-from gputide.data_folder import DataFolder
+from fleet.settings.guard import WEEKDAYS, hours_of
+from fleet.settings.settings import Settings
 from gputide.own_cluster import own_cluster
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dashboards.lag_chain import LagChain
 from dashboards.queries import FleetView
-from fleet.settings import Settings
-from fleet.settings_pipeline import BusKind
-from gputide.data_folder import DataFolder
+from dashboards.shown.lag_chain import LagChain
+from fleet.data_folder import DataFolder
+from fleet.settings.pipeline import BusKind
+from fleet.settings.settings import Settings
 from gputide.wiring_bus import file_bus
 from gputide.wiring_warehouse import warehouse_folder
 

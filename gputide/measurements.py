@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from fleet.settings import Settings
+from fleet.data_folder import DataFolder
+from fleet.settings.settings import Settings
 from fleet.usage import History
-from gputide.data_folder import DataFolder
 from gputide.wiring import cluster_name
 from gputide.wiring_warehouse import warehouse
 

@@ -16,7 +16,7 @@ from fleet.listener_files import ListenerFiles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """What the process is told; settings of the same names (`fleet.settings_exporter`) with their defaults settled.
+    """What the process is told; settings of the same names (`fleet.settings.exporter`) with their defaults settled.
 
     Attributes:
         cluster: name of the cluster.

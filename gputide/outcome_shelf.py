@@ -8,11 +8,11 @@ from pathlib import Path
 
 from dashboards.queries import LedgerEntry
 from enforcer.record.ledger import Entry, Ledger
+from fleet.data_folder import DataFolder
 from fleet.documents import outcome_document, outcome_of
 from fleet.durable import write_durably
 from fleet.errors import Corrupt
 from fleet.outcomes import Outcome
-from gputide.data_folder import DataFolder
 from gputide.freeze_desk import told_freezes
 from gputide.kept_plans import KeptPlans
 from gputide.wiring import plan_store

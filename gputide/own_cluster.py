@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from enforcer.cluster import ClusterReader
 from enforcer.safety.guard import check_cluster_name
+from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
 from fleet.errors import Refused
-from fleet.settings import ClusterChoice, ClusterSettings, Settings
+from fleet.settings.settings import ClusterChoice, ClusterSettings, Settings
 from gputide.clock import read_replay_clock
-from gputide.data_folder import DataFolder
 from gputide.wiring_warehouse import warehouse
 
 _UID_NAMESPACE = "kube-system"

@@ -11,10 +11,10 @@ from enforcer.preview import StagePreview
 from enforcer.record.journal import StageState
 from enforcer.safety.freeze import frozen_by
 from enforcer.safety.guard import Guard
+from fleet.data_folder import DataFolder, writing
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, Misconfigured, Refused
-from fleet.settings import Settings
-from gputide.data_folder import DataFolder, writing
+from fleet.settings.settings import Settings
 from gputide.guard_policy import guard_policy
 from gputide.kept_plans import KeptPlans
 from gputide.stages import chosen_stages, previewed

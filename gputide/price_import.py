@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fleet.errors import Misconfigured
-from fleet.settings_money import PriceRule
+from fleet.settings.money import PriceRule
 from gputide.price_shelf import fault_words
 
 COLUMNS = (

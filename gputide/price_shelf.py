@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from fleet.errors import Misconfigured
-from fleet.settings import Settings
-from fleet.settings_money import Budget, ExchangeRate, PriceRule
+from fleet.settings.money import Budget, ExchangeRate, PriceRule
+from fleet.settings.settings import Settings
 from fleet.units import MIB
 
 BOOK_NAME = "prices.toml"

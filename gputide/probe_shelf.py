@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fleet.capabilities import capabilities_of
-from fleet.capability import Capabilities
+from fleet.capabilities.capability import Capabilities
+from fleet.capabilities.register import capabilities_of
+from fleet.data_folder import DataFolder
 from fleet.durable import write_durably
 from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.probe_results import DOCUMENT_BYTES_MAX, ProbeResult, as_measured, parse_probe, probe_text
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from fleet.units import format_time
-from gputide.data_folder import DataFolder
 
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-._")
 

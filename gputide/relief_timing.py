@@ -11,8 +11,8 @@ from pathlib import Path
 
 from enforcer.record.ledger import Ledger
 from enforcer.relief.book import MeasuredRelief, ReliefBook
+from fleet.data_folder import DataFolder
 from fleet.relief import LOAD_BYTES_PER_SECOND
-from gputide.data_folder import DataFolder
 
 ASSUMED_REACTION_SECONDS = 120.0
 """From an overload to the decision, where nothing was measured: a careful guess, as a person beside a pager."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 
 from dashboards.queries import FleetView
-from dashboards.relief_acts import MoveState, ReliefActs, ReliefMove, ReliefSleep
+from dashboards.shown.relief_acts import MoveState, ReliefActs, ReliefMove, ReliefSleep
 from enforcer.record.ledger import Ledger
 from enforcer.relief.book import Manner, MovePhase, MoveRecord, ReliefBook
+from fleet.data_folder import DataFolder
 from fleet.inventory import CardId
-from gputide.data_folder import DataFolder
 
 
 class StoredRelief:

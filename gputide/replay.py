@@ -19,18 +19,18 @@ from exporter.reader import Block
 from exporter.reader_replay import ReplayReader
 from exporter.seating import Seat
 from exporter.trace import Trace, open_trace
-from fleet.capabilities import CorePolicy
+from fleet.capabilities.register import CorePolicy
+from fleet.data_folder import DataFolder
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.inventory import Grant
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from fleet.units import format_time
 from gputide.clock import ReplayClock, read_replay_clock, write_replay_clock
-from gputide.data_folder import DataFolder
 from gputide.replay_sender import ReplaySender
 from gputide.session import Tick
 from gputide.wiring_pipeline import open_receiver, open_rollup
-from pipeline.receiver import WRITE_PATH
-from pipeline.rollup import Rollup
+from pipeline.receiver.receiver import WRITE_PATH
+from pipeline.rollup.rollup import Rollup
 
 _INSTANT = timedelta(milliseconds=1)
 _AFTER_LAST = timedelta(seconds=1)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from exporter.reader import Block
 from exporter.series_blocks import SeriesBlock, SeriesBlocks
 from fleet.errors import Misconfigured, Unavailable
-from pipeline.remote_write import Version
-from pipeline.remote_write_encode import LabelSets
+from pipeline.remote_write.decode import Version
+from pipeline.remote_write.encode import LabelSets
 
 SAMPLES_PER_REQUEST = 200_000
 """Most samples in one body; large enough that label bytes do not matter, small enough for every limit."""

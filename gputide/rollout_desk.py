@@ -11,10 +11,10 @@ from dashboards.queries import ObjectProgress, RolloutPhase, RolloutProgress, Un
 from enforcer.record.journal import StageRecord, StageState
 from enforcer.rollout.progress import Progress, ProgressPhase
 from enforcer.rollout.undo import Undo
+from fleet.data_folder import DataFolder, writing
 from fleet.errors import GputideError, Refused
 from fleet.outcomes import ChangePhase
-from fleet.settings import Settings
-from gputide.data_folder import DataFolder, writing
+from fleet.settings.settings import Settings
 from gputide.own_cluster import check_own
 from gputide.wiring import journal, open_enforcer, plan_store
 

@@ -16,9 +16,9 @@ from platformdirs import user_data_path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from fleet.settings import Settings
+from fleet.data_folder import DataFolder, open_data_folder
+from fleet.settings.settings import Settings
 from gputide.clock import now_of
-from gputide.data_folder import DataFolder, open_data_folder
 
 
 class Tick(Protocol):

@@ -1,4 +1,4 @@
-"""A simulation as an answer of the command line: one row per policy. Called by `verb_simulate` and the leaderboard."""
+"""A simulation as an answer of the command line: one row per policy. Called by `verbs.simulate` and the leaderboard."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Every policy that can be played, and how a fleet fares under it: seats, relief, re-plan and harvest put together.
 
 Policies seat pods (`opening_of`), or switch them off for a while (the idle culler, the tide table). Called by
-`verb_simulate`, the leaderboard, the bars and the named scenarios.
+`verbs.simulate`, the leaderboard, the bars and the named scenarios.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzer.profile import profile_fleet
-from fleet.capabilities import Capabilities
+from fleet.capabilities.register import Capabilities
 from fleet.decisions import RiskLevel
 from fleet.relief import LOAD_BYTES_PER_SECOND
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from fleet.usage import History
 from gputide.simulate import Played, Reaction, Replan, play
 from gputide.simulate_card_past import CardPast

@@ -1,7 +1,7 @@
 """A recorded fleet as histories: what was known when a plan had to be made, and the days it is judged on.
 
 A simulation reads a trace straight into arrays, without receiver, bus and warehouse: those are measured elsewhere, and
-a leaderboard plays the same days dozens of times. Called by `verb_simulate`, the leaderboard and the bars.
+a leaderboard plays the same days dozens of times. Called by `verbs.simulate`, the leaderboard and the bars.
 """
 
 from __future__ import annotations

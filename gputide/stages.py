@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from enforcer.preview import StagePreview, place_lines, preview, preview_of_history
+from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
 from fleet.documents import document
 from fleet.errors import Misconfigured
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from fleet.units import format_count, format_time
 from gputide.answers import experimental_note
-from gputide.data_folder import DataFolder
 from gputide.output import Answer, Listing
 from gputide.own_cluster import check_own
 from gputide.wiring import journal

@@ -9,8 +9,8 @@ from dashboards.money.unit_costs import UnitCount
 from enforcer.instant_query import InstantQuery
 from fleet.errors import Misconfigured, Unavailable
 from fleet.inventory import WorkloadId
-from fleet.settings_money import PricesSettings, UnitRate
-from fleet.settings_prometheus import PrometheusSettings
+from fleet.settings.money import PricesSettings, UnitRate
+from fleet.settings.prometheus import PrometheusSettings
 from gputide.wiring_prometheus import instant_query
 
 _USUAL_WAY = PrometheusSettings()

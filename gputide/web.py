@@ -6,9 +6,9 @@ import threading
 from contextlib import suppress
 
 from dashboards.queries import Event, Views
+from fleet.data_folder import DataFolder
 from fleet.errors import GputideError
 from gputide.cluster_sightings import WarehouseSightings, newest_windows
-from gputide.data_folder import DataFolder
 from gputide.fleet_view import Analysed, WarehouseFleetView
 from gputide.freeze_desk import StoredFreezes
 from gputide.kept_plans import KeptPlans

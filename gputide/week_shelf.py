@@ -8,11 +8,11 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from dashboards.report import WeekFacts
+from dashboards.report.report import WeekFacts
+from fleet.data_folder import DataFolder
 from fleet.documents import document
 from fleet.durable import write_durably
 from fleet.errors import Corrupt
-from gputide.data_folder import DataFolder
 
 _CLUSTER = "cluster"
 """Beside a week's facts: whose they are."""

@@ -9,7 +9,7 @@ The grammar, one assumption per option:
 - `nodes-NAME` a node were gone, with its cards.
 
 A model is written as the driver prints it, with hyphens for blanks if you like. What comes of it is no plan: it has no
-id and a schema of its own, nothing keeps it, and no file of it is taken for one. Called by `gputide.verb_recommend`.
+id and a schema of its own, nothing keeps it, and no file of it is taken for one. Called by `gputide.verbs.recommend`.
 """
 
 from __future__ import annotations

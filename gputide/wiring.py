@@ -28,12 +28,12 @@ from enforcer.safety.guard import Guard
 from enforcer.safety.harm_budget import HarmBudgets
 from enforcer.snapshot import take_snapshot
 from fleet.coarse_grid import coarse_grid
+from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.profiles import Profiles
-from fleet.settings import Settings, load_settings
+from fleet.settings.settings import Settings, load_settings
 from fleet.usage import History
-from gputide.data_folder import DataFolder
 from gputide.guard_policy import MeasuredHarm, guard_policy, harm_policy
 from gputide.measured_pairs import read_measured_pairs
 from gputide.own_cluster import own_cluster

@@ -13,9 +13,9 @@ from dashboards.access.roster import Roster
 from dashboards.access.sessions import Sessions
 from dashboards.app import LOOPBACK_NAMES
 from fleet.errors import Misconfigured
-from fleet.listener_tls import ListenerContexts
-from fleet.settings_dashboard import Access, DashboardSettings
+from fleet.settings.dashboard import Access, DashboardSettings
 from gputide.wiring_listener import listener_files
+from wire.listener_tls import ListenerContexts
 
 
 def ways_in(settings: DashboardSettings, *, operator: str) -> Ways:

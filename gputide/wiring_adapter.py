@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
+from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured
-from fleet.settings import Settings
-from gputide.data_folder import DataFolder
+from fleet.settings.settings import Settings
 from gputide.wiring_bus import intake_of, open_bus_writer
 
 if TYPE_CHECKING:
-    from pipeline.bridge_kafka import AdapterBridge
+    from pipeline.bus.bridge_kafka import AdapterBridge
 
 
 @contextmanager
@@ -28,8 +28,8 @@ def open_bridge(folder: DataFolder, settings: Settings, topic: str) -> Iterator[
         Misconfigured: the topic is our own, or brokers don't let us in.
         Unavailable: brokers can't be reached, or another process writes to the bus.
     """
-    from pipeline.bridge_kafka import AdapterBridge
-    from pipeline.dead_letters_kafka import KafkaDeadLetters
+    from pipeline.bus.bridge_kafka import AdapterBridge
+    from pipeline.bus.dead_letters_kafka import KafkaDeadLetters
 
     if topic == settings.kafka.topic:
         raise Misconfigured(f"cannot read an adapter's messages from {topic}: kafka.topic is for our own records")

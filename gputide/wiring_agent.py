@@ -21,16 +21,16 @@ from enforcer.cluster import ClusterReader
 from exporter.cluster_kubernetes import KubernetesReader
 from exporter.node_pods import NodePods
 from exporter.nvml.pulse import CardPulses
+from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured
 from fleet.listener_files import ListenerFiles
-from fleet.listener_tls import ListenerContexts
-from fleet.port_guard import PortGuard
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from gputide.agent_loop import AgentLoop
-from gputide.data_folder import DataFolder
 from gputide.node_eyes import NodeEyes
 from gputide.wiring_cluster import open_kubernetes
 from gputide.wiring_listener import listener_files
+from wire.listener_tls import ListenerContexts
+from wire.port_guard import PortGuard
 
 
 def node_name(settings: Settings) -> str:

@@ -15,7 +15,7 @@ from enforcer.backends.register import BACKENDS
 from enforcer.backends.volcano import VolcanoBackend
 from enforcer.dialect import ObjectKey
 from fleet.errors import Misconfigured
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 
 
 def backend(settings: Settings, now: datetime) -> Backend:

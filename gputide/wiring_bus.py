@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from fleet.settings import Settings
-from fleet.settings_pipeline import BusKind, KafkaCompression, RecordFormat
-from gputide.data_folder import DataFolder
-from pipeline.bus import Bus, BusWriter, DeadLetters
-from pipeline.bus_file import FileBus
-from pipeline.dead_letters_file import FileDeadLetters
-from pipeline.intake import ROWS_PER_RECORD_MAX, Intake
-from pipeline.label_sets import LabelLimits
-from pipeline.row_records import pack_rows
-from pipeline.rows import pack
-from pipeline.series_table import SeriesTable
+from fleet.data_folder import DataFolder
+from fleet.settings.pipeline import BusKind, KafkaCompression, RecordFormat
+from fleet.settings.settings import Settings
+from pipeline.bus.bus import Bus, BusWriter, DeadLetters
+from pipeline.bus.bus_file import FileBus
+from pipeline.bus.dead_letters_file import FileDeadLetters
+from pipeline.receiver.intake import ROWS_PER_RECORD_MAX, Intake
+from pipeline.records.json_rows import pack_rows
+from pipeline.records.rows import pack
+from pipeline.remote_write.label_sets import LabelLimits
+from pipeline.remote_write.series_table import SeriesTable
 
 JSON_ROWS_PER_RECORD_MAX = 4000
 """Rows of a record of JSON: about 2 MB, below what brokers take unless told otherwise with room for long names."""
@@ -87,7 +87,7 @@ def open_bus_writer(folder: DataFolder, settings: Settings, *, lane: int = 0) ->
         finally:
             bus.close()
         return
-    from pipeline.bus_kafka import KafkaWriter
+    from pipeline.bus.bus_kafka import KafkaWriter
 
     compression = settings.kafka.compression
     if compression is KafkaCompression.AUTO and settings.bus.record_format is RecordFormat.ROWS:
@@ -119,8 +119,8 @@ def open_bus_reader(folder: DataFolder, settings: Settings) -> Iterator[ReadingB
                 lanes=lambda: folder.bus_lanes, lane=lane_of, dead_letters=FileDeadLetters(folder.dead_letters)
             )
             return
-        from pipeline.bus_kafka import open_lanes
-        from pipeline.dead_letters_kafka import KafkaDeadLetters
+        from pipeline.bus.bus_kafka import open_lanes
+        from pipeline.bus.dead_letters_kafka import KafkaDeadLetters
 
         topic, lanes = open_lanes(settings.kafka)
         for lane in lanes:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Protocol
 from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange, Lease
 from enforcer.record.journal import ObjectIntent
 from enforcer.simulated.cluster import SimulatedCluster
+from fleet.data_folder import DataFolder
 from fleet.errors import Refused
-from fleet.settings import ClusterChoice, Settings
-from gputide.data_folder import DataFolder
+from fleet.settings.settings import ClusterChoice, Settings
 from gputide.own_cluster import check_uid
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from dashboards.money.focus import Basis, ChargePeriod, FocusContext
 from dashboards.money.tenancies import Tenancies, lives_of, tenancies
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.inventory import Inventory
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from fleet.units import format_time
 from gputide.session import Session
 from gputide.wiring import cluster_name, plan_store
 from gputide.wiring_warehouse import warehouse
-from pipeline.parquet_reads import ParquetReads
+from pipeline.warehouse.parquet_reads import ParquetReads
 from recommender.prices import PriceBook, price_book
 
 DAYS_DEFAULT = 7

@@ -1,4 +1,4 @@
-"""Opens the rollup on Flink as the settings say. Called by `verb_rollup` alone; needs the extra `kafka`."""
+"""Opens the rollup on Flink as the settings say. Called by `verbs.rollup` alone; needs the extra `kafka`."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured
-from fleet.kubernetes_api.tls import Tls
-from fleet.settings import Settings
-from fleet.settings_pipeline import BusKind, KafkaSecurity, KafkaSettings, RecordFormat
-from gputide.data_folder import DataFolder
+from fleet.settings.pipeline import BusKind, KafkaSecurity, KafkaSettings, RecordFormat
+from fleet.settings.settings import Settings
 from gputide.wiring_warehouse import open_warehouse, with_upkeep
-from pipeline.flink_configuration import FlinkJobOptions
-from pipeline.flink_process import FlinkEnvironment, FlinkProcess
-from pipeline.flink_publish import FlinkPublisher
-from pipeline.flink_sql import FlinkStatements, fingerprint, flink_statements
-from pipeline.flink_sql_words import DEAD_SUFFIX, FlinkTopic
-from pipeline.flink_state import FlinkState
-from pipeline.rollup import Rollup
-from pipeline.rollup_flink import FlinkRollup
+from pipeline.flink.configuration import FlinkJobOptions
+from pipeline.flink.process import FlinkEnvironment, FlinkProcess
+from pipeline.flink.publish import FlinkPublisher
+from pipeline.flink.sql import FlinkStatements, fingerprint, flink_statements
+from pipeline.flink.sql_words import DEAD_SUFFIX, FlinkTopic
+from pipeline.flink.state import FlinkState
+from pipeline.rollup.rollup import Rollup
+from pipeline.rollup.rollup_flink import FlinkRollup
+from wire.tls import Tls
 
 _SASL = (KafkaSecurity.SASL_PLAINTEXT, KafkaSecurity.SASL_SSL)
 
@@ -41,9 +41,9 @@ def open_flink_rollup(folder: DataFolder, settings: Settings) -> Iterator[tuple[
             f"{settings.bus.record_format.value}: it reads rows from a topic; set bus.kind=kafka and "
             "bus.record_format=rows"
         )
-    from pipeline.dead_letters_kafka import KafkaDeadLetters
-    from pipeline.kafka_progress import KafkaProgress
-    from pipeline.kafka_topic import open_topic
+    from pipeline.bus.dead_letters_kafka import KafkaDeadLetters
+    from pipeline.bus.kafka_progress import KafkaProgress
+    from pipeline.bus.kafka_topic import open_topic
 
     kafka = settings.kafka
     topic = open_topic(kafka, kafka.topic, partitions=kafka.partitions)
@@ -163,8 +163,8 @@ def _environment(settings: Settings) -> FlinkEnvironment:
             environ={**os.environ, "HADOOP_CLASSPATH": f"{options.jars}/*"},
             java_options=options.java_options,
         )
-    from gputide.engine_cache import default_cache_path
-    from gputide.engine_flink import prepare_flink
+    from gputide.operate.engine_cache import default_cache_path
+    from gputide.operate.engine_flink import prepare_flink
 
     stock = prepare_flink(default_cache_path(), tell=lambda _text: None)
     environ = stock.environ(os.environ)

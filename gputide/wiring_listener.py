@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fleet.listener_files import ListenerFiles
-from fleet.settings_listener import ListenerSettings
+from fleet.settings.listener import ListenerSettings
 
 
 def listener_files(section: str, settings: ListenerSettings, tokens_file: Path | None) -> ListenerFiles:

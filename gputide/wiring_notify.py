@@ -30,12 +30,12 @@ from dashboards.notify.notices import Telling, budget_notices, notices, report_n
 from dashboards.notify.outgoing import Hook, Outgoing
 from dashboards.notify.team import Team, teams_of
 from dashboards.queries import Views
-from dashboards.report import Report
-from dashboards.report_words import Language, Words
+from dashboards.report.report import Report
+from dashboards.words.report import Language, Words
+from fleet.data_folder import DataFolder
 from fleet.errors import GputideError, Misconfigured, Unavailable
-from fleet.settings import Settings
-from fleet.settings_notify import ChannelKind, ChannelSettings, NoticeTopic, NotifySettings
-from gputide.data_folder import DataFolder
+from fleet.settings.notify import ChannelKind, ChannelSettings, NoticeTopic, NotifySettings
+from fleet.settings.settings import Settings
 from gputide.wiring_warehouse import warehouse
 
 _log = structlog.get_logger()

@@ -7,22 +7,22 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 
+from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured, Unavailable
-from fleet.listener_tls import ListenerContexts
-from fleet.port_guard import PortGuard
-from fleet.settings import Settings
-from fleet.settings_pipeline import RecordFormat
+from fleet.settings.pipeline import RecordFormat
+from fleet.settings.settings import Settings
 from gputide.addresses import is_loopback
-from gputide.data_folder import DataFolder
 from gputide.wiring_bus import intake_of, open_bus_reader, open_bus_writer
 from gputide.wiring_listener import listener_files
 from gputide.wiring_warehouse import open_warehouse, with_upkeep
-from pipeline.lanes import LanesRollup
-from pipeline.receiver import Receiver, ReceiverLimits, listen
-from pipeline.receiver_counts import SharedCounts
-from pipeline.rollup import Rollup
-from pipeline.rollup_duckdb import EmbeddedRollup
-from pipeline.senders import Sender, Senders
+from pipeline.bus.lanes import LanesRollup
+from pipeline.receiver.counts import SharedCounts
+from pipeline.receiver.receiver import Receiver, ReceiverLimits, listen
+from pipeline.receiver.senders import Sender, Senders
+from pipeline.rollup.rollup import Rollup
+from pipeline.rollup.rollup_duckdb import EmbeddedRollup
+from wire.listener_tls import ListenerContexts
+from wire.port_guard import PortGuard
 
 
 @contextmanager

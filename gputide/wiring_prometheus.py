@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from enforcer.instant_query_prometheus import PrometheusQuery
-from fleet.kubernetes_api.credentials import TokenFile
-from fleet.kubernetes_api.tls import Tls
-from fleet.settings_prometheus import PrometheusSettings
+from fleet.settings.prometheus import PrometheusSettings
+from wire.kubernetes.credentials import TokenFile
+from wire.tls import Tls
 
 
 def instant_query(url: str, setting: str, way: PrometheusSettings, *, at: datetime | None = None) -> PrometheusQuery:

@@ -20,12 +20,10 @@ from enforcer.relief.tools import ReliefPolicy, ReliefTools
 from enforcer.safety.guard import Guard
 from enforcer.safety.harm_budget import HarmBudgets
 from enforcer.simulated.cluster import SimulatedCluster
+from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured
-from fleet.kubernetes_api.credentials import TokenFile
-from fleet.kubernetes_api.tls import Tls
 from fleet.relief import ReliefRules
-from fleet.settings import Settings
-from gputide.data_folder import DataFolder
+from fleet.settings.settings import Settings
 from gputide.guard_policy import MeasuredHarm, guard_policy, harm_policy
 from gputide.measurements import WarehouseMeasurements
 from gputide.own_cluster import own_cluster
@@ -34,6 +32,8 @@ from gputide.wiring import lease_holder
 from gputide.wiring_backend import backend
 from gputide.wiring_cluster import moment_of_change, open_cluster_to_change
 from gputide.wiring_prometheus import instant_query
+from wire.kubernetes.credentials import TokenFile
+from wire.tls import Tls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,11 @@ from enforcer.record.ledger import Ledger
 from enforcer.tide.book import TideBook
 from enforcer.tide.calendar import TideCalendar
 from enforcer.tide.runner import TidePolicy, TideRunner
+from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
 from fleet.errors import Misconfigured
 from fleet.inventory import WorkloadId
-from fleet.settings import Settings
-from gputide.data_folder import DataFolder
+from fleet.settings.settings import Settings
 from gputide.wiring import chosen_plan, open_enforcer, plan_store
 
 

@@ -9,20 +9,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured
-from fleet.settings import Settings
-from fleet.settings_pipeline import WarehouseKind
-from gputide.data_folder import DataFolder
-from pipeline.parquet_reads import ParquetReads
-from pipeline.rollup import Rollup
-from pipeline.rollup_upkeep import TendingRollup
-from pipeline.row_store import arrow_rows
-from pipeline.warehouse_compact import Upkeep, compact, remove_replaced, retain
-from pipeline.warehouse_duckdb import DuckdbWarehouse
-from pipeline.warehouse_files import WarehouseFiles
+from fleet.settings.pipeline import WarehouseKind
+from fleet.settings.settings import Settings
+from pipeline.rollup.rollup import Rollup
+from pipeline.rollup.upkeep import TendingRollup
+from pipeline.warehouse.compact import Upkeep, compact, remove_replaced, retain
+from pipeline.warehouse.files import WarehouseFiles
+from pipeline.warehouse.parquet_reads import ParquetReads
+from pipeline.warehouse.row_store import arrow_rows
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 
 if TYPE_CHECKING:
-    from pipeline.warehouse_hive import HiveWarehouse
+    from pipeline.warehouse.warehouse_hive import HiveWarehouse
 
 
 def warehouse_folder(folder: DataFolder, settings: Settings) -> Path:
@@ -57,7 +57,7 @@ def open_warehouse(folder: DataFolder, settings: Settings) -> Iterator[DuckdbWar
             yield embedded
         return
     try:
-        from pipeline.warehouse_hive import HiveWarehouse
+        from pipeline.warehouse.warehouse_hive import HiveWarehouse
     except ImportError as exc:
         raise Misconfigured(
             f"cannot use warehouse.kind=hive: {exc.name} is not installed; install gputide[hive]"

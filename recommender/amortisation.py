@@ -1,6 +1,6 @@
 """What an hour of a card that was bought costs: purchase, interest, power, rack and staff, spread over its life.
 
-Called by `prices`. The formula is in `fleet.settings_money.OnPremises` and in `docs/money.md`.
+Called by `prices`. The formula is in `fleet.settings.money.OnPremises` and in `docs/money.md`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal
 
-from fleet.settings_money import HOURS_PER_MONTH, HOURS_PER_YEAR, OnPremises
+from fleet.settings.money import HOURS_PER_MONTH, HOURS_PER_YEAR, OnPremises
 
 PRICE_QUANTUM = Decimal("0.000000001")
 """Prices per card hour are rounded to this, so that a price times a millionth of a card hour is exact."""

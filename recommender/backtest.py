@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzer.profile import profile_fleet
-from fleet.capabilities import Capabilities, Oversubscription
+from fleet.capabilities.register import Capabilities, Oversubscription
 from fleet.decisions import PlacedSlice, Plan, RiskLevel
 from fleet.errors import NotEnoughData
 from fleet.inventory import CardId, Priority
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from fleet.sharing import Seats, fare
 from fleet.usage import CardGrid, History, Key, SliceGrid, UsageGrid
 from recommender.demand import DAY_SECONDS, Demand, demand_of

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fleet.capabilities import Capabilities
+from fleet.capabilities.register import Capabilities
 from fleet.decisions import RiskLevel
-from fleet.settings import PackingChoice, RiskSettings, Settings
+from fleet.settings.settings import PackingChoice, RiskSettings, Settings
 from recommender.consolidate import TIERS, Group, Member, Point, frontier, group_of, outlook_of
 from recommender.demand import Demand
 from recommender.packing.exact import ExactPacker

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from fleet.capabilities import Capabilities, CorePolicy
+from fleet.capabilities.register import Capabilities, CorePolicy
 from fleet.inventory import Grant, Inventory
 from fleet.units import GIB
 

@@ -9,16 +9,16 @@ from datetime import datetime
 
 import numpy as np
 
-from fleet.capabilities import Capabilities, Division, Oversubscription
+from fleet.capabilities.register import Capabilities, Division, Oversubscription
 from fleet.decisions import RecommendationKind, Refusal, Withheld
 from fleet.inventory import Priority, WorkloadId
 from fleet.profiles import Profile, Profiles
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
+from recommender.advice.case import Case, untouchable
+from recommender.advice.register import RULES
 from recommender.consolidate import Member
 from recommender.demand import Demand
 from recommender.node_terms import NodeTerms
-from recommender.rules.case import Case, untouchable
-from recommender.rules.register import RULES
 from recommender.spare_cards import spare_cards
 
 _SHARING = (

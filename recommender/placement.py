@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fleet.capabilities import CorePolicy
+from fleet.capabilities.register import CorePolicy
 from fleet.decisions import CardPlacement, PlacedSlice, RecommendationKind, Refusal, Totals
 from fleet.inventory import Card, CardId, Grant, Inventory, WorkloadId
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from fleet.sharing import CONTENTION_RATIO_MAX
 from recommender.consolidate import Choice, Group
 from recommender.cost import saving_of

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.capabilities import Capabilities, Division
+from fleet.capabilities.register import Capabilities, Division
 from fleet.inventory import Card, CardId, Inventory, WorkloadId
+from recommender.advice.case import is_restartable
 from recommender.consolidate import PEAK_QUANTILE, Group, Point, judged
 from recommender.cuts import share_of_peak
 from recommender.demand import Demand
@@ -25,7 +26,6 @@ from recommender.packing.packer import renumbered
 from recommender.packing.slots import SLICES_MAX
 from recommender.permits import Permits
 from recommender.placement import Seating, cards_of, rows_by_workload
-from recommender.rules.case import is_restartable
 from recommender.seating import Seat
 
 _ROUNDING = 1e-9

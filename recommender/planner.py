@@ -15,10 +15,10 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from fleet.capabilities import Capabilities, Division
+from fleet.capabilities.register import Capabilities, Division
 from fleet.decisions import FrontierPoint, HistorySpan, Plan, RecommendationKind, Refusal, RiskLevel, Withheld
 from fleet.profiles import Profiles
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from fleet.sharing import ACTIVE_RATIO_MIN
 from fleet.usage import CardGrid, History, SliceGrid
 from recommender.consolidate import Group, Point, choose

@@ -16,8 +16,8 @@ from types import MappingProxyType
 from fleet.catalogue import CardModel, find_model
 from fleet.errors import Misconfigured
 from fleet.inventory import Card, Node
-from fleet.settings import Settings
-from fleet.settings_money import PER_HOUR_MAX, PriceBasis, PriceRule, PricesSettings
+from fleet.settings.money import PER_HOUR_MAX, PriceBasis, PriceRule, PricesSettings
+from fleet.settings.settings import Settings
 from recommender.amortisation import PRICE_QUANTUM, card_hour_cost
 
 _WATTS_PER_KILOWATT = 1000

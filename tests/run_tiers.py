@@ -169,7 +169,7 @@ def prepare_engines() -> dict[str, str]:
                 reason = line.removeprefix("gputide: ").strip()
     if fetching.returncode != 0:
         raise CannotRunError(reason)
-    asked = [sys.executable, "-c", "import gputide.engine_cache as c; print(c.default_cache_path())"]
+    asked = [sys.executable, "-c", "import gputide.operate.engine_cache as c; print(c.default_cache_path())"]
     cache = cache or subprocess.run(asked, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
     # Tests that need these peers skip, or fail in CI, where they could not be built; the others run.
     _succeeds([sys.executable, str(ROOT / "tests" / "engines" / "go_peers.py"), cache], {"PYTHONPATH": str(ROOT)})
@@ -184,7 +184,7 @@ def prepare_cluster() -> dict[str, str]:
         CannotRunError: Go or the network is missing.
     """
     building = (
-        "import os, sys\nfrom pathlib import Path\nimport gputide.engine_cache as c, gputide.engine_kubernetes as k"
+        "import os, sys\nfrom pathlib import Path\nimport gputide.operate.engine_cache as c, tests.control_plane as k"
     )
     building += "\ncache = Path(os.environ.get('GPUTIDE_ENGINES_CACHE') or c.default_cache_path())"
     building += (

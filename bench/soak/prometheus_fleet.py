@@ -23,8 +23,8 @@ from fleet.schema import CARD_MEASURES, SLICE_MEASURES
 from fleet.series import card_series, slice_series
 from fleet.units import GIB
 from fleet.usage import CardKey, SliceKey
-from pipeline.remote_write import Version
-from pipeline.remote_write_encode import LabelSets
+from pipeline.remote_write.decode import Version
+from pipeline.remote_write.encode import LabelSets
 
 CARDS_PER_BODY = 80
 """So that a body holds 2,000 samples at most, which is Prometheus' own bound."""

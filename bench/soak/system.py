@@ -22,16 +22,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.soak.spoiled_machine import SpoiledMachine
+from fleet.data_folder import open_data_folder
 from fleet.schema import CARD_MEASURES, CARD_USAGE, POD_USAGE, SLICE_MEASURES, Table
-from fleet.settings import load_settings
-from gputide.data_folder import open_data_folder
-from gputide.engine_cache import default_cache_path
-from gputide.engine_parts import Engine
-from gputide.engine_process import ProcessRecord
-from gputide.engine_register import read_register
-from gputide.engines import down, free_port, up
+from fleet.settings.settings import load_settings
+from gputide.operate.engine_cache import default_cache_path
+from gputide.operate.engine_parts import Engine
+from gputide.operate.engine_process import ProcessRecord
+from gputide.operate.engine_register import read_register
+from gputide.operate.engines import down, free_port, up
 from gputide.wiring_warehouse import warehouse
-from pipeline.parquet_reads import ParquetReads
+from pipeline.warehouse.parquet_reads import ParquetReads
 
 FLEET, BEACON, STRANGER = "soak", "beacon", "stranger"
 """Who sends: the fleet, one card whose samples tell how late everything is, and one who sends too many series."""

@@ -23,8 +23,8 @@ from dashboards.access.people import Person, everything
 from dashboards.access.proxy import TrustedProxy
 from dashboards.access.roster import Roster
 from dashboards.access.sessions import Identity, Sessions
-from dashboards.page_words import READING, say
 from dashboards.tokens import css_variables
+from dashboards.words.pages import READING, say
 from fleet.errors import GputideError, Misconfigured, Refused
 
 SIGN_IN_PATH = "/sign-in"

@@ -27,7 +27,7 @@ from joserfc.jwk import KeySet
 
 from dashboards.access.sessions import Identity
 from fleet.errors import Refused, Unavailable
-from fleet.own_network import is_own_network
+from wire.own_network import is_own_network
 
 TIMEOUT_SECONDS = 10.0
 DOCUMENT_SECONDS = 3600.0

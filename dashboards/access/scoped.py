@@ -11,8 +11,6 @@ from dataclasses import replace
 
 from dashboards.access.cut import cut_plan, cut_profiles, namespace_of, stage_namespaces, without_others
 from dashboards.access.people import Deed, NotAllowed, Person
-from dashboards.lag_chain import LagChain
-from dashboards.made_once import MADE, MadeOnce
 from dashboards.money.budgets import BudgetStatus
 from dashboards.money.unit_costs import UnitCost
 from dashboards.queries import (
@@ -37,7 +35,9 @@ from dashboards.queries import (
     Views,
     WorkloadHistory,
 )
-from dashboards.relief_acts import ReliefActs
+from dashboards.shown.lag_chain import LagChain
+from dashboards.shown.made_once import MADE, MadeOnce
+from dashboards.shown.relief_acts import ReliefActs
 from fleet.decisions import Plan
 from fleet.errors import GputideError, NotEnoughData, Refused, Unavailable
 from fleet.inventory import Quota

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from dashboards.lag_chain import LagChain
 from dashboards.money.budgets import BudgetStatus
 from dashboards.money.unit_costs import UnitCost
 from dashboards.queries import (
@@ -17,7 +16,8 @@ from dashboards.queries import (
     UndoPreview,
     WorkloadHistory,
 )
-from dashboards.quotas import QuotaUse
+from dashboards.shown.lag_chain import LagChain
+from dashboards.shown.quotas import QuotaUse
 from fleet.documents import document, iso
 
 

@@ -24,8 +24,8 @@ from dashboards.api.answers import (
     unit_cost_answer,
 )
 from dashboards.queries import Views
-from dashboards.quotas import quota_uses
-from dashboards.tenants import tenants
+from dashboards.shown.quotas import quota_uses
+from dashboards.shown.tenants import tenants
 from enforcer.record.verdict import verdict_document
 from fleet.documents import document, plan_document, profiles_document
 from fleet.errors import NotEnoughData, Refused

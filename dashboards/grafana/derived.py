@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dashboards.grafana.rule import RecordingRule, RuleGroup
 from dashboards.grafana.sources import CARD_LABELS, SLICE_KEY, either, first_of
-from fleet.settings import AnalyzerSettings, LowPrioritySettings
+from fleet.settings.settings import AnalyzerSettings, LowPrioritySettings
 
 STEP_SECONDS = 240
 """Step of the series that long windows look back on: a day has 360 of them, not 1,440.

@@ -26,10 +26,10 @@ from dashboards.money.budgets import month_of
 from dashboards.money.charged_days import ChargedDay
 from dashboards.money.focus_columns import FOCUS_COLUMNS, FocusKind, focus_faults, focus_schema
 from dashboards.money.tenancies import Tenancies, slots_of, team_of
-from dashboards.rows import csv_cell
+from dashboards.shown.rows import csv_cell
 from fleet.durable import unwritable
 from fleet.inventory import Grant, Node
-from fleet.settings_money import PriceBasis
+from fleet.settings.money import PriceBasis
 from recommender.cost_split import MILLION
 from recommender.prices import CardPrice
 

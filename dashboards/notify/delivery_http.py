@@ -18,7 +18,7 @@ from dashboards.notify.delivery import TryAgain
 from dashboards.notify.message import Message
 from dashboards.notify.outgoing import Hook, Outgoing
 from fleet.errors import Misconfigured, Unavailable
-from fleet.own_network import is_metadata
+from wire.own_network import is_metadata
 
 _ANSWER_BYTES_MAX = 65_536
 _SECRET_LENGTH_MIN = 6

@@ -13,7 +13,7 @@ from dashboards.notify.delivery import TryAgain
 from dashboards.notify.format_mail import mail_of
 from dashboards.notify.message import Message
 from fleet.errors import Misconfigured, Unavailable
-from fleet.settings_notify import MailSecurity
+from fleet.settings.notify import MailSecurity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

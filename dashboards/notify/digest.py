@@ -13,9 +13,9 @@ from zoneinfo import ZoneInfo
 
 from dashboards.notify.message import Message
 from dashboards.notify.team import Team
-from dashboards.report_words import Words
-from fleet.settings_guard import hours_of
-from fleet.settings_notify import NoticeTopic, NotifySettings
+from dashboards.words.report import Words
+from fleet.settings.guard import hours_of
+from fleet.settings.notify import NoticeTopic, NotifySettings
 
 EVERYTHING = "everything"
 """The receiver of what concerns the whole fleet."""

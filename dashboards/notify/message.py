@@ -11,9 +11,9 @@ import unicodedata
 from dataclasses import dataclass
 from datetime import datetime
 
-from dashboards.report_words import Language, Words
+from dashboards.words.report import Language, Words
 from fleet.inventory import WorkloadId
-from fleet.settings_notify import NoticeTopic
+from fleet.settings.notify import NoticeTopic
 
 TITLE_LENGTH_MAX = 140
 """Characters of a title; Slack's header takes 150."""

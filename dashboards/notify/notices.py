@@ -13,21 +13,21 @@ from decimal import Decimal
 from urllib.parse import quote
 
 from dashboards.access.cut import cut_plan_to, without_workloads
-from dashboards.advice_words import judged_words
 from dashboards.money.budgets import BudgetState, BudgetStatus
 from dashboards.notify.message import Message
 from dashboards.notify.team import Team
 from dashboards.queries import LedgerEntry, PlanEntry
-from dashboards.realised import standing_outcomes
-from dashboards.report import Report
-from dashboards.report_text import report_lines
-from dashboards.report_words import Language, Words
-from dashboards.rows import money_words
+from dashboards.report.report import Report
+from dashboards.report.text import report_lines
+from dashboards.shown.realised import standing_outcomes
+from dashboards.shown.rows import money_words
+from dashboards.words.advice import judged_words
+from dashboards.words.report import Language, Words
 from enforcer.record.verdict import headline, sentences, verdict_of
 from fleet.decisions import Plan, Recommendation
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome
-from fleet.settings_notify import NoticeTopic
+from fleet.settings.notify import NoticeTopic
 from fleet.units import format_count
 
 SHORTFALL_RATIO = 0.8

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from fleet.inventory import Grant, WorkloadId
-from fleet.settings_notify import TeamSettings
+from fleet.settings.notify import TeamSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from pydantic import BaseModel  # noqa: E402
 from dashboards.grafana.derived import thresholds_of  # noqa: E402
 from dashboards.grafana.rule_files import prometheus_rule, yaml_text  # noqa: E402
 from dashboards.grafana.shipped import boards  # noqa: E402
-from fleet.settings import Settings  # noqa: E402
+from fleet.settings.settings import Settings  # noqa: E402
 
 IMAGE = "registry.example.com/gputide"
 _CHART_LABELS = re.compile(r"^ *(helm\.sh/chart|app\.kubernetes\.io/(managed-by|instance|version|part-of)): .*\n", re.M)
@@ -152,8 +152,8 @@ def _helm() -> Path:
     on_path = shutil.which("helm")
     if on_path is not None:
         return Path(on_path)
-    from gputide.engine_cache import default_cache_path  # noqa: PLC0415 - only where helm must be built
-    from gputide.engine_kubernetes import kubernetes_programs  # noqa: PLC0415
+    from gputide.operate.engine_cache import default_cache_path  # noqa: PLC0415 - only where helm must be built
+    from tests.control_plane import kubernetes_programs  # noqa: PLC0415
 
     return kubernetes_programs(default_cache_path(), tell=lambda told: print(told, file=sys.stderr)).helm
 

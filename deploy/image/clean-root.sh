@@ -14,7 +14,7 @@ HERE=$(cd "$(dirname "$0")" && pwd)
 SOURCES=$(cd "$HERE/../.." && pwd)
 MIRROR=${MIRROR:-http://deb.debian.org/debian}
 SUITE=trixie
-ROOMS="fleet exporter pipeline analyzer recommender enforcer dashboards gputide"
+ROOMS="fleet wire exporter pipeline analyzer recommender enforcer dashboards gputide"
 
 usage() {
     echo "usage: clean-root.sh build WORK | clean-root.sh run WORK COMMAND ..." >&2

@@ -35,7 +35,7 @@ from bootstrap import find_uv, install_uv
 from deploy.release.bill_of_materials import bill_of_materials
 from deploy.release.licences import ROOT, LicensedPackage, licensed_packages, read_rules, texts
 from fleet.errors import Corrupt, GputideError, Misconfigured, Refused, Unavailable
-from gputide.engine_cache import default_cache_path
+from gputide.operate.engine_cache import default_cache_path
 
 DIST = ROOT / "dist"
 CHART = ROOT / "deploy" / "helm" / "gputide"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from enforcer.agent.node_view import ContainerKey, NodeView, SliceView
 from fleet.inventory import Priority
-from fleet.settings_agent import GiveWayManner
+from fleet.settings.agent import GiveWayManner
 
 _RANK = {Priority.HIGH: 0, Priority.NORMAL: 1, Priority.LOW: 2}
 

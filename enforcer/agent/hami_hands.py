@@ -23,7 +23,7 @@ from enforcer.agent.node_view import SliceView
 from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange
 from enforcer.manifest import Manifest
 from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable
-from fleet.grammar import (
+from fleet.grammars.hami import (
     DEVICE_CORDON_ANNOTATION,
     DEVICES_ALLOCATED_ANNOTATION,
     NODE_HANDSHAKE_ANNOTATION,

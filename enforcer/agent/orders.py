@@ -18,7 +18,7 @@ from typing import Any
 from enforcer.agent.live_limits import WantedLimit
 from enforcer.agent.node_view import ContainerKey
 from fleet.errors import Corrupt, Misconfigured
-from fleet.settings_agent import GiveWayManner
+from fleet.settings.agent import GiveWayManner
 from fleet.units import MIB, format_time, parse_time
 
 ORDERS_SCHEMA = "gputide.orders/v1"

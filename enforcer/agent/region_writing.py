@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.errors import Refused
-from fleet.region_doubts import RegionDoubt
-from fleet.region_fields import (
+from fleet.regions.doubts import RegionDoubt
+from fleet.regions.fields import (
     CARD_ID_BYTES,
     CARDS_MAX,
     MAGIC,
@@ -36,8 +36,8 @@ from fleet.region_fields import (
     PROCESSES_MAX,
     RegionField,
 )
-from fleet.region_files import open_region, size_of
-from fleet.region_layouts import Layout, LayoutName, candidates, find_layout, locate, parse_card_id
+from fleet.regions.files import open_region, size_of
+from fleet.regions.layouts import Layout, LayoutName, candidates, find_layout, locate, parse_card_id
 
 _WRITABLE = frozenset({LayoutName.V0, LayoutName.V1_1, LayoutName.V1_1_ODD, LayoutName.V1_2})
 """Layouts that releases wrote and that are known to the byte; the oldest is known by its size alone."""

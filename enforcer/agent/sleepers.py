@@ -19,7 +19,7 @@ from enforcer.agent.node_view import ContainerKey
 from enforcer.agent.region_writing import open_for_writing, pause, resume
 from fleet.durable import write_durably
 from fleet.errors import Refused
-from fleet.region_doubts import RegionDoubt
+from fleet.regions.doubts import RegionDoubt
 
 FILES_MAX = 256
 """Entries that a container's directory may have; HAMi's and the library's own are two."""

@@ -23,9 +23,9 @@ from urllib.parse import parse_qs, urlsplit
 from enforcer.agent.node_view import NodeView
 from enforcer.agent.node_view_text import ToldView, view_text
 from enforcer.agent.trouble import trouble_digest, troubled_cards
-from fleet.bearer_tokens import CHALLENGE
 from fleet.errors import Misconfigured
-from fleet.port_guard import PortGuard
+from wire.port_guard import PortGuard
+from wire.tokens import CHALLENGE
 
 CONNECTIONS_MAX = 16
 """Who asks is one relief, and a person with curl; whoever comes beyond takes the place of who asked longest ago."""

@@ -13,7 +13,7 @@ from enforcer.backends.stage import StageDraft
 from enforcer.kinds.register import pod_templates
 from enforcer.seat import WHOLE_CORE_PERCENT
 from enforcer.snapshot import Snapshot
-from fleet.capability import Capabilities, CorePolicy, Oversubscription
+from fleet.capabilities.capability import Capabilities, CorePolicy, Oversubscription
 from fleet.decisions import CardPlacement, PlacedSlice
 from fleet.errors import Refused
 from fleet.inventory import ISOLATION_LABEL, Priority, WorkloadId

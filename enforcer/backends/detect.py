@@ -2,8 +2,8 @@
 
 Every backend leaves a sign: the register that its device plugin writes, the label by which it was switched on, or the
 resource that it offers. Two that hand out cards must not share a node; where signs of two are seen, all are told, with
-what each was seen by. Pure. Sources: the records in `fleet.capabilities`, and Project-HAMi/HAMi#646 and #2076 on two
-plugins on one node.
+what each was seen by. Pure. Sources: the records in `fleet.capabilities.register`, and Project-HAMi/HAMi#646 and #2076
+on two plugins on one node.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from enforcer.backends.hami_cordon import HANDSHAKE_ANNOTATION
 from enforcer.manifest import Manifest
 from fleet.errors import Misconfigured
-from fleet.grammar import NODE_REGISTER_ANNOTATION
-from fleet.grammar_vgpumanager import REGISTER_ANNOTATION as VGPU_MANAGER_REGISTER
-from fleet.grammar_volcano import COUNT_RESOURCE as VOLCANO_COUNT
-from fleet.grammar_volcano import REGISTER_ANNOTATION as VOLCANO_REGISTER
+from fleet.grammars.hami import NODE_REGISTER_ANNOTATION
+from fleet.grammars.vgpumanager import REGISTER_ANNOTATION as VGPU_MANAGER_REGISTER
+from fleet.grammars.volcano import COUNT_RESOURCE as VOLCANO_COUNT
+from fleet.grammars.volcano import REGISTER_ANNOTATION as VOLCANO_REGISTER
 from fleet.units import parse_quantity
 
 _GONE = "Deleted"

@@ -16,7 +16,7 @@ from enforcer.backends.stage import Target, check_init_containers
 from enforcer.dialect import ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, template_of
 from fleet.errors import Corrupt, Misconfigured, Refused
-from fleet.grammar_mig import profile_of_resource
+from fleet.grammars.mig import profile_of_resource
 from fleet.units import parse_quantity
 
 CARD_RESOURCE = "nvidia.com/gpu"

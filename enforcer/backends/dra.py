@@ -40,11 +40,11 @@ from enforcer.backends.stage import Target, check_init_containers, check_kinds, 
 from enforcer.dialect import Dialect, ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, field_of, template_of, workload_parts
 from enforcer.snapshot import Snapshot
-from fleet.capability import Capabilities
-from fleet.capability_dra import DRA_MIG, DRA_SHARED
+from fleet.capabilities.capability import Capabilities
+from fleet.capabilities.dra import DRA_MIG, DRA_SHARED
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Corrupt, Refused
-from fleet.grammar_claims import NVIDIA_DRIVER, ClaimAllocation, PublishedDevice, parse_claim, parse_published
+from fleet.grammars.claims import NVIDIA_DRIVER, ClaimAllocation, PublishedDevice, parse_claim, parse_published
 from fleet.inventory import WorkloadId
 from fleet.units import GIB, MIB
 

@@ -18,9 +18,9 @@ from typing import Any
 
 from enforcer.manifest import Manifest
 from fleet.errors import Refused
-from fleet.grammar_claims import NVIDIA_DRIVER
-from fleet.grammar_device_ids import is_card_uuid
-from fleet.grammar_mig import is_mig_profile
+from fleet.grammars.claims import NVIDIA_DRIVER
+from fleet.grammars.device_ids import is_card_uuid
+from fleet.grammars.mig import is_mig_profile
 
 API_VERSION = "resource.k8s.io/v1"
 CARD_CLASS = "gpu.nvidia.com"

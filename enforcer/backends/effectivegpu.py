@@ -18,7 +18,7 @@ from enforcer.backends.hami import hami_family
 from enforcer.backends.hami_dialect import HAMI_WORDS, HamiDialect
 from enforcer.snapshot import Snapshot
 from enforcer.words import Words
-from fleet.capabilities import EFFECTIVE_GPU, Capabilities
+from fleet.capabilities.register import EFFECTIVE_GPU, Capabilities
 from fleet.decisions import Plan
 
 EFFECTIVE_GPU_DIALECT = HamiDialect(

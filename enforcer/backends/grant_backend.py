@@ -17,7 +17,7 @@ from enforcer.dialect import Dialect, ObjectKey, SeatSlice
 from enforcer.manifest import Manifest
 from enforcer.snapshot import Snapshot
 from enforcer.words import Words
-from fleet.capability import Capabilities
+from fleet.capabilities.capability import Capabilities
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.outcomes import Change
 

@@ -33,7 +33,7 @@ from enforcer.dialect import SeatSlice
 from enforcer.manifest import Manifest
 from enforcer.snapshot import Snapshot
 from enforcer.words import Words
-from fleet.capabilities import HAMI, Capabilities, CorePolicy
+from fleet.capabilities.register import HAMI, Capabilities, CorePolicy
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Refused
 from fleet.inventory import Priority

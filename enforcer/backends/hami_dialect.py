@@ -18,7 +18,7 @@ from enforcer.dialect import ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, field_of
 from enforcer.words import Words
 from fleet.errors import Corrupt
-from fleet.grammar import (
+from fleet.grammars.hami import (
     DEVICES_ALLOCATED_ANNOTATION,
     NODE_REGISTER_ANNOTATION,
     DeviceGrant,

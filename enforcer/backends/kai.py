@@ -40,11 +40,11 @@ from enforcer.backends.stage import (
 from enforcer.dialect import Dialect, ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, field_of, template_of
 from enforcer.snapshot import Snapshot
-from fleet.capability import Capabilities
-from fleet.capability_kai import KAI
+from fleet.capabilities.capability import Capabilities
+from fleet.capabilities.kai import KAI
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Refused
-from fleet.grammar_kai import (
+from fleet.grammars.kai import (
     CARDS_ANNOTATION,
     CONTAINER_ANNOTATION,
     FRACTION_ANNOTATION,

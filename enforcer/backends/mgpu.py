@@ -21,10 +21,10 @@ from enforcer.backends.stage import Target, check_init_containers, check_kinds, 
 from enforcer.dialect import ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, template_of
 from enforcer.snapshot import Snapshot
-from fleet.capabilities import MGPU, Capabilities, CorePolicy
+from fleet.capabilities.register import MGPU, Capabilities, CorePolicy
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Corrupt, Misconfigured, Refused
-from fleet.grammar_mgpu import CORES_RESOURCE, FRAMEBUFFER_RESOURCE, RECLAIMED_CORES_RESOURCE
+from fleet.grammars.mgpu import CORES_RESOURCE, FRAMEBUFFER_RESOURCE, RECLAIMED_CORES_RESOURCE
 from fleet.inventory import Priority
 from fleet.units import MIB, parse_quantity
 

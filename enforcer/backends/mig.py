@@ -51,12 +51,12 @@ from enforcer.backends.stage import (
 from enforcer.dialect import Dialect, ObjectKey, SeatSlice
 from enforcer.manifest import Manifest, field_of
 from enforcer.snapshot import Snapshot
-from fleet.capability import Capabilities
-from fleet.capability_mig import MIG
+from fleet.capabilities.capability import Capabilities
+from fleet.capabilities.mig import MIG
 from fleet.catalogue import find_model
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Corrupt, Refused
-from fleet.grammar_mig import is_mig_profile
+from fleet.grammars.mig import is_mig_profile
 from fleet.inventory import CardModelName
 from fleet.outcomes import Change
 from fleet.yaml_text import load_yaml

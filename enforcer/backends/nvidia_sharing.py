@@ -48,8 +48,8 @@ from enforcer.backends.stage import (
 from enforcer.dialect import Dialect, ObjectKey, SeatSlice
 from enforcer.manifest import Manifest, field_of
 from enforcer.snapshot import Snapshot
-from fleet.capability import Capabilities, CorePolicy
-from fleet.capability_nvidia_sharing import MPS, TIME_SLICING
+from fleet.capabilities.capability import Capabilities, CorePolicy
+from fleet.capabilities.nvidia_sharing import MPS, TIME_SLICING
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Corrupt, Refused
 from fleet.inventory import WorkloadId

@@ -1,4 +1,4 @@
-"""Every backend that can render changes, by the name of its record, in the order of `fleet.capabilities`.
+"""Every backend that can render changes, by the name of its record, in the order of `fleet.capabilities.register`.
 
 A new backend is a file beside this one and a line here.
 """

@@ -22,7 +22,7 @@ from enforcer.kinds.register import workload_kind
 from enforcer.manifest import Manifest, field_of, is_signal, template_of, values_equal, workload_parts
 from enforcer.seat import WHOLE_CORE_PERCENT, PodSeat, SeatSlice, same_slices
 from enforcer.snapshot import Snapshot
-from fleet.capability import Capabilities, ComputeIsolation, FramebufferIsolation, Oversubscription
+from fleet.capabilities.capability import Capabilities, ComputeIsolation, FramebufferIsolation, Oversubscription
 from fleet.decisions import (
     CardPlacement,
     Need,

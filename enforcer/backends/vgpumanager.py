@@ -27,10 +27,10 @@ from enforcer.dialect import ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, field_of
 from enforcer.snapshot import Snapshot
 from enforcer.words import Words
-from fleet.capabilities import VGPU_MANAGER, Capabilities, CorePolicy
+from fleet.capabilities.register import VGPU_MANAGER, Capabilities, CorePolicy
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Corrupt, Refused
-from fleet.grammar_vgpumanager import (
+from fleet.grammars.vgpumanager import (
     REAL_ALLOCATED_ANNOTATION,
     REGISTER_ANNOTATION,
     parse_vgpu_allocation,

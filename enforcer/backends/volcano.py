@@ -33,10 +33,10 @@ from enforcer.kinds.register import pod_templates
 from enforcer.manifest import Manifest
 from enforcer.snapshot import Snapshot
 from enforcer.words import Words
-from fleet.capabilities import VOLCANO, Capabilities, CorePolicy
+from fleet.capabilities.register import VOLCANO, Capabilities, CorePolicy
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Refused
-from fleet.grammar_volcano import (
+from fleet.grammars.volcano import (
     CORES_RESOURCE,
     COUNT_RESOURCE,
     FRAMEBUFFER_RESOURCE,

@@ -18,8 +18,8 @@ from enforcer.backends.stage import Target, check_kinds, draft_stage, owner_chan
 from enforcer.dialect import Dialect, SeatSlice
 from enforcer.manifest import Manifest
 from enforcer.snapshot import Snapshot
-from fleet.capability import Capabilities
-from fleet.capability_whole_cards import WHOLE_CARDS
+from fleet.capabilities.capability import Capabilities
+from fleet.capabilities.whole_cards import WHOLE_CARDS
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Refused
 

@@ -21,8 +21,8 @@ from typing import Any
 from enforcer.kubernetes.admission_review import PodAdmission
 from fleet.errors import Corrupt, Misconfigured
 from fleet.listener_files import ListenerFiles
-from fleet.listener_tls import ListenerContexts
 from fleet.logs import logger
+from wire.listener_tls import ListenerContexts
 
 REVIEW_BYTES_MAX = 8 * 1024 * 1024
 """Longest review that is read; an object of the API server has less than two MiB."""

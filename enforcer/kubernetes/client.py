@@ -23,10 +23,10 @@ from enforcer.kubernetes.request_rate import RequestRate
 from enforcer.kubernetes.server_clock import ServerClock
 from enforcer.manifest import Manifest
 from fleet.errors import GputideError, Unavailable
-from fleet.kubernetes_api.access import ClusterAccess
-from fleet.kubernetes_api.answers import Busy, lines_of, read_body
-from fleet.kubernetes_api.connection import ApiConnection, Asked
-from fleet.kubernetes_api.page import open_page
+from wire.kubernetes.access import ClusterAccess
+from wire.kubernetes.answers import Busy, lines_of, read_body
+from wire.kubernetes.connection import ApiConnection, Asked
+from wire.kubernetes.page import open_page
 
 FIELD_MANAGER = "gputide"
 """Under this name the server keeps which fields were written by us."""

@@ -21,7 +21,7 @@ from enforcer.kubernetes.request_rate import RequestRate
 from enforcer.kubernetes.seat_claims import SeatClaims
 from enforcer.kubernetes.writer import KubernetesWriter
 from enforcer.manifest import Manifest
-from fleet.kubernetes_api.access import find_access
+from wire.kubernetes.access import find_access
 
 KUBECONFIG_SETTING = "enforcer.kubeconfig"
 

@@ -24,8 +24,8 @@ from enforcer.kubernetes.refusals import Deed, Expired
 from enforcer.kubernetes.same_content import SeenContents
 from enforcer.manifest import Manifest
 from fleet.errors import Unavailable
-from fleet.kubernetes_api.answers import TooLarge
-from fleet.kubernetes_api.connection import ApiConnection
+from wire.kubernetes.answers import TooLarge
+from wire.kubernetes.connection import ApiConnection
 
 PAGE_OBJECTS = 500
 _ATTEMPTS_MAX = 3

@@ -3,7 +3,7 @@
 Exit status and tables of `verify`, the report's headline, the banner of the pages and the messages all come from
 `verdict_of`; a test holds them together. Harm leads wherever a service is over its budget, otherwise the saving leads.
 Each sentence is a code with values (`fleet.sentences`): its English stands here, its Chinese in
-`dashboards.advice_words`.
+`dashboards.words.advice`.
 """
 
 from __future__ import annotations

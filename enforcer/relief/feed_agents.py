@@ -21,9 +21,9 @@ from urllib.parse import quote, urlsplit
 from enforcer.agent.node_view import NodeView
 from enforcer.agent.node_view_text import VIEW_BYTES_MAX, ToldView, parse_view
 from fleet.errors import Corrupt, Misconfigured
-from fleet.kubernetes_api.credentials import Credentials, FixedHeader
-from fleet.kubernetes_api.tls import Tls, TlsContexts
 from fleet.logs import logger
+from wire.kubernetes.credentials import Credentials, FixedHeader
+from wire.tls import Tls, TlsContexts
 
 AGENTS_MAX = 5000
 _RESOLVE_SECONDS = 30.0

@@ -30,7 +30,7 @@ from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import seal_plan
 from fleet.errors import Refused
 from fleet.inventory import ISOLATION_LABEL, LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, WorkloadId
-from fleet.settings_guard import WEEKDAYS
+from fleet.settings.guard import WEEKDAYS
 from fleet.units import format_time
 
 FREEZE_NAMESPACE = "gputide"

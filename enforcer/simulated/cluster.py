@@ -30,7 +30,7 @@ from enforcer.simulated.seats import SeatState, SimulatedSeat, read_seats
 from enforcer.simulated.store import PodRow, SimulatedStore
 from enforcer.simulated.trace import TraceFollower
 from enforcer.simulated.validation import refuse_invalid
-from fleet.capabilities import HAMI
+from fleet.capabilities.register import HAMI
 from fleet.errors import Refused, Unavailable
 from fleet.inventory import Inventory, WorkloadId
 from fleet.units import epoch_ms, format_time, time_from_epoch_ms

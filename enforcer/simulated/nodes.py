@@ -13,7 +13,7 @@ from enforcer.manifest import Manifest, field_of, set_field
 from enforcer.seat import COUNT_RESOURCE, WHOLE_CORE_PERCENT
 from enforcer.simulated.store import SimulatedStore
 from fleet.errors import Refused
-from fleet.grammar import (
+from fleet.grammars.hami import (
     DEVICE_CORDON_ANNOTATION,
     NODE_REGISTER_ANNOTATION,
     RegisteredDevice,

@@ -15,7 +15,12 @@ from enforcer.simulated.hami_scheduler import Allocation
 from enforcer.simulated.kind_specs import labels_of_pods
 from enforcer.simulated.revisions import HASH_LABEL, HASH_LABELS, REVISION_LABEL, revision_name
 from enforcer.simulated.store import Books, PodRow
-from fleet.grammar import DEVICES_ALLOCATED_ANNOTATION, VGPU_NODE_ANNOTATION, DeviceGrant, render_devices_allocated
+from fleet.grammars.hami import (
+    DEVICES_ALLOCATED_ANNOTATION,
+    VGPU_NODE_ANNOTATION,
+    DeviceGrant,
+    render_devices_allocated,
+)
 
 REVISION_KINDS = {
     "DaemonSet": "ControllerRevision",

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from enforcer.seat import PRIORITY_RESOURCE, WHOLE_CORE_PERCENT
 from enforcer.simulated.store import SimulatedStore
-from fleet.capabilities import CorePolicy
+from fleet.capabilities.register import CorePolicy
 from fleet.inventory import CardId, Priority, WorkloadId
 from fleet.units import MIB, time_from_epoch_ms
 

@@ -20,7 +20,7 @@ from exporter.allocation.records import (
     Record,
 )
 from fleet.autoscaling import Autoscaler, AutoscalerKind
-from fleet.grammar_claims import ClaimAllocation, PublishedDevice
+from fleet.grammars.claims import ClaimAllocation, PublishedDevice
 
 DeviceKey = tuple[str, str, str]
 """Driver, pool and name of a device that a driver publishes."""

@@ -15,8 +15,8 @@ from datetime import datetime
 from functools import lru_cache
 
 from fleet.errors import Misconfigured
-from fleet.grammar_mgpu import CORES_RESOURCE, RECLAIMED_CORES_RESOURCE
-from fleet.grammar_vendors import vendor_device
+from fleet.grammars.mgpu import CORES_RESOURCE, RECLAIMED_CORES_RESOURCE
+from fleet.grammars.vendors import vendor_device
 from fleet.inventory import CardModelName
 from fleet.units import parse_quantity
 

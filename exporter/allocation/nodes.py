@@ -30,18 +30,18 @@ from exporter.allocation.manifest import (
 from exporter.allocation.records import CardRecord, NodeRecord, SharingBackend
 from fleet.catalogue import find_model
 from fleet.errors import Corrupt
-from fleet.grammar import (
+from fleet.grammars.hami import (
     DEVICE_CORDON_ANNOTATION,
     NODE_REGISTER_ANNOTATION,
     RegisteredDevice,
     parse_node_register,
 )
-from fleet.grammar_metax import METAX_REGISTER_ANNOTATION, parse_metax_register
-from fleet.grammar_vendors import VENDOR_DEVICES, VendorDevice
-from fleet.grammar_vgpumanager import REGISTER_ANNOTATION as VGPU_MANAGER_REGISTER
-from fleet.grammar_vgpumanager import parse_vgpu_register
-from fleet.grammar_volcano import REGISTER_ANNOTATION as VOLCANO_REGISTER
-from fleet.grammar_volcano import parse_volcano_register
+from fleet.grammars.metax import METAX_REGISTER_ANNOTATION, parse_metax_register
+from fleet.grammars.vendors import VENDOR_DEVICES, VendorDevice
+from fleet.grammars.vgpumanager import REGISTER_ANNOTATION as VGPU_MANAGER_REGISTER
+from fleet.grammars.vgpumanager import parse_vgpu_register
+from fleet.grammars.volcano import REGISTER_ANNOTATION as VOLCANO_REGISTER
+from fleet.grammars.volcano import parse_volcano_register
 from fleet.inventory import CardModelName
 from fleet.units import MIB
 

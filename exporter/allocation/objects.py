@@ -20,7 +20,7 @@ from exporter.allocation.queues import (
 from exporter.allocation.records import Key, PublishedRecord, Record
 from exporter.cluster_reader import Manifest, Watched
 from fleet.errors import Corrupt
-from fleet.grammar_claims import parse_claim, parse_published
+from fleet.grammars.claims import parse_claim, parse_published
 
 _OF_ONE_OBJECT = {
     Watched.REPLICA_SETS: owned_record,

@@ -24,7 +24,7 @@ from exporter.allocation.records import (
 from exporter.allocation.tables import Labels
 from exporter.series_blocks import card_info_labels, grant_info_labels, node_info_labels
 from fleet.autoscaling import Autoscaler
-from fleet.grammar_claims import ClaimAllocation, PublishedDevice
+from fleet.grammars.claims import ClaimAllocation, PublishedDevice
 from fleet.inventory import AUTOSCALED_LABEL, Card, CardId, CardModelName, Grant, Node
 from fleet.schema import CARD_INFO_LABELS, GRANT_LABELS, NODE_INFO_LABELS
 

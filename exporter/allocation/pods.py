@@ -32,8 +32,8 @@ from exporter.allocation.records import ContainerNeeds, DistrustReason, OwnedRec
 from exporter.allocation.shares import AnnotatedShares, annotated_shares, reserved_cards, speaks_of_grants
 from exporter.allocation.waiting import waiting_reason
 from fleet.errors import Corrupt
-from fleet.grammar_kai import FRACTION_ANNOTATION, FRAMEBUFFER_ANNOTATION, RESERVATION_NAMESPACES
-from fleet.grammar_mgpu import RECLAIMED_CORES_RESOURCE
+from fleet.grammars.kai import FRACTION_ANNOTATION, FRAMEBUFFER_ANNOTATION, RESERVATION_NAMESPACES
+from fleet.grammars.mgpu import RECLAIMED_CORES_RESOURCE
 from fleet.inventory import KEPT_APART_LABEL, Priority
 
 _OVER = ("Succeeded", "Failed")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fleet.autoscaling import Autoscaler
-from fleet.grammar_claims import ClaimAllocation, PublishedDevice
+from fleet.grammars.claims import ClaimAllocation, PublishedDevice
 from fleet.inventory import Priority
 
 

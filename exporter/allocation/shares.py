@@ -16,19 +16,19 @@ from typing import TypeVar
 
 from exporter.allocation.records import CardShare, GroupShare, SharingBackend
 from fleet.errors import Corrupt
-from fleet.grammar import (
+from fleet.grammars.hami import (
     DEVICES_ALLOCATED_ANNOTATION,
     VGPU_NODE_ANNOTATION,
     DeviceGrant,
     is_card_uuid,
     parse_devices_allocated,
 )
-from fleet.grammar_kai import RESERVED_CARD_ANNOTATION, kai_groups, parse_kai_share
-from fleet.grammar_mgpu import INDEX_ANNOTATION_PREFIX
-from fleet.grammar_mig import MIG_ALLOCATIONS_ANNOTATION, parse_mig_allocations
-from fleet.grammar_vendors import VENDOR_DEVICES, parse_vendor_allocations
-from fleet.grammar_vgpumanager import REAL_ALLOCATED_ANNOTATION, parse_vgpu_allocation
-from fleet.grammar_volcano import IDS_ANNOTATION, parse_volcano_ids
+from fleet.grammars.kai import RESERVED_CARD_ANNOTATION, kai_groups, parse_kai_share
+from fleet.grammars.mgpu import INDEX_ANNOTATION_PREFIX
+from fleet.grammars.mig import MIG_ALLOCATIONS_ANNOTATION, parse_mig_allocations
+from fleet.grammars.vendors import VENDOR_DEVICES, parse_vendor_allocations
+from fleet.grammars.vgpumanager import REAL_ALLOCATED_ANNOTATION, parse_vgpu_allocation
+from fleet.grammars.volcano import IDS_ANNOTATION, parse_volcano_ids
 from fleet.units import MIB
 
 _Grant = TypeVar("_Grant")

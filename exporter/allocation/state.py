@@ -39,7 +39,7 @@ from exporter.allocation.tables import Row, RowTables
 from exporter.allocation.waiting import REASONS
 from exporter.cluster_reader import Watched
 from exporter.families import Family
-from fleet.grammar_claims import ClaimAllocation
+from fleet.grammars.claims import ClaimAllocation
 
 OWNER_KINDS = frozenset({Watched.REPLICA_SETS, Watched.STATEFUL_SETS, Watched.JOBS})
 """Kinds that own pods and are owned themselves."""

@@ -35,7 +35,7 @@ from exporter.attribution.records import (
 from exporter.attribution.sources import Held, Sources
 from exporter.attribution.tenants import seat_processes
 from exporter.kubelet.pod_resources import DeviceRow, PodRow
-from fleet.grammar_kai import RESERVATION_NAMESPACES
+from fleet.grammars.kai import RESERVATION_NAMESPACES
 from fleet.inventory import CardId, Grant, Priority
 
 FINDINGS_MAX = 1000

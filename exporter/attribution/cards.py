@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fleet.catalogue import find_model
-from fleet.grammar_claims import HAMI_DRIVER, NVIDIA_DRIVER, PublishedDevice
-from fleet.grammar_device_ids import DeviceId, DeviceIdForm, IdTruth
+from fleet.grammars.claims import HAMI_DRIVER, NVIDIA_DRIVER, PublishedDevice
+from fleet.grammars.device_ids import DeviceId, DeviceIdForm, IdTruth
 from fleet.inventory import Card
 
 _MINOR_DEVICES = {

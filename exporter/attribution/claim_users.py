@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from exporter.allocation.records import PodRecord
 from exporter.attribution.pods import PodFacts
 from exporter.regions.tree import ContainerKey
-from fleet.grammar_claims import HAMI_DRIVER, ClaimAllocation
+from fleet.grammars.claims import HAMI_DRIVER, ClaimAllocation
 
 
 def users_in_pod(record: PodRecord, allocation: ClaimAllocation) -> list[str]:

@@ -17,14 +17,14 @@ from exporter.allocation.pods import pod_record
 from exporter.allocation.records import PodRecord
 from exporter.attribution.cgroup import container_id_of_status
 from fleet.errors import Corrupt
-from fleet.grammar_mgpu import (
+from fleet.grammars.mgpu import (
     CORES_RESOURCE,
     FRAMEBUFFER_RESOURCE,
     INDEX_ANNOTATION_PREFIX,
     RECLAIMED_CORES_RESOURCE,
     parse_card_indexes,
 )
-from fleet.grammar_mig import MIG_ALLOCATIONS_ANNOTATION, parse_mig_allocations
+from fleet.grammars.mig import MIG_ALLOCATIONS_ANNOTATION, parse_mig_allocations
 from fleet.units import MIB
 
 _CONTAINERS_MAX = 1024

@@ -11,7 +11,7 @@ from exporter.attribution.cards import KnownCard
 from exporter.attribution.cgroup import CgroupPlace
 from exporter.attribution.pods import PodFacts
 from exporter.kubelet.pod_resources import DeviceRow, PodRow
-from fleet.grammar_claims import ClaimAllocation, PublishedDevice
+from fleet.grammars.claims import ClaimAllocation, PublishedDevice
 from fleet.inventory import CardId, Grant
 
 

@@ -17,10 +17,10 @@ from exporter.attribution.pods import ContainerInstance, PodFacts
 from exporter.attribution.records import Finding, FindingKind, GrantSource, NodeView
 from exporter.kubelet.pod_resources import ClaimRow, ContainerRow, DeviceRow, PodRow
 from fleet.errors import Corrupt
-from fleet.grammar_claims import HAMI_DRIVER, NVIDIA_DRIVER, ClaimAllocation
-from fleet.grammar_device_ids import DeviceId, IdTruth, parse_device_id
-from fleet.grammar_kai import RESERVATION_NAMESPACES, kai_groups
-from fleet.grammar_text import shown
+from fleet.grammars.claims import HAMI_DRIVER, NVIDIA_DRIVER, ClaimAllocation
+from fleet.grammars.device_ids import DeviceId, IdTruth, parse_device_id
+from fleet.grammars.kai import RESERVATION_NAMESPACES, kai_groups
+from fleet.grammars.text import shown
 
 OVERSUBSCRIPTION_MAX = 16
 """Most times its card's framebuffer that one grant may be; a tenant can write any number on its own pod."""

@@ -1,8 +1,8 @@
 """Which devices the kubelet handed to which container: the records, and the port through which they are asked for.
 
 The kubelet knows a grant from the moment it is made, used or not, but neither the pod's UID nor, for HAMi and Volcano,
-the card that was really given (`fleet.grammar_device_ids`). `exporter.attribution.attributor` joins these rows with the
-rest.
+the card that was really given (`fleet.grammars.device_ids`). `exporter.attribution.attributor` joins these rows with
+the rest.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.region_fields import FieldKind, RegionField
-from fleet.region_layouts import Layout
+from fleet.regions.fields import FieldKind, RegionField
+from fleet.regions.layouts import Layout
 
 SCRATCH_BYTES = 1 << 22
 """Memory for one batch: two of the largest regions, or a thousand with one process each."""

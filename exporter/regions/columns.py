@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exporter.regions.tree import ContainerKey
-from fleet.region_layouts import LayoutName
+from fleet.regions.layouts import LayoutName
 
 Float64 = NDArray[np.float64]
 Rows = NDArray[np.int32]

@@ -16,8 +16,8 @@ import numpy as np
 from exporter.families import CataloguedFamily, Family, FamilyKind
 from exporter.regions.columns import ContainerColumns, HamiReading, SliceColumns
 from exporter.regions.figures import DutyDoubt
-from fleet.region_doubts import doubts_of
-from fleet.region_layouts import LayoutName
+from fleet.regions.doubts import doubts_of
+from fleet.regions.layouts import LayoutName
 from fleet.schema import SLICE_IDENTITY
 
 CONTAINER_LABELS = ("cluster", "namespace", "pod", "container", "node", "pod_uid")

@@ -1,6 +1,6 @@
 """Takes a batch of regions apart: figures per card and container, and every reason not to believe one.
 
-Pure: bytes in, columns out. What a figure must satisfy to be believed stands in `fleet.region_doubts`; a figure that
+Pure: bytes in, columns out. What a figure must satisfy to be believed stands in `fleet.regions.doubts`; a figure that
 doesn't is NaN, never 0. The library's own accounting has habits of its own, which are known here:
 
 - `used.total` is the sum of its parts once an update is complete; a reader that sees another sum came in between
@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exporter.regions.batch import RegionBatch
-from fleet.region_doubts import RegionDoubt, bit_of
-from fleet.region_fields import (
+from fleet.regions.doubts import RegionDoubt, bit_of
+from fleet.regions.fields import (
     BLOCKED,
     MAGIC,
     PROCESS_DEAD,

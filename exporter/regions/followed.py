@@ -13,10 +13,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fleet.region_doubts import RegionDoubt, bit_of
-from fleet.region_fields import CARD_ID_BYTES, CARDS_MAX, MAGIC, PROCESSES_MAX
-from fleet.region_files import size_of
-from fleet.region_layouts import Layout, candidates, find_layout, parse_card_id
+from fleet.regions.doubts import RegionDoubt, bit_of
+from fleet.regions.fields import CARD_ID_BYTES, CARDS_MAX, MAGIC, PROCESSES_MAX
+from fleet.regions.files import size_of
+from fleet.regions.layouts import Layout, candidates, find_layout, parse_card_id
 
 SLOTS_FOR_LAYOUT = 64
 """Slots that are asked which layout it is."""

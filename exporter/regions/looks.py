@@ -20,8 +20,8 @@ from exporter.regions.batch import RegionBatch, RowShape, Scratch, read_rows
 from exporter.regions.figures import Figures, take_apart
 from exporter.regions.followed import SLOTS_FOR_LAYOUT, FollowedRegion
 from fleet.errors import Unavailable
-from fleet.region_doubts import RegionDoubt, bit_of
-from fleet.region_layouts import LayoutName, find_layout
+from fleet.regions.doubts import RegionDoubt, bit_of
+from fleet.regions.layouts import LayoutName, find_layout
 
 LOOKS_MAX = 4
 """Looks at one region in one reading; a writer is done after some hundred nanoseconds."""

@@ -19,10 +19,10 @@ from exporter.regions.batch import RegionBatch
 from exporter.regions.figures import DutyDoubt, Figures
 from exporter.regions.followed import FollowedRegion
 from exporter.regions.looks import RegionLooks
-from fleet.region_doubts import OF_REGION_BITS, RegionDoubt, doubts_of
-from fleet.region_fields import RegionField
-from fleet.region_files import open_region
-from fleet.region_layouts import LayoutName
+from fleet.regions.doubts import OF_REGION_BITS, RegionDoubt, doubts_of
+from fleet.regions.fields import RegionField
+from fleet.regions.files import open_region
+from fleet.regions.layouts import LayoutName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

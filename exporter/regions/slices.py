@@ -16,7 +16,7 @@ from exporter.regions.columns import CardFacts, ContainerColumns, ProcessColumns
 from exporter.regions.figures import DutyDoubt, Figures
 from exporter.regions.looks import Look
 from exporter.regions.tree import ContainerKey, ContainerPlace
-from fleet.region_doubts import OF_REGION_BITS, bit_of
+from fleet.regions.doubts import OF_REGION_BITS, bit_of
 
 LYING_READINGS = 3
 """Readings in a row that show 0 on a busy card of one's own before the 0 is no longer believed."""

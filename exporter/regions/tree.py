@@ -25,9 +25,9 @@ from pathlib import Path
 
 from exporter.regions.followed import FollowedRegion
 from exporter.regions.root import UNSETTLED_NS, RegionRoot
-from fleet.region_doubts import RegionDoubt
-from fleet.region_files import open_region
-from fleet.region_layouts import candidates
+from fleet.regions.doubts import RegionDoubt
+from fleet.regions.files import open_region
+from fleet.regions.layouts import candidates
 
 FILES_MAX = 256
 """Entries that a container's directory may have; HAMi's and the library's own are two."""

@@ -1,6 +1,6 @@
 """Says what is missing or misleads, what that disables, and what mends it; looks only, and changes nothing.
 
 `catalogue` lists every finding by a code that stays. A module per area (`prometheus`, `cluster` …) makes checks,
-`running` runs them beside each other within bounded times, and `answer` prints what they found. `gputide.verb_doctor`
+`running` runs them beside each other within bounded times, and `answer` prints what they found. `gputide.verbs.doctor`
 calls it.
 """

@@ -1,4 +1,4 @@
-"""What the doctor found as an answer: one document, one table, and the exit status. Called by `gputide.verb_doctor`."""
+"""What the doctor found as an answer: one document, one table, and the exit status."""
 
 from __future__ import annotations
 

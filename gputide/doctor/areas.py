@@ -1,6 +1,6 @@
 """Which areas are looked at, and the checks of each; an area's module is loaded where it is asked for.
 
-Called by `gputide.verb_doctor`.
+Called by `gputide.verbs.doctor`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from fnmatch import fnmatchcase
 from functools import partial
 
 from fleet.errors import GputideError, Misconfigured
-from fleet.settings import ClusterChoice, Settings
-from fleet.settings_pipeline import BusKind, WarehouseKind
+from fleet.settings.pipeline import BusKind, WarehouseKind
+from fleet.settings.settings import ClusterChoice, Settings
 from gputide.doctor.catalogue import catalogue, codes_of
 from gputide.doctor.finding import Area, Check, unchecked
 from gputide.session import Session

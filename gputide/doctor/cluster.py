@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from fleet.errors import Misconfigured, Unavailable
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from gputide.doctor import cluster_nodes as nodes
 from gputide.doctor import cluster_workloads as workloads
 from gputide.doctor.catalogue import kind_of

@@ -9,8 +9,8 @@ from typing import Any
 from enforcer.backends.hami_cordon import HANDSHAKE_ANNOTATION
 from enforcer.kubernetes.admission_probe import PODS_WEBHOOK
 from enforcer.manifest import Manifest
-from fleet.grammar import NODE_REGISTER_ANNOTATION
-from fleet.settings import ClusterChoice
+from fleet.grammars.hami import NODE_REGISTER_ANNOTATION
+from fleet.settings.settings import ClusterChoice
 from gputide.doctor.catalogue import kind_of
 from gputide.doctor.cluster_scene import ClusterScene, chosen_trouble, namespaced
 from gputide.doctor.finding import Area, Diagnosis, finding, some, well

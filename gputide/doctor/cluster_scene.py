@@ -14,9 +14,9 @@ from enforcer.kubernetes.refusals import Deed
 from enforcer.kubernetes.request_rate import RequestRate
 from enforcer.manifest import Manifest
 from enforcer.ownership import MAKERS, parents_of, workload_of_pod
-from fleet.kubernetes_api.access import find_access
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from gputide.node_backends import judged
+from wire.kubernetes.access import find_access
 
 _REQUESTS_PER_SECOND, _REQUESTS_BURST, _PARALLEL = 50.0, 200, 4
 _CARD_WORDS = ("gpu", "vgpu", "/mig-")

@@ -10,14 +10,14 @@ from functools import partial
 from typing import Any
 
 from fleet.errors import Corrupt, Misconfigured, Unavailable
-from fleet.kubernetes_api.tls import Tls
 from fleet.schema import TABLES
-from fleet.settings import Settings
-from fleet.settings_pipeline import BusKind, RecordFormat
+from fleet.settings.pipeline import BusKind, RecordFormat
+from fleet.settings.settings import Settings
 from gputide.doctor.catalogue import codes_of, kind_of
 from gputide.doctor.finding import Area, Check, Diagnosis, finding, some, unchecked, well
-from pipeline import hive_ddl
-from pipeline.flink_rest import FlinkRest
+from pipeline.flink.rest import FlinkRest
+from pipeline.warehouse import hive_ddl
+from wire.tls import Tls
 
 LAG_RECORDS_MAX = 100_000
 """At a record per request of a sender, more than a day of a small fleet, and minutes of a large one."""
@@ -52,8 +52,8 @@ def hive_checks(settings: Settings) -> tuple[Check, ...]:
 def _kafka(settings: Settings) -> Iterator[Diagnosis]:
     check, kafka = "topic", settings.kafka
     try:
-        from pipeline.kafka_survey import survey_topic
-        from pipeline.kafka_topic import open_topic
+        from pipeline.bus.kafka_survey import survey_topic
+        from pipeline.bus.kafka_topic import open_topic
     except ImportError as exc:
         yield unchecked(Area.KAFKA, check, f"{exc.name} is not installed; install gputide[kafka]")
         return
@@ -204,7 +204,7 @@ def _hive(settings: Settings) -> Iterator[Diagnosis]:
     check, hive = "tables", settings.hive
     host = f"{hive.host}:{hive.port}"
     try:
-        from pipeline.hive_session import HiveSession
+        from pipeline.warehouse.hive_session import HiveSession
     except ImportError as exc:
         yield unchecked(Area.HIVE, check, f"{exc.name} is not installed; install gputide[hive]")
         return

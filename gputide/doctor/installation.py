@@ -12,9 +12,9 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from fleet.capabilities import CAPABILITIES, capabilities_of
-from fleet.settings import Settings
-from fleet.settings_pipeline import BusKind, WarehouseKind
+from fleet.capabilities.register import CAPABILITIES, capabilities_of
+from fleet.settings.pipeline import BusKind, WarehouseKind
+from fleet.settings.settings import Settings
 from gputide.doctor.catalogue import kind_of
 from gputide.doctor.certificate_dates import earliest_end, latest_end
 from gputide.doctor.finding import Area, Check, Diagnosis, finding, well

@@ -18,9 +18,9 @@ from exporter.process_stat import ProcessStats
 from exporter.reader_hami import HamiReader
 from fleet.catalogue import find_model
 from fleet.errors import GputideError, Unavailable
-from fleet.region_doubts import RegionDoubt, doubts_of
-from fleet.settings import Settings
-from fleet.settings_exporter import ExporterSettings
+from fleet.regions.doubts import RegionDoubt, doubts_of
+from fleet.settings.exporter import ExporterSettings
+from fleet.settings.settings import Settings
 from gputide.doctor.catalogue import kind_of
 from gputide.doctor.finding import Area, Check, Diagnosis, finding, some, unchecked, well
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from fleet.errors import Corrupt, Misconfigured, Unavailable
-from fleet.kubernetes_api.connection import ApiConnection
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from gputide.addresses import is_loopback
 from gputide.doctor import prometheus_labels as labels
 from gputide.doctor import prometheus_server as server
@@ -17,8 +16,9 @@ from gputide.doctor.catalogue import kind_of
 from gputide.doctor.finding import Area, Check, Diagnosis, finding, well
 from gputide.doctor.prometheus_ask import PrometheusAsk
 from gputide.doctor.prometheus_scene import OTHER_CARD_NAMES, Scene
-from gputide.wiring_scan import checked_matchers, scan_access
+from gputide.scanning.queries import checked_matchers, scan_access
 from pipeline.history.prometheus import PrometheusHistory, QueryLimits
+from wire.kubernetes.connection import ApiConnection
 
 REACH = "reach"
 _AGENT = "gputide-doctor"

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fleet.errors import Corrupt, Misconfigured, Unavailable
-from fleet.kubernetes_api.answers import TooLarge, read_body
-from fleet.kubernetes_api.connection import ApiConnection, Asked
 from gputide.doctor.finding import shown
+from wire.kubernetes.answers import TooLarge, read_body
+from wire.kubernetes.connection import ApiConnection, Asked
 
 ANSWER_BYTES_MAX = 32 << 20
 """Longest answer that is read."""

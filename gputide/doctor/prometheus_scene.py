@@ -12,7 +12,7 @@ from functools import cached_property
 
 from fleet.schema import Measure
 from fleet.series import known_names, meaning_of_name, resolve
-from fleet.settings_scan import ScanSettings
+from fleet.settings.scan import ScanSettings
 from gputide.doctor.prometheus_ask import PrometheusAsk, Reading
 
 NOW_SECONDS = 3600.0

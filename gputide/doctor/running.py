@@ -1,6 +1,6 @@
 """Runs checks beside each other, and waits for none longer than its time: what hangs is said to hang.
 
-A check runs in a thread that nobody waits for at the end of the process. Called by `gputide.verb_doctor`.
+A check runs in a thread that nobody waits for at the end of the process. Called by `gputide.verbs.doctor`.
 """
 
 from __future__ import annotations

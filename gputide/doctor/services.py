@@ -19,9 +19,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from fleet.errors import GputideError, Unavailable
-from fleet.settings import Settings
-from fleet.settings_dashboard import Access
-from fleet.settings_notify import ChannelKind
+from fleet.settings.dashboard import Access
+from fleet.settings.notify import ChannelKind
+from fleet.settings.settings import Settings
 from gputide.doctor.catalogue import kind_of
 from gputide.doctor.finding import Area, Check, Diagnosis, finding, some, unchecked, well
 from gputide.wiring_pipeline import receiver_guard, receiver_senders, receiver_tls

@@ -1,7 +1,7 @@
 """What stands beside the samples: grants of HAMi and Volcano, owners, requests and nodes of kube-state-metrics.
 
 Facts seldom change, so they are looked at once an hour, or by their labels alone. Every one of them may be missing:
-what that costs is `misses`' to say. Called by `gputide.scan`; `seats` makes the inventory of them.
+what that costs is `misses`' to say. Called by `gputide.scanning.scan`; `seats` makes the inventory of them.
 
 Sources: kubernetes/kube-state-metrics:docs/metrics (pod, replicaset, job and node metrics and their labels),
 NVIDIA/dcgm-exporter:etc/default-counters.csv (framebuffer counters, MiB).
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fleet.errors import Corrupt, Unavailable
-from fleet.grammar_kai import (
+from fleet.grammars.kai import (
     FRACTION_ANNOTATION,
     FRAMEBUFFER_ANNOTATION,
     GROUP_LABEL,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from fleet.grammar_kai import RESERVATION_NAMESPACES
+from fleet.grammars.kai import RESERVATION_NAMESPACES
 from fleet.series import SeriesIdentity
 
 TEXT_BYTES_MAX = 1024

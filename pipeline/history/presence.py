@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.sightings import SILENT_SECONDS
-from pipeline.usage_grid import Span
+from pipeline.records.sightings import SILENT_SECONDS
+from pipeline.warehouse.usage_grid import Span
 
 _QUARTER_MS = 900_000
 

@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.errors import Corrupt, Misconfigured, Unavailable
-from fleet.kubernetes_api.answers import TooLarge, read_body
-from fleet.kubernetes_api.connection import Answer, ApiConnection, Asked
 from pipeline.history.matrix import labels_of, read_matrix, read_object, warnings_of
 from pipeline.history.source import SampleBlock, SourceWork
+from wire.kubernetes.answers import TooLarge, read_body
+from wire.kubernetes.connection import Answer, ApiConnection, Asked
 
 SPAN_MS_MIN = 60_000
 """A query that is still too large for a minute is given up."""

@@ -2,7 +2,7 @@
 
 Offsets are epoch milliseconds, and each day (UTC) of a source is a lane of its own, so that the warehouse itself knows
 how far a scan came: one that was cut goes on there, and one of the next week reads the days that are new. Samples go
-through the same merge, windows and bookkeeping as those of the live path. Called by `gputide.scan`.
+through the same merge, windows and bookkeeping as those of the live path. Called by `gputide.scanning.scan`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from fleet.schema import CARD_IDENTITY, CARD_USAGE, MEASURES, POD_USAGE, SLICE_IDENTITY, Table
 from fleet.series import SeriesIdentity, Subject, resolve
-from pipeline.bus import Chunk
+from pipeline.bus.bus import Chunk
 from pipeline.history.copies import without_copies
 from pipeline.history.places import Places, fits
 from pipeline.history.scale import Scale
 from pipeline.history.source import HistorySource, SampleBlock
-from pipeline.label_rows import LabelRows
-from pipeline.rows import TS_MAX_MS, TS_MIN_MS, Section, pack
+from pipeline.records.label_rows import LabelRows
+from pipeline.records.rows import TS_MAX_MS, TS_MIN_MS, Section, pack
 
 DAY_MS = 86_400_000
 FIRST_CHUNK_MS = 3_600_000

@@ -1,8 +1,8 @@
 """The inventory of a scan: cards, nodes and grants as sightings, from who was seen when and the facts beside it.
 
 A container that dcgm-exporter names on a card holds the whole card (or its MIG instance); one that HAMi or Volcano
-names holds what they granted. Called by `gputide.scan` once all samples are in the warehouse; the rows are those that
-info series of the live path would have given.
+names holds what they granted. Called by `gputide.scanning.scan` once all samples are in the warehouse; the rows are
+those that info series of the live path would have given.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from fleet.units import format_time, time_from_epoch_ms
 from pipeline.history.facts import Facts, PodName, SeatName
 from pipeline.history.places import Places
 from pipeline.history.presence import Period
-from pipeline.label_rows import LabelRows
-from pipeline.rows import Section
-from pipeline.sightings import SILENT_SECONDS, fault_of_sighting
+from pipeline.records.label_rows import LabelRows
+from pipeline.records.rows import Section
+from pipeline.records.sightings import SILENT_SECONDS, fault_of_sighting
 
 GONE_SECONDS = 86_400
 """A card of which nothing was seen for so long before the newest sample has left the cluster."""

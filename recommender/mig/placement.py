@@ -10,12 +10,13 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fleet.capabilities import Capabilities
+from fleet.capabilities.register import Capabilities
 from fleet.catalogue import MigFamily, find_model
 from fleet.decisions import RecommendationKind, Refusal
 from fleet.inventory import CardId, CardModelName, Inventory, Priority, WorkloadId
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from fleet.sharing import ACTIVE_RATIO_MIN
+from recommender.advice.case import is_restartable
 from recommender.demand import Demand
 from recommender.mig.advice import InstanceAdvice, NoInstance, advise_instance
 from recommender.mig.seating import MigSeats, MigStock, seat_instances
@@ -23,7 +24,6 @@ from recommender.mig.stages import Machines, carvings_of
 from recommender.node_terms import NodeTerms
 from recommender.permits import Permits
 from recommender.placement import Arrangement, cards_of, rows_by_workload
-from recommender.rules.case import is_restartable
 from recommender.seating import NodeRoom, Seat
 
 

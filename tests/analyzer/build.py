@@ -12,7 +12,7 @@ from analyzer.profile import profile_fleet
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Priority
 from fleet.profiles import CardProfile, Profile, Profiles
 from fleet.schema import Measure
-from fleet.settings import AnalyzerSettings
+from fleet.settings.settings import AnalyzerSettings
 from fleet.units import GIB
 from fleet.usage import CardKey, History, SliceKey, UsageGrid
 

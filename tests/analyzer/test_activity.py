@@ -13,7 +13,7 @@ from analyzer.profile import profile_fleet
 from fleet.inventory import Priority
 from fleet.profiles import WorkloadState
 from fleet.schema import Measure
-from fleet.settings import AnalyzerSettings
+from fleet.settings.settings import AnalyzerSettings
 from fleet.usage import History, UsageGrid
 from tests.analyzer.build import MONDAY, SETTINGS, Slice, by_hour, history, noise, profile, work
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from analyzer.parts import history_part, inventory_parts
 from analyzer.profile import profile_fleet, profile_parts
 from fleet.inventory import Inventory
-from fleet.settings import AnalyzerSettings
+from fleet.settings.settings import AnalyzerSettings
 from fleet.usage import History
 from tests.recommender.second_fleet import second_fleet
 

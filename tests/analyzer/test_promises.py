@@ -7,7 +7,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from analyzer.promises import AROUND_MIN, PROMISE_CHANCE_MIN, PromiseEvidence, promise_evidence, promised_hours
-from fleet.settings import AnalyzerSettings
+from fleet.settings.settings import AnalyzerSettings
 
 SETTINGS = AnalyzerSettings()
 OFFICE = np.array([0.8 if 8 <= hour < 18 else 0.02 for hour in range(24)], np.float32)

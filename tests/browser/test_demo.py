@@ -20,8 +20,8 @@ from enforcer.record.ledger import Ledger
 from enforcer.record.plan_store import PlanStore
 from enforcer.simulated.cluster import SeatState, SimulatedCluster, SimulatedSeat
 from enforcer.verify import promised_cards
+from fleet.data_folder import open_data_folder
 from fleet.decisions import Plan
-from gputide.data_folder import open_data_folder
 from gputide.outcome_shelf import read_outcomes
 
 if TYPE_CHECKING:

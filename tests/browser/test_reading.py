@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dashboards.report_words import WORDS
+from dashboards.words.report import WORDS
 from fleet.inventory import WorkloadId
 from fleet.profiles import Profiles
 from tests.browser.conftest import PATIENCE_MS

@@ -17,10 +17,10 @@ import yaml
 
 from exporter.cluster_kubernetes import KubernetesReader
 from fleet.errors import Unavailable
-from gputide.engine_kubernetes import ControlPlane, KubernetesPrograms, kubernetes_programs
 from tests.cluster.api import Api
 from tests.cluster.audit import AuditLog
 from tests.cluster.served_admission import ServedAdmission
+from tests.control_plane import ControlPlane, KubernetesPrograms, kubernetes_programs
 
 CACHE = os.environ.get("GPUTIDE_CLUSTER_CACHE")  # read before the suite hides the developer's variables
 ACCOUNT_SECONDS_MAX = 120.0

@@ -29,7 +29,7 @@ from typing import Any
 from enforcer.simulated.hami_scheduler import Allocation, CardBook, NodeBook, Unplaced, book, place
 from enforcer.simulated.hami_webhook import ask_of, mutate
 from fleet.errors import Refused
-from fleet.grammar import (
+from fleet.grammars.hami import (
     DEVICE_CORDON_ANNOTATION,
     DEVICES_ALLOCATED_ANNOTATION,
     DEVICES_TO_ALLOCATE_ANNOTATION,
@@ -43,9 +43,9 @@ from fleet.grammar import (
     render_devices_allocated,
     render_node_register,
 )
-from gputide.engine_kubernetes import HOLD_ANNOTATION, ControlPlane, KubernetesPrograms
-from gputide.engine_process import ProcessRecord, start_process, stop_process
+from gputide.operate.engine_process import ProcessRecord, start_process, stop_process
 from tests.cluster.api import Api, Manifest
+from tests.control_plane import HOLD_ANNOTATION, ControlPlane, KubernetesPrograms
 
 SCHEDULER = "hami-scheduler"
 NAMESPACE_LABEL = "hami-double"

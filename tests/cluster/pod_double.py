@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gputide.engine_kubernetes import ControlPlane
 from tests.cluster.api import Api, Manifest
+from tests.control_plane import ControlPlane
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]

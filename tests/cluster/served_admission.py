@@ -13,8 +13,8 @@ from enforcer.dialect import Dialect
 from enforcer.kubernetes.admission_review import PodAdmission
 from enforcer.kubernetes.admission_server import AdmissionServer
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
-from gputide.engine_kubernetes import ControlPlane
 from tests.cluster.api import Api, Manifest
+from tests.control_plane import ControlPlane
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "admission.yaml"
 CERTIFICATES = Path(__file__).parents[1] / "pipeline" / "certificates"

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from enforcer.cluster import ClusterReader
 from enforcer.snapshot import Snapshot, take_snapshot
-from fleet.grammar import RegisteredDevice
+from fleet.grammars.hami import RegisteredDevice
 from fleet.inventory import CardId, Inventory, WorkloadId
 from fleet.units import MIB
 from fleet.usage import History

@@ -25,9 +25,9 @@ from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from enforcer.kubernetes.seat_claims import GIVEN_ANNOTATION, SEATS_NAMESPACE, lease_of, note_of
 from fleet.errors import Misconfigured
 from fleet.inventory import WorkloadId
-from gputide.engine_kubernetes import ControlPlane
 from tests.cluster.api import Api, Manifest
 from tests.cluster.workloads import deployment
+from tests.control_plane import ControlPlane
 
 pytestmark = pytest.mark.cluster
 

@@ -15,8 +15,8 @@ from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from fleet.errors import Misconfigured
 from fleet.inventory import Priority
 from fleet.units import MIB
-from gputide.engine_kubernetes import ControlPlane
 from tests.cluster.api import Api
+from tests.control_plane import ControlPlane
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster

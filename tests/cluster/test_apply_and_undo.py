@@ -27,13 +27,12 @@ from enforcer.rollout.undo import Undo
 from enforcer.rollout.watch import ClusterSignals
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.snapshot import take_snapshot
-from fleet.capabilities import HAMI
+from fleet.capabilities.register import HAMI
+from fleet.data_folder import open_data_folder
 from fleet.decisions import Plan
 from fleet.documents import seal_plan
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from fleet.usage import History
-from gputide.data_folder import open_data_folder
-from gputide.engine_kubernetes import ControlPlane, KubernetesPrograms, User
 from gputide.wiring import keep_plan
 from recommender.planner import make_plan
 from tests.cluster.api import Api, Manifest
@@ -42,6 +41,7 @@ from tests.cluster.hami_double import NAMESPACE_LABEL, HamiDouble
 from tests.cluster.served_admission import ServedAdmission
 from tests.cluster.standing_fleet import cards_in_use, stand_up
 from tests.cluster.workloads import pods, until_ready
+from tests.control_plane import ControlPlane, KubernetesPrograms, User
 from tests.gputide.conftest import Program, Said
 from tests.recommender.builders import Service
 

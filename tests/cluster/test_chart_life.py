@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from gputide.engine_kubernetes import ControlPlane, KubernetesPrograms
 from tests.cluster.api import Api, Manifest
 from tests.cluster.helm_release import ROOT, HelmRelease
 from tests.cluster.rights import Authorizer, Right, documented, more_than_reading, others
+from tests.control_plane import ControlPlane, KubernetesPrograms
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster

@@ -22,12 +22,12 @@ import pytest
 from exporter.reader_replay import ReplayReader
 from exporter.synthetic import CARDS_MIN, write_synthetic_fleet
 from exporter.trace import open_trace
-from gputide.engine_kubernetes import ControlPlane, KubernetesPrograms
-from gputide.engines import free_port
+from gputide.operate.engines import free_port
 from gputide.replay_sender import ReplaySender
 from tests.cluster.api import Api, Manifest
 from tests.cluster.helm_release import HelmRelease
 from tests.cluster.pod_double import Installed, needs_root
+from tests.control_plane import ControlPlane, KubernetesPrograms
 from tests.waiting import text_of, until
 
 pytestmark = [pytest.mark.cluster, needs_root]

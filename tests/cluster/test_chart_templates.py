@@ -17,11 +17,11 @@ import typer
 import yaml
 from typer.core import TyperGroup
 
-from fleet.settings import load_settings
+from fleet.settings.settings import load_settings
 from gputide.cli import app
-from gputide.engine_kubernetes import KubernetesPrograms
 from tests.cluster.api import Manifest
 from tests.cluster.helm_release import CHART, EVERYTHING, ROOT, HelmRelease, merged, pods_of, profile
+from tests.control_plane import KubernetesPrograms
 
 pytestmark = pytest.mark.cluster
 

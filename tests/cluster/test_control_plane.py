@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gputide.engine_kubernetes import KUBERNETES_VERSION, ControlPart, ControlPlane, KubernetesPrograms
 from tests.cluster.api import Api
+from tests.control_plane import KUBERNETES_VERSION, ControlPart, ControlPlane, KubernetesPrograms
 
 pytestmark = pytest.mark.cluster
 

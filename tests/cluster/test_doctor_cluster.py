@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from bench.measured_run import GPUTIDE
-from fleet.settings import EnforcerSettings, Settings
+from fleet.settings.settings import EnforcerSettings, Settings
 from gputide.doctor.cluster import cluster_checks
 from gputide.doctor.finding import Diagnosis, State
 from gputide.doctor.running import run_checks
-from gputide.engine_kubernetes import ControlPlane, User
 from tests.cluster.api import Api
 from tests.cluster.audit import AuditLog
+from tests.control_plane import ControlPlane, User
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster

@@ -16,9 +16,9 @@ from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.decisions import CardPlacement, PlacedSlice, Plan, RecommendationKind
 from fleet.inventory import CardId, WorkloadId
 from fleet.units import GIB
-from gputide.engine_kubernetes import ControlPlane
 from tests.cluster.api import Api, Manifest
 from tests.cluster.workloads import deployment, until, until_ready
+from tests.control_plane import ControlPlane
 from tests.enforcer.builders import NOW, a_plan, a_recommendation, a_slice
 
 pytestmark = pytest.mark.cluster

@@ -15,11 +15,11 @@ from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from enforcer.kubernetes.kinds import API_KINDS
 from enforcer.manifest import field_of
 from fleet.errors import Misconfigured, Refused, Unavailable
-from gputide.engine_kubernetes import ControlPart, ControlPlane, User
 from tests.cluster.api import Api
 from tests.cluster.audit import AuditLog, Write
 from tests.cluster.workloads import deployment, pods, sharing_node, until, until_ready
 from tests.contracts.cluster import NOTE, ClusterContract, LeaseContract, version_of
+from tests.control_plane import ControlPart, ControlPlane, User
 
 pytestmark = pytest.mark.cluster
 

@@ -10,11 +10,11 @@ import pytest
 from bench.fault_words import Fault, Way
 from bench.live_cluster import LiveCluster
 from bench.live_faults import SLOTS, Wanted, run_cases
-from gputide.engine_kubernetes import ControlPlane, KubernetesPrograms
 from tests.cluster.api import Api
 from tests.cluster.audit import AuditLog
 from tests.cluster.hami_double import HamiDouble
 from tests.cluster.served_admission import ServedAdmission
+from tests.control_plane import ControlPlane, KubernetesPrograms
 
 pytestmark = pytest.mark.cluster
 

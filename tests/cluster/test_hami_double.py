@@ -8,11 +8,11 @@ from itertools import count
 
 import pytest
 
-from fleet.grammar import RegisteredDevice
-from gputide.engine_kubernetes import ControlPlane, KubernetesPrograms
+from fleet.grammars.hami import RegisteredDevice
 from tests.cluster.api import Api, Manifest
 from tests.cluster.hami_double import NAMESPACE_LABEL, HamiDouble, hami_node
 from tests.cluster.workloads import deployment, is_ready, pods, until, until_ready
+from tests.control_plane import ControlPlane, KubernetesPrograms
 
 pytestmark = pytest.mark.cluster
 

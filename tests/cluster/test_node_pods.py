@@ -16,8 +16,8 @@ from exporter.cluster_reader import Watched
 from exporter.node_objects import NodeLookups
 from exporter.node_pods import NodePods
 from fleet.errors import Misconfigured
-from gputide.engine_kubernetes import ControlPlane, User
 from tests.cluster.api import Api
+from tests.control_plane import ControlPlane, User
 
 pytestmark = pytest.mark.cluster
 

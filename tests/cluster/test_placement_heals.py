@@ -11,7 +11,7 @@ from enforcer.admission import SEAT_ANNOTATION, UNPINNED_ANNOTATION
 from enforcer.reconcile import find_drift
 from enforcer.record.journal import StageState
 from fleet.errors import Refused
-from fleet.grammar import RegisteredDevice
+from fleet.grammars.hami import RegisteredDevice
 from tests.cluster import test_apply_and_undo as applying
 from tests.cluster.api import Api, Manifest
 from tests.cluster.audit import AuditLog

@@ -23,12 +23,12 @@ from enforcer.relief.squeeze import OrdersWriter
 from enforcer.relief.tools import ReliefTools
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.snapshot import take_snapshot
-from fleet.grammar import RegisteredDevice
-from gputide.engine_kubernetes import ControlPlane, KubernetesPrograms
+from fleet.grammars.hami import RegisteredDevice
 from tests.cluster.api import Api, Manifest
 from tests.cluster.audit import AuditLog
 from tests.cluster.hami_double import NAMESPACE_LABEL, HamiDouble, hami_node
 from tests.cluster.workloads import deployment, is_ready, pods, until, until_ready
+from tests.control_plane import ControlPlane, KubernetesPrograms
 from tests.enforcer.relief.builders import POLICY, views_of
 
 pytestmark = pytest.mark.cluster

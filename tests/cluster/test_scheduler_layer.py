@@ -19,8 +19,8 @@ from fleet.errors import Misconfigured
 from fleet.inventory import AUTOSCALED_LABEL
 from fleet.schema import GRANT_LABELS
 from fleet.units import MIB
-from gputide.engine_kubernetes import ControlPart, ControlPlane, User
 from tests.cluster.api import Api
+from tests.control_plane import ControlPart, ControlPlane, User
 
 pytestmark = pytest.mark.cluster
 

@@ -27,14 +27,14 @@ from enforcer.snapshot import take_snapshot
 from fleet.decisions import CardPlacement, PlacedSlice, Plan, RecommendationKind
 from fleet.documents import seal_plan
 from fleet.errors import Refused
-from fleet.grammar import RegisteredDevice
+from fleet.grammars.hami import RegisteredDevice
 from fleet.inventory import CardId, CardModelName, WorkloadId
-from gputide.engine_kubernetes import ControlPlane, KubernetesPrograms
 from tests.cluster.api import Api, Manifest
 from tests.cluster.hami_double import NAMESPACE_LABEL, HamiDouble, hami_node
 from tests.cluster.kind_doubles import SPECS, TRAINING, KindController, define, path_of
 from tests.cluster.served_admission import ServedAdmission
 from tests.cluster.workloads import is_ready, until
+from tests.control_plane import ControlPlane, KubernetesPrograms
 from tests.enforcer.builders import CARD_BYTES, HALF, a_plan, a_recommendation, a_slice
 
 pytestmark = pytest.mark.cluster

@@ -10,7 +10,7 @@ from enforcer.backend import Backend
 from enforcer.kinds.register import is_template_field
 from enforcer.manifest import field_of, values_equal
 from enforcer.snapshot import take_snapshot
-from fleet.capabilities import capabilities_of
+from fleet.capabilities.register import capabilities_of
 from fleet.errors import Refused
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fleet.schema import Measure
-from pipeline.remote_write import Version
+from pipeline.remote_write.decode import Version
 from tests.pipeline.builders import (
     DAY_MS,
     START_MS,

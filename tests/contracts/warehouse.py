@@ -10,7 +10,7 @@ import pytest
 
 from fleet.errors import Corrupt, NotEnoughData
 from fleet.schema import INVENTORY_NODES
-from pipeline.warehouse import AppendName, Part
+from pipeline.warehouse.warehouse import AppendName, Part
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 

@@ -13,7 +13,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from dashboards.lag_chain import LagChain
 from dashboards.money.budgets import BudgetStatus, budget_status
 from dashboards.money.unit_costs import UnitCost
 from dashboards.queries import (
@@ -32,8 +31,9 @@ from dashboards.queries import (
     Views,
     WorkloadHistory,
 )
-from dashboards.relief_acts import ReliefActs
-from fleet.capabilities import CorePolicy
+from dashboards.shown.lag_chain import LagChain
+from dashboards.shown.relief_acts import ReliefActs
+from fleet.capabilities.register import CorePolicy
 from fleet.decisions import (
     CardPlacement,
     Evidence,

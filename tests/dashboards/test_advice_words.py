@@ -12,14 +12,14 @@ import pytest
 
 from analyzer.profile import profile_fleet
 from dashboards.access.cut import cut_plan
-from dashboards.advice_words import CHANGES, REFUSED, SAID, change_words, reason_words, refusal_words, state_words
-from dashboards.report_words import Language
+from dashboards.words.advice import CHANGES, REFUSED, SAID, change_words, reason_words, refusal_words, state_words
+from dashboards.words.report import Language
 from enforcer.record.verdict import ENGLISH
-from fleet.capabilities import MIG, WHOLE_CARDS
+from fleet.capabilities.register import MIG, WHOLE_CARDS
 from fleet.decisions import Plan, RecommendationKind, Refusal, Withheld
 from fleet.inventory import Priority, WorkloadId
 from fleet.sentences import Sentence, sentence
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from tests.recommender.builders import NOW, Service, cluster, plan_of
 from tests.recommender.test_rules import CASES, OPTIONS
 

@@ -9,7 +9,7 @@ from flask.testing import FlaskClient
 from dashboards.access.door import Ways
 from dashboards.address import read_address
 from dashboards.app import create_app, open_server
-from dashboards.page_plan_rollout import apply_reason
+from dashboards.pages.plan_rollout import apply_reason
 from dashboards.queries import RolloutPhase, RolloutProgress
 from dashboards.tokens import DARK, LIGHT, STATE_COLOURS, STATE_INK
 from fleet.errors import Unavailable

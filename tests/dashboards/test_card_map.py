@@ -8,8 +8,8 @@ from urllib.parse import unquote
 
 import pytest
 
-from dashboards.card_map import CARDS_MAX, card_map_svg, fleet_squares, lay_out, plan_squares
-from dashboards.figures import card_map_figure, hour_of_week_figure, strips_figure
+from dashboards.figures.card_map import CARDS_MAX, card_map_svg, fleet_squares, lay_out, plan_squares
+from dashboards.figures.figures import card_map_figure, hour_of_week_figure, strips_figure
 from fleet.inventory import CardModelName
 from fleet.profiles import CardState, HourOfWeek, Profiles
 from tests.dashboards.embedded import CLUSTER, EmbeddedFleet, make_plan, make_profiles

@@ -10,12 +10,12 @@ from functools import cache
 from dash import html
 from dash.development.base_component import Component
 
-from dashboards import page_clusters
 from dashboards.access.people import Person, Right, Role
 from dashboards.access.scoped import scoped_views
 from dashboards.address import read_address
-from dashboards.clusters import cluster_lines, fleet_totals
+from dashboards.pages import clusters as page_clusters
 from dashboards.queries import ClusterSighting, PlanEntry, Views
+from dashboards.shown.clusters import cluster_lines, fleet_totals
 from tests.dashboards.embedded import CLUSTER, NOW, EmbeddedFleet, EmbeddedSightings, make_views
 
 

@@ -14,12 +14,12 @@ from dashboards.grafana.derived import Thresholds, thresholds_of
 from dashboards.grafana.rule import RecordingRule
 from dashboards.grafana.rule_files import rule_files, rule_groups
 from dashboards.grafana.shipped import ShippedForm, boards, shipped
-from dashboards.savings_series import SAVINGS_FAMILIES
+from dashboards.shown.savings_series import SAVINGS_FAMILIES
 from dashboards.tokens import STATE_COLOURS
 from exporter.exposition.catalogue import CATALOGUE
 from fleet.series import known_names
-from fleet.settings import AnalyzerSettings, LowPrioritySettings
-from pipeline.receiver_counts import OWN_METRICS, PREFIX
+from fleet.settings.settings import AnalyzerSettings, LowPrioritySettings
+from pipeline.receiver.counts import OWN_METRICS, PREFIX
 
 pytestmark = pytest.mark.filterwarnings("ignore:Prefer using dashboardv2")
 THRESHOLDS: Thresholds = thresholds_of(AnalyzerSettings(), LowPrioritySettings())

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards.grid_rows import PAGE_ROWS_MAX, GridColumn, GridRows
-from dashboards.rows import card_table, workload_table
+from dashboards.shown.grid_rows import PAGE_ROWS_MAX, GridColumn, GridRows
+from dashboards.shown.rows import card_table, workload_table
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
 from fleet.profiles import Profiles

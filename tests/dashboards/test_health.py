@@ -6,9 +6,9 @@ import json
 from dataclasses import replace
 
 from dashboards.address import read_address
-from dashboards.health import failed_checks, node_coverage
-from dashboards.page_health import layout as health_layout
-from dashboards.page_tenants import layout as tenants_layout
+from dashboards.pages.health import layout as health_layout
+from dashboards.pages.tenants import layout as tenants_layout
+from dashboards.shown.health import failed_checks, node_coverage
 from fleet.profiles import CardState, Finding
 from tests.dashboards.embedded import CLUSTER, make_views
 

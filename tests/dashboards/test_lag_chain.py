@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from dashboards.lag_chain import LagCause, LagChain
 from dashboards.queries import Freshness
-from fleet.settings import Settings
-from gputide.data_folder import open_data_folder
+from dashboards.shown.lag_chain import LagCause, LagChain
+from fleet.data_folder import open_data_folder
+from fleet.settings.settings import Settings
 from gputide.lag_view import StoredFlow
 from gputide.wiring_bus import file_bus
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboards.access.people import Person, Right, Role, everything
-from dashboards.page_plan_diff import KeptPreviews, sides
+from dashboards.pages.plan_diff import KeptPreviews, sides
 from dashboards.queries import ObjectDiff
 
 OLD = "kind: Deployment\nspec:\n  replicas: 2\n  image: a\n"

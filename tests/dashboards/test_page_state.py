@@ -13,10 +13,10 @@ from dashboards.access.cut import cut_profiles
 from dashboards.access.door import Ways
 from dashboards.address import read_address
 from dashboards.app import create_app
-from dashboards.grid_rows import GridColumn, GridRows
-from dashboards.page_card import holders
-from dashboards.page_frame import Reader, file_of, top_bar
-from dashboards.page_language import COOKIE
+from dashboards.pages.card import holders
+from dashboards.pages.frame import Reader, file_of, top_bar
+from dashboards.pages.language import COOKIE
+from dashboards.shown.grid_rows import GridColumn, GridRows
 from fleet.errors import Refused
 from tests.dashboards.embedded import CLUSTER, EmbeddedCluster, make_plan, make_profiles, make_views
 

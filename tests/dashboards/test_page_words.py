@@ -9,18 +9,19 @@ from pathlib import Path
 import pytest
 from flask import Flask
 
-from dashboards import page_frame, page_plan_rollout
 from dashboards.access.cut import SHARED_WITH_OTHERS
 from dashboards.address import read_address
-from dashboards.figures import DAYS
-from dashboards.grid_words import GRID_WORDS
-from dashboards.page_language import COOKIE, asked_language, speak
-from dashboards.page_words import CHINESE, ENGLISH, PAGE_WORDS, READING, day_words, say
+from dashboards.figures.figures import DAYS
+from dashboards.pages import frame as page_frame
+from dashboards.pages import plan_rollout as page_plan_rollout
+from dashboards.pages.language import COOKIE, asked_language, speak
 from dashboards.queries import RolloutPhase
-from dashboards.relief_acts import MoveState
-from dashboards.report_words import WORDS, Language
-from dashboards.rows import workload_state_words
+from dashboards.shown.relief_acts import MoveState
+from dashboards.shown.rows import workload_state_words
 from dashboards.tokens import STATE_WORDS
+from dashboards.words.grid import GRID_WORDS
+from dashboards.words.pages import CHINESE, ENGLISH, PAGE_WORDS, READING, day_words, say
+from dashboards.words.report import WORDS, Language
 from fleet.decisions import Need, RiskLevel
 from fleet.inventory import Priority
 from fleet.outcomes import ChangePhase

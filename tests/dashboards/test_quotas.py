@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dashboards.quotas import counts_cards, quota_uses, team_quotas
-from dashboards.tenants import Tenant
+from dashboards.shown.quotas import counts_cards, quota_uses, team_quotas
+from dashboards.shown.tenants import Tenant
 from exporter.allocation.records import AmountRecord, QueueRecord
 from exporter.allocation.rows import queue_rows
 from fleet.inventory import Quota
-from pipeline.remote_write import Version
-from pipeline.remote_write_encode import LabelSets
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from pipeline.remote_write.decode import Version
+from pipeline.remote_write.encode import LabelSets
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.pipeline.builders import START_MS, file_bus, intake_of, roll_up
 
 NOW = datetime.fromtimestamp(START_MS / 1000, UTC)

@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 
 from dashboards.queries import PlanEntry
-from dashboards.realised import counted_plans, funnel, harm_budgets, leading_verdict, realised_weeks, week_start
+from dashboards.shown.realised import counted_plans, funnel, harm_budgets, leading_verdict, realised_weeks, week_start
 from enforcer.record.verdict import Standing, verdict_of
 from fleet.outcomes import Outcome
 from tests.dashboards.embedded import NOW, make_past, make_plan, make_profiles

@@ -6,11 +6,11 @@ from decimal import Decimal
 
 import pytest
 
-from dashboards.report import Edition, Report, WeekFacts, make_report, price_version
-from dashboards.report_text import report_csv, report_html, report_json, report_markdown
-from dashboards.report_words import Language
-from dashboards.tenants import tenants
-from dashboards.week_measured import MeasuredWeek
+from dashboards.report.report import Edition, Report, WeekFacts, make_report, price_version
+from dashboards.report.text import report_csv, report_html, report_json, report_markdown
+from dashboards.report.week_measured import MeasuredWeek
+from dashboards.shown.tenants import tenants
+from dashboards.words.report import Language
 from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_profiles, make_views
 
 PROFILES = make_profiles()

@@ -9,10 +9,10 @@ from html.parser import HTMLParser
 import pytest
 
 from analyzer.trust import CHECKS
-from dashboards.realised import STEPS
-from dashboards.report import Edition, Report, make_report
-from dashboards.report_text import report_html, report_lines, report_markdown
-from dashboards.report_words import WORDS, Language, Words
+from dashboards.report.report import Edition, Report, make_report
+from dashboards.report.text import report_html, report_lines, report_markdown
+from dashboards.shown.realised import STEPS
+from dashboards.words.report import WORDS, Language, Words
 from fleet.decisions import RecommendationKind
 from fleet.profiles import CardState, WorkloadState
 from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_profiles, make_views

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboards.queries import Freshness, Prices
-from dashboards.rows import (
+from dashboards.shown.rows import (
     age_words,
     card_table,
     csv_cell,

@@ -10,9 +10,9 @@ from decimal import Decimal
 import pytest
 
 from dashboards.queries import Freshness, Views
-from dashboards.realised import funnel
-from dashboards.rows import fleet_headline
-from dashboards.savings_series import SAVINGS_FAMILIES, SavingsReader
+from dashboards.shown.realised import funnel
+from dashboards.shown.rows import fleet_headline
+from dashboards.shown.savings_series import SAVINGS_FAMILIES, SavingsReader
 from fleet.errors import NotEnoughData
 from fleet.profiles import Profiles
 from tests.dashboards.embedded import CLUSTER, NOW, EmbeddedFleet, EmbeddedSightings, make_past, make_plan, make_views

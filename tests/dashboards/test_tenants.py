@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboards.queries import Prices
-from dashboards.tenants import tenants
+from dashboards.shown.tenants import tenants
 from fleet.inventory import WorkloadId
 from fleet.profiles import CardState, Finding, Profiles, WorkloadState
 from tests.dashboards.embedded import CLUSTER, make_views

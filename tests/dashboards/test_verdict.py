@@ -10,21 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dashboards.address import read_address
-from dashboards.advice_words import headline_words
 from dashboards.notify.digest import posts
 from dashboards.notify.notices import Telling, notices
-from dashboards.page_frame import verdict_banner
-from dashboards.page_savings import layout
-from dashboards.page_words import CHINESE, READING
+from dashboards.pages.frame import verdict_banner
+from dashboards.pages.savings import layout
 from dashboards.queries import PlanEntry
-from dashboards.realised import harm_budgets, leading_verdict
-from dashboards.report import Edition, Report, make_report
-from dashboards.report_text import report_html, report_lines, report_markdown
-from dashboards.report_words import Language
+from dashboards.report.report import Edition, Report, make_report
+from dashboards.report.text import report_html, report_lines, report_markdown
+from dashboards.shown.realised import harm_budgets, leading_verdict
+from dashboards.words.advice import headline_words
+from dashboards.words.pages import CHINESE, READING
+from dashboards.words.report import Language
 from enforcer.record.verdict import ACTIVE_WINDOWS_MIN, ENGLISH, Standing, verdict_of
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome, WorkloadOutcome
-from fleet.settings_notify import NoticeTopic, NotifySettings
+from fleet.settings.notify import NoticeTopic, NotifySettings
 from gputide.answers import outcome_answer
 from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_past, make_plan, make_profiles, make_views
 

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from dashboards.week_measured import MeasuredWeek, measured_week
+from dashboards.report.week_measured import MeasuredWeek, measured_week
 from fleet.inventory import CardId, CardModelName, Priority, WorkloadId
 from fleet.profiles import CardProfile, CardState, Profiles
 from tests.dashboards.money.builders import DAY, END, SIZE, a_card, a_day, a_grant, measured, settled

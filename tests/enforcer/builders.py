@@ -19,7 +19,7 @@ from enforcer.rollout.undo import Undo
 from enforcer.rollout.watch import ClusterSignals
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.simulated.cluster import Faults, SimulatedCluster
-from fleet.capabilities import CorePolicy
+from fleet.capabilities.register import CorePolicy
 from fleet.decisions import (
     CardPlacement,
     Evidence,

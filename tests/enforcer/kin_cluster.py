@@ -17,7 +17,7 @@ from enforcer.backends.volcano import NODE_CONFIG as VOLCANO_CONFIG
 from enforcer.backends.volcano import VolcanoBackend
 from enforcer.dialect import ObjectKey, SeatSlice
 from enforcer.manifest import Manifest, set_field
-from fleet.grammar import (
+from fleet.grammars.hami import (
     DEVICES_ALLOCATED_ANNOTATION,
     NODE_REGISTER_ANNOTATION,
     DeviceGrant,
@@ -25,16 +25,16 @@ from fleet.grammar import (
     render_devices_allocated,
     render_node_register,
 )
-from fleet.grammar_vgpumanager import (
+from fleet.grammars.vgpumanager import (
     REAL_ALLOCATED_ANNOTATION,
     ContainerVgpus,
     VgpuGrant,
     render_vgpu_allocation,
     render_vgpu_register,
 )
-from fleet.grammar_vgpumanager import REGISTER_ANNOTATION as VGPU_MANAGER_REGISTER
-from fleet.grammar_volcano import IDS_ANNOTATION, render_volcano_ids, render_volcano_register
-from fleet.grammar_volcano import REGISTER_ANNOTATION as VOLCANO_REGISTER
+from fleet.grammars.vgpumanager import REGISTER_ANNOTATION as VGPU_MANAGER_REGISTER
+from fleet.grammars.volcano import IDS_ANNOTATION, render_volcano_ids, render_volcano_register
+from fleet.grammars.volcano import REGISTER_ANNOTATION as VOLCANO_REGISTER
 from tests.enforcer.builders import NOW, card_id
 from tests.enforcer.plugin_cluster import StandingCluster, a_config
 

@@ -28,7 +28,7 @@ from enforcer.kubernetes.admission_review import UNSEEN_SECONDS_MAX, PodAdmissio
 from enforcer.kubernetes.admission_server import REVIEW_BYTES_MAX, AdmissionServer
 from enforcer.manifest import Manifest
 from fleet.errors import Corrupt, Misconfigured, Unavailable
-from fleet.grammar import NODE_REGISTER_ANNOTATION, RegisteredDevice, render_node_register
+from fleet.grammars.hami import NODE_REGISTER_ANNOTATION, RegisteredDevice, render_node_register
 from fleet.inventory import WorkloadId
 from tests.enforcer.plugin_cluster import StandingCluster
 

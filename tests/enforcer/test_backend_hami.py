@@ -22,7 +22,7 @@ from enforcer.preview import preview, preview_text
 from enforcer.record.journal import StageState
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.snapshot import take_snapshot
-from fleet.capabilities import CorePolicy
+from fleet.capabilities.register import CorePolicy
 from fleet.decisions import Need, Plan, RecommendationKind
 from fleet.errors import Refused
 from fleet.inventory import Priority

@@ -18,7 +18,7 @@ from enforcer.admission import admit, seats_for
 from enforcer.backend import Backend, RenderedStage
 from enforcer.record.fingerprint import fingerprint_of
 from enforcer.snapshot import Snapshot, take_snapshot
-from fleet.capabilities import CorePolicy, Oversubscription
+from fleet.capabilities.register import CorePolicy, Oversubscription
 from fleet.decisions import Need, Plan, RecommendationKind, ScheduledReplicas
 from fleet.errors import Refused
 from fleet.inventory import Priority, WorkloadId

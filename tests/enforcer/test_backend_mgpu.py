@@ -13,7 +13,7 @@ import yaml
 from enforcer.backends.mgpu import MGPU_DIALECT, MgpuBackend
 from enforcer.manifest import Manifest, set_field, template_of
 from enforcer.snapshot import take_snapshot
-from fleet.capabilities import CorePolicy
+from fleet.capabilities.register import CorePolicy
 from fleet.decisions import Plan, RecommendationKind
 from fleet.errors import Corrupt, Refused
 from fleet.inventory import Priority

@@ -16,7 +16,7 @@ from enforcer.manifest import Manifest, set_field
 from enforcer.snapshot import take_snapshot
 from fleet.decisions import PlacedSlice, Plan, RecommendationKind
 from fleet.errors import Corrupt, Refused
-from fleet.grammar_mig import profile_of_resource
+from fleet.grammars.mig import profile_of_resource
 from fleet.inventory import CardModelName, WorkloadId
 from fleet.units import GIB
 from tests.contracts.gpu_backend import BackendContract

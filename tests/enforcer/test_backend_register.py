@@ -1,7 +1,7 @@
 """Every record has a backend that renders for it, and the other way round."""
 
 from enforcer.backends.register import BACKENDS
-from fleet.capabilities import CAPABILITIES
+from fleet.capabilities.register import CAPABILITIES
 from fleet.decisions import RecommendationKind
 from tests.enforcer.builders import NOW
 

@@ -13,7 +13,7 @@ from enforcer.cluster import FieldChange
 from enforcer.manifest import field_of
 from enforcer.simulated.cluster import Faults, SimulatedCluster
 from fleet.errors import Corrupt, Refused, Unavailable
-from fleet.grammar import parse_devices_allocated, parse_node_register
+from fleet.grammars.hami import parse_devices_allocated, parse_node_register
 from fleet.inventory import WorkloadId
 from tests.contracts.cluster import ClusterContract, LeaseContract
 from tests.enforcer.builders import HALF, NOW, a_cluster, a_grant, an_inventory, card_id, standard_grants, where

@@ -9,7 +9,7 @@ import pytest
 
 from enforcer.backends.detect import conflicts, detect_backends
 from enforcer.manifest import Manifest
-from fleet.capabilities import CAPABILITIES
+from fleet.capabilities.register import CAPABILITIES
 from tests.enforcer.kin_cluster import HAMI, KINS, MGPU, VOLCANO, Kin, a_kin_node
 
 

@@ -12,7 +12,7 @@ from enforcer.backends.dra import DraSharedBackend
 from enforcer.backends.kai import KaiBackend
 from enforcer.backends.whole_cards import WholeCardsBackend
 from enforcer.snapshot import take_snapshot
-from fleet.capabilities import CorePolicy
+from fleet.capabilities.register import CorePolicy
 from fleet.decisions import CardPlacement, PlacedSlice, Plan, RecommendationKind
 from fleet.errors import Refused
 from tests.enforcer.builders import CARD_BYTES, HALF, NOW, a_plan, a_recommendation, a_slice

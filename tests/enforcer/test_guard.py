@@ -22,8 +22,8 @@ from enforcer.simulated.cluster import SimulatedCluster
 from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import seal_plan
 from fleet.errors import Misconfigured, Refused
-from fleet.settings import load_settings
-from fleet.settings_guard import hours_of
+from fleet.settings.guard import hours_of
+from fleet.settings.settings import load_settings
 from tests.enforcer.builders import (
     HALF,
     NOW,

@@ -16,7 +16,7 @@ from enforcer.manifest import Manifest
 from enforcer.snapshot import take_snapshot
 from fleet.decisions import Plan, RecommendationKind
 from fleet.errors import Corrupt, Refused
-from fleet.grammar import (
+from fleet.grammars.hami import (
     DEVICES_ALLOCATED_ANNOTATION,
     DeviceGrant,
     parse_node_register,

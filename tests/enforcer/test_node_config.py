@@ -13,10 +13,10 @@ from enforcer.backend import NodeStep, RenderedStage
 from enforcer.backends.hami_dialect import DEVICE_CONFIG
 from enforcer.manifest import Manifest
 from enforcer.snapshot import take_snapshot
-from fleet.capabilities import CorePolicy
+from fleet.capabilities.register import CorePolicy
 from fleet.decisions import CardPlacement, Plan, RecommendationKind
 from fleet.errors import Corrupt, Refused
-from fleet.grammar import NODE_REGISTER_ANNOTATION, parse_node_register
+from fleet.grammars.hami import NODE_REGISTER_ANNOTATION, parse_node_register
 from tests.enforcer.builders import HALF, a_plan, a_recommendation, a_slice, card_id, whole
 from tests.enforcer.kin_cluster import HAMI, VGPU_MANAGER, VOLCANO, Kin, a_kin_cluster
 from tests.enforcer.plugin_cluster import StandingCluster, a_config

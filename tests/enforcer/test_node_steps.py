@@ -22,7 +22,7 @@ from enforcer.rollout.taking_back import take_back
 from enforcer.rollout.tools import Tools
 from enforcer.snapshot import take_snapshot
 from fleet.errors import Refused
-from fleet.grammar import NODE_REGISTER_ANNOTATION, parse_node_register
+from fleet.grammars.hami import NODE_REGISTER_ANNOTATION, parse_node_register
 from tests.enforcer.builders import NOW
 from tests.enforcer.kin_cluster import HAMI, a_kin_cluster
 from tests.enforcer.plugin_cluster import StandingCluster

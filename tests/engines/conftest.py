@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from fleet.errors import Unavailable
-from gputide.engine_flink import FlinkStock, prepare_flink
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from gputide.operate.engine_flink import FlinkStock, prepare_flink
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.engines.go_peers import GoPeers, NvidiaPeers, build_go_peers, build_nvidia_peers
 from tests.engines.nvidia_node import NvidiaNode, private_root_command
 from tests.engines.running import Hive, Kafka

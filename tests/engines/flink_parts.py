@@ -7,20 +7,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fleet.settings_pipeline import KafkaSettings
-from gputide.engine_flink import FlinkStock
-from pipeline.bus_kafka import KafkaWriter
-from pipeline.dead_letters_kafka import KafkaDeadLetters
-from pipeline.flink_configuration import FlinkJobOptions
-from pipeline.flink_process import FlinkEnvironment, FlinkProcess
-from pipeline.flink_publish import FlinkPublisher
-from pipeline.flink_sql import fingerprint, flink_statements
-from pipeline.flink_sql_words import DEAD_SUFFIX, FlinkTopic
-from pipeline.flink_state import FlinkState
-from pipeline.kafka_progress import KafkaProgress
-from pipeline.rollup_flink import FlinkRollup
-from pipeline.row_records import pack_rows
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from fleet.settings.pipeline import KafkaSettings
+from gputide.operate.engine_flink import FlinkStock
+from pipeline.bus.bus_kafka import KafkaWriter
+from pipeline.bus.dead_letters_kafka import KafkaDeadLetters
+from pipeline.bus.kafka_progress import KafkaProgress
+from pipeline.flink.configuration import FlinkJobOptions
+from pipeline.flink.process import FlinkEnvironment, FlinkProcess
+from pipeline.flink.publish import FlinkPublisher
+from pipeline.flink.sql import fingerprint, flink_statements
+from pipeline.flink.sql_words import DEAD_SUFFIX, FlinkTopic
+from pipeline.flink.state import FlinkState
+from pipeline.records.json_rows import pack_rows
+from pipeline.rollup.rollup_flink import FlinkRollup
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.engines.running import Kafka
 from tests.pipeline.builders import USAGE_TABLES, Sample, expected_rows, stored_rows
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.errors import GputideError, Unavailable
-from gputide.engine_cache import default_cache_path, key_of, stocked
-from gputide.engine_tools import Tell, run_tool
+from gputide.operate.engine_cache import default_cache_path, key_of, stocked
+from gputide.operate.engine_tools import Tell, run_tool
 
 HERE = Path(__file__).parent
 PROMETHEUS_VERSION = "3.15.0"

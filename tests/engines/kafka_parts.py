@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet.settings_pipeline import KafkaSettings
-from pipeline.bus_kafka import KafkaLane, open_lanes
-from pipeline.lanes import LanesRollup
-from pipeline.rollup_duckdb import EmbeddedRollup
+from fleet.settings.pipeline import KafkaSettings
+from pipeline.bus.bus_kafka import KafkaLane, open_lanes
+from pipeline.bus.lanes import LanesRollup
+from pipeline.rollup.rollup_duckdb import EmbeddedRollup
 from tests.engines.running import Kafka
 
 

@@ -27,7 +27,7 @@ from exporter.reader_node import NodeReader, NodeSources
 from exporter.reader_nvml import NvmlReader
 from fleet.errors import Unavailable
 from fleet.inventory import Grant
-from gputide.engine_process import (
+from gputide.operate.engine_process import (
     ProcessRecord,
     is_alive,
     kill_process,

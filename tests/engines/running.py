@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gputide.engine_parts import Engine
-from gputide.engine_process import (
+from gputide.operate.engine_parts import Engine
+from gputide.operate.engine_process import (
     ProcessRecord,
     is_alive,
     kill_process,
@@ -14,8 +14,8 @@ from gputide.engine_process import (
     resume_process,
     stop_process,
 )
-from gputide.engine_register import read_register
-from gputide.engines import down, up
+from gputide.operate.engine_register import read_register
+from gputide.operate.engines import down, up
 
 
 class _Running:

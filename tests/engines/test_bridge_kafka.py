@@ -11,16 +11,16 @@ import sys
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
+from fleet.data_folder import DataFolder
 from fleet.errors import Unavailable
-from fleet.settings import Settings
-from fleet.settings_pipeline import BusKind, BusSettings, RecordFormat
-from gputide.data_folder import DataFolder
+from fleet.settings.pipeline import BusKind, BusSettings, RecordFormat
+from fleet.settings.settings import Settings
 from gputide.wiring_adapter import open_bridge
 from gputide.wiring_bus import JSON_ROWS_PER_RECORD_MAX
-from pipeline.bridge_kafka import AdapterBridge
-from pipeline.dead_letters_kafka import KafkaDeadLetters
-from pipeline.row_records import unpack_rows
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from pipeline.bus.bridge_kafka import AdapterBridge
+from pipeline.bus.dead_letters_kafka import KafkaDeadLetters
+from pipeline.records.json_rows import unpack_rows
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.engines.kafka_parts import everything_in, kafka_settings
 from tests.pipeline.builders import (
     USAGE_TABLES,

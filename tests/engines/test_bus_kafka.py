@@ -13,13 +13,13 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType, ScramMechanism, UserScramCredentialUpsertion
 
 from fleet.errors import Corrupt, Misconfigured, Unavailable
-from fleet.settings_pipeline import KafkaCompression, KafkaMechanism, KafkaSecurity
-from gputide.engines import free_port
-from pipeline.bus_kafka import KafkaLane, KafkaWriter
-from pipeline.dead_letters_kafka import KafkaDeadLetters
-from pipeline.kafka_topic import open_topic
-from pipeline.remote_write import Version
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from fleet.settings.pipeline import KafkaCompression, KafkaMechanism, KafkaSecurity
+from gputide.operate.engines import free_port
+from pipeline.bus.bus_kafka import KafkaLane, KafkaWriter
+from pipeline.bus.dead_letters_kafka import KafkaDeadLetters
+from pipeline.bus.kafka_topic import open_topic
+from pipeline.remote_write.decode import Version
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.contracts.bus import BusContract
 from tests.contracts.rollup import RollupContract
 from tests.engines.kafka_parts import everything_in, kafka_settings, roll_up_topic

@@ -16,16 +16,16 @@ from kafka.admin import (
     ResourceType,
 )
 
-from fleet.settings import Settings
-from fleet.settings_pipeline import BusSettings, HiveSettings, WarehouseKind, WarehouseSettings
+from fleet.settings.pipeline import BusSettings, HiveSettings, WarehouseKind, WarehouseSettings
+from fleet.settings.settings import Settings
 from gputide.doctor.engines import flink_checks, hive_checks, kafka_checks
 from gputide.doctor.finding import Diagnosis, State
 from gputide.doctor.running import run_checks
-from gputide.engines import free_port
-from pipeline.bus_kafka import KafkaWriter
-from pipeline.catalogue_hive import HiveCatalogue
-from pipeline.hive_session import HiveSession
-from pipeline.kafka_survey import survey_topic
+from gputide.operate.engines import free_port
+from pipeline.bus.bus_kafka import KafkaWriter
+from pipeline.bus.kafka_survey import survey_topic
+from pipeline.warehouse.catalogue_hive import HiveCatalogue
+from pipeline.warehouse.hive_session import HiveSession
 from tests.engines.kafka_parts import kafka_settings
 from tests.engines.running import Hive, Kafka
 

@@ -20,22 +20,22 @@ import pytest
 
 from bench.measured_run import GPUTIDE
 from bench.scanned_prometheus import prometheus_with, send_body
-from fleet.kubernetes_api.connection import ApiConnection
-from fleet.settings import Settings
-from fleet.settings_scan import ScanSettings
+from fleet.settings.scan import ScanSettings
+from fleet.settings.settings import Settings
 from gputide.doctor import prometheus_server as server
 from gputide.doctor.finding import Diagnosis, State
 from gputide.doctor.prometheus import prometheus_checks
 from gputide.doctor.prometheus_ask import PrometheusAsk
 from gputide.doctor.prometheus_scene import Scene
 from gputide.doctor.running import run_checks
-from gputide.engine_process import kill_process, start_process, wait_until
-from gputide.engines import free_port
-from gputide.wiring_scan import scan_access
-from pipeline.remote_write import Version
-from pipeline.remote_write_encode import LabelSets
+from gputide.operate.engine_process import kill_process, start_process, wait_until
+from gputide.operate.engines import free_port
+from gputide.scanning.queries import scan_access
+from pipeline.remote_write.decode import Version
+from pipeline.remote_write.encode import LabelSets
 from tests.engines.go_peers import GoPeers
 from tests.waiting import text_of
+from wire.kubernetes.connection import ApiConnection
 
 pytestmark = pytest.mark.engines
 

@@ -26,8 +26,8 @@ from exporter.server import MetricsServer
 from fleet.inventory import CardId, CardModelName
 from fleet.schema import CARD_MEASURES
 from fleet.usage import CardKey
-from gputide.engine_process import kill_process, start_process, wait_until
-from gputide.engines import free_port
+from gputide.operate.engine_process import kill_process, start_process, wait_until
+from gputide.operate.engines import free_port
 from tests.engines.go_peers import GoPeers
 
 pytestmark = pytest.mark.engines

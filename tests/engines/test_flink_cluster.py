@@ -14,17 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from fleet.settings import load_settings
+from fleet.settings.settings import load_settings
 from gputide.doctor.engines import flink_checks
 from gputide.doctor.running import run_checks
-from gputide.engine_flink import FlinkStock
-from gputide.engine_parts import Engine
-from gputide.engine_register import read_register
-from gputide.engines import down, up
-from pipeline.bus_kafka import KafkaWriter
-from pipeline.remote_write import Version
-from pipeline.row_records import pack_rows
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from gputide.operate.engine_flink import FlinkStock
+from gputide.operate.engine_parts import Engine
+from gputide.operate.engine_register import read_register
+from gputide.operate.engines import down, up
+from pipeline.bus.bus_kafka import KafkaWriter
+from pipeline.records.json_rows import pack_rows
+from pipeline.remote_write.decode import Version
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.engines.kafka_parts import kafka_settings
 from tests.engines.running import Kafka
 from tests.pipeline.builders import USAGE_TABLES, body_of, expected_rows, intake_of, small_fleet, stored_rows

@@ -14,14 +14,14 @@ import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
 
-from fleet.settings import Settings
-from fleet.settings_pipeline import KafkaMechanism, KafkaSecurity, KafkaSettings
-from gputide.data_folder import DataFolder, open_data_folder
-from gputide.engine_flink import FlinkStock
+from fleet.data_folder import DataFolder, open_data_folder
+from fleet.settings.pipeline import KafkaMechanism, KafkaSecurity, KafkaSettings
+from fleet.settings.settings import Settings
+from gputide.operate.engine_flink import FlinkStock
 from gputide.wiring_flink import job_statements, open_flink_rollup
-from pipeline.remote_write import Version
-from pipeline.rollup_flink import FlinkRollup
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from pipeline.remote_write.decode import Version
+from pipeline.rollup.rollup_flink import FlinkRollup
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.engines.flink_parts import JAVA_OPTIONS, RowsBus, assert_oracle, drain
 from tests.engines.running import Kafka
 from tests.engines.test_bus_kafka import made_certificates

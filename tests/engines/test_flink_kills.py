@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from fleet.errors import Unavailable
-from gputide.engine_flink import FlinkStock
-from pipeline.flink_process import FlinkProcess
-from pipeline.flink_state import FlinkState
-from pipeline.remote_write import Version
-from pipeline.rollup_flink import FlinkRollup
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from gputide.operate.engine_flink import FlinkStock
+from pipeline.flink.process import FlinkProcess
+from pipeline.flink.state import FlinkState
+from pipeline.remote_write.decode import Version
+from pipeline.rollup.rollup_flink import FlinkRollup
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.engines.flink_parts import (
     SETTLE_SECONDS,
     RowsBus,

@@ -13,10 +13,10 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from fleet.schema import INVENTORY_NODES
-from pipeline.flink_sql_words import DEAD_SUFFIX
-from pipeline.remote_write import Version
-from pipeline.row_records import pack_rows
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from pipeline.flink.sql_words import DEAD_SUFFIX
+from pipeline.records.json_rows import pack_rows
+from pipeline.remote_write.decode import Version
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.engines.flink_parts import (
     RowsBus,
     SharedProcess,

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gputide.engine_process import kill_process, start_process, wait_until
-from gputide.engines import free_port
+from gputide.operate.engine_process import kill_process, start_process, wait_until
+from gputide.operate.engines import free_port
 from tests.engines.go_peers import GoPeers, NvidiaPeers
 from tests.engines.prometheus_parts import SAMPLES, SERIES, answer_of, send
 from tests.waiting import text_of

@@ -17,9 +17,9 @@ from dashboards.grafana.derived import thresholds_of
 from dashboards.grafana.rule import AlertRule, RecordingRule
 from dashboards.grafana.rule_files import rule_files, rule_groups
 from dashboards.grafana.shipped import boards
-from fleet.settings import Settings
-from gputide.engine_process import kill_process, start_process, wait_until
-from gputide.engines import free_port
+from fleet.settings.settings import Settings
+from gputide.operate.engine_process import kill_process, start_process, wait_until
+from gputide.operate.engines import free_port
 from tests.engines.go_peers import GoPeers
 from tests.engines.grafana_fleet import CARDS, MODEL, STEP_SECONDS, Series, gputide_words, own_processes, savings_words
 from tests.engines.prometheus_parts import answer_of

@@ -12,7 +12,7 @@ import yaml
 
 from dashboards.grafana.derived import thresholds_of
 from dashboards.grafana.rule_files import prometheus_rule, rule_files, yaml_text
-from fleet.settings import AnalyzerSettings, LowPrioritySettings
+from fleet.settings.settings import AnalyzerSettings, LowPrioritySettings
 from tests.engines.go_peers import GoPeers
 from tests.engines.grafana_fleet import (
     A,

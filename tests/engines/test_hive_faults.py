@@ -12,10 +12,10 @@ import pytest
 
 from fleet.errors import Unavailable
 from fleet.schema import CARD_USAGE, POD_USAGE
-from fleet.settings_pipeline import HiveSettings
-from pipeline.hive_session import HiveSession
-from pipeline.remote_write import Version
-from pipeline.warehouse_hive import HiveWarehouse
+from fleet.settings.pipeline import HiveSettings
+from pipeline.remote_write.decode import Version
+from pipeline.warehouse.hive_session import HiveSession
+from pipeline.warehouse.warehouse_hive import HiveWarehouse
 from tests.contracts.warehouse import NOON, name_of, node_part
 from tests.crashes import DeadlyFuse, was_killed
 from tests.pipeline.builders import (

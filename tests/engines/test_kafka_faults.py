@@ -16,15 +16,15 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
+from fleet.data_folder import DataFolder, open_data_folder
 from fleet.errors import Unavailable
-from gputide.backup_create import create_backup
-from gputide.backup_restore import restore_backup
-from gputide.data_folder import DataFolder, open_data_folder
-from pipeline.bus_kafka import KafkaLane, KafkaWriter
-from pipeline.kafka_topic import open_topic
-from pipeline.remote_write import Version
-from pipeline.rollup_duckdb import EmbeddedRollup
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from gputide.operate.backup_create import create_backup
+from gputide.operate.backup_restore import restore_backup
+from pipeline.bus.bus_kafka import KafkaLane, KafkaWriter
+from pipeline.bus.kafka_topic import open_topic
+from pipeline.remote_write.decode import Version
+from pipeline.rollup.rollup_duckdb import EmbeddedRollup
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.crashes import Fuse, Killed
 from tests.engines.kafka_parts import everything_in, kafka_settings, roll_up_topic
 from tests.pipeline.builders import USAGE_TABLES, body_of, expected_rows, intake_of, read_all, small_fleet, stored_rows

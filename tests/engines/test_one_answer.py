@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from fleet.data_folder import open_data_folder
 from fleet.schema import CARD_USAGE, POD_USAGE, WINDOW_SECONDS
-from fleet.settings import load_settings
-from gputide.data_folder import open_data_folder
-from gputide.engines import free_port
+from fleet.settings.settings import load_settings
+from gputide.operate.engines import free_port
 from gputide.wiring_warehouse import warehouse
 from tests.engines.running import Hive, Kafka
 from tests.waiting import text_of, until

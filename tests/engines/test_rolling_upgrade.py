@@ -13,8 +13,8 @@ import pytest
 
 from exporter.synthetic import write_synthetic_fleet
 from fleet.schema import Measure
-from gputide.engine_process import ProcessRecord, stop_process, wait_until
-from gputide.engines import free_port
+from gputide.operate.engine_process import ProcessRecord, stop_process, wait_until
+from gputide.operate.engines import free_port
 from tests.engines.go_peers import GoPeers
 from tests.engines.one_address import one_address
 from tests.engines.running import Kafka

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from fleet.data_folder import DataFolder, open_data_folder
 from fleet.errors import Misconfigured
 from fleet.schema import Measure
-from fleet.settings_pipeline import FlinkSettings
-from gputide.backup_create import STATE_OF_FLINK, create_backup
-from gputide.backup_restore import restore_backup
-from gputide.data_folder import DataFolder, open_data_folder
-from pipeline.remote_write import Version
-from pipeline.warehouse import AppendName
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from fleet.settings.pipeline import FlinkSettings
+from gputide.operate.backup_create import STATE_OF_FLINK, create_backup
+from gputide.operate.backup_restore import restore_backup
+from pipeline.remote_write.decode import Version
+from pipeline.warehouse.warehouse import AppendName
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.contracts.rollup import RollupContract
 from tests.engines.flink_parts import (
     SETTLE_SECONDS,

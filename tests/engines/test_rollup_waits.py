@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet.settings_pipeline import KafkaSettings
-from pipeline.bus_kafka import KafkaWriter
-from pipeline.remote_write import Version
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from fleet.settings.pipeline import KafkaSettings
+from pipeline.bus.bus_kafka import KafkaWriter
+from pipeline.remote_write.decode import Version
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.engines.kafka_parts import kafka_settings
 from tests.engines.running import Kafka
 from tests.pipeline.builders import (

@@ -12,10 +12,10 @@ import pytest
 
 from bench.measured_run import GPUTIDE
 from bench.scanned_prometheus import STEP_SECONDS, ScannedFleet, prometheus_with
+from fleet.data_folder import open_data_folder
 from fleet.schema import CARD_USAGE, POD_USAGE
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from fleet.units import epoch_ms, format_time
-from gputide.data_folder import open_data_folder
 from gputide.wiring_warehouse import warehouse
 from tests.engines.go_peers import GoPeers
 

@@ -18,19 +18,19 @@ import pytest
 from exporter.synthetic import write_synthetic_fleet
 from fleet.errors import Unavailable
 from fleet.listener_files import ListenerFiles
-from fleet.listener_tls import ListenerContexts
 from fleet.schema import POD_USAGE, Measure
-from gputide.engine_process import ProcessRecord, kill_process, start_process, stop_process, wait_until
-from gputide.engines import free_port
-from pipeline.bus_file import FileBus
-from pipeline.rows import unpack
-from pipeline.senders import Sender, Senders
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from gputide.operate.engine_process import ProcessRecord, kill_process, start_process, stop_process, wait_until
+from gputide.operate.engines import free_port
+from pipeline.bus.bus_file import FileBus
+from pipeline.receiver.senders import Sender, Senders
+from pipeline.records.rows import unpack
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.engines.go_peers import GoPeers
 from tests.engines.prometheus_parts import SAMPLES, SERIES, answer_of, send
 from tests.pipeline.builders import COLUMN, FAR_OFF, LONG_AGO, file_bus, intake_of, read_all, series_table
 from tests.pipeline.receiving import served
 from tests.waiting import text_of
+from wire.listener_tls import ListenerContexts
 
 pytestmark = pytest.mark.engines
 

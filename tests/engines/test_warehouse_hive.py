@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from fleet.data_folder import open_data_folder
 from fleet.errors import Corrupt, GputideError, Unavailable
 from fleet.schema import INVENTORY_NODES, POD_USAGE
-from fleet.settings_pipeline import HiveSettings
-from gputide.data_folder import open_data_folder
-from pipeline import hive_ddl as ddl
-from pipeline.hive_session import HiveSession
-from pipeline.remote_write import Version
-from pipeline.warehouse_compact import compact, remove_replaced, retain
-from pipeline.warehouse_duckdb import DuckdbWarehouse
-from pipeline.warehouse_hive import HiveWarehouse
+from fleet.settings.pipeline import HiveSettings
+from pipeline.remote_write.decode import Version
+from pipeline.warehouse import hive_ddl as ddl
+from pipeline.warehouse.compact import compact, remove_replaced, retain
+from pipeline.warehouse.hive_session import HiveSession
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
+from pipeline.warehouse.warehouse_hive import HiveWarehouse
 from tests.contracts.rollup import RollupContract
 from tests.contracts.warehouse import NOON, WarehouseContract, name_of, node_part
 from tests.pipeline.builders import (

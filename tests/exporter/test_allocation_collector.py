@@ -14,9 +14,9 @@ from exporter.cluster_kubernetes import KubernetesReader
 from exporter.cluster_reader import EventKind, Expired, Watched
 from exporter.cluster_reader_watch import WatchState
 from fleet.errors import Misconfigured, Unavailable
-from fleet.kubernetes_api.answers import TooLarge
 from fleet.units import MIB
 from tests.exporter.kubeconfigs import write_kubeconfig
+from wire.kubernetes.answers import TooLarge
 
 SLICES = "gputide_slice_framebuffer_granted_bytes"
 PODS = "/api/v1/pods"

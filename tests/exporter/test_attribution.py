@@ -12,7 +12,7 @@ from exporter.attribution.cards import KnownInstance
 from exporter.attribution.pods import pod_facts
 from exporter.attribution.records import FindingKind, GrantSource
 from exporter.kubelet.pod_resources import ContainerRow, DeviceRow
-from fleet.grammar_claims import ClaimAllocation, ClaimedDevice, PublishedDevice
+from fleet.grammars.claims import ClaimAllocation, ClaimedDevice, PublishedDevice
 from fleet.inventory import CardId, CardModelName, Priority
 from tests.exporter.node import (
     CARD_BYTES,

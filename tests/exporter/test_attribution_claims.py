@@ -8,7 +8,7 @@ from exporter.attribution.attributor import attribute
 from exporter.attribution.cards import KnownCards
 from exporter.attribution.records import FindingKind
 from exporter.kubelet.pod_resources import ContainerRow
-from fleet.grammar_claims import HAMI_DRIVER, NVIDIA_DRIVER, PublishedDevice
+from fleet.grammars.claims import HAMI_DRIVER, NVIDIA_DRIVER, PublishedDevice
 from tests.exporter.node import CARD_BYTES, GIB, NODE, NOW, card_id, given_claim, known, odd, only, row, view
 
 

@@ -5,7 +5,7 @@ import pytest
 from exporter.attribution.claim_users import sole_users
 from exporter.attribution.pods import PodFacts
 from exporter.regions.tree import ContainerKey
-from fleet.grammar_claims import HAMI_DRIVER, NVIDIA_DRIVER, ClaimAllocation, ClaimedDevice
+from fleet.grammars.claims import HAMI_DRIVER, NVIDIA_DRIVER, ClaimAllocation, ClaimedDevice
 from tests.exporter.node import NODE, facts, uid
 
 CLAIM = uid(500)

@@ -19,7 +19,7 @@ from bench.cluster_api import SimulatedApi, fill, start_server
 from exporter.cluster_kubernetes import EVENT_BYTES_MAX, KubernetesReader
 from exporter.cluster_reader import Watched
 from fleet.errors import Corrupt, Misconfigured, Unavailable
-from fleet.kubernetes_api.answers import Busy, TooLarge
+from wire.kubernetes.answers import Busy, TooLarge
 
 CERTIFICATES = Path(__file__).parents[1] / "pipeline" / "certificates"
 LIST = json.dumps({"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "a"}}]}).encode()
@@ -402,7 +402,7 @@ def test_server_that_went_away_without_a_word_is_noticed_within_a_minute(reading
         made.append(connect(*arguments))
         return made[-1]
 
-    monkeypatch.setattr("fleet.kubernetes_api.connection.socket.create_connection", connected)
+    monkeypatch.setattr("wire.kubernetes.connection.socket.create_connection", connected)
     reader, _ = reading(lambda head, number: [whole(LIST)])
     assert names(reader) == ["a"]
     (one,) = made

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fleet.settings_exporter import ExporterSettings
+from fleet.settings.exporter import ExporterSettings
 
 
 @pytest.fixture(scope="module")

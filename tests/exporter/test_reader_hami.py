@@ -17,8 +17,8 @@ from exporter.regions.figures import DutyDoubt
 from exporter.regions.looks import SLOTS_MAX
 from exporter.regions.slices import LYING_READINGS
 from fleet.errors import Unavailable
-from fleet.region_doubts import RegionDoubt, doubts_of
-from fleet.region_layouts import LayoutName
+from fleet.regions.doubts import RegionDoubt, doubts_of
+from fleet.regions.layouts import LayoutName
 from tests.regions.plain_regions import MIB, NOW, PLAIN, PlainProcess, PlainRegion, write_region
 
 CARDS = tuple(f"GPU-{number:08x}-0000-4000-8000-{number:012x}" for number in range(8))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from exporter.regions.figures import DutyDoubt
 from exporter.regions.record import RegionCard, RegionRecord, read_region
 from fleet.errors import Unavailable
-from fleet.region_doubts import RegionDoubt
-from fleet.region_layouts import LayoutName
+from fleet.regions.doubts import RegionDoubt
+from fleet.regions.layouts import LayoutName
 from tests.regions.plain_regions import (
     MAGIC,
     MIB,

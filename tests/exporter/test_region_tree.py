@@ -8,7 +8,7 @@ import pytest
 from exporter.regions.root import CONTAINERS_MAX
 from exporter.regions.tree import FILES_MAX, LOOKS_BETWEEN, ContainerKey, ContainerPlace, RegionTree
 from fleet.errors import Unavailable
-from fleet.region_doubts import RegionDoubt
+from fleet.regions.doubts import RegionDoubt
 from tests.regions.plain_regions import PlainRegion, write_region
 
 POD = "0f1e2d3c-0000-4000-8000-00000000000{}"

@@ -11,8 +11,8 @@ import pytest
 
 from exporter.reader_hami import HamiReader
 from exporter.regions.record import read_region
-from fleet.region_fields import RegionField
-from fleet.region_layouts import LAYOUTS, LayoutName, locate
+from fleet.regions.fields import RegionField
+from fleet.regions.layouts import LAYOUTS, LayoutName, locate
 from tests.regions.plain_regions import MIB
 from tests.regions.writer import RegionWriter
 

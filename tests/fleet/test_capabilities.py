@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.capabilities import (
+from fleet.capabilities.register import (
     CAPABILITIES,
     HAMI,
     MIG,
@@ -13,7 +13,7 @@ from fleet.capabilities import (
     capabilities_of,
 )
 from fleet.errors import Misconfigured
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 
 
 def test_names_are_unique_and_every_fact_has_a_source() -> None:

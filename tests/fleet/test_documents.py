@@ -9,7 +9,7 @@ from decimal import Decimal
 
 import pytest
 
-from fleet.capabilities import CorePolicy
+from fleet.capabilities.register import CorePolicy
 from fleet.decisions import (
     CardPlacement,
     Evidence,

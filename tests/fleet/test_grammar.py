@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet import grammar
 from fleet.errors import Corrupt
-from fleet.grammar import DeviceGrant, DeviceId, DeviceIdForm, RegisteredDevice
+from fleet.grammars import hami as grammar
+from fleet.grammars.hami import DeviceGrant, DeviceId, DeviceIdForm, RegisteredDevice
 
 CARDS = st.uuids().map(lambda value: f"GPU-{value}")
 NUMBERS = st.integers(0, 999_999)

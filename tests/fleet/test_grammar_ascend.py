@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.errors import Corrupt
-from fleet.grammar_ascend import (
+from fleet.grammars.ascend import (
     ASCEND_CHIPS,
     MODE_ANNOTATION,
     AscendGrant,
@@ -13,7 +13,7 @@ from fleet.grammar_ascend import (
     parse_ascend_grants,
     render_ascend_grants,
 )
-from fleet.grammar_vendors import VendorGrant, parse_vendor_allocations
+from fleet.grammars.vendors import VendorGrant, parse_vendor_allocations
 
 B3 = "Ascend910B3"
 ALLOCATED = f"hami.io/{B3}-devices-allocated"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.errors import Corrupt
-from fleet.grammar_claims import ClaimedDevice, parse_claim, parse_published
+from fleet.grammars.claims import ClaimedDevice, parse_claim, parse_published
 
 CARD = "GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448"
 INSTANCE = "MIG-6a96bd8b-0c4e-5f1c-8e3a-0d6f2b7c9a11"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.errors import Corrupt
-from fleet.grammar_device_ids import (
+from fleet.grammars.device_ids import (
     DeviceId,
     DeviceIdForm,
     IdTruth,

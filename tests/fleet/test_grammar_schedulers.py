@@ -5,17 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.errors import Corrupt
-from fleet.grammar import DeviceGrant, RegisteredDevice
-from fleet.grammar_kai import KaiShare, kai_groups, parse_kai_share, render_kai_annotations, render_kai_labels
-from fleet.grammar_mgpu import parse_card_indexes, render_card_indexes
-from fleet.grammar_mig import (
+from fleet.grammars.hami import DeviceGrant, RegisteredDevice
+from fleet.grammars.kai import KaiShare, kai_groups, parse_kai_share, render_kai_annotations, render_kai_labels
+from fleet.grammars.mgpu import parse_card_indexes, render_card_indexes
+from fleet.grammars.mig import (
     MigAllocation,
     is_mig_profile,
     parse_mig_allocations,
     profile_of_resource,
     render_mig_allocations,
 )
-from fleet.grammar_vgpumanager import (
+from fleet.grammars.vgpumanager import (
     ContainerVgpus,
     VgpuGrant,
     parse_vgpu_allocation,
@@ -23,7 +23,7 @@ from fleet.grammar_vgpumanager import (
     render_vgpu_allocation,
     render_vgpu_register,
 )
-from fleet.grammar_volcano import (
+from fleet.grammars.volcano import (
     parse_volcano_ids,
     parse_volcano_register,
     render_volcano_ids,

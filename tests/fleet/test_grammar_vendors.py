@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.errors import Corrupt
-from fleet.grammar import DeviceGrant, parse_node_register, render_devices_allocated
-from fleet.grammar_metax import METAX_REGISTER_ANNOTATION, parse_metax_register
-from fleet.grammar_vendors import (
+from fleet.grammars.hami import DeviceGrant, parse_node_register, render_devices_allocated
+from fleet.grammars.metax import METAX_REGISTER_ANNOTATION, parse_metax_register
+from fleet.grammars.vendors import (
     VENDOR_DEVICES,
     Vendor,
     VendorDevice,

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from fleet.errors import Misconfigured
-from fleet.kubernetes_api.access import ClusterAccess, find_access
-from fleet.kubernetes_api.credentials import PluginToken, TokenFile, bearer
-from fleet.kubernetes_api.tls import TlsContexts
 from tests.waiting import until
+from wire.kubernetes.access import ClusterAccess, find_access
+from wire.kubernetes.credentials import PluginToken, TokenFile, bearer
+from wire.tls import TlsContexts
 
 SETTING = "exporter.kubeconfig"
 CERTIFICATES = Path(__file__).parents[1] / "pipeline" / "certificates"
@@ -339,7 +339,7 @@ def test_plugin_that_prints_without_an_end_is_ended_before_it_fills_the_memory(t
 
 
 def test_plugin_that_hangs_is_ended_with_what_it_started(tmp_path: Path, write: Write, monkeypatch) -> None:
-    monkeypatch.setattr("fleet.kubernetes_api.credentials.PLUGIN_SECONDS_MAX", 2.0)
+    monkeypatch.setattr("wire.kubernetes.credentials.PLUGIN_SECONDS_MAX", 2.0)
     plugin(tmp_path, f"sleep 600 & echo $! > {tmp_path}/child; wait")
     path = write({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "./plugin"}})
     with pytest.raises(Misconfigured, match="took longer than 2 s"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.kubernetes_api.backoff import Backoff
+from wire.kubernetes.backoff import Backoff
 
 
 def test_waits_grow_to_a_bound_and_begin_anew_after_recovery() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.kubernetes_api.page import open_page
+from wire.kubernetes.page import open_page
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

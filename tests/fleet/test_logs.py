@@ -20,12 +20,12 @@ def _logs_as_before() -> Iterator[None]:
 def test_an_event_is_one_json_line_away_from_a_terminal() -> None:
     stream = io.StringIO()
     set_up_logs(stream=stream)
-    logger("pipeline.bus").warning("segment closed", segment_bytes=64)
+    logger("pipeline.bus.bus").warning("segment closed", segment_bytes=64)
     event = json.loads(stream.getvalue())
     assert {key: event[key] for key in ("event", "level", "module", "segment_bytes")} == {
         "event": "segment closed",
         "level": "warning",
-        "module": "pipeline.bus",
+        "module": "pipeline.bus.bus",
         "segment_bytes": 64,
     }
     assert event["timestamp"].endswith("Z")

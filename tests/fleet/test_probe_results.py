@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from fleet.capabilities import HAMI, VGPU_MANAGER
-from fleet.capability import ComputeIsolation, FramebufferIsolation, Oversubscription
+from fleet.capabilities.capability import ComputeIsolation, FramebufferIsolation, Oversubscription
+from fleet.capabilities.register import HAMI, VGPU_MANAGER
 from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.probe_results import ProbeResult, as_measured, parse_probe, probe_text
 from fleet.units import GIB

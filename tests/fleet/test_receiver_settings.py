@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import Misconfigured
-from fleet.settings import load_settings
+from fleet.settings.settings import load_settings
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.region_doubts import RegionDoubt
-from fleet.region_files import open_region, size_of
+from fleet.regions.doubts import RegionDoubt
+from fleet.regions.files import open_region, size_of
 
 
 @pytest.fixture

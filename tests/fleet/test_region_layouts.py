@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.region_doubts import OF_REGION_BITS, RegionDoubt, bit_of, doubts_of
-from fleet.region_fields import CARDS_MAX, MAGIC, PROCESSES_MAX, RegionField
-from fleet.region_layouts import LAYOUTS, Layout, LayoutName, candidates, find_layout, locate, parse_card_id
+from fleet.regions.doubts import OF_REGION_BITS, RegionDoubt, bit_of, doubts_of
+from fleet.regions.fields import CARDS_MAX, MAGIC, PROCESSES_MAX, RegionField
+from fleet.regions.layouts import LAYOUTS, Layout, LayoutName, candidates, find_layout, locate, parse_card_id
 from tests.regions.plain_regions import PLAIN
 
 BY_NAME = {layout.name: layout for layout in LAYOUTS}

@@ -7,7 +7,7 @@ import pytest
 
 from fleet.decisions import RiskLevel
 from fleet.errors import Misconfigured
-from fleet.settings import load_settings, setting_names, settings_reference
+from fleet.settings.settings import load_settings, setting_names, settings_reference
 
 
 @pytest.fixture

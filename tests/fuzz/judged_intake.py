@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 
 from fleet.schema import POD_USAGE
-from pipeline.intake import Intake
-from pipeline.remote_write import Version
-from pipeline.rows import unpack
+from pipeline.receiver.intake import Intake
+from pipeline.records.rows import unpack
+from pipeline.remote_write.decode import Version
 from tests.fuzz.hostile_bodies import START_MS
 from tests.fuzz.reference_decoder import BrokenBody, ReferenceSample, samples_of
 from tests.pipeline.builders import intake_of, series_table

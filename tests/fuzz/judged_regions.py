@@ -13,7 +13,7 @@ from pathlib import Path
 
 from exporter.reader_hami import HamiReader
 from exporter.regions.columns import CardFacts, HamiReading
-from fleet.region_doubts import RegionDoubt, bit_of, doubts_of
+from fleet.regions.doubts import RegionDoubt, bit_of, doubts_of
 from tests.fuzz.hostile_regions import FRAMEBUFFERS, HostileRegions
 from tests.regions.plain_regions import NOW, PlainCard, Verdict, judge
 

@@ -10,16 +10,16 @@ from typing import Any
 from enforcer.admission import PlannedSeat, parse_seats, seats_text
 from exporter.attribution.cgroup import container_id_of_status, parse_cgroup
 from fleet.errors import Misconfigured
-from fleet.grammar import parse_devices_allocated, parse_node_register
-from fleet.grammar_ascend import parse_ascend_grants
-from fleet.grammar_device_ids import parse_device_id
-from fleet.grammar_kai import kai_groups, parse_kai_share
-from fleet.grammar_metax import parse_metax_register
-from fleet.grammar_mgpu import parse_card_indexes
-from fleet.grammar_mig import parse_mig_allocations
-from fleet.grammar_vendors import parse_vendor_allocations
-from fleet.grammar_vgpumanager import parse_vgpu_allocation, parse_vgpu_register
-from fleet.grammar_volcano import parse_volcano_ids, parse_volcano_register
+from fleet.grammars.ascend import parse_ascend_grants
+from fleet.grammars.device_ids import parse_device_id
+from fleet.grammars.hami import parse_devices_allocated, parse_node_register
+from fleet.grammars.kai import kai_groups, parse_kai_share
+from fleet.grammars.metax import parse_metax_register
+from fleet.grammars.mgpu import parse_card_indexes
+from fleet.grammars.mig import parse_mig_allocations
+from fleet.grammars.vendors import parse_vendor_allocations
+from fleet.grammars.vgpumanager import parse_vgpu_allocation, parse_vgpu_register
+from fleet.grammars.volcano import parse_volcano_ids, parse_volcano_register
 from fleet.units import parse_bytes, parse_count, parse_duration, parse_money, parse_percent, parse_quantity, parse_time
 from tests.fuzz.parsers import Parser, text_of
 

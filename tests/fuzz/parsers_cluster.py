@@ -20,12 +20,12 @@ from exporter.allocation.manifest import Shared
 from exporter.allocation.objects import key_of, record_of, version_of
 from exporter.attribution.pods import pod_facts
 from exporter.cluster_reader import Watched
-from fleet.kubernetes_api.access import find_access
-from fleet.kubernetes_api.answers import said
-from fleet.kubernetes_api.page import open_page
 from tests.enforcer.plugin_cluster import StandingCluster
 from tests.exporter.allocation_manifests import grant, node, owned, pod
 from tests.fuzz.parsers import Parser, text_of
+from wire.kubernetes.access import find_access
+from wire.kubernetes.answers import said
+from wire.kubernetes.page import open_page
 
 _CARD = "GPU-00000000-0000-4000-8000-000000000000"
 _CLAIM = {

@@ -20,13 +20,13 @@ from exporter.exposition.negotiation import accepts_gzip, text_format_of
 from exporter.kubelet.wire import decode_allocatable, decode_get, decode_list
 from exporter.server_request import read_request
 from fleet.probe_results import PROBE_SCHEMA, parse_probe
-from pipeline.adapter_messages import AdapterDecoder
+from pipeline.bus.adapter_messages import AdapterDecoder
 from pipeline.history.matrix import read_matrix
-from pipeline.http_head import Refusal, head_of
-from pipeline.receiver import version_of
-from pipeline.remote_write import Decoder, Version
-from pipeline.row_records import unpack_rows
-from pipeline.rows import unpack
+from pipeline.receiver.http_head import Refusal, head_of
+from pipeline.receiver.receiver import version_of
+from pipeline.records.json_rows import unpack_rows
+from pipeline.records.rows import unpack
+from pipeline.remote_write.decode import Decoder, Version
 from tests.fuzz.hostile_bodies import field, varint
 from tests.fuzz.parsers import Parser, text_of
 
@@ -109,8 +109,8 @@ def _of_bytes(name: str, read: Callable[[bytes], object], *seeds: bytes | str, c
 
 def _records() -> tuple[bytes, bytes]:
     """A record of the bus in either format, as the receiver writes it for a small body."""
-    from pipeline.row_records import pack_rows  # noqa: PLC0415 - loads kernels, which the other readers do without
-    from pipeline.rows import pack, rows_of  # noqa: PLC0415
+    from pipeline.records.json_rows import pack_rows  # noqa: PLC0415 - loads kernels, which the other readers do without
+    from pipeline.records.rows import pack, rows_of  # noqa: PLC0415
     from tests.pipeline.builders import body_of, series_table, small_fleet  # noqa: PLC0415
 
     body = body_of(small_fleet(pods=2, hours=1)[:6])

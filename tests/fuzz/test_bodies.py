@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.schema import Measure
-from pipeline.remote_write import Version
+from pipeline.remote_write.decode import Version
 from tests.fuzz.hostile_bodies import HostileBodies
 from tests.fuzz.judged_intake import JudgedIntake
 from tests.fuzz.reference_decoder import BrokenBody, samples_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.region_doubts import RegionDoubt
+from fleet.regions.doubts import RegionDoubt
 from tests.fuzz.judged_regions import JudgedRegions
 from tests.regions.plain_regions import MIB, PlainProcess, PlainRegion, judge, write_region
 

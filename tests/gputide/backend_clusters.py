@@ -25,10 +25,10 @@ from enforcer.manifest import Manifest, set_field
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.catalogue import find_model
 from fleet.decisions import Plan
-from fleet.grammar import RegisteredDevice
-from fleet.grammar_kai import FRAMEBUFFER_ANNOTATION
-from fleet.grammar_mig import is_mig_profile
-from fleet.grammar_vgpumanager import REAL_ALLOCATED_ANNOTATION, ContainerVgpus, VgpuGrant, render_vgpu_allocation
+from fleet.grammars.hami import RegisteredDevice
+from fleet.grammars.kai import FRAMEBUFFER_ANNOTATION
+from fleet.grammars.mig import is_mig_profile
+from fleet.grammars.vgpumanager import REAL_ALLOCATED_ANNOTATION, ContainerVgpus, VgpuGrant, render_vgpu_allocation
 from fleet.inventory import Card, CardId, Grant, Inventory
 from fleet.units import MIB
 from fleet.usage import History

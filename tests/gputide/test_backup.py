@@ -15,18 +15,18 @@ import pytest
 
 from enforcer.record.ledger import Ledger
 from enforcer.record.plan_store import PlanStore
+from fleet.data_folder import DataFolder, open_data_folder
 from fleet.decisions import Plan
 from fleet.documents import seal_plan
 from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.schema import POD_USAGE, SCHEMA_VERSION, Measure
-from gputide.backup_create import STATE_OF_FLINK, create_backup
-from gputide.backup_list import LIST_NAME, BackedFile, BackupList, check_files, read_list, write_list
-from gputide.backup_restore import restore_backup
-from gputide.data_folder import DataFolder, open_data_folder
-from pipeline.flink_state import FlinkRun, FlinkState
-from pipeline.remote_write import Version
-from pipeline.warehouse_compact import compact, remove_replaced
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from gputide.operate.backup_create import STATE_OF_FLINK, create_backup
+from gputide.operate.backup_list import LIST_NAME, BackedFile, BackupList, check_files, read_list, write_list
+from gputide.operate.backup_restore import restore_backup
+from pipeline.flink.state import FlinkRun, FlinkState
+from pipeline.remote_write.decode import Version
+from pipeline.warehouse.compact import compact, remove_replaced
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.enforcer.builders import standard_plan
 from tests.pipeline.builders import (
     START_MS,

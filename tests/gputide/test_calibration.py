@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+from fleet.data_folder import open_data_folder
 from fleet.outcomes import WorkloadOutcome
-from gputide.data_folder import open_data_folder
 from gputide.outcome_shelf import keep_outcome
 from gputide.wiring import plan_store
 from tests.gputide.conftest import Program

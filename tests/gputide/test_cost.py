@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dashboards.money.focus_columns import focus_faults
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from gputide.session import Session
 from gputide.wiring_cost import cost_period
 from tests.gputide.conftest import Program

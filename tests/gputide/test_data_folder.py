@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from fleet.data_folder import open_data_folder
 from fleet.errors import Corrupt
-from gputide.data_folder import open_data_folder
 
 
 def test_the_root_of_a_fresh_volume_is_an_empty_place(tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ import typer
 import yaml
 
 from enforcer.agent.view_server import ViewServer
+from fleet.data_folder import open_data_folder
 from fleet.errors import Unavailable
-from fleet.settings import Settings, setting_names
+from fleet.settings.settings import Settings, setting_names
 from gputide import cli
-from gputide.data_folder import open_data_folder
 from gputide.doctor import data as doctor_data
 from gputide.doctor.answer import exit_status
 from gputide.doctor.areas import Wish, checks_of
@@ -43,7 +43,7 @@ from gputide.doctor.services import (
     relief_checks,
 )
 from gputide.session import Session
-from pipeline.kafka_survey import TopicSurvey
+from pipeline.bus.kafka_survey import TopicSurvey
 from tests.gputide.conftest import Program
 
 EXPIRED = """-----BEGIN CERTIFICATE-----

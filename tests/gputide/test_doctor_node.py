@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from gputide.doctor.finding import Diagnosis, State
 from gputide.doctor.node import node_checks
 from gputide.doctor.running import run_checks

@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from gputide import engine_answers
-from gputide.engine_answers import flink_answers, hive_answers, kafka_answers, metastore_answers
-from gputide.engines import free_port
+from gputide.operate import engine_answers
+from gputide.operate.engine_answers import flink_answers, hive_answers, kafka_answers, metastore_answers
+from gputide.operate.engines import free_port
 
 
 @pytest.fixture

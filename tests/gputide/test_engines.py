@@ -16,13 +16,20 @@ from xml.etree import ElementTree
 import pytest
 
 from fleet.errors import Corrupt, Unavailable
-from gputide.engine_cache import is_stocked, key_of, stocked
-from gputide.engine_parts import Engine
-from gputide.engine_process import ProcessRecord, is_alive, kill_process, start_process, stop_process, wait_until
-from gputide.engine_register import EngineRun, read_register, write_register
-from gputide.engine_stock import DATA, check_files, jars, read_lock
-from gputide.engine_tools import find_java
-from gputide.engines import down, states
+from gputide.operate.engine_cache import is_stocked, key_of, stocked
+from gputide.operate.engine_parts import Engine
+from gputide.operate.engine_process import (
+    ProcessRecord,
+    is_alive,
+    kill_process,
+    start_process,
+    stop_process,
+    wait_until,
+)
+from gputide.operate.engine_register import EngineRun, read_register, write_register
+from gputide.operate.engine_stock import DATA, check_files, jars, read_lock
+from gputide.operate.engine_tools import find_java
+from gputide.operate.engines import down, states
 from tests.gputide.conftest import Program
 from tests.waiting import until
 
@@ -160,7 +167,7 @@ def test_an_entry_that_could_not_be_filled_is_absent_and_is_filled_by_the_next(t
 
 def test_two_processes_at_once_fill_an_entry_once(tmp_path: Path, repository: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from gputide.engine_cache import stocked\n"
+        "import sys, time; from pathlib import Path; from gputide.operate.engine_cache import stocked\n"
         "def fill(place):\n"
         "    with open(sys.argv[1] + '/fills', 'a') as file: file.write('x')\n"
         "    time.sleep(0.3)\n"

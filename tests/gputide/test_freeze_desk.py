@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from enforcer.record.ledger import Ledger
+from fleet.data_folder import open_data_folder, writing
 from fleet.errors import Corrupt
-from gputide.data_folder import open_data_folder, writing
 from gputide.freeze_desk import StoredFreezes, freeze_changes, thaw_changes, told_freezes
 from gputide.outcome_shelf import StoredOutcomes
 

@@ -16,7 +16,7 @@ from enforcer.simulated.cluster import SimulatedCluster, SimulatedSeat
 from exporter.synthetic import SINCE, write_synthetic_fleet
 from fleet.inventory import Inventory
 from fleet.schema import CARD_USAGE, POD_USAGE
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.gputide.conftest import Program
 
 KILLED = -9

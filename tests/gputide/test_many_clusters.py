@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.report import WeekFacts
+from dashboards.report.report import WeekFacts
+from fleet.data_folder import DataFolder, open_data_folder
 from fleet.decisions import Plan
 from fleet.documents import seal_plan
 from fleet.errors import Misconfigured, Refused
 from fleet.schema import Measure
-from fleet.settings import ClusterChoice, Settings
+from fleet.settings.settings import ClusterChoice, Settings
 from gputide.cluster_sightings import WarehouseSightings
-from gputide.data_folder import DataFolder, open_data_folder
 from gputide.guard_policy import MeasuredHarm
 from gputide.measurements import WarehouseMeasurements
 from gputide.own_cluster import check_uid, own_cluster
@@ -25,8 +25,8 @@ from gputide.web import views_of
 from gputide.week_shelf import keep_week, read_weeks
 from gputide.wiring import chosen_plan, cluster_name, plan_store
 from gputide.wiring_cluster import open_cluster_to_change
-from pipeline.remote_write import Version
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from pipeline.remote_write.decode import Version
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.enforcer.builders import standard_plan
 from tests.enforcer.scripted_api import Heard, ScriptedApi, Told
 from tests.gputide.conftest import Program

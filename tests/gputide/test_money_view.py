@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from fleet.data_folder import open_data_folder
 from fleet.errors import Corrupt, GputideError, Misconfigured, Unavailable
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from gputide import money_view
-from gputide.data_folder import open_data_folder
 from gputide.money_view import StoredMoney
 from gputide.session import Session
 from tests.waiting import until

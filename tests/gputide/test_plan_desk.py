@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dashboards.queries import STAGE_KIND
-from fleet.settings import EnforcerSettings, Settings
+from fleet.settings.settings import EnforcerSettings, Settings
 from gputide.session import Session
 from gputide.web import views_of
 

@@ -11,12 +11,12 @@ import pytest
 
 from analyzer.profile import profile_fleet
 from enforcer.backends.register import BACKENDS
-from fleet.capabilities import CAPABILITIES, capabilities_of
+from fleet.capabilities.register import CAPABILITIES, capabilities_of
 from fleet.catalogue import find_model
 from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import seal_plan
 from fleet.inventory import CardModelName, Node, Priority
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from fleet.units import GIB
 from fleet.usage import History
 from recommender.planner import make_plan

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import Misconfigured
-from fleet.settings import Settings
-from fleet.settings_money import PriceRule
+from fleet.settings.money import PriceRule
+from fleet.settings.settings import Settings
 from gputide.price_shelf import parse_price_book, with_prices
 from tests.gputide.conftest import Program
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from fleet.data_folder import DataFolder
 from fleet.schema import POD_USAGE, Measure
-from gputide.data_folder import DataFolder
-from pipeline.bus_file import FileBus
-from pipeline.rows import unpack
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from pipeline.bus.bus_file import FileBus
+from pipeline.records.rows import unpack
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.gputide.conftest import Program, Running, Said
 from tests.pipeline.builders import START_MS, Sample, body_of, stored_rows
 from tests.pipeline.receiving import V2, exchange, post, statuses
@@ -266,12 +266,12 @@ def test_missing_tokens_file_is_wrong_use(tmp_path: Path, program: Program) -> N
 BROKEN_VERB = """
 import sys, types, typer
 from gputide import cli
-verb = types.ModuleType("gputide.verb_prices")
+verb = types.ModuleType("gputide.verbs.prices")
 verb.app = typer.Typer()
 @verb.app.command()
 def prices():
     print(1 // 0)
-sys.modules["gputide.verb_prices"] = verb
+sys.modules["gputide.verbs.prices"] = verb
 sys.argv = ["gputide", "prices"]
 cli.main()
 """

@@ -16,16 +16,16 @@ import pytest
 from enforcer.record.journal import StageState
 from enforcer.record.plan_store import PlanStore
 from enforcer.simulated.cluster import SimulatedCluster
+from fleet.data_folder import DataFolder, open_data_folder
 from fleet.schema import CARD_USAGE, POD_USAGE, SCHEMA_VERSION, WINDOW_SECONDS, Measure, Table
-from gputide.backup_create import create_backup
-from gputide.backup_list import check_files
-from gputide.data_folder import DataFolder, open_data_folder
+from gputide.operate.backup_create import create_backup
+from gputide.operate.backup_list import check_files
 from gputide.outcome_shelf import StoredOutcomes
 from gputide.week_shelf import read_weeks
 from gputide.wiring import journal
-from pipeline.remote_write import Version
-from pipeline.warehouse_compact import compact, retain
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from pipeline.remote_write.decode import Version
+from pipeline.warehouse.compact import compact, retain
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.pipeline.builders import FAR_OFF, LONG_AGO, Sample, body_of, file_bus, intake_of, roll_up
 
 RELEASED = Path(__file__).parent / "released"

@@ -8,9 +8,9 @@ import pytest
 
 from enforcer.record.ledger import Ledger
 from enforcer.relief.book import ReliefBook
+from fleet.data_folder import open_data_folder
 from fleet.relief import LOAD_BYTES_PER_SECOND
 from fleet.units import GIB
-from gputide.data_folder import open_data_folder
 from gputide.relief_timing import ASSUMED_REACTION_SECONDS, TimingSource, relief_timing
 from tests.enforcer.relief.test_squeeze import an_order, carry_out
 from tests.gputide.conftest import Program

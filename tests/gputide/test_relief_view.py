@@ -11,13 +11,13 @@ from typing import Any
 from dashboards.access.people import Person, Right, Role
 from dashboards.access.scoped import scoped_views
 from dashboards.address import read_address
-from dashboards.page_plan_relief import relief
-from dashboards.page_words import CHINESE, READING
-from dashboards.relief_acts import MoveState
+from dashboards.pages.plan_relief import relief
+from dashboards.shown.relief_acts import MoveState
+from dashboards.words.pages import CHINESE, READING
 from enforcer.agent.node_view import ContainerKey
 from enforcer.record.ledger import Ledger
 from enforcer.relief.book import MovePhase, ReliefBook
-from gputide.data_folder import DataFolder
+from fleet.data_folder import DataFolder
 from gputide.relief_view import StoredRelief
 from tests.dashboards.embedded import CLUSTER, EmbeddedFleet, EmbeddedRelief, make_profiles, make_views
 from tests.enforcer.builders import NOW

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from dashboards.queries import RolloutPhase
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from gputide.session import Session
 from gputide.web import views_of
 

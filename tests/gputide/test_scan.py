@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 
 from exporter.trace import open_trace
+from fleet.data_folder import open_data_folder
 from fleet.errors import Misconfigured, NotEnoughData, Unavailable
 from fleet.inventory import OPT_OUT_LABEL
 from fleet.schema import CARD_USAGE, POD_USAGE, Measure
-from fleet.settings import ClusterSettings, Settings
-from fleet.settings_scan import ScanSettings
-from gputide.data_folder import open_data_folder
-from gputide.scan import scan
-from gputide.scan_misses import misses_of
-from gputide.scan_record import hasher, record, shown
+from fleet.settings.scan import ScanSettings
+from fleet.settings.settings import ClusterSettings, Settings
+from gputide.scanning.misses import misses_of
+from gputide.scanning.queries import checked_matchers, scan_access
+from gputide.scanning.record import hasher, record, shown
+from gputide.scanning.scan import scan
 from gputide.wiring import load_history, profiled
-from gputide.wiring_scan import checked_matchers, scan_access
 from gputide.wiring_warehouse import warehouse
-from pipeline.remote_write import Version
-from pipeline.remote_write_encode import LabelSets
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from pipeline.remote_write.decode import Version
+from pipeline.remote_write.encode import LabelSets
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.pipeline.builders import FAR_OFF, LONG_AGO, file_bus, intake_of, roll_up
 from tests.pipeline.history.scripted_server import Refusal, ScriptedServer, api_error, serving
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.settings import setting_names
+from fleet.settings.settings import setting_names
 from tests.gputide.conftest import Program
 from tests.security.authority import Authority
 from tests.waiting import until

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.capabilities import HAMI
+from fleet.capabilities.register import HAMI
 from fleet.decisions import RiskLevel
 from fleet.inventory import Priority
 from fleet.relief import ReliefRules
 from fleet.schema import Measure
-from fleet.settings import RiskSettings, Settings
+from fleet.settings.settings import RiskSettings, Settings
 from fleet.sharing import Seats, fare
 from fleet.units import GIB
 from gputide.simulate import Played, Reaction, Replan, play

@@ -5,9 +5,9 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from fleet.capabilities import HAMI
+from fleet.capabilities.register import HAMI
 from fleet.relief import ReliefRules
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from gputide.simulate import Reaction
 from gputide.simulate_policies import Policy, Table, perform
 from gputide.simulate_stage import cut_history

@@ -13,12 +13,12 @@ from typer.testing import CliRunner, Result
 
 from enforcer.manifest import field_of
 from enforcer.simulated.cluster import SimulatedCluster
+from fleet.data_folder import open_data_folder
 from fleet.decisions import Plan, RecommendationKind, ScheduledReplicas, Stage
 from fleet.documents import seal_plan
 from fleet.errors import Misconfigured, Refused
 from fleet.inventory import WorkloadId
 from gputide.cli import app
-from gputide.data_folder import open_data_folder
 from gputide.wiring import plan_store
 from gputide.wiring_tide import own_scalings
 from tests.enforcer.builders import NOW, a_cluster, a_recommendation, card_id, standard_plan

@@ -7,9 +7,9 @@ from pydantic import ValidationError
 
 from enforcer.backends.hami import HamiBackend
 from enforcer.backends.hami_dialect import HamiDialect
-from fleet.capabilities import CAPABILITIES, Capabilities
+from fleet.capabilities.register import CAPABILITIES, Capabilities
 from fleet.errors import Misconfigured
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from gputide.wiring_backend import backend
 
 NOW = datetime(2026, 3, 9, tzinfo=UTC)

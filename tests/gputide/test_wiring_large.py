@@ -2,7 +2,7 @@
 
 from analyzer.profile import profile_fleet
 from fleet.schema import Measure
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from gputide import wiring
 from tests.recommender.second_fleet import second_fleet
 

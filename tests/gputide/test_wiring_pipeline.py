@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from fleet.data_folder import open_data_folder
 from fleet.errors import Misconfigured
-from fleet.settings import load_settings
-from gputide.data_folder import open_data_folder
+from fleet.settings.settings import load_settings
 from gputide.wiring_bus import intake_of, open_bus_writer
 from gputide.wiring_pipeline import open_rollup
-from pipeline.remote_write import Version
+from pipeline.remote_write.decode import Version
 from tests.pipeline.builders import body_of, small_fleet
 
 

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
+from fleet.data_folder import open_data_folder
 from fleet.errors import Misconfigured
-from fleet.settings import load_settings
-from gputide.data_folder import open_data_folder
+from fleet.settings.settings import load_settings
 from gputide.wiring_warehouse import open_warehouse, warehouse, warehouse_folder
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.contracts.warehouse import NOON, name_of, node_part
 
 
@@ -42,9 +42,9 @@ def test_files_of_hives_warehouse_lie_where_the_settings_say_and_are_read_withou
     assert warehouse_folder(folder, settings_of(warehouse__kind="hive")) == folder.warehouse
     DuckdbWarehouse(shared).append(name_of(0, 1), (node_part("a", NOON),))
     monkeypatch.setitem(sys.modules, "pyhive", None)
-    monkeypatch.delitem(sys.modules, "pipeline.hive_session", raising=False)
-    monkeypatch.delitem(sys.modules, "pipeline.catalogue_hive", raising=False)
-    monkeypatch.delitem(sys.modules, "pipeline.warehouse_hive", raising=False)
+    monkeypatch.delitem(sys.modules, "pipeline.warehouse.hive_session", raising=False)
+    monkeypatch.delitem(sys.modules, "pipeline.warehouse.catalogue_hive", raising=False)
+    monkeypatch.delitem(sys.modules, "pipeline.warehouse.warehouse_hive", raising=False)
     assert warehouse(folder, settings).clusters() == ("c1",)
     with (
         pytest.raises(Misconfigured, match=r"pyhive is not installed; install gputide\[hive\]"),

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 
 from fleet.schema import CARD_USAGE, MEASURES, POD_USAGE, WINDOW_SECONDS, Measure, Table
-from pipeline.bus import Bus, Chunk
-from pipeline.bus_file import FileBus
-from pipeline.intake import Intake
-from pipeline.label_sets import LabelLimits
-from pipeline.remote_write import Version
-from pipeline.remote_write_encode import LabelSets
-from pipeline.rollup_duckdb import EmbeddedRollup, RollupTarget
-from pipeline.rows import pack
-from pipeline.series_table import SeriesTable
-from pipeline.warehouse import Warehouse
+from pipeline.bus.bus import Bus, Chunk
+from pipeline.bus.bus_file import FileBus
+from pipeline.receiver.intake import Intake
+from pipeline.records.rows import pack
+from pipeline.remote_write.decode import Version
+from pipeline.remote_write.encode import LabelSets
+from pipeline.remote_write.label_sets import LabelLimits
+from pipeline.remote_write.series_table import SeriesTable
+from pipeline.rollup.rollup_duckdb import EmbeddedRollup, RollupTarget
+from pipeline.warehouse.warehouse import Warehouse
 
 DAY_MS = 86_400_000
 START_MS = 1_767_571_200_000  # 2026-01-05 00:00 UTC, a Monday

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pipeline.intake import Intake
-from pipeline.receiver import WRITE_PATH, Receiver, ReceiverLimits, listen
-from pipeline.senders import Sender
+from pipeline.receiver.intake import Intake
+from pipeline.receiver.receiver import WRITE_PATH, Receiver, ReceiverLimits, listen
+from pipeline.receiver.senders import Sender
 
 BODY_BYTES_MAX = 4096
 V1 = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}

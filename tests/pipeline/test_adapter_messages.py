@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline import adapter_messages
-from pipeline.adapter_messages import AdapterDecoder
-from pipeline.label_sets import pairs_of_region
-from pipeline.remote_write import Version, decode
-from pipeline.remote_write_kernels import LABELS_END, LABELS_START, SAMPLES_END, SAMPLES_START
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from pipeline.bus import adapter_messages
+from pipeline.bus.adapter_messages import AdapterDecoder
+from pipeline.remote_write.decode import Version, decode
+from pipeline.remote_write.kernels import LABELS_END, LABELS_START, SAMPLES_END, SAMPLES_START
+from pipeline.remote_write.label_sets import pairs_of_region
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.pipeline.builders import (
     USAGE_TABLES,
     expected_rows,

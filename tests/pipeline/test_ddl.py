@@ -6,7 +6,7 @@ import duckdb
 import pytest
 
 from fleet.schema import TABLES, Table
-from pipeline.ddl import arrow_schema, create_table, quoted
+from pipeline.warehouse.ddl import arrow_schema, create_table, quoted
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)

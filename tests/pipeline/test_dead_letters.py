@@ -7,10 +7,10 @@ import json
 import pytest
 
 from fleet.errors import Unavailable
-from pipeline.dead_letters_file import FileDeadLetters
-from pipeline.remote_write import Version
-from pipeline.rollup_duckdb import EmbeddedRollup
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from pipeline.bus.dead_letters_file import FileDeadLetters
+from pipeline.remote_write.decode import Version
+from pipeline.rollup.rollup_duckdb import EmbeddedRollup
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.pipeline.builders import (
     USAGE_TABLES,
     body_of,

@@ -14,11 +14,11 @@ import pytest
 
 from fleet.errors import Corrupt, Unavailable
 from fleet.schema import INVENTORY_NODES, POD_USAGE, ColumnKind, Table
-from pipeline.dead_letters_file import FileDeadLetters
-from pipeline.flink_merge import merged_parts
-from pipeline.flink_publish import FlinkPublisher
-from pipeline.flink_state import FlinkRun, FlinkState
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from pipeline.bus.dead_letters_file import FileDeadLetters
+from pipeline.flink.merge import merged_parts
+from pipeline.flink.publish import FlinkPublisher
+from pipeline.flink.state import FlinkRun, FlinkState
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.pipeline.builders import DAY_MS, START_MS, stored_rows
 
 SOURCE = "flink-samples"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fleet.errors import Unavailable
-from pipeline.flink_rest import FlinkRest
+from pipeline.flink.rest import FlinkRest
 
 UNDER_WAY = {"status": {"id": "IN_PROGRESS"}, "operation": None}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from fleet.schema import CARD_USAGE, MEASURES, POD_USAGE, TABLES, ColumnKind, Merge
-from pipeline import row_records
-from pipeline.flink_sql import fingerprint, flink_statements
-from pipeline.flink_sql_words import RECORD_START, FlinkTopic, text_in_sql
+from pipeline.flink.sql import fingerprint, flink_statements
+from pipeline.flink.sql_words import RECORD_START, FlinkTopic, text_in_sql
+from pipeline.records import json_rows as row_records
 
 TOPIC = FlinkTopic(servers="broker:9092", topic="samples", group="rollup", properties={"x": "it's"})
 STATEMENTS = flink_statements(TOPIC, staging="file:///staging", window_seconds=60, flush_seconds=300)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from fleet.data_folder import open_data_folder
 from fleet.errors import Misconfigured
-from fleet.settings import Settings
-from fleet.settings_pipeline import KafkaMechanism, KafkaSecurity, KafkaSettings
-from gputide.data_folder import open_data_folder
+from fleet.settings.pipeline import KafkaMechanism, KafkaSecurity, KafkaSettings
+from fleet.settings.settings import Settings
 from gputide.wiring_flink import job_statements, kafka_properties
 
 PASSWORD = "pass\"word\\of 'mine"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.schema import INVENTORY_NODES, POD_USAGE, TABLES, ColumnKind
-from pipeline import hive_ddl as ddl
-from pipeline.hive_ddl import HivePartition
+from pipeline.warehouse import hive_ddl as ddl
+from pipeline.warehouse.hive_ddl import HivePartition
 
 LOCATION = "file:/srv/gputide/inventory_nodes"
 

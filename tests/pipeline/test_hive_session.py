@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import Misconfigured, Unavailable
-from fleet.settings_pipeline import HiveAuth, HiveSettings
-from pipeline.catalogue_hive import HiveCatalogue
-from pipeline.hive_session import HiveSession
+from fleet.settings.pipeline import HiveAuth, HiveSettings
+from pipeline.warehouse.catalogue_hive import HiveCatalogue
+from pipeline.warehouse.hive_session import HiveSession
 
 
 @pytest.fixture

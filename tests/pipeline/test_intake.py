@@ -11,9 +11,9 @@ import pytest
 
 from fleet.errors import Unavailable
 from fleet.schema import ALLOCATIONS, CARD_USAGE, POD_USAGE, Measure
-from pipeline.remote_write import Version, decode
-from pipeline.remote_write_encode import LabelSets
-from pipeline.rows import STALE_BITS, unpack
+from pipeline.records.rows import STALE_BITS, unpack
+from pipeline.remote_write.decode import Version, decode
+from pipeline.remote_write.encode import LabelSets
 from tests.pipeline.builders import START_MS, Sample, body_of, encoded, file_bus, intake_of, labels_of, series_table
 
 STALE = float(np.array([STALE_BITS], dtype=np.uint64).view(np.float64)[0])

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.intern_table import BAD_REFERENCE, InternTable, SequenceTable
+from pipeline.remote_write.intern_table import BAD_REFERENCE, InternTable, SequenceTable
 
 TEXTS = st.lists(st.lists(st.binary(max_size=20), max_size=12), max_size=6)
 

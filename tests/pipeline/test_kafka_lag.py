@@ -6,10 +6,10 @@ import threading
 import time
 
 from fleet.errors import Unavailable
-from fleet.settings_pipeline import KafkaSettings
-from gputide.engines import free_port
-from pipeline.kafka_lag import RollupLag
-from pipeline.kafka_topic import Topic
+from fleet.settings.pipeline import KafkaSettings
+from gputide.operate.engines import free_port
+from pipeline.bus.kafka_lag import RollupLag
+from pipeline.bus.kafka_topic import Topic
 
 
 def test_threads_that_wait_for_the_same_answer_do_not_ask_one_after_the_other():

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from fleet.errors import Misconfigured, Unavailable
-from fleet.settings_pipeline import KafkaSettings
-from pipeline import kafka_topic
-from pipeline.kafka_topic import open_topic
+from fleet.settings.pipeline import KafkaSettings
+from pipeline.bus import kafka_topic
+from pipeline.bus.kafka_topic import open_topic
 
 FOUND = {"error_code": 0, "topic_id": "id", "partitions": [{"replica_nodes": [1]}]}
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.remote_write import Version
-from pipeline.rollup_duckdb import EmbeddedRollup
-from pipeline.rows import unpack
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from pipeline.records.rows import unpack
+from pipeline.remote_write.decode import Version
+from pipeline.rollup.rollup_duckdb import EmbeddedRollup
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.pipeline.builders import (
     USAGE_TABLES,
     Sample,

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from fleet.schema import CARD_USAGE, POD_USAGE
-from pipeline.bus_file import FileBus
-from pipeline.intake import Intake
-from pipeline.lanes import LanesRollup, split_sections
-from pipeline.remote_write import Version, decode
-from pipeline.rollup_duckdb import EmbeddedRollup
-from pipeline.rows import pack, rows_of, unpack
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from pipeline.bus.bus_file import FileBus
+from pipeline.bus.lanes import LanesRollup, split_sections
+from pipeline.receiver.intake import Intake
+from pipeline.records.rows import pack, rows_of, unpack
+from pipeline.remote_write.decode import Version, decode
+from pipeline.rollup.rollup_duckdb import EmbeddedRollup
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.pipeline.builders import (
     body_of,
     expected_rows,

@@ -8,9 +8,9 @@ import socket
 import pytest
 
 from fleet.schema import Measure
-from pipeline.receiver import WRITE_PATH
-from pipeline.remote_write import Version
-from pipeline.rows import unpack
+from pipeline.receiver.receiver import WRITE_PATH
+from pipeline.records.rows import unpack
+from pipeline.remote_write.decode import Version
 from tests.pipeline.builders import START_MS, Sample, body_of, encoded, file_bus, intake_of
 from tests.pipeline.receiving import BODY_BYTES_MAX, V1, V1_NAMED, V2, post, served
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.schema import Measure
-from pipeline.http_head import HEAD_BYTES_MAX, Refusal, RequestHead, head_of
-from pipeline.intake import Answer, Intake
-from pipeline.receiver import WRITE_PATH
+from pipeline.receiver.http_head import HEAD_BYTES_MAX, Refusal, RequestHead, head_of
+from pipeline.receiver.intake import Answer, Intake
+from pipeline.receiver.receiver import WRITE_PATH
 from tests.pipeline.builders import START_MS, Sample, body_of, file_bus, intake_of, read_all, series_table
 from tests.pipeline.receiving import BODY_BYTES_MAX, V2, exchange, post, served, statuses
 

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.errors import Corrupt
-from pipeline import remote_write_kernels as kernels
-from pipeline.label_sets import pairs_of_region, pairs_of_symbols
-from pipeline.remote_write import DecodedBody, Decoder, Version, decode
-from pipeline.remote_write_encode import LabelSets
-from pipeline.series_columns import Verdict
+from pipeline.remote_write import kernels
+from pipeline.remote_write.decode import DecodedBody, Decoder, Version, decode
+from pipeline.remote_write.encode import LabelSets
+from pipeline.remote_write.label_sets import pairs_of_region, pairs_of_symbols
+from pipeline.remote_write.series_columns import Verdict
 from tests.pipeline.builders import series_table
 
 LIMIT = 1 << 20

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from fleet.errors import Unavailable
 from fleet.schema import Measure
-from pipeline.remote_write import Version
-from pipeline.rollup_duckdb import EmbeddedRollup
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from pipeline.remote_write.decode import Version
+from pipeline.rollup.rollup_duckdb import EmbeddedRollup
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.contracts.rollup import RollupContract
 from tests.crashes import Fuse, Killed
 from tests.pipeline.builders import (

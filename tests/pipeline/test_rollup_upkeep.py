@@ -8,12 +8,12 @@ import pytest
 
 from fleet.errors import Unavailable
 from fleet.schema import Measure
-from pipeline.remote_write import Version
-from pipeline.rollup import RollupStep
-from pipeline.rollup_duckdb import EmbeddedRollup
-from pipeline.rollup_upkeep import TendingRollup
-from pipeline.warehouse_compact import compact
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from pipeline.remote_write.decode import Version
+from pipeline.rollup.rollup import RollupStep
+from pipeline.rollup.rollup_duckdb import EmbeddedRollup
+from pipeline.rollup.upkeep import TendingRollup
+from pipeline.warehouse.compact import compact
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.contracts.warehouse import NOON, name_of, node_part
 from tests.pipeline.builders import START_MS, Sample, body_of, file_bus, intake_of
 

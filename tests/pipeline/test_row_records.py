@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from fleet.errors import Corrupt
 from fleet.schema import CARD_USAGE, INVENTORY_NODES, MEASURES, POD_USAGE, SLICE_MEASURES
-from pipeline.remote_write import Decoder, Version
-from pipeline.row_records import RECORD_START, pack_rows, unpack_rows
-from pipeline.rows import Section, identities_schema, rows_of
+from pipeline.records.json_rows import RECORD_START, pack_rows, unpack_rows
+from pipeline.records.rows import Section, identities_schema, rows_of
+from pipeline.remote_write.decode import Decoder, Version
 from tests.pipeline.builders import body_of, series_table, small_fleet
 
 HASH = bytes(range(16))

@@ -12,14 +12,14 @@ import pyarrow.fs as pafs
 import pytest
 
 from fleet.errors import Corrupt, Misconfigured, Unavailable
-from pipeline.catalogue import NoCatalogue
-from pipeline.parquet_reads import ParquetReads
-from pipeline.remote_write import Version
-from pipeline.row_store import ArrowRows, arrow_rows
-from pipeline.usage_grid import epoch_ms
-from pipeline.warehouse_compact import compact, remove_replaced, retain
-from pipeline.warehouse_duckdb import DuckdbWarehouse
-from pipeline.warehouse_files import WarehouseFiles
+from pipeline.remote_write.decode import Version
+from pipeline.warehouse.catalogue import NoCatalogue
+from pipeline.warehouse.compact import compact, remove_replaced, retain
+from pipeline.warehouse.files import WarehouseFiles
+from pipeline.warehouse.parquet_reads import ParquetReads
+from pipeline.warehouse.row_store import ArrowRows, arrow_rows
+from pipeline.warehouse.usage_grid import epoch_ms
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.contracts.warehouse import NOON, WarehouseContract, name_of, node_part
 from tests.pipeline.builders import (
     USAGE_TABLES,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fleet.errors import Corrupt
 from fleet.schema import CARD_MEASURES, CARD_USAGE, INVENTORY_NODES, MEASURES, POD_USAGE, SLICE_MEASURES, Table
-from pipeline.label_rows import LabelRows
-from pipeline.rows import Section, identities_schema, pack, unpack
+from pipeline.records.label_rows import LabelRows
+from pipeline.records.rows import Section, identities_schema, pack, unpack
 from tests.pipeline.builders import START_MS
 
 DECIMAL = st.builds(lambda number, per: number / per, st.integers(-(10**6), 10**6), st.sampled_from([1, 10, 1000, 1e6]))

@@ -14,18 +14,18 @@ import pytest
 
 from fleet.errors import Misconfigured
 from fleet.listener_files import ListenerFiles
-from fleet.listener_tls import ListenerContexts
 from fleet.schema import Measure
-from pipeline.http_head import Refusal
-from pipeline.intake import Intake
-from pipeline.label_sets import LabelLimits
-from pipeline.rate_limit import BURST_SECONDS, RateLimit
-from pipeline.receiver_counts import OWN_METRICS, SharedCounts
-from pipeline.rows import unpack
-from pipeline.senders import ANYONE, Sender, Senders
-from pipeline.series_table import SeriesTable
+from pipeline.receiver.counts import OWN_METRICS, SharedCounts
+from pipeline.receiver.http_head import Refusal
+from pipeline.receiver.intake import Intake
+from pipeline.receiver.rate_limit import BURST_SECONDS, RateLimit
+from pipeline.receiver.senders import ANYONE, Sender, Senders
+from pipeline.records.rows import unpack
+from pipeline.remote_write.label_sets import LabelLimits
+from pipeline.remote_write.series_table import SeriesTable
 from tests.pipeline.builders import START_MS, Sample, body_of, file_bus, read_all
 from tests.pipeline.receiving import V2, post, served
+from wire.listener_tls import ListenerContexts
 
 CERTIFICATES = Path(__file__).with_name("certificates")
 TOKEN, OTHER = "a-token-of-edge-1-0123", "a-token-of-edge-2-4567"

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from fleet.schema import CARD_IDENTITY, MEASURES, SLICE_IDENTITY
 from fleet.series import Subject, known_names, meaning_of_name, resolve
-from pipeline.label_sets import LabelLimits, fault_of
-from pipeline.remote_write import Version, decode
-from pipeline.remote_write_encode import LabelSets
-from pipeline.series_columns import Verdict
-from pipeline.series_table import INFO_TABLES, SeriesTable
+from pipeline.remote_write.decode import Version, decode
+from pipeline.remote_write.encode import LabelSets
+from pipeline.remote_write.label_sets import LabelLimits, fault_of
+from pipeline.remote_write.series_columns import Verdict
+from pipeline.remote_write.series_table import INFO_TABLES, SeriesTable
 from tests.pipeline.builders import series_table
 
 LABELS_MAX, LABEL_BYTES_MAX = 6, 24

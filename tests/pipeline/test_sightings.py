@@ -7,7 +7,7 @@ import json
 from fleet.inventory import AUTOSCALED_LABEL, Grant, Inventory
 from fleet.schema import ALLOCATIONS, GRANT_LABELS
 from fleet.units import GIB
-from pipeline.sightings import inventory_of
+from pipeline.records.sightings import inventory_of
 
 HOUR_MS = 3_600_000
 START_MS = 1_767_571_200_000  # 2026-01-05 00:00 UTC

@@ -12,14 +12,14 @@ import pytest
 
 from fleet.errors import Corrupt, Unavailable
 from fleet.schema import INVENTORY_NODES, Measure
-from pipeline.catalogue import PartitionFolder
-from pipeline.parquet_reads import ParquetReads
-from pipeline.remote_write import Version
-from pipeline.rollup_duckdb import EmbeddedRollup
-from pipeline.usage_grid import epoch_ms
-from pipeline.warehouse_compact import compact
-from pipeline.warehouse_duckdb import DuckdbWarehouse
-from pipeline.warehouse_files import WarehouseFiles
+from pipeline.remote_write.decode import Version
+from pipeline.rollup.rollup_duckdb import EmbeddedRollup
+from pipeline.warehouse.catalogue import PartitionFolder
+from pipeline.warehouse.compact import compact
+from pipeline.warehouse.files import WarehouseFiles
+from pipeline.warehouse.parquet_reads import ParquetReads
+from pipeline.warehouse.usage_grid import epoch_ms
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.contracts.warehouse import NOON, name_of, node_part
 from tests.pipeline.builders import START_MS, Sample, body_of, file_bus, intake_of
 

@@ -13,9 +13,9 @@ import pytest
 
 from fleet.errors import NotEnoughData
 from fleet.schema import POD_USAGE, WINDOW_SECONDS, Measure
-from pipeline.remote_write import Version
-from pipeline.warehouse_compact import compact, remove_replaced, retain
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from pipeline.remote_write.decode import Version
+from pipeline.warehouse.compact import compact, remove_replaced, retain
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.contracts.warehouse import NOON, name_of, node_part
 from tests.crashes import DeadlyFuse, was_killed
 from tests.pipeline.builders import (

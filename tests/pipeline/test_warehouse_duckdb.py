@@ -12,11 +12,11 @@ import pytest
 
 from fleet.errors import Corrupt
 from fleet.schema import Measure
-from pipeline.partition_names import safe_name
-from pipeline.remote_write import Version
-from pipeline.remote_write_encode import LabelSets
-from pipeline.sightings import SILENT_SECONDS
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from pipeline.records.sightings import SILENT_SECONDS
+from pipeline.remote_write.decode import Version
+from pipeline.remote_write.encode import LabelSets
+from pipeline.warehouse.partition_names import safe_name
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.contracts.warehouse import NOON, WarehouseContract, name_of, node_part
 from tests.pipeline.builders import START_MS, Sample, body_of, encoded, file_bus, intake_of, roll_up
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from analyzer.profile import profile_fleet
-from fleet.capabilities import HAMI
+from fleet.capabilities.register import HAMI
 from fleet.decisions import Plan
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Node, Priority
 from fleet.schema import Measure
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from fleet.units import GIB
 from fleet.usage import History, SliceGrid, SliceKey, UsageGrid
 from recommender.planner import make_plan

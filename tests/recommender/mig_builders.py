@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from fleet.capabilities import MIG
+from fleet.capabilities.register import MIG
 from fleet.decisions import Plan
 from fleet.inventory import CardId, CardModelName, WorkloadId
 from fleet.units import GIB

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from fleet.capabilities import HAMI
+from fleet.capabilities.register import HAMI
 from fleet.schema import Measure
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from fleet.units import GIB
 from fleet.usage import History
 from recommender.backtest import backtest

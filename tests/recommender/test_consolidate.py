@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from recommender.consolidate import TIERS, Member, Point, choose, frontier, group_of, judged, outlook_of
 from recommender.demand import Demand, demand_of
 from recommender.naive import HOUR_PROFILE, SUM_OF_MAXIMA, naive_packing

@@ -3,7 +3,7 @@
 from decimal import Decimal
 
 from fleet.inventory import Card, CardId, CardModelName
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from recommender.cost import saving_of
 from recommender.prices import price_book
 

@@ -9,7 +9,7 @@ from fleet.decisions import Plan, RecommendationKind
 from fleet.errors import Misconfigured
 from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL
 from fleet.profiles import Profiles
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from fleet.usage import History
 from recommender.explain import Explanation, explain
 from tests.recommender.builders import NOW, Service, cluster, plan_of

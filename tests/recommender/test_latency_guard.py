@@ -6,7 +6,7 @@ import pytest
 
 from fleet.decisions import Plan, RecommendationKind
 from fleet.inventory import LATENCY_CRITICAL_LABEL, Priority
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from recommender.demand import demand_of
 from recommender.latency.guard import LatencyGuard
 from tests.recommender.builders import Service, cluster, plan_of

@@ -6,7 +6,7 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from fleet.capabilities import DRA_MIG, HAMI, WHOLE_CARDS, Capabilities, CorePolicy
+from fleet.capabilities.register import DRA_MIG, HAMI, WHOLE_CARDS, Capabilities, CorePolicy
 from fleet.decisions import Need, RecommendationKind
 from fleet.documents import plan_from_json, plan_to_json, seal_plan
 from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, Node, Priority

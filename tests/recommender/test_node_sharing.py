@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.capabilities import MPS, TIME_SLICING, Capabilities
+from fleet.capabilities.register import MPS, TIME_SLICING, Capabilities
 from fleet.decisions import Plan, RecommendationKind
 from fleet.inventory import Node
 from recommender.node_sharing import portions_of

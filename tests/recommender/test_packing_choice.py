@@ -3,10 +3,10 @@
 import pytest
 
 from analyzer.profile import profile_fleet
-from fleet.capabilities import HAMI
+from fleet.capabilities.register import HAMI
 from fleet.decisions import Plan
 from fleet.documents import plan_to_json
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from fleet.usage import History
 from recommender.planner import make_plan
 from tests.recommender.second_fleet import second_fleet

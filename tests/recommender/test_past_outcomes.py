@@ -6,11 +6,11 @@ from datetime import timedelta
 import pytest
 
 from analyzer.profile import profile_fleet
-from fleet.capabilities import HAMI
+from fleet.capabilities.register import HAMI
 from fleet.decisions import Saving
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome, WorkloadOutcome
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from gputide.answers import plan_answer
 from recommender.naive import NAIVE_RULES
 from recommender.past_outcomes import FACTOR_MAX, OwnPast, calibration_of

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.capabilities import (
+from fleet.capabilities.register import (
     DRA_SHARED,
     HAMI,
     KAI,

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer.profile import profile_fleet
-from fleet.capabilities import HAMI
+from fleet.capabilities.register import HAMI
 from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import plan_from_json, plan_to_json, seal_plan
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.inventory import Node, Priority
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from fleet.units import GIB
 from fleet.usage import History
 from recommender.backtest import backtest

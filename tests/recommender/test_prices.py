@@ -8,8 +8,8 @@ import pytest
 
 from fleet.errors import Misconfigured
 from fleet.inventory import Card, CardId, CardModelName, Node
-from fleet.settings import Settings
-from fleet.settings_money import OnPremises, PriceBasis
+from fleet.settings.money import OnPremises, PriceBasis
+from fleet.settings.settings import Settings
 from recommender.amortisation import card_hour_cost, formula_of
 from recommender.cost import saving_of
 from recommender.prices import PriceBook, price_book

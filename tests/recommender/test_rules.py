@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fleet.capabilities import HAMI, MIG, WHOLE_CARDS
+from fleet.capabilities.register import HAMI, MIG, WHOLE_CARDS
 from fleet.decisions import RecommendationKind
 from fleet.documents import document
 from fleet.inventory import Priority

@@ -1,7 +1,7 @@
 """A second, naive hand that writes and reads shared regions: one number after the other, with offsets of its own.
 
-Independent of `fleet.region_layouts` and of the exporter's columns, so that tests and the fuzzer have something to hold
-them against. Offsets are those of the facts (Project-HAMi/HAMi-core, commits as named in `fleet.region_layouts`).
+Independent of `fleet.regions.layouts` and of the exporter's columns, so that tests and the fuzzer have something to
+hold them against. Offsets are those of the facts (Project-HAMi/HAMi-core, commits as named in `fleet.regions.layouts`).
 """
 
 from __future__ import annotations

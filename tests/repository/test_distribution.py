@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
-ROOMS = ("fleet", "exporter", "pipeline", "analyzer", "recommender", "enforcer", "dashboards", "gputide")
+ROOMS = ("fleet", "wire", "exporter", "pipeline", "analyzer", "recommender", "enforcer", "dashboards", "gputide")
 
 
 @pytest.fixture(scope="module")

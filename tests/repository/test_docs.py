@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.capabilities import CAPABILITIES
-from recommender.rules.register import RULES
+from fleet.capabilities.register import CAPABILITIES
+from recommender.advice.register import RULES
 
 PAGES = ("settings.md", "metrics.md", "backends.md", "card-models.md", "tables.md", "doctor.md", "sizing.md")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ROOMS = ("fleet", "exporter", "pipeline", "analyzer", "recommender", "enforcer", "dashboards", "gputide")
+ROOMS = ("fleet", "wire", "exporter", "pipeline", "analyzer", "recommender", "enforcer", "dashboards", "gputide")
 NAMES_WITHOUT_AN_IDEA = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc"}
 # About 450 and 80 are wanted; the slack keeps a last good line from forcing a bad cut.
 FILE_LINES_MAX = 500

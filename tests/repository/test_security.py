@@ -6,7 +6,7 @@ import importlib
 import re
 from pathlib import Path
 
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from fleet.units import parse_bytes
 
 ROOT = Path(__file__).parents[2]

@@ -18,13 +18,13 @@ from enforcer.kubernetes.admission_server import AdmissionServer
 from exporter.collector import Collector
 from exporter.server import MetricsServer
 from fleet.listener_files import ListenerFiles
-from fleet.listener_tls import ListenerContexts
-from fleet.port_guard import PortGuard
 from tests.enforcer.agent.nodes import view_of
 from tests.enforcer.plugin_cluster import StandingCluster
 from tests.exporter.test_exposition_server import OneReading
 from tests.pipeline.builders import file_bus, intake_of
 from tests.pipeline.receiving import served
+from wire.listener_tls import ListenerContexts
+from wire.port_guard import PortGuard
 
 Clock = Callable[[], float]
 Port = tuple[int, str]

@@ -23,15 +23,15 @@ from dashboards.notify.outgoing import Hook
 from enforcer.instant_query_prometheus import PrometheusQuery
 from enforcer.relief.feed_agents import AgentFeed
 from fleet.errors import Misconfigured, Refused, Unavailable
-from fleet.kubernetes_api.credentials import TokenFile
-from fleet.kubernetes_api.tls import Tls
 from fleet.listener_files import ListenerFiles
-from fleet.own_network import is_metadata, is_own_network
-from pipeline.flink_rest import FlinkRest
+from pipeline.flink.rest import FlinkRest
 from tests.dashboards.notify.build import message
 from tests.security.authority import Authority, Pair
 from tests.security.listeners import agent
 from tests.waiting import until
+from wire.kubernetes.credentials import TokenFile
+from wire.own_network import is_metadata, is_own_network
+from wire.tls import Tls
 
 TOKEN = "a-token-of-32-letters-and-digits"
 VECTOR = {"status": "success", "data": {"resultType": "vector", "result": []}}

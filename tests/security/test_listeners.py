@@ -16,11 +16,11 @@ import pytest
 
 from fleet.errors import Misconfigured
 from fleet.listener_files import ListenerFiles
-from fleet.listener_tls import ListenerContexts
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from gputide.wiring_pipeline import receiver_guard
 from tests.security.authority import Authority, Pair
 from tests.security.listeners import LISTENERS
+from wire.listener_tls import ListenerContexts
 
 TOKEN = "a-token-of-32-letters-and-digits"
 BROKEN = (ssl.SSLError, ConnectionError, http.client.HTTPException)

@@ -12,7 +12,7 @@ from dashboards.money.charges import Chargeback, Owner, chargeback
 from dashboards.money.hourly_usage import HourlyUsage
 from dashboards.money.tenancies import Tenancies, tenancies
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Priority
-from fleet.settings import Settings
+from fleet.settings.settings import Settings
 from fleet.units import GIB
 from recommender.prices import price_book
 

@@ -18,7 +18,7 @@ from dashboards.money.charges import Amounts, Charge
 from dashboards.money.unit_costs import UnitCount, unit_costs
 from fleet.errors import Misconfigured
 from fleet.inventory import WorkloadId
-from fleet.settings_money import PricesSettings
+from fleet.settings.money import PricesSettings
 from gputide.unit_counts import unit_counts
 
 SINCE = datetime(2026, 1, 5, tzinfo=UTC)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from dashboards.notify.message import Message
 from fleet.inventory import WorkloadId
-from fleet.settings_notify import NoticeTopic
+from fleet.settings.notify import NoticeTopic
 
 NOW = datetime(2026, 1, 22, 9, 0, tzinfo=UTC)
 HOSTILE = (

@@ -18,7 +18,7 @@ from dashboards.notify.delivery_http import HttpDelivery
 from dashboards.notify.delivery_smtp import MailServer, SmtpDelivery
 from dashboards.notify.outgoing import Hook
 from fleet.errors import Misconfigured, Unavailable
-from fleet.settings_notify import MailSecurity
+from fleet.settings.notify import MailSecurity
 from tests.dashboards.notify.build import message
 from tests.dashboards.notify.local_services import AUTHORITY, Answer, chat_service, mail_server
 

@@ -16,7 +16,7 @@ from dashboards.notify.message import Message
 from dashboards.notify.team import teams_of
 from fleet.errors import Corrupt, Unavailable
 from fleet.inventory import CardId, CardModelName, Grant, Priority, WorkloadId
-from fleet.settings_notify import NoticeTopic, NotifySettings
+from fleet.settings.notify import NoticeTopic, NotifySettings
 from fleet.units import GIB
 from tests.dashboards.notify.build import NOW, message
 

@@ -13,10 +13,10 @@ from dashboards.notify.message import Message
 from dashboards.notify.notices import Telling, budget_notices, notices, report_notice, team_report_notice
 from dashboards.notify.team import Team
 from dashboards.queries import LedgerEntry, Views
-from dashboards.report import make_report
-from dashboards.report_words import Language
+from dashboards.report.report import make_report
+from dashboards.words.report import Language
 from fleet.outcomes import Outcome
-from fleet.settings_notify import NoticeTopic
+from fleet.settings.notify import NoticeTopic
 from tests.dashboards.embedded import CLUSTER, NOW, make_views
 
 URL = "https://gputide.example/"

@@ -6,7 +6,7 @@ import pytest
 
 from enforcer.agent.give_way import GiveWay, GiveWayRules
 from fleet.inventory import Priority
-from fleet.settings_agent import GiveWayManner
+from fleet.settings.agent import GiveWayManner
 from tests.enforcer.agent.nodes import CARD, OTHER_CARD, key_of, slice_of, view_of
 
 LOW = slice_of(1, Priority.LOW, duty_cycle_ratio=0.4)

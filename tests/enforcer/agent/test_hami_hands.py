@@ -13,7 +13,7 @@ from enforcer.agent.node_view import ContainerKey, SliceView
 from enforcer.cluster import FieldChange
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.errors import Refused, Unavailable
-from fleet.grammar import (
+from fleet.grammars.hami import (
     DEVICE_CORDON_ANNOTATION,
     DEVICES_ALLOCATED_ANNOTATION,
     NODE_HANDSHAKE_ANNOTATION,

@@ -22,7 +22,7 @@ from enforcer.agent.region_writing import open_for_writing
 from enforcer.agent.watermark import WatermarkRules
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.inventory import Priority
-from fleet.settings_agent import GiveWayManner
+from fleet.settings.agent import GiveWayManner
 from tests.enforcer.agent.nodes import CARD, GIB, START, add_region, key_of, region_path, slice_of, view_of
 from tests.enforcer.agent.test_sleepers import status
 from tests.regions.plain_regions import MIB

@@ -11,7 +11,7 @@ import pytest
 from enforcer.agent.live_limits import WantedLimit
 from enforcer.agent.orders import ENTRIES_MAX, ORDERS_BYTES_MAX, Orders, orders_text, parse_orders
 from fleet.errors import Corrupt
-from fleet.settings_agent import GiveWayManner
+from fleet.settings.agent import GiveWayManner
 from fleet.units import MIB
 from tests.enforcer.agent.nodes import CARD, key_of
 

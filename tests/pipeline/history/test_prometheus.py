@@ -7,11 +7,11 @@ from contextlib import contextmanager
 import pytest
 
 from fleet.errors import Corrupt, Misconfigured, Unavailable
-from fleet.kubernetes_api.access import ClusterAccess
-from fleet.kubernetes_api.connection import ApiConnection
-from fleet.kubernetes_api.credentials import FixedHeader
 from pipeline.history.prometheus import PrometheusHistory, QueryLimits
 from tests.pipeline.history.scripted_server import Refusal, ScriptedServer, api_error, serving
+from wire.kubernetes.access import ClusterAccess
+from wire.kubernetes.connection import ApiConnection
+from wire.kubernetes.credentials import FixedHeader
 
 NAME = "DCGM_FI_DEV_GPU_UTIL"
 HOUR_MS = 3_600_000

@@ -1,0 +1,1 @@
+"""Figures of pages and reports, as Plotly JSON."""

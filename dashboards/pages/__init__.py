@@ -1,0 +1,1 @@
+"""The pages of the web app: one file or family of files per page."""

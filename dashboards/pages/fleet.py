@@ -1,0 +1,439 @@
+"""Fleet: where do the cards stand idle?
+
+Headline, state bar, card map, table; a click on a square or a row opens the card's panel. Of a very large fleet a
+square is a group of nodes, and a click on it shows its cards. The address holds state, group, node and card.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+
+from dashboards.address import Address, read_address
+from dashboards.figures.card_map import SMALL_FLEET_CARDS, SquareKind, fleet_groups, fleet_squares, lay_out, square_kind
+from dashboards.figures.figures import card_map_figure
+from dashboards.pages.advice import detail
+from dashboards.pages.card import holders
+from dashboards.pages.frame import (
+    card,
+    english,
+    figure_number,
+    file_of,
+    graph,
+    grid,
+    heading,
+    missing,
+    number_column,
+    reader_words,
+    spoken,
+)
+from dashboards.queries import PlanEntry, Views
+from dashboards.shown.grid_rows import GridRows, Places
+from dashboards.shown.made_once import MADE
+from dashboards.shown.node_groups import NodeGroup, group_with
+from dashboards.shown.rows import (
+    age_words,
+    card_table,
+    fleet_headline,
+    idle_nodes,
+    moment_words,
+    money_words,
+    percent_words,
+    state_shares,
+)
+from dashboards.tokens import STATE_LETTERS, STATE_WORDS
+from dashboards.words.pages import READING, counted, say
+from fleet.errors import GputideError
+from fleet.profiles import CardProfile, CardState, Profiles
+from fleet.units import format_bytes_short, format_count
+
+KEYS = ("cluster", "group")
+"""Values of the address that build the page anew; the others change it in place."""
+
+CSV_COLUMNS = (
+    "card", "node", "model", "state", "compute_p95", "held_gib", "framebuffer_gib", "idle_since", "owner", "workload",
+    "coverage_ratio", "price_per_week",
+)  # fmt: skip
+MAP_COLUMNS = 85
+SMALL_MAP_COLUMNS = 48
+"""Up to this many cards squares are drawn larger."""
+SQUARE_PX = 12.6
+_NO_ROWS = {"rowData": [], "rowCount": 0}
+
+
+def layout(views: Views, address: Address, profiles: Profiles) -> Any:
+    """The page for one cluster."""
+    if not profiles.cards:
+        why = say("No card of {cluster} sent anything yet.", cluster=profiles.cluster)
+        return missing(say("No cards"), why, "gputide doctor")
+    group = _group(address, profiles)
+    return html.Div(
+        [
+            heading(say("Fleet")),
+            _headline(views, address, profiles),
+            _state_bar(address, profiles),
+            html.Div(
+                [
+                    card(
+                        say("Cards by model and node"),
+                        _way_up(address, group),
+                        graph(_card_map(profiles, group), id="card-map", name=say("Every card by model and node")),
+                        note=say(
+                            "bar: SM active p95 · notch: framebuffer used · empty frame: unallocated · ×: untrusted"
+                        ),
+                        export="card-map",
+                        has_figure=True,
+                        class_name="map",
+                    ),
+                    html.Aside(id="side", className="card side", **spoken(say("Chosen card"))),
+                ],
+                className="split",
+            ),
+            card(
+                say("Cards"),
+                grid("cards-grid", _columns(views), row_key="card", height_px=420, filters=_filter(address)[0]),
+                note=[
+                    html.Span(id="cards-filter"),
+                    dcc.Store(id="cards-filtered", data=_filter(address)[0]),
+                    html.Button("CSV", id="cards-csv", className="quiet"),
+                    html.Button("JSON", id="cards-json", className="quiet"),
+                    dcc.Download(id="cards-download"),
+                ],
+            ),
+        ],
+        className="page fleet",
+    )
+
+
+def _group(address: Address, profiles: Profiles) -> NodeGroup | None:
+    """The group of nodes that the address looks into, where the map is one of groups."""
+    node = address.get("group")
+    if node is None or square_kind(profiles, None) is not SquareKind.GROUP:
+        return None
+    return group_with(fleet_groups(profiles), node)
+
+
+def _way_up(address: Address, group: NodeGroup | None) -> Any:
+    if group is None:
+        return None
+    nodes = f"{group.card_model}: {group.nodes[0]} – {group.nodes[-1]}"
+    back = dcc.Link(say("← all nodes"), href=address.href(group=None, node=None, card=None), className="back")
+    return html.P([back, f" {nodes}"], className="soft")
+
+
+def _card_map(profiles: Profiles, group: NodeGroup | None) -> dict[str, Any]:
+    return MADE.of(
+        (profiles,), ("card map", READING.get(), None if group is None else group.name), lambda: _drawn(profiles, group)
+    )
+
+
+def _drawn(profiles: Profiles, group: NodeGroup | None) -> dict[str, Any]:
+    squares = fleet_squares(profiles, group)
+    columns = MAP_COLUMNS if len(squares) > SMALL_FLEET_CARDS else SMALL_MAP_COLUMNS
+    return card_map_figure(lay_out(squares, columns), square_px=SQUARE_PX * MAP_COLUMNS / columns)
+
+
+def _asked(views: Views, address: Address) -> tuple[GridRows[CardProfile], Places | None]:
+    """The table that an address means, and the rows of its group of nodes, where it names one."""
+    profiles, prices = views.fleet.profiles(address.get("cluster") or views.fleet.clusters()[0]), views.prices
+    rows = MADE.of((profiles, prices), ("card table", READING.get()), lambda: card_table(profiles, prices))
+    group = _group(address, profiles)
+    return rows, None if group is None else rows.where("node", group.nodes)
+
+
+def register(app: Dash, views: Views) -> None:
+    """Callbacks of the page."""
+    _register_table(app, views)
+
+    @app.callback(
+        Output("address", "search", allow_duplicate=True),
+        Input("card-map", "clickData"),
+        Input("cards-grid", "cellClicked"),
+        State("address", "pathname"),
+        State("address", "search"),
+        prevent_initial_call=True,
+    )
+    def _choose(click: dict[str, Any] | None, cell: dict[str, Any] | None, path: str, search: str) -> Any:
+        address = read_address(path, search)
+        key: object = None
+        if ctx.triggered_id == "card-map" and click:
+            key = click["points"][0].get("customdata")
+        elif cell:
+            key = cell.get("rowId")
+        if not isinstance(key, str):
+            return no_update
+        profiles = views.fleet.profiles(address.get("cluster") or views.fleet.clusters()[0])
+        kind = SquareKind.CARD
+        if ctx.triggered_id == "card-map":
+            kind = square_kind(profiles, _group(address, profiles))
+        return address.href(**{kind.value: key}).removeprefix(address.path)
+
+    @app.callback(
+        Output("side", "children"),
+        Output("cards-grid", "filterModel"),
+        Output("cards-filter", "children"),
+        Output("cards-filtered", "data"),
+        Input("address", "search"),
+        State("address", "pathname"),
+        State("cards-filtered", "data"),
+        State("cards-grid", "filterModel"),
+    )
+    def _show(search: str, path: str, asked: dict[str, Any] | None, typed: dict[str, Any] | None) -> Any:
+        address = read_address(path, search)
+        if address.path != "/":
+            return no_update, no_update, no_update, no_update
+        profiles = views.fleet.profiles(address.get("cluster") or views.fleet.clusters()[0])
+        model, words = _filter(address)
+        clear = dcc.Link(say("clear"), href=address.href(state=None, node=None, card=None)) if words else None
+        # What the reader typed into other columns stays, and into all of them while the address asks for the same.
+        own = {field: held for field, held in (typed or {}).items() if field not in ("node", "state_word")}
+        filters: Any = no_update if model == (asked or {}) else own | model
+        return _side(views, address, profiles), filters, [words, " " if words else None, clear], model
+
+
+def _register_table(app: Dash, views: Views) -> None:
+    @app.callback(
+        Output("cards-grid", "getRowsResponse"),
+        Input("cards-grid", "getRowsRequest"),
+        State("address", "pathname"),
+        State("address", "search"),
+        prevent_initial_call=True,
+    )
+    def _rows(request: dict[str, Any] | None, path: str, search: str) -> Any:
+        if request is None:
+            return no_update
+        try:
+            rows, among = _asked(views, read_address(path, search))
+            return rows.page(request, among=among)
+        except GputideError:
+            return _NO_ROWS
+
+    @app.callback(
+        Output("cards-download", "data"),
+        Input("cards-csv", "n_clicks"),
+        Input("cards-json", "n_clicks"),
+        State("cards-grid", "getRowsRequest"),
+        State("address", "pathname"),
+        State("address", "search"),
+        prevent_initial_call=True,
+    )
+    def _file(csv: int | None, json: int | None, request: dict[str, Any] | None, path: str, search: str) -> Any:
+        if not {"cards-csv": csv, "cards-json": json}.get(str(ctx.triggered_id)):
+            return no_update
+        rows, among = _asked(views, read_address(path, search))
+        shown = (rows.row(int(place)) for place in rows.chosen(request, among=among))
+        return file_of("cards", CSV_COLUMNS, shown, is_json=ctx.triggered_id == "cards-json")
+
+
+def _headline(views: Views, address: Address, profiles: Profiles) -> Any:
+    numbers = MADE.of((profiles, views.prices), "headline", lambda: fleet_headline(profiles, views.prices))
+    entries = views.plans.plans(profiles.cluster)
+    totals = entries[0].plan.totals if entries else None
+    is_applied = bool(entries) and _is_applied(entries[0])
+    idle = "–" if numbers.idle_ratio is None else percent_words(numbers.idle_ratio, 0)
+    unpriced = (
+        counted(numbers.unpriced_cards, "{count} card without a price", "{count} cards without a price")
+        if numbers.unpriced_cards
+        else ""
+    )
+    return html.Div(
+        [
+            figure_number(
+                format_count(numbers.cards),
+                say("cards|counted"),
+                note=counted(numbers.nodes, "on {count} node", "on {count} nodes"),
+            ),
+            figure_number(idle, say("granted but quiet"), note=say("idle, held or p95 ≤ 20 %")),
+            figure_number(
+                "–" if totals is None else format_count(0 if is_applied else totals.cards_freed),
+                say("would be free by the plan"),
+                note=say("no plan yet")
+                if totals is None
+                else say("the newest plan is applied")
+                if is_applied
+                else say("{count} whole nodes", count=format_count(totals.nodes_freed)),
+            ),
+            figure_number(
+                money_words(numbers.wasted_per_week, views.prices.currency),
+                say("a week stands idle"),
+                note=unpriced or say("idle-held and unallocated"),
+            ),
+            dcc.Link(say("Review plan →"), href=address.href("/plan"), className="button primary", id="review-plan")
+            if totals is not None
+            else html.Code("gputide recommend"),
+        ],
+        className="headline",
+    )
+
+
+def _is_applied(entry: PlanEntry) -> bool:
+    """Whether nothing of a plan is left to apply: what it frees is then free already."""
+    stages = {stage.stage for stage in entry.plan.stages}
+    return bool(stages) and entry.undone_at is None and stages <= set(entry.applied_stages)
+
+
+def _state_bar(address: Address, profiles: Profiles) -> Any:
+    """The cards' states in proportion, and below them what each is, how much of the fleet, and a link to its cards."""
+    shares = MADE.of((profiles,), "state shares", lambda: state_shares(profiles))
+    chosen = address.get("state")
+    hidden: Any = {"aria-hidden": "true"}
+    drawn = [
+        html.Span(
+            html.B(STATE_LETTERS[share.state]),
+            className=f"share {_css(share.state)}",
+            style={"flexGrow": share.cards},
+        )
+        for share in shares
+    ]
+    links = [
+        dcc.Link(
+            html.Span(
+                [
+                    html.B(STATE_LETTERS[share.state], className="letter"),
+                    html.Span(f" {say(STATE_WORDS[share.state])} "),
+                    html.B(percent_words(share.ratio, 0 if share.ratio >= 0.01 else 1)),
+                ]
+            ),
+            href=address.href(state=None if chosen == share.state.value else share.state.value, card=None, node=None),
+            className=f"segment {_css(share.state)}",
+            title=f"{say(STATE_WORDS[share.state])}: {counted(share.cards, '{count} card', '{count} cards')}",
+        )
+        for share in shares
+    ]
+    return html.Div([html.Div(drawn, id="state-shares", **hidden), html.Div(links, id="state-bar")])
+
+
+def _css(state: CardState) -> str:
+    return state.value.replace("_", "-")
+
+
+def _filter(address: Address) -> tuple[dict[str, Any], str]:
+    """The grid's filter, and what it says, for the state or node that the address names."""
+    state, node = address.get("state"), address.get("node")
+    if node is not None:
+        return {"node": {"filterType": "text", "type": "equals", "filter": node}}, say("node {node}", node=node)
+    if state in set(CardState):
+        words = say(STATE_WORDS[CardState(state)])
+        return {"state_word": {"filterType": "text", "type": "equals", "filter": words}}, words
+    return {}, ""
+
+
+def _side(views: Views, address: Address, profiles: Profiles) -> Any:
+    wanted, node = address.get("card"), address.get("node")
+    if wanted is not None:
+        found = next((item for item in profiles.cards if item.card == wanted), None)
+        if found is None:
+            return [
+                html.H2(say("No such card")),
+                html.P([html.Code(wanted), " ", say("is no card of {cluster}.", cluster=profiles.cluster)]),
+            ]
+        return _card_panel(views, address, profiles, found)
+    if node is not None:
+        return _node_panel(address, profiles, node)
+    return _waste_panel(address, profiles)
+
+
+def _card_panel(views: Views, address: Address, profiles: Profiles, found: CardProfile) -> Any:
+    used = found.framebuffer_used_max
+    held = say("not collected") if used is None else format_bytes_short(used)
+    idle = found.idle_since
+    price = views.prices.per_card_week(found.card_model)
+    facts: list[tuple[str, Any]] = [
+        (say("model"), found.card_model),
+        (say("node"), dcc.Link(found.node, href=address.href(node=found.node, card=None))),
+        (say("SM active p95"), percent_words(found.compute_p95, 1)),
+        (
+            say("framebuffer"),
+            say("{used} of {all}", used=held, all=format_bytes_short(found.framebuffer_bytes)),
+        ),
+        (
+            say("idle since"),
+            "–" if idle is None else f"{moment_words(idle)}, {age_words((profiles.as_of - idle).total_seconds())}",
+        ),
+        (say("coverage"), percent_words(found.coverage_ratio, 1)),
+        (say("price"), say("{money} / week", money=money_words(price, views.prices.currency))),
+    ]
+    return [
+        html.Header([_chip(found.state), _close(address.href(card=None))]),
+        html.Code(found.card, className="uuid"),
+        html.P(english(found.reason)),
+        html.Dl([part for name, value in facts for part in (html.Dt(name), html.Dd(value))]),
+        *holders(address, profiles, found),
+    ]
+
+
+def _node_panel(address: Address, profiles: Profiles, node: str) -> Any:
+    cards = [item for item in profiles.cards if item.node == node]
+    return [
+        html.Header([html.H2(node), _close(address.href(node=None))]),
+        html.P(
+            counted(len(cards), "{count} card", "{count} cards")
+            if cards
+            else say("No card in a node of this name in {cluster}.", cluster=profiles.cluster)
+        ),
+        html.Ul(
+            [
+                html.Li([_chip(item.state), dcc.Link(item.card[:18], href=address.href(card=item.card)),
+                         html.Small(f"p95 {percent_words(item.compute_p95, 0)}")])
+                for item in cards
+            ],
+            className="holders cards",
+        ),
+    ]  # fmt: skip
+
+
+def _waste_panel(address: Address, profiles: Profiles) -> Any:
+    """Without a choice, the panel names the nodes with most idle cards: the place to click next."""
+    words = reader_words()
+    worst = MADE.of((profiles,), "idle nodes", lambda: idle_nodes(profiles))
+    return [
+        html.Header([html.H2(say("Most idle nodes"))]),
+        html.Ul(
+            [
+                html.Li(
+                    [
+                        dcc.Link(name, href=address.href(node=name)),
+                        html.Span(say("{done} of {all}", done=idle, all=cards), className="right"),
+                    ]
+                )
+                for name, idle, cards in worst
+            ],
+            className="holders",
+        )
+        if worst
+        else html.P(say("No card stands idle.")),
+        html.P(say("Click a square to see its card, who shares it and since when it is idle."), className="soft"),
+        *([html.H3(say("Withheld"))] if profiles.withheld else []),
+        html.Ul([html.Li([f"{words.code('kind', item.kind.value)}: ", detail(item)]) for item in profiles.withheld]),
+    ]
+
+
+def _close(href: str) -> Any:
+    """Back to the panel without a choice."""
+    return dcc.Link([html.Span("×"), html.Span(say("close"), className="unseen")], href=href, className="close")
+
+
+def _chip(state: CardState) -> Any:
+    return html.Span(
+        [html.B(STATE_LETTERS[state], className="letter"), f" {say(STATE_WORDS[state])}"],
+        className=f"chip {state.value.replace('_', '-')}",
+    )
+
+
+def _columns(views: Views) -> list[dict[str, Any]]:
+    price = say("{currency}/week", currency=views.prices.currency)
+    return [
+        {"field": "node", "headerName": say("node"), "minWidth": 130},
+        {"field": "card", "headerName": say("card"), "minWidth": 150},
+        {"field": "model", "headerName": say("model"), "minWidth": 140},
+        {"field": "letter", "headerName": "", "maxWidth": 44, "filter": False, "sortable": False, "minWidth": 44},
+        {"field": "state_word", "headerName": say("state"), "minWidth": 100},
+        number_column("compute_p95", say("SM p95"), ".0%", maxWidth=100),
+        number_column("held_gib", say("held GiB"), ".1f", maxWidth=110),
+        number_column("framebuffer_gib", say("of GiB"), ".0f", maxWidth=90),
+        {"field": "idle_since", "headerName": say("idle since (UTC)"), "minWidth": 140},
+        {"field": "owner", "headerName": say("owner"), "minWidth": 120},
+        number_column("coverage_ratio", say("coverage"), ".0%", maxWidth=110),
+        number_column("price_per_week", price, ",.0f", minWidth=104, maxWidth=120),
+    ]

@@ -1,0 +1,469 @@
+"""What every page shares: the bar on top, the designed empty and error states, tables, figures, and the grid.
+
+Every sheet with a table or a figure can be taken along as CSV, JSON or picture (`assets/export.js`). Text of
+tenants goes into the page as text nodes alone; nothing here, or in any page, sets HTML.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dash_ag_grid as dag
+from dash import dcc, html
+
+from dashboards.address import Address
+from dashboards.queries import Freshness
+from dashboards.shown.rows import age_words, csv_text, percent_words
+from dashboards.tokens import GRID_THEME
+from dashboards.words.advice import judged_words
+from dashboards.words.grid import GRID_WORDS
+from dashboards.words.pages import ENGLISH, LANGUAGES, PAGE_WORDS, READING, day_words, say
+from dashboards.words.report import Language, Words
+from enforcer.record.verdict import Verdict, headline, sentences
+from fleet.profiles import Profiles
+
+PAGES = (("/", "Fleet"), ("/workloads", "Workloads"), ("/plan", "Plan"), ("/savings", "Savings"),
+         ("/tenants", "Tenants"), ("/health", "Health"))  # fmt: skip
+"""Path and title of every page, in the order in which people ask."""
+
+RANGE_PAGES = {
+    "/workloads": {"24h": "24 h", "7d": "7 d", "all": "all"},
+    "/savings": {"24h": "4 weeks", "7d": "8 weeks", "all": "26 weeks"},
+}
+"""Pages whose figures follow the time range, and what they call it; the others say which history they stand on."""
+
+GRAPH_CONFIG: Any = {"displayModeBar": False, "responsive": True, "scrollZoom": False, "doubleClick": False}
+
+_CHINESE_DATES: Any = {
+    "days": ["星期日", "星期一", "星期二", "星期三", "星期四", "星期五", "星期六"],
+    "shortDays": ["周日", "周一", "周二", "周三", "周四", "周五", "周六"],
+    "months": [f"{month}月" for month in range(1, 13)],
+    "shortMonths": [f"{month}月" for month in range(1, 13)],
+    "date": "%Y/%m/%d",
+}
+"""Names of days and months in figures (plotly.js, `locales` of the configuration)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """Who reads a page.
+
+    Attributes:
+        name: name.
+        role: their highest role.
+        can_sign_out: whether there is a session to end.
+    """
+
+    name: str
+    role: str
+    can_sign_out: bool
+
+
+def top_bar(
+    address: Address,
+    clusters: Sequence[str],
+    profiles: Profiles | None,
+    freshness: Freshness | None,
+    reader: Reader,
+) -> Any:
+    """Cluster and time range on the left, coverage and age of data beside them, pages, search, the reader."""
+    cluster = profiles.cluster if profiles is not None else (clusters[0] if clusters else say("no cluster"))
+    return [
+        html.A(say("Skip to the page"), href="#page", className="skip"),
+        dcc.Link([html.Span("◒", className="mark"), "gputide"], href=address.href("/"), className="brand"),
+        html.Details(
+            [
+                html.Summary([cluster, html.Span(" ▾", className="soft")], title=say("cluster")),
+                _clusters(address, clusters),
+            ],
+            className="menu",
+            id="cluster",
+        ),
+        _range(address, profiles),
+        freshness_badge(freshness) if freshness is not None else None,
+        html.Nav(
+            [
+                dcc.Link(
+                    say(title), href=address.href(path), className="page-tab on" if path == address.path else "page-tab"
+                )
+                for path, title in PAGES
+            ],
+            **spoken(say("Pages")),
+        ),
+        html.Div(
+            [
+                html.Label(
+                    [
+                        html.Span(say("Search"), className="unseen"),
+                        dcc.Input(
+                            id="search",
+                            type="search",
+                            placeholder=say("Search card, node, team, workload   /"),
+                            autoComplete="off",
+                            debounce=False,
+                            value="",
+                        ),
+                    ]
+                ),
+                html.Div(id="search-results", className="results", **LIVE),
+            ],
+            className="search",
+            role="search",
+        ),
+        html.Button(
+            "◐",
+            id="theme",
+            className="quiet",
+            title=say("Switch between light and dark"),
+            **spoken(say("Switch between light and dark")),
+        ),
+        _languages(address),
+        _reader(reader) if reader.can_sign_out else None,
+    ]
+
+
+def spoken(words: str) -> Any:
+    """What a screen reader says of a part that has no text of its own."""
+    return {"aria-label": words}
+
+
+GRID_BLOCK_ROWS = 100
+"""Rows that a large table asks for at a time."""
+
+LIVE: Any = {"aria-live": "polite"}
+"""A part that changes by itself, and is then read out."""
+
+
+def reader_words() -> Words:
+    """The codes of analyzer and planner in the reader's language."""
+    return Words(language=Language(READING.get()))
+
+
+def english(sentence: str) -> Any:
+    """A sentence that was recorded in English: marked so, for a screen reader to read it right, if it has no other."""
+    if READING.get() == ENGLISH or not sentence:
+        return sentence
+    return say(sentence) if sentence in PAGE_WORDS else html.Span(sentence, lang=ENGLISH)
+
+
+def heading(title: str) -> Any:
+    """The page's name for who hears it; the bar on top shows it to who sees."""
+    return html.H1(title, className="unseen")
+
+
+def scrolled(*children: Any, name: str, class_name: str = "") -> Any:
+    """A part with more in it than its height shows; the keyboard reaches it to scroll.
+
+    Args:
+        *children: what is in it.
+        name: what a screen reader calls it.
+        class_name: further classes.
+    """
+    return html.Div(
+        list(children), className=f"scroll {class_name}".strip(), tabIndex="0", role="region", **spoken(name)
+    )
+
+
+def _languages(address: Address) -> Any:
+    """The other languages, each by its own name; the page is asked for anew, so that all of it speaks it."""
+    return html.Div(
+        [
+            html.A(name, href=address.href(lang=tag), className="language", lang=tag)
+            for tag, name in LANGUAGES.items()
+            if tag != READING.get()
+        ],
+        id="languages",
+    )
+
+
+def _reader(reader: Reader) -> Any:
+    leave = html.Form(html.Button(say("Sign out"), className="quiet"), action="/sign-out", method="POST")
+    return html.Details(
+        [
+            html.Summary([reader.name, html.Span(" ▾", className="soft")], title=say(reader.role)),
+            html.Div([html.P(say(reader.role), className="soft"), leave], className="drop"),
+        ],
+        className="menu reader",
+        id="reader",
+    )
+
+
+def freshness_badge(freshness: Freshness) -> Any:
+    """Coverage and age of the data; amber, with a sign, where they are doubtful."""
+    age = say("no data") if freshness.age_seconds is None else say("{age} old", age=age_words(freshness.age_seconds))
+    sign = "▲ " if freshness.is_doubtful else "● "
+    text = f"{say('coverage {ratio}', ratio=percent_words(freshness.coverage_ratio, 1))} · {age}"
+    title = (
+        say("Amber: under 90 % coverage, or over two intervals without data. `gputide doctor` says what is missing.")
+        if freshness.is_doubtful
+        else say("Windows with a row / windows expected over the last day, and age of the newest window.")
+    )
+    return html.Span(
+        [sign, text], id="freshness", className="badge warn" if freshness.is_doubtful else "badge", title=title
+    )
+
+
+def verdict_banner(verdict: Verdict | None, address: Address, shown_plan: str | None = None) -> Any:
+    """The first line of Plan and Savings: what became of the applied plan, in the words of the report.
+
+    Args:
+        verdict: the one that leads; nothing is shown without any.
+        address: where the page is.
+        shown_plan: plan that the page shows; any other is linked.
+    """
+    if verdict is None:
+        return None
+    language, lead = Language(READING.get()), headline(verdict)
+    review = dcc.Link(
+        say("Review plan {plan}", plan=verdict.plan_id), href=address.href("/plan", plan=verdict.plan_id, stages=None)
+    )
+    return html.Div(
+        [
+            html.B(judged_words(lead, language)),
+            " ",
+            html.Span(judged_words(sentences(verdict)[len(lead) :], language)),
+            *((" ", review) if verdict.plan_id != shown_plan else ()),
+        ],
+        id="verdict",
+        className="message failed" if verdict.is_harmed else "message",
+        role="alert" if verdict.is_harmed else "status",
+    )
+
+
+def missing(title: str, why: str, command: str) -> Any:
+    """An empty state: what is missing, why, and the one command that mends it."""
+    return html.Div(
+        [
+            html.Div("◌", className="missing-mark"),
+            html.H2(title),
+            html.P(why),
+            html.Div(
+                [html.Code(command), dcc.Clipboard(content=command, title=say("copy"), className="copy")],
+                className="command",
+            ),
+        ],
+        className="missing",
+    )
+
+
+def failure(message: str) -> Any:
+    """An error state: the message as the house words it, and where to look."""
+    return html.Div(
+        [
+            html.Div("▲", className="missing-mark"),
+            html.H2(say("This could not be shown")),
+            html.P(english(message)),
+            html.Div([html.Code("gputide doctor")], className="command"),
+        ],
+        className="missing failed",
+        role="alert",
+    )
+
+
+def not_allowed(message: str, reader: Reader) -> Any:
+    """A page that is not for this reader: why, and who can change that."""
+    return html.Div(
+        [
+            html.Div("◌", className="missing-mark"),
+            html.H2(say("This is not for you to see")),
+            html.P(english(message)),
+            html.P(
+                say(
+                    "You are {name}, {role}. Whoever keeps the file of rights can give you more.",
+                    name=reader.name,
+                    role=say(reader.role),
+                )
+            ),
+        ],
+        className="missing",
+        role="alert",
+    )
+
+
+def figure_number(number: str, words: str, *, note: str = "", tone: str = "") -> Any:
+    """One headline number with its unit and window."""
+    return html.Div(
+        [html.B(number, className=tone), html.Span(words), html.Small(note) if note else None], className="number"
+    )
+
+
+def card(
+    title: str, *children: Any, note: Any = None, class_name: str = "", export: str = "", has_figure: bool = False
+) -> Any:
+    """A sheet with a heading.
+
+    Args:
+        title: its heading.
+        *children: what is on it.
+        note: stands right of the heading.
+        class_name: further classes.
+        export: name of the files that its tables and figures can be taken along as; empty where there are none.
+        has_figure: whether one of these files is a picture.
+    """
+    head = [
+        html.H2(title),
+        html.Span(note, className="note") if note is not None else None,
+        _exports(title, export, has_figure) if export else None,
+    ]
+    return html.Section([html.Header(head), *children], className=f"card {class_name}".strip())
+
+
+def _exports(title: str, name: str, has_figure: bool) -> Any:
+    kinds = ("csv", "json", "png") if has_figure else ("csv", "json")
+    marks: list[Any] = [{"data-export": kind, "data-name": name} for kind in kinds]
+    buttons = [html.Button(mark["data-export"].upper(), className="quiet", **mark) for mark in marks]
+    what = say("Save {title} as a file", title=title)
+    return html.Details(
+        [html.Summary("⤓", title=what, **spoken(what)), html.Div(buttons, className="drop")], className="menu exports"
+    )
+
+
+def graph(figure: dict[str, Any], *, name: str = "", **props: Any) -> Any:
+    """A figure as tall as it says and as wide as its place.
+
+    Args:
+        figure: figure.
+        name: what a screen reader calls it.
+        **props: of the graph.
+    """
+    config: Any = dict(GRAPH_CONFIG)
+    if READING.get() != ENGLISH:
+        config |= {"locale": "zh-CN", "locales": {"zh-CN": {"dictionary": {}, "format": _CHINESE_DATES}}}
+    height = f"{figure['layout'].get('height', 240)}px"
+    return html.Figure(dcc.Graph(figure=figure, config=config, style={"height": height}, **props), **spoken(name))
+
+
+def table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]], *, class_name: str = "") -> Any:
+    """A small table; a column is its heading and `n` for numbers, `t` for text."""
+    return html.Table(
+        [
+            html.Thead(html.Tr([html.Th(name, className=kind, scope="col") for name, kind in columns])),
+            html.Tbody(
+                [
+                    html.Tr([html.Td(cell, className=kind) for cell, (_, kind) in zip(row, columns, strict=True)])
+                    for row in rows
+                ]
+            ),
+        ],
+        className=f"plain {class_name}".strip(),
+    )
+
+
+def grid(
+    grid_id: str,
+    columns: list[dict[str, Any]],
+    *,
+    row_key: str,
+    height_px: int,
+    filters: dict[str, Any] | None = None,
+) -> Any:
+    """A large table that asks for its rows by the screenful: sort, filter, choose; cells are text, never HTML.
+
+    Args:
+        grid_id: its id; a callback answers its `getRowsRequest` (`grid_rows`).
+        columns: ag-grid's column definitions.
+        row_key: field that tells rows from each other.
+        height_px: height.
+        filters: filter model that it starts with.
+    """
+    return dag.AgGrid(
+        id=grid_id,
+        columnDefs=columns,
+        rowModelType="infinite",
+        filterModel=filters or {},
+        getRowId=f"params.data.{row_key}",
+        defaultColDef={
+            "sortable": True,
+            "filter": True,
+            "resizable": True,
+            "wrapHeaderText": True,
+            "autoHeaderHeight": True,
+            "cellDataType": False,
+            "minWidth": 70,
+            "suppressMovable": True,
+            "floatingFilter": True,
+            "suppressHeaderFilterButton": True,
+            "suppressFloatingFilterButton": True,
+            "suppressHeaderMenuButton": True,
+        },
+        columnSize="responsiveSizeToFit",
+        dashGridOptions={
+            "theme": dict(GRID_THEME),
+            "animateRows": False,
+            "enableCellTextSelection": True,
+            "suppressColumnVirtualisation": False,
+            "cacheBlockSize": GRID_BLOCK_ROWS,
+            "maxBlocksInCache": 20,
+            # Answers carry no number: of two questions at once, one would get the other's rows.
+            "maxConcurrentDatasourceRequests": 1,
+            "blockLoadDebounceMillis": 20,
+            "localeText": {} if READING.get() == ENGLISH else dict(GRID_WORDS),
+        },
+        dangerously_allow_code=False,
+        style={"height": f"{height_px}px", "width": "100%"},
+    )
+
+
+def file_of(name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, is_json: bool) -> dict[str, str]:
+    """Rows of a grid as what a download takes: values as they are, names safe for a spreadsheet in CSV.
+
+    Args:
+        name: file name without its ending.
+        columns: fields of a row, in order.
+        rows: rows.
+        is_json: a list of records instead of CSV.
+    """
+    if is_json:
+        records = [{column: row.get(column) for column in columns} for row in rows]
+        content = json.dumps(records, ensure_ascii=False, indent=1)
+        return {"content": content, "filename": f"{name}.json", "type": "application/json"}
+    text = csv_text(columns, rows)
+    # Spreadsheets take a file without a byte order mark for the machine's own code page.
+    mark = "" if text.isascii() else "\ufeff"
+    return {"content": mark + text, "filename": f"{name}.csv", "type": "text/csv"}
+
+
+def number_column(field: str, title: str, spec: str, **more: Any) -> dict[str, Any]:
+    """A right-aligned column of numbers; `spec` is a d3 format, an absent value an en dash."""
+    return {
+        "field": field,
+        "headerName": title,
+        "type": "rightAligned",
+        "filter": "agNumberColumnFilter",
+        "valueFormatter": {"function": f"params.value == null ? '–' : d3.format('{spec}')(params.value)"},
+        **more,
+    }
+
+
+def _clusters(address: Address, clusters: Sequence[str]) -> Any:
+    # What else the address names (a plan, a card, a workload) is of the cluster that is left.
+    kept = Address(path=address.path, query=tuple(pair for pair in address.query if pair[0] in ("range", "lang")))
+    links = [dcc.Link(name, href=kept.href(cluster=name)) for name in clusters]
+    return html.Div([*links, dcc.Link(say("All clusters"), href=address.href("/clusters"))], className="drop")
+
+
+def _range(address: Address, profiles: Profiles | None) -> Any:
+    if address.path in RANGE_PAGES:
+        return html.Div(
+            [
+                dcc.Link(
+                    say(words), href=address.href(range=name), className="on" if name == address.time_range else ""
+                )
+                for name, words in RANGE_PAGES[address.path].items()
+            ],
+            className="segments",
+            id="range",
+        )
+    if profiles is None:
+        return None
+    days = (profiles.until - profiles.since).total_seconds() / 86400
+    text = say(
+        "{days} d: {since} – {until}",
+        days=f"{days:.0f}",
+        since=day_words(profiles.since),
+        until=day_words(profiles.until, has_year=True),
+    )
+    return html.Span(text, className="soft range", id="range", title=say("History that these figures stand on, UTC"))

@@ -1,0 +1,401 @@
+"""Plan: a pull request for the cluster, to be read, approved, applied, watched and, if need be, taken back.
+
+Buttons that change anything answer only to a request from a page of the person who asks (see `access/door`); apply is
+disabled with the reason beside it, never hidden, and undo shows what it restores and keeps before it is pressed.
+"""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import Any
+
+from dash import ALL, MATCH, Dash, Input, Output, State, ctx, dcc, html, no_update
+
+from dashboards.access.door import Door
+from dashboards.address import Address, read_address
+from dashboards.figures.card_map import SMALL_FLEET_CARDS, Square, lay_out, plan_squares
+from dashboards.figures.figures import card_map_figure, frontier_figure
+from dashboards.pages.frame import LIVE, card, english, figure_number, graph, missing, verdict_banner
+from dashboards.pages.plan_diff import register as register_diffs
+from dashboards.pages.plan_freeze import freeze_bar
+from dashboards.pages.plan_freeze import register as register_freeze
+from dashboards.pages.plan_relief import relief
+from dashboards.pages.plan_rollout import (
+    apply_reason,
+    approver_words,
+    progress_panel,
+    stage_status,
+    stage_words,
+    undo_reason,
+    undo_words,
+)
+from dashboards.pages.plan_stages import evidence, refused, stage_row
+from dashboards.pages.plan_tide import tide
+from dashboards.queries import PlanEntry, RolloutPhase, RolloutProgress, Views
+from dashboards.shown.realised import leading_verdict
+from dashboards.shown.rows import (
+    age_words,
+    money_words,
+    percent_words,
+)
+from dashboards.words.pages import counted, day_words, say
+from enforcer.record.verdict import verdict_of
+from fleet.confidence import CONFIDENT_MIN, confident_stages
+from fleet.decisions import Plan
+from fleet.errors import GputideError, NotEnoughData, Refused
+from fleet.outcomes import Outcome
+from fleet.profiles import Profiles
+from fleet.units import format_count
+
+KEYS = ("cluster", "plan")
+"""Values of the address that build the page anew; the chosen stages change it in place."""
+
+MAP_COLUMNS = 68
+SMALL_MAP_COLUMNS = 34
+SQUARE_PX = 6.6
+LABEL_HEIGHT = 2.8
+POLL_MS = 1000
+
+
+def layout(views: Views, address: Address, profiles: Profiles) -> Any:
+    """One plan: the one that the address names, else the newest."""
+    entries = views.plans.plans(profiles.cluster)
+    wanted = address.get("plan")
+    entry = views.plans.plan(wanted) if wanted is not None else (entries[0] if entries else None)
+    if entry is None or entry.plan.cluster != profiles.cluster:
+        if wanted is not None:
+            why = say("There is no plan {plan} for {cluster}.", plan=wanted, cluster=profiles.cluster)
+            return missing(say("No such plan"), why, "gputide plan list")
+        return missing(say("No plan yet"), say("A plan is made from at least a day of history."), "gputide recommend")
+    plan = entry.plan
+    outcomes = views.outcomes.outcomes(profiles.cluster)
+    confident = confident_stages(plan)
+    chosen = chosen_stages(address, plan, confident)
+    before, after = plan_squares(profiles, plan)
+    return html.Div(
+        [
+            dcc.Store(id="plan-id", data=plan.plan_id),
+            dcc.Store(id="plan-bump", data=0),
+            dcc.Store(id="confident-stages", data=confident),
+            dcc.Interval(id="plan-poll", interval=POLL_MS, disabled=True),
+            verdict_banner(leading_verdict(entries, outcomes), address, plan.plan_id),
+            _title(entry, entries, address, profiles, outcomes),
+            _totals(plan),
+            _action_bar(chosen),
+            freeze_bar(views, profiles.cluster),
+            html.Div(id="plan-message", role="status"),
+            html.Div(id="progress"),
+            html.Div(id="preview-answer", **LIVE),
+            html.Div(
+                [
+                    card(say("Saved against harm"),
+                         graph(frontier_figure(plan.frontier, height_px=330), id="frontier",
+                               name=say("Cards freed against predicted harm, of this plan and of other rules"))
+                         if plan.frontier else html.P(say("Drawn for whole clusters only."), className="soft"),
+                         note=say("ring: chosen · grey: naive rules"), export="frontier", has_figure=True),
+                    card(say("Before"), _map(before, "before", say("Every card before the plan")),
+                         note=say("bar: SM active p95"), class_name="map", export="before", has_figure=True),
+                    card(say("After"), _map(after, "after", say("Every card after the plan")),
+                         note=say("bar: compute granted · frame: receives a pod"), class_name="map", export="after",
+                         has_figure=True),
+                ],
+                className="thirds",
+            ),
+            card(say("Stages"), *[stage_row(plan, stage, chosen, address) for stage in plan.stages],
+                 note=_stages_note(plan, confident), export="stages"),
+            card(say("Tide"), tide(plan), note=say("a schedule: Apply leaves replicas as they are"), export="tide")
+            if plan.schedule else None,
+            relief(views.relief.acts(profiles.cluster), address),
+            refused(plan),
+        ],
+        className="page plan",
+    )  # fmt: skip
+
+
+def register(app: Dash, views: Views, door: Door) -> None:
+    """Callbacks of the page.
+
+    Args:
+        app: the app.
+        views: what they read and change.
+        door: knows who asks, and whether a click comes from a page of theirs.
+    """
+    _register_selection(app)
+    _register_actions(app, views, door)
+    _register_progress(app, views)
+    register_diffs(app, views, door)
+    _register_evidence(app, views)
+    register_freeze(app, views, door)
+
+
+def chosen_stages(address: Address, plan: Plan, confident: tuple[int, ...]) -> tuple[int, ...]:
+    """Stages that the address names, else those that are sure enough to be chosen beforehand."""
+    text = address.get("stages")
+    if text is None:
+        return confident
+    named = {int(part) for part in text.split(",") if part.isascii() and part.isdigit()}
+    return tuple(stage.stage for stage in plan.stages if stage.stage in named)
+
+
+def _stages_note(plan: Plan, confident: tuple[int, ...]) -> str:
+    safe = say("each is safe if the plan stops after it")
+    if len(confident) == len(plan.stages):
+        return safe
+    least = percent_words(CONFIDENT_MIN, 0)
+    return safe + say(" · not chosen for you: confidence below {least}, and what rests on that", least=least)
+
+
+def _register_selection(app: Dash) -> None:
+    @app.callback(
+        Output("address", "search", allow_duplicate=True),
+        Input({"type": "stage", "stage": ALL}, "value"),
+        State("address", "pathname"),
+        State("address", "search"),
+        # On the way to another page the stages are gone already, and this with them.
+        State("confident-stages", "data", allow_optional=True),
+        prevent_initial_call=True,
+    )
+    def _select(values: list[list[int]], path: str, search: str, confident: list[int] | None) -> Any:
+        address = read_address(path, search)
+        if address.path != "/plan" or not values:
+            return no_update
+        chosen = sorted(stage for value in values for stage in value or ())
+        text = None if chosen == confident else ",".join(map(str, chosen)) or "0"
+        found = address.href(stages=text).removeprefix(address.path)
+        return no_update if address.get("stages") == text else found
+
+
+def _register_actions(app: Dash, views: Views, door: Door) -> None:
+    @app.callback(
+        Output("plan-message", "children"),
+        Output("plan-message", "className"),
+        Output("plan-bump", "data"),
+        Input("approve", "n_clicks"),
+        Input("apply", "n_clicks"),
+        Input("undo", "n_clicks"),
+        State("plan-id", "data"),
+        State({"type": "stage", "stage": ALL}, "value"),
+        State("token", "data"),
+        State("plan-bump", "data"),
+        prevent_initial_call=True,
+    )
+    def _act(
+        approve: int | None,
+        apply: int | None,
+        undo: int | None,
+        plan_id: str,
+        values: list[list[int]],
+        given: str,
+        bump: int,
+    ) -> Any:
+        clicked = {"approve": approve, "apply": apply, "undo": undo}.get(str(ctx.triggered_id))
+        if not clicked:
+            return no_update, no_update, no_update
+        stages = tuple(sorted(stage for value in values for stage in value or ()))
+        try:
+            if not door.is_page_token(given):
+                raise Refused("cannot change anything: this page is of another process or session; reload it")
+            words = _carry_out(views, str(ctx.triggered_id), plan_id, stages, door.who().name)
+        except GputideError as exc:
+            return english(str(exc)), "message failed", bump + 1
+        return words, "message", bump + 1
+
+
+def _carry_out(views: Views, action: str, plan_id: str, stages: tuple[int, ...], operator: str) -> str:
+    if action == "approve":
+        entry = views.plans.approve(plan_id, stages, operator)
+        said = say("Approved by {who}: {stages}", who=operator, stages=stage_words(entry.approved_stages))
+        missing_words = ", ".join(entry.approvals_missing)
+        return said + (say("; still needed: {who}", who=missing_words) if entry.approvals_missing else "")
+    if action == "undo":
+        views.rollouts.undo(plan_id, operator)
+        return say("Undo has started; it restores what the plan changed, unless somebody changed it since.")
+    entry_or_none = views.plans.plan(plan_id)
+    approved = entry_or_none.approved_stages if entry_or_none is not None else ()
+    chosen = tuple(stage for stage in stages if stage in approved)
+    if not chosen:
+        raise Refused("cannot apply: none of the chosen stages is approved")
+    views.rollouts.apply(plan_id, chosen, operator)
+    return say("Apply has started with {stages}, canary first.", stages=stage_words(chosen))
+
+
+def _register_progress(app: Dash, views: Views) -> None:
+    @app.callback(
+        Output("approve", "children"),
+        Output("approve", "disabled"),
+        Output("apply", "disabled"),
+        Output("apply-reason", "children"),
+        Output("undo", "disabled"),
+        Output("undo-preview", "children"),
+        Output("progress", "children"),
+        Output("plan-poll", "disabled"),
+        Output({"type": "stage-status", "stage": ALL}, "children"),
+        Input("plan-bump", "data"),
+        Input("plan-poll", "n_intervals"),
+        Input({"type": "stage", "stage": ALL}, "value"),
+        State("plan-id", "data"),
+    )
+    def _refresh(_bump: int, _ticks: int | None, values: list[list[int]], plan_id: str) -> Any:
+        progress, entry = _standing(views, plan_id)
+        statuses = ctx.outputs_list[-1]
+        if entry is None:
+            gone = say("this plan is gone")
+            return say("Approve"), True, True, gone, True, None, None, True, [None] * len(statuses)
+        chosen = tuple(sorted(stage for value in values for stage in value or ()))
+        fresh = tuple(stage for stage in chosen if stage not in entry.approved_stages)
+        reason = apply_reason(entry, chosen, progress)
+        can_undo = bool(entry.applied_stages) and not progress.is_running and entry.undo_refusal is None
+        return (
+            counted(len(fresh), "Approve {count} stage", "Approve {count} stages") if fresh else say("Approved"),
+            not fresh or progress.is_running or entry.approve_refusal is not None,
+            reason is not None,
+            f"◂ {reason}" if reason is not None else approver_words(entry),
+            not can_undo,
+            undo_words(views, entry) if can_undo else undo_reason(entry, progress),
+            progress_panel(progress),
+            not progress.is_running,
+            [stage_status(entry, item["id"]["stage"]) for item in statuses],
+        )
+
+
+def _standing(views: Views, plan_id: str) -> tuple[RolloutProgress, PlanEntry | None]:
+    """Where a rollout and its plan stand; no plan where it is gone, or no longer for whoever asks."""
+    try:
+        # Progress first: a rollout that ends between the two questions is then seen as ended by both.
+        return views.rollouts.progress(plan_id), views.plans.plan(plan_id)
+    except NotEnoughData:
+        return RolloutProgress(phase=RolloutPhase.NOT_STARTED, done=0, total=0), None
+
+
+def _register_evidence(app: Dash, views: Views) -> None:
+    @app.callback(
+        Output({"type": "evidence-rows", "stage": MATCH}, "children"),
+        Input({"type": "evidence", "stage": MATCH}, "n_clicks"),
+        State({"type": "evidence-rows", "stage": MATCH}, "children"),
+        State("plan-id", "data"),
+        prevent_initial_call=True,
+    )
+    def _open(clicks: int | None, shown: Any, plan_id: str) -> Any:
+        entry = views.plans.plan(plan_id) if clicks and not shown else None
+        if entry is None or ctx.triggered_id is None:
+            return no_update
+        wanted = ctx.triggered_id["stage"]
+        return next((evidence(entry.plan, stage) for stage in entry.plan.stages if stage.stage == wanted), no_update)
+
+
+def _map(squares: tuple[Square, ...], graph_id: str, name: str) -> Any:
+    columns = MAP_COLUMNS if len(squares) > SMALL_FLEET_CARDS else SMALL_MAP_COLUMNS
+    scale = MAP_COLUMNS / columns
+    placed = lay_out(squares, columns, label_height=LABEL_HEIGHT / scale)
+    return graph(card_map_figure(placed, square_px=SQUARE_PX * scale), id=graph_id, name=name)
+
+
+def _title(
+    entry: PlanEntry,
+    entries: tuple[PlanEntry, ...],
+    address: Address,
+    profiles: Profiles,
+    outcomes: tuple[Outcome, ...],
+) -> Any:
+    plan, now = entry.plan, profiles.as_of
+    left = (plan.expires_at - now).total_seconds()
+    days = (plan.history.until - plan.history.since).total_seconds() / 86400
+    return html.Div(
+        [
+            html.H1([say("Plan"), " ", html.Code(plan.plan_id)]),
+            html.P(
+                " · ".join(
+                    (
+                        say(
+                            "made {age} ago from {days} days (coverage {ratio})",
+                            age=age_words((now - plan.created_at).total_seconds()),
+                            days=f"{days:.0f}",
+                            ratio=percent_words(plan.history.coverage_ratio, 1),
+                        ),
+                        say("expires in {age}", age=age_words(left)) if left > 0 else say("expired"),
+                        say("predicted harm {ratio}", ratio=percent_words(plan.totals.predicted_violation_ratio))
+                        + _track_record(outcomes),
+                        say("risk {level}", level=say(plan.risk.value)),
+                        plan.backend,
+                    )
+                )
+            ),
+            html.Details(
+                [
+                    html.Summary([say("other plans"), html.Span(" ▾", className="soft")]),
+                    html.Div(
+                        [
+                            dcc.Link(
+                                f"{other.plan.plan_id} · {day_words(other.plan.created_at)} "
+                                f"{other.plan.created_at:%H:%M} · "
+                                + say("{count} cards", count=other.plan.totals.cards_freed),
+                                href=address.href(plan=other.plan.plan_id, stages=None, open=None),
+                            )
+                            for other in entries[:20]
+                        ],
+                        className="drop",
+                    ),
+                ],
+                className="menu",
+            )
+            if len(entries) > 1
+            else None,
+        ],
+        className="plan-title",
+    )
+
+
+def _track_record(outcomes: tuple[Outcome, ...]) -> str:
+    judged = [one for one in map(verdict_of, outcomes) if one.observed_ratio is not None][:4]
+    if not judged:
+        return say(" (no plan was verified yet)")
+    return say(
+        " ({plans}: predicted {predicted}, observed {observed})",
+        plans=counted(len(judged), "last plan", "last {count} plans"),
+        predicted=percent_words(fmean(one.predicted_ratio for one in judged)),
+        observed=percent_words(fmean(one.observed_ratio or 0.0 for one in judged)),
+    )
+
+
+def _totals(plan: Plan) -> Any:
+    totals = plan.totals
+    hours = totals.low_priority_gpu_hours_per_week
+    in_use = say(
+        "{before} → {after} cards in use",
+        before=format_count(totals.cards_before),
+        after=format_count(totals.cards_after),
+    )
+    amortised = money_words(totals.saving_per_week.amortised, plan.currency)
+    return html.Div(
+        [
+            figure_number(format_count(totals.cards_freed), say("cards free|counted"),
+                          note=say("{count} whole nodes", count=format_count(totals.nodes_freed))),
+            figure_number(format_count(totals.spare_cards), say("kept spare"), note=say("not counted as freed")),
+            figure_number(format_count(totals.moves), say("pods move"),
+                          note=in_use),
+            figure_number(money_words(totals.saving_per_week.marginal, plan.currency), say("a week, marginal"),
+                          note=say("{money} amortised", money=amortised)),
+            figure_number(f"+{hours / 1000:.1f}k" if hours >= 1000 else f"+{hours:.0f}", say("GPU-h for low priority"),
+                          note=say("each week")),
+        ],
+        className="headline",
+    )  # fmt: skip
+
+
+def _action_bar(chosen: tuple[int, ...]) -> Any:
+    return html.Div(
+        [
+            html.Button(say("Preview on the API server"), id="preview", className="button"),
+            html.Button(
+                counted(len(chosen), "Approve {count} stage", "Approve {count} stages"),
+                id="approve",
+                className="button primary",
+            ),
+            html.Button(say("Apply ▸ canary first"), id="apply", className="button primary", disabled=True),
+            html.Span(id="apply-reason", className="reason", **LIVE),
+            html.Span(className="space"),
+            html.Div(id="undo-preview", className="reason undo-words"),
+            html.Button(say("Undo"), id="undo", className="button danger", disabled=True),
+        ],
+        className="action-bar",
+    )

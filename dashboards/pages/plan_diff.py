@@ -1,0 +1,164 @@
+"""What stages would change, object by object, before and after; a part of the plan page.
+
+Dash draws the frame alone: a component per object, let alone per line, takes the browser minutes. `assets/diffs.js`
+makes a row per object, and asks for the two sides of an object when its row is opened. Until then a preview is kept
+here, for the person who asked for it. Registered by `pages.plan`.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import astuple
+from difflib import SequenceMatcher
+from typing import Any
+
+from dash import ALL, MATCH, Dash, Input, Output, State, html, no_update
+from flask import jsonify
+
+from dashboards.access.door import Door, told
+from dashboards.access.people import Person
+from dashboards.pages.frame import card, english
+from dashboards.queries import ObjectDiff, Views
+from dashboards.words.pages import say
+from fleet.errors import GputideError
+from fleet.units import format_count
+
+CHARACTERS_MAX = 64 * 2**20
+"""Characters that are kept over all previews; the oldest previews go first."""
+_PATH = "/plan/preview"
+
+
+class KeptPreviews:
+    """Previews that somebody looks at, each under a name of its own, each for one person with the rights of then.
+
+    Args:
+        characters_max: characters that are kept at most, the newest preview apart.
+    """
+
+    def __init__(self, characters_max: int = CHARACTERS_MAX) -> None:
+        self._characters_max = characters_max
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, tuple[Person, tuple[ObjectDiff, ...]]] = OrderedDict()
+        self._characters = 0
+
+    def keep(self, person: Person, objects: tuple[ObjectDiff, ...]) -> str:
+        """Keep a preview; returns its name."""
+        name = secrets.token_urlsafe(12)
+        with self._lock:
+            self._kept[name] = (person, objects)
+            self._characters += _characters(objects)
+            while self._characters > self._characters_max and len(self._kept) > 1:
+                self._characters -= _characters(self._kept.popitem(last=False)[1][1])
+        return name
+
+    def find(self, person: Person, name: str, place: int) -> ObjectDiff | None:
+        """One object of a preview; None where there is none, or none for this person."""
+        with self._lock:
+            owner, objects = self._kept.get(name, (None, ()))
+        return objects[place] if owner == person and place < len(objects) else None
+
+
+def register(app: Dash, views: Views, door: Door) -> None:
+    """The buttons that ask what would change, and the address of an object's two sides."""
+    kept = KeptPreviews()
+
+    @app.callback(
+        Output({"type": "diff", "stage": MATCH}, "children"),
+        Output({"type": "show-diff", "stage": MATCH}, "aria-expanded"),
+        Input({"type": "show-diff", "stage": MATCH}, "n_clicks"),
+        State({"type": "show-diff", "stage": MATCH}, "id"),
+        State("plan-id", "data"),
+        prevent_initial_call=True,
+    )
+    def _show(clicks: int | None, button: dict[str, Any], plan_id: str) -> Any:
+        if not clicks:
+            return no_update, no_update
+        if clicks % 2 == 0:
+            return None, "false"
+        return _answered(views, door, kept, plan_id, (button["stage"],)), "true"
+
+    @app.callback(
+        Output("preview-answer", "children"),
+        Input("preview", "n_clicks"),
+        State("plan-id", "data"),
+        State({"type": "stage", "stage": ALL}, "value"),
+        prevent_initial_call=True,
+    )
+    def _preview(clicks: int | None, plan_id: str, values: list[list[int]]) -> Any:
+        if not clicks:
+            return no_update
+        stages = tuple(sorted(stage for value in values for stage in value or ()))
+        answer = _answered(views, door, kept, plan_id, stages)
+        return card(say("Preview on the API server"), answer, note=say("nothing was changed"))
+
+    def _object(name: str, place: int) -> Any:
+        found = kept.find(door.who(), name, place)
+        if found is None:
+            return told(say("This preview is no longer kept: ask for it again."), 404)
+        before, after = sides(found.old_yaml, found.new_yaml)
+        return jsonify(before={"name": say("Before"), "runs": before}, after={"name": say("After"), "runs": after})
+
+    app.server.add_url_rule(f"{_PATH}/<name>/<int:place>", "previewed_object", _object, methods=["GET"])
+
+
+def sides(old: str, new: str) -> tuple[list[str], list[str]]:
+    """Two texts line by line beside each other: what is alike stands at the same height in both.
+
+    Returns:
+        Of each text its runs of lines, by turns alike and changed, alike first. A line starts with its sign (`-`, `+`
+        or a space); what one side lacks is empty lines there.
+    """
+    before, after = old.splitlines(), new.splitlines()
+    left, right = [""], [""]
+    for tag, old_start, old_end, new_start, new_end in SequenceMatcher(None, before, after, False).get_opcodes():
+        pair = ((left, before[old_start:old_end], "-"), (right, after[new_start:new_end], "+"))
+        height = max(old_end - old_start, new_end - new_start)
+        for runs, lines, sign in pair:
+            if tag == "equal":
+                runs[-1] += "".join(f"  {line}\n" for line in lines)
+            else:
+                runs += ["".join(f"{sign} {line}\n" for line in lines), "\n" * (height - len(lines))]
+    return left, right
+
+
+def _answered(views: Views, door: Door, kept: KeptPreviews, plan_id: str, stages: tuple[int, ...]) -> Any:
+    try:
+        found = views.plans.preview(plan_id, stages)
+    except GputideError as exc:
+        return html.P(english(str(exc)), className="message failed")
+    if not found:
+        return html.P(say("Nothing would change: the cluster is already as the plan wants it."), className="soft")
+    objects = tuple(sorted(found, key=lambda item: item.refusal is None))
+    return _rows(objects, f"{_PATH}/{kept.keep(door.who(), objects)}")
+
+
+def _rows(objects: Sequence[ObjectDiff], address: str) -> Any:
+    """How many objects, and their rows as values; those that are refused come first."""
+    refused = sum(item.refusal is not None for item in objects)
+    words = say("{count} objects", count=format_count(len(objects)))
+    if refused:
+        words += say(", {count} refused", count=format_count(refused))
+    rows = [
+        {
+            "kind": say(item.kind),
+            "name": f"{item.namespace}/{item.name}" if item.namespace else item.name,
+            "recommendation": item.recommendation,
+            "refusal": item.refusal,
+        }
+        for item in objects
+    ]
+    given: Any = {
+        "data-objects": json.dumps(rows, ensure_ascii=False, separators=(",", ":")),
+        "data-address": address,
+        "data-failed": say("This could not be shown"),
+    }
+    return html.Div([html.P(words, className="soft"), html.Div(className="diffs", **given)])
+
+
+def _characters(objects: tuple[ObjectDiff, ...]) -> int:
+    """All that a preview's objects say: a stage that is refused has a reason and no YAML."""
+    return sum(len(text or "") for item in objects for text in astuple(item))

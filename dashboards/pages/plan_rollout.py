@@ -1,0 +1,161 @@
+"""Where a plan's rollout stands, why a button can't be pressed, and what an undo would do; a part of the plan page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import html
+
+from dashboards.figures.figures import signal_figure
+from dashboards.pages.frame import LIVE, card, english, graph, spoken
+from dashboards.queries import PlanEntry, RolloutPhase, RolloutProgress, Views
+from dashboards.shown.rows import age_words
+from dashboards.words.pages import PAGE_WORDS, say
+from fleet.errors import GputideError
+from fleet.units import format_count
+
+OBJECTS_MAX = 60
+"""Objects shown on the page."""
+
+
+def apply_reason(entry: PlanEntry, chosen: tuple[int, ...], progress: RolloutProgress) -> str | None:
+    """Why apply can't be pressed, in words; None where it can."""
+    if progress.is_running:
+        return say("a rollout is running")
+    if not chosen:
+        return say("no stage is chosen")
+    if not set(chosen) & set(entry.approved_stages):
+        return entry.approve_refusal or say("the chosen stages are not approved yet")
+    if entry.approvals_missing:
+        return say("still needs the approval of {who}", who=", ".join(entry.approvals_missing))
+    if entry.apply_refusal is not None:
+        return say(entry.apply_refusal) if entry.apply_refusal in PAGE_WORDS else entry.apply_refusal
+    if set(chosen) & set(entry.approved_stages) <= set(entry.applied_stages):
+        return say("these stages are applied")
+    return None
+
+
+def stage_status(entry: PlanEntry, stage: int) -> str:
+    """Where a stage stands, with a sign."""
+    if stage in entry.applied_stages:
+        return say("● applied")
+    return say("✓ approved") if stage in entry.approved_stages else say("○ proposed")
+
+
+def approver_words(entry: PlanEntry) -> str:
+    """Who approved."""
+    return say("approved by {who}", who=", ".join(entry.approved_by)) if entry.approved_by else ""
+
+
+def undo_words(views: Views, entry: PlanEntry) -> Any:
+    """What an undo would restore and keep; an open list behind one line."""
+    try:
+        preview = views.rollouts.undo_preview(entry.plan.plan_id)
+    except GputideError as exc:
+        return str(exc)
+    summary = say(
+        "Undo restores {count} objects, takes {cards} cards",
+        count=format_count(len(preview.restores)), cards=format_count(preview.cards_taken),
+    )  # fmt: skip
+    keeps = say(", keeps {count} changed since", count=format_count(len(preview.keeps))) if preview.keeps else ""
+    lines = [*(f"↩ {line}" for line in preview.restores), *(f"= {line}" for line in preview.keeps)]
+    items = [html.Li(english(line)) for line in lines[:OBJECTS_MAX]]
+    return html.Details([html.Summary(summary + keeps), html.Ul(items, className="drop")])
+
+
+def undo_reason(entry: PlanEntry, progress: RolloutProgress) -> str:
+    """Why undo can't be pressed."""
+    if entry.undo_refusal is not None:
+        return entry.undo_refusal
+    if progress.is_running:
+        return say("undo waits for the running step")
+    return say("undone") if entry.undone_at is not None else say("nothing to undo")
+
+
+def progress_panel(progress: RolloutProgress) -> Any:
+    """A rollout as it stands: phases, bar, watched signals against their thresholds, objects."""
+    if progress.phase is RolloutPhase.NOT_STARTED:
+        return None
+    share = progress.done / progress.total if progress.total else 0.0
+    left = progress.watch_seconds_left
+    path = (RolloutPhase.CANARY, RolloutPhase.WATCHING, RolloutPhase.APPLYING, RolloutPhase.DONE)
+    is_back = progress.phase in (RolloutPhase.RESTORING, RolloutPhase.RESTORED, RolloutPhase.FAILED)
+    phases = (progress.phase,) if is_back else path
+    return card(
+        say("Progress"),
+        html.Div(
+            [
+                html.Span(
+                    say(phase.value.replace("_", " ")), className="phase on" if phase is progress.phase else "phase"
+                )
+                for phase in phases
+            ]
+            + [html.Span(english(progress.message), className="soft")],
+            className=f"phases {progress.phase.value}",
+            id="progress-phase",
+            **LIVE,
+        ),
+        html.Div(
+            html.Div(className="bar", style={"width": f"{100 * share:.0f}%"}),
+            className="track wide",
+            role="progressbar",
+            **spoken(say("Progress")),
+            **_bounds(share),
+        ),
+        html.Div(
+            [
+                html.Div(
+                    [html.Small(say(signal.name)), graph(signal_figure(signal), name=say(signal.name))],
+                    className="signal",
+                )
+                for signal in progress.signals
+            ],
+            className="signals",
+        )
+        if progress.signals
+        else None,
+        html.Ul(
+            [
+                html.Li(
+                    [
+                        html.Span(f"{_phase_sign(item.phase)} {say(item.phase)}", className=f"phase-word {item.phase}"),
+                        html.Span(item.workload),
+                        html.Small(
+                            " · ".join(
+                                part
+                                for part in (
+                                    say("canary") if item.is_canary else "",
+                                    say("stage {number}", number=item.stage),
+                                    item.detail,
+                                )
+                                if part
+                            )
+                        ),
+                    ]
+                )
+                for item in progress.objects[:OBJECTS_MAX]
+            ],
+            className="objects",
+        ),
+        note=say("{done} of {all}", done=format_count(progress.done), all=format_count(progress.total))
+        + (say(" · watching {age} more", age=age_words(left)) if left is not None else ""),
+        class_name="progress",
+    )  # fmt: skip
+
+
+def _bounds(share: float) -> Any:
+    """How far a progress bar stands, in percent, for who hears it."""
+    return {"aria-valuenow": f"{100 * share:.0f}", "aria-valuemin": "0", "aria-valuemax": "100"}
+
+
+def _phase_sign(phase: str) -> str:
+    return {"intended": "○", "applied": "◐", "watched": "◑", "promoted": "●", "restored": "↩", "refused": "✕"}.get(
+        phase, "·"
+    )
+
+
+def stage_words(stages: tuple[int, ...]) -> str:
+    """Stages by their numbers."""
+    if len(stages) == 1:
+        return say("stage {number}", number=stages[0])
+    return say("stages {numbers}", numbers=", ".join(map(str, stages)))

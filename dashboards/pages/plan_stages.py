@@ -1,0 +1,161 @@
+"""The stages of a plan with their evidence, and what it refused; a part of the plan page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import dcc, html
+
+from dashboards.address import Address
+from dashboards.pages.advice import detail, group_detail, reason
+from dashboards.pages.frame import card, reader_words, spoken, table
+from dashboards.shown.made_once import MADE
+from dashboards.shown.rows import (
+    percent_words,
+    recommendation_rows,
+    refusal_groups,
+    saving_words,
+    stage_needs,
+    stage_owners,
+    stage_risk,
+)
+from dashboards.words.pages import counted, say
+from fleet.confidence import CONFIDENT_MIN, stage_confidence
+from fleet.decisions import Plan, Stage
+from fleet.units import format_count
+
+ROWS_MAX = 60
+"""Recommendations of a stage, and workloads of a refusal, shown on the page; the command line shows all."""
+_CLOSED: Any = {"aria-expanded": "false"}
+
+
+def stage_row(plan: Plan, stage: Stage, chosen: tuple[int, ...], address: Address) -> Any:
+    """One stage: whether it is chosen, what it frees, risks and needs, and behind it its evidence and who is asked."""
+    needs = stage_needs(plan, stage)
+    owners = stage_owners(plan, stage)
+    words = reader_words()
+    risk, confidence = stage_risk(plan, stage), stage_confidence(plan, stage)
+    is_open = address.get("open") == str(stage.stage)
+    return html.Div(
+        [
+            html.Div(
+                [
+                    dcc.Checklist(
+                        id={"type": "stage", "stage": stage.stage},
+                        options=[{"label": say("stage {number}", number=stage.stage), "value": stage.stage}],
+                        value=[stage.stage] if stage.stage in chosen else [],
+                        className="tick",
+                    ),
+                    html.Span(words.stage(stage.title), className="title"),
+                    html.Span([html.B(format_count(stage.cards_freed)), " ", say("cards|counted")], className="n"),
+                    html.Span([html.B(format_count(stage.moves)), " ", say("moves")], className="n"),
+                    html.Span(
+                        [
+                            html.Span(say("risk {level}", level=say(risk)), className=f"risk {risk}"),
+                            html.Span(
+                                say("confidence {ratio}", ratio=percent_words(confidence, 0)),
+                                className="confidence soft" if confidence >= CONFIDENT_MIN else "confidence low",
+                            ),
+                        ],
+                        className="sureness",
+                    ),
+                    html.Span(
+                        say("needs {needs}", needs=say(", ").join(map(say, needs)))
+                        if needs
+                        else say("needs nothing new"),
+                        className="soft needs",
+                    ),
+                    html.Span(id={"type": "stage-status", "stage": stage.stage}, className="status"),
+                    html.Button(
+                        say("Diff"), id={"type": "show-diff", "stage": stage.stage}, className="quiet", **_CLOSED
+                    ),
+                ],
+                className="stage-line",
+            ),
+            html.Div(id={"type": "diff", "stage": stage.stage}),
+            html.Details(
+                [
+                    html.Summary(
+                        counted(
+                            len(stage.recommendations),
+                            "evidence: {count} recommendation",
+                            "evidence: {count} recommendations",
+                        )
+                    ),
+                    html.Div(
+                        evidence(plan, stage) if is_open else None,
+                        id={"type": "evidence-rows", "stage": stage.stage},
+                        className="evidence-rows",
+                        tabIndex="0",
+                        role="region",
+                        **spoken(words.stage(stage.title)),
+                    ),
+                ],
+                id={"type": "evidence", "stage": stage.stage},
+                open=is_open,
+            ),
+            html.Details(
+                [
+                    html.Summary(counted(len(owners), "who is asked: {count} team", "who is asked: {count} teams")),
+                    html.P(", ".join(f"{team} ({count})" for team, count in owners)),
+                ]
+            ),
+        ],
+        className="stage",
+    )
+
+
+def evidence(plan: Plan, stage: Stage) -> Any:
+    """Why, recommendation by recommendation: made when somebody opens it, for it is most of what a page could hold."""
+    words = reader_words()
+    reason_of = {item.id: reason(item) for item in plan.recommendations}
+    columns = ((say("id"), "t"), (say("kind"), "t"), (say("workload"), "t"), (say("pods"), "n"), (say("cards"), "n"),
+               (say("per week"), "n"), (say("confidence"), "n"), (say("why"), "t"))  # fmt: skip
+    rows = table(
+        columns,
+        [
+            (row["id"], words.code("kind", row["kind"]), row["workload"], row["pods"], row["cards_freed"],
+             row["saving"], percent_words(row["confidence"], 0), reason_of[row["id"]])
+            for row in recommendation_rows(plan, stage, rows_max=ROWS_MAX)
+        ],
+        class_name="evidence",
+    )  # fmt: skip
+    more = len(stage.recommendations) - ROWS_MAX
+    rest = say("… and {count} more: `{command}`", count=format_count(more), command="gputide plan show")
+    return [rows, html.P(rest, className="soft") if more > 0 else None]
+
+
+def refused(plan: Plan) -> Any:
+    """Who is left alone and which advice is withheld, by reason."""
+    groups = MADE.of((plan,), "refusal groups", lambda: refusal_groups(plan.refused))
+    words = reader_words()
+    lines: list[Any] = [
+        html.Details(
+            [
+                html.Summary(
+                    [
+                        html.B(format_count(len(group.workloads))),
+                        f" {words.code('reason', group.reason)} ",
+                        html.Small(words.code("kind", group.kind)),
+                    ]
+                ),
+                html.P([f"{group.workloads[0]}: ", group_detail(group)]),
+                html.P(", ".join(group.workloads[1:ROWS_MAX]), className="soft"),
+            ]
+        )
+        for group in groups
+    ]
+    lines += [
+        html.Details(
+            [html.Summary([html.B(say("withheld")), f" {words.code('kind', item.kind.value)}"]), html.P(detail(item))]
+        )
+        for item in plan.withheld
+    ]
+    return card(
+        say("Refused {count}", count=format_count(len(plan.refused))),
+        html.Div(lines or [html.P(say("Nobody was refused."), className="soft")], className="refused"),
+        note=say(
+            "saving if all came true: {saving} a week",
+            saving=saving_words(plan.totals.saving_per_week, plan.currency),
+        ),
+    )

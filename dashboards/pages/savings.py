@@ -1,0 +1,256 @@
+"""Savings: did it come true?
+
+Funnel in whole cards and money, weeks, promise against outcome, harm per service, and the ledger, in which undos and
+give-backs stand as plainly as gains.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from dash import Dash, dcc, html
+
+from dashboards.address import Address
+from dashboards.figures.figures import promise_figure, weekly_bars_figure
+from dashboards.pages.frame import (
+    card,
+    english,
+    figure_number,
+    graph,
+    heading,
+    missing,
+    reader_words,
+    scrolled,
+    table,
+    verdict_banner,
+)
+from dashboards.pages.plan_rollout import stage_words
+from dashboards.queries import LedgerEntry, Views
+from dashboards.shown.realised import FunnelStep, HarmBudget, funnel, harm_budgets, leading_verdict, realised_weeks
+from dashboards.shown.rows import moment_words, money_words, percent_words
+from dashboards.words.pages import say
+from enforcer.record.verdict import Level, Standing, verdict_of
+from fleet.outcomes import Outcome
+from fleet.profiles import Profiles
+from fleet.units import format_count
+
+KEYS = ("cluster", "range", "step")
+"""Values of the address that build the page anew."""
+
+WEEKS = {"24h": 4, "7d": 8, "all": 26}
+"""Weeks shown by time range; a saving of less than a week is no saving yet."""
+LEDGER_MAX = 200
+_STAGES = re.compile(r"stages? (\d{1,6}(?:, \d{1,6})*)", re.ASCII)
+HARM_MAX = 40
+_UNJUDGED = {Standing.TOO_FEW_WINDOWS: "too few windows", Standing.UNMEASURED: "not collected"}
+
+
+def layout(views: Views, address: Address, profiles: Profiles) -> Any:
+    """The page for one cluster."""
+    entries = views.plans.plans(profiles.cluster)
+    if not entries:
+        return missing(
+            say("No plan yet"),
+            say("Savings start with a plan, and are counted once it is applied."),
+            "gputide recommend",
+        )
+    outcomes = views.outcomes.outcomes(profiles.cluster)
+    steps = funnel(entries, outcomes)
+    currency = views.prices.currency
+    ledger = views.outcomes.ledger(profiles.cluster)
+    weeks = realised_weeks(outcomes, now=profiles.as_of, weeks=WEEKS[address.time_range])
+    return html.Div(
+        [
+            heading(say("Savings")),
+            verdict_banner(leading_verdict(entries, outcomes), address),
+            _headline(steps, outcomes, ledger, currency),
+            html.Div(
+                [
+                    card(say("From found to realised"), _funnel(address, steps, currency),
+                         note=say("whole freed cards"), class_name="grow", export="funnel"),
+                    card(say("Realised per week"), *_weeks(outcomes, weeks, currency), note=say("measured spans only"),
+                         export="weeks", has_figure=True),
+                    card(say("Promised and realised"), *_promise(outcomes),
+                         note=say("one dot per plan; ring: interim"), export="outcomes", has_figure=True),
+                ],
+                className="thirds",
+            ),
+            html.Div(
+                [
+                    card(say("Harm per service"), _harm(harm_budgets(entries, outcomes)),
+                         note=say("share of active time, against the service's harm budget"), export="harm"),
+                    card(say("Ledger"), _ledger(ledger), export="ledger",
+                         note=say("newest first; {count} entries", count=format_count(len(ledger)))),
+                ],
+                className="halves",
+            ),
+        ],
+        className="page savings",
+    )  # fmt: skip
+
+
+def register(app: Dash, views: Views) -> None:
+    """The page has no callbacks of its own: its links carry all of its state."""
+    del app, views
+
+
+def _headline(
+    steps: tuple[FunnelStep, ...], outcomes: tuple[Outcome, ...], ledger: tuple[LedgerEntry, ...], currency: str
+) -> Any:
+    realised = steps[-1]
+    undone = [entry for entry in ledger if entry.action in ("undone", "restored")]
+    newest = verdict_of(outcomes[0]) if outcomes else None
+    return html.Div(
+        [
+            figure_number(
+                format_count(realised.cards),
+                say("cards realised"),
+                note=say("of {count} found", count=format_count(steps[0].cards)),
+            ),
+            figure_number(money_words(realised.amortised_per_week, currency), say("a week, amortised")),
+            figure_number(
+                "–" if newest is None else percent_words(newest.observed_ratio),
+                say("harm of the newest plan"),
+                note=say("not verified yet")
+                if newest is None
+                else say("too few windows")
+                if newest.level is Level.TOO_FEW_WINDOWS
+                else say("predicted {ratio}", ratio=percent_words(newest.predicted_ratio)),
+            ),
+            figure_number(format_count(sum(o.given_back for o in outcomes)), say("cards given back")),
+            figure_number(format_count(len(undone)), say("undone or restored")),
+        ],
+        className="headline",
+    )
+
+
+def _funnel(address: Address, steps: tuple[FunnelStep, ...], currency: str) -> Any:
+    most = max(1, *(step.cards for step in steps))
+    chosen = address.get("step")
+    words = reader_words()
+    rows: list[Any] = []
+    for step in steps:
+        rows.append(
+            dcc.Link(
+                [
+                    html.Span(words.code("step", step.name), className="name"),
+                    html.Span(
+                        html.Span(className="bar", style={"width": f"{100 * step.cards / most:.1f}%"}),
+                        className="track",
+                    ),
+                    html.B(format_count(step.cards)),
+                    html.Span(money_words(step.amortised_per_week, currency), className="money"),
+                ],
+                href=address.href(step=None if chosen == step.name else step.name),
+                className=f"step {step.name}",
+            )
+        )
+        if chosen == step.name:
+            rows.append(
+                html.Ul(
+                    [html.Li(dcc.Link(plan_id, href=address.href("/plan", plan=plan_id))) for plan_id in step.plans]
+                    or [html.Li(say("no plan got here yet"))],
+                    className="holders",
+                )
+            )
+    return html.Div(rows, className="funnel", id="funnel")
+
+
+def _weeks(outcomes: tuple[Outcome, ...], weeks: Any, currency: str) -> list[Any]:
+    if not outcomes:
+        return [html.P([say("Nothing was verified yet: "), html.Code("gputide verify")], className="soft")]
+    return [graph(weekly_bars_figure(weeks, currency), id="weeks", name=say("Realised saving per week"))]
+
+
+def _promise(outcomes: tuple[Outcome, ...]) -> list[Any]:
+    if not outcomes:
+        return [html.P(say("A dot appears for each plan that was applied and verified."), className="soft")]
+    name = say("Cards realised against cards promised, one dot per plan")
+    return [graph(promise_figure(outcomes), id="promise", name=name)]
+
+
+def _harm(budgets: tuple[HarmBudget, ...]) -> Any:
+    if not budgets:
+        return html.P(say("No service was changed and measured yet."), className="soft")
+    rows = [
+        (
+            _service(budget.workload),
+            percent_words(budget.predicted_ratio),
+            percent_words(budget.violation_ratio),
+            percent_words(budget.budget_ratio, 1),
+            _bullet(budget),
+            say(budget.cause) if budget.cause else "–",
+        )
+        for budget in budgets[:HARM_MAX]
+    ]
+    columns = (
+        (say("service"), "t"),
+        (say("predicted"), "n"),
+        (say("observed"), "n"),
+        (say("harm budget"), "n"),
+        (say("budget spent"), "t"),
+        (say("cause"), "t"),
+    )
+    return scrolled(table(columns, rows), name=say("Harm per service"), class_name="harm")
+
+
+def _service(workload: str) -> Any:
+    """Name first: of `namespace/Kind/name` it is what people look for."""
+    namespace, kind, name = workload.split("/", 2)
+    return html.Span([html.Span(name), html.Small(f"{namespace} · {kind}")])
+
+
+def _bullet(budget: HarmBudget) -> Any:
+    burn, is_over = budget.burn_ratio, budget.standing is Standing.OVER_BUDGET
+    if burn is None:
+        return say(_UNJUDGED.get(budget.standing, "–"))
+    return html.Span(
+        [
+            html.Span(
+                html.Span(
+                    className="bar over" if is_over else "bar", style={"width": f"{min(100.0, 100 * burn):.0f}%"}
+                ),
+                className="track",
+            ),
+            f"{'▲ ' if is_over else ''}{burn:.0%}",
+        ],
+        className="bullet",
+    )
+
+
+def _ledger(entries: tuple[LedgerEntry, ...]) -> Any:
+    if not entries:
+        return html.P(say("Nothing was done yet."), className="soft")
+    words = reader_words()
+    rows = [
+        (
+            moment_words(entry.at).removesuffix(" UTC"),
+            html.Span(
+                f"{_sign(entry)} {words.code('action', entry.action)}",
+                className=f"action {entry.action.replace('_', '-')}",
+            ),
+            f"{entry.cards:+d}" if entry.cards else "",
+            html.Span(
+                [
+                    html.Span(_subject(entry.subject)),
+                    html.Small([english(entry.detail), f" · {entry.actor} · {entry.plan_id[:6]}"]),
+                ]
+            ),
+        )
+        for entry in entries[:LEDGER_MAX]
+    ]
+    columns = (("UTC", "t"), (say("what"), "t"), (say("cards"), "n"), (say("whom"), "t"))
+    return scrolled(table(columns, rows), name=say("Ledger"), class_name="ledger")
+
+
+def _subject(subject: str) -> Any:
+    """What was changed; stages are recorded in English words."""
+    match = _STAGES.fullmatch(subject)
+    return english(subject) if match is None else stage_words(tuple(map(int, match[1].split(", "))))
+
+
+def _sign(entry: LedgerEntry) -> str:
+    if entry.action in ("undone", "restored", "given_back"):
+        return "↩"
+    return "✕" if entry.action == "refused" else "✓"

@@ -1,0 +1,356 @@
+"""Workloads: what is this service, and what may I do with it?
+
+Without a choice, a table of all workloads; with one (`?w=namespace/Kind/name`) its state in words, four strips on one
+time axis, its week as a heat map, what gputide proposes for it and what it refused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from shlex import quote
+from typing import Any
+
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+
+from dashboards.address import RANGES, Address, read_address
+from dashboards.figures.figures import hour_of_week_figure, strips_figure
+from dashboards.pages.advice import change_of_mind, detail, reason, state_reason
+from dashboards.pages.frame import (
+    card,
+    english,
+    figure_number,
+    file_of,
+    graph,
+    grid,
+    heading,
+    missing,
+    number_column,
+    reader_words,
+    table,
+)
+from dashboards.pages.workload_cost import unit_cost
+from dashboards.queries import PlanEntry, Views
+from dashboards.shown.grid_rows import GridRows, Places
+from dashboards.shown.made_once import MADE
+from dashboards.shown.rows import percent_words, saving_words, state_sentence, workload_state_words, workload_table
+from dashboards.words.pages import READING, counted, say
+from fleet.decisions import Plan
+from fleet.errors import GputideError
+from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL
+from fleet.profiles import Profile, Profiles, WorkloadState
+from fleet.units import format_bytes_short, format_count
+
+KEYS = ("cluster", "w", "team", "range")
+"""Values of the address that build the page anew."""
+
+CSV_COLUMNS = (
+    "workload", "namespace", "class", "state", "cards", "pods", "compute_p95", "framebuffer_granted_gib",
+    "framebuffer_need_gib", "idle_since", "off_peak_hours", "coverage_ratio", "confidence",
+)  # fmt: skip
+_NO_ROWS = {"rowData": [], "rowCount": 0}
+
+
+def layout(views: Views, address: Address, profiles: Profiles) -> Any:
+    """The page for one cluster, or for one workload of it."""
+    wanted = address.get("w")
+    if wanted is None:
+        return _all(address, profiles)
+    profile = next((item for item in profiles.workloads if item.workload == wanted), None)
+    if profile is None:
+        why = say("{workload} has no live pod in {cluster}.", workload=wanted, cluster=profiles.cluster)
+        return missing(say("No such workload"), why, "gputide analyze")
+    entries = views.plans.plans(profiles.cluster)
+    return _one(views, address, profiles, profile, entries[0] if entries else None)
+
+
+def register(app: Dash, views: Views) -> None:
+    """Callbacks of the page."""
+
+    @app.callback(
+        Output("workloads-grid", "getRowsResponse"),
+        Input("workloads-grid", "getRowsRequest"),
+        State("address", "pathname"),
+        State("address", "search"),
+        prevent_initial_call=True,
+    )
+    def _rows(request: dict[str, Any] | None, path: str, search: str) -> Any:
+        if request is None:
+            return no_update
+        try:
+            rows, among = _asked(views, read_address(path, search))
+            return rows.page(request, among=among)
+        except GputideError:
+            return _NO_ROWS
+
+    @app.callback(
+        Output("address", "href", allow_duplicate=True),
+        Input("workloads-grid", "cellClicked"),
+        State("address", "pathname"),
+        State("address", "search"),
+        prevent_initial_call=True,
+    )
+    def _choose(cell: dict[str, Any] | None, path: str, search: str) -> Any:
+        if not cell or not isinstance(cell.get("rowId"), str):
+            return no_update
+        return read_address(path, search).href("/workloads", w=cell["rowId"], team=None)
+
+    @app.callback(
+        Output("workloads-download", "data"),
+        Input("workloads-csv", "n_clicks"),
+        Input("workloads-json", "n_clicks"),
+        State("workloads-grid", "getRowsRequest"),
+        State("address", "pathname"),
+        State("address", "search"),
+        prevent_initial_call=True,
+    )
+    def _file(csv: int | None, json: int | None, request: dict[str, Any] | None, path: str, search: str) -> Any:
+        if not {"workloads-csv": csv, "workloads-json": json}.get(str(ctx.triggered_id)):
+            return no_update
+        rows, among = _asked(views, read_address(path, search))
+        shown = (rows.row(int(place)) for place in rows.chosen(request, among=among))
+        return file_of("workloads", CSV_COLUMNS, shown, is_json=ctx.triggered_id == "workloads-json")
+
+
+def _table(profiles: Profiles) -> GridRows[Profile]:
+    return MADE.of((profiles,), ("workload table", READING.get()), lambda: workload_table(profiles))
+
+
+def _asked(views: Views, address: Address) -> tuple[GridRows[Profile], Places | None]:
+    """The table that an address means, and the rows of its team, where it names one."""
+    rows = _table(views.fleet.profiles(address.get("cluster") or views.fleet.clusters()[0]))
+    team = address.get("team")
+    return rows, None if team is None else rows.where("namespace", (team,))
+
+
+def _all(address: Address, profiles: Profiles) -> Any:
+    team = address.get("team")
+    counts = Counter(profile.state for profile in profiles.workloads if team in (None, profile.namespace))
+    if not counts:
+        why = say("Nobody holds a card in {place}.", place=team or profiles.cluster)
+        return missing(say("No workloads"), why, "gputide analyze")
+    what = say("workloads of {team}", team=team) if team else say("workloads|counted")
+    numbers = [figure_number(format_count(counts.total()), what)]
+    numbers += [
+        figure_number(format_count(counts[state]), workload_state_words(state))
+        for state in WorkloadState
+        if counts[state]
+    ]
+    columns: list[dict[str, Any]] = [
+        {"field": "workload", "headerName": say("workload"), "minWidth": 280},
+        {"field": "class", "headerName": say("class"), "minWidth": 100},
+        {"field": "state", "headerName": say("state"), "minWidth": 100},
+        number_column("cards", say("cards"), ",d", maxWidth=90),
+        number_column("pods", say("pods"), ",d", maxWidth=90),
+        number_column("compute_p95", say("SM p95"), ".0%", maxWidth=100),
+        number_column("framebuffer_granted_gib", say("granted GiB"), ".1f", maxWidth=120),
+        number_column("framebuffer_need_gib", say("needed GiB"), ".1f", maxWidth=120),
+        {"field": "idle_since", "headerName": say("idle since (UTC)"), "minWidth": 140},
+        number_column("off_peak_hours", say("off-peak h"), ",d", maxWidth=110),
+        number_column("coverage_ratio", say("coverage"), ".0%", maxWidth=105),
+        number_column("confidence", say("confidence"), ".0%", maxWidth=115),
+    ]
+    return html.Div(
+        [
+            heading(say("Workloads")),
+            html.Div(numbers, className="headline small"),
+            card(
+                say("Workloads of {team}", team=team) if team else say("Workloads"),
+                grid("workloads-grid", columns, row_key="workload", height_px=680),
+                note=[
+                    dcc.Link(say("all teams"), href=address.href(team=None)) if team else None,
+                    html.Button("CSV", id="workloads-csv", className="quiet"),
+                    html.Button("JSON", id="workloads-json", className="quiet"),
+                    dcc.Download(id="workloads-download"),
+                ],
+            ),
+        ],
+        className="page workloads",
+    )
+
+
+def _one(views: Views, address: Address, profiles: Profiles, profile: Profile, entry: PlanEntry | None) -> Any:
+    history = views.fleet.history(profiles.cluster, profile.workload, RANGES[address.time_range])
+    strips = (
+        graph(strips_figure(history), id="strips", name=say("Use over time"))
+        if history is not None and history.times
+        else missing(
+            say("No history in this range"), say("No window of this workload arrived in it."), "gputide rollup --drain"
+        )
+    )
+    has_rate = history is None or history.request_rate is not None
+    rate = "" if has_rate else say(" · no live source of request rates is read yet")
+    week = hour_of_week_figure(profile.hour_of_week, profile.off_peak_hours)
+    return html.Div(
+        [
+            _header(address, profile, profiles),
+            html.Div(
+                [
+                    html.Div(
+                        [
+                            card(
+                                say("Use over time"),
+                                strips,
+                                note=say("p50–p95 band, max dots · dashed: granted") + rate,
+                                export="use",
+                                has_figure=True,
+                            ),
+                            card(
+                                say("Week in {zone}", zone=profile.time_zone),
+                                graph(week, id="week", name=say("SM active p95 by hour of the week")),
+                                note=say("SM active p95 · outlined: hours promised off-peak"),
+                                export="week",
+                                has_figure=True,
+                            ),
+                        ]
+                    ),
+                    html.Div(
+                        [
+                            card(say("What gputide proposes"), *_proposals(address, profile, entry)),
+                            card(say("What it refused"), *_refusals(profile, entry)),
+                            unit_cost(views, profiles.cluster, profile.workload),
+                            card(say("What you may do"), *_actions(profile)),
+                        ]
+                    ),
+                ],
+                className="split wide",
+            ),
+        ],
+        className="page workload",
+    )
+
+
+def _header(address: Address, profile: Profile, profiles: Profiles) -> Any:
+    name = profile.workload.split("/", 2)[-1]
+    kind = say(profile.workload_class.value.replace("_", " "))
+    level = say("{level} priority", level=say(profile.priority.value))
+    need = profile.framebuffer.need_max
+    needed = (
+        say("need hidden by pre-allocation") if need is None else say("needs {size}", size=format_bytes_short(need))
+    )
+    return html.Div(
+        [
+            html.Div(
+                [
+                    dcc.Link(say("← all workloads"), href=address.href(w=None), className="back"),
+                    html.H1(name),
+                    html.P(
+                        [
+                            dcc.Link(profile.namespace, href=address.href(w=None, team=profile.namespace)),
+                            f" · {profile.workload_kind} · {kind} · {level}",
+                        ],
+                        className="soft",
+                    ),
+                    html.P(state_sentence(profile, profiles.as_of), className="sentence"),
+                    html.P(state_reason(profile), className="soft"),
+                ],
+                className="who",
+            ),
+            figure_number(
+                format_count(len(profile.pods)),
+                say("pod|counted") if len(profile.pods) == 1 else say("pods|counted"),
+                note=counted(len(profile.cards), "on {count} card", "on {count} cards"),
+            ),
+            figure_number(
+                percent_words(profile.compute.p95, 0),
+                say("SM active p95"),
+                note=say("of {ratio} granted", ratio=percent_words(profile.compute.granted_ratio, 0)),
+            ),
+            figure_number(format_bytes_short(profile.framebuffer.granted), say("granted per slice"), note=needed),
+            figure_number(percent_words(profile.coverage_ratio, 1), say("coverage"), note=_trust(profile)),
+        ],
+        className="headline",
+    )
+
+
+def _trust(profile: Profile) -> str:
+    if profile.is_trusted:
+        return say("counters trusted")
+    return f"▲ {reader_words().code('check', profile.trust[0].check)}"
+
+
+def _proposals(address: Address, profile: Profile, entry: PlanEntry | None) -> list[Any]:
+    if entry is None:
+        return [html.P([say("No plan yet: "), html.Code("gputide recommend")])]
+    plan = entry.plan
+    found = [item for item in plan.recommendations if profile.workload in item.workloads]
+    if not found:
+        return [html.P(say("Nothing: it stays as it is."))]
+    words = reader_words()
+    return [
+        html.Div(
+            [
+                html.H3(
+                    [
+                        f"{words.code('kind', item.kind.value)} ",
+                        html.Code(item.id),
+                        " · ",
+                        counted(item.cards_freed, "{count} card freed", "{count} cards freed"),
+                    ]
+                ),
+                html.P(reason(item)),
+                html.P([html.B(say("Would change this: ")), change_of_mind(item)], className="soft"),
+                html.P(
+                    say(
+                        "{saving} a week · risk {level} · confidence {ratio}",
+                        saving=saving_words(item.saving_per_week, plan.currency),
+                        level=say(item.risk_level.value),
+                        ratio=percent_words(item.confidence, 0),
+                    ),
+                    className="soft",
+                ),
+                _evidence(item.evidence.numbers),
+                dcc.Link(
+                    say("See in plan →"),
+                    href=address.href("/plan", plan=plan.plan_id, open=_stage_of(plan, item.id)),
+                    className="button",
+                ),
+            ],
+            className="proposal",
+        )
+        for item in found
+    ]
+
+
+def _evidence(numbers: tuple[tuple[str, float], ...]) -> Any:
+    rows = [(english(name.replace("_", " ")), f"{value:,.4g}") for name, value in numbers]
+    return table(((say("evidence"), "t"), (say("value"), "n")), rows)
+
+
+def _stage_of(plan: Plan, name: str) -> str | None:
+    return next((str(stage.stage) for stage in plan.stages if name in stage.recommendations), None)
+
+
+def _refusals(profile: Profile, entry: PlanEntry | None) -> list[Any]:
+    refused = [] if entry is None else [item for item in entry.plan.refused if item.workload == profile.workload]
+    words = reader_words()
+    lines: list[Any] = []
+    for item in refused:
+        kind = words.code("kind", item.kind.value if item.kind else "all_advice")
+        lines.append(html.Li([html.B(words.code("reason", item.reason)), f" ({kind}): ", detail(item)]))
+    lines += [
+        html.Li([html.B(words.code("check", found.check)), ": ", english(found.detail)]) for found in profile.trust
+    ]
+    return [html.Ul(lines)] if lines else [html.P(say("Nothing."), className="soft")]
+
+
+def _actions(profile: Profile) -> list[Any]:
+    kind = profile.workload_kind.lower()
+    # Whoever copies a command runs it: a name stays one word of it, and turns nothing around it.
+    name = quote(profile.workload.split("/", 2)[-1])
+    annotate = f"kubectl -n {quote(profile.namespace)} annotate {quote(kind)} "
+    commands = (
+        (say("Leave it alone"), annotate, name, f" {OPT_OUT_LABEL}=true"),
+        (say("Latency-critical"), annotate, name, f" {LATENCY_CRITICAL_LABEL}=true"),
+        (say("What is proposed"), "gputide plan show", "", ""),
+    )
+    return [
+        html.Div(
+            [
+                html.Span(words),
+                html.Code([before, html.Bdi(told), after]),
+                dcc.Clipboard(content=f"{before}{told}{after}", title=say("copy"), className="copy"),
+            ],
+            className="command",
+        )
+        for words, before, told, after in commands
+    ]

@@ -1,0 +1,491 @@
+"""The weekly report as one record (`gputide.report/v1`): the answer first, then what it stands on.
+
+Pure: what is known comes in, the record goes out, its sentences in the language that was asked for; `report.text`
+writes it as HTML, Markdown, CSV or JSON. Savings are counted in whole freed cards that were measured, never in smaller
+requests. A team's report holds what is the team's alone: totals of the cluster, such as freed cards, are left out of
+it, because nobody measured which part is whose. Called by `gputide report`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+from dashboards.access.cut import cut_plan, cut_profiles, namespace_of
+from dashboards.money.unit_costs import UnitCost
+from dashboards.queries import LedgerEntry, PlanEntry, Prices
+from dashboards.report.done import DoneItem, WeekTold
+from dashboards.report.left import data_notes, refused_in
+from dashboards.report.top import TopWorkload, top_workloads
+from dashboards.report.week_measured import MeasuredWeek
+from dashboards.shown.quotas import TeamQuota, team_quotas
+from dashboards.shown.realised import FunnelStep, HarmBudget, funnel, harm_budgets, leading_verdict, week_start
+from dashboards.shown.rows import RefusalGroup, fleet_headline
+from dashboards.shown.tenants import Tenant, tenants
+from dashboards.words.advice import headline_words
+from dashboards.words.report import Language, Words
+from enforcer.record.verdict import Level, Verdict, verdict_of
+from fleet.inventory import Quota
+from fleet.outcomes import Outcome
+from fleet.profiles import CardState, Profiles
+from fleet.units import format_count
+
+REPORT_SCHEMA = "gputide.report/v1"
+WEEKS_MEAN = 4
+_WEEK = timedelta(days=7)
+_STEPS_OF_A_TEAM = 3
+"""Found, accepted and applied are a team's own advice; verified and realised are measured of the cluster alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edition:
+    """Whom a report is for.
+
+    Attributes:
+        language: language of its sentences.
+        team: namespace to cut it to; None for the cluster.
+        measured: hours and electricity of the same; None where nothing was collected over the week.
+        base_url: address of the web app, for links; None for none.
+        quotas: quotas and queues that stand.
+        units: what requests or tokens of workloads cost over the week.
+    """
+
+    language: Language = Language.EN
+    team: str | None = None
+    measured: MeasuredWeek | None = None
+    base_url: str | None = None
+    quotas: tuple[Quota, ...] = ()
+    units: tuple[UnitCost, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeekFacts:
+    """What one week is remembered by; the report of a later week takes it from this one.
+
+    Attributes:
+        week_start: Monday 00:00 UTC.
+        cards_freed: realised, whole cards; None of a team.
+        wasted_per_week: price of idle-held and unallocated cards; None where nothing is priced.
+        violation_ratio: harm of changed workloads, 0-1; None where nothing was measured.
+        cards_by_state: cards by state word.
+        idle_gpu_hours: card hours that nobody held, or somebody held idle; None where the week was not measured, as in
+            a week that was kept before it was counted (so are the ones below).
+        low_priority_gpu_hours: card hours granted to pods of low priority.
+        kwh: electricity with the data centre's overhead; None where unknown.
+        kg_co2: carbon of it; None where unknown.
+    """
+
+    week_start: datetime
+    cards_freed: int | None
+    wasted_per_week: Decimal | None
+    violation_ratio: float | None
+    cards_by_state: tuple[tuple[CardState, int], ...]
+    idle_gpu_hours: float | None = None
+    low_priority_gpu_hours: float | None = None
+    kwh: float | None = None
+    kg_co2: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportFigure:
+    """A figure of the week, beside last week's and the mean of the four weeks before.
+
+    Attributes:
+        name: `freed`, `wasted` or `harm`; `idle_hours`, `low_priority`, `energy` or `carbon` in the detail.
+        unit: `cards`, a currency, `ratio`, `hours`, `kwh` or `kg`.
+        value: this week; None where nothing is known.
+        last_week: the week before; None where there was no report.
+        mean_four_weeks: mean of the known ones of the four weeks before; None where there is none.
+        basis: what it stands on, or why it is unknown; empty for the three figures.
+    """
+
+    name: str
+    unit: str
+    value: Decimal | None
+    last_week: Decimal | None
+    mean_four_weeks: Decimal | None
+    basis: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeamLine:
+    """One team in the table of teams.
+
+    Attributes:
+        tenant: its cards, and what stands idle of them.
+        kwh: electricity of the week by use, with overhead; None where unknown.
+        quota: cards that its quotas allow, and hold; None where no quota counts its cards.
+    """
+
+    tenant: Tenant
+    kwh: float | None
+    quota: TeamQuota | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanForecast:
+    """What was predicted of a plan, and what was observed.
+
+    Attributes:
+        plan_id: plan.
+        since: moment of apply, UTC.
+        cards_promised: whole cards.
+        cards_freed: whole cards, measured.
+        harm_predicted: violated share of active time, 0-1.
+        harm_observed: the same, measured; None where it is not judged.
+        level: what the verdict says of harm.
+        stands: `final`, `interim` or `undone`.
+    """
+
+    plan_id: str
+    since: datetime
+    cards_promised: int
+    cards_freed: int
+    harm_predicted: float
+    harm_observed: float | None
+    level: Level
+    stands: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextPlan:
+    """What waits for a decision."""
+
+    plan_id: str
+    cards_freed: int
+    moves: int
+    predicted_violation_ratio: float
+    low_priority_gpu_hours_per_week: float
+    saving: str
+    expires_at: datetime
+    is_expired: bool
+    stages: tuple[str, ...]
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Everything a weekly report says.
+
+    Attributes:
+        title: headline of the document.
+        cluster: cluster.
+        created_at: when, UTC.
+        since: start of the week that it tells of.
+        until: end of it.
+        currency: ISO 4217.
+        headline: harm first where a service is over its budget; otherwise the one number that matters.
+        verdict: the one that leads; None where no standing plan was verified.
+        figures: freed, wasted, harm.
+        week: this week's facts.
+        past_weeks: facts of earlier weeks, oldest first.
+        funnel: found → realised.
+        top: who leaves most unused, most first.
+        done: plans of the week.
+        refused: who is left alone, and why.
+        next_plan: what waits for approval; None where nothing does.
+        data_notes: incidents of data quality and withheld advice.
+        coverage_ratio: 0-1.
+        method: how it was counted.
+        price_source: where prices come from.
+        price_version: first 12 hex digits of the SHA-256 of the price table; another one is another table.
+        language: language of its sentences.
+        team: namespace that it is cut to; None for the cluster.
+        detail_figures: idle and low-priority GPU-hours, electricity, carbon.
+        teams: every team, the most wasteful first; of a team's report itself.
+        forecasts: every plan that was measured, newest first; none in a team's report.
+        harm_budgets: harm of every changed service against its budget, the most burnt first.
+        base_url: address of the web app; None for no links.
+        units: what a million requests or tokens of workloads cost, the dearest workload first.
+    """
+
+    title: str
+    cluster: str
+    created_at: datetime
+    since: datetime
+    until: datetime
+    currency: str
+    headline: str
+    verdict: Verdict | None
+    figures: tuple[ReportFigure, ...]
+    week: WeekFacts
+    past_weeks: tuple[WeekFacts, ...]
+    funnel: tuple[FunnelStep, ...]
+    top: tuple[TopWorkload, ...]
+    done: tuple[DoneItem, ...]
+    refused: tuple[RefusalGroup, ...]
+    next_plan: NextPlan | None
+    data_notes: tuple[str, ...]
+    coverage_ratio: float
+    method: str
+    price_source: str
+    price_version: str = ""
+    language: Language = Language.EN
+    team: str | None = None
+    detail_figures: tuple[ReportFigure, ...] = ()
+    teams: tuple[TeamLine, ...] = ()
+    forecasts: tuple[PlanForecast, ...] = ()
+    harm_budgets: tuple[HarmBudget, ...] = ()
+    base_url: str | None = None
+    units: tuple[UnitCost, ...] = ()
+
+
+def make_report(
+    profiles: Profiles,
+    plans: Sequence[PlanEntry],
+    outcomes: Sequence[Outcome],
+    ledger: Sequence[LedgerEntry],
+    *,
+    now: datetime,
+    prices: Prices,
+    past_weeks: Sequence[WeekFacts] = (),
+    title: str = "GPU savings",
+    top: int = 10,
+    edition: Edition | None = None,
+) -> Report:
+    """The report of the seven days before `now`.
+
+    Args:
+        profiles: newest analysis.
+        plans: all plans, newest first.
+        outcomes: newest outcome of each applied plan, newest plan first.
+        ledger: what was done, newest first.
+        now: moment of the report, UTC.
+        prices: prices and their source.
+        past_weeks: facts of earlier reports, in any order; of the team, where one is named.
+        title: headline of the document.
+        top: length of the top list.
+        edition: whom it is for; None for the cluster, in English.
+    """
+    edition = edition if edition is not None else Edition()
+    team, measured, words = edition.team, edition.measured, Words(language=edition.language)
+    past = tuple(sorted((week for week in past_weeks if week.week_start < week_start(now)), key=_start_of))
+    every_team = tenants(profiles, prices)
+    if team is not None:
+        mine = frozenset({team})
+        profiles = cut_profiles(profiles, mine)
+        plans = [entry for entry in (replace(one, plan=cut_plan(one.plan, mine)) for one in plans) if _concerns(entry)]
+        every_team = tuple(one for one in every_team if one.name == team)
+    steps = funnel(plans, () if team is not None else outcomes)
+    budgets = tuple(one for one in harm_budgets(plans, outcomes) if team in (None, namespace_of(one.workload)))
+    verdict = leading_verdict(
+        plans, outcomes, part=None if team is None else lambda workload: namespace_of(workload) == team
+    )
+    week = _facts(profiles, outcomes, budgets, steps, prices, now, measured, team)
+    newest = plans[0] if plans else None
+    quota_of = team_quotas(edition.quotas)
+    kwh_of = dict(measured.kwh_by_team) if measured is not None else {}
+    return Report(
+        title=words.headline_title(title),
+        cluster=profiles.cluster,
+        created_at=now,
+        since=now - _WEEK,
+        until=now,
+        currency=prices.currency,
+        headline=_headline(profiles, week, newest, now, words, team, verdict),
+        verdict=verdict,
+        figures=_figures(week, past, prices.currency),
+        week=week,
+        past_weeks=past,
+        funnel=steps[:_STEPS_OF_A_TEAM] if team is not None else steps,
+        top=top_workloads(profiles, newest.plan if newest is not None else None, prices, edition.language)[:top],
+        done=WeekTold(words, team).items(plans, outcomes, ledger, now),
+        refused=refused_in(None if newest is None else newest.plan, words),
+        next_plan=_next_plan(newest, now, words),
+        data_notes=data_notes(profiles, words),
+        coverage_ratio=profiles.coverage_ratio,
+        method=words.say("small.method"),
+        price_source=words.source(prices.source),
+        price_version=price_version(prices),
+        language=edition.language,
+        team=team,
+        detail_figures=_detail_figures(week, past, measured, words, team),
+        teams=tuple(TeamLine(tenant=one, kwh=kwh_of.get(one.name), quota=quota_of.get(one.name)) for one in every_team),
+        forecasts=_forecasts(plans, outcomes) if team is None else (),
+        harm_budgets=budgets,
+        base_url=edition.base_url,
+        units=tuple(one for one in edition.units if team in (None, namespace_of(one.workload))),
+    )
+
+
+def price_version(prices: Prices) -> str:
+    """Names a price table by what is in it: the same prices have the same version on every machine."""
+    table = {model: str(price.normalize()) for model, price in sorted(prices.per_card_hour.items())}
+    text = json.dumps([prices.currency, table], sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _concerns(entry: PlanEntry) -> bool:
+    return bool(entry.plan.recommendations or entry.plan.refused)
+
+
+def _facts(
+    profiles: Profiles,
+    outcomes: Sequence[Outcome],
+    budgets: Sequence[HarmBudget],
+    steps: Sequence[FunnelStep],
+    prices: Prices,
+    now: datetime,
+    measured: MeasuredWeek | None,
+    team: str | None,
+) -> WeekFacts:
+    counts = Counter(card.state for card in profiles.cards)
+    recent = [outcome for outcome in outcomes if outcome.until > now - _WEEK]
+    if team is None:
+        harms = [verdict_of(outcome).observed_ratio for outcome in recent]
+    else:
+        ids = {outcome.plan_id for outcome in recent}
+        harms = [budget.violation_ratio for budget in budgets if budget.plan_id in ids]
+    known = [harm for harm in harms if harm is not None]
+    return WeekFacts(
+        week_start=week_start(now),
+        cards_freed=steps[-1].cards if team is None else None,
+        wasted_per_week=fleet_headline(profiles, prices).wasted_per_week,
+        violation_ratio=max(known) if known else None,
+        cards_by_state=tuple((state, counts[state]) for state in CardState),
+        idle_gpu_hours=None if measured is None else measured.idle_gpu_hours,
+        low_priority_gpu_hours=None if measured is None else measured.low_priority_gpu_hours,
+        kwh=None if measured is None else measured.kwh,
+        kg_co2=None if measured is None else measured.kg_co2,
+    )
+
+
+def _headline(
+    profiles: Profiles,
+    week: WeekFacts,
+    newest: PlanEntry | None,
+    now: datetime,
+    words: Words,
+    team: str | None,
+    verdict: Verdict | None,
+) -> str:
+    harm = "" if verdict is None or not verdict.is_harmed else headline_words(verdict, words.language)
+    if harm and team is not None:
+        return harm
+    waiting = newest.plan.totals.cards_freed if newest is not None and _is_waiting(newest, now) else 0
+    if week.cards_freed:
+        more = words.say("headline.more", count=format_count(waiting)) if waiting else ""
+        text = words.say("headline.freed", cards=words.cards(week.cards_freed)) + more
+    elif waiting:
+        text = words.say("headline.would", cards=words.cards(waiting))
+    else:
+        counts = dict(week.cards_by_state)
+        idle = counts.get(CardState.IDLE_HELD, 0) + counts.get(CardState.FREE, 0)
+        key = "headline.idle" if team is None else "headline.team_idle"
+        text = words.say(key, cards=words.cards(idle), all=format_count(len(profiles.cards)))
+    return words.say("space").join(filter(None, (harm, text + words.say("stop"))))
+
+
+def _figures(week: WeekFacts, past: Sequence[WeekFacts], currency: str) -> tuple[ReportFigure, ...]:
+    return (
+        _figure("freed", "cards", week, past, [_decimal(facts.cards_freed) for facts in (week, *past)]),
+        _figure("wasted", currency, week, past, [facts.wasted_per_week for facts in (week, *past)]),
+        _figure("harm", "ratio", week, past, [_decimal(facts.violation_ratio) for facts in (week, *past)]),
+    )
+
+
+def _detail_figures(
+    week: WeekFacts, past: Sequence[WeekFacts], measured: MeasuredWeek | None, words: Words, team: str | None
+) -> tuple[ReportFigure, ...]:
+    weeks = (week, *past)
+    hours = "basis.idle_hours" if team is None else "basis.idle_hours_team"
+    basis = {"hours": hours, "low": "basis.low_priority", "kwh": "basis.energy", "co2": "basis.carbon"}
+    told: dict[str, str] = {name: words.say("basis.none") for name in basis}
+    if measured is not None:
+        known, grid = words.percent(measured.kwh_known_ratio, 0), measured.grid_kg_co2_per_kwh
+        energy = words.say("basis.energy", ratio=known, pue=f"{measured.pue:g}")
+        told = {
+            "hours": words.say(hours),
+            "low": words.say("basis.low_priority"),
+            "kwh": words.say("basis.energy_none") if measured.kwh is None else energy,
+            "co2": words.say("basis.carbon_none") if grid is None else words.say("basis.carbon", grid=f"{grid:g}"),
+        }
+    return (
+        replace(
+            _figure("idle_hours", "hours", week, past, [_decimal(one.idle_gpu_hours) for one in weeks]),
+            basis=told["hours"],
+        ),
+        replace(
+            _figure("low_priority", "hours", week, past, [_decimal(one.low_priority_gpu_hours) for one in weeks]),
+            basis=told["low"],
+        ),
+        replace(_figure("energy", "kwh", week, past, [_decimal(one.kwh) for one in weeks]), basis=told["kwh"]),
+        replace(_figure("carbon", "kg", week, past, [_decimal(one.kg_co2) for one in weeks]), basis=told["co2"]),
+    )
+
+
+def _forecasts(plans: Sequence[PlanEntry], outcomes: Sequence[Outcome]) -> tuple[PlanForecast, ...]:
+    undone = {entry.plan.plan_id for entry in plans if entry.undone_at is not None}
+    return tuple(
+        PlanForecast(
+            plan_id=outcome.plan_id,
+            since=outcome.since,
+            cards_promised=outcome.promised_cards_freed,
+            cards_freed=outcome.realised_cards_freed,
+            harm_predicted=verdict.predicted_ratio,
+            harm_observed=verdict.observed_ratio,
+            level=verdict.level,
+            stands="undone" if outcome.plan_id in undone else "final" if outcome.is_final else "interim",
+        )
+        for outcome, verdict in zip(outcomes, map(verdict_of, outcomes), strict=True)
+    )
+
+
+def _figure(
+    name: str, unit: str, week: WeekFacts, past: Sequence[WeekFacts], values: Sequence[Decimal | None]
+) -> ReportFigure:
+    """`values` holds this week's value first, then one per past week, oldest first."""
+    by_week = {facts.week_start: value for facts, value in zip(past, values[1:], strict=True)}
+    before = [by_week.get(week.week_start - _WEEK * back) for back in range(1, WEEKS_MEAN + 1)]
+    known = [value for value in before if value is not None]
+    return ReportFigure(
+        name=name,
+        unit=unit,
+        value=values[0],
+        last_week=before[0],
+        mean_four_weeks=sum(known, Decimal(0)) / len(known) if known else None,
+    )
+
+
+def _next_plan(entry: PlanEntry | None, now: datetime, words: Words) -> NextPlan | None:
+    if entry is None or entry.applied_stages or entry.undone_at is not None:
+        return None
+    plan = entry.plan
+    is_expired = now >= plan.expires_at
+    return NextPlan(
+        plan_id=plan.plan_id,
+        cards_freed=plan.totals.cards_freed,
+        moves=plan.totals.moves,
+        predicted_violation_ratio=plan.totals.predicted_violation_ratio,
+        low_priority_gpu_hours_per_week=plan.totals.low_priority_gpu_hours_per_week,
+        saving=words.saving(plan.totals.saving_per_week, plan.currency),
+        expires_at=plan.expires_at,
+        is_expired=is_expired,
+        stages=tuple(
+            words.say(
+                "next.stage",
+                title=words.stage(stage.title),
+                cards=words.cards(stage.cards_freed),
+                moves=format_count(stage.moves),
+            )
+            for stage in plan.stages
+        ),
+        command="gputide recommend" if is_expired else f"gputide plan approve --plan {plan.plan_id}",
+    )
+
+
+def _is_waiting(entry: PlanEntry, now: datetime) -> bool:
+    return not entry.applied_stages and entry.undone_at is None and now < entry.plan.expires_at
+
+
+def _start_of(week: WeekFacts) -> datetime:
+    return week.week_start
+
+
+def _decimal(value: float | None) -> Decimal | None:
+    return None if value is None else Decimal(str(value))

@@ -1,0 +1,479 @@
+"""The weekly report as text: HTML for paper and mail, Markdown for chat and wiki, CSV, and JSON for programs.
+
+Names come from tenants: HTML is escaped by the template engine, Markdown here, and CSV cells can't be formulas.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from dashboards.address import search_text
+from dashboards.money.unit_costs import UnitCost
+from dashboards.report.report import REPORT_SCHEMA, PlanForecast, Report, ReportFigure, TeamLine, WeekFacts
+from dashboards.shown.realised import HarmBudget
+from dashboards.shown.rows import csv_text, money_words
+from dashboards.tokens import STATE_COLOURS, STATE_INK, STATE_LETTERS, report_css
+from dashboards.words.report import Words
+from enforcer.record.verdict import Standing
+from fleet.documents import document
+from fleet.profiles import CardState
+from fleet.units import format_count
+
+CSV_COLUMNS = (
+    "workload", "owner", "state", "cards", "unused_cards", "unused_per_week", "currency", "advice", "reason",
+)  # fmt: skip
+
+BAR_ORDER = (CardState.BUSY, CardState.LOW_USE, CardState.IDLE_HELD, CardState.FREE, CardState.UNTRUSTED)
+_BAR_LEFT, _BAR_WIDTH = 60.0, 640.0
+_SEGMENT_MIN, _SEGMENT_GAP = 2.5, 0.75
+"""Width of the smallest segment that can be seen, and of the gap after each, in the picture's units."""
+UNITS_MAX = 20
+"""Workloads whose unit cost is shown, the dearest first; JSON holds all."""
+BUDGETS_MAX = 20
+"""Services whose budget is shown, the most burnt first; JSON holds all."""
+_MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&])")
+_ABSENT = "–"
+
+
+def report_html(report: Report) -> str:
+    """One A4 page and the detail behind it; a whole document that loads nothing."""
+    environment = Environment(
+        loader=PackageLoader("dashboards", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    words = Words(language=report.language)
+    return environment.get_template(
+        "report.html.j2"
+    ).render(
+        report=report,
+        say=words.say,
+        words=words,
+        css=Markup(report_css()),  # our own style sheet, no foreign text in it
+        bar=Markup(state_bar_svg((*report.past_weeks, report.week), words)),  # numbers and our own words only
+        figure_value=figure_value,
+        money=lambda amount: money_words(amount, report.currency),
+        count=format_count,
+        decimal=_one_digit,
+        workload_link=lambda name: _link(report, "/workloads", w=name),
+        plan_link=lambda name: _link(report, "/plan", plan=name),
+        span=_span(report, words),
+        scope=_scope(report, words),
+        stands=lambda forecast: _stands(forecast, words),
+        budgets=report.harm_budgets[:BUDGETS_MAX],
+        observed=lambda forecast: _observed(forecast, words),
+        burnt=lambda budget: _burnt(budget, words),
+        budgets_left=max(0, len(report.harm_budgets) - BUDGETS_MAX),
+        kwh=_kwh,
+        small_print=_small_print(report, words),
+        has_quota=_has_quotas(report),
+        quota=lambda line: _one_digit(_quota(line)),
+        quota_left=lambda line: _one_digit(_quota_left(line)),
+        units=report.units[:UNITS_MAX],
+        units_left=max(0, len(report.units) - UNITS_MAX),
+        unit_count=lambda one: _unit_count(one, words),
+        per_million=lambda one: _per_million(one, report),
+    )
+
+
+def report_markdown(report: Report) -> str:
+    """The same for chat and wiki; the first five lines stand alone in a chat."""
+    words = Words(language=report.language)
+    say = words.say
+    done = [f"- `{item.plan_id}` {_escaped(item.done)} {_escaped(item.went)}" for item in report.done]
+    refused = [
+        f"- {len(group.workloads)} × {_escaped(words.code('reason', group.reason))}"
+        f"{say('open')}{_escaped(words.code('kind', group.kind))}{say('close')}{say('between')}{_escaped(group.detail)}"
+        for group in report.refused
+    ]
+    notes = [f"- {_escaped(note)}" for note in report.data_notes]
+    scope = _escaped(_scope(report, words))
+    lines = [
+        f"# {_escaped(report.title)}{say('between')}{scope}{say('comma')}{_span(report, words)}",
+        "",
+        f"**{_escaped(report.headline)}**",
+        "",
+        " · ".join(_figure_line(figure, words) for figure in report.figures),
+        "",
+        *_top_table(report, words),
+        "",
+        *_section(words, "next.heading", _next_lines(report, words)),
+        *_section(words, "done.heading", done or [f"- {say('done.none')}"]),
+        *_section(words, "detail.heading", _figures_table(report, words)),
+        *_section(words, "funnel.heading", _funnel_table(report, words)),
+        *(_section(words, "teams.heading", _teams_table(report, words)) if report.teams else []),
+        *(_section(words, "unit.heading", _units_table(report, words)) if report.units else []),
+        *(_section(words, "forecast.heading", _forecast_table(report, words)) if report.team is None else []),
+        *_section(words, "budget.heading", _budget_table(report, words)),
+        *_section(words, "refused.heading", refused or [f"- {say('refused.none')}"]),
+        *(_section(words, "data.heading", notes) if notes else []),
+        f"_{_escaped(_small_print(report, words))}_",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def report_lines(report: Report) -> tuple[str, ...]:
+    """The report in five or six lines of plain text for mail and chat: title, headline, figures, and what is next."""
+    plan, words = report.next_plan, Words(language=report.language)
+    waiting = (
+        ()
+        if plan is None or plan.is_expired
+        else (
+            words.say(
+                "next.waits",
+                plan=plan.plan_id,
+                moment=words.moment(plan.expires_at),
+                cards=words.cards(plan.cards_freed),
+                saving=plan.saving,
+                harm=words.percent(plan.predicted_violation_ratio),
+            ),
+        )
+    )
+    return (
+        f"{report.title}{words.say('between')}{_scope(report, words)}{words.say('comma')}{_span(report, words)}",
+        report.headline,
+        *(_figure_line(figure, words) for figure in report.figures),
+        *waiting,
+    )
+
+
+def report_csv(report: Report) -> str:
+    """The top list as CSV; money in full, in the report's currency."""
+    rows = [
+        {
+            "workload": row.workload,
+            "owner": row.owner,
+            "state": row.state.value,
+            "cards": row.cards,
+            "unused_cards": row.unused_cards,
+            "unused_per_week": None if row.unused_per_week is None else row.unused_per_week.quantize(Decimal("0.01")),
+            "currency": report.currency,
+            "advice": row.advice,
+            "reason": row.reason,
+        }
+        for row in report.top
+    ]
+    return csv_text(CSV_COLUMNS, rows)
+
+
+def report_json(report: Report) -> str:
+    """The record as JSON (`gputide.report/v1`): snake_case, base units, UTC, absent = null."""
+    return json.dumps(report_document(report), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def report_document(report: Report) -> dict[str, Any]:
+    """The record as plain JSON values."""
+    content: dict[str, Any] = {"schema": REPORT_SCHEMA, **document(report)}
+    weeks = [content["week"], *content["past_weeks"]]
+    for week, facts in zip(weeks, (report.week, *report.past_weeks), strict=True):
+        week["cards_by_state"] = {state.value: cards for state, cards in facts.cards_by_state}
+    return content
+
+
+def figure_value(figure: ReportFigure, value: Decimal | None, words: Words) -> str:
+    """A figure's value in its unit; an en dash, or `unknown` in the detail, where it is absent."""
+    if value is None:
+        return words.say("unknown") if figure.basis else _ABSENT
+    if figure.unit == "ratio":
+        return words.percent(float(value))
+    if figure.unit in ("kwh", "kg"):
+        return _one_digit(float(value))
+    return format_count(round(value)) if figure.unit in ("cards", "hours") else money_words(value, figure.unit)
+
+
+def state_bar_svg(weeks: Sequence[WeekFacts], words: Words) -> str:
+    """Cards by state, one bar per week, in proportion; letters and gaps between segments let it be read in grey.
+
+    A label stands in its segment where it fits; below stand all of the newest week.
+    """
+    shown = list(weeks)[-8:]
+    height = 26 * len(shown) + 22
+    parts = []
+    for row, week in enumerate(shown):
+        x, y = _BAR_LEFT, 26 * row
+        parts.append(f'<text x="0" y="{y + 15}" font-size="11" fill="#17212B">{words.day(week.week_start)}</text>')
+        shares = _state_shares(week)
+        widths = {state: max(_SEGMENT_MIN, _BAR_WIDTH * share) for state, share in shares.items()}
+        scale = _BAR_WIDTH / sum(widths.values()) if widths else 1.0
+        for state, share in shares.items():
+            width = scale * widths[state]
+            parts.append(
+                f'<rect x="{x:.1f}" y="{y}" width="{width - _SEGMENT_GAP:.1f}" height="20" '
+                f'fill="{STATE_COLOURS[state]}"/>'
+            )
+            if width > 44:
+                label = f"{STATE_LETTERS[state]} {share:.0%}"
+                parts.append(
+                    f'<text x="{x + 6:.1f}" y="{y + 15}" font-size="11" fill="{STATE_INK[state]}">{label}</text>'
+                )
+            x += width
+    newest = _state_shares(shown[-1]) if shown else {}
+    legend = " · ".join(
+        f"{STATE_LETTERS[state]} {words.code('state', state.value)}"
+        + (f" {words.percent(newest[state], 0 if newest[state] >= 0.01 else 1)}" if state in newest else "")
+        for state in BAR_ORDER
+    )
+    parts += [
+        f'<text x="{x:.0f}" y="{height - 6}" font-size="11" fill="#52606D">{text}</text>'
+        for x, text in ((0, words.day(shown[-1].week_start) if shown else ""), (_BAR_LEFT, legend))
+    ]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 704 {height}" role="img" '
+        f'aria-label="{words.say("bar.label")}">{"".join(parts)}</svg>'
+    )
+
+
+def _state_shares(week: WeekFacts) -> dict[CardState, float]:
+    """Share of the cards by state, in the order of the bar; states without a card are left out."""
+    counts = dict(week.cards_by_state)
+    total = sum(counts.values())
+    return {state: counts[state] / total for state in BAR_ORDER if counts.get(state)}
+
+
+def _figure_line(figure: ReportFigure, words: Words) -> str:
+    last = words.say("last_week", value=figure_value(figure, figure.last_week, words))
+    mean = words.say("mean", value=figure_value(figure, figure.mean_four_weeks, words))
+    value, name = figure_value(figure, figure.value, words), words.say(f"figure.{figure.name}")
+    return words.say("figure_line", value=value, name=name, last=last, mean=mean)
+
+
+def _span(report: Report, words: Words) -> str:
+    return words.say("span", since=f"{report.since:%Y-%m-%d}", until=f"{report.until:%Y-%m-%d}")
+
+
+def _scope(report: Report, words: Words) -> str:
+    """The cluster, and the team where the report is cut to one."""
+    team = "" if report.team is None else words.say("comma") + words.say("of_team", team=report.team)
+    return report.cluster + team
+
+
+def _small_print(report: Report, words: Words) -> str:
+    return words.say("space").join(
+        (
+            report.method,
+            words.say("small.prices", source=report.price_source, version=report.price_version),
+            words.say("small.coverage", ratio=words.percent(report.coverage_ratio, 1)),
+            words.say("small.made", moment=words.moment(report.created_at)),
+        )
+    )
+
+
+def _link(report: Report, page: str, **query: str) -> str | None:
+    """A page of the web app; names go in quoted, so that none becomes part of the address."""
+    if report.base_url is None:
+        return None
+    return f"{report.base_url.rstrip('/')}{page}{search_text([('cluster', report.cluster), *query.items()])}"
+
+
+def _section(words: Words, heading: str, lines: list[str]) -> list[str]:
+    return [f"## {words.say(heading)}", "", *lines, ""]
+
+
+def _next_lines(report: Report, words: Words) -> list[str]:
+    plan, say = report.next_plan, words.say
+    if plan is None:
+        return [f"{say('next.none')} `gputide recommend`"]
+    state = say("next.expired") if plan.is_expired else say("next.expires", moment=words.moment(plan.expires_at))
+    room = say("next.room", hours=format_count(round(plan.low_priority_gpu_hours_per_week)))
+    frees = say(
+        "next.frees",
+        cards=words.cards(plan.cards_freed),
+        saving=_escaped(plan.saving),
+        harm=words.percent(plan.predicted_violation_ratio),
+    )
+    stages = [f"- {_escaped(stage)}" for stage in plan.stages]
+    link = _link(report, "/plan", plan=plan.plan_id)
+    review = [f"[{say('next.review')}](<{link}>)", ""] if link is not None and not plan.is_expired else []
+    text = say("clause").join((f"{say('next.plan')} `{plan.plan_id}` {frees}", room, state)) + say("stop")
+    return [text, "", *stages, "", *review, f"    {plan.command}"]
+
+
+def _top_table(report: Report, words: Words) -> list[str]:
+    if not report.top:
+        return [words.say("top.none")]
+    rows = []
+    for row in report.top:
+        link = _link(report, "/workloads", w=row.workload)
+        name = _escaped(row.workload) if link is None else f"[{_escaped(row.workload)}](<{link}>)"
+        cells = (
+            row.owner,
+            words.code("workload_state", row.state.value),
+            str(row.cards),
+            money_words(row.unused_per_week, report.currency),
+            row.advice or _ABSENT,
+        )
+        rows.append((name, *map(_escaped, cells)))
+    return _table(words, ("workload", "owner", "state", ">cards", ">unused", "advice"), rows)
+
+
+def _figures_table(report: Report, words: Words) -> list[str]:
+    rows = [
+        (
+            words.say(f"figure.{figure.name}"),
+            *(figure_value(figure, v, words) for v in (figure.value, figure.last_week, figure.mean_four_weeks)),
+            _escaped(figure.basis),
+        )
+        for figure in report.detail_figures
+    ]
+    return _table(words, ("figure", ">week", ">last_week", ">mean", "basis"), rows)
+
+
+def _teams_table(report: Report, words: Words) -> list[str]:
+    rows, has_quota = [], _has_quotas(report)
+    for line in report.teams:
+        one = line.tenant
+        cells = (
+            one.name,
+            _one_digit(one.cards),
+            _one_digit(one.cards_used),
+            _one_digit(one.cards_idle),
+            money_words(one.idle_per_week, report.currency),
+            *((_one_digit(_quota(line)), _one_digit(_quota_left(line))) if has_quota else ()),
+            _kwh(line, words),
+        )
+        rows.append(tuple(map(_escaped, cells)))
+    head = ("team", ">cards", ">used", ">idle", ">idle_cost", *((">quota", ">quota_left") if has_quota else ()))
+    return _table(words, head, rows, last=words.say("figure.energy"))
+
+
+def _units_table(report: Report, words: Words) -> list[str]:
+    rows = [
+        (
+            _escaped(one.workload),
+            _escaped(words.code("unit", one.unit)),
+            _unit_count(one, words),
+            _per_million(one, report),
+        )
+        for one in report.units[:UNITS_MAX]
+    ]
+    left = len(report.units) - len(rows)
+    more = ["", words.say("unit.more", count=format_count(left))] if left > 0 else []
+    return [*_table(words, ("workload", "unit", ">count", ">per_million"), rows), *more]
+
+
+def _funnel_table(report: Report, words: Words) -> list[str]:
+    steps = report.funnel
+    rows = (
+        [words.code("step", step.name) for step in steps],
+        ["---:" for _ in steps],
+        [words.cards(step.cards) for step in steps],
+        [_escaped(money_words(step.amortised_per_week, report.currency)) for step in steps],
+    )
+    return [f"| {' | '.join(cells)} |" for cells in rows]
+
+
+def _forecast_table(report: Report, words: Words) -> list[str]:
+    if not report.forecasts:
+        return [words.say("forecast.none")]
+    rows = [
+        (
+            f"`{one.plan_id}`",
+            format_count(one.cards_promised),
+            format_count(one.cards_freed),
+            words.percent(one.harm_predicted),
+            _observed(one, words),
+            _stands(one, words),
+        )
+        for one in report.forecasts
+    ]
+    return _table(words, ("plan", ">promised", ">freed", ">harm_predicted", ">harm_observed", "stands"), rows)
+
+
+def _budget_table(report: Report, words: Words) -> list[str]:
+    if not report.harm_budgets:
+        return [words.say("budget.none")]
+    rows = [
+        (
+            _escaped(one.workload),
+            words.percent(one.budget_ratio),
+            words.percent(one.predicted_ratio),
+            words.percent(one.violation_ratio),
+            _burnt(one, words),
+            _ABSENT if one.cause is None else _escaped(words.code("cause", one.cause)),
+        )
+        for one in report.harm_budgets[:BUDGETS_MAX]
+    ]
+    left = len(report.harm_budgets) - len(rows)
+    more = ["", words.say("budget.more", count=format_count(left))] if left else []
+    head = ("workload", ">budget", ">harm_predicted", ">harm_observed", ">burnt", "cause")
+    return [*_table(words, head, rows), *more]
+
+
+def _table(words: Words, head: Sequence[str], rows: Sequence[Sequence[str]], *, last: str | None = None) -> list[str]:
+    """A table; columns are keys, those with `>` are numbers; `last` heads one number more."""
+    titles = [words.say(f"column.{name.removeprefix('>')}") for name in head]
+    rule = ["---:" if name.startswith(">") else "---" for name in head]
+    if last is not None:
+        titles.append(last)
+        rule.append("---:")
+    return [f"| {' | '.join(cells)} |" for cells in (titles, rule, *rows)]
+
+
+def _stands(forecast: PlanForecast, words: Words) -> str:
+    return words.say(f"stands.{forecast.stands}")
+
+
+def _observed(forecast: PlanForecast, words: Words) -> str:
+    """Harm as it was observed, or why it is not judged."""
+    if forecast.harm_observed is not None:
+        return words.percent(forecast.harm_observed)
+    return words.code("standing", forecast.level.value)
+
+
+def _burnt(budget: HarmBudget, words: Words) -> str:
+    """How much of a harm budget is spent, or why that is not judged."""
+    if budget.burn_ratio is not None:
+        return words.percent(budget.burn_ratio, 0)
+    is_judged = budget.standing is Standing.WITHIN_BUDGET
+    return _ABSENT if is_judged else words.code("standing", budget.standing.value)
+
+
+def _kwh(line: TeamLine, words: Words) -> str:
+    return words.say("unknown") if line.kwh is None else _one_digit(line.kwh)
+
+
+def _has_quotas(report: Report) -> bool:
+    return any(line.quota is not None for line in report.teams)
+
+
+def _quota(line: TeamLine) -> float | None:
+    return None if line.quota is None else line.quota.quota
+
+
+def _quota_left(line: TeamLine) -> float | None:
+    """Cards of the quota that nobody holds, 0 or more."""
+    if line.quota is None or line.quota.quota is None or line.quota.granted is None:
+        return None
+    return max(0.0, line.quota.quota - line.quota.granted)
+
+
+def _unit_count(one: UnitCost, words: Words) -> str:
+    return words.say("unknown") if one.count is None else format_count(round(one.count))
+
+
+def _per_million(one: UnitCost, report: Report) -> str:
+    """To four digits: a token costs little. With some card hours unpriced it is a lower bound, and said so."""
+    if one.per_million is None:
+        return _ABSENT
+    return f"{'≥ ' if one.is_partly_priced else ''}{one.per_million:,.4f} {report.currency}"
+
+
+def _one_digit(value: float | None) -> str:
+    """A number grouped by thousands with one digit at most; an en dash where it is absent."""
+    if value is None:
+        return _ABSENT
+    return f"{value:,.1f}".removesuffix(".0")
+
+
+def _escaped(text: str) -> str:
+    """Text that Markdown shows as it stands, in one line."""
+    return _MARKDOWN_SPECIAL.sub(r"\\\1", " ".join(text.split()))

@@ -1,0 +1,1 @@
+"""Records turned into what pages, tables and reports show: pure functions."""

@@ -1,0 +1,245 @@
+"""What gputide found, promised and brought, as series for Prometheus: plans, savings, promises, the warehouse's age.
+
+Served by `gputide export savings`; the dashboards Savings, Tenant and Pipeline and the alerts on plans stand on it.
+Reads through the pages' ports only, so the figures are those of the pages.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from zoneinfo import ZoneInfo
+
+import numpy as np
+
+from dashboards.queries import PlanEntry, Views
+from dashboards.shown.realised import funnel
+from dashboards.shown.rows import fleet_headline
+from enforcer.record.verdict import verdict_of
+from exporter.families import CataloguedFamily, Family, FamilyKind
+from exporter.reader import Reading
+from fleet.errors import NotEnoughData
+from fleet.outcomes import Outcome
+from fleet.profiles import Profile, Profiles
+
+_PLAN = ("cluster", "plan_id")
+_WORKLOAD = ("cluster", "namespace", "workload", "workload_kind")
+PLANS_MAX = 50
+"""Newest plans that have series; older ones are in the plan store."""
+
+
+def _gauge(name: str, help_text: str, labels: tuple[str, ...]) -> CataloguedFamily:
+    return CataloguedFamily(name=name, kind=FamilyKind.GAUGE, help_text=help_text, label_names=labels)
+
+
+_PLAN_INFO = CataloguedFamily(
+    name="gputide_plan_info",
+    kind=FamilyKind.INFO,
+    help_text="A plan and where it stands: waiting, approved, applied, undone or expired; always 1.",
+    label_names=(*_PLAN, "state"),
+)
+_PROMISED = _gauge("gputide_plan_cards_promised", "Whole cards that a plan frees, as planned.", _PLAN)
+_REALISED = _gauge("gputide_plan_cards_realised", "Whole cards that an applied plan freed, as measured.", _PLAN)
+_GIVEN_BACK = _gauge("gputide_plan_cards_given_back", "Cards of a plan that were free and are granted again.", _PLAN)
+_FORETOLD = _gauge(
+    "gputide_plan_violation_ratio_foretold", "Violated share of active time that a plan foretold, 0-1.", _PLAN
+)
+_HARM = _gauge(
+    "gputide_plan_violation_ratio", "Violated share of the active time of its changed workloads, 0-1, measured.", _PLAN
+)
+_OVER_BUDGET = _gauge(
+    "gputide_plan_services_over_harm_budget", "Services that a plan changed and that are over their harm budget.", _PLAN
+)
+_EXPIRES = _gauge("gputide_plan_expires_timestamp_seconds", "When a plan expires, epoch seconds.", _PLAN)
+_STEP_CARDS = _gauge(
+    "gputide_savings_cards",
+    "Whole cards by step of the funnel: found, accepted, applied, verified, realised.",
+    ("cluster", "step"),
+)
+_STEP_MONEY = _gauge(
+    "gputide_savings_per_week",
+    "Amortised price of a week of these cards, in the currency.",
+    ("cluster", "step", "currency"),
+)
+_WASTE = _gauge(
+    "gputide_waste_per_week",
+    "Amortised price of a week of the cards that are idle-held or unallocated, in the currency.",
+    ("cluster", "currency"),
+)
+_CARDS = _gauge("gputide_cards", "Cards by model and state, as the analyzer says.", ("cluster", "card_model", "state"))
+_WORKLOAD_CARDS = _gauge(
+    "gputide_workload_cards", "Cards that a workload holds, with its state as the analyzer says.", (*_WORKLOAD, "state")
+)
+_LIMIT = _gauge(
+    "gputide_workload_off_peak_limit_ratio",
+    "Activity that a workload is promised to stay under in this hour, 0-1; no series in hours without a promise.",
+    _WORKLOAD,
+)
+_DISTRUSTED = _gauge(
+    "gputide_distrusted_workloads", "Workloads whose counters failed a cross-check, by check.", ("cluster", "check")
+)
+_AGE = _gauge(
+    "gputide_warehouse_data_age_seconds", "Age of the newest window in the warehouse, by the clock of the data.",
+    ("cluster",),
+)  # fmt: skip
+_COVERAGE = _gauge(
+    "gputide_warehouse_coverage_ratio", "Windows with a row of those expected over the last day, 0-1.", ("cluster",)
+)
+
+_SILENT = _gauge(
+    "gputide_cluster_silent_since_timestamp_seconds",
+    "Since when a cluster sends nothing (cluster.silent_seconds), epoch seconds; no series while it sends.",
+    ("cluster",),
+)
+
+SAVINGS_FAMILIES: tuple[CataloguedFamily, ...] = (
+    _PLAN_INFO, _PROMISED, _REALISED, _GIVEN_BACK, _FORETOLD, _HARM, _OVER_BUDGET, _EXPIRES, _STEP_CARDS, _STEP_MONEY,
+    _WASTE, _CARDS, _WORKLOAD_CARDS, _LIMIT, _DISTRUSTED, _AGE, _COVERAGE, _SILENT,
+)  # fmt: skip
+"""Every family that the savings reader shows."""
+
+_Point = tuple[CataloguedFamily, tuple[str, ...], float]
+
+
+class SavingsReader:
+    """A `DeviceReader` whose readings are families alone.
+
+    Args:
+        views: the pages' ports.
+        off_peak_ratio: an hour is low up to this share of the workload's p95, 0-1 (`analyzer.off_peak_ratio`).
+        clock: the time of the reading, UTC; for tests.
+    """
+
+    def __init__(
+        self, views: Views, *, off_peak_ratio: float, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._views = views
+        self._off_peak_ratio = off_peak_ratio
+        self._clock = clock
+
+    def read(self, deadline_seconds: float) -> Reading | None:
+        """Everything that is known now; the analysis is made anew only when the warehouse holds something newer.
+
+        Args:
+            deadline_seconds: not used: an analysis can't be cut short, and the last figures are served meanwhile.
+
+        Raises:
+            NotEnoughData: nothing was analysed yet.
+            Corrupt: the data folder can't be read.
+        """
+        del deadline_seconds
+        points = list(self._silences())
+        silent = {labels[0] for _, labels, _ in points}
+        for cluster in self._views.fleet.clusters():
+            try:
+                points += self._points(cluster)
+            except NotEnoughData:
+                # Of a cluster that fell silent before the history begins nothing else can be said.
+                if cluster not in silent:
+                    raise
+        return Reading(at=self._clock(), families=tuple(_families(points)))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _silences(self) -> Iterator[_Point]:
+        for sighting in self._views.sightings.sightings():
+            if sighting.silent_since is not None:
+                yield _SILENT, (sighting.cluster,), sighting.silent_since.timestamp()
+                yield _AGE, (sighting.cluster,), sighting.age_seconds
+
+    def _points(self, cluster: str) -> Iterator[_Point]:
+        profiles = self._views.fleet.profiles(cluster)
+        fresh = self._views.fleet.freshness(cluster)
+        entries = self._views.plans.plans(cluster)
+        outcomes = self._views.outcomes.outcomes(cluster)
+        if fresh.age_seconds is not None:
+            yield _AGE, (cluster,), fresh.age_seconds
+        yield _COVERAGE, (cluster,), fresh.coverage_ratio
+        yield from _plan_points(cluster, entries[:PLANS_MAX], {one.plan_id: one for one in outcomes}, fresh.now)
+        for step in funnel(entries, outcomes):
+            yield _STEP_CARDS, (cluster, step.name), float(step.cards)
+            yield from _money(_STEP_MONEY, (cluster, step.name), step.amortised_per_week, self._views.prices.currency)
+        waste = fleet_headline(profiles, self._views.prices).wasted_per_week
+        yield from _money(_WASTE, (cluster,), waste, self._views.prices.currency)
+        yield from _profile_points(profiles, fresh.now, self._off_peak_ratio)
+
+
+def _plan_points(
+    cluster: str, entries: tuple[PlanEntry, ...], outcomes: Mapping[str, Outcome], now: datetime
+) -> Iterator[_Point]:
+    for entry in entries:
+        plan = entry.plan
+        of_plan = (cluster, plan.plan_id)
+        yield _PLAN_INFO, (*of_plan, _state_of(entry, now)), 1.0
+        yield _PROMISED, of_plan, float(plan.totals.cards_freed)
+        yield _FORETOLD, of_plan, plan.totals.predicted_violation_ratio
+        yield _EXPIRES, of_plan, plan.expires_at.timestamp()
+        outcome = outcomes.get(plan.plan_id)
+        if outcome is None:
+            continue
+        yield _REALISED, of_plan, float(outcome.realised_cards_freed)
+        yield _GIVEN_BACK, of_plan, float(outcome.given_back)
+        verdict = verdict_of(outcome)
+        yield _OVER_BUDGET, of_plan, float(len(verdict.over_budget))
+        if verdict.observed_ratio is not None:
+            yield _HARM, of_plan, verdict.observed_ratio
+
+
+def _state_of(entry: PlanEntry, now: datetime) -> str:
+    if entry.applied_stages:
+        return "applied"
+    if entry.undone_at is not None:
+        return "undone"
+    if now >= entry.plan.expires_at:
+        return "expired"
+    return "approved" if entry.approved_stages else "waiting"
+
+
+def _profile_points(profiles: Profiles, now: datetime, off_peak_ratio: float) -> Iterator[_Point]:
+    cluster = profiles.cluster
+    cards = Counter((card.card_model, card.state.value) for card in profiles.cards)
+    for (model, state), count in cards.items():
+        yield _CARDS, (cluster, model, state), float(count)
+    checks = Counter(
+        check
+        for profile in profiles.workloads
+        for check in {finding.check for finding in profile.trust if finding.distrusts}
+    )
+    for check, count in checks.items():
+        yield _DISTRUSTED, (cluster, check), float(count)
+    for profile in profiles.workloads:
+        of_workload = _labels_of(profile)
+        yield _WORKLOAD_CARDS, (*of_workload, profile.state.value), float(len(profile.cards))
+        if profile.compute.p95 is not None and _hour_of_week(now, profile.time_zone) in profile.off_peak_hours:
+            yield _LIMIT, of_workload, off_peak_ratio * profile.compute.p95
+
+
+def _labels_of(profile: Profile) -> tuple[str, str, str, str]:
+    """A workload is written `namespace/Kind/name`; its name may hold no slash in Kubernetes, but does in a trace."""
+    name = profile.workload.split("/", 2)[-1]
+    return profile.cluster, profile.namespace, name, profile.workload_kind
+
+
+def _hour_of_week(now: datetime, time_zone: str) -> int:
+    local = now.astimezone(ZoneInfo(time_zone))
+    return local.weekday() * 24 + local.hour
+
+
+def _money(
+    family: CataloguedFamily, labels: tuple[str, ...], amount: Decimal | None, currency: str
+) -> Iterator[_Point]:
+    if amount is not None:
+        yield family, (*labels, currency), float(amount)
+
+
+def _families(points: list[_Point]) -> Iterator[Family]:
+    by_family: dict[str, dict[tuple[str, ...], float]] = {}
+    for family, labels, value in points:
+        by_family.setdefault(family.name, {})[labels] = value
+    for family in SAVINGS_FAMILIES:
+        found = by_family.get(family.name)
+        if found:
+            yield family.of(tuple(found), np.array(list(found.values()), np.float64))

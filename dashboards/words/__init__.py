@@ -1,0 +1,1 @@
+"""What pages, reports and messages say, in English and Chinese."""

@@ -1,0 +1,173 @@
+"""What a way of sharing a card can be said to enforce: the form of a capability record.
+
+A claim of a backend is written down only as far as its source code (or a measurement) supports it. The records stand
+one family a file in `fleet.capability_*`, the list of all in `fleet.capabilities.register`. Imports nothing outside the
+standard library.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class FramebufferIsolation(StrEnum):
+    """What stops one pod from taking another's framebuffer on the same card."""
+
+    NONE = "none"
+    ACCOUNTING = "accounting"
+    """The scheduler counts; nothing stops a process."""
+    INTERCEPTED = "intercepted"
+    """Each allocation through the driver's interface is checked in the process; a process can evade it on purpose."""
+    HARDWARE = "hardware"
+
+
+class ComputeIsolation(StrEnum):
+    """What stops one pod from taking another's compute on the same card."""
+
+    NONE = "none"
+    REACTIVE = "reactive"
+    """Launches are held back after too much was used: right on average over seconds, not at any moment."""
+    HARD = "hard"
+
+
+class CorePolicy(StrEnum):
+    """What a pod may do with compute beyond its share."""
+
+    HARD = "hard"
+    """Never more than its share."""
+    BURST = "burst"
+    """More while others leave it unused."""
+
+
+class Oversubscription(StrEnum):
+    """What happens when more framebuffer is granted than the card has."""
+
+    NONE = "none"
+    """It can't be granted."""
+    ACCOUNTING_ONLY = "accounting_only"
+    """It is granted; when the card is physically full, the next allocation fails."""
+    SPILL = "spill"
+    """What does not fit moves to host memory."""
+
+
+class Granularity(StrEnum):
+    """The smallest thing whose sharing mode can differ from its neighbour's."""
+
+    CARD = "card"
+    NODE = "node"
+    POD = "pod"
+
+
+class Division(StrEnum):
+    """Who says how large the slices of a card are, and which of them lie together."""
+
+    FREE = "free"
+    """The plan: every slice has a size of its own, on the card that it names."""
+    REPLICAS = "replicas"
+    """Nobody: all cards of a node are handed out equally often, and any of its pods may meet on a card."""
+    EQUAL_PARTS = "equal_parts"
+    """The node: as replicas, each of which is held to its equal part of the card."""
+    CLAIM = "claim"
+    """The claim: a template names one, so all pods of a workload that shares are on one card, in one namespace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptedBy:
+    """A real scheduler or device plugin that took what is rendered for a backend.
+
+    Attributes:
+        what: the program, and its version where the record holds for one.
+        where: the test in which it did (`file::name`), or in words how it was tried.
+    """
+
+    what: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What one backend enforces.
+
+    Attributes:
+        backend: its name, as in the setting `enforcer.backend`.
+        framebuffer_isolation: what keeps slices within their framebuffer.
+        compute_isolation: what keeps slices within their compute.
+        core_policies: policies that a pod can be given; empty where compute can't be limited.
+        priority_levels: how many levels it tells apart; 1 is no priority.
+        oversubscription: what granting more framebuffer than there is leads to.
+        live_framebuffer_change: the limit of a running pod can be changed.
+        live_framebuffer_change_accounted: the scheduler's books follow such a change.
+        granularity: the smallest unit of its sharing mode.
+        slices_per_card_max: most slices of one card by default.
+        framebuffer_step_bytes: grants are multiples of this; None where framebuffer can't be divided.
+        needs_restart: a pod must be created anew to get another slice.
+        fault_isolation: a fault of one pod (such as an illegal access) leaves the others on the card alone.
+        cuts_by_mig: slices are MIG instances of fixed profiles, cut while their card is empty.
+        gates_priority_by_cores: low priority is held back only where all pods of the card have a core limit.
+        division: how a card's slices come by their size and their neighbours.
+        admits_pods: an admission step gives single pods what their template does not say. Without it all replicas
+            change at once and alike, and pods of a Job, whose template is fixed, not at all.
+        bursts_by_annotation: a pod may use more than its share only by an annotation of its own, which the pods of a
+            Notebook do not get.
+        grants_by_annotation: a share is asked for by annotations of the pod alone, so the pods of a Notebook get none.
+        adds_up_cores: shares of compute on a card are counted up to 100 %, also those that pods may go beyond.
+        one_size_per_node: its books know one size of card per node, so a node of several models shares none.
+        empties_node: all cards of a node must be empty while one of them is shared in another way.
+        framebuffer_min_bytes: smallest grant.
+        node_policy_label: label of a node that says which core policy all its pods have; None where every pod has its
+            own.
+        node_policies: values of that label and their policies, the first of which counts where the label is missing; on
+            a node with any other value nobody shares.
+        refuses: kinds of advice (the words of `fleet.decisions.RecommendationKind`) that can't be carried out with it,
+            each with the fact that stands against it; every other kind is rendered.
+        partly: kinds that are carried out only in part, each with what does not hold.
+        source: where each fact was read, `repository:path` or `repository#issue`.
+        accepted_by: real programs that took what is rendered for it; empty where only doubles of ours did.
+    """
+
+    backend: str
+    framebuffer_isolation: FramebufferIsolation
+    compute_isolation: ComputeIsolation
+    core_policies: tuple[CorePolicy, ...]
+    priority_levels: int
+    oversubscription: Oversubscription
+    live_framebuffer_change: bool
+    live_framebuffer_change_accounted: bool
+    granularity: Granularity
+    slices_per_card_max: int
+    framebuffer_step_bytes: int | None
+    needs_restart: bool
+    fault_isolation: bool
+    source: tuple[str, ...]
+    cuts_by_mig: bool = False
+    gates_priority_by_cores: bool = False
+    division: Division = Division.FREE
+    admits_pods: bool = True
+    bursts_by_annotation: bool = False
+    grants_by_annotation: bool = False
+    adds_up_cores: bool = False
+    one_size_per_node: bool = False
+    empties_node: bool = False
+    framebuffer_min_bytes: int = 0
+    node_policy_label: str | None = None
+    node_policies: tuple[tuple[str, CorePolicy], ...] = ()
+    refuses: tuple[tuple[str, str], ...] = ()
+    partly: tuple[tuple[str, str], ...] = ()
+    accepted_by: tuple[AcceptedBy, ...] = ()
+
+    @property
+    def is_experimental(self) -> bool:
+        """Whether no real scheduler or device plugin has ever taken what is rendered for it."""
+        return not self.accepted_by
+
+    @property
+    def holds_limits(self) -> bool:
+        """Whether it keeps pods of one card within their framebuffer and their compute."""
+        holding = (FramebufferIsolation.INTERCEPTED, FramebufferIsolation.HARDWARE)
+        return self.framebuffer_isolation in holding and self.compute_isolation is not ComputeIsolation.NONE
+
+    @property
+    def can_share(self) -> bool:
+        """Whether it can put more than one pod on a card at all."""
+        return self.slices_per_card_max > 1

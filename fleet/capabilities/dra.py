@@ -1,0 +1,102 @@
+"""What claims of dynamic resource allocation enforce with NVIDIA's driver: MIG devices, and shared cards."""
+
+from __future__ import annotations
+
+from fleet.capabilities.capability import (
+    AcceptedBy,
+    Capabilities,
+    ComputeIsolation,
+    CorePolicy,
+    Division,
+    FramebufferIsolation,
+    Granularity,
+    Oversubscription,
+)
+from fleet.units import MIB
+
+_TOGETHER = "nothing keeps a pod within its framebuffer or compute: pods that share a claim must fit the card together"
+
+DRA_MIG = Capabilities(
+    backend="dra_mig",
+    framebuffer_isolation=FramebufferIsolation.HARDWARE,
+    compute_isolation=ComputeIsolation.HARD,
+    core_policies=(CorePolicy.HARD,),
+    priority_levels=1,
+    oversubscription=Oversubscription.NONE,
+    live_framebuffer_change=False,
+    live_framebuffer_change_accounted=False,
+    # A claim names profile and card.
+    granularity=Granularity.CARD,
+    slices_per_card_max=7,
+    # Profiles, no steps.
+    framebuffer_step_bytes=None,
+    needs_restart=True,
+    fault_isolation=True,
+    admits_pods=False,
+    # Instances that the driver publishes: cut before, or when a claim is prepared where its gate DynamicMIG (alpha, off
+    # by default) is on.
+    cuts_by_mig=True,
+    refuses=(
+        ("slice", "slices are instances of fixed profiles, which is advice of kind mig"),
+        ("oversubscribe", "an instance has memory of its own, so none can be granted twice"),
+        ("colocate", "instances lend nothing, and know no priority among each other"),
+        ("offpeak_pair", "what an instance leaves unused is lent to nobody"),
+    ),
+    source=(
+        "kubernetes/api:resource/v1/types.go",
+        "kubernetes-sigs/dra-driver-nvidia-gpu:api/nvidia.com/resource/v1beta1/sharing.go",
+        "kubernetes-sigs/dra-driver-nvidia-gpu:cmd/gpu-kubelet-plugin/deviceinfo.go",
+        "kubernetes-sigs/dra-driver-nvidia-gpu:pkg/featuregates/featuregates.go",
+    ),
+    accepted_by=(
+        AcceptedBy(
+            what="kube-scheduler, without NVIDIA's driver",
+            where="tests/cluster/test_dra_claims.py::test_instances_are_allocated_on_the_planned_cards_and_whole_ones_are_free_again",
+        ),
+    ),
+)
+"""One claim of a MIG device per pod (`resource.k8s.io/v1`, device class `mig.nvidia.com`)."""
+
+DRA_SHARED = Capabilities(
+    backend="dra_shared",
+    # Pods that name one claim see the same card, whole. Limits by MPS are behind a gate (MPSSupport, alpha) that is off
+    # by default.
+    framebuffer_isolation=FramebufferIsolation.NONE,
+    compute_isolation=ComputeIsolation.NONE,
+    core_policies=(),
+    priority_levels=1,
+    oversubscription=Oversubscription.NONE,
+    live_framebuffer_change=False,
+    live_framebuffer_change_accounted=False,
+    granularity=Granularity.POD,
+    # Who may use a claim at once is listed in its status, and the list ends there.
+    slices_per_card_max=256,
+    # Of what a pod is planned with; the claim is of the whole card.
+    framebuffer_step_bytes=MIB,
+    needs_restart=True,
+    fault_isolation=False,
+    division=Division.CLAIM,
+    admits_pods=False,
+    refuses=(
+        ("oversubscribe", "a claim grants no framebuffer, so there is none that could be granted twice"),
+        ("colocate", "pods that share a claim know no priority among each other"),
+        ("mig", "it claims cards whole; enforcer.backend=dra_mig claims instances"),
+    ),
+    partly=(
+        ("slice", _TOGETHER),
+        ("offpeak_pair", _TOGETHER),
+    ),
+    source=(
+        "kubernetes/api:resource/v1/types.go",
+        "kubernetes-sigs/dra-driver-nvidia-gpu:api/nvidia.com/resource/v1beta1/sharing.go",
+        "kubernetes-sigs/dra-driver-nvidia-gpu:pkg/featuregates/featuregates.go",
+        "kubernetes-sigs/dra-driver-nvidia-gpu:demo/specs/consumable-shares",
+    ),
+    accepted_by=(
+        AcceptedBy(
+            what="kube-scheduler, without NVIDIA's driver",
+            where="tests/cluster/test_dra_claims.py::test_pods_that_share_a_claim_share_the_planned_card_and_no_other_is_held",
+        ),
+    ),
+)
+"""One claim of a whole card that several pods of a namespace name (`resource.k8s.io/v1`, class `gpu.nvidia.com`)."""

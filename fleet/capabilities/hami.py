@@ -1,0 +1,103 @@
+"""What HAMi enforces."""
+
+from __future__ import annotations
+
+from fleet.capabilities.capability import (
+    AcceptedBy,
+    Capabilities,
+    ComputeIsolation,
+    CorePolicy,
+    FramebufferIsolation,
+    Granularity,
+    Oversubscription,
+)
+from fleet.units import MIB
+
+_ONLY_BOOKS = (
+    "only the books grow (deviceMemoryScaling); nothing spills to host memory, so what pods need together must fit the "
+    "card at every moment"
+)
+
+_DYNAMIC_MIG = (
+    "by HAMi's own dynamic MIG (from v2.10, operatingmode of a whole node whose cards are empty); its scheduler picks "
+    "each pod's instance, and switching MIG on may want a reset of the card"
+)
+
+HAMI = Capabilities(
+    backend="hami",
+    # The library checks every allocation call of the process against the limit that is mapped into its container.
+    framebuffer_isolation=FramebufferIsolation.INTERCEPTED,
+    # A token bucket on kernel launches, refilled about every 120 ms from measured utilisation; launches of CUDA graphs
+    # pass by it.
+    compute_isolation=ComputeIsolation.REACTIVE,
+    # GPU_CORE_UTILIZATION_POLICY=force is always on; unset, the monitor lifts the limit of a pod that is alone on its
+    # card.
+    core_policies=(CorePolicy.HARD, CorePolicy.BURST),
+    # CUDA_TASK_PRIORITY 0 (high) and 1 (low); from 2.8.1 the gate needs a core limit of 1-99 on both pods.
+    priority_levels=2,
+    # deviceMemoryScaling > 1 raises what is registered; the open-source library spills nothing to host memory.
+    oversubscription=Oversubscription.ACCOUNTING_ONLY,
+    # The limit in the shared region is read at every allocation; the pod's annotation, by which the scheduler counts,
+    # stays as it was.
+    live_framebuffer_change=True,
+    live_framebuffer_change_accounted=False,
+    # The operating mode is a node's, the slice a pod's.
+    granularity=Granularity.NODE,
+    slices_per_card_max=10,
+    framebuffer_step_bytes=MIB,
+    needs_restart=True,
+    fault_isolation=False,
+    gates_priority_by_cores=True,
+    partly=(
+        ("oversubscribe", _ONLY_BOOKS),
+        ("mig", _DYNAMIC_MIG),
+    ),
+    source=(
+        "Project-HAMi/HAMi:pkg/device/nvidia/device.go",
+        "Project-HAMi/HAMi:charts/hami/values.yaml",
+        "Project-HAMi/HAMi:cmd/vGPUmonitor/feedback.go",
+        "Project-HAMi/HAMi-core:src/allocator/allocator.c",
+        "Project-HAMi/HAMi-core:src/multiprocess/multiprocess_utilization_watcher.c",
+        "Project-HAMi/HAMi#705",
+        "Project-HAMi/HAMi#1445",
+        "Project-HAMi/HAMi#2863",
+    ),
+    accepted_by=(
+        AcceptedBy(
+            what="HAMi v2.10.0, scheduler and webhook on a real API server",
+            where=(
+                "tried by hand, with its rendering before seats moved to admission; "
+                "the tests have a double in its place"
+            ),
+        ),
+    ),
+)
+"""HAMi in its `hami-core` mode, v2.10 with the open-source library."""
+
+_NO_PUBLIC_SOURCE = "nothing of it can be read in public, and published talks do not say how it is switched on"
+
+EFFECTIVE_GPU = Capabilities(
+    backend="effectivegpu",
+    # Built on HAMi; no source is public, so nothing beyond what HAMi's library does is claimed.
+    framebuffer_isolation=FramebufferIsolation.INTERCEPTED,
+    compute_isolation=ComputeIsolation.REACTIVE,
+    core_policies=(CorePolicy.HARD, CorePolicy.BURST),
+    priority_levels=2,
+    # A swap through unified memory is described and can't be told from the outside.
+    oversubscription=Oversubscription.NONE,
+    live_framebuffer_change=False,
+    live_framebuffer_change_accounted=False,
+    granularity=Granularity.NODE,
+    slices_per_card_max=10,
+    framebuffer_step_bytes=MIB,
+    needs_restart=True,
+    fault_isolation=False,
+    gates_priority_by_cores=True,
+    refuses=(("mig", f"its MIG mode: {_NO_PUBLIC_SOURCE}"),),
+    partly=(("oversubscribe", f"compute alone; its swap of framebuffer: {_NO_PUBLIC_SOURCE}"),),
+    source=(
+        "CNCF case study, SF Technology, 2025-09-18 (published description)",
+        "Project-HAMi/HAMi:pkg/device/nvidia/device.go",
+    ),
+)
+"""SF Technology's EffectiveGPU, as far as it is HAMi under other names."""

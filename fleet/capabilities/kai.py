@@ -1,0 +1,65 @@
+"""What KAI's fractions of cards enforce."""
+
+from __future__ import annotations
+
+from fleet.capabilities.capability import (
+    Capabilities,
+    ComputeIsolation,
+    FramebufferIsolation,
+    Granularity,
+    Oversubscription,
+)
+from fleet.units import MIB
+
+_COUNTED = (
+    "the scheduler counts framebuffer, and nothing stops a process from taking more (but its add-on with HAMi-core); "
+    "compute is not limited"
+)
+
+KAI = Capabilities(
+    backend="kai",
+    # The scheduler counts fractions and MiB; nothing stops a process. The add-on kai-resource-isolator mounts
+    # HAMi-core, but is not part of it, and sets nothing where a node has no label nvidia.com/gpu.memory.
+    framebuffer_isolation=FramebufferIsolation.ACCOUNTING,
+    # Neither the scheduler nor the add-on says anything of cores: busy pods take turns as the driver lets them.
+    compute_isolation=ComputeIsolation.NONE,
+    core_policies=(),
+    # Priority is of the queue: who is scheduled first, and who is evicted. On a card all are alike.
+    priority_levels=1,
+    # Fractions of a card never sum up to more than one.
+    oversubscription=Oversubscription.NONE,
+    live_framebuffer_change=False,
+    live_framebuffer_change_accounted=False,
+    # An annotation of the pod; a node needs no other mode.
+    granularity=Granularity.POD,
+    # No limit of its own; a share of a card is planned in hundredths at the finest.
+    slices_per_card_max=100,
+    # gpu-memory is in MiB.
+    framebuffer_step_bytes=MIB,
+    needs_restart=True,
+    fault_isolation=False,
+    admits_pods=False,
+    grants_by_annotation=True,
+    # It turns MiB into a fraction by a label of the node.
+    one_size_per_node=True,
+    refuses=(
+        ("oversubscribe", "fractions of a card never add up to more than one"),
+        ("colocate", "its priority is that of queues: on a card high and low priority are slowed alike"),
+        ("mig", "it cuts no cards, and gives no fractions of instances"),
+    ),
+    partly=(
+        ("slice", _COUNTED),
+        ("offpeak_pair", _COUNTED),
+    ),
+    source=(
+        "kai-scheduler/KAI-Scheduler:pkg/common/constants/constants.go",
+        "kai-scheduler/KAI-Scheduler:docs/gpu-sharing/README.md",
+        "kai-scheduler/KAI-Scheduler:docs/gpu-sharing/hami/README.md",
+        "kai-scheduler/KAI-Scheduler:pkg/binder/plugins/hamicore/hami_core.go",
+        "kai-scheduler/KAI-Scheduler#45",
+        "kai-scheduler/KAI-Scheduler#262",
+        "kai-scheduler/KAI-Scheduler#506",
+        "kai-scheduler/KAI-Scheduler#1967",
+    ),
+)
+"""KAI's scheduler with `global.gpuSharing=true`, without its add-on for isolation."""

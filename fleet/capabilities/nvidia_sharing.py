@@ -1,0 +1,136 @@
+"""What NVIDIA's device plugin enforces where it hands out a card several times: time-slicing and MPS."""
+
+from __future__ import annotations
+
+from fleet.capabilities.capability import (
+    AcceptedBy,
+    Capabilities,
+    ComputeIsolation,
+    CorePolicy,
+    Division,
+    FramebufferIsolation,
+    Granularity,
+    Oversubscription,
+)
+from fleet.units import MIB
+
+_TOGETHER = (
+    "nothing keeps a replica within its framebuffer or compute: it holds while all pods that may meet on a card fit it "
+    "together"
+)
+
+TIME_SLICING = Capabilities(
+    backend="nvidia_time_slicing",
+    # A replica is a number: the plugin tells nobody how much of the card it stands for.
+    framebuffer_isolation=FramebufferIsolation.NONE,
+    # Processes take turns on the card, equally long ones; two replicas do not get twice the time of one.
+    compute_isolation=ComputeIsolation.NONE,
+    core_policies=(),
+    priority_levels=1,
+    # Framebuffer is not granted at all, so there is nothing that could be granted twice.
+    oversubscription=Oversubscription.NONE,
+    live_framebuffer_change=False,
+    live_framebuffer_change_accounted=False,
+    # A label of the node names the plugin's configuration, and that counts for all its cards: a list of devices in it
+    # is read and not obeyed.
+    granularity=Granularity.NODE,
+    # No limit of the plugin's; its documentation shows ten.
+    slices_per_card_max=10,
+    # Of what a pod is planned with; see above for what becomes of it.
+    framebuffer_step_bytes=MIB,
+    # The plugin takes up a new configuration without touching pods; a pod gets another share by being made anew.
+    needs_restart=True,
+    fault_isolation=False,
+    division=Division.REPLICAS,
+    admits_pods=False,
+    one_size_per_node=True,
+    # What runs holds its card under the old resource, of which the new one knows nothing.
+    empties_node=True,
+    refuses=(
+        ("oversubscribe", "replicas grant no framebuffer, so there is none that could be granted twice"),
+        ("colocate", "replicas know no priority: busy processes take turns, equally long ones"),
+        ("mig", "it shares cards whole; enforcer.backend=mig cuts them"),
+    ),
+    partly=(
+        ("slice", _TOGETHER),
+        ("offpeak_pair", _TOGETHER),
+    ),
+    source=(
+        "NVIDIA/k8s-device-plugin:README.md",
+        "NVIDIA/k8s-device-plugin:api/config/v1/sharing.go",
+        "NVIDIA/k8s-device-plugin:api/config/v1/replicas.go",
+        "NVIDIA/k8s-device-plugin:cmd/config-manager/main.go",
+        "NVIDIA/k8s-device-plugin#990",
+        "NVIDIA/k8s-device-plugin#1690",
+    ),
+    accepted_by=(
+        AcceptedBy(
+            what="NVIDIA device plugin, without NVIDIA's driver",
+            where="tests/engines/test_rendered_sharing.py::test_plugin_advertises_as_many_replicas_as_the_node_is_waited_for",
+        ),
+        AcceptedBy(
+            what="kube-scheduler",
+            where="tests/cluster/test_counted_cards.py::test_pods_come_to_the_planned_node_and_the_other_is_free",
+        ),
+    ),
+)
+"""NVIDIA's device plugin with `sharing.timeSlicing`."""
+
+MPS = Capabilities(
+    backend="nvidia_mps",
+    # set_default_device_pinned_mem_limit is the card's framebuffer / replicas and holds for each client of MPS, so for
+    # a process: a pod with two has twice as much.
+    framebuffer_isolation=FramebufferIsolation.INTERCEPTED,
+    # set_default_active_thread_percentage is 100 / replicas: a client runs on no more of the SMs at any moment.
+    compute_isolation=ComputeIsolation.HARD,
+    core_policies=(CorePolicy.HARD,),
+    priority_levels=1,
+    oversubscription=Oversubscription.NONE,
+    # The daemon tells the driver when it starts.
+    live_framebuffer_change=False,
+    live_framebuffer_change_accounted=False,
+    # As time-slicing; some cards of a node alone can't be shared by it.
+    granularity=Granularity.NODE,
+    # Clients that a card from Volta on serves at once; the daemon refuses more replicas.
+    slices_per_card_max=48,
+    # Equal parts, in whole MiB.
+    framebuffer_step_bytes=MIB,
+    needs_restart=True,
+    # A fatal fault of one client ends all clients of the card's server.
+    fault_isolation=False,
+    division=Division.EQUAL_PARTS,
+    admits_pods=False,
+    one_size_per_node=True,
+    empties_node=True,
+    refuses=(
+        ("oversubscribe", "each client has an equal part of the card's framebuffer, and the parts are the card"),
+        ("colocate", "clients know no priority among each other"),
+        ("offpeak_pair", "threads come in equal parts, and what one client leaves unused is lent to nobody"),
+        ("mig", "MPS of the device plugin shares no cards on which MIG is on; enforcer.backend=mig cuts them"),
+    ),
+    partly=(("slice", "limits are those of a process: a pod with two of them has two parts"),),
+    source=(
+        "NVIDIA/k8s-device-plugin:README.md",
+        "NVIDIA/k8s-device-plugin:cmd/mps-control-daemon/mps/daemon.go",
+        "NVIDIA/k8s-device-plugin:cmd/mps-control-daemon/mps/device.go",
+        "NVIDIA/k8s-device-plugin:api/config/v1/replicas.go",
+        "NVIDIA/k8s-device-plugin#720",
+        "NVIDIA/k8s-device-plugin#1119",
+        "NVIDIA/k8s-device-plugin#1150",
+    ),
+    accepted_by=(
+        AcceptedBy(
+            what="NVIDIA device plugin, without NVIDIA's driver",
+            where="tests/engines/test_rendered_sharing.py::test_plugin_advertises_as_many_replicas_as_the_node_is_waited_for",
+        ),
+        AcceptedBy(
+            what="NVIDIA MPS daemon, without NVIDIA's driver",
+            where="tests/engines/test_rendered_sharing.py::test_client_of_mps_has_at_least_what_the_plan_grants",
+        ),
+        AcceptedBy(
+            what="kube-scheduler",
+            where="tests/cluster/test_counted_cards.py::test_pods_come_to_the_planned_node_and_the_other_is_free",
+        ),
+    ),
+)
+"""NVIDIA's device plugin with `sharing.mps`."""

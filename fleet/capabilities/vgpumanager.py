@@ -1,0 +1,52 @@
+"""What vgpu-manager enforces."""
+
+from __future__ import annotations
+
+from fleet.capabilities.capability import (
+    Capabilities,
+    ComputeIsolation,
+    CorePolicy,
+    FramebufferIsolation,
+    Granularity,
+    Oversubscription,
+)
+from fleet.units import MIB
+
+_DIVIDED = (
+    "deviceMemoryScaling divides every grant of the node: only that part of it is framebuffer, the rest is host memory "
+    "at the bus's speed, and monitors count the physical part alone"
+)
+
+VGPU_MANAGER = Capabilities(
+    backend="vgpu_manager",
+    framebuffer_isolation=FramebufferIsolation.INTERCEPTED,
+    compute_isolation=ComputeIsolation.REACTIVE,
+    # nvidia.com/vgpu-compute-policy: fixed, or balance (beyond its share while others leave it unused).
+    core_policies=(CorePolicy.HARD, CorePolicy.BURST),
+    priority_levels=1,
+    # What goes beyond the physical part of a grant is allocated as unified memory and moves to the host.
+    oversubscription=Oversubscription.SPILL,
+    live_framebuffer_change=False,
+    live_framebuffer_change_accounted=False,
+    # A node's scaling, a pod's slice and policy.
+    granularity=Granularity.NODE,
+    slices_per_card_max=10,
+    framebuffer_step_bytes=MIB,
+    needs_restart=True,
+    fault_isolation=False,
+    bursts_by_annotation=True,
+    refuses=(("mig", "migStrategy hands out instances that were cut already; it cuts none"),),
+    partly=(
+        (
+            "oversubscribe",
+            _DIVIDED,
+        ),
+    ),
+    source=(
+        "coldzerofear/vgpu-manager:README.md",
+        "coldzerofear/vgpu-manager:docs/how_to_use_gpu_virtual_memory.md",
+        "coldzerofear/vgpu-manager:docs/how_to_use_deviceplugin_nodeconfig.md",
+        "coldzerofear/vgpu-manager:pkg/webhook/pod/mutate/pod_mutate.go",
+    ),
+)
+"""vgpu-manager with its own scheduler and library."""

@@ -1,0 +1,41 @@
+"""What is enforced where nobody shares a card."""
+
+from __future__ import annotations
+
+from fleet.capabilities.capability import (
+    Capabilities,
+    ComputeIsolation,
+    CorePolicy,
+    FramebufferIsolation,
+    Granularity,
+    Oversubscription,
+)
+
+_WHOLE = "every card is one container's"
+
+WHOLE_CARDS = Capabilities(
+    backend="whole_cards",
+    # One pod per card: there is nobody to be kept apart from.
+    framebuffer_isolation=FramebufferIsolation.HARDWARE,
+    compute_isolation=ComputeIsolation.HARD,
+    core_policies=(CorePolicy.HARD,),
+    priority_levels=1,
+    oversubscription=Oversubscription.NONE,
+    live_framebuffer_change=False,
+    live_framebuffer_change_accounted=False,
+    granularity=Granularity.CARD,
+    slices_per_card_max=1,
+    framebuffer_step_bytes=None,
+    needs_restart=True,
+    fault_isolation=True,
+    admits_pods=False,
+    refuses=(
+        ("slice", _WHOLE),
+        ("oversubscribe", _WHOLE),
+        ("colocate", _WHOLE),
+        ("offpeak_pair", _WHOLE),
+        ("mig", "it cuts no cards; enforcer.backend=mig does"),
+    ),
+    source=("NVIDIA/k8s-device-plugin:README.md",),
+)
+"""No sharing: NVIDIA's device plugin gives every card to one container."""

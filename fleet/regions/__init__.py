@@ -1,0 +1,1 @@
+"""The byte layouts of regions that interception libraries share with us."""

@@ -1,0 +1,1 @@
+"""All settings: one section per file, put together in `settings`."""

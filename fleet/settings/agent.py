@@ -1,0 +1,54 @@
+"""Settings of the node agent: when low priority gives way, and how much framebuffer must stay free.
+
+Part of `fleet.settings.settings`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from fleet.settings.kinds import Ratio, Seconds
+from fleet.settings.listener import ListenerSettings
+
+
+class GiveWayManner(StrEnum):
+    """When low priority sleeps."""
+
+    OFF = "off"
+    PRESSURE = "pressure"
+    """While somebody above it works and the card is full."""
+    STRICT = "strict"
+    """While somebody above it works."""
+
+
+class AgentSettings(ListenerSettings):
+    """What the node agent does on its node."""
+
+    interval_seconds: Annotated[float, Field(ge=0.1, le=10.0)] = 0.5
+    """Time between two looks at the node."""
+    give_way: GiveWayManner = GiveWayManner.PRESSURE
+    """When low priority sleeps on a card that it shares."""
+    working_ratio: Ratio = 0.01
+    """Duty cycle above which a container counts as working."""
+    full_ratio: Ratio = 0.97
+    """Duty cycle of a card from which it counts as full."""
+    quiet_seconds: Seconds = 5
+    """How long nobody may have wanted low priority asleep before it wakes."""
+    framebuffer_free_ratio_min: Ratio = 0.03
+    """Share of a card's framebuffer that must stay free; below it low priority is evicted. 0 switches that off."""
+    settle_seconds: Seconds = 30
+    """How long an evicted pod may take to leave before the next one goes."""
+    closed_seconds: Seconds = 600
+    """How long a card takes no newcomer after an eviction."""
+    orders_config_map: str = Field(default="gputide-orders", pattern=r"^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$")
+    """ConfigMap in `enforcer.namespace` with the orders of the control plane, one key per node."""
+    orders_seconds: Seconds = 10
+    """Time between two looks at the orders; a second while a card is in trouble."""
+    listen: str | None = Field(default=None, pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]*):[0-9]{1,5}$")
+    """Where it tells `gputide relief` what it sees, such as `0.0.0.0:9478` or `[::]:9478`; none for nowhere."""
+    tokens_file: Path | None = None
+    """File with a line `TOKEN NAME` per reader of it (TOKEN or `sha256:` and its digest); read again when changed."""

@@ -1,0 +1,86 @@
+"""Settings of relief: when a card counts as overloaded at run time, and how far anybody goes to relieve it.
+
+Part of `fleet.settings.settings`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from fleet.settings.kinds import Count, Ratio, Seconds, Section
+
+_LONGEST_QUERY = 4096
+
+
+class ReliefSettings(Section):
+    """What `gputide relief` does when a card overloads."""
+
+    agents: tuple[str, ...] = ("http://gputide-agent.gputide.svc:9478",)
+    """Where node agents tell what they see (`agent.listen`); a name stands for every address that it resolves to."""
+    agents_ca_file: Path | None = None
+    """Authorities (PEM) that agents' certificates are checked with, where asked by https; none for the usual."""
+    agents_server_name: str | None = Field(default=None, min_length=1, max_length=253)
+    """Name that agents' certificates must have; none for the host of the address that named them."""
+    agents_certificate_file: Path | None = None
+    """Certificate that is shown to agents (mutual TLS)."""
+    agents_key_file: Path | None = None
+    """Its key; none where it stands in the same file."""
+    agents_token_file: Path | None = None
+    """File with the token that is shown to agents (`agent.tokens_file`); read anew when it changes."""
+    wait_seconds: Annotated[float, Field(ge=0.5, le=60.0)] = 10.0
+    """How long an agent may wait before it tells its view again; a card in trouble is told at once."""
+    full_ratio: Ratio = 0.97
+    """Compute in use on a card from which it counts as full."""
+    relieved_ratio: Ratio = 0.9
+    """A card is relieved once those above low priority need at most this share of it; so is a card that takes a pod."""
+    framebuffer_free_ratio_min: Ratio = 0.03
+    """Share of a card's framebuffer that must stay free."""
+    sustain_seconds: Annotated[float, Field(ge=0.0, le=600.0)] = 3.0
+    """How long a card must be overloaded by those above low priority before a pod moves."""
+    squeeze_seconds: Seconds = 60
+    """How long an order to pause low priority counts without being renewed."""
+    calm_seconds: Seconds = 30
+    """How long a card must be without trouble before low priority may work again."""
+    ready_seconds_max: Seconds = 900
+    """How long a warm replica may take to be ready; then it is taken back."""
+    leave_seconds_max: Seconds = 600
+    """How long a disruption budget is waited for before the warm replica is taken back."""
+    moves_at_once_max: Count = 3
+    """Most moves under way at once."""
+    moves_per_day_max: Count = 6
+    """Most moves of one workload in 24 hours, those home among them."""
+    backoff_seconds: Seconds = 300
+    """Pause after a move that came to nothing, before its workload is moved again; doubled with every further one."""
+    rest_seconds: Seconds = 1800
+    """How long a pod stays where it was moved before it moves again, unless nobody else can."""
+    restarts_pods: bool = True
+    """Whether a pod that can't have a second replica is stopped and started elsewhere, where no other pod can move."""
+    home_seconds: Seconds = 3600
+    """How long a moved pod must have found room on its old card before it moves home."""
+    home_ratio: Ratio = 0.8
+    """Compute that may be needed at most on the old card, with the pod, for it to move home."""
+    prometheus_url: str | None = Field(default=None, pattern=r"^https?://[^\s]+$")
+    """Prometheus that is asked for broken latency objectives; none for no such question."""
+    slo_queries: tuple[str, ...] = ()
+    """PromQL whose every answer is a broken objective of the pod in its labels `namespace` and `pod`, as an alert's."""
+    slo_seconds: Seconds = 10
+    """Time between two looks at them."""
+
+    @field_validator("slo_queries")
+    @classmethod
+    def _are_short(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for query in value:
+            if not query.strip() or len(query) > _LONGEST_QUERY:
+                raise ValueError(f"a query has {len(query)} characters, expected 1 to {_LONGEST_QUERY}")
+        return value
+
+    @field_validator("agents")
+    @classmethod
+    def _are_urls(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for url in value:
+            if not url.startswith(("http://", "https://")) or any(letter.isspace() for letter in url):
+                raise ValueError(f"{url!r} is no address of an agent, such as http://10.0.0.7:9478")
+        return value

@@ -1,0 +1,1 @@
+"""Operates an installation: engines on this machine, backups."""

@@ -1,0 +1,1 @@
+"""The first answer from an existing Prometheus."""

@@ -1,0 +1,1 @@
+"""The verbs of the command line, each a thin layer over the rooms."""

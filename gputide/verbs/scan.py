@@ -1,0 +1,158 @@
+"""`gputide scan URL`: the first answer, from the history that a Prometheus holds already; nothing is installed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fleet.capabilities.register import capabilities_of
+from fleet.data_folder import writing
+from fleet.documents import seal_plan
+from fleet.errors import Misconfigured
+from fleet.settings.settings import Settings
+from fleet.units import format_count, parse_time
+from fleet.usage import History
+from gputide.options import FormatOption, OutputOption, RiskOption
+from gputide.output import Format, print_answer
+from gputide.probe_shelf import measured_capability
+from gputide.scanning.answer import scan_answer
+from gputide.scanning.backend import assumed_backend
+from gputide.scanning.misses import misses_of, unpriced_models
+from gputide.scanning.record import Hide, hasher, record, shown
+from gputide.scanning.scan import scan as read_history
+from gputide.session import Session, session_of
+from gputide.wiring import for_plan, keep_plan, load_history, load_interference, profiled, with_overrides
+from recommender.planner import make_plan
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog="Example: gputide scan https://prometheus.example:9090 --since 7d "
+    "--bearer-token-file /run/secrets/token. Certificates, basic authentication and limits are settings: --set scan.…"
+)
+def scan(  # noqa: PLR0913, PLR0917 - one argument per option
+    context: typer.Context,
+    url: Annotated[
+        str | None,
+        typer.Argument(metavar="URL", help="Prometheus, Thanos, Mimir or VictoriaMetrics: up to before /api/v1."),
+    ] = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="How much history, such as 7d or 36h.")] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Moment up to which it is read (ISO 8601); now unless given.")
+    ] = None,
+    step: Annotated[str | None, typer.Option(metavar="TIME", help="Windows that are kept: 1m, 5m or 15m.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="Which of several clusters that the server holds.")] = None,
+    cluster_label: Annotated[
+        str | None, typer.Option(help="Label that tells them apart; cluster unless given.")
+    ] = None,
+    match: Annotated[
+        list[str] | None, typer.Option(metavar="MATCHER", help='Only such series: job="dcgm"; may be repeated.')
+    ] = None,
+    bearer_token_file: Annotated[Path | None, typer.Option(help="File with a bearer token.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME:VALUE", help="Header, such as X-Scope-OrgID:team; no secrets.")
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="GPU-sharing backend to plan for; the one that the server shows unless given."
+        ),
+    ] = None,
+    risk: RiskOption = None,
+    record_to: Annotated[
+        Path | None, typer.Option("--record", metavar="DIR", help="Also write the history as a neutral trace.")
+    ] = None,
+    hash_names: Annotated[bool, typer.Option(help="Hash all names in that trace.")] = False,
+    form: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Read what is there already, and say what is idle, what could be freed, and what was missed."""
+    if hash_names and record_to is None:
+        raise Misconfigured("cannot use --hash-names without --record DIR: it is about the trace")
+    if record_to is not None and record_to.exists() and (not record_to.is_dir() or any(record_to.iterdir())):
+        raise Misconfigured(f"cannot write trace {record_to}: it holds something already; name an empty or new folder")
+    is_backend_set = backend is not None or "backend" in session_of(context).settings.enforcer.model_fields_set
+    session = with_overrides(
+        session_of(context),
+        [
+            f"{name}={value}"
+            for name, value in (
+                ("scan.url", url),
+                ("scan.since_seconds", since),
+                ("scan.step_seconds", step),
+                ("scan.cluster", cluster),
+                ("scan.cluster_label", cluster_label),
+                ("scan.bearer_token_file", bearer_token_file),
+                ("risk.preset", risk),
+                ("enforcer.backend", backend),
+            )
+            if value is not None
+        ],
+    )
+    session = _with_lists(session, match or [], header or [])
+    # A backend that nobody knows is an error before hours are read.
+    capabilities_of(session.settings.enforcer.backend)
+    now = _now(session, until)
+    folder = session.folder(create=True)
+    with writing(folder):
+        with session.progress("reading (minutes of history)") as tick:
+            scanned = read_history(folder, session.settings, now=now, tick=tick)
+        assumed = assumed_backend(scanned, session.settings.enforcer.backend, is_set=is_backend_set)
+        settings = _as_found(session.settings, scanned.cluster, assumed.name)
+        history = load_history(folder, settings, now)
+        with session.progress("planning") as _:
+            profiles = profiled(history, settings, now)
+            missed = misses_of(scanned, history, profiles, settings)
+            if record_to is not None:
+                _record(history, record_to, hide=hasher(folder) if hash_names else shown)
+            plan = make_plan(
+                for_plan(history),
+                profiles,
+                settings=settings,
+                capability=measured_capability(folder, settings),
+                now=now,
+                interference=load_interference(settings),
+            )
+        plan = seal_plan(plan)
+        keep_plan(folder, settings, plan)
+    unpriced = unpriced_models(history, settings)
+    print_answer(scan_answer(scanned, assumed, profiles, plan, missed, unpriced), form=form, target=output)
+
+
+def _with_lists(session: Session, matchers: list[str], headers: list[str]) -> Session:
+    """The session with further matchers and headers, which as settings would be one text."""
+    asked = session.settings.scan
+    pairs = {}
+    for text in headers:
+        name, sign, value = text.partition(":")
+        if not sign:
+            raise Misconfigured(f"cannot use --header {text!r}: expected NAME:VALUE, such as X-Scope-OrgID:team")
+        pairs[name.strip()] = value.strip()
+    changed = asked.model_copy(update={"matchers": (*asked.matchers, *matchers), "headers": {**asked.headers, **pairs}})
+    return replace(session, settings=session.settings.model_copy(update={"scan": changed}))
+
+
+def _record(history: History, target: Path, *, hide: Hide) -> None:
+    cards, grants = record(history, target, hide=hide)
+    typer.echo(f"recorded {format_count(cards)} cards and {format_count(grants)} grants in {target}", err=True)
+
+
+def _as_found(settings: Settings, cluster: str, backend: str) -> Settings:
+    """The settings with what the server showed."""
+    return settings.model_copy(
+        update={
+            "cluster": settings.cluster.model_copy(update={"name": cluster}),
+            "enforcer": settings.enforcer.model_copy(update={"backend": backend}),
+        }
+    )
+
+
+def _now(session: Session, until: str | None) -> datetime:
+    if until is not None:
+        return parse_time(until)
+    return session.now_override if session.now_override is not None else datetime.now(UTC)

@@ -1,0 +1,113 @@
+"""`gputide undo`: take back what a plan changed; a dry run unless told otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from enforcer.record.journal import UndoRecord
+from enforcer.rollout.undo import Undo, UndoResult
+from fleet.data_folder import DataFolder, writing
+from fleet.documents import document
+from fleet.errors import Misconfigured, NotEnoughData
+from fleet.settings.settings import Settings
+from gputide.options import FormatOption, OutputOption, StageOption, YesOption
+from gputide.output import Answer, Format, Listing, print_answer
+from gputide.own_cluster import check_own, own_cluster
+from gputide.session import session_of
+from gputide.wiring import journal, open_enforcer, plan_store
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: gputide undo --recommendation slice-0007 --yes")
+def undo(
+    context: typer.Context,
+    plan: Annotated[
+        str | None, typer.Option("--plan", metavar="ID", help="A plan; the newest applied one unless given.")
+    ] = None,
+    stage: StageOption = None,
+    recommendation: Annotated[str | None, typer.Option(metavar="ID", help="Only this recommendation.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All that any plan changed, the last plan first.")] = False,
+    yes: YesOption = False,
+    form: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Restore what a plan changed, field by field; what somebody changed since is kept, and said."""
+    session = session_of(context)
+    folder, now = session.folder(), session.now()
+    if everything and (plan is not None or stage or recommendation is not None):
+        raise Misconfigured("cannot use --all together with --plan, --stage or --recommendation: it takes back all")
+    plan_id = None
+    if not everything:
+        plan_id = _own_plan(folder, session.settings, plan)
+    with (
+        writing(folder),
+        session.progress("moving pods back") as tick,
+        open_enforcer(folder, session.settings, now, on_progress=lambda news: tick(news.done, news.total)) as enforcer,
+    ):
+        hands = Undo(enforcer.tools)
+        if not yes:
+            plans = hands.applied_plans() if plan_id is None else (plan_id,)
+            found = [hands.preview(name, stages=stage, recommendation=recommendation) for name in plans]
+            answer = _previewed(found, [item for record in found for item in hands.kept_now(record)])
+        elif plan_id is None:
+            answer = _undone(hands.undo_all())
+        else:
+            answer = _undone((hands.undo(plan_id, stages=stage, recommendation=recommendation),))
+    print_answer(answer, form=form, target=output)
+
+
+def _own_plan(folder: DataFolder, settings: Settings, plan: str | None) -> str:
+    """Id of the plan that is meant; never one of another cluster."""
+    if plan is None:
+        return newest_applied(folder, own_cluster(folder, settings))
+    chosen = plan_store(folder).get(plan)
+    check_own(chosen, folder, settings)
+    return chosen.plan_id
+
+
+def _previewed(records: Sequence[UndoRecord], kept: Sequence[str]) -> Answer:
+    objects = [intent for record in records for intent in record.objects]
+    rows = [
+        (intent.kind, f"{intent.namespace}/{intent.name}", field.field, field.new or "", field.old or "")
+        for intent in objects
+        for field in intent.fields
+    ]
+    moves = sum(len(record.moves) for record in records)
+    return Answer(
+        document=document(records[0] if len(records) == 1 else tuple(records)),
+        headline=(f"would restore {len(objects)} objects and move {moves} pods back",),
+        listings=(
+            Listing(title="Fields", columns=("kind", "object", "field", "now", "restored to"), rows=rows),
+            *_kept(kept),
+        ),
+        footnotes=("nothing was changed; gputide undo --yes does it",),
+    )
+
+
+def _undone(results: Sequence[UndoResult]) -> Answer:
+    kept = [item for result in results for item in result.kept]
+    return Answer(
+        document=document(results[0] if len(results) == 1 else tuple(results)),
+        headline=tuple(f"plan {result.plan_id}: {len(result.workloads)} workloads restored" for result in results),
+        listings=_kept(kept),
+    )
+
+
+def _kept(kept: Sequence[str]) -> tuple[Listing, ...]:
+    return (Listing(title="Kept as it is", columns=("what and why",), rows=[(item,) for item in kept]),)
+
+
+def newest_applied(folder: DataFolder, cluster: str | None = None) -> str:
+    """Id of the plan that was applied last, in one cluster where it is given.
+
+    Raises:
+        NotEnoughData: no plan was ever applied.
+    """
+    runs = journal(folder, cluster=cluster).runs()
+    if not runs:
+        raise NotEnoughData("no plan was ever applied; `gputide plan list` shows what there is")
+    return runs[-1].plan_id

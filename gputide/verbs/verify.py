@@ -1,0 +1,54 @@
+"""`gputide verify`: what an applied plan promised, held against what the days since then showed."""
+
+from __future__ import annotations
+
+import typer
+
+from enforcer.record.verdict import verdict_of
+from enforcer.verify import verify as verify_plan
+from fleet.data_folder import writing
+from fleet.errors import EXIT_FINDINGS
+from gputide.answers import outcome_answer
+from gputide.guard_policy import harm_policy
+from gputide.measurements import WarehouseMeasurements
+from gputide.options import AnyClusterOption, FormatOption, OutputOption, PlanOption
+from gputide.outcome_shelf import keep_outcome
+from gputide.output import Format, print_answer
+from gputide.session import session_of
+from gputide.verbs.undo import newest_applied
+from gputide.wiring import journal, plan_store
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: gputide verify --format json")
+def verify(
+    context: typer.Context,
+    plan: PlanOption = None,
+    cluster: AnyClusterOption = None,
+    form: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Say what was really saved and harmed; interim until `enforcer.verify_days` are over.
+
+    Exit status 1 says that a service is over its harm budget (`guard.harm_ratio_max`), interim or final.
+    """
+    session = session_of(context)
+    folder = session.folder()
+    chosen = plan_store(folder).get(plan if plan is not None else newest_applied(folder, cluster))
+    kept = journal(folder)
+    outcome = verify_plan(
+        chosen,
+        kept.runs(chosen.plan_id),
+        WarehouseMeasurements(folder, session.settings, cluster=chosen.cluster),
+        now=session.now(),
+        verify_days=session.settings.enforcer.verify_days,
+        harm_policy=harm_policy(session.settings),
+        undone=kept.undone_recommendations(chosen.plan_id),
+    )
+    with writing(folder):
+        keep_outcome(folder, outcome)
+    verdict = verdict_of(outcome)
+    print_answer(outcome_answer(outcome, verdict, chosen.currency), form=form, target=output)
+    if verdict.is_harmed:
+        raise typer.Exit(EXIT_FINDINGS)

@@ -1,0 +1,1 @@
+"""The Flink job: its SQL, its process, and what it publishes."""

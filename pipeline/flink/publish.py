@@ -1,0 +1,166 @@
+"""Publishes the files that a Flink job has finished: each of them into the warehouse exactly once, through any kill.
+
+A batch of files is written down before it is appended, under the number that is the append's offset; a batch that was
+written down and perhaps appended is appended again under the same name, which the warehouse then knows. Files are
+removed once a further checkpoint stands: until then a job that is restored may look for them. Called by `rollup_flink`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow.compute as pc
+
+from fleet.durable import sync_folder, write_durably
+from fleet.errors import Corrupt
+from fleet.schema import TABLES
+from pipeline.bus.bus import DeadLetters
+from pipeline.flink.merge import merged_parts
+from pipeline.flink.sql_unread import UNREAD_FOLDER
+from pipeline.flink.state import FlinkState
+from pipeline.flink.unread import keep_unread
+from pipeline.rollup.rollup import RollupStep
+from pipeline.rollup.rollup_duckdb import RollupTarget
+from pipeline.warehouse.warehouse import AppendName, Part
+
+BATCH_BYTES_MAX = 64 << 20
+"""Bytes of files in one append: bounds the memory that merging takes."""
+_LATER_CHECKPOINTS = 2
+_FOLDERS = (*(table.name for table in TABLES), UNREAD_FOLDER)
+
+
+class FlinkPublisher:
+    """Takes files from the staging folder to the warehouse.
+
+    Args:
+        state: the job's folder.
+        warehouse: where rows go.
+        source: name of the appends; one per topic.
+        dead_letters: where what could not be read is kept; None counts it only.
+        source_of: the name of a partition of the topic, which dead letters carry.
+        crash_point: called with a name at every moment at which a crash would matter; tests raise or kill there.
+    """
+
+    def __init__(
+        self,
+        state: FlinkState,
+        warehouse: RollupTarget,
+        *,
+        source: str,
+        dead_letters: DeadLetters | None = None,
+        source_of: Callable[[int], str] = str,
+        crash_point: Callable[[str], None] = lambda _name: None,
+    ) -> None:
+        self._state = state
+        self._warehouse = warehouse
+        self._source = source
+        self._dead_letters = dead_letters
+        self._source_of = source_of
+        self._crash_point = crash_point
+
+    @property
+    def published(self) -> int:
+        """Batches that the warehouse has."""
+        return self._warehouse.applied_offset(self._source)
+
+    def publish(self) -> RollupStep | None:
+        """Appends the next batch; None where no finished file waits.
+
+        Raises:
+            Unavailable: another process writes to the warehouse.
+            Corrupt: a file can't be read, or the storage can't take the rows.
+        """
+        applied = self.published
+        batches = self._batches()
+        self._remove_published({number: files for number, files in batches.items() if number < applied})
+        ahead = [number for number in batches if number > applied]
+        if ahead:
+            raise Corrupt(
+                f"cannot publish batches {ahead} of {self._state.folder}: the warehouse has {applied} of them; "
+                "it is another one or an older copy"
+            )
+        if applied in batches:
+            return self._append(applied, batches[applied])
+        known = {file for files in batches.values() for file in files}
+        files = self._next_files(known)
+        if not files:
+            return None
+        path = self._state.batches / f"{applied}.json"
+        newest = self._state.newest()
+        document = {"files": files, "checkpoint": 0 if newest is None else newest.number}
+        write_durably(path, json.dumps(document).encode())
+        self._crash_point("after intent")
+        return self._append(applied, files)
+
+    def _append(self, number: int, files: Sequence[str]) -> RollupStep:
+        tally = [0, 0]
+
+        def parts() -> Iterator[Part]:
+            for table in TABLES:
+                for part in merged_parts(table, self._paths(files, table.name)):
+                    tally[0] += sum(piece.num_rows for piece in part.rows)
+                    if "samples" in part.rows[0].column_names:
+                        tally[1] += pc.sum(part.rows[0].column("samples")).as_py()
+                    yield part
+
+        unread = keep_unread(self._paths(files, UNREAD_FOLDER), self._dead_letters, source_of=self._source_of)
+        self._crash_point("after dead letters")
+        self._warehouse.append(AppendName(source=self._source, start=number, end=number + 1), parts())
+        self._crash_point("after append")
+        return RollupStep(
+            start=number,
+            end=number + 1,
+            records=len(files),
+            corrupt=unread,
+            samples=tally[1],
+            repeats=0,
+            rows=tally[0],
+        )
+
+    def _paths(self, files: Sequence[str], folder: str) -> list[Path]:
+        return [self._state.staging / file for file in files if file.split("/")[0] == folder]
+
+    def _next_files(self, known: set[str]) -> list[str]:
+        found: list[str] = []
+        size = 0
+        for path in self._state.finished_files():
+            name = path.as_posix()
+            if name in known or path.parts[0] not in _FOLDERS:
+                continue
+            size += (self._state.staging / path).stat().st_size
+            if found and size > BATCH_BYTES_MAX:
+                break
+            found.append(name)
+        return found
+
+    def _batches(self) -> dict[int, list[str]]:
+        found = {}
+        for path in self._state.batches.glob("*.json"):
+            found[int(path.stem)] = [str(file) for file in self._read(path)["files"]]  # type: ignore[attr-defined]
+        return dict(sorted(found.items()))
+
+    def _remove_published(self, batches: dict[int, list[str]]) -> None:
+        newest = self._state.newest()
+        for number, files in batches.items():
+            path = self._state.batches / f"{number}.json"
+            made_at = self._read(path)["checkpoint"]
+            if newest is None or newest.number < int(str(made_at)) + _LATER_CHECKPOINTS:
+                continue
+            for file in files:
+                (self._state.staging / file).unlink(missing_ok=True)
+            for folder in _FOLDERS:
+                if (self._state.staging / folder).is_dir():
+                    sync_folder(self._state.staging / folder)
+            self._crash_point("before intent is removed")
+            path.unlink()
+
+    def _read(self, path: Path) -> dict[str, object]:
+        try:
+            document = json.loads(path.read_bytes())
+        except (OSError, ValueError) as exc:
+            raise Corrupt(f"cannot read {path}: {exc}") from exc
+        if not isinstance(document, dict) or not {"files", "checkpoint"} <= document.keys():
+            raise Corrupt(f"cannot read {path}: it is no list of files")
+        return document

@@ -1,0 +1,165 @@
+"""The few questions that the rollup asks Flink's REST interface. Called by `rollup_flink`."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+from fleet.errors import Unavailable
+from wire.tls import Tls, TlsContexts
+
+_ANSWER_SECONDS = 10.0
+_ANSWER_BYTES_MAX = 16 << 20
+_PAUSE_SECONDS = 0.1
+
+
+class FlinkRest:
+    """A JobManager.
+
+    Args:
+        address: `http://HOST:PORT` or `https://HOST:PORT`.
+        tls: how an https JobManager is checked, and what it is shown.
+    """
+
+    def __init__(self, address: str, tls: Tls | None = None) -> None:
+        self._contexts = TlsContexts(tls or Tls())
+        self.address = address.rstrip("/")
+        """Where it answers."""
+
+    def job_state(self, job: str) -> str | None:
+        """`RUNNING`, `FAILED`, …; None where the JobManager does not know the job.
+
+        Raises:
+            Unavailable: it does not answer.
+        """
+        answer = self._ask(f"/jobs/{job}", missing_is_none=True)
+        return None if answer is None else str(answer["state"])
+
+    def overview(self) -> dict[str, Any]:
+        """What the JobManager tells of its cluster: `flink-version`, `slots-available`, `taskmanagers`.
+
+        Raises:
+            Unavailable: it does not answer.
+        """
+        return dict(self._ask("/overview"))
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """Its jobs: `jid`, `name`, `state`, `start-time` (epoch milliseconds) of each.
+
+        Raises:
+            Unavailable: it does not answer.
+        """
+        return [dict(job) for job in self._ask("/jobs/overview").get("jobs", [])]
+
+    def newest_checkpoint(self, job: str) -> float | None:
+        """When the newest checkpoint of a job was completed, epoch seconds; None where there is none.
+
+        Raises:
+            Unavailable: the JobManager does not answer.
+        """
+        answer = self._ask(f"/jobs/{job}/checkpoints", missing_is_none=True) or {}
+        newest = (answer.get("latest") or {}).get("completed")
+        return None if newest is None else float(newest["latest_ack_timestamp"]) / 1000
+
+    def failure(self, job: str) -> str:
+        """Why a job failed last, one line; empty where it did not."""
+        answer = self._ask(f"/jobs/{job}/exceptions", missing_is_none=True) or {}
+        lines = str(answer.get("root-exception") or "").splitlines()
+        causes = [line.strip() for line in lines if line.startswith("Caused by:")]
+        return "; ".join([*lines[:1], *causes[-2:]])
+
+    def stop(self, job: str, savepoints: str, *, seconds_max: float) -> None:
+        """Stops a job with a savepoint.
+
+        Args:
+            job: its id.
+            savepoints: URI of the folder for the savepoint.
+            seconds_max: how long that may take.
+
+        Raises:
+            Unavailable: it failed or took longer; the job may run still.
+        """
+        asked = self._ask(f"/jobs/{job}/stop", {"targetDirectory": savepoints, "drain": False})
+        operation = self._done(f"/jobs/{job}/savepoints/{asked['request-id']}", seconds_max)
+        if operation is None:
+            raise Unavailable(f"cannot stop Flink job {job} with a savepoint: it is not done after {seconds_max:.0f} s")
+        cause = operation.get("failure-cause")
+        if cause is not None:
+            raise Unavailable(f"cannot stop Flink job {job} with a savepoint: {_first_line(cause)}")
+
+    def checkpoint(self, job: str, *, seconds_max: float) -> int:
+        """Makes a job take a checkpoint now, beside those that it takes by the clock; gives its number.
+
+        It is begun after the call: one that was under way already does not count
+        (nightlies.apache.org/flink/flink-docs-release-2.2/docs/ops/rest_api: POST /jobs/:jobid/checkpoints).
+
+        Args:
+            job: its id.
+            seconds_max: how long that may take.
+
+        Raises:
+            Unavailable: it failed, as it does while tasks are still being started, or took longer.
+        """
+        asked = self._ask(f"/jobs/{job}/checkpoints", {"checkpointType": "CONFIGURED"})
+        operation = self._done(f"/jobs/{job}/checkpoints/{asked['request-id']}", seconds_max)
+        if operation is None:
+            raise Unavailable(f"cannot make Flink job {job} take a checkpoint: it has none after {seconds_max:.0f} s")
+        cause = operation.get("failureCause")
+        if cause is not None:
+            raise Unavailable(f"cannot make Flink job {job} take a checkpoint: {_first_line(cause)}")
+        return int(operation["checkpointId"])
+
+    def cancel(self, job: str) -> None:
+        """Ends a job where it stands.
+
+        Raises:
+            Unavailable: the JobManager does not answer.
+        """
+        self._ask(f"/jobs/{job}?mode=cancel", {}, method="PATCH", missing_is_none=True)
+
+    def _done(self, path: str, seconds_max: float) -> dict[str, Any] | None:
+        """What became of an operation that takes its time; None where it takes longer than that."""
+        deadline = time.monotonic() + seconds_max
+        while time.monotonic() < deadline:
+            answer = self._ask(path)
+            if answer["status"]["id"] == "COMPLETED":
+                return dict(answer["operation"])
+            time.sleep(_PAUSE_SECONDS)
+        return None
+
+    def _ask(
+        self,
+        path: str,
+        body: dict[str, Any] | None = None,
+        *,
+        method: str | None = None,
+        missing_is_none: bool = False,
+    ) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.address + path, data=data, headers={"Content-Type": "application/json"})
+        context = self._contexts.context() if self.address.startswith("https://") else None
+        try:
+            with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS, context=context) as answer:
+                return json.loads(answer.read(_ANSWER_BYTES_MAX))
+        except urllib.error.HTTPError as exc:
+            if exc.code == 404 and missing_is_none:
+                return None
+            raise Unavailable(f"cannot ask Flink at {self.address}{path}: {exc.code} {_said(exc)}") from exc
+        except (OSError, ValueError, RecursionError, http.client.HTTPException) as exc:
+            raise Unavailable(f"cannot ask Flink at {self.address}{path}: {exc}") from exc
+
+
+def _said(exc: urllib.error.HTTPError) -> str:
+    """Begin of what it says about its error; empty where that breaks off."""
+    try:
+        return exc.read(500).decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return ""
+
+
+def _first_line(cause: dict[str, Any]) -> str:
+    return str(cause.get("stack-trace", cause)).splitlines()[0]

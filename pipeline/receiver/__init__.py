@@ -1,0 +1,1 @@
+"""Takes remote-write requests from the network and puts them on the bus."""

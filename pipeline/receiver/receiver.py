@@ -1,0 +1,349 @@
+"""The remote-write receiver: what is asked of which path, by whom, and what is answered.
+
+`POST /api/v1/write` takes bodies of both versions, `GET /healthz` says that it listens, `GET /metrics` gives its own
+counters. Started by the front door (`gputide receive`) and by a replay, which sends real bodies through it. HTTP itself
+is `http_server`, bodies are `intake`'s business, senders `senders`'.
+
+Answers: 204 written and durable; 400 corrupt, or part of it invalid (the valid part is written); 401, 403 an unknown
+sender; 411, 413 no or too long a body; 415 another content type or encoding; 429 with Retry-After when the bus or the
+queue of requests is full or a sender sends too much (let Prometheus set `retry_on_http_429: true`, its default drops
+them); 503 with Retry-After when storage or bounds don't let us.
+Protocol: prometheus.io/docs/specs/prw/remote_write_spec_2_0.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pipeline.receiver.body_budget import BodyBudget
+from pipeline.receiver.counts import SharedCounts
+from pipeline.receiver.http_connection import RETRY_AFTER_SECONDS, ConnectionLimits
+from pipeline.receiver.http_head import Refusal
+from pipeline.receiver.http_server import BACKLOG, Exchange, HttpServer
+from pipeline.receiver.intake import Answer, Intake
+from pipeline.receiver.rate_limit import RateLimit
+from pipeline.receiver.senders import ANYONE, Sender, Senders
+from pipeline.remote_write.decode import Version
+from wire.port_guard import PortGuard
+from wire.tokens import CHALLENGE
+
+WRITE_PATH = "/api/v1/write"
+SENDERS_MAX = 1000
+"""Senders whose series are kept apart at once."""
+
+_PROTOS = {"": Version.V1, "prometheus.WriteRequest": Version.V1, "io.prometheus.write.v2.Request": Version.V2}
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_WRITTEN = "X-Prometheus-Remote-Write-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiverLimits:
+    """What all senders together may cost one process; settings of the same names.
+
+    Attributes:
+        body_bytes_max: largest body of one request.
+        decoded_bytes_max: largest body after decompression.
+        pending_requests_max: requests that may be under way at once.
+        pending_bytes_max: bytes that requests under way may hold.
+        connections_max: open connections.
+        series_max: series that are remembered.
+        request_seconds: how long a request may take to arrive.
+        idle_seconds: how long a connection may be silent.
+        stop_seconds: how long requests under way are waited for at the end.
+    """
+
+    body_bytes_max: int = 32 << 20
+    decoded_bytes_max: int = 128 << 20
+    pending_requests_max: int = 64
+    pending_bytes_max: int = 512 << 20
+    connections_max: int = 512
+    series_max: int = 5_000_000
+    request_seconds: float = 30.0
+    idle_seconds: float = 300.0
+    stop_seconds: float = 10.0
+
+
+class Receiver:
+    """A receiver on a listening socket.
+
+    Args:
+        intake_of: makes the intake of a sender, when it sends for the first time.
+        listener: bound and listening (`listen`); closed by whoever opened it.
+        limits: what may be asked of it.
+        senders: who may send; everybody unless given.
+        tls: gives the context for a new connection; None for plain HTTP.
+        counts: where all processes count; its own unless given.
+        process: which of the processes this is, from 0.
+        guard: says who may read `/metrics`; None for everybody.
+    """
+
+    def __init__(
+        self,
+        intake_of: Callable[[Sender], Intake],
+        *,
+        listener: socket.socket,
+        limits: ReceiverLimits,
+        senders: Senders | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        counts: SharedCounts | None = None,
+        process: int = 0,
+        guard: PortGuard | None = None,
+    ) -> None:
+        self._guard = guard
+        self._intake_of = intake_of
+        self._listener = listener
+        self._limits = limits
+        self._senders = senders
+        self._shared = SharedCounts() if counts is None else counts
+        self._counts = self._shared.of_process(process)
+        self._budget = BodyBudget(limits.pending_bytes_max)
+        self._pending = 0
+        self._lock = threading.Lock()
+        self._desks: dict[str, _Desk] = {}
+        self._server = HttpServer(
+            listener,
+            self._serve,
+            refused=self._refused,
+            limits=ConnectionLimits(
+                body_bytes_max=limits.body_bytes_max,
+                idle_seconds=limits.idle_seconds,
+                request_seconds=limits.request_seconds,
+            ),
+            budget=self._budget,
+            connections_max=limits.connections_max,
+            tls=tls,
+        )
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port that it listens on."""
+        host, port = self._listener.getsockname()[:2]
+        return str(host), int(port)
+
+    def start(self) -> None:
+        """Serves in threads of its own until `stop`."""
+        self._counts.set("processes", 1)
+        self._server.start()
+
+    def stop(self) -> None:
+        """Takes no further connection and answers what is under way."""
+        self._server.stop(grace_seconds=self._limits.stop_seconds)
+        for gauge in ("processes", "connections", "pending_requests", "pending_bytes"):
+            self._counts.set(gauge, 0)
+
+    def _serve(self, exchange: Exchange) -> None:
+        path, method = exchange.head.path, exchange.head.method
+        if path == WRITE_PATH:
+            _check_method(method, "POST")
+            self._write(exchange)
+        elif path == "/healthz":
+            _check_method(method, "GET")
+            self._say(exchange, "ok\n", "")
+        elif path == "/metrics":
+            _check_method(method, "GET")
+            if self._guard is not None and not self._guard.may(
+                exchange.head.fields.get("authorization"), exchange.certificate
+            ):
+                raise Refusal(
+                    401,
+                    "cannot show metrics to somebody unknown: show a token of receiver.scrape_tokens_file or a "
+                    "certificate of receiver.client_ca_file",
+                    fields=CHALLENGE,
+                )
+            self._gauge()
+            self._say(exchange, self._shared.text(), _METRICS_TYPE)
+        else:
+            raise Refusal(404, f"there is nothing at {path[:200]!r}: bodies go to {WRITE_PATH}")
+
+    def _write(self, exchange: Exchange) -> None:
+        fields, connection = exchange.head.fields, exchange.connection
+        desk = self._desk_of(exchange)
+        self._counts.add("sender_requests_total", label=desk.sender.name)
+        self._check_rate(desk)
+        version = version_of(fields.get("content-type", ""), fields.get("content-encoding", "snappy"))
+        body = connection.body(desk.sender.body_bytes_max)
+        started = time.perf_counter_ns()
+        self._counts.add("body_bytes_total", len(body))
+        connection.hold(_decoded_bytes_at_most(body, self._limits.decoded_bytes_max))
+        self._begin()
+        try:
+            self._share_series(desk)
+            answer = desk.intake.take(body, version)
+        finally:
+            self._end()
+        self._count(desk)
+        self._counts.observe("request_seconds", time.perf_counter_ns() - started)
+        self._counts.add("requests_total", label=str(answer.status))
+        text = f"{answer.text}\n" if answer.text else ""
+        connection.answer(answer.status, text, _fields_of(answer, version))
+
+    def _desk_of(self, exchange: Exchange) -> _Desk:
+        sender = ANYONE
+        if self._senders is not None:
+            sender = self._senders.sender_of(exchange.head.fields.get("authorization"), exchange.certificate)
+        with self._lock:
+            desk = self._desks.get(sender.name)
+            if desk is None or desk.sender != sender:
+                if len(self._desks) >= SENDERS_MAX:
+                    raise Refusal(
+                        503, f"cannot take another sender: {SENDERS_MAX} send already", retry_after_seconds=60
+                    )
+                desk = self._desks[sender.name] = _Desk(sender, self._intake_of(sender))
+            return desk
+
+    def _check_rate(self, desk: _Desk) -> None:
+        sender = desk.sender
+        if desk.requests is not None:
+            desk.requests.take(1)
+        for limit, what, value in (
+            (desk.requests, "requests", sender.requests_per_second),
+            (desk.samples, "samples", sender.samples_per_second),
+        ):
+            wait_seconds = 0 if limit is None else limit.wait_seconds()
+            if wait_seconds:
+                self._counts.add("refused_rate_total")
+                raise Refusal(
+                    429,
+                    f"cannot take more of sender {sender.name!r} now: beyond "
+                    f"receiver.senders.{sender.name}.{what}_per_second={value}",
+                    retry_after_seconds=wait_seconds,
+                )
+
+    def _begin(self) -> None:
+        with self._lock:
+            is_busy = self._pending >= self._limits.pending_requests_max
+            self._pending += not is_busy
+        if is_busy:
+            self._counts.add("refused_busy_total")
+            raise Refusal(
+                429,
+                f"cannot take a request: receiver.pending_requests_max={self._limits.pending_requests_max} wait",
+                retry_after_seconds=RETRY_AFTER_SECONDS,
+            )
+
+    def _end(self) -> None:
+        with self._lock:
+            self._pending -= 1
+
+    def _share_series(self, desk: _Desk) -> None:
+        """Let a sender remember as many series as it may and the others leave over."""
+        bound = self._limits.series_max
+        if len(self._desks) > 1:
+            bound -= sum(other.intake.series for other in list(self._desks.values()) if other is not desk)
+        own = desk.sender.series_max
+        desk.intake.allow(max(0, bound if own is None else min(own, bound)))
+
+    def _count(self, desk: _Desk) -> None:
+        """Carry what the intake has counted since over to the shared counts."""
+        with desk.lock:
+            now = Counter(desk.intake.counts)
+            now["cluster_claims_overridden"] = desk.intake.claims_overridden
+            fresh = now - desk.counted
+            desk.counted = now
+        append_nanoseconds = fresh.pop("append_nanoseconds", 0)
+        if append_nanoseconds:
+            self._counts.add("append_seconds_total", append_nanoseconds)
+        samples = sum(count for name, count in fresh.items() if name.startswith("samples"))
+        for name, count in fresh.items():
+            self._counts.add(f"{name}_total", count)
+        if samples:
+            self._counts.add("sender_samples_total", samples, label=desk.sender.name)
+            if desk.samples is not None:
+                desk.samples.take(samples)
+
+    def _gauge(self) -> None:
+        self._counts.set("series", sum(desk.intake.series for desk in list(self._desks.values())))
+        self._counts.set("connections", self._server.connections)
+        self._counts.set("pending_requests", self._pending)
+        self._counts.set("pending_bytes", self._budget.held_bytes)
+
+    def _say(self, exchange: Exchange, text: str, kind: str) -> None:
+        self._counts.add("requests_total", label="200")
+        exchange.connection.answer(200, text, kind=kind)
+
+    def _refused(self, status: int) -> None:
+        if status:
+            self._counts.add("requests_total", label=str(status))
+        else:
+            self._counts.add("tls_failures_total")
+
+
+@dataclass(slots=True, eq=False)
+class _Desk:
+    """A sender with what is kept for it; mutable: counts are carried over as requests come."""
+
+    sender: Sender
+    intake: Intake
+    requests: RateLimit | None = field(init=False)
+    samples: RateLimit | None = field(init=False)
+    counted: Counter[str] = field(default_factory=Counter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.requests, self.samples = (
+            None if rate is None else RateLimit(rate, time.monotonic)
+            for rate in (self.sender.requests_per_second, self.sender.samples_per_second)
+        )
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; 0 lets the system choose a port.
+
+    Raises:
+        OSError: the address can't be listened on.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+
+
+def version_of(content_type: str, encoding: str) -> Version:
+    """Which message the header fields announce.
+
+    Raises:
+        Refusal: 415, for another content type, another message or another encoding.
+    """
+    media, _, parameters = content_type.partition(";")
+    found = {}
+    for parameter in parameters.split(";"):
+        name, _, value = parameter.partition("=")
+        found[name.strip().lower()] = value.strip().strip('"')
+    version = _PROTOS.get(found.get("proto", ""))
+    if media.strip().lower() != "application/x-protobuf" or version is None:
+        raise Refusal(415, f"cannot take content type {content_type[:200]!r}: expected application/x-protobuf")
+    if encoding.strip().lower() != "snappy":
+        raise Refusal(415, f"cannot take content encoding {encoding[:200]!r}: expected snappy")
+    return version
+
+
+def _check_method(method: str, allowed: str) -> None:
+    if method != allowed:
+        raise Refusal(405, f"cannot {method} here: expected {allowed}", fields=(("Allow", allowed),))
+
+
+def _fields_of(answer: Answer, version: Version) -> tuple[tuple[str, str], ...]:
+    fields: tuple[tuple[str, str], ...] = ()
+    if answer.retry_after_seconds is not None:
+        fields = (("Retry-After", str(answer.retry_after_seconds)),)
+    if version is Version.V2 and answer.is_counted:
+        fields += (
+            (f"{_WRITTEN}Samples-Written", str(answer.samples)),
+            (f"{_WRITTEN}Histograms-Written", str(answer.histograms)),
+            (f"{_WRITTEN}Exemplars-Written", str(answer.exemplars)),
+        )
+    return fields
+
+
+def _decoded_bytes_at_most(body: bytes, decoded_bytes_max: int) -> int:
+    """Memory that decompression may take: what the block declares, as far as that is possible and allowed."""
+    declared = 0
+    for place, byte in enumerate(body[:5]):
+        declared |= (byte & 127) << (7 * place)
+        if byte < 128:
+            break
+    return min(declared, 64 * len(body), decoded_bytes_max)

@@ -1,0 +1,244 @@
+"""Distinct rows of label texts, numbered as they come: the identities of slices and cards, and the sightings.
+
+`series_table` numbers rows, `rows` takes sets of them for a record of the bus. A row is kept as its texts' bytes, one
+after another, each behind its length; Arrow columns are made of them on demand. Senders repeat their requests, so the
+same set is asked for again and again: sets are remembered, with their bytes as they stand in a record.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import cramjam
+import numpy as np
+import pyarrow as pa
+from numba import njit
+from numpy.typing import NDArray
+
+from fleet.errors import Corrupt
+from pipeline.remote_write.byte_words import address, load32
+from pipeline.remote_write.intern_table import InternTable
+
+IDENTITY_BYTES_MAX = 1 << 28
+"""Largest set of identities that is read back."""
+_REMEMBERED_PER_ROW = 2
+"""Rows in remembered sets per row that there is: in a steady state every row is in one set, whatever its size."""
+_REMEMBERED_MIN = 4096
+_RECENT_MAX = 4096
+"""Rows whose numbers are remembered besides, since series of one slice come together."""
+_LENGTH = struct.Struct("<I")
+_ZSTD_LEVEL = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentityParts:
+    """A set of identities dealt out to parts.
+
+    Attributes:
+        part: which part each identity is in, shape (identities,).
+        place: its place there, shape (identities,).
+        sets: the identities of each part that has any.
+    """
+
+    part: NDArray[np.int64]
+    place: NDArray[np.int32]
+    sets: dict[int, IdentitySet]
+
+
+class IdentitySet:
+    """Some rows as Arrow columns.
+
+    Attributes:
+        batch: column `hash` (uint64), then the text columns.
+    """
+
+    __slots__ = ("_packed", "_parts", "batch")
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+        self._packed: bytes | None = None
+        self._parts: tuple[int, IdentityParts] | None = None
+
+    @property
+    def packed(self) -> bytes:
+        """The rows as they stand in a record; made once."""
+        if self._packed is None:
+            self._packed = pack_identities(self.batch)
+        return self._packed
+
+    def parts(self, count: int, part_of: Callable[[pa.RecordBatch, int], NDArray[np.int64]]) -> IdentityParts:
+        """The identities dealt out; made once, since a set is dealt out in the same way each time.
+
+        Args:
+            count: number of parts; parts of the last count asked for are remembered.
+            part_of: says which part each identity is in; the same for every call.
+        """
+        known = self._parts
+        if known is None or known[0] != count:
+            part = part_of(self.batch, count)
+            place = np.empty(len(part), dtype=np.int32)
+            sets: dict[int, IdentitySet] = {}
+            for number in np.unique(part).tolist():
+                members = np.flatnonzero(part == number)
+                place[members] = np.arange(len(members), dtype=np.int32)
+                sets[number] = IdentitySet(self.batch.take(pa.array(members)))
+            known = self._parts = (count, IdentityParts(part=part, place=place, sets=sets))
+        return known[1]
+
+
+class LabelRows:
+    """Distinct rows of text columns with a 64-bit hash each.
+
+    Args:
+        names: the columns.
+        seed: start of the hashes by which rows are found; senders must not know it.
+    """
+
+    def __init__(self, names: tuple[str, ...], seed: int) -> None:
+        self.names = names
+        self._rows = InternTable(seed)
+        self._hashes = np.empty(1024, dtype=np.uint64)
+        self._stamp = np.zeros(1024, dtype=np.int32)
+        self._place = np.zeros(1024, dtype=np.int32)
+        self._serial = 0
+        self._recent: dict[tuple[str, ...], int] = {}
+        self._sets: OrderedDict[bytes, IdentitySet] = OrderedDict()
+        self._remembered = 0
+        self._schema = pa.schema([("hash", pa.uint64()), *((name, pa.string()) for name in names)])
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that the rows take, reserves included, without those of remembered sets."""
+        return self._rows.memory_bytes + self._hashes.nbytes + self._stamp.nbytes + self._place.nbytes
+
+    def number_of(self, row: tuple[str, ...]) -> int:
+        """The number of a row, a new one where it was never seen."""
+        known = self._recent.get(row)
+        if known is not None:
+            return known
+        key = label_bytes(row)
+        data = np.frombuffer(key, dtype=np.uint8)
+        number = int(self._rows.intern(data, np.array([0], dtype=np.int32), np.array([len(key)], dtype=np.int32))[0])
+        if number == len(self._hashes):
+            self._hashes, self._stamp, self._place = (
+                np.concatenate((array, np.zeros(len(array) // 4, dtype=array.dtype)))
+                for array in (self._hashes, self._stamp, self._place)
+            )
+        self._hashes[number] = _hash_of(key)
+        if len(self._recent) >= _RECENT_MAX:
+            self._recent.clear()
+        self._recent[row] = number
+        return number
+
+    def scratch(self) -> tuple[int, NDArray[np.int32], NDArray[np.int32]]:
+        """For `rows_kernels.pivot`: a number that was never given before, and two arrays with a place per row."""
+        if self._serial == np.iinfo(np.int32).max:
+            self._stamp[:] = 0
+            self._serial = 0
+        self._serial += 1
+        return self._serial, self._stamp, self._place
+
+    def take(self, numbers: NDArray[np.int32]) -> IdentitySet:
+        """The rows with these numbers."""
+        key = numbers.tobytes()
+        known = self._sets.get(key)
+        if known is not None:
+            self._sets.move_to_end(key)
+            return known
+        found = IdentitySet(self._batch(numbers))
+        self._sets[key] = found
+        self._remembered += len(numbers)
+        while self._remembered > max(_REMEMBERED_MIN, _REMEMBERED_PER_ROW * len(self._rows)) and len(self._sets) > 1:
+            dropped, _ = self._sets.popitem(last=False)
+            self._remembered -= len(dropped) // numbers.itemsize
+        return found
+
+    def _batch(self, numbers: NDArray[np.int32]) -> pa.RecordBatch:
+        count = len(numbers)
+        offsets, data, column_starts = _columns(
+            self._rows.arena, self._rows.starts, numbers.astype(np.int64), len(self.names)
+        )
+        texts = pa.py_buffer(data)
+        columns = [
+            pa.StringArray.from_buffers(count, pa.py_buffer(offsets[column]), texts.slice(int(column_starts[column])))
+            for column in range(len(self.names))
+        ]
+        return pa.RecordBatch.from_arrays([pa.array(self._hashes[numbers]), *columns], schema=self._schema)
+
+
+def label_bytes(row: tuple[str, ...]) -> bytes:
+    """Texts one after another, each behind its length in bytes (u32, little-endian)."""
+    parts = []
+    for text in row:
+        data = text.encode()
+        parts += [_LENGTH.pack(len(data)), data]
+    return b"".join(parts)
+
+
+def label_hash(row: tuple[str, ...]) -> int:
+    """A 64-bit hash of label texts that is the same in every process: what samples of one slice are told apart by."""
+    return _hash_of(label_bytes(row))
+
+
+def pack_identities(batch: pa.RecordBatch) -> bytes:
+    """Identities as bytes: length u32, then zstd over the Arrow message of their record batch."""
+    message = batch.serialize()
+    return _LENGTH.pack(message.size) + bytes(cramjam.zstd.compress(message, _ZSTD_LEVEL))
+
+
+def unpack_identities(packed: bytes, schema: pa.Schema) -> pa.RecordBatch:
+    """What `pack_identities` was given.
+
+    Raises:
+        Corrupt: the bytes are no identities of this schema.
+    """
+    try:
+        (length,) = _LENGTH.unpack_from(packed)
+        if length > IDENTITY_BYTES_MAX:
+            raise Corrupt(f"cannot read identities that declare {length} bytes: more than {IDENTITY_BYTES_MAX}")
+        plain = np.empty(length, dtype=np.uint8)
+        written = cramjam.zstd.decompress_into(packed[_LENGTH.size :], plain.data)
+        batch = pa.ipc.read_record_batch(pa.py_buffer(plain[:written]), schema)
+        batch.validate(full=True)
+    except (cramjam.DecompressionError, pa.ArrowException, OSError, struct.error, IndexError) as exc:
+        raise Corrupt(f"cannot read identities of {len(packed)} bytes: {exc}") from exc
+    if any(column.null_count for column in batch.columns):
+        raise Corrupt("cannot read identities: a text is missing")
+    return batch
+
+
+def _hash_of(key: bytes) -> int:
+    return int.from_bytes(blake2b(key, digest_size=8).digest(), "little")
+
+
+@njit(cache=True, nogil=True)
+def _columns(arena: Any, starts: Any, numbers: Any, columns: int) -> Any:
+    """Texts of some rows, column by column: offsets (columns, rows + 1), bytes, first byte of each column."""
+    base, rows = address(arena), len(numbers)
+    offsets = np.zeros((columns, rows + 1), dtype=np.int32)
+    for row in range(rows):
+        at = base + starts[numbers[row]]
+        for column in range(columns):
+            size = np.int64(load32(at))
+            offsets[column, row + 1] = offsets[column, row] + size
+            at += 4 + size
+    column_starts = np.zeros(columns + 1, dtype=np.int64)
+    for column in range(columns):
+        column_starts[column + 1] = column_starts[column] + offsets[column, rows]
+    data = np.empty(column_starts[columns], dtype=np.uint8)
+    for row in range(rows):
+        at = starts[numbers[row]]
+        for column in range(columns):
+            start = column_starts[column] + offsets[column, row]
+            size = offsets[column, row + 1] - offsets[column, row]
+            data[start : start + size] = arena[at + 4 : at + 4 + size]
+            at += 4 + size
+    return offsets, data, column_starts

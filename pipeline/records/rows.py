@@ -1,0 +1,350 @@
+"""From decoded samples to what travels over the bus: few, wide rows, and sightings.
+
+A usage row holds all measures of one slice or card at one time; rows may be partial (a request holds what it holds) and
+the rollup merges them by maximum. A record is self-contained: its identities travel beside its rows, and it carries the
+schema's version and the hash of the request's body. Called by the receiver (`rows_of`, `pack`) and the rollup
+(`unpack`).
+
+Layout of a record: magic `GTR2`, schema version u16, number of sections u16, hash of the body (16 bytes), bytes of the
+blocks u64; per section kind u8, mask of measures u32, rows u32, bytes of its identities u32; then the identities of
+each section (`label_rows.pack_identities`); then LZ4 (block format) over the blocks of all
+sections (`records.blocks`). Integers are
+little-endian. The columns follow from `fleet.schema`, so they don't travel.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import cramjam
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fleet.errors import Corrupt
+from fleet.schema import CARD_USAGE, MEASURES, POD_USAGE, SCHEMA_VERSION, Table
+from pipeline.records import blocks
+from pipeline.records import rows_kernels as kernels
+from pipeline.records.label_rows import IdentitySet, LabelRows, pack_identities, unpack_identities
+from pipeline.records.sightings import INVENTORY_TABLES
+from pipeline.remote_write import kernels as wire
+from pipeline.remote_write.decode import DecodedBody
+from pipeline.remote_write.series_columns import Verdict
+from pipeline.remote_write.series_table import IDENTITY_TABLES, SeriesTable
+
+TS_MIN_MS = 946_684_800_000
+"""2000-01-01: a sample from before it has a broken clock."""
+TS_MAX_MS = 4_102_444_800_000
+"""2100-01-01: so does one from after it."""
+STALE_BITS = 0x7FF0000000000002
+"""The NaN by which Prometheus says that a series has ended (prometheus/prometheus:model/value/value.go)."""
+
+_MAGIC = b"GTR2"
+_HEADER = struct.Struct("<4sHH16sQ")
+_SECTION = struct.Struct("<BIII")
+_BLOCKS_BYTES_MAX = 1 << 28
+_IDENTITY_SETS = 1024
+
+_KINDS: tuple[Table, ...] = (POD_USAGE, CARD_USAGE, *INVENTORY_TABLES)
+_KIND_OF = {table.name: kind for kind, table in enumerate(_KINDS)}
+_LOW = np.array([column.value_min for column in MEASURES])
+_HIGH = np.array([column.value_max for column in MEASURES])
+# By what sources' decimals are multiplied: percent to ratios, MiB to bytes. A guess that fails costs bytes, no bit.
+_FACTORS = np.array([[1.0, 0.01] if column.value_max == 1.0 else [1.0, 1024.0**2] for column in MEASURES])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """Rows of one table.
+
+    Attributes:
+        table: `POD_USAGE`, `CARD_USAGE`, or a table of sightings.
+        identities: column `hash` (uint64), then the table's text keys; one row per identity.
+        identity: place in `identities`, shape (rows,).
+        ts_ms: usage: end of the sample's step, shape (rows,); sightings: first seen.
+        measures: usage: places in `fleet.schema.MEASURES` of the rows of `values`; sightings: empty.
+        values: usage: shape (measures, rows), NaN = missing; sightings: last seen and ended (NaN = it lasts), epoch
+            milliseconds, shape (2, rows).
+        identity_set: what `identities` was taken from, where it is remembered.
+    """
+
+    table: Table
+    identities: pa.RecordBatch
+    identity: NDArray[np.int32]
+    ts_ms: NDArray[np.int64]
+    measures: tuple[int, ...]
+    values: NDArray[np.float64]
+    identity_set: IdentitySet | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What became of a body's samples.
+
+    Attributes:
+        written: samples that go to the bus, stale markers and missing values included.
+        unwanted: samples of series that nobody asked for.
+        dropped: samples of series whose labels pass the limits or can't be read back.
+        bad_values: samples outside their measure's range.
+        bad_times: samples from before 2000 or after 2100.
+        invalid: samples of series that break the protocol's rules; these make the answer a 400.
+        fault: the first such series' fault in words, None where there is none.
+    """
+
+    written: int
+    unwanted: int
+    dropped: int
+    bad_values: int
+    bad_times: int
+    invalid: int
+    fault: str | None
+
+
+def rows_of(body: DecodedBody, table: SeriesTable) -> tuple[tuple[Section, ...], Tally]:
+    """The wide rows and sightings of one body.
+
+    Args:
+        body: the decoded body; its values are not changed.
+        table: the receiver's series.
+
+    Raises:
+        Unavailable: the body passes a bound of the series table.
+    """
+    series = table.lookup(body)
+    columns, units, samples = table.columns, table.units, len(body.ts_ms)
+    starts, ends = body.series[:, wire.SAMPLES_START], body.series[:, wire.SAMPLES_END]
+    histograms = body.series[:, wire.HISTOGRAMS]
+    counts = np.zeros(len(Verdict), dtype=np.int64)
+    cells = (
+        np.empty(samples, dtype=np.int32),
+        np.empty(samples, dtype=np.int32),
+        np.empty(samples, dtype=np.int64),
+        np.empty(samples, dtype=np.float64),
+    )
+    kept, bad_values, bad_times, first_invalid = kernels.check_samples(
+        series, starts, ends, histograms, columns.verdict, columns.unit, units.measure, units.factor, units.clamp_max,
+        _LOW, _HIGH, body.ts_ms, body.values, TS_MIN_MS, TS_MAX_MS, int(Verdict.USAGE), int(Verdict.INVALID), counts,
+        *cells,
+    )  # fmt: skip
+    by_verdict = counts.tolist()
+    sections = []
+    if kept:
+        kept_cells = tuple(column[:kept] for column in cells)
+        for kind, rows, identity in (
+            (POD_USAGE, table.slices, columns.slice_identity),
+            (CARD_USAGE, table.cards, columns.card_identity),
+        ):
+            section = _usage(kind, rows, kept_cells, identity)
+            if section is not None:
+                sections.append(section)
+    if by_verdict[Verdict.SIGHTING]:
+        sections += _sightings(body, table, series, starts, ends, histograms)
+    return tuple(sections), Tally(
+        written=by_verdict[Verdict.USAGE] + by_verdict[Verdict.SIGHTING] - bad_values - bad_times,
+        unwanted=by_verdict[Verdict.UNWANTED],
+        dropped=by_verdict[Verdict.DROPPED],
+        bad_values=bad_values,
+        bad_times=bad_times,
+        invalid=by_verdict[Verdict.INVALID],
+        fault=None if first_invalid < 0 else _fault(table, int(series[first_invalid]), int(histograms[first_invalid])),
+    )
+
+
+def _usage(
+    kind: Table,
+    rows: LabelRows,
+    cells: tuple[NDArray[Any], ...],
+    identity: NDArray[np.int32],
+) -> Section | None:
+    cell_series, cell_measure, cell_ts, cell_value = cells
+    serial, stamp, scratch = rows.scratch()
+    met, place, ts_ms, measures, values = kernels.pivot(
+        cell_series, cell_measure, cell_ts, cell_value, identity, len(MEASURES), serial, stamp, scratch
+    )
+    if not len(place):
+        return None
+    taken = rows.take(met)
+    return Section(
+        table=kind,
+        identities=taken.batch,
+        identity=place,
+        ts_ms=ts_ms,
+        measures=tuple(measures.tolist()),
+        values=values,
+        identity_set=taken,
+    )
+
+
+def _sightings(
+    body: DecodedBody,
+    table: SeriesTable,
+    series: NDArray[np.int32],
+    starts: NDArray[np.int32],
+    ends: NDArray[np.int32],
+    histograms: NDArray[np.int32],
+) -> list[Section]:
+    """One row per info series and day: when it was first and last seen, and when it ended."""
+    is_sighting = (series >= 0) & (table.columns.verdict[series] == Verdict.SIGHTING)
+    places = np.flatnonzero(is_sighting & (ends > starts) & (histograms == 0))
+    numbers = series[places]
+    found: dict[str, list[tuple[int, int, int, float]]] = {}
+    bits = body.values.view(np.uint64)
+    for number, start, end in zip(numbers.tolist(), starts[places].tolist(), ends[places].tolist(), strict=True):
+        times = body.ts_ms[start:end]
+        valid = (times >= TS_MIN_MS) & (times <= TS_MAX_MS)
+        stale = times[valid & (bits[start:end] == STALE_BITS)]
+        seen = times[valid & ~np.isnan(body.values[start:end])]
+        kind, row = table.sightings[number]
+        days = np.unique((np.concatenate((seen, stale)) - 1) // 86_400_000)
+        for day in days.tolist():
+            seen_then = seen[(seen - 1) // 86_400_000 == day]
+            stale_then = stale[(stale - 1) // 86_400_000 == day]
+            ended = float(stale_then.max()) if len(stale_then) else np.nan
+            # A marker without a sighting beside it: the grant was last known to be there just then.
+            first = int(seen_then.min()) if len(seen_then) else int(ended)
+            last = int(seen_then.max()) if len(seen_then) else int(ended)
+            found.setdefault(kind.name, []).append((row, first, last, ended))
+    sections = []
+    for kind in INVENTORY_TABLES:
+        if kind.name not in found:
+            continue
+        rows = np.array(found[kind.name], dtype=np.float64)
+        named, local = np.unique(rows[:, 0].astype(np.int32), return_inverse=True)
+        taken = table.sighting_rows[kind.name].take(named)
+        sections.append(
+            Section(
+                table=kind,
+                identities=taken.batch,
+                identity=local.astype(np.int32),
+                ts_ms=rows[:, 1].astype(np.int64),
+                measures=(),
+                values=np.ascontiguousarray(rows[:, 2:].T),
+                identity_set=taken,
+            )
+        )
+    return sections
+
+
+def _fault(table: SeriesTable, number: int, histograms: int) -> str:
+    if number < 0:
+        return "a series refers to a symbol that does not exist"
+    if table.columns.verdict[number] == Verdict.INVALID or not histograms:
+        return table.fault(number)
+    return "a series has both samples and histograms"
+
+
+def pack(sections: tuple[Section, ...], body_hash: bytes) -> bytes:
+    """One record for the bus.
+
+    Args:
+        sections: what `rows_of` gave.
+        body_hash: 16 bytes (`body_hash.BodyHash`).
+    """
+    room = sum(
+        (2 + 2 * len(section.values)) * blocks.BLOCK_BYTES_MAX + 9 * (2 + len(section.values)) * len(section.ts_ms)
+        for section in sections
+    )
+    plain = np.empty(room, dtype=np.uint8)
+    before = blocks.no_blocks(len(MEASURES))
+    present = np.empty((len(MEASURES), max((len(section.ts_ms) for section in sections), default=0)))
+    counts = np.full(len(MEASURES), -1, dtype=np.int64)
+    heads, identities, at = [], [], 0
+    for section in sections:
+        taken = section.identity_set
+        packed = pack_identities(section.identities) if taken is None else taken.packed
+        mask = sum(1 << measure for measure in section.measures)
+        kind = _KIND_OF[section.table.name]
+        heads.append(_SECTION.pack(kind, mask, len(section.ts_ms), len(packed)))
+        identities.append(packed)
+        at = blocks.write_section(
+            plain, at, section.identities.num_rows, section.identity, section.ts_ms, _columns(kind, mask),
+            section.values, _FACTORS, before, present, counts,
+        )  # fmt: skip
+    header = _HEADER.pack(_MAGIC, SCHEMA_VERSION, len(sections), body_hash, at)
+    # Blocks are small numbers in long runs: LZ4 finds nearly all that zstd does, for a third of the time.
+    packed_blocks = bytes(cramjam.lz4.compress_block(plain[:at].data, store_size=False))
+    return b"".join((header, *heads, *identities, packed_blocks))
+
+
+def unpack(record: bytes) -> tuple[Section, ...]:
+    """The sections of one record of the bus.
+
+    Raises:
+        Corrupt: the record is none of ours, damaged, or of a newer schema.
+    """
+    if len(record) < _HEADER.size or record[:4] != _MAGIC:
+        raise Corrupt(f"cannot read bus record of {len(record)} bytes: it does not begin with {_MAGIC!r}")
+    _, schema_version, count, _, length = _HEADER.unpack_from(record)
+    if schema_version > SCHEMA_VERSION:
+        raise Corrupt(
+            f"cannot read bus record of schema version {schema_version}: this program knows versions up to "
+            f"{SCHEMA_VERSION}"
+        )
+    if length > _BLOCKS_BYTES_MAX:
+        raise Corrupt(f"cannot read bus record that declares {length} bytes: more than {_BLOCKS_BYTES_MAX}")
+    at = _HEADER.size + count * _SECTION.size
+    try:
+        heads = [_SECTION.unpack_from(record, _HEADER.size + place * _SECTION.size) for place in range(count)]
+        start_of_blocks = at + sum(head[3] for head in heads)
+        plain = np.empty(length, dtype=np.uint8)
+        packed = memoryview(record)[start_of_blocks:]
+        written = cramjam.lz4.decompress_block_into(packed, plain.data, output_len=length) if length else 0
+    except (cramjam.DecompressionError, struct.error) as exc:
+        raise Corrupt(f"cannot read bus record of {len(record)} bytes: {exc}") from exc
+    if written != length:
+        raise Corrupt(f"cannot read bus record of {len(record)} bytes: it holds {written} bytes and declares {length}")
+    before = blocks.no_blocks(len(MEASURES))
+    sections, block = [], 0
+    for head in heads:
+        section, block = _section(head, record[at : at + head[3]], plain, block, before)
+        sections.append(section)
+        at += head[3]
+    return tuple(sections)
+
+
+def _section(
+    head: tuple[int, int, int, int], packed: bytes, plain: NDArray[np.uint8], at: int, before: NDArray[np.int64]
+) -> tuple[Section, int]:
+    kind, mask, rows, _ = head
+    # A row has a value at least, and a value takes a byte at least: no memory for a number that is a lie.
+    if kind >= len(_KINDS) or mask >> len(MEASURES) or not 0 < rows <= len(plain):
+        raise Corrupt(f"cannot read section of kind {kind} with measures {mask:#x} and {rows} rows")
+    table = _KINDS[kind]
+    columns = _columns(kind, mask)
+    identities = _remembered_identities(kind, packed)
+    identity, ts_ms = np.empty(rows, dtype=np.int32), np.empty(rows, dtype=np.int64)
+    values = np.empty((len(columns), rows), dtype=np.float64)
+    end = blocks.read_section(plain, at, identities.num_rows, identity, ts_ms, columns, values, before)
+    if end < 0:
+        raise Corrupt(f"cannot read rows of {table.name}: their blocks are damaged at byte {at} of {len(plain)}")
+    section = Section(
+        table=table,
+        identities=identities,
+        identity=identity,
+        ts_ms=ts_ms,
+        measures=tuple(columns.tolist()) if mask else (),
+        values=values,
+    )
+    return section, end
+
+
+@lru_cache(maxsize=_IDENTITY_SETS)
+def _remembered_identities(kind: int, packed: bytes) -> pa.RecordBatch:
+    return unpack_identities(packed, identities_schema(_KINDS[kind]))
+
+
+@lru_cache(maxsize=1024)
+def _columns(kind: int, mask: int) -> NDArray[np.int64]:
+    """What the columns of values of a section are; those of sightings, last seen and ended, are 0 and 1."""
+    if _KINDS[kind].name not in IDENTITY_TABLES:
+        return np.arange(2)
+    return np.array([place for place in range(len(MEASURES)) if mask >> place & 1], dtype=np.int64)
+
+
+def identities_schema(table: Table) -> pa.Schema:
+    """Arrow schema of the identities of a section: the hash, then the text keys."""
+    names = IDENTITY_TABLES.get(table.name, table.keys)
+    return pa.schema([("hash", pa.uint64()), *((name, pa.string()) for name in names)])

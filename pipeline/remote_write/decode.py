@@ -1,0 +1,200 @@
+"""Decodes one remote-write body, version 1.0 or 2.0, into columns.
+
+The receiver calls `decode`; what the labels of a series mean is `series_table`'s business. A body is untrusted: its
+declared length is checked before memory is taken, and anything that is not snappy, not protobuf or not the message it
+claims to be is `Corrupt` with a readable text.
+
+Formats: prometheus.io/docs/specs/prw/remote_write_spec and remote_write_spec_2_0; wire numbers in
+`remote_write.kernels`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import cramjam
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.errors import Corrupt
+from pipeline.remote_write import kernels
+
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+
+_MESSAGE_BYTES_MAX = (1 << 30) - 1
+"""Largest message at all: places in it and behind it are 32-bit numbers."""
+_KEPT_BYTES_MAX = 8 << 20
+"""Largest message whose memory is kept for the next one."""
+
+_STATUS_TEXT = {
+    kernels.CUT: "a field reaches beyond the end of its message: the body is cut or no protobuf",
+    kernels.BAD_WIRE: "a field has a wire type that does not fit its number: the body is no such message",
+    kernels.OTHER_VERSION: "it holds fields of the other version's message: the content type names the wrong one",
+    kernels.SPLIT_LABELS: "the labels of one series don't stand together",
+}
+
+
+class Version(IntEnum):
+    """Version of the remote-write protocol."""
+
+    V1 = 1
+    """`prometheus.WriteRequest`."""
+    V2 = 2
+    """`io.prometheus.write.v2.Request`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedBody:
+    """One body as columns.
+
+    Attributes:
+        version: version of the message.
+        data: the message's bytes, uint8; label and symbol columns point into it. Behind them, references that don't
+            stand together in the message.
+        series: shape (series, 5), int32; its columns are named in `remote_write.kernels` (`LABELS_START` …).
+        ts_ms: end of each sample's step, epoch milliseconds, shape (samples,); samples of one series stand together.
+        values: shape (samples,), float64 with the sender's very bits, NaN payloads included.
+        symbols: version 2: start and end of each symbol in `data`, shape (symbols, 2), int32; empty for version 1.
+        metadata: number of metadata entries, which are counted and not kept.
+        histograms: number of native histograms, which are counted and not kept.
+        exemplars: number of exemplars, which are counted and not kept.
+    """
+
+    version: Version
+    data: NDArray[np.uint8]
+    series: Int32
+    ts_ms: Int64
+    values: NDArray[np.float64]
+    symbols: Int32
+    metadata: int
+    histograms: int
+    exemplars: int
+
+
+def decode(body: bytes, version: Version, *, decoded_bytes_max: int) -> DecodedBody:
+    """Unpacks and scans one body.
+
+    Args:
+        body: snappy block, as it came over the wire.
+        version: the message it holds.
+        decoded_bytes_max: largest message (`receiver.decoded_bytes_max`).
+
+    Raises:
+        Corrupt: the body is cut, too large, not snappy, not protobuf, or breaks a rule of the whole message; nothing of
+            it can be used.
+    """
+    return Decoder(decoded_bytes_max).decode(body, version)
+
+
+class Decoder:
+    """Decodes one body after another into the same memory: fresh pages for each would cost more than the scan.
+
+    One thread at a time may use it, and a decoded body is good until the next one.
+
+    Args:
+        decoded_bytes_max: largest message (`receiver.decoded_bytes_max`).
+    """
+
+    def __init__(self, decoded_bytes_max: int) -> None:
+        self._decoded_bytes_max = decoded_bytes_max
+        self._message = np.empty(0, dtype=np.uint8)
+        self._room = _Room.of(0, series=1, sample=1, symbol=1)
+
+    def decode(self, body: bytes, version: Version) -> DecodedBody:
+        """Unpacks and scans one body; see `decode`."""
+        size = self._unpack(body)
+        data = self._message[: 2 * size]
+        # What honest senders come to; a message that is denser is scanned once more, with room for the densest there
+        # is, which is not kept.
+        if size > self._room.size:
+            self._room = _Room.of(size * 5 // 4, series=24, sample=14, symbol=4)
+        room = self._room
+        found = _scan(data, size, version, room)
+        if found[0] == kernels.NO_ROOM:
+            room = _Room.of(size, series=2, sample=2, symbol=2)
+            found = _scan(data, size, version, room)
+        if size > _KEPT_BYTES_MAX:
+            self._message, self._room = np.empty(0, dtype=np.uint8), _Room.of(0, series=1, sample=1, symbol=1)
+        status, position, series, samples, symbols, end, metadata, histograms, exemplars = found
+        if status != kernels.OK:
+            name = "prometheus.WriteRequest" if version is Version.V1 else "io.prometheus.write.v2.Request"
+            raise Corrupt(f"cannot decode {name} at byte {position}: {_STATUS_TEXT[status]}")
+        if version is Version.V2 and symbols and room.symbols[0, 0] != room.symbols[0, 1]:
+            raise Corrupt("cannot decode remote-write body: the first symbol is not the empty string")
+        if version is Version.V2 and series and not symbols:
+            raise Corrupt("cannot decode remote-write body: it has series and no symbols")
+        return DecodedBody(
+            version=version,
+            data=data[:end],
+            series=room.series[:series],
+            ts_ms=room.ts_ms[:samples],
+            values=room.value_bits[:samples].view(np.float64),
+            symbols=room.symbols[:symbols],
+            metadata=metadata,
+            histograms=histograms,
+            exemplars=exemplars,
+        )
+
+    def _unpack(self, body: bytes) -> int:
+        """Decompresses into the memory kept for it, with as much again behind; the message's length."""
+        length = _declared_length(body)
+        if length > min(self._decoded_bytes_max, _MESSAGE_BYTES_MAX):
+            raise Corrupt(
+                f"cannot decode remote-write body of {length} bytes after decompression: larger than "
+                f"receiver.decoded_bytes_max={min(self._decoded_bytes_max, _MESSAGE_BYTES_MAX)}"
+            )
+        # A snappy copy of 3 bytes yields at most 64: a length beyond that is a lie, and no memory is taken for it.
+        if length > 64 * len(body):
+            raise Corrupt(
+                f"cannot decode remote-write body: {len(body)} bytes can't hold the {length} that they declare"
+            )
+        if len(self._message) < 2 * length:
+            self._message = np.empty(length * 5 // 2, dtype=np.uint8)
+        try:
+            written = cramjam.snappy.decompress_raw_into(body, self._message[:length].data)
+        except cramjam.DecompressionError as exc:
+            raise Corrupt(f"cannot decode remote-write body of {len(body)} bytes: not a snappy block: {exc}") from exc
+        if written != length:
+            raise Corrupt(f"cannot decode remote-write body: it holds {written} bytes and declares {length}")
+        return length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Room:
+    """Output arrays of scans of messages up to `size` bytes."""
+
+    size: int
+    series: Int32
+    ts_ms: Int64
+    value_bits: NDArray[np.uint64]
+    symbols: Int32
+
+    @classmethod
+    def of(cls, size: int, *, series: int, sample: int, symbol: int) -> _Room:
+        """Room for a message of `size` bytes whose series, samples … take so many bytes each at least."""
+        return cls(
+            size=size,
+            series=np.empty((size // series, kernels.SERIES_COLUMNS), dtype=np.int32),
+            ts_ms=np.empty(size // sample, dtype=np.int64),
+            value_bits=np.empty(size // sample, dtype=np.uint64),
+            symbols=np.empty((size // symbol, 2), dtype=np.int32),
+        )
+
+
+def _scan(data: NDArray[np.uint8], size: int, version: Version, room: _Room) -> tuple[int, ...]:
+    found: tuple[int, ...] = kernels.scan(
+        data, size, int(version), room.series, room.ts_ms, room.value_bits, room.symbols
+    )
+    return found
+
+
+def _declared_length(body: bytes) -> int:
+    """The length that a snappy block begins with (google/snappy:format_description.txt §1)."""
+    length = 0
+    for index, byte in enumerate(body[:5]):
+        length |= (byte & 127) << (7 * index)
+        if byte < 128:
+            return length
+    raise Corrupt(f"cannot decode remote-write body of {len(body)} bytes: not a snappy block: it declares no length")

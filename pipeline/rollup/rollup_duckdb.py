@@ -1,0 +1,304 @@
+"""The embedded rollup (`rollup --engine duckdb`): bus to additive rows of every level, beside the DuckDB warehouse.
+
+One step takes a piece of the bus, makes one row of all partial rows of a slice or card and time, takes away what
+earlier steps have counted, and adds the rest up at all levels at once. The rows are appended under the piece's offsets
+together with an index of what was counted, so a step that was killed is taken again from the start and a sample that
+comes again, late or in another order, counts once. The adding up itself is in `rollup.kernels`: the rows come sorted,
+so one walk per level does what SQL would need a hash table and a list aggregate for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fleet.errors import Corrupt
+from fleet.schema import CARD_MEASURES, CARD_USAGE, MEASURES, POD_USAGE, SLICE_MEASURES, WINDOW_SECONDS, Table
+from pipeline.bus.bus import Bus, Chunk, DeadLetters
+from pipeline.records.rows import Section, unpack
+from pipeline.records.sightings import INVENTORY_TABLES
+from pipeline.rollup import kernels
+from pipeline.rollup.rollup import RollupStep
+from pipeline.rollup.usage_rows import WindowRows, window_tables
+from pipeline.warehouse.ddl import arrow_schema
+from pipeline.warehouse.warehouse import AppendName, Part, SeenRows, SeenStore, Warehouse
+
+DAY_MS = 86_400_000
+ROWS_PER_STEP_MAX = 1_000_000
+"""Partial rows that one step takes in before it stops reading, whatever their bytes: bounds its memory."""
+_BUCKETS_MAX = 1 << 16
+
+_TABLE_MEASURES = {POD_USAGE.name: SLICE_MEASURES, CARD_USAGE.name: CARD_MEASURES}
+
+
+class RollupTarget(Warehouse, SeenStore, Protocol):
+    """A warehouse that also remembers what was counted."""
+
+
+class EmbeddedRollup:
+    """Rolls a bus up into a warehouse, step by step.
+
+    Args:
+        bus: where records come from; committed once their rows are in the warehouse.
+        warehouse: where rows go; its manifest is the truth about how far the bus was taken in.
+        chunk_bytes: most bytes of the bus per step (`rollup.chunk_bytes`).
+        window_seconds: length of the finest windows (`rollup.window_seconds`).
+        rows_per_step_max: partial rows after which a step stops reading.
+        dead_letters: where records go that can't be read; None to pass them over.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        warehouse: RollupTarget,
+        *,
+        chunk_bytes: int,
+        window_seconds: int = WINDOW_SECONDS[0],
+        rows_per_step_max: int = ROWS_PER_STEP_MAX,
+        dead_letters: DeadLetters | None = None,
+    ) -> None:
+        self._bus = bus
+        self._warehouse = warehouse
+        self._chunk_bytes = chunk_bytes
+        self._levels = (window_seconds, *(level for level in WINDOW_SECONDS if level > window_seconds))
+        self._rows_per_step_max = rows_per_step_max
+        self._dead_letters = dead_letters
+        self._at: int | None = None
+
+    def step(self) -> RollupStep | None:
+        """Takes in the next piece of the bus; see `Rollup.step`."""
+        chunk = self._first() if self._at is None else self._bus.read(self._at, bytes_max=self._chunk_bytes)
+        if chunk is None:
+            return None
+        sections: dict[str, list[Section]] = {}
+        corrupt = taken = samples = 0
+        for record, start in zip(chunk.records, chunk.starts or (chunk.start, *chunk.ends), strict=False):
+            if samples >= self._rows_per_step_max:
+                break
+            taken += 1
+            try:
+                found = unpack(record)
+            except Corrupt as exc:
+                corrupt += 1
+                self._keep(record, str(exc), chunk.source, start)
+                continue
+            for section in found:
+                sections.setdefault(section.table.name, []).append(section)
+                samples += len(section.ts_ms) if section.measures else 0
+        if taken == len(chunk.records):
+            end, corrupt = chunk.end, corrupt + chunk.corrupt
+        else:
+            end = chunk.ends[taken - 1]
+        for unreadable in chunk.unreadable:
+            if unreadable.offset < end:
+                corrupt += 1
+                self._keep(unreadable.payload, unreadable.reason, chunk.source, unreadable.offset)
+        tally = _Tally()
+        self._warehouse.append(
+            AppendName(source=chunk.source, start=chunk.start, end=end), self._parts(sections, tally)
+        )
+        self._at = end
+        self._bus.commit(end)
+        return RollupStep(
+            start=chunk.start,
+            end=end,
+            records=taken,
+            corrupt=corrupt,
+            samples=samples,
+            repeats=samples - tally.new_samples,
+            rows=tally.rows,
+        )
+
+    def _parts(self, sections: dict[str, list[Section]], tally: _Tally) -> Iterator[Part]:
+        """Every partition's part, made when it is asked for, so that one at a time is in memory."""
+        for table in (POD_USAGE, CARD_USAGE):
+            for part in self._usage_parts(table, sections.pop(table.name, [])):
+                tally.add(part)
+                yield part
+        for table in INVENTORY_TABLES:
+            for part in _sighting_parts(table, sections.pop(table.name, [])):
+                tally.add(part)
+                yield part
+
+    def _keep(self, payload: bytes, reason: str, source: str, offset: int) -> None:
+        """Keeps what can't be read before the bus may drop it."""
+        if self._dead_letters is not None:
+            self._dead_letters.put(payload, reason=reason, source=source, offset=offset)
+
+    def _first(self) -> Chunk | None:
+        chunk = self._bus.read(self._bus.committed(), bytes_max=1)
+        if chunk is None:
+            return None
+        applied = self._warehouse.applied_offset(chunk.source)
+        # Killed between append and commit: the warehouse knows better.
+        self._at = max(self._bus.committed(), applied)
+        self._bus.commit(self._at)
+        return self._bus.read(self._at, bytes_max=self._chunk_bytes)
+
+    def _usage_parts(self, table: Table, sections: list[Section]) -> Iterator[Part]:
+        """Every partition's rows; the sections are let go of once they are merged."""
+        if not sections:
+            return
+        identities, cluster_of, codes = _identities(sections)
+        ts_ms = np.concatenate([section.ts_ms for section in sections])
+        places, values = _values(sections)
+        sections.clear()
+        order = _order(codes, ts_ms, len(identities))
+        identity, ts_ms, values, mask = kernels.merge_rows(order, codes, ts_ms, values)
+        del order, codes
+        hashes = identities.column("hash").to_numpy()[identity]
+        day = (ts_ms - 1) // DAY_MS
+        cluster = cluster_of[identity]
+        borders = np.flatnonzero((np.diff(day) != 0) | (np.diff(cluster) != 0)) + 1
+        columns = _TABLE_MEASURES[table.name]
+        bits = np.array([columns.index(MEASURES[place]) for place in places], dtype=np.uint32)
+        for start, end in zip([0, *borders.tolist()], [*borders.tolist(), len(identity)], strict=True):
+            rows = WindowRows(
+                identity=identity[start:end],
+                ts_ms=ts_ms[start:end],
+                values=values[:, start:end],
+                mask=mask[start:end],
+                was_seen=np.zeros(end - start, dtype=np.bool_),
+                measures=tuple(MEASURES[place] for place in places),
+            )
+            date = _date(int(day[start]))
+            name = identities.column("cluster")[int(identity[start])].as_py()
+            first_ms, last_ms = int(rows.ts_ms.min()), int(rows.ts_ms.max())
+            for seen in self._warehouse.seen(table, date, name, since_ms=first_ms, until_ms=last_ms):
+                local = _translated(seen.measures, bits, np.arange(len(bits), dtype=np.uint32))
+                kernels.drop_seen(
+                    hashes[start:end], rows.ts_ms, rows.mask, rows.was_seen, seen.hashes, seen.ts_ms, local
+                )
+            is_new = rows.mask != 0
+            if not is_new.any():
+                continue
+            yield Part(
+                table=table,
+                date=date,
+                cluster=name,
+                rows=window_tables(table, identities, rows, self._levels),
+                seen=SeenRows(
+                    hashes=hashes[start:end][is_new],
+                    ts_ms=rows.ts_ms[is_new],
+                    measures=_translated(rows.mask[is_new], np.arange(len(bits), dtype=np.uint32), bits),
+                ),
+            )
+
+
+class _Tally:
+    """What the parts of one step amount to."""
+
+    def __init__(self) -> None:
+        self.new_samples = 0
+        self.rows = 0
+
+    def add(self, part: Part) -> None:
+        self.rows += sum(piece.num_rows for piece in part.rows)
+        self.new_samples += 0 if part.seen is None else len(part.seen.ts_ms)
+
+
+def _identities(sections: Sequence[Section]) -> tuple[pa.RecordBatch, NDArray[np.int64], NDArray[np.int32]]:
+    """All identities once, sorted by cluster and hash; the number of each one's cluster; the identity of each row."""
+    # Senders repeat themselves, and the same set of identities is read as the same batch.
+    batches = {id(section.identities): section.identities for section in sections}
+    firsts_of = np.cumsum([0, *(batch.num_rows for batch in batches.values())]).tolist()
+    start_of = dict(zip(batches, firsts_of, strict=False))
+    together = pa.Table.from_batches(list(batches.values()))
+    _, firsts, inverse = np.unique(together.column("hash").to_numpy(), return_index=True, return_inverse=True)
+    distinct = together.take(pa.array(firsts)).combine_chunks()
+    clusters = distinct.column("cluster").combine_chunks().dictionary_encode().indices.to_numpy()
+    by_cluster = np.argsort(clusters, kind="stable")
+    rank = np.empty(len(firsts), dtype=np.int32)
+    rank[by_cluster] = np.arange(len(firsts), dtype=np.int32)
+    number = rank[inverse]
+    codes = np.concatenate([number[start_of[id(section.identities)] + section.identity] for section in sections])
+    return (
+        distinct.take(pa.array(by_cluster)).combine_chunks().to_batches()[0],
+        clusters[by_cluster].astype(np.int64),
+        codes,
+    )
+
+
+def _values(sections: Sequence[Section]) -> tuple[tuple[int, ...], NDArray[np.float64]]:
+    """The measures that occur (places in `MEASURES`), and a row of values for each, NaN where a section has none."""
+    places = tuple(sorted({measure for section in sections for measure in section.measures}))
+    values = np.empty((len(places), sum(len(section.ts_ms) for section in sections)))
+    at = 0
+    for section in sections:
+        end = at + len(section.ts_ms)
+        if section.measures == places:
+            values[:, at:end] = section.values
+        else:
+            values[:, at:end] = np.nan
+            for row, measure in enumerate(section.measures):
+                values[places.index(measure), at:end] = section.values[row]
+        at = end
+    return places, values
+
+
+def _order(identity: NDArray[np.int32], ts_ms: NDArray[np.int64], identities: int) -> NDArray[np.int64]:
+    """Rows sorted by day, identity and time: by counting where times come in order, else by a key."""
+    day, in_day = np.divmod(ts_ms - 1, DAY_MS)
+    day -= day.min()
+    buckets = (int(day.max()) + 1) * identities
+    if buckets <= len(identity) + _BUCKETS_MAX:
+        order, is_sorted = kernels.order_rows(day * identities + identity, buckets, ts_ms)
+        if is_sorted:
+            in_order: NDArray[np.int64] = order
+            return in_order
+    identity_bits, in_day_bits = identities.bit_length(), 27
+    if int(day.max()).bit_length() + identity_bits + in_day_bits > 63:
+        return np.lexsort((in_day, identity, day))
+    key = (day << (identity_bits + in_day_bits)) | (identity.astype(np.int64) << in_day_bits) | in_day
+    by_key: NDArray[np.int64] = np.argsort(key)
+    return by_key
+
+
+def _translated(
+    mask: NDArray[np.uint32], from_bits: NDArray[np.uint32], to_bits: NDArray[np.uint32]
+) -> NDArray[np.uint32]:
+    translated = np.zeros(len(mask), dtype=np.uint32)
+    for source, target in zip(from_bits, to_bits, strict=True):
+        translated |= ((mask >> source) & np.uint32(1)) << target
+    return translated
+
+
+def _sighting_parts(table: Table, sections: Sequence[Section]) -> list[Part]:
+    if not sections:
+        return []
+    identities, cluster_of, identity = _identities(sections)
+    first = np.concatenate([section.ts_ms for section in sections])
+    last = np.concatenate([section.values[0] for section in sections]).astype(np.int64)
+    ended = np.concatenate([section.values[1] for section in sections])
+    day = (last - 1) // DAY_MS
+    order = np.lexsort((identity, day))
+    identity, day, first, last, ended = identity[order], day[order], first[order], last[order], ended[order]
+    starts = np.flatnonzero(np.diff(identity, prepend=-1) | np.diff(day, prepend=-1))
+    first, last = np.minimum.reduceat(first, starts), np.maximum.reduceat(last, starts)
+    ended = np.fmax.reduceat(ended, starts)
+    identity, day = identity[starts], day[starts]
+    cluster = cluster_of[identity]
+    borders = np.flatnonzero((np.diff(day) != 0) | (np.diff(cluster) != 0)) + 1
+    parts = []
+    for start, end in zip([0, *borders.tolist()], [*borders.tolist(), len(identity)], strict=True):
+        texts = identities.take(pa.array(identity[start:end]))
+        columns = [texts.column(name).dictionary_encode() for name in table.keys]
+        is_open = np.isnan(ended[start:end])
+        times = [
+            pa.array(first[start:end]),
+            pa.array(last[start:end]),
+            pa.array(np.nan_to_num(ended[start:end]).astype(np.int64), mask=is_open),
+        ]
+        rows = pa.Table.from_arrays([*columns, *times], schema=arrow_schema(table))
+        name = texts.column("cluster")[0].as_py()
+        parts.append(Part(table=table, date=_date(int(day[start])), cluster=name, rows=(rows,)))
+    return parts
+
+
+def _date(day: int) -> str:
+    return datetime.fromtimestamp(day * 86400, UTC).date().isoformat()

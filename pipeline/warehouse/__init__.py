@@ -1,0 +1,1 @@
+"""Keeps windows and inventory as dated Parquet, and reads them back."""

@@ -1,0 +1,165 @@
+"""Upkeep of a warehouse: few files per partition, and none older than is wanted.
+
+A partition (table, day, cluster) with many files is merged into one, in a new folder that takes the old one's place for
+everybody at once; the old files stay for a while, for those who are reading them. Works on any warehouse whose files
+are kept by `warehouse.files`; killed at any moment, it has done a partition wholly or not at all. Called by
+`gputide warehouse`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+
+from fleet.schema import TABLES, WINDOW_SECONDS
+from pipeline.warehouse.catalogue import PartitionFolder
+from pipeline.warehouse.manifest import PartFile
+from pipeline.warehouse.parquet_reads import ParquetReads
+from pipeline.warehouse.row_store import row_group_levels
+from pipeline.warehouse.usage_grid import epoch_ms
+
+_SPILL_FOLDER = ".merging"
+_TABLES = {table.name: table for table in TABLES}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upkeep:
+    """What was done to one partition.
+
+    Attributes:
+        table: name of the table.
+        date: UTC date, `YYYY-MM-DD`.
+        cluster: cluster name.
+        files_before: row files before.
+        files_after: row files after; 0 where the partition was dropped.
+        rows_before: rows before.
+        rows_after: rows after.
+    """
+
+    table: str
+    date: str
+    cluster: str
+    files_before: int
+    files_after: int
+    rows_before: int
+    rows_after: int
+
+
+def compact(warehouse: ParquetReads, *, now: datetime, files_max: int) -> Iterator[Upkeep]:
+    """Merges the files of every partition that has more than `files_max`, one partition per step.
+
+    A day on which the length of the finest windows was set anew (`rollup.window_seconds`) keeps its files.
+
+    Raises:
+        Unavailable: another process writes, or the catalogue does not answer.
+        Corrupt: a file can't be read, or storage takes no more.
+    """
+    for folder, files in _partitions(warehouse):
+        if files > files_max:
+            found = warehouse.files.partition_files(folder)
+            # A reader takes each file's own finest windows: of a file with two lengths it would miss the longer ones.
+            if len(_finest_levels(warehouse, found)) == 1:
+                yield _merged(warehouse, folder, found, _levels_of(warehouse, found), now)
+
+
+def retain(warehouse: ParquetReads, *, now: datetime, days: int | None, finest_days: int | None) -> Iterator[Upkeep]:
+    """Drops what is older than it is kept for, one partition per step.
+
+    Args:
+        warehouse: the warehouse.
+        now: the moment that ages are counted from.
+        days: days before today that are kept; None for all.
+        finest_days: days before today whose windows below a quarter of an hour are kept; None for all.
+
+    Raises:
+        Unavailable: another process writes, or the catalogue does not answer.
+        Corrupt: a file can't be read, or storage takes no more.
+    """
+    today = now.date()
+    first, first_finest = _first_day(today, days), _first_day(today, finest_days)
+    for folder, _ in _partitions(warehouse):
+        if folder.date < first:
+            yield _merged(warehouse, folder, warehouse.files.partition_files(folder), (), now)
+        elif folder.date < first_finest and "window_seconds" in _TABLES[folder.table].keys:
+            files = warehouse.files.partition_files(folder)
+            levels = _levels_of(warehouse, files)
+            kept = tuple(level for level in levels if level is None or level >= WINDOW_SECONDS[1])
+            if kept != levels:
+                yield _merged(warehouse, folder, files, kept, now)
+
+
+def remove_replaced(warehouse: ParquetReads, *, now: datetime, keep_seconds: int) -> int:
+    """Removes files that were replaced longer ago than they are kept for, and returns how many."""
+    return warehouse.files.remove_replaced(epoch_ms(now) - keep_seconds * 1000)
+
+
+def _merged(
+    warehouse: ParquetReads,
+    folder: PartitionFolder,
+    files: list[PartFile],
+    levels: tuple[int | None, ...],
+    now: datetime,
+) -> Upkeep:
+    """Replaces a partition's files by one with some of its levels; none of them drops the partition."""
+    table, rows = _TABLES[folder.table], _row_files(files)
+    after = 0
+
+    def pieces() -> Iterator[pa.Table]:
+        nonlocal after
+        for level in levels:
+            spill_folder = warehouse.files.folder / _SPILL_FOLDER
+            paths = [file.path for file in rows]
+            for piece in warehouse.merged_rows(table, paths, level_seconds=level, spill_folder=spill_folder):
+                after += piece.num_rows
+                yield piece
+
+    warehouse.files.replace(folder, files, pieces(), epoch_ms(now))
+    return Upkeep(
+        table=folder.table,
+        date=folder.date,
+        cluster=folder.cluster,
+        files_before=len(rows),
+        files_after=min(1, after),
+        rows_before=sum(file.rows for file in rows),
+        rows_after=after,
+    )
+
+
+def _partitions(warehouse: ParquetReads) -> list[tuple[PartitionFolder, int]]:
+    """Every partition and its number of row files, oldest first.
+
+    By the time that its turn comes a partition may have more of them: a rollup appends between two pieces of upkeep.
+    """
+    warehouse.files.take_writing()
+    counts = Counter((file.table, file.date, file.cluster) for file in _row_files(warehouse.files.live()))
+    found = [(item, counts[item.table, item.date, item.cluster]) for item in warehouse.files.partitions()]
+    return sorted(found, key=lambda pair: (pair[0].date, pair[0].table, pair[0].cluster))
+
+
+def _row_files(files: list[PartFile]) -> list[PartFile]:
+    return [file for file in files if not file.is_index]
+
+
+def _finest_levels(warehouse: ParquetReads, files: list[PartFile]) -> set[int | None]:
+    """The finest level of each row file of a partition; {None} for a table without levels."""
+    return {_levels_of(warehouse, [file])[0] for file in _row_files(files)}
+
+
+def _levels_of(warehouse: ParquetReads, files: list[PartFile]) -> tuple[int | None, ...]:
+    """Levels in the files of a partition, finest first; of a table without levels (None,)."""
+    rows = _row_files(files)
+    if "window_seconds" not in _TABLES[rows[0].table].keys:
+        return (None,)
+    levels: set[int] = set()
+    for file in rows:
+        levels.update(row_group_levels(warehouse.files.rows.opened(Path(file.path))))
+    return tuple(sorted(levels))
+
+
+def _first_day(today: date, days: int | None) -> str:
+    return "" if days is None else (today - timedelta(days=days)).isoformat()

@@ -1,0 +1,328 @@
+"""Questions to a warehouse of Parquet files: grids, merged windows, inventory, what was counted already.
+
+`warehouse.files` says which files count, `usage_grid` makes grids of them, DuckDB merges rows. The adapters of the
+warehouse that keep such files (`warehouse_duckdb`, `warehouse_hive`) answer with this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from fleet.errors import Corrupt, NotEnoughData
+from fleet.inventory import CardId, CardModelName, Inventory, Quota
+from fleet.schema import (
+    CARD_IDENTITY,
+    CARD_MEASURES,
+    CARD_USAGE,
+    INVENTORY_CARDS,
+    POD_USAGE,
+    QUOTAS,
+    SLICE_IDENTITY,
+    SLICE_MEASURES,
+    Measure,
+    Merge,
+    Table,
+)
+from fleet.usage import CardGrid, CardKey, History, SliceGrid, SliceKey, UsageGrid
+from pipeline.records.sightings import INVENTORY_TABLES, inventory_of
+from pipeline.warehouse.ddl import arrow_schema, quoted
+from pipeline.warehouse.files import WarehouseFiles
+from pipeline.warehouse.usage_grid import Span, epoch_ms, fill_grid, moment_of, read_span, step_seconds_of
+from pipeline.warehouse.warehouse import SeenRows
+
+_MEMORY = "1GiB"
+"""What one question may take; DuckDB spills beyond it."""
+_PIECE_ROWS = 500_000
+"""Rows that are merged into one row group."""
+
+
+class ParquetReads:
+    """Answers from the files that count at the moment of the question.
+
+    Attributes:
+        files: which files count.
+    """
+
+    def __init__(self, files: WarehouseFiles) -> None:
+        self.files = files
+
+    def clusters(self) -> tuple[str, ...]:
+        """Every cluster that has any row, sorted."""
+        return self.files.clusters()
+
+    def applied_offset(self, source: str) -> int:
+        """The offset after the last append from a bus, 0 where there is none."""
+        return self.files.applied_offset(source)
+
+    def seen(self, table: Table, date: str, cluster: str, *, since_ms: int, until_ms: int) -> tuple[SeenRows, ...]:
+        """Samples counted by earlier appends; see `SeenStore.seen`."""
+        return self.files.seen(table, date, cluster, since_ms=since_ms, until_ms=until_ms)
+
+    def history(
+        self, cluster: str, *, since: datetime | None = None, until: datetime | None = None, time_zone: str = "UTC"
+    ) -> History:
+        """The usage grids and the inventory of one cluster; see `Warehouse.history`."""
+        slices = self._span(POD_USAGE, SLICE_IDENTITY, cluster, since, until)
+        cards = self._span(CARD_USAGE, CARD_IDENTITY, cluster, since, until)
+        spans = [span for span in (slices, cards) if span.first_ms is not None]
+        if not spans:
+            period = f"{since or 'the beginning'} and {until or 'now'}"
+            raise NotEnoughData(f"cannot read history of cluster {cluster!r}: no sample between {period}")
+        inventory = self.inventory(cluster, as_of=until, time_zone=time_zone)
+        step = max(step_seconds_of(span) for span in spans)
+        since_ms = _floor(min(span.first_ms or 0 for span in spans), step)
+        if since is not None:
+            since_ms = max(since_ms, epoch_ms(since))
+        until_ms = -_floor(-max(span.last_ms or 0 for span in spans), step) if until is None else epoch_ms(until)
+        period_of = (moment_of(since_ms - since_ms % 60_000), moment_of(until_ms))
+        return History(
+            inventory=inventory,
+            slices=_slice_grid(slices, period_of),
+            cards=_card_grid(cards, period_of) if cards.groups else None,
+        )
+
+    def windows(
+        self,
+        table: Table,
+        *,
+        cluster: str,
+        level_seconds: int,
+        since: datetime,
+        until: datetime,
+        with_histograms: bool = True,
+        measures: Collection[Measure] | None = None,
+    ) -> pa.Table:
+        """Merged rows of one level; see `Warehouse.windows`."""
+        paths = self._paths(table, cluster, since, until)
+        names = [column.name for column in table.columns if column.merge is not Merge.HISTOGRAM or with_histograms]
+        if measures is not None:
+            left_out = tuple(f"{measure.value}_" for measure in Measure if measure not in measures)
+            names = [name for name in names if not name.startswith(left_out)]
+        bounds = (
+            f"window_seconds = {int(level_seconds)} AND window_start >= {epoch_ms(since)} "
+            f"AND window_start < {epoch_ms(until)}"
+        )
+        query = _merging(table, names, bounds) + f" ORDER BY {_listed(table.keys)}"
+        return self._query(query, paths) if paths else arrow_schema(table).empty_table().select(names)
+
+    def inventory(self, cluster: str, *, as_of: datetime | None = None, time_zone: str = "UTC") -> Inventory:
+        """What stood in a cluster at a moment; see `Warehouse.inventory`."""
+        rows: dict[str, list[dict[str, Any]]] = {}
+        for table in INVENTORY_TABLES:
+            paths = self._paths(table, cluster, None, as_of)
+            keys = ", ".join(quoted(name) for name in table.keys)
+            query = (
+                f"SELECT {keys}, min(first_seen) AS first_seen, max(last_seen) AS last_seen, "
+                f"max(ended_at) AS ended_at FROM stored_rows "
+                f"GROUP BY {keys} ORDER BY {keys}"
+            )
+            rows[table.name] = self._query(query, paths).to_pylist() if paths else []
+        return inventory_of(rows, cluster=cluster, as_of=as_of, time_zone=time_zone)
+
+    def quotas(self, cluster: str, *, as_of: datetime) -> tuple[Quota, ...]:
+        """Quotas and queues that stood in a cluster at a moment, without reading the rest of its inventory."""
+        paths = self._paths(QUOTAS, cluster, None, as_of)
+        if not paths:
+            return ()
+        keys = ", ".join(quoted(name) for name in QUOTAS.keys)
+        rows = self._query(
+            f"SELECT {keys}, min(first_seen) AS first_seen, max(last_seen) AS last_seen, max(ended_at) AS ended_at "
+            f"FROM stored_rows GROUP BY {keys} ORDER BY {keys}",
+            paths,
+        ).to_pylist()
+        return inventory_of({QUOTAS.name: rows}, cluster=cluster, as_of=as_of, time_zone="UTC").quotas
+
+    def card_lives(self, cluster: str, *, as_of: datetime | None = None) -> dict[CardId, tuple[datetime, datetime]]:
+        """When each card of a cluster was first and last seen, up to a moment; None for the newest."""
+        paths = self._paths(INVENTORY_CARDS, cluster, None, as_of)
+        if not paths:
+            return {}
+        found = self._query(
+            "SELECT card, min(first_seen) AS first_seen, max(last_seen) AS last_seen FROM stored_rows "
+            "GROUP BY card ORDER BY card",
+            paths,
+        )
+        return {
+            CardId(row["card"]): (moment_of(row["first_seen"]), moment_of(row["last_seen"]))
+            for row in found.to_pylist()
+        }
+
+    def merged_rows(
+        self, table: Table, paths: Sequence[str], *, level_seconds: int | None, spill_folder: Path
+    ) -> Iterator[pa.Table]:
+        """The merged rows of some files in pieces of the table's Arrow schema, those of one identity in one run.
+
+        Args:
+            table: the table.
+            paths: its files, below the warehouse's folder.
+            level_seconds: level of the rows; None for a table without levels.
+            spill_folder: where rows go that memory has no place for; made, and removed when all pieces were taken.
+
+        Raises:
+            Corrupt: a file can't be read.
+        """
+        bounds = "true" if level_seconds is None else f"window_seconds = {int(level_seconds)}"
+        order = [name for name in table.keys if name != "window_start"]
+        order += ["window_start"] if "window_start" in table.keys else []
+        query = _merging(table, [column.name for column in table.columns], bounds) + f" ORDER BY {_listed(order)}"
+        options: dict[str, str | bool | int | float | list[str]] = {
+            "memory_limit": _MEMORY, "threads": 2, "temp_directory": str(spill_folder)
+        }  # fmt: skip
+        try:
+            with duckdb.connect(config=options) as connection:
+                for batch in self._answer(connection, query, paths).to_arrow_reader(_PIECE_ROWS):
+                    if batch.num_rows:
+                        yield pa.Table.from_batches([batch]).cast(arrow_schema(table))
+        except (duckdb.Error, pa.ArrowException) as exc:
+            raise Corrupt(f"cannot merge {len(paths)} files of {self.files.folder}: {exc}") from exc
+        finally:
+            rmtree(spill_folder, ignore_errors=True)
+
+    def _span(
+        self, table: Table, names: tuple[str, ...], cluster: str, since: datetime | None, until: datetime | None
+    ) -> Span:
+        return read_span(
+            [Path(path) for path in self._paths(table, cluster, since, until)],
+            names,
+            opened=self.files.rows.opened,
+            since_ms=None if since is None else epoch_ms(since) // 60_000 * 60_000,
+            until_ms=None if until is None else epoch_ms(until),
+        )
+
+    def _paths(self, table: Table, cluster: str, since: datetime | None, until: datetime | None) -> list[str]:
+        first = "" if since is None else since.astimezone(UTC).date().isoformat()
+        last = "9999" if until is None else until.astimezone(UTC).date().isoformat()
+        return [file.path for file in self.files.files(table, cluster, first_date=first, last_date=last)]
+
+    def _query(self, query: str, paths: Sequence[str]) -> pa.Table:
+        try:
+            with duckdb.connect(config={"memory_limit": _MEMORY, "threads": 2}) as connection:
+                return self._answer(connection, query, paths).to_arrow_table()
+        except (duckdb.Error, OSError) as exc:
+            raise Corrupt(f"cannot read {len(paths)} files of {self.files.folder}: {exc}") from exc
+
+    def _answer(
+        self, connection: duckdb.DuckDBPyConnection, query: str, paths: Sequence[str]
+    ) -> duckdb.DuckDBPyRelation:
+        """Asks a query whose table `stored_rows` is what lies in some files."""
+        stored = self.files.rows.relation(paths)
+        if isinstance(stored, list):
+            connection.read_parquet(stored, hive_partitioning=False).create_view("stored_rows")
+        else:
+            connection.register("stored_rows", stored)
+        return connection.sql(query)
+
+
+def _merging(table: Table, names: Sequence[str], bounds: str) -> str:
+    """A query for some columns of `$paths`, one row per key."""
+    columns = [column for column in table.columns if column.name in names and column.name not in table.keys]
+    histograms = [column for column in columns if column.merge is Merge.HISTOGRAM]
+    keys = _listed(table.keys)
+    merged = ", ".join(
+        f"{column.merge.value}({quoted(column.name)})::BIGINT AS {quoted(column.name)}"
+        for column in columns
+        if column.merge is not Merge.HISTOGRAM
+    )
+    joins = "".join(
+        f" LEFT JOIN ({_histogram_query(keys, column.name)}) AS h{place} USING ({keys})"
+        for place, column in enumerate(histograms)
+    )
+    return (
+        f"WITH found AS (SELECT * FROM stored_rows WHERE {bounds}), "
+        f"merged AS (SELECT {keys}, {merged} FROM found GROUP BY {keys}) SELECT {_listed(names)} FROM merged{joins}"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(quoted, names))
+
+
+def _histogram_query(keys: str, name: str) -> str:
+    column = quoted(name)
+    return (
+        f"SELECT {keys}, map(list(bin ORDER BY bin), list(total::BIGINT ORDER BY bin)) AS {column} FROM ("
+        f"SELECT {keys}, entry.key AS bin, sum(entry.value) AS total FROM ("
+        f"SELECT {keys}, unnest(map_entries({column})) AS entry FROM found WHERE {column} IS NOT NULL) "
+        f"GROUP BY {keys}, bin) GROUP BY {keys}"
+    )
+
+
+def _slice_grid(span: Span, period: tuple[datetime, datetime]) -> SliceGrid:
+    """Grid rows are the identities that name a card.
+
+    A series that names a pod and no card (an inference server's own) counts for every slice of its pod.
+    """
+    names = [dict(zip(SLICE_IDENTITY, texts, strict=True)) for texts in span.identities]
+    places: dict[tuple[str, ...], int] = {}
+    slices_of_pod: dict[tuple[str, str], list[int]] = {}
+    for name, texts in zip(names, span.identities, strict=True):
+        if name["card"]:
+            places[texts] = len(places)
+            slices_of_pod.setdefault((name["namespace"], name["pod"]), []).append(places[texts])
+    rows = [
+        (places[texts],) if name["card"] else tuple(slices_of_pod.get((name["namespace"], name["pod"]), ()))
+        for name, texts in zip(names, span.identities, strict=True)
+    ]
+    keys = tuple(_slice_key(texts) for texts in places)
+    return _usage_grid(span, keys, SLICE_MEASURES, rows, period)
+
+
+def _card_grid(span: Span, period: tuple[datetime, datetime]) -> CardGrid:
+    keys = tuple(_card_key(texts) for texts in span.identities)
+    return _usage_grid(span, keys, CARD_MEASURES, [(place,) for place in range(len(keys))], period)
+
+
+def _usage_grid(
+    span: Span,
+    keys: tuple[Any, ...],
+    measures: Sequence[Any],
+    rows: Sequence[tuple[int, ...]],
+    period: tuple[datetime, datetime],
+) -> UsageGrid[Any]:
+    since, until = period
+    grid = fill_grid(
+        span,
+        measures,
+        rows,
+        row_count=len(keys),
+        since=since,
+        until=until,
+        step_seconds=step_seconds_of(span),
+    )
+    return UsageGrid(
+        keys=keys,
+        since=grid.since,
+        step_seconds=grid.step_seconds,
+        steps=grid.steps,
+        mean=grid.mean,
+        peak=grid.peak,
+    )
+
+
+def _slice_key(texts: tuple[str, ...]) -> SliceKey:
+    cluster, namespace, pod, container, node, card, card_model = texts
+    return SliceKey(
+        cluster=cluster,
+        namespace=namespace,
+        pod=pod,
+        container=container,
+        node=node,
+        card=CardId(card),
+        card_model=CardModelName(card_model),
+    )
+
+
+def _card_key(texts: tuple[str, ...]) -> CardKey:
+    cluster, node, card, card_model = texts
+    return CardKey(cluster=cluster, node=node, card=CardId(card), card_model=CardModelName(card_model))
+
+
+def _floor(milliseconds: int, step_seconds: int) -> int:
+    return milliseconds // (step_seconds * 1000) * (step_seconds * 1000)

@@ -1,0 +1,1 @@
+"""The kinds of advice, listed in `register`."""

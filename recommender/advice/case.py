@@ -1,0 +1,187 @@
+"""One workload as the rules see it, and the refusals that hold for every kind of advice. Called by the rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from fleet.autoscaling import Autoscaler, autoscaler_of
+from fleet.capabilities.register import Capabilities, CorePolicy
+from fleet.decisions import RecommendationKind, Refusal
+from fleet.inventory import (
+    AUTOSCALED_LABEL,
+    ISOLATION_LABEL,
+    LATENCY_CRITICAL_LABEL,
+    OPT_OUT_LABEL,
+    WARM_REPLICAS_LABEL,
+    Grant,
+    Priority,
+    WorkloadId,
+)
+from fleet.profiles import Profile
+from fleet.sentences import Value
+from fleet.settings.settings import Settings
+from fleet.workload_kinds import CHANGEABLE_KINDS, JOB_KINDS
+
+DAY_SECONDS = 86400
+WEEK_SECONDS = 7 * DAY_SECONDS
+SPAN_SLACK_RATIO = 0.98
+"""A pod's first and last steps are seldom whole: this share of the span counts as all of it."""
+_DIGITS_MAX = 9
+_FALSE_WORDS = frozenset({"false", "no", "0", "off", ""})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One workload before the rules.
+
+    Attributes:
+        workload: who.
+        profile: what the analyzer says; None where it says nothing.
+        grants: its live grants, at least one.
+        seen_seconds: span in which any of its live pods was seen, seconds.
+        has_need: True where what it needs of framebuffer shows.
+        neighbours: other workloads on its cards now.
+        spare_rows: rows of cards that its pods hold and never work on, see `spare_cards`.
+        spare_held_bytes: most framebuffer that is held on one of those.
+        scalings: how often the number of its replicas changed of late, see `replica_counts`.
+        node_policy: core policy that its nodes have for all their pods, None where every pod has its own.
+        node_bar: why pods of its nodes can't share, see `node_terms`; None where they can.
+        settings: settings.
+        capability: what the backend enforces.
+        now: moment of the plan.
+    """
+
+    workload: WorkloadId
+    profile: Profile | None
+    grants: tuple[Grant, ...]
+    seen_seconds: float
+    has_need: bool
+    neighbours: tuple[WorkloadId, ...]
+    settings: Settings
+    capability: Capabilities
+    now: datetime
+    spare_rows: tuple[int, ...] = ()
+    spare_held_bytes: int = 0
+    scalings: int = 0
+    node_policy: CorePolicy | None = None
+    node_bar: str | None = None
+
+    @property
+    def workload_kind(self) -> str:
+        """Kubernetes kind of the owner."""
+        return self.grants[0].workload_kind
+
+    @property
+    def priority(self) -> Priority:
+        """Highest priority of its pods."""
+        found = {grant.priority for grant in self.grants}
+        return next(level for level in Priority if level in found)
+
+    @property
+    def isolation(self) -> str:
+        """Isolation that its pods ask for: `soft` unless set."""
+        return next((value for grant in self.grants if (value := grant.label(ISOLATION_LABEL))), "soft")
+
+    @property
+    def is_hard(self) -> bool:
+        """True where its share of compute is all it gets: by its wish, its nodes, or because nothing lets it burst.
+
+        Low priority is held to no share of its own: it takes what others leave.
+        """
+        if self.isolation == "hard":
+            return True
+        record = self.capability
+        if record.bursts_by_annotation and self.workload_kind == "Notebook":
+            return True
+        if self.node_policy is not None:
+            return self.node_policy is CorePolicy.HARD and self.priority is not Priority.LOW
+        return CorePolicy.HARD in record.core_policies and CorePolicy.BURST not in record.core_policies
+
+    @property
+    def is_latency_critical(self) -> bool:
+        """True where a pod is labelled latency-critical."""
+        return self.has_flag(LATENCY_CRITICAL_LABEL)
+
+    @property
+    def autoscaler(self) -> Autoscaler | None:
+        """Who scales it, between which bounds; None where nobody is known to."""
+        return next((found for grant in self.grants if (found := autoscaler_of(grant.label(AUTOSCALED_LABEL)))), None)
+
+    @property
+    def video_ratio_max(self) -> float:
+        """Largest use of its encoders and decoders, 0-1; 0 where not collected."""
+        engines = None if self.profile is None else self.profile.engines
+        return 0.0 if engines is None else max(engines.encoder_max or 0.0, engines.decoder_max or 0.0)
+
+    @property
+    def warm_replicas(self) -> int:
+        """Replicas that must stay warm, by annotation or by the owner's own minimum."""
+        asked = [value for grant in self.grants if (value := grant.label(WARM_REPLICAS_LABEL))]
+        # Whoever asks for more digits than these asks for all replicas there are.
+        wanted = [int(value[:_DIGITS_MAX]) for value in asked if value.isdecimal()]
+        # A minimum that can't be read is a wish to keep replicas all the same.
+        unread = [1 for value in asked if not value.isdecimal()]
+        return max([*wanted, *unread, *(grant.replicas_min or 0 for grant in self.grants)], default=0)
+
+    def has_flag(self, key: str) -> bool:
+        """True where a pod carries the annotation with any value but a word for no."""
+        return any(
+            (value := grant.label(key)) is not None and value.strip().lower() not in _FALSE_WORDS
+            for grant in self.grants
+        )
+
+    def refuse(self, kind: RecommendationKind | None, reason: str, detail: str, **values: Value) -> Refusal:
+        """A refusal of this workload; `values` are the numbers and names in its sentence."""
+        return Refusal(workload=self.workload, reason=reason, detail=detail, kind=kind, values=tuple(values.items()))
+
+
+def untouchable(case: Case) -> Refusal | None:
+    """Why no advice at all may be given; None where it may."""
+    namespace = case.grants[0].namespace
+    if case.has_flag(OPT_OUT_LABEL):
+        return case.refuse(None, "opt_out", f"a pod carries {OPT_OUT_LABEL}")
+    if namespace in case.settings.recommender.opt_out_namespaces:
+        return case.refuse(
+            None, "opt_out", f"namespace {namespace} is in recommender.opt_out_namespaces", namespace=namespace
+        )
+    if case.workload_kind not in CHANGEABLE_KINDS:
+        return case.refuse(
+            None,
+            "unknown_owner",
+            f"owners of kind {case.workload_kind} can't be changed; changed are {', '.join(sorted(CHANGEABLE_KINDS))}",
+            owner_kind=case.workload_kind,
+        )
+    return None
+
+
+def is_restartable(case: Case) -> bool:
+    """Whether its pods may be made anew for the sake of others: nobody forbade it, no work is lost, nobody waits."""
+    return untouchable(case) is None and case.workload_kind not in JOB_KINDS and not case.is_latency_critical
+
+
+def untrusted(case: Case, kind: RecommendationKind | None) -> Refusal | None:
+    """Why the workload's counters can't carry advice: distrusted, or too short; None where they can."""
+    if case.profile is not None and not case.profile.is_trusted:
+        finding = next(finding for finding in case.profile.trust if finding.distrusts)
+        return case.refuse(kind, "counter_untrusted", f"{finding.counter}: {finding.detail}", counter=finding.counter)
+    least = max(DAY_SECONDS, case.settings.analyzer.history_seconds_min)
+    if case.profile is None or case.seen_seconds < least * SPAN_SLACK_RATIO:
+        return case.refuse(
+            kind,
+            "history_too_short",
+            f"seen for {case.seen_seconds / 3600:.1f} h; advice needs analyzer.history_seconds_min="
+            f"{least} ({least / 3600:.0f} h)",
+            seen_hours=round(case.seen_seconds / 3600, 1),
+            needed_hours=round(least / 3600, 1),
+        )
+    if case.profile.coverage_ratio < case.settings.analyzer.coverage_min:
+        return case.refuse(
+            kind,
+            "coverage_too_low",
+            f"{case.profile.coverage_ratio:.1%} of its windows were seen, less than analyzer.coverage_min="
+            f"{case.settings.analyzer.coverage_min:.0%}",
+            coverage_ratio=round(case.profile.coverage_ratio, 4),
+            coverage_min=case.settings.analyzer.coverage_min,
+        )
+    return None

@@ -1,0 +1,34 @@
+"""Off-peak pair: workloads that are busy at different hours share a card. Listed in `rules.RULES`."""
+
+from __future__ import annotations
+
+from fleet.decisions import RecommendationKind, Refusal
+from recommender.advice.case import DAY_SECONDS, Case, untouchable
+
+PAIR_DAYS_MIN = 3
+"""Days of history before an hour of the day is a habit."""
+
+
+class OffpeakRule:
+    """Workloads with promised quiet hours; two of them pair where the hours of one are the other's busy ones."""
+
+    kind = RecommendationKind.OFFPEAK_PAIR
+
+    def applies(self, case: Case) -> bool:
+        """Workloads whose profile promises off-peak hours."""
+        return case.profile is not None and bool(case.profile.off_peak_hours) and not case.is_hard
+
+    def refusal(self, case: Case) -> Refusal | None:
+        """A habit needs days."""
+        general = untouchable(case)
+        if general is not None:
+            return general
+        if case.seen_seconds < PAIR_DAYS_MIN * DAY_SECONDS:
+            return case.refuse(
+                self.kind,
+                "history_too_short",
+                f"seen for {case.seen_seconds / DAY_SECONDS:.1f} days; hours of a day need {PAIR_DAYS_MIN}",
+                seen_days=round(case.seen_seconds / DAY_SECONDS, 1),
+                needed_days=PAIR_DAYS_MIN,
+            )
+        return None

@@ -1,0 +1,35 @@
+"""Oversubscribe: promise a card's compute more than once where peaks rarely meet. Listed in `rules.RULES`."""
+
+from __future__ import annotations
+
+from fleet.capabilities.register import CorePolicy
+from fleet.decisions import RecommendationKind, Refusal
+from recommender.advice.case import Case, untouchable
+
+
+class OversubscribeRule:
+    """Slices whose peaks sum to more than a card may share it by bursting, unless one wants compute of its own."""
+
+    kind = RecommendationKind.OVERSUBSCRIBE
+
+    def applies(self, case: Case) -> bool:
+        """Every workload without a hard share: that is never promised twice."""
+        return not case.is_hard
+
+    def refusal(self, case: Case) -> Refusal | None:
+        """Needs a backend that lets a pod use what its neighbours leave."""
+        general = untouchable(case)
+        if general is not None:
+            return general
+        if case.is_latency_critical:
+            return case.refuse(
+                self.kind, "latency_critical", "labelled latency-critical: it shares only where all peaks fit together"
+            )
+        if CorePolicy.BURST not in case.capability.core_policies:
+            return case.refuse(
+                self.kind,
+                "backend_has_no_burst",
+                f"backend {case.capability.backend} has core policies {list(map(str, case.capability.core_policies))}",
+                backend=case.capability.backend,
+            )
+        return None

@@ -1,0 +1,80 @@
+"""Reclaim: give back cards that a workload holds and does not use. Listed in `rules.RULES`."""
+
+from __future__ import annotations
+
+from fleet.decisions import RecommendationKind, Refusal
+from fleet.inventory import Priority
+from fleet.profiles import Profile, WorkloadState
+from fleet.settings.guard import WEEKDAYS
+from fleet.workload_kinds import SERVICE_KINDS
+from recommender.advice.case import DAY_SECONDS, Case, untouchable, untrusted
+
+_IDLE = frozenset({WorkloadState.IDLE, WorkloadState.IDLE_HELD})
+
+
+class ReclaimRule:
+    """Stop what is idle: after silence on every day of the week on which it worked before, and likely to stay so."""
+
+    kind = RecommendationKind.RECLAIM
+
+    def applies(self, case: Case) -> bool:
+        """Workloads that the analyzer calls idle."""
+        return case.profile is not None and case.profile.state in _IDLE
+
+    def refusal(self, case: Case) -> Refusal | None:
+        """Standby is idle by right; a service of high priority is sliced instead."""
+        general = untouchable(case) or untrusted(case, self.kind)
+        if general is not None or case.profile is None:
+            return general
+        if case.is_latency_critical:
+            return case.refuse(self.kind, "latency_critical", "labelled latency-critical: it may share, but stays up")
+        if case.warm_replicas:
+            return case.refuse(
+                self.kind,
+                "warm_standby",
+                f"{case.warm_replicas} replicas are to stay warm: it may share, but stays up",
+                replicas=case.warm_replicas,
+            )
+        if case.workload_kind in SERVICE_KINDS and case.priority is Priority.HIGH:
+            return case.refuse(
+                self.kind, "high_priority_service", "an idle service of high priority may be a standby: it may share"
+            )
+        return self._refuse_short(case, case.profile) or self._refuse_doubtful(case, case.profile)
+
+    def _refuse_short(self, case: Case, profile: Profile) -> Refusal | None:
+        """A weekend is no sign: a workload that worked on a Monday must have been silent on the next one.
+
+        One that was never seen to work must have been silent on all days of the week.
+        """
+        days = profile.active_weekdays or range(len(WEEKDAYS))
+        missing = ", ".join(WEEKDAYS[day].capitalize() for day in days if day not in profile.silent_weekdays)
+        if not missing:
+            return None
+        idle_days = case.seen_seconds / DAY_SECONDS
+        if profile.active_weekdays and profile.idle_since is not None:
+            idle_days = (case.now - profile.idle_since).total_seconds() / DAY_SECONDS
+        which = "on which it was active before" if profile.active_weekdays else "(it was never seen active)"
+        return case.refuse(
+            self.kind,
+            "idle_too_short",
+            (
+                f"idle for {idle_days:.1f} days, not yet seen idle on {missing}: every weekday {which} "
+                "must pass idle first"
+            ),
+            idle_days=round(idle_days, 1),
+            weekdays=missing,
+        )
+
+    def _refuse_doubtful(self, case: Case, profile: Profile) -> Refusal | None:
+        """A workload that is likely to be used again shares a card; stopped, its next user would find nothing."""
+        least = case.settings.recommender.reclaim_confidence_min
+        if profile.confidence >= least:
+            return None
+        return case.refuse(
+            self.kind,
+            "likely_to_wake",
+            f"of workloads like it {profile.confidence:.0%} stayed idle for the week after; "
+            f"recommender.reclaim_confidence_min={least:g} wants more",
+            confidence=round(profile.confidence, 4),
+            confidence_min=least,
+        )

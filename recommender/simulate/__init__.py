@@ -1,0 +1,1 @@
+"""Plays policies on a fleet's history."""

@@ -1,0 +1,1 @@
+"""Talks to sockets for all rooms: HTTP, TLS, tokens, Prometheus, Kubernetes."""

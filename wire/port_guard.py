@@ -1,0 +1,44 @@
+"""Who may read a port's metrics or views: holders of a token, or of a certificate that TLS has verified.
+
+Asked by servers for every request that tells figures; where nobody has to say who they are, everybody may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from fleet.listener_files import ListenerFiles
+from wire.tokens import BearerTokens
+
+
+class PortGuard:
+    """Says who may.
+
+    Args:
+        files: of the port.
+        tokens_setting: last part of the setting's name that gives `files.tokens_file`, such as `scrape_tokens_file`.
+        now_seconds: a clock that never goes back.
+
+    Raises:
+        Misconfigured: the file of tokens can't be used.
+    """
+
+    def __init__(self, files: ListenerFiles, *, tokens_setting: str, now_seconds: Callable[[], float]) -> None:
+        self._takes_certificates = files.client_ca_file is not None
+        self._is_open = not files.are_clients_asked
+        self._tokens: BearerTokens | None = None
+        if files.tokens_file is not None:
+            setting = f"{files.section}.{tokens_setting}"
+            self._tokens = BearerTokens(Path(files.tokens_file), setting=setting, now_seconds=now_seconds)
+
+    def may(self, authorization: str | None, certificate: Mapping[str, object] | None) -> bool:
+        """Whether a request is answered.
+
+        Args:
+            authorization: header field of this name; None where there is none.
+            certificate: verified certificate, as `ssl.SSLSocket.getpeercert` gives it; None where none was shown.
+        """
+        if self._is_open or (certificate and self._takes_certificates):
+            return True
+        return self._tokens is not None and self._tokens.name_of(authorization) is not None
