@@ -26,7 +26,6 @@ from dashboards.access.people import NotAllowed
 from dashboards.access.scoped import scoped_views
 from dashboards.address import Address, read_address
 from dashboards.api import routes as api
-from dashboards.compressed import compress
 from dashboards.pages import clusters as page_clusters
 from dashboards.pages import fleet as page_fleet
 from dashboards.pages import health as page_health
@@ -39,7 +38,7 @@ from dashboards.pages.language import speak
 from dashboards.queries import Freshness, Views
 from dashboards.shown.rows import search as search_fleet
 from dashboards.tokens import css_variables
-from dashboards.web_channel import CONNECTIONS_MAX, IDLE_SECONDS_MAX, BoundedChannel, encrypted_channel
+from dashboards.web_channel import CONNECTIONS_MAX, IDLE_SECONDS_MAX, BoundedChannel, compress, encrypted_channel
 from dashboards.words.pages import READING, say
 from fleet.errors import GputideError, NotEnoughData, Unavailable
 from fleet.profiles import Profiles

@@ -12,8 +12,8 @@ from exporter.compat.figures import SHOWN_FIGURES, Of
 from exporter.compat.grant_sums import GRANT_SUMS
 from exporter.compat.names import NameSource, names_of
 from exporter.compat.peers import peer_names
+from exporter.cross_checks.checks import OutcomeWindow
 from exporter.cross_checks.columns import On
-from exporter.cross_checks.window import OutcomeWindow
 from exporter.exposition.catalogue import CATALOGUE
 from exporter.families import CataloguedFamily
 from fleet.schema import MEASURES, Measure

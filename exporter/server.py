@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from exporter.collector import Collector
 from exporter.compat.translation import Compat
-from exporter.exposition.negotiation import accepts_gzip, text_format_of
 from exporter.exposition.rendering import Exposition, TextFormat
 from exporter.server_connections import HANDSHAKE_SECONDS_MAX, SEND_SECONDS_MAX, Admission, Connections, HeadReader
-from exporter.server_request import Request, read_request
+from exporter.server_request import Request, accepts_gzip, read_request, text_format_of
 from fleet.errors import Corrupt, Misconfigured
 from wire.port_guard import PortGuard
 from wire.tokens import CHALLENGE

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from dashboards.money.budgets import BudgetStatus
-from dashboards.money.cents import in_cents
+from dashboards.money.charged_days import in_cents
 from dashboards.money.charges import BASES, Amounts, Charge, Chargeback
 from dashboards.money.unit_costs import UnitCost
 from fleet.documents import document

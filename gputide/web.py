@@ -9,14 +9,12 @@ from dashboards.queries import Event, Views
 from fleet.data_folder import DataFolder
 from fleet.errors import GputideError
 from gputide.cluster_sightings import WarehouseSightings, newest_windows
-from gputide.fleet_view import Analysed, WarehouseFleetView
+from gputide.fleet_view import Analysed, StoredFlow, StoredRelief, WarehouseFleetView
 from gputide.freeze_desk import StoredFreezes
 from gputide.kept_plans import KeptPlans
-from gputide.lag_view import StoredFlow
 from gputide.money_view import StoredMoney
 from gputide.outcome_shelf import StoredOutcomes
 from gputide.plan_desk import StoredPlanDesk
-from gputide.relief_view import StoredRelief
 from gputide.rollout_desk import BackgroundRollouts
 from gputide.session import Session
 from gputide.wiring import journal, load_history, profiled

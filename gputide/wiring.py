@@ -12,18 +12,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from analyzer.parts import history_part, inventory_parts
-from analyzer.profile import profile_parts
+from analyzer.profile import history_part, inventory_parts, profile_parts
 from enforcer.record.fingerprint import fingerprint_of
 from enforcer.record.journal import Journal
 from enforcer.record.ledger import Ledger
 from enforcer.record.plan_store import PlanStore
 from enforcer.rollout.carry import CarryPolicy
-from enforcer.rollout.measured_signals import MeasuredSignals
 from enforcer.rollout.progress import Progress
 from enforcer.rollout.stages import Rollout
 from enforcer.rollout.tools import RolloutPolicy, Tools
-from enforcer.rollout.watch import ClusterSignals, Signals, WatchPolicy
+from enforcer.rollout.watch import ClusterSignals, MeasuredSignals, Signals, WatchPolicy
 from enforcer.safety.guard import Guard
 from enforcer.safety.harm_budget import HarmBudgets
 from enforcer.snapshot import take_snapshot

@@ -1,24 +1,31 @@
-"""Opens the bus that the settings name: `wiring` for what lies between receiver and rollup."""
+"""Opens the bus that the settings name: `wiring` for what lies between receiver and rollup.
+
+Opens the way from the topic of a remote-write-to-Kafka adapter to the bus: `wiring` for `receive --from-kafka`.
+"""
 
 from __future__ import annotations
 
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fleet.data_folder import DataFolder
+from fleet.errors import Misconfigured
 from fleet.settings.pipeline import BusKind, KafkaCompression, RecordFormat
 from fleet.settings.settings import Settings
 from pipeline.bus.bus import Bus, BusWriter, DeadLetters
-from pipeline.bus.bus_file import FileBus
-from pipeline.bus.dead_letters_file import FileDeadLetters
+from pipeline.bus.bus_file import FileBus, FileDeadLetters
 from pipeline.receiver.intake import ROWS_PER_RECORD_MAX, Intake
 from pipeline.records.json_rows import pack_rows
 from pipeline.records.rows import pack
 from pipeline.remote_write.label_sets import LabelLimits
 from pipeline.remote_write.series_table import SeriesTable
+
+if TYPE_CHECKING:
+    from pipeline.bus.bridge_kafka import AdapterBridge
 
 JSON_ROWS_PER_RECORD_MAX = 4000
 """Rows of a record of JSON: about 2 MB, below what brokers take unless told otherwise with room for long names."""
@@ -135,3 +142,27 @@ def open_bus_reader(folder: DataFolder, settings: Settings) -> Iterator[ReadingB
 def file_bus(folder: DataFolder, settings: Settings, lane: int = 0) -> FileBus:
     """One lane of the file bus."""
     return FileBus(folder.bus(lane), segment_bytes=settings.bus.segment_bytes, bytes_max=settings.bus.bytes_max)
+
+
+@contextmanager
+def open_bridge(folder: DataFolder, settings: Settings, topic: str) -> Iterator[AdapterBridge]:
+    """What takes an adapter's messages to the bus of the settings.
+
+    Args:
+        folder: data folder, for a bus in files.
+        settings: all settings; brokers and security are those of the section `kafka`.
+        topic: the adapter's topic.
+
+    Raises:
+        Misconfigured: the topic is our own, or brokers don't let us in.
+        Unavailable: brokers can't be reached, or another process writes to the bus.
+    """
+    from pipeline.bus.bridge_kafka import AdapterBridge
+    from pipeline.bus.dead_letters_kafka import KafkaDeadLetters
+
+    if topic == settings.kafka.topic:
+        raise Misconfigured(f"cannot read an adapter's messages from {topic}: kafka.topic is for our own records")
+    with open_bus_writer(folder, settings) as bus, closing(KafkaDeadLetters(settings.kafka, topic)) as dead_letters:
+        intake = intake_of(bus, settings)
+        with closing(AdapterBridge(settings.kafka, topic, intake, dead_letters)) as bridge:
+            yield bridge

@@ -42,7 +42,7 @@ def open_flink_rollup(folder: DataFolder, settings: Settings) -> Iterator[tuple[
             "bus.record_format=rows"
         )
     from pipeline.bus.dead_letters_kafka import KafkaDeadLetters
-    from pipeline.bus.kafka_progress import KafkaProgress
+    from pipeline.bus.kafka_survey import KafkaProgress
     from pipeline.bus.kafka_topic import open_topic
 
     kafka = settings.kafka

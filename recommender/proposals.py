@@ -15,10 +15,9 @@ from fleet.decisions import Evidence, Need, Recommendation, RecommendationKind, 
 from fleet.inventory import CardId, WorkloadId
 from fleet.sentences import Sentence, sentence
 from fleet.units import GIB
-from recommender.batches import batches_of, moves_by_workload
 from recommender.harm.risk import level_of
 from recommender.mig.stages import Carving
-from recommender.proposal_scene import Move, Scene
+from recommender.proposal_scene import Move, Scene, batches_of, moves_by_workload
 from recommender.rehome import Rehoming
 
 _NODES_NAMED_MAX = 3

@@ -27,8 +27,7 @@ from fleet.schema import CARD_MEASURES, CARD_USAGE, POD_USAGE, SLICE_MEASURES, T
 from fleet.settings.settings import load_settings
 from gputide.operate.engine_cache import default_cache_path
 from gputide.operate.engine_parts import Engine
-from gputide.operate.engine_process import ProcessRecord
-from gputide.operate.engine_register import read_register
+from gputide.operate.engine_process import ProcessRecord, read_register
 from gputide.operate.engines import down, free_port, up
 from gputide.wiring_warehouse import warehouse
 from pipeline.warehouse.parquet_reads import ParquetReads

@@ -14,8 +14,7 @@ from flask import Flask, Response, request
 
 from dashboards.access.door import Door
 from dashboards.access.people import NotAllowed
-from dashboards.api.openapi import BASE, openapi
-from dashboards.api.operations import OPERATIONS, Asked, Operation
+from dashboards.api.operations import BASE, OPERATIONS, Asked, Operation, openapi
 from dashboards.queries import Views
 from fleet.errors import GputideError, Misconfigured, NotEnoughData, Refused
 

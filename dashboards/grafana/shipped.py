@@ -2,6 +2,8 @@
 
 Called by `gputide grafana export`. The dashboards are the committed JSON; the rules are written from the settings, so
 that an alert and the analyzer mean the same by idle.
+
+Rule groups as text: Prometheus rule files, or one PrometheusRule object of the Prometheus operator.
 """
 
 from __future__ import annotations
@@ -11,8 +13,12 @@ from enum import StrEnum
 from importlib.resources import files
 from typing import Any
 
-from dashboards.grafana.derived import Thresholds
-from dashboards.grafana.rule_files import prometheus_rule, rule_files, yaml_text
+import yaml
+
+from dashboards.grafana.alerts import alert_groups
+from dashboards.grafana.derived import Thresholds, derived_groups
+from dashboards.grafana.normalised import normalised_groups
+from dashboards.grafana.rule import RecordingRule, RuleGroup
 
 
 class ShippedForm(StrEnum):
@@ -83,3 +89,91 @@ def _config_map(name: str, text: str, namespace: str) -> dict[str, Any]:
         },
         "data": {f"{name}.json": packed},
     }
+
+
+def rule_groups(thresholds: Thresholds) -> tuple[RuleGroup, ...]:
+    """All groups, in the order in which one builds on the other."""
+    return (*normalised_groups(), *derived_groups(thresholds), *alert_groups(thresholds))
+
+
+def rule_files(thresholds: Thresholds, *, docs_url: str | None = None) -> dict[str, str]:
+    """File name to text: what everybody needs, and the alerts, which somebody may want to write anew.
+
+    Args:
+        thresholds: the numbers in the rules.
+        docs_url: where the documentation is served; the alerts link their section of it. None for no link.
+    """
+    return {
+        "gputide-recording.rules.yaml": _file((*normalised_groups(), *derived_groups(thresholds)), None),
+        "gputide-alerts.rules.yaml": _file(alert_groups(thresholds), docs_url),
+    }
+
+
+def prometheus_rule(thresholds: Thresholds, *, namespace: str, docs_url: str | None = None) -> dict[str, Any]:
+    """The same as one object of the operator (monitoring.coreos.com/v1, prometheus-operator:Documentation/api.md)."""
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {
+            "name": "gputide",
+            "namespace": namespace,
+            "labels": {"app.kubernetes.io/name": "gputide", "role": "alert-rules"},
+        },
+        "spec": {"groups": [_group(group, docs_url) for group in rule_groups(thresholds)]},
+    }
+
+
+def yaml_text(content: dict[str, Any]) -> str:
+    """A document as people write it: expressions over several lines stay lines."""
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+
+
+def runbook(alert: str) -> str:
+    """The section that says what to do about an alert, in the documentation's own words for the place."""
+    return f"docs/operations.md#{alert.lower()}"
+
+
+def _link(docs_url: str, alert: str) -> str:
+    """The same section where the pages are served, as `mkdocs.yml` has them."""
+    return f"{docs_url.rstrip('/')}/operations.html#{alert.lower()}"
+
+
+def _file(groups: tuple[RuleGroup, ...], docs_url: str | None) -> str:
+    head = "# Made by `gputide grafana export`; change the settings and export again rather than this file.\n"
+    return head + yaml_text({"groups": [_group(group, docs_url) for group in groups]})
+
+
+def _group(group: RuleGroup, docs_url: str | None) -> dict[str, Any]:
+    rules: list[dict[str, Any]] = []
+    for rule in group.rules:
+        if isinstance(rule, RecordingRule):
+            rules.append({"record": rule.record, "expr": rule.expression})
+            continue
+        rules.append(
+            {
+                "alert": rule.alert,
+                "expr": rule.expression,
+                **({"for": rule.hold} if rule.hold else {}),
+                "labels": {"severity": rule.severity.value, **group.labels},
+                "annotations": {
+                    "summary": rule.summary,
+                    "description": rule.description,
+                    "needs": rule.needs,
+                    "runbook": runbook(rule.alert),
+                    # The name that the templates of Alertmanager and Grafana make a link of.
+                    **({} if docs_url is None else {"runbook_url": _link(docs_url, rule.alert)}),
+                },
+            }
+        )
+    return {"name": group.name, "interval": group.interval, "rules": rules}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as blocks."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(str, _text)

@@ -17,20 +17,19 @@ from dashboards.figures.card_map import SMALL_FLEET_CARDS, Square, lay_out, plan
 from dashboards.figures.figures import card_map_figure, frontier_figure
 from dashboards.pages.frame import LIVE, card, english, figure_number, graph, missing, verdict_banner
 from dashboards.pages.plan_diff import register as register_diffs
-from dashboards.pages.plan_freeze import freeze_bar
-from dashboards.pages.plan_freeze import register as register_freeze
-from dashboards.pages.plan_relief import relief
+from dashboards.pages.plan_relief import relief, tide
 from dashboards.pages.plan_rollout import (
     apply_reason,
     approver_words,
+    freeze_bar,
     progress_panel,
     stage_status,
     stage_words,
     undo_reason,
     undo_words,
 )
+from dashboards.pages.plan_rollout import register as register_freeze
 from dashboards.pages.plan_stages import evidence, refused, stage_row
-from dashboards.pages.plan_tide import tide
 from dashboards.queries import PlanEntry, RolloutPhase, RolloutProgress, Views
 from dashboards.shown.realised import leading_verdict
 from dashboards.shown.rows import (

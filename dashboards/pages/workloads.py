@@ -2,6 +2,8 @@
 
 Without a choice, a table of all workloads; with one (`?w=namespace/Kind/name`) its state in words, four strips on one
 time axis, its week as a heat map, what gputide proposes for it and what it refused.
+
+What a request or a token of one workload costs, on its page. Called by `pages.workloads`.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from dashboards.address import RANGES, Address, read_address
 from dashboards.figures.figures import hour_of_week_figure, strips_figure
+from dashboards.money.unit_costs import UnitCost
 from dashboards.pages.advice import change_of_mind, detail, reason, state_reason
 from dashboards.pages.frame import (
     card,
@@ -26,16 +29,16 @@ from dashboards.pages.frame import (
     missing,
     number_column,
     reader_words,
+    scrolled,
     table,
 )
-from dashboards.pages.workload_cost import unit_cost
 from dashboards.queries import PlanEntry, Views
 from dashboards.shown.grid_rows import GridRows, Places
 from dashboards.shown.made_once import MADE
 from dashboards.shown.rows import percent_words, saving_words, state_sentence, workload_state_words, workload_table
 from dashboards.words.pages import READING, counted, say
 from fleet.decisions import Plan
-from fleet.errors import GputideError
+from fleet.errors import Corrupt, GputideError, Misconfigured, Unavailable
 from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL
 from fleet.profiles import Profile, Profiles, WorkloadState
 from fleet.units import format_bytes_short, format_count
@@ -354,3 +357,27 @@ def _actions(profile: Profile) -> list[Any]:
         )
         for words, before, told, after in commands
     ]
+
+
+def unit_cost(views: Views, cluster: str, workload: str) -> Any:
+    """Its units over the last week, with what a million of them cost, or why not; None where nobody counts any."""
+    try:
+        found = [one for one in views.money.unit_costs(cluster) if one.workload == workload]
+    except (Misconfigured, Unavailable, Corrupt) as exc:
+        return card(say("Unit cost"), html.P(str(exc), className="soft"))
+    if not found:
+        return None
+    columns = ((say("unit"), "t"), (say("last week"), "n"), (say("a million costs"), "n"))
+    return card(
+        say("Unit cost"),
+        scrolled(table(columns, [_row(one, views.prices.currency) for one in found]), name=say("Unit cost")),
+        note=say("cost by allocation over what was counted"),
+    )
+
+
+def _row(one: UnitCost, currency: str) -> tuple[Any, ...]:
+    count = format_count(round(one.count)) if one.count is not None else html.Span("–", title=one.fault)
+    price: Any = "–" if one.per_million is None else f"{one.per_million:,.4f} {currency}"
+    if one.per_million is not None and one.is_partly_priced:
+        price = html.Span(f"≥ {price}", title=say("some of its card hours have no price"))
+    return say(one.unit), count, price

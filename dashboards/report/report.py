@@ -19,9 +19,7 @@ from decimal import Decimal
 from dashboards.access.cut import cut_plan, cut_profiles, namespace_of
 from dashboards.money.unit_costs import UnitCost
 from dashboards.queries import LedgerEntry, PlanEntry, Prices
-from dashboards.report.done import DoneItem, WeekTold
-from dashboards.report.left import data_notes, refused_in
-from dashboards.report.top import TopWorkload, top_workloads
+from dashboards.report.done import DoneItem, TopWorkload, WeekTold, data_notes, refused_in, top_workloads
 from dashboards.report.week_measured import MeasuredWeek
 from dashboards.shown.quotas import TeamQuota, team_quotas
 from dashboards.shown.realised import FunnelStep, HarmBudget, funnel, harm_budgets, leading_verdict, week_start

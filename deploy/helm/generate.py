@@ -28,8 +28,7 @@ import yaml  # noqa: E402 - the path is set above, so that the script runs anywh
 from pydantic import BaseModel  # noqa: E402
 
 from dashboards.grafana.derived import thresholds_of  # noqa: E402
-from dashboards.grafana.rule_files import prometheus_rule, yaml_text  # noqa: E402
-from dashboards.grafana.shipped import boards  # noqa: E402
+from dashboards.grafana.shipped import boards, prometheus_rule, yaml_text  # noqa: E402
 from fleet.settings.settings import Settings  # noqa: E402
 
 IMAGE = "registry.example.com/gputide"

@@ -3,22 +3,268 @@
 What the container was granted is read from where its backend says it: HAMi's library by its environment
 (Project-HAMi/HAMi:pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go): `CUDA_DEVICE_MEMORY_LIMIT_0`,
 `CUDA_DEVICE_SM_LIMIT`, `CUDA_DEVICE_MEMORY_SHARED_CACHE`. Who runs it may say otherwise. Called by the front door.
+
+Measures how much of the card's time a container gets: short kernels that fill the whole card, one after the other.
+
+Each keeps the card busy for a known time, so the share is kernels × their time / the time that all took. A limiter that
+holds launches back makes the rest of the time. The same again with graphs, which pass by limiters that only know
+launches (Project-HAMi/HAMi#1445).
+
+Measures where framebuffer ends: allocates until it is refused, to the last byte, and tries one way around it.
+
+The limit of an interception library is compared with what the process holds, so what counts is the sum. Allocation goes
+by halving steps, largest first; an interception library counts single bytes, the driver itself whole pages of 2 MiB
+(CUDA C++ Programming Guide, virtual memory management), so without one the end is found within a page. Everything is
+given back at the end.
+
+Measures how fast a container falls asleep and wakes by its shared region: the probe puts itself to sleep.
+
+The region is mounted into the container, so the probe can write to its own what the node's agent would. One thread
+launches short kernels and notes when each launch came back; another one writes. Asleep means that no launch came back
+for a while; the pause took until the last one that did.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from enforcer.probe.compute import measure_compute
-from enforcer.probe.framebuffer import measure_framebuffer
-from enforcer.probe.pausing import measure_pause
-from enforcer.probe.readings import Gpu, PauseReading
+from enforcer.agent.region_writing import open_for_writing, pause, resume
+from enforcer.probe.readings import ComputeReading, FramebufferReading, Gpu, PauseReading
 from fleet.errors import Misconfigured
 from fleet.probe_results import ProbeResult
+from fleet.units import MIB
+
+ROUNDS = 3
+SILENCE_SECONDS = 0.5
+"""Without a launch for so long it is asleep; kernels take milliseconds."""
+PATIENCE_SECONDS = 5.0
+"""Who still launches after so long does not sleep. The library looks once a second."""
+_KERNEL_NANOSECONDS = 1_000_000
+
+
+def measure_pause(gpu: Gpu, region: Path, *, patience_seconds: float = PATIENCE_SECONDS) -> PauseReading:
+    """Sleep and wake some times.
+
+    Args:
+        gpu: the card.
+        region: this container's region.
+        patience_seconds: see `PATIENCE_SECONDS`.
+
+    Raises:
+        Refused: the region is in doubt; nobody was put to sleep.
+    """
+    launching = _Launching(gpu, lambda: gpu.spin(_KERNEL_NANOSECONDS))
+    pauses, resumes = _rounds(launching, region, patience_seconds)
+    by_graph: bool | None = None
+    if gpu.record_spin_graph(_KERNEL_NANOSECONDS):
+        graph_pauses, _ = _rounds(_Launching(gpu, gpu.spin_by_graph), region, patience_seconds)
+        by_graph = None not in graph_pauses
+    return PauseReading(pause_seconds=_worst(pauses), resume_seconds=_worst(resumes), graph_pauses=by_graph)
+
+
+class _Launching:
+    """A thread that launches until it is stopped; mutable: `last_at` is when the last launch came back."""
+
+    def __init__(self, gpu: Gpu, launch: Callable[[], None]) -> None:
+        self._gpu, self._launch = gpu, launch
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="probe-launches", daemon=True)
+        self.last_at = time.monotonic()
+        self.failure: Exception | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+        if self.failure is not None:
+            raise self.failure
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.is_set():
+                self._launch()
+                self._gpu.wait()
+                self.last_at = time.monotonic()
+        except Exception as exc:  # noqa: BLE001 - raised again by `stop`, in the thread that waits for it
+            self.failure = exc
+
+
+def _rounds(
+    launching: _Launching, region: Path, patience_seconds: float
+) -> tuple[list[float | None], list[float | None]]:
+    pauses: list[float | None] = []
+    resumes: list[float | None] = []
+    launching.start()
+    try:
+        _until_launched(launching, time.monotonic(), patience_seconds)
+        while len(pauses) < ROUNDS and None not in pauses:
+            with open_for_writing(region) as opened:
+                try:
+                    pause(opened)
+                    began = time.monotonic()
+                    pauses.append(_until_silent(launching, began, patience_seconds))
+                finally:
+                    resume(opened)
+                woken = time.monotonic()
+            resumes.append(_until_launched(launching, woken, patience_seconds) if pauses[-1] is not None else None)
+    finally:
+        launching.stop()
+    return pauses, resumes
+
+
+def _until_silent(launching: _Launching, began: float, patience_seconds: float) -> float | None:
+    while time.monotonic() - began < patience_seconds:
+        if time.monotonic() - max(launching.last_at, began) >= SILENCE_SECONDS:
+            return max(0.0, launching.last_at - began)
+        time.sleep(0.001)
+    return None
+
+
+def _until_launched(launching: _Launching, since: float, patience_seconds: float) -> float | None:
+    while time.monotonic() - since < patience_seconds:
+        if launching.last_at > since:
+            return launching.last_at - since
+        time.sleep(0.001)
+    return None
+
+
+def _worst(seconds: list[float | None]) -> float | None:
+    known = [value for value in seconds if value is not None]
+    return max(known) if known and len(known) == len(seconds) else None
+
+
+_MANAGED_BYTES = 64 * MIB
+
+
+def measure_framebuffer(
+    gpu: Gpu,
+    *,
+    granted_bytes: int | None,
+    card_bytes: int | None,
+    spill_bytes_max: int,
+    clock: Callable[[], float] = time.monotonic,
+) -> FramebufferReading:
+    """Fill the framebuffer that there is.
+
+    Args:
+        gpu: the card.
+        granted_bytes: what the container was granted; None where nobody said.
+        card_bytes: framebuffer of the whole card; None where nobody said. Beyond it lies host memory.
+        spill_bytes_max: most that is taken beyond the card, so that the node keeps its memory.
+        clock: seconds that never go back; for tests.
+    """
+    free, told = gpu.memory_info()
+    context = max(0, told - free)
+    ceiling = (card_bytes or told) + spill_bytes_max
+    held: list[tuple[int, int]] = []
+    is_refused = False
+    try:
+        step = _power_below(max(told, 1))
+        while step >= 1:
+            total = context + sum(size for _, size in held)
+            address = gpu.allocate(step) if total + step <= ceiling else None
+            if address is not None:
+                held.append((address, step))
+                continue
+            is_refused = is_refused or total + step <= ceiling
+            step //= 2
+        total = context + sum(size for _, size in held)
+        spilled = None if card_bytes is None else max(0, total - card_bytes)
+        speed = _write_speed(gpu, held, spilled, clock) if spilled else None
+        escapes = _managed_escapes(gpu) if is_refused else None
+    finally:
+        for address, _ in held:
+            gpu.free(address)
+    return FramebufferReading(
+        granted_bytes=granted_bytes,
+        told_bytes=told,
+        allocated_bytes=total,
+        is_refused=is_refused,
+        managed_escapes=escapes,
+        spilled_bytes=spilled,
+        spill_bytes_per_second=speed,
+    )
+
+
+def _managed_escapes(gpu: Gpu) -> bool:
+    """True where unified memory is given although everything is taken."""
+    address = gpu.allocate(_MANAGED_BYTES, managed=True)
+    if address is None:
+        return False
+    gpu.free(address)
+    return True
+
+
+def _write_speed(gpu: Gpu, held: list[tuple[int, int]], spilled: int, clock: Callable[[], float]) -> float:
+    """Bytes per second at which everything that is held is written twice over, counted for what lies beyond."""
+    for address, size in held:
+        gpu.fill(address, size)
+    began = clock()
+    for address, size in held:
+        gpu.fill(address, size)
+    # What lies on the card is written a hundred times faster, so the time is that of the rest.
+    return spilled / max(1e-6, clock() - began)
+
+
+def _power_below(size: int) -> int:
+    return 1 << (size.bit_length() - 1)
+
+
+KERNEL_SECONDS = 0.002
+"""Time of one kernel: long against the cost of a launch, short against a limiter's step of some 120 ms."""
+WARM_UP_SECONDS = 2.0
+"""Before anything is counted: a token bucket begins full, and clocks rise."""
+_IN_FLIGHT = 8
+
+
+def measure_compute(
+    gpu: Gpu,
+    *,
+    granted_ratio: float | None,
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> ComputeReading:
+    """Keep the card as busy as the container may.
+
+    Args:
+        gpu: the card; nobody else may work on it meanwhile.
+        granted_ratio: share of the card, 0-1; None where there is no limit, or nobody said.
+        seconds: how long to measure, for launches and for graphs each.
+        clock: seconds that never go back; for tests.
+    """
+    nanoseconds = round(KERNEL_SECONDS * 1e9)
+    launched = _share(gpu, lambda: gpu.spin(nanoseconds), seconds, clock)
+    graph = _share(gpu, gpu.spin_by_graph, seconds, clock) if gpu.record_spin_graph(nanoseconds) else None
+    return ComputeReading(granted_ratio=granted_ratio, launched_ratio=launched, graph_ratio=graph, seconds=seconds)
+
+
+def _share(gpu: Gpu, launch: Callable[[], None], seconds: float, clock: Callable[[], float]) -> float:
+    """Share of the time in which kernels ran, 0-1."""
+    _run(gpu, launch, min(WARM_UP_SECONDS, seconds), clock)
+    kernels, took = _run(gpu, launch, seconds, clock)
+    return min(1.0, kernels * KERNEL_SECONDS / took)
+
+
+def _run(gpu: Gpu, launch: Callable[[], None], seconds: float, clock: Callable[[], float]) -> tuple[int, float]:
+    """Kernels that were run, and the time that they took, seconds."""
+    began = clock()
+    kernels = 0
+    while clock() - began < seconds:
+        # Some in flight, so that the card never waits for us; waited for, so that none is counted that did not run.
+        for _ in range(_IN_FLIGHT):
+            launch()
+        gpu.wait()
+        kernels += _IN_FLIGHT
+    return kernels, clock() - began
+
 
 MEMORY_LIMIT_ENV = "CUDA_DEVICE_MEMORY_LIMIT_0"
 CORE_LIMIT_ENV = "CUDA_DEVICE_SM_LIMIT"

@@ -2,7 +2,16 @@
 
 A culler that acts on a counter which reads zero under full load stops a service, so what is in doubt is told beside the
 figures. Plugged into the collector as a derivation: `Collector(..., derivations=(CrossChecks(),))`. The checks
-themselves stand in `exporter.cross_checks.rules` and `exporter.cross_checks.frozen`.
+themselves stand in `exporter.cross_checks.rules` and `exporter.cross_checks.checks`.
+
+The outcomes of the last readings, check by check: one odd reading is no finding.
+
+Called by `exporter.cross_checks.checks`, one object for slices and one for cards.
+
+Counters of computing that stand still to the last bit while the card's power moves.
+
+A value that nobody refreshes looks like a steady load. A witness tells them apart: a steady load draws steady power.
+Called by `exporter.cross_checks.checks`, one object per kind of row.
 """
 
 from __future__ import annotations
@@ -13,12 +22,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from exporter.collector import Snapshot
-from exporter.cross_checks.columns import Comparing, On
-from exporter.cross_checks.rules import Check
-from exporter.cross_checks.window import OutcomeWindow
+from exporter.cross_checks.columns import COMPUTE, Bools, Compared, Comparing, On, rows_before
+from exporter.cross_checks.rules import CHECKS, Check, Judged
 from exporter.families import CataloguedFamily, Family, FamilyKind
 from exporter.reader import Float64
 from fleet.schema import SLICE_IDENTITY, Measure
+from fleet.trust_thresholds import FROZEN_BAND, FROZEN_STEPS_MIN
 from fleet.usage import CardKey, SliceKey
 
 _ABOUT = (*SLICE_IDENTITY, "counter", "check")
@@ -199,3 +208,134 @@ def _trust_columns(checks: Sequence[Check]) -> Iterator[_Column]:
         yield _Column(counter=counter, check="", numbers=tuple(numbers))
         for number in numbers:
             yield _Column(counter=counter, check=checks[number].name, numbers=(number,))
+
+
+WINDOW_READINGS = 20
+"""A check looks at so many of the last readings."""
+
+
+class OutcomeWindow:
+    """Makes the checks of one kind of row, and keeps what came out.
+
+    Args:
+        on: kind of row.
+
+    Attributes:
+        checks: the checks, in order.
+        keys: the rows of the last reading.
+        is_judged: where a check could be made in the window; shape `(checks, rows)`.
+        is_found: where enough of its outcomes failed; shape `(checks, rows)`.
+    """
+
+    def __init__(self, on: On) -> None:
+        self._on = on
+        self.checks: tuple[Check, ...] = (*(check for check in CHECKS if check.on is on), Frozen(on).check())
+        self.keys: Sequence[SliceKey | CardKey] = ()
+        self.is_judged: Bools = np.zeros((len(self.checks), 0), np.bool_)
+        self.is_found: Bools = np.zeros((len(self.checks), 0), np.bool_)
+        self._comparable: Bools = np.zeros((WINDOW_READINGS, len(self.checks), 0), np.bool_)
+        self._fails: Bools = np.zeros((WINDOW_READINGS, len(self.checks), 0), np.bool_)
+        self._next = 0
+        self._repeats_min = np.array([check.repeats_min for check in self.checks])[:, None]
+        self._share_min = np.array([check.share_min for check in self.checks])[:, None]
+        # How many readings ago each outcome may lie; shape (window, checks, 1) when compared with the ages.
+        self._windows = np.array([check.window for check in self.checks])[None, :, None]
+
+    def judge(self, now: Compared) -> Iterator[tuple[Check, Judged]]:
+        """Makes every check on the next reading.
+
+        Args:
+            now: the reading.
+
+        Yields:
+            Each check with its outcome; the attributes hold once all were taken.
+        """
+        self._follow(now.keys(self._on))
+        for number, check in enumerate(self.checks):
+            judged = check.rule(now)
+            self._comparable[self._next, number] = judged.comparable
+            self._fails[self._next, number] = judged.fails
+            yield check, judged
+        ages = (self._next - np.arange(WINDOW_READINGS)) % WINDOW_READINGS
+        counts = ages[:, None, None] < np.minimum(self._windows, WINDOW_READINGS)
+        comparable = (self._comparable & counts).sum(axis=0)
+        fails = (self._fails & counts).sum(axis=0)
+        self.is_judged = comparable > 0
+        self.is_found = (fails >= self._repeats_min) & (fails >= self._share_min * comparable)
+        self._next = (self._next + 1) % WINDOW_READINGS
+
+    def _follow(self, keys: Sequence[SliceKey | CardKey]) -> None:
+        rows = rows_before(self.keys, keys)
+        if rows is not None:
+            # A row that was not there takes the last one, of which nothing is known.
+            self._comparable = np.pad(self._comparable, ((0, 0), (0, 0), (0, 1)))[:, :, rows]
+            self._fails = np.pad(self._fails, ((0, 0), (0, 0), (0, 1)))[:, :, rows]
+        self.keys = keys
+
+
+FROZEN_WITNESSED_SECONDS_MIN = 300.0
+"""How long values must stand still; the analyzer, which has no witness, waits for hours."""
+WITNESS_SHARE_MIN = 0.05
+"""By how much of its largest value the power must have moved meanwhile."""
+
+
+class Frozen:
+    """Remembers since when the counters of each row stand still.
+
+    One counter may well stand still while another moves; only together they prove that nobody looks.
+
+    Args:
+        on: kind of row.
+    """
+
+    def __init__(self, on: On) -> None:
+        self._on = on
+        self._keys: Sequence[SliceKey | CardKey] = ()
+        self._last: Float64 = np.empty((len(COMPUTE), 0))
+        # Readings so far without a change, since when (epoch seconds), least and most power (watts) meanwhile.
+        self._stand: Float64 = np.empty((4, 0))
+
+    def check(self) -> Check:
+        """The check that asks this object."""
+        return Check(
+            name="frozen",
+            on=self._on,
+            counter=COMPUTE[0],
+            meaning="The counters of computing stand still to the last bit for minutes while the power moves.",
+            rule=self.judge,
+            repeats_min=1,
+            share_min=0.0,
+            window=1,
+        )
+
+    def judge(self, now: Compared) -> Judged:
+        """Judges the next reading.
+
+        Args:
+            now: the reading.
+        """
+        self._follow(now.keys(self._on))
+        power = now.card_column(Measure.POWER)
+        if self._on is On.SLICE:
+            power = now.beside(power)
+        values = np.stack([now.column(self._on, measure) for measure in COMPUTE])
+        low, high = FROZEN_BAND
+        comparable: Bools = ((values > low) & (values < high)).any(axis=0) & ~np.isnan(power)
+        # Bits are compared; a counter that is missing both times does not count as moving.
+        stands = (values.view(np.int64) == self._last.view(np.int64)) | (np.isnan(values) & np.isnan(self._last))
+        goes_on = comparable & stands.all(axis=0)
+        steps, since, least, most = self._stand
+        begun = np.stack([np.ones(len(power)), np.full(len(power), now.at_seconds), power, power])
+        longer = np.stack([steps + 1.0, since, np.fmin(least, power), np.fmax(most, power)])
+        self._last, self._stand = values, np.where(goes_on, longer, begun)
+        steps, since, least, most = self._stand
+        lasts = (steps >= FROZEN_STEPS_MIN) & (now.at_seconds - since >= FROZEN_WITNESSED_SECONDS_MIN)
+        return Judged(comparable=comparable, fails=comparable & lasts & (most - least > WITNESS_SHARE_MIN * most))
+
+    def _follow(self, keys: Sequence[SliceKey | CardKey]) -> None:
+        rows = rows_before(self._keys, keys)
+        if rows is not None:
+            # A row that was not there takes the last column, in which nothing is known.
+            self._last = np.pad(self._last, ((0, 0), (0, 1)), constant_values=np.nan)[:, rows]
+            self._stand = np.pad(self._stand, ((0, 0), (0, 1)), constant_values=np.nan)[:, rows]
+        self._keys = keys

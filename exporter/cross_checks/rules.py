@@ -326,4 +326,4 @@ CHECKS: tuple[Check, ...] = (
     ),
     *_of_both(On.CARD),
 )
-"""Every check that looks at one reading at a time; frozen counters need several (`exporter.cross_checks.frozen`)."""
+"""Every check that looks at one reading at a time; frozen counters need several (`exporter.cross_checks.checks`)."""

@@ -1,7 +1,7 @@
 """What a card does from second to second: sub-samples between two readings, kept as mean and peak.
 
 A scrape every 15 s that asks once sees one moment; a burst of a second is lost to it. So a few cheap figures are asked
-for every second and folded up here until the next reading takes them. Called by `exporter.nvml.card`.
+for every second and folded up here until the next reading takes them. Called by `exporter.nvml.cards`.
 """
 
 from __future__ import annotations

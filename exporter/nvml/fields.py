@@ -1,7 +1,7 @@
 """What a card is asked for once per reading: heat, clocks, counters of energy, errors and links.
 
 Most of it comes in one call, `nvmlDeviceGetFieldValues`, whose ids are those of nvml.h (`NVML_FI_…`), as nvidia-ml-py
-states them; a few have a function of their own that older drivers know. Called by `exporter.nvml.card`.
+states them; a few have a function of their own that older drivers know. Called by `exporter.nvml.cards`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """MIG devices of one card: which there are, and what each does.
 
 Which instances there are may change at any time, so every reading looks; names and sizes of one that stays are asked
-for once. Called by `exporter.nvml.card`.
+for once. Called by `exporter.nvml.cards`.
 """
 
 from __future__ import annotations

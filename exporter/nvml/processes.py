@@ -1,7 +1,7 @@
 """Which processes sit on a card, what framebuffer they hold, and how busy they kept it.
 
 The lists may grow between the call that asks for their size and the one that fetches them; then they are asked for
-again. Called by `exporter.nvml.card`.
+again. Called by `exporter.nvml.cards`.
 """
 
 from __future__ import annotations

@@ -1,16 +1,69 @@
 """Settings of relief: when a card counts as overloaded at run time, and how far anybody goes to relieve it.
 
 Part of `fleet.settings.settings`.
+
+Settings of the probe: how long it measures, and by which key its results are believed.
+
+Part of `fleet.settings.settings`.
+
+Settings of the tide: how early everything is given back, and who works at night.
+
+Part of `fleet.settings.settings`.
 """
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from fleet.settings.kinds import Count, Ratio, Seconds, Section
+from fleet.settings.kinds import Bytes, Count, Ratio, Seconds, Section
+from fleet.units import GIB
+
+
+class TideSettings(Section):
+    """How the tide goes out and comes home."""
+
+    lead_seconds_min: Seconds = 3600
+    """Giving back begins at least this long before the window ends; longer where earlier nights took longer."""
+    plan_age_days_max: Count = 14
+    """How old a plan may be when a night begins by it: what it foretells ages."""
+    release_seconds_max: Seconds = 1800
+    """How long services may take to step back; then what is free is used."""
+    save_seconds: Seconds = 300
+    """Between asking low priority to save and stopping it."""
+    home_seconds_max: Seconds = 3600
+    """How long services coming back are waited for before it is told that they are late."""
+    interval_seconds: Seconds = 60
+    """Time between two looks of `gputide tide run`."""
+    queues: tuple[str, ...] = ()
+    """Kueue's ClusterQueues that low priority waits in; they are held by day and opened at night."""
+    holidays: tuple[str, ...] = ()
+    """Days on which no tide begins, such as 2026-12-24."""
+
+    @field_validator("holidays")
+    @classmethod
+    def _are_dates(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for day in value:
+            date.fromisoformat(day)
+        return value
+
+
+class ProbeSettings(Section):
+    """What `gputide probe` measures, and whom it is believed."""
+
+    key_file: Path | None = None
+    """File with the key that results are signed by, 32 bytes or more; the same where they are made and where they are
+    used. None: results are neither signed nor used."""
+    seconds: Annotated[float, Field(ge=1.0, le=600.0)] = 20.0
+    """How long compute is measured, for launches and for graphs each."""
+    spill_bytes_max: Bytes = 2 * GIB
+    """Most framebuffer that is asked for beyond the card: it is taken from the node's memory."""
+    cuda_library: Path | None = None
+    """File of `libcuda.so.1`; none for the loader's own search, as programs do."""
+
 
 _LONGEST_QUERY = 4096
 

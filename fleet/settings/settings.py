@@ -29,10 +29,9 @@ from fleet.confidence import CONFIDENT_MIN
 from fleet.decisions import RiskLevel
 from fleet.errors import Misconfigured
 from fleet.settings.agent import AgentSettings
-from fleet.settings.backends import BackendsSettings
 from fleet.settings.dashboard import DashboardSettings
 from fleet.settings.exporter import ExporterSettings
-from fleet.settings.guard import GuardSettings
+from fleet.settings.guard import BackendsSettings, GuardSettings
 from fleet.settings.kinds import Bytes, Count, Ratio, Seconds, Section
 from fleet.settings.money import EnergySettings, PricesSettings
 from fleet.settings.notify import NotifySettings
@@ -45,11 +44,9 @@ from fleet.settings.pipeline import (
     RollupSettings,
     WarehouseSettings,
 )
-from fleet.settings.probe import ProbeSettings
 from fleet.settings.prometheus import PrometheusSettings
-from fleet.settings.relief import ReliefSettings
+from fleet.settings.relief import ProbeSettings, ReliefSettings, TideSettings
 from fleet.settings.scan import ScanSettings
-from fleet.settings.tide import TideSettings
 from fleet.units import MIB
 
 _ENVIRONMENT_PREFIX = "GPUTIDE_"

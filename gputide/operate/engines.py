@@ -24,8 +24,16 @@ from gputide.operate.engine_flink import FLINK, prepare_flink
 from gputide.operate.engine_hive import HIVE
 from gputide.operate.engine_kafka import KAFKA
 from gputide.operate.engine_parts import Engine, EngineKind, Part
-from gputide.operate.engine_process import ProcessRecord, is_alive, start_process, stop_process, wait_until
-from gputide.operate.engine_register import EngineRun, read_register, write_register
+from gputide.operate.engine_process import (
+    EngineRun,
+    ProcessRecord,
+    is_alive,
+    read_register,
+    start_process,
+    stop_process,
+    wait_until,
+    write_register,
+)
 from gputide.operate.engine_stock import has_flink
 from gputide.operate.engine_tools import Tell
 

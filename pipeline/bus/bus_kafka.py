@@ -24,7 +24,7 @@ from fleet.schema import SCHEMA_VERSION
 from fleet.settings.pipeline import KafkaCompression, KafkaSettings
 from pipeline.bus.bus import BusFull, Chunk, Unreadable
 from pipeline.bus.kafka_client import broker_errors, client_options, open_client
-from pipeline.bus.kafka_lag import RollupLag
+from pipeline.bus.kafka_survey import RollupLag
 from pipeline.bus.kafka_topic import Topic, open_topic
 
 SCHEMA_HEADER = "schema"

@@ -27,8 +27,7 @@ from pipeline.receiver.http_connection import RETRY_AFTER_SECONDS, ConnectionLim
 from pipeline.receiver.http_head import Refusal
 from pipeline.receiver.http_server import BACKLOG, Exchange, HttpServer
 from pipeline.receiver.intake import Answer, Intake
-from pipeline.receiver.rate_limit import RateLimit
-from pipeline.receiver.senders import ANYONE, Sender, Senders
+from pipeline.receiver.senders import ANYONE, RateLimit, Sender, Senders
 from pipeline.remote_write.decode import Version
 from wire.port_guard import PortGuard
 from wire.tokens import CHALLENGE

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzer.parts import history_part, inventory_parts
-from analyzer.profile import profile_fleet, profile_parts
+from analyzer.profile import history_part, inventory_parts, profile_fleet, profile_parts
 from fleet.inventory import Inventory
 from fleet.settings.settings import AnalyzerSettings
 from fleet.usage import History

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from exporter.attribution.owners import WorkloadName, workload_of
+from exporter.attribution.attributor import WorkloadName, workload_of
 from exporter.cluster_kubernetes import KubernetesReader
 from exporter.cluster_reader import Watched
 from exporter.node_objects import NodeLookups

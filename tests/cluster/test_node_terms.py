@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from enforcer.node_terms import on_node
+from enforcer.admission import on_node
 from fleet.grammars.hami import RegisteredDevice
 from tests.cluster.api import Api
 from tests.cluster.hami_double import NAMESPACE_LABEL, HamiDouble, hami_node

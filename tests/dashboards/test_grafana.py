@@ -12,8 +12,7 @@ import yaml
 
 from dashboards.grafana.derived import Thresholds, thresholds_of
 from dashboards.grafana.rule import RecordingRule
-from dashboards.grafana.rule_files import rule_files, rule_groups
-from dashboards.grafana.shipped import ShippedForm, boards, shipped
+from dashboards.grafana.shipped import ShippedForm, boards, rule_files, rule_groups, shipped
 from dashboards.shown.savings_series import SAVINGS_FAMILIES
 from dashboards.tokens import STATE_COLOURS
 from exporter.exposition.catalogue import CATALOGUE

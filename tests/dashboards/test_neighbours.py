@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from dashboards.shown.neighbours import sharing
+from dashboards.pages.card import sharing
 from fleet.inventory import Priority
 from fleet.profiles import CardProfile, HourOfWeek, Profile, Profiles
 from tests.dashboards.embedded import make_profiles

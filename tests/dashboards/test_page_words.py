@@ -19,7 +19,7 @@ from dashboards.queries import RolloutPhase
 from dashboards.shown.relief_acts import MoveState
 from dashboards.shown.rows import workload_state_words
 from dashboards.tokens import STATE_WORDS
-from dashboards.words.grid import GRID_WORDS
+from dashboards.words.looking import GRID_WORDS
 from dashboards.words.pages import CHINESE, ENGLISH, PAGE_WORDS, READING, day_words, say
 from dashboards.words.report import WORDS, Language
 from fleet.decisions import Need, RiskLevel

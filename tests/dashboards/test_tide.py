@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from dashboards.pages.plan_tide import ROWS_MAX, tide
+from dashboards.pages.plan_relief import ROWS_MAX, tide
 from fleet.decisions import ScheduledReplicas
 from fleet.inventory import CardId, WorkloadId
 from tests.dashboards.embedded import make_plan, make_profiles

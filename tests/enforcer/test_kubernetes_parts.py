@@ -13,12 +13,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from enforcer.kubernetes.client import ServerClock
 from enforcer.kubernetes.json_patch import json_patch
 from enforcer.kubernetes.kinds import API_KINDS, kind_named
 from enforcer.kubernetes.refusals import BudgetForbids, Conflict, Deed, Expired, refusal
 from enforcer.kubernetes.request_rate import RequestRate
 from enforcer.kubernetes.same_content import VERSIONS_MAX, SeenContents
-from enforcer.kubernetes.server_clock import ServerClock
 from fleet.errors import GputideError, Misconfigured, Refused, Unavailable
 from wire.kubernetes.answers import Busy
 

@@ -14,6 +14,7 @@ from enforcer.admission import (
     PlannedSeat,
     Sibling,
     admit,
+    on_node,
     parse_seats,
     seating_of,
     seats_for,
@@ -21,7 +22,6 @@ from enforcer.admission import (
     why_closed,
 )
 from enforcer.manifest import Manifest, field_of, set_field, values_equal, workload_parts
-from enforcer.node_terms import on_node
 from enforcer.simulated.hami_webhook import ask_of, mutate
 from fleet.errors import Corrupt, Refused
 

@@ -10,8 +10,15 @@ import pytest
 
 from enforcer.instant_query import Sample
 from enforcer.record.journal import StageState
-from enforcer.rollout.measured_signals import FRAMEBUFFER_QUERY, XID_QUERY, MeasuredSignals
-from enforcer.rollout.watch import ClusterSignals, PodHealth, WatchPolicy, complaints
+from enforcer.rollout.watch import (
+    FRAMEBUFFER_QUERY,
+    XID_QUERY,
+    ClusterSignals,
+    MeasuredSignals,
+    PodHealth,
+    WatchPolicy,
+    complaints,
+)
 from fleet.errors import Unavailable
 from tests.enforcer.builders import a_cluster, a_rollout, card_id, some_tools, standard_plan
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from enforcer.admission import may_go_to, off_node, on_node
 from enforcer.manifest import Manifest
-from enforcer.node_terms import may_go_to, off_node, on_node
 
 ZONE = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
 SPOT = {"matchExpressions": [{"key": "spot", "operator": "Exists"}]}

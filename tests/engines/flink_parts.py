@@ -11,7 +11,7 @@ from fleet.settings.pipeline import KafkaSettings
 from gputide.operate.engine_flink import FlinkStock
 from pipeline.bus.bus_kafka import KafkaWriter
 from pipeline.bus.dead_letters_kafka import KafkaDeadLetters
-from pipeline.bus.kafka_progress import KafkaProgress
+from pipeline.bus.kafka_survey import KafkaProgress
 from pipeline.flink.configuration import FlinkJobOptions
 from pipeline.flink.process import FlinkEnvironment, FlinkProcess
 from pipeline.flink.publish import FlinkPublisher

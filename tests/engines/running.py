@@ -11,10 +11,10 @@ from gputide.operate.engine_process import (
     kill_process,
     log_tail,
     pause_process,
+    read_register,
     resume_process,
     stop_process,
 )
-from gputide.operate.engine_register import read_register
 from gputide.operate.engines import down, up
 
 

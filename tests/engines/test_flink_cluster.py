@@ -19,7 +19,7 @@ from gputide.doctor.engines import flink_checks
 from gputide.doctor.running import run_checks
 from gputide.operate.engine_flink import FlinkStock
 from gputide.operate.engine_parts import Engine
-from gputide.operate.engine_register import read_register
+from gputide.operate.engine_process import read_register
 from gputide.operate.engines import down, up
 from pipeline.bus.bus_kafka import KafkaWriter
 from pipeline.records.json_rows import pack_rows

@@ -15,8 +15,7 @@ import yaml
 from dashboards.grafana.derived import STEP_SECONDS as LONG_STEP_SECONDS
 from dashboards.grafana.derived import thresholds_of
 from dashboards.grafana.rule import AlertRule, RecordingRule
-from dashboards.grafana.rule_files import rule_files, rule_groups
-from dashboards.grafana.shipped import boards
+from dashboards.grafana.shipped import boards, rule_files, rule_groups
 from fleet.settings.settings import Settings
 from gputide.operate.engine_process import kill_process, start_process, wait_until
 from gputide.operate.engines import free_port

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from dashboards.grafana.derived import thresholds_of
-from dashboards.grafana.rule_files import prometheus_rule, rule_files, yaml_text
+from dashboards.grafana.shipped import prometheus_rule, rule_files, yaml_text
 from fleet.settings.settings import AnalyzerSettings, LowPrioritySettings
 from tests.engines.go_peers import GoPeers
 from tests.engines.grafana_fleet import (

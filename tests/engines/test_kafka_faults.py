@@ -18,8 +18,7 @@ from kafka.structs import OffsetAndMetadata
 
 from fleet.data_folder import DataFolder, open_data_folder
 from fleet.errors import Unavailable
-from gputide.operate.backup_create import create_backup
-from gputide.operate.backup_restore import restore_backup
+from gputide.operate.backup_create import create_backup, restore_backup
 from pipeline.bus.bus_kafka import KafkaLane, KafkaWriter
 from pipeline.bus.kafka_topic import open_topic
 from pipeline.remote_write.decode import Version

@@ -15,8 +15,7 @@ from fleet.data_folder import DataFolder, open_data_folder
 from fleet.errors import Misconfigured
 from fleet.schema import Measure
 from fleet.settings.pipeline import FlinkSettings
-from gputide.operate.backup_create import STATE_OF_FLINK, create_backup
-from gputide.operate.backup_restore import restore_backup
+from gputide.operate.backup_create import STATE_OF_FLINK, create_backup, restore_backup
 from pipeline.remote_write.decode import Version
 from pipeline.warehouse.warehouse import AppendName
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse

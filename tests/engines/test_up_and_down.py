@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gputide.operate.engine_answers import hive_answers, kafka_answers, metastore_answers
-from gputide.operate.engine_register import read_register
+from gputide.operate.engine_process import read_register
 from tests.engines.running import Hive, Kafka
 
 pytestmark = pytest.mark.engines

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from enforcer.rollout.measured_signals import FRAMEBUFFER_QUERY, XID_QUERY
+from enforcer.rollout.watch import FRAMEBUFFER_QUERY, XID_QUERY
 from tests.engines.go_peers import GoPeers
 from tests.engines.test_grafana_rules import promtool
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from exporter.allocation.apart import kept_apart
 from exporter.allocation.manifest import Shared
-from exporter.allocation.pods import pod_record
+from exporter.allocation.pods import kept_apart, pod_record
 from fleet.inventory import KEPT_APART_LABEL
 from tests.exporter.allocation_manifests import pod
 

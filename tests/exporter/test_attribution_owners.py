@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from exporter.allocation.records import OwnerLinkRecord
-from exporter.attribution.owners import WorkloadName, workload_of
+from exporter.attribution.attributor import WorkloadName, workload_of
 
 
 def link(kind: str, name: str) -> OwnerLinkRecord:

@@ -14,12 +14,11 @@ from prometheus_client.parser import text_string_to_metric_families as parse_pro
 
 from exporter.collector import CollectorState, Snapshot
 from exporter.exposition.block import TextBlock
-from exporter.exposition.gzip_member import Packer
 from exporter.exposition.lines import formatted, head
-from exporter.exposition.negotiation import accepts_gzip, text_format_of
-from exporter.exposition.rendering import Exposition, TextFormat
+from exporter.exposition.rendering import Exposition, Packer, TextFormat
 from exporter.families import Column, Family, FamilyKind
 from exporter.reader import Reading
+from exporter.server_request import accepts_gzip, text_format_of
 
 Parsed = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

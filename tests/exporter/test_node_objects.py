@@ -15,7 +15,7 @@ import pytest
 
 from bench.cluster_api import SimulatedApi, start_server
 from exporter.allocation.records import OwnerLinkRecord
-from exporter.attribution.owners import WorkloadName, workload_of
+from exporter.attribution.attributor import WorkloadName, workload_of
 from exporter.attribution.pods import PodFacts
 from exporter.cluster_kubernetes import KubernetesReader
 from exporter.cluster_reader import ObjectReader, Page, Watched

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from exporter.nvml.calls import CardCalls
-from exporter.nvml.card import CardReader
+from exporter.nvml.cards import CardReader
 from exporter.nvml.figures import ProcessFigures, ProcessKind
 from exporter.nvml.library import NvmlLibrary
 from exporter.nvml.processes import ProcessReader

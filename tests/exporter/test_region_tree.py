@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.regions.root import CONTAINERS_MAX
-from exporter.regions.tree import FILES_MAX, LOOKS_BETWEEN, ContainerKey, ContainerPlace, RegionTree
+from exporter.regions.tree import CONTAINERS_MAX, FILES_MAX, LOOKS_BETWEEN, ContainerKey, ContainerPlace, RegionTree
 from fleet.errors import Unavailable
 from fleet.regions.doubts import RegionDoubt
 from tests.regions.plain_regions import PlainRegion, write_region

@@ -40,7 +40,7 @@ from exporter.cluster_reader import Watched
 from exporter.cross_checks.checks import CrossChecks
 from exporter.families import FamilyKind
 from exporter.node_slices import CardsNow, slice_values
-from exporter.nvml.card import CardReader
+from exporter.nvml.cards import CardReader
 from exporter.nvml.figures import (
     Activity,
     CardFigures,

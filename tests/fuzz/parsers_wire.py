@@ -16,9 +16,8 @@ from dashboards.notify.outgoing import code_in
 from enforcer.agent.node_view_text import parse_view
 from enforcer.agent.orders import parse_orders
 from enforcer.instant_query_prometheus import read_vector
-from exporter.exposition.negotiation import accepts_gzip, text_format_of
 from exporter.kubelet.wire import decode_allocatable, decode_get, decode_list
-from exporter.server_request import read_request
+from exporter.server_request import accepts_gzip, read_request, text_format_of
 from fleet.probe_results import PROBE_SCHEMA, parse_probe
 from pipeline.bus.adapter_messages import AdapterDecoder
 from pipeline.history.matrix import read_matrix

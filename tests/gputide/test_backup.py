@@ -20,9 +20,8 @@ from fleet.decisions import Plan
 from fleet.documents import seal_plan
 from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.schema import POD_USAGE, SCHEMA_VERSION, Measure
-from gputide.operate.backup_create import STATE_OF_FLINK, create_backup
+from gputide.operate.backup_create import STATE_OF_FLINK, create_backup, restore_backup
 from gputide.operate.backup_list import LIST_NAME, BackedFile, BackupList, check_files, read_list, write_list
-from gputide.operate.backup_restore import restore_backup
 from pipeline.flink.state import FlinkRun, FlinkState
 from pipeline.remote_write.decode import Version
 from pipeline.warehouse.compact import compact, remove_replaced

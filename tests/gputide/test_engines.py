@@ -19,14 +19,16 @@ from fleet.errors import Corrupt, Unavailable
 from gputide.operate.engine_cache import is_stocked, key_of, stocked
 from gputide.operate.engine_parts import Engine
 from gputide.operate.engine_process import (
+    EngineRun,
     ProcessRecord,
     is_alive,
     kill_process,
+    read_register,
     start_process,
     stop_process,
     wait_until,
+    write_register,
 )
-from gputide.operate.engine_register import EngineRun, read_register, write_register
 from gputide.operate.engine_stock import DATA, check_files, jars, read_lock
 from gputide.operate.engine_tools import find_java
 from gputide.operate.engines import down, states

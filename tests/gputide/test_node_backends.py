@@ -3,7 +3,7 @@
 import pytest
 
 from enforcer.backends.detect import detect_backends
-from gputide.node_backends import judged, read_node_backends
+from gputide.doctor.cluster_scene import judged, read_node_backends
 from tests.enforcer.kin_cluster import HAMI, MGPU, VOLCANO, a_kin_cluster, a_kin_node
 
 

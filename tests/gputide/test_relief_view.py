@@ -18,7 +18,7 @@ from enforcer.agent.node_view import ContainerKey
 from enforcer.record.ledger import Ledger
 from enforcer.relief.book import MovePhase, ReliefBook
 from fleet.data_folder import DataFolder
-from gputide.relief_view import StoredRelief
+from gputide.fleet_view import StoredRelief
 from tests.dashboards.embedded import CLUSTER, EmbeddedFleet, EmbeddedRelief, make_profiles, make_views
 from tests.enforcer.builders import NOW
 from tests.enforcer.relief.test_squeeze import an_order, carry_out

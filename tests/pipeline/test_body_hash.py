@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.receiver.body_hash import BODY_HASH_BYTES, BodyHash
+from pipeline.receiver.intake import BODY_HASH_BYTES, BodyHash
 
 PRIME = 2**61 - 1
 POINTS = st.integers(0, PRIME - 1)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fleet.errors import Unavailable
-from pipeline.bus.dead_letters_file import FileDeadLetters
+from pipeline.bus.bus_file import FileDeadLetters
 from pipeline.remote_write.decode import Version
 from pipeline.rollup.rollup_duckdb import EmbeddedRollup
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse

@@ -14,7 +14,7 @@ import pytest
 
 from fleet.errors import Corrupt, Unavailable
 from fleet.schema import INVENTORY_NODES, POD_USAGE, ColumnKind, Table
-from pipeline.bus.dead_letters_file import FileDeadLetters
+from pipeline.bus.bus_file import FileDeadLetters
 from pipeline.flink.merge import merged_parts
 from pipeline.flink.publish import FlinkPublisher
 from pipeline.flink.state import FlinkRun, FlinkState

@@ -8,7 +8,7 @@ import time
 from fleet.errors import Unavailable
 from fleet.settings.pipeline import KafkaSettings
 from gputide.operate.engines import free_port
-from pipeline.bus.kafka_lag import RollupLag
+from pipeline.bus.kafka_survey import RollupLag
 from pipeline.bus.kafka_topic import Topic
 
 

@@ -18,8 +18,7 @@ from fleet.schema import Measure
 from pipeline.receiver.counts import OWN_METRICS, SharedCounts
 from pipeline.receiver.http_head import Refusal
 from pipeline.receiver.intake import Intake
-from pipeline.receiver.rate_limit import BURST_SECONDS, RateLimit
-from pipeline.receiver.senders import ANYONE, Sender, Senders
+from pipeline.receiver.senders import ANYONE, BURST_SECONDS, RateLimit, Sender, Senders
 from pipeline.records.rows import unpack
 from pipeline.remote_write.label_sets import LabelLimits
 from pipeline.remote_write.series_table import SeriesTable

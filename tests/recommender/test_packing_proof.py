@@ -9,10 +9,10 @@ from fleet.documents import plan_from_json, plan_to_json, seal_plan
 from gputide.answers import plan_answer
 from recommender.consolidate import Group, Member, group_of, outlook_of
 from recommender.demand import demand_of
+from recommender.frontier_points import PROOF_ITEMS_MAX, cards_beyond
 from recommender.packing.column_generation import BinLimits, bin_cost
 from recommender.packing.greedy import GreedyPacker
 from recommender.packing.slots import kinds_of
-from recommender.packing_proof import PROOF_ITEMS_MAX, cards_beyond
 from tests.recommender.builders import Service, cluster, plan_of
 from tests.recommender.test_packer_exact import partitions
 

@@ -10,7 +10,7 @@ from fleet.schema import Measure
 from fleet.units import GIB
 from fleet.usage import History
 from recommender.demand import demand_of
-from recommender.spare_cards import NOTHING_SPARE, SpareCards, spare_cards
+from recommender.permits import NOTHING_SPARE, SpareCards, spare_cards
 from tests.recommender.builders import Service, cluster, plan_of
 
 GREEDY = Service(name="greedy", replicas=2, level=0.9, used_gib=20.0, cards_per_pod=4, idle_cards=3)

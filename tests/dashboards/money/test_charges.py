@@ -10,7 +10,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from bench.money_fleets import BEGIN, money_fleet
-from dashboards.money.cents import in_cents
+from dashboards.money.charged_days import in_cents
 from dashboards.money.charges import BASES, Chargeback, Owner, chargeback
 from tests.dashboards.money.builders import (
     DAY,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dashboards.money.energy import card_energy
+from dashboards.money.charged_days import card_energy
 from tests.dashboards.money.builders import a_card
 
 NOTHING = float("nan")

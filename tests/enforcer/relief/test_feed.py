@@ -13,9 +13,8 @@ import pytest
 
 from enforcer.agent.node_view_text import ToldView, parse_view, view_text
 from enforcer.agent.view_server import ViewServer
-from enforcer.instant_query_prometheus import PrometheusQuery
+from enforcer.instant_query_prometheus import PrometheusQuery, QueriedObjectives
 from enforcer.relief.feed_agents import AgentFeed
-from enforcer.relief.objectives_queried import QueriedObjectives
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.inventory import Priority
 from tests.enforcer.agent.nodes import slice_of, view_of

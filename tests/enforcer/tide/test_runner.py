@@ -15,10 +15,9 @@ from enforcer.record.ledger import Ledger
 from enforcer.rollout.tools import Tools
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
-from enforcer.tide.admission import SAVE_BY_ANNOTATION, TIDE_LABEL
 from enforcer.tide.book import TideBook
 from enforcer.tide.calendar import TideCalendar
-from enforcer.tide.runner import TidePolicy, TideRunner, TideStep
+from enforcer.tide.runner import SAVE_BY_ANNOTATION, TIDE_LABEL, TidePolicy, TideRunner, TideStep
 from fleet.decisions import ScheduledReplicas
 from fleet.documents import seal_plan
 from fleet.errors import Refused

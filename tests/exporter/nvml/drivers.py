@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from exporter.nvml.card import CardReader
+from exporter.nvml.cards import CardReader
 from exporter.nvml.figures import CardIdentity
 from exporter.nvml.library import NvmlLibrary
 from fleet.inventory import CardId, CardModelName

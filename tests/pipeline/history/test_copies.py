@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from pipeline.history.copies import without_copies
+from pipeline.history.reading import without_copies
 
 
 def counted(*series):
