@@ -9,51 +9,37 @@ from datetime import timedelta
 import numpy as np
 
 from fleet.decisions import Evidence, Saving
-from fleet.inventory import Card, CardId
-from fleet.profiles import Profile, Profiles
+from fleet.inventory import Card, CardId, WorkloadId
 from fleet.schema import Measure
-from fleet.usage import History
 from recommender.cost import saving_of
 from recommender.demand import Demand
 from recommender.mig.advice import InstanceAdvice
 from recommender.permits import Permits
-from recommender.placement import Arrangement, cards_of, rows_by_workload
+from recommender.placement import Arrangement
 from recommender.prices import PriceBook
+from recommender.problem import PlanningProblem
 from recommender.proposal_scene import Cut, Scene
 from recommender.rehome import Rehoming
 
 
-def scene_of(
-    demand: Demand,
-    history: History,
-    profiles: Profiles,
-    permits: Permits,
-    arrangement: Arrangement,
-    book: PriceBook,
-    *,
-    admits_pods: bool = True,
-) -> Scene:
-    """Everything `proposals.propose` wants; `admits_pods` as in the backend's record."""
-    rows_of = rows_by_workload(demand)
-    profile_of = {profile.workload: profile for profile in profiles.workloads}
+def scene_of(problem: PlanningProblem, permits: Permits, arrangement: Arrangement) -> Scene:
+    """Everything `proposals.propose` wants."""
+    demand, book, cards = problem.demand, problem.book, problem.cards
     fewer = {demand.grants[row].workload_id for row in arrangement.dropped}
     instances = {item.workload: item.advice for item in arrangement.carved if item.stage}
     rehomed = {item.workload for item in arrangement.rehomed}
     displaced = {demand.grants[row].workload_id for row in arrangement.displaced}
     changed = sorted({*arrangement.cuts, *permits.reclaimed, *fewer, *instances, *rehomed, *displaced})
-    cards = cards_of(demand, history.inventory)
     return Scene(
         grants=demand.grants,
-        rows_of=rows_of,
-        profiles=profile_of,
+        rows_of=problem.rows_of,
+        profiles=problem.profile_of,
         evidence={
             name: evidence_of(
-                rows_of[name],
-                demand,
-                history,
-                profile_of.get(name),
-                arrangement.cuts.get(name),
-                inflation=_inflation(rows_of[name], arrangement),
+                problem,
+                name,
+                cut=arrangement.cuts.get(name),
+                inflation=_inflation(problem.rows_of[name], arrangement),
                 instance=instances.get(name),
             )
             for name in changed
@@ -70,7 +56,7 @@ def scene_of(
         reclaimed=permits.reclaimed,
         dropped=arrangement.dropped,
         freed=arrangement.freed,
-        admits_pods=admits_pods,
+        admits_pods=problem.capability.admits_pods,
         together=arrangement.together,
         displaced=arrangement.displaced,
         replaced=_replaced(arrangement, cards),
@@ -92,26 +78,24 @@ def _replaced(arrangement: Arrangement, cards: Mapping[CardId, Card]) -> frozens
 
 
 def evidence_of(
-    rows: Sequence[int],
-    demand: Demand,
-    history: History,
-    profile: Profile | None,
-    cut: Cut | None,
+    problem: PlanningProblem,
+    workload: WorkloadId,
     *,
+    cut: Cut | None = None,
     inflation: float | None = None,
     instance: InstanceAdvice | None = None,
 ) -> Evidence:
-    """What advice on a workload stands on.
+    """The numbers that advice on a workload rests on.
 
     Args:
-        rows: its rows of the demand.
-        demand: live slices and their series.
-        history: the history they come from.
-        profile: its profile, None where it has none.
+        problem: what the plan is made from.
+        workload: which workload.
         cut: the slice that its pods get, None where they get none.
-        inflation: P99 latency beside others / alone that is foretold; None where nobody asked.
+        inflation: predicted P99 latency beside others / alone; None where it is not limited.
         instance: the MIG instance that its pods get, None where they get none.
     """
+    demand, history, rows = problem.demand, problem.history, problem.rows_of[workload]
+    profile = problem.profile_of.get(workload)
     compute = demand.counted[list(rows)]
     seen = np.isfinite(compute)
     first = int(seen.any(axis=0).argmax()) if seen.any() else 0

@@ -8,52 +8,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fleet.decisions import Recommendation, RecommendationKind
-from fleet.profiles import Profiles
 from fleet.sentences import Sentence, Value, sentence
-from fleet.usage import History
 from recommender.cost import saving_of
-from recommender.demand import Demand
 from recommender.harm.risk import level_of
 from recommender.permits import Permits
-from recommender.placement import Arrangement, rows_by_workload
-from recommender.prices import PriceBook
+from recommender.placement import Arrangement
+from recommender.problem import PlanningProblem
 from recommender.proposals import confidence_of
 from recommender.scene import evidence_of
 from recommender.tide import Candidate, Ebb, Tide, tide_of
 
 
-def plan_tide(
-    demand: Demand, history: History, permits: Permits, arrangement: Arrangement, *, violation_ratio_max: float
-) -> Tide | None:
-    """The tide of a cluster after a plan; None where no window frees a card.
-
-    Args:
-        demand: live slices and their series.
-        history: history they come from.
-        permits: who may step back.
-        arrangement: who sits where after the plan.
-        violation_ratio_max: harm that a service may be foretold by stepping back, 0-1.
-    """
+def plan_tide(problem: PlanningProblem, permits: Permits, arrangement: Arrangement) -> Tide | None:
+    """The tide of a cluster after a plan; None where no window frees a card."""
+    demand, history = problem.demand, problem.history
     return tide_of(
         demand,
-        _candidates(demand, permits, arrangement),
+        _candidates(problem, permits, arrangement),
         since=history.slices.since,
         time_zone=history.inventory.time_zone,
-        violation_ratio_max=violation_ratio_max,
+        violation_ratio_max=problem.violation_limits[problem.settings.risk.preset],
         held_by={seat.card: len(seat.rows) for seat in arrangement.seats},
         node_of={seat.card: seat.node for seat in arrangement.seats},
     )
 
 
-def tide_recommendations(
-    tide: Tide, demand: Demand, history: History, profiles: Profiles, book: PriceBook
-) -> tuple[Recommendation, ...]:
-    """One recommendation per workload that steps back; nothing is saved by it but hours for other work."""
-    profile_of = {profile.workload: profile for profile in profiles.workloads}
-    rows_of = rows_by_workload(demand)
+def tide_recommendations(tide: Tide, problem: PlanningProblem) -> tuple[Recommendation, ...]:
+    """One recommendation per workload that scales in; nothing is saved by it but hours for other work."""
+    demand = problem.demand
     told = []
     for number, ebb in enumerate(tide.ebbs, start=1):
-        evidence = evidence_of(rows_of[ebb.workload], demand, history, profile_of.get(ebb.workload), None)
+        evidence = evidence_of(problem, ebb.workload)
         told.append(
             Recommendation(
                 id=f"tide-{number:04d}",
@@ -61,7 +46,7 @@ def tide_recommendations(
                 workloads=(ebb.workload,),
                 pods=tuple(sorted({demand.grants[row].pod_id for row in ebb.rows})),
                 cards_freed=0,
-                saving_per_week=saving_of((), book),
+                saving_per_week=saving_of((), problem.book),
                 risk_level=level_of(ebb.violation_ratio, confidence_of(evidence)),
                 confidence=confidence_of(evidence),
                 reason=_reason(tide, ebb),
@@ -78,19 +63,18 @@ def tide_recommendations(
     return tuple(told)
 
 
-def _candidates(demand: Demand, permits: Permits, arrangement: Arrangement) -> Sequence[Candidate]:
+def _candidates(problem: PlanningProblem, permits: Permits, arrangement: Arrangement) -> Sequence[Candidate]:
     stays_alone = {
         seat.rows[0]
         for seat in arrangement.seats
-        if len(seat.rows) == 1 and demand.grants[seat.rows[0]].card == seat.card
+        if len(seat.rows) == 1 and problem.demand.grants[seat.rows[0]].card == seat.card
     }
-    rows_of = rows_by_workload(demand)
     carved = {item.workload for item in arrangement.carved}
     return [
         Candidate(
             workload=name,
-            rows=tuple(rows_of[name]),
-            free_rows=tuple(row for row in rows_of[name] if row in stays_alone),
+            rows=tuple(problem.rows_of[name]),
+            free_rows=tuple(row for row in problem.rows_of[name] if row in stays_alone),
             replicas_min=max(1, permits.cases[name].warm_replicas),
             autoscaler=permits.cases[name].autoscaler,
         )
