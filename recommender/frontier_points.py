@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.settings.settings import PackingChoice, Settings
+from recommender.advice.case import Permits
 from recommender.consolidate import TIERS, Group, Member, Point, frontier, group_of, outlook_of
 from recommender.demand import Demand
 from recommender.packing.column_generation import BinLimits, bin_cost, generate_columns
@@ -29,7 +30,6 @@ from recommender.packing.exact import ExactPacker
 from recommender.packing.greedy import GreedyPacker
 from recommender.packing.packer import Packer
 from recommender.packing.slots import kinds_of
-from recommender.permits import Permits
 from recommender.problem import PlanningProblem
 
 SEED = 20

@@ -14,44 +14,14 @@ import numpy as np
 from fleet.capabilities.register import Capabilities, Division, Oversubscription
 from fleet.decisions import RecommendationKind, Refusal, Withheld
 from fleet.inventory import Priority, WorkloadId
-from recommender.advice.case import Case, untouchable
-from recommender.advice.register import RULES
+from recommender.advice.case import Case, Permits, untouchable
+from recommender.advice.register import ADVICE
 from recommender.consolidate import Member
 from recommender.demand import Demand
 from recommender.problem import PlanningProblem
 from recommender.replica_counts import scalings
 
-_SHARING = (
-    RecommendationKind.SLICE,
-    RecommendationKind.OVERSUBSCRIBE,
-    RecommendationKind.COLOCATE,
-    RecommendationKind.OFFPEAK_PAIR,
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Permits:
-    """What may be proposed to whom.
-
-    Attributes:
-        cases: every live workload, sorted.
-        kinds: kinds that each workload may be proposed.
-        reclaimed: workloads that give everything back.
-        dropped: rows of cards that pods of several cards give back, (their workload stays).
-        members: rows that may share cards, sorted by row.
-        refused: who is left alone in what, and why.
-        withheld: kinds that nobody is offered.
-        off: kinds of sharing that no card may come to be, for the backend can't carry them out.
-    """
-
-    cases: dict[WorkloadId, Case]
-    kinds: dict[WorkloadId, frozenset[RecommendationKind]]
-    reclaimed: tuple[WorkloadId, ...]
-    dropped: frozenset[int]
-    members: tuple[Member, ...]
-    refused: tuple[Refusal, ...]
-    withheld: tuple[Withheld, ...]
-    off: frozenset[RecommendationKind] = frozenset()
+_SHARING = tuple(advice.kind for advice in ADVICE if advice.shares)
 
 
 def permits_of(problem: PlanningProblem) -> Permits:
@@ -133,7 +103,7 @@ def _ask(
         return frozenset(), [everything]
     allowed: set[RecommendationKind] = set()
     refused: list[Refusal] = []
-    for rule in RULES:
+    for rule in ADVICE:
         # Sharing of any kind needs the slice rule's consent, so it is always asked.
         if rule.kind in off or (only not in (None, rule.kind) and rule.kind is not RecommendationKind.SLICE):
             continue

@@ -11,23 +11,43 @@ from fleet.capabilities.register import CorePolicy
 from fleet.decisions import CardPlacement, PlacedSlice, RecommendationKind, Refusal, Totals
 from fleet.inventory import CardId, Grant, Inventory, WorkloadId
 from fleet.sharing import CONTENTION_RATIO_MAX
+from recommender.advice.case import Permits
 from recommender.consolidate import Group, Point
 from recommender.cost import saving_of
-from recommender.cuts import cuts_of, within_card
+from recommender.cuts import Cut, cuts_of, within_card
 from recommender.demand import Demand
 from recommender.harm.pair_guard import PairGuard
 from recommender.latency.guard import LatencyGuard
 from recommender.mig.advice import InstanceAdvice
 from recommender.mig.stages import Carving
-from recommender.permits import Permits
 from recommender.problem import PlanningProblem
-from recommender.proposal_scene import Cut, Move
 from recommender.rehome import Rehoming
 from recommender.seating import Seat, seat_bins
 
 HOURS_PER_WEEK = 168
 MIG_MODE = "mig"
 """Mode of a node with cards on which the plan counts with instances."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A pod that changes its card.
+
+    Attributes:
+        row: row of the demand.
+        source: card it leaves.
+        target: card it joins.
+        kind: what the sharing on the target is.
+        violation_ratio: predicted violated share of the target's active time, 0-1.
+        low_hours: work of low priority that the target makes room for, GPU hours a week.
+    """
+
+    row: int
+    source: CardId
+    target: CardId
+    kind: RecommendationKind
+    violation_ratio: float
+    low_hours: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fleet.capabilities.register import Capabilities, Division
 from fleet.inventory import Card, CardId, WorkloadId
-from recommender.advice.case import is_restartable
+from recommender.advice.case import Permits, is_restartable
 from recommender.consolidate import PEAK_QUANTILE, Group, Point, judged
 from recommender.cuts import share_of_peak
 from recommender.demand import Demand
@@ -25,7 +25,6 @@ from recommender.node_sharing import NodeSeats, NodeStock, changed_together, por
 from recommender.node_terms import NodeTerms
 from recommender.packing.packer import renumbered
 from recommender.packing.slots import SLICES_MAX
-from recommender.permits import Permits
 from recommender.placement import Seating
 from recommender.problem import PlanningProblem
 from recommender.seating import Seat

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fleet.decisions import RecommendationKind
 from fleet.inventory import WorkloadId
-from recommender.permits import Permits
+from recommender.advice.case import Permits
 from recommender.placement import Arrangement, moves_left
 from recommender.problem import PlanningProblem
 from recommender.rehome import rehome

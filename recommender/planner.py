@@ -21,6 +21,7 @@ from fleet.profiles import Profiles
 from fleet.settings.settings import Settings
 from fleet.sharing import ACTIVE_RATIO_MIN
 from fleet.usage import CardGrid, History, SliceGrid
+from recommender.advice.case import Permits
 from recommender.consolidate import Group, Point, choose
 from recommender.demand import Demand, demand_of
 from recommender.frontier_points import points_of, proven_beyond
@@ -31,15 +32,15 @@ from recommender.mig.placement import mig_violation_ratio, with_mig_instances
 from recommender.naive import NAIVE_RULES, SUM_OF_MAXIMA, naive_packing
 from recommender.node_terms import node_terms
 from recommender.past_outcomes import OwnPast
-from recommender.permits import Permits, permits_of
+from recommender.permits import permits_of
 from recommender.placement import Arrangement, Guards, arrange, moves_of, placement_of, totals_of
 from recommender.placement_nodes import NodePoint, choose_nodes, node_points
 from recommender.placement_rehome import with_cheaper_cards
+from recommender.placement_tide import plan_tide
 from recommender.prices import price_book
 from recommender.problem import PlanningProblem
 from recommender.proposals import propose
-from recommender.scene import scene_of
-from recommender.tide_advice import plan_tide, tide_recommendations
+from recommender.scene import Scene
 
 _PLANNED_SECTIONS = ("cluster", "analyzer", "risk", "plan", "recommender", "prices")
 
@@ -94,13 +95,9 @@ def make_plan(
     packing = _packed(problem, permits)
     arrangement = _on_other_cards(problem, permits, packing.arrangement)
     frontier = _frontier(problem, permits, packing, arrangement)
-    scene = scene_of(problem, permits, arrangement)
+    tide = plan_tide(problem, permits, arrangement) if problem.asks_for(RecommendationKind.TIDE) else None
+    scene = Scene(problem=problem, permits=permits, arrangement=arrangement, tide=tide)
     recommendations, stages = propose(scene)
-    tide = None
-    if problem.asks_for(RecommendationKind.TIDE):
-        tide = plan_tide(problem, permits, arrangement)
-    if tide is not None:
-        recommendations += tide_recommendations(tide, problem)
     low_hours = sum((item.low_priority_gpu_hours_per_week for item in recommendations), start=0.0)
     violation = _violation_ratio(problem, packing.chosen, arrangement)
     return Plan(

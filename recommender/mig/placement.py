@@ -14,13 +14,12 @@ from fleet.catalogue import MigFamily, find_model
 from fleet.decisions import RecommendationKind, Refusal
 from fleet.inventory import CardId, CardModelName, Inventory, Priority, WorkloadId
 from fleet.sharing import ACTIVE_RATIO_MIN
-from recommender.advice.case import is_restartable
+from recommender.advice.case import Permits, is_restartable
 from recommender.demand import Demand
 from recommender.mig.advice import InstanceAdvice, NoInstance, advise_instance
 from recommender.mig.seating import MigSeats, MigStock, seat_instances
 from recommender.mig.stages import Machines, carvings_of
 from recommender.node_terms import NodeTerms
-from recommender.permits import Permits
 from recommender.placement import Arrangement, moves_left
 from recommender.problem import PlanningProblem
 from recommender.seating import NodeRoom, Seat
