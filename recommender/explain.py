@@ -141,7 +141,7 @@ def _knobs(plan: Plan, item: Recommendation) -> tuple[str, ...]:
         knobs.append(f"A stricter risk.preset (now {plan.risk.value}) keeps more apart.")
     if _ADVICE_OF[item.kind].spares_critical:
         knobs.append(f"Labelled {LATENCY_CRITICAL_LABEL} it would be left out of this.")
-    elif not _ADVICE_OF[item.kind].ends_pods:
+    elif not item.kind.ends_pods:
         knobs.append(
             f"Labelled {LATENCY_CRITICAL_LABEL} it gets this only while its P99 latency stays within "
             "risk.latency_inflation_max times that alone."

@@ -36,9 +36,6 @@ from fleet.errors import Refused
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Change
 
-STOPPING = (RecommendationKind.RECLAIM, RecommendationKind.FEWER_CARDS)
-"""Kinds of advice that may leave a pod without a place."""
-
 _FIRST_TO_GO = "-1000"
 
 Seater = Callable[[CardPlacement, PlacedSlice], SeatSlice]
@@ -413,7 +410,7 @@ def _target(
     seater: Seater,
 ) -> Target:
     new = tuple(seater(card, part) for card, part in placed)
-    if not new and recommendation.kind not in STOPPING:
+    if not new and not recommendation.kind.ends_pods:
         raise Refused(
             f"cannot apply {recommendation.id}: the plan has no place for {seat.pod_id}, and does not stop it"
         )

@@ -22,7 +22,6 @@ class Colocate:
         "Work of low priority uses what services leave of a card and yields to them; it may be paused at any time."
     )
     shares = True
-    ends_pods = False
     spares_critical = False
 
     def applies(self, case: Case) -> bool:

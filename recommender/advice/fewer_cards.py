@@ -22,7 +22,6 @@ class FewerCards:
     headline = "Ask for fewer cards for"
     meaning = "A card that a pod holds and never works on is given back; it keeps the others."
     shares = False
-    ends_pods = True
     spares_critical = False
 
     def applies(self, case: Case) -> bool:

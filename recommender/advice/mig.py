@@ -29,7 +29,6 @@ class Mig:
         "of one leaves the others alone; what one leaves unused nobody can borrow either."
     )
     shares = False
-    ends_pods = False
     spares_critical = False
 
     def applies(self, case: Case) -> bool:

@@ -20,7 +20,6 @@ class OffpeakPair:
     headline = "Pair by busy hours:"
     meaning = "Workloads whose busy hours differ use one card in turn."
     shares = True
-    ends_pods = False
     spares_critical = False
 
     def applies(self, case: Case) -> bool:

@@ -21,7 +21,6 @@ class Oversubscribe:
         "card is slower."
     )
     shares = True
-    ends_pods = False
     spares_critical = True
 
     def applies(self, case: Case) -> bool:

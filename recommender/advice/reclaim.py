@@ -26,7 +26,6 @@ class Reclaim:
         "A card that does nothing costs as much as one that works; scaled to zero, the workload can be started again."
     )
     shares = False
-    ends_pods = True
     spares_critical = True
 
     def applies(self, case: Case) -> bool:

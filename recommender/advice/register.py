@@ -52,11 +52,6 @@ class Advice(Protocol):
         ...
 
     @property
-    def ends_pods(self) -> bool:
-        """Whether carrying it out may leave a pod without a card."""
-        ...
-
-    @property
     def spares_critical(self) -> bool:
         """Whether workloads labelled latency-critical never get it."""
         ...

@@ -26,7 +26,6 @@ class Rehome:
     headline = "Move to cheaper cards:"
     meaning = "A cheaper card that it still fits on does the same work; money is saved by the difference of the prices."
     shares = False
-    ends_pods = False
     spares_critical = True
 
     def applies(self, case: Case) -> bool:

@@ -111,7 +111,6 @@ class Slice:
     headline = "Grant a slice of a card to"
     meaning = "It is granted what it needs instead of a whole card, so that others can use the rest."
     shares = True
-    ends_pods = False
     spares_critical = False
 
     def applies(self, case: Case) -> bool:

@@ -30,7 +30,6 @@ class TideAdvice:
         "other work has their cards meanwhile."
     )
     shares = False
-    ends_pods = False
     spares_critical = True
 
     def applies(self, case: Case) -> bool:
