@@ -69,7 +69,7 @@ class WeekFacts:
         week_start: Monday 00:00 UTC.
         cards_freed: realised, whole cards; None of a team.
         wasted_per_week: price of idle-held and unallocated cards; None where nothing is priced.
-        violation_ratio: harm of changed workloads, 0-1; None where nothing was measured.
+        violation_ratio: harm of changed services by the verdict that leads, 0-1; None where it is not judged.
         cards_by_state: cards by state word.
         idle_gpu_hours: card hours that nobody held, or somebody held idle; None where the week was not measured, as in
             a week that was kept before it was counted (so are the ones below).
@@ -262,6 +262,10 @@ def make_report(
     """
     edition = edition if edition is not None else Edition()
     team, measured, words = edition.team, edition.measured, Words(language=edition.language)
+    # Advice that names another team's workload is not shown to a team; what it did to the team's own services is.
+    part = None if team is None else lambda workload: namespace_of(workload) == team
+    budgets = tuple(one for one in harm_budgets(plans, outcomes) if part is None or part(one.workload))
+    verdict = leading_verdict(plans, outcomes, part=part)
     past = tuple(sorted((week for week in past_weeks if week.week_start < week_start(now)), key=_start_of))
     every_team = tenants(profiles, prices)
     if team is not None:
@@ -270,11 +274,7 @@ def make_report(
         plans = [entry for entry in (replace(one, plan=cut_plan(one.plan, mine)) for one in plans) if _concerns(entry)]
         every_team = tuple(one for one in every_team if one.name == team)
     steps = funnel(plans, () if team is not None else outcomes)
-    budgets = tuple(one for one in harm_budgets(plans, outcomes) if team in (None, namespace_of(one.workload)))
-    verdict = leading_verdict(
-        plans, outcomes, part=None if team is None else lambda workload: namespace_of(workload) == team
-    )
-    week = _facts(profiles, outcomes, budgets, steps, prices, now, measured, team)
+    week = _facts(profiles, verdict, None if team is not None else steps[-1].cards, prices, now, measured)
     newest = plans[0] if plans else None
     quota_of = team_quotas(edition.quotas)
     kwh_of = dict(measured.kwh_by_team) if measured is not None else {}
@@ -324,27 +324,18 @@ def _concerns(entry: PlanEntry) -> bool:
 
 def _facts(
     profiles: Profiles,
-    outcomes: Sequence[Outcome],
-    budgets: Sequence[HarmBudget],
-    steps: Sequence[FunnelStep],
+    verdict: Verdict | None,
+    cards_freed: int | None,
     prices: Prices,
     now: datetime,
     measured: MeasuredWeek | None,
-    team: str | None,
 ) -> WeekFacts:
     counts = Counter(card.state for card in profiles.cards)
-    recent = [outcome for outcome in outcomes if outcome.until > now - _WEEK]
-    if team is None:
-        harms = [verdict_of(outcome).observed_ratio for outcome in recent]
-    else:
-        ids = {outcome.plan_id for outcome in recent}
-        harms = [budget.violation_ratio for budget in budgets if budget.plan_id in ids]
-    known = [harm for harm in harms if harm is not None]
     return WeekFacts(
         week_start=week_start(now),
-        cards_freed=steps[-1].cards if team is None else None,
+        cards_freed=cards_freed,
         wasted_per_week=fleet_headline(profiles, prices).wasted_per_week,
-        violation_ratio=max(known) if known else None,
+        violation_ratio=None if verdict is None else verdict.observed_ratio,
         cards_by_state=tuple((state, counts[state]) for state in CardState),
         idle_gpu_hours=None if measured is None else measured.idle_gpu_hours,
         low_priority_gpu_hours=None if measured is None else measured.low_priority_gpu_hours,

@@ -43,11 +43,13 @@ _PLAN_INFO = CataloguedFamily(
 _PROMISED = _gauge("gputide_plan_cards_promised", "Whole cards that a plan frees, as planned.", _PLAN)
 _REALISED = _gauge("gputide_plan_cards_realised", "Whole cards that an applied plan freed, as measured.", _PLAN)
 _GIVEN_BACK = _gauge("gputide_plan_cards_given_back", "Cards of a plan that were free and are granted again.", _PLAN)
-_FORETOLD = _gauge(
-    "gputide_plan_violation_ratio_foretold", "Violated share of active time that a plan foretold, 0-1.", _PLAN
+_PREDICTED = _gauge(
+    "gputide_plan_violation_ratio_predicted", "Violated share of active time as a plan predicts it, 0-1.", _PLAN
 )
 _HARM = _gauge(
-    "gputide_plan_violation_ratio", "Violated share of the active time of its changed workloads, 0-1, measured.", _PLAN
+    "gputide_plan_violation_ratio",
+    "Violated share of active time as observed for the services that a plan changed, 0-1; absent with too few windows.",
+    _PLAN,
 )
 _OVER_BUDGET = _gauge(
     "gputide_plan_services_over_harm_budget", "Services that a plan changed and that are over their harm budget.", _PLAN
@@ -95,7 +97,7 @@ _SILENT = _gauge(
 )
 
 SAVINGS_FAMILIES: tuple[CataloguedFamily, ...] = (
-    _PLAN_INFO, _PROMISED, _REALISED, _GIVEN_BACK, _FORETOLD, _HARM, _OVER_BUDGET, _EXPIRES, _STEP_CARDS, _STEP_MONEY,
+    _PLAN_INFO, _PROMISED, _REALISED, _GIVEN_BACK, _PREDICTED, _HARM, _OVER_BUDGET, _EXPIRES, _STEP_CARDS, _STEP_MONEY,
     _WASTE, _CARDS, _WORKLOAD_CARDS, _LIMIT, _DISTRUSTED, _AGE, _COVERAGE, _SILENT,
 )  # fmt: skip
 """Every family that the savings reader shows."""
@@ -175,7 +177,7 @@ def _plan_points(
         of_plan = (cluster, plan.plan_id)
         yield _PLAN_INFO, (*of_plan, _state_of(entry, now)), 1.0
         yield _PROMISED, of_plan, float(plan.totals.cards_freed)
-        yield _FORETOLD, of_plan, plan.totals.predicted_violation_ratio
+        yield _PREDICTED, of_plan, plan.totals.predicted_violation_ratio
         yield _EXPIRES, of_plan, plan.expires_at.timestamp()
         outcome = outcomes.get(plan.plan_id)
         if outcome is None:

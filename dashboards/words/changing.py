@@ -175,7 +175,7 @@ CHANGING: Mapping[str, str] = MappingProxyType(
         "cards realised": "张卡已兑现",
         "of {count} found": "共发现 {count} 张",
         "a week, amortised": "每周（摊销）",
-        "harm of the newest plan": "最新方案的损害",
+        "harm of changed services": "被改动服务受到的损害",
         "not verified yet": "尚未核验",
         "predicted {ratio}": "预计 {ratio}",
         "cards given back": "张卡已归还",

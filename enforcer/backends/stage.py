@@ -17,10 +17,11 @@ from enforcer.admission import PLAN_ANNOTATION, PREVIOUS_ANNOTATION
 from enforcer.backend import Move
 from enforcer.backends.planned_seats import SEATS_FIELD, merged_seats
 from enforcer.cluster import DELETION_COST_ANNOTATION
+from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice
 from enforcer.kinds.kind import Reach, RolePod, Scaling
 from enforcer.kinds.register import workload_kind
 from enforcer.manifest import Manifest, field_of, is_signal, template_of, values_equal, workload_parts
-from enforcer.seat import WHOLE_CORE_PERCENT, PodSeat, SeatSlice, same_slices
+from enforcer.seat import PodSeat, same_slices
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.capability import Capabilities, ComputeIsolation, FramebufferIsolation, Oversubscription
 from fleet.decisions import (

@@ -19,7 +19,7 @@ from enforcer.kubernetes.kinds import kind_named
 from enforcer.kubernetes.lease import LEASE_NAME
 from enforcer.kubernetes.refusals import Conflict, Deed
 from enforcer.manifest import Manifest
-from enforcer.node_choice import labels_fit
+from fleet.selectors import selects_labels
 
 PODS_WEBHOOK = "pods.gputide.io"
 LEASES_WEBHOOK = "leases.gputide.io"
@@ -66,7 +66,7 @@ class AdmissionProbe:
         if leases is None or leases.get("clientConfig") != pods.get("clientConfig"):
             return f"its configuration has no webhook {LEASES_WEBHOOK} at the same address, which it would answer by"
         for name, namespace in ((LEASES_WEBHOOK, self._namespace), *((PODS_WEBHOOK, name) for name in namespaces)):
-            if not labels_fit(hooks[name].get("namespaceSelector") or {}, self._labels_of(namespace)):
+            if not selects_labels(hooks[name].get("namespaceSelector") or {}, self._labels_of(namespace)):
                 where = " (setting enforcer.namespace)" if name == LEASES_WEBHOOK else ""
                 return f"the namespaceSelector of {name} leaves out namespace {namespace}{where}"
         return (

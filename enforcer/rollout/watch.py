@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from enforcer.backends.hami_dialect import HAMI_DIALECT
 from enforcer.cluster import ClusterReader, FollowingReader
 from enforcer.instant_query import InstantQuery, Sample
 from enforcer.manifest import Manifest
@@ -109,7 +110,7 @@ class ClusterSignals:
             listed = known.get(namespace)
             manifest = self._reader.get("Pod", namespace, name) if listed is None else listed.get(name)
             if manifest is not None:
-                seat = seat_of_pod(manifest)
+                seat = seat_of_pod(manifest, HAMI_DIALECT)
                 found.append(
                     PodHealth(
                         pod_id=pod_id,

@@ -26,6 +26,7 @@ from fleet.errors import Misconfigured, NotEnoughData
 from fleet.profiles import Profiles
 from gputide.answers import clusters_answer
 from gputide.cost_export import export_focus
+from gputide.measurements import cluster_name
 from gputide.options import ClusterOption, FormatOption, OutputOption
 from gputide.output import Format, print_answer
 from gputide.report_pdf import write_pdf
@@ -35,7 +36,6 @@ from gputide.unit_counts import unit_counts
 from gputide.verbs.notify import send_report
 from gputide.web import views_of
 from gputide.week_shelf import keep_week, read_weeks
-from gputide.wiring import cluster_name
 from gputide.wiring_cost import cost_period
 from gputide.wiring_warehouse import warehouse
 

@@ -540,7 +540,6 @@ def make_past(profiles: Profiles, plan: Plan) -> Iterator[tuple[PlanEntry, Outco
             promised_saving_per_week=Saving(amortised=Decimal(promised * 1100), marginal=Decimal(promised * 600)),
             realised_saving_per_week=Saving(amortised=Decimal(came * 1100), marginal=Decimal(came * 600)),
             promised_violation_ratio=foretold,
-            realised_violation_ratio=harm,
             control_violation_ratio=0.0004,
             coverage_ratio=0.993,
             given_back=back,

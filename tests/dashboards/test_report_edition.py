@@ -11,6 +11,7 @@ from dashboards.report.text import report_csv, report_html, report_json, report_
 from dashboards.report.week_measured import MeasuredWeek
 from dashboards.shown.tenants import tenants
 from dashboards.words.report import Language
+from enforcer.record.verdict import verdict_of
 from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_profiles, make_views
 
 PROFILES = make_profiles()
@@ -86,7 +87,7 @@ def test_every_measured_plan_stands_with_its_forecast() -> None:
     found = _report().forecasts
     assert [one.plan_id for one in found] == [one.plan_id for one in outcomes]
     assert found[0].cards_promised == outcomes[0].promised_cards_freed
-    assert found[0].harm_observed == outcomes[0].realised_violation_ratio
+    assert found[0].harm_observed == verdict_of(outcomes[0]).observed_ratio
     page = report_html(_report())
     assert all(one.plan_id in page for one in found)
 

@@ -53,7 +53,7 @@ def test_services_over_budget_are_counted_as_the_verdict_counts_them() -> None:
     profiles = views.fleet.profiles(CLUSTER)
     entry, outcome, ledger = list(make_past(profiles, make_plan(profiles)))[-1]
     harmed = tuple(replace(one, violation_ratio=0.03) for one in outcome.workloads[:2])
-    rare = replace(outcome.workloads[2], violation_ratio=0.3, active_steps=19)
+    rare = replace(outcome.workloads[2], violation_ratio=1 / 21, active_steps=21)
     cluster.remember(entry, replace(outcome, workloads=(*harmed, rare)), ledger)
     assert shown(views)["gputide_plan_services_over_harm_budget"] == {(CLUSTER, outcome.plan_id): 2.0}
 

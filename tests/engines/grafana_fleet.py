@@ -145,7 +145,7 @@ def savings_words() -> tuple[Series, ...]:
         Series(name="gputide_plan_info", labels={**one, "state": "applied"}, value=1),
         Series(name="gputide_plan_cards_promised", labels=one, value=10),
         Series(name="gputide_plan_cards_realised", labels=one, value=4),
-        Series(name="gputide_plan_violation_ratio_foretold", labels=one, value=0.001),
+        Series(name="gputide_plan_violation_ratio_predicted", labels=one, value=0.001),
         Series(name="gputide_plan_violation_ratio", labels=one, value=0.02),
         Series(name="gputide_plan_services_over_harm_budget", labels=one, value=3),
         Series(name="gputide_plan_info", labels={**two, "state": "waiting"}, value=1),

@@ -76,7 +76,7 @@ def test_service_over_its_budget_leads_the_message_though_cards_are_missing_as_w
 
     (message,) = harms(harmed)
     assert (message.key, message.leads) == (f"plan-harms:{outcome.plan_id}", True)
-    assert message.title.startswith(f"{CLUSTER}: Harm above plan: 1 of 12 services exceeded their budget")
+    assert message.title.startswith(f"{CLUSTER}: Harm above plan: 1 of 12 services exceeded its budget")
     assert "7 of 10 promised cards were freed" in message.lines[0]
     assert message.lines[1:] == (f"{worst.workload}: 2.00 %", f"gputide undo --plan {outcome.plan_id}")
     (message,) = harms(short)
