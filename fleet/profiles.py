@@ -52,10 +52,6 @@ class HourMeasure(StrEnum):
     USED = "used"
 
 
-IDLE_MEASURES = (HourMeasure.IDLE, HourMeasure.IDLE_HELD)
-"""Granted and idle; with `UNALLOCATED` and `STRANDED` it is what the fleet pays for nothing."""
-
-
 class WorkloadClass(StrEnum):
     """What a workload is for, told from its behaviour where labels are silent."""
 
