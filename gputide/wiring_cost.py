@@ -61,7 +61,15 @@ class CostPeriod:
 
     def days(self) -> Iterator[ChargedDay]:
         """Its days."""
-        return charged_days(self.source, self.who, self.book, cluster=self.cluster, since=self.since, until=self.until)
+        return charged_days(
+            self.source,
+            self.who,
+            self.book,
+            cluster=self.cluster,
+            since=self.since,
+            until=self.until,
+            settings=self.settings.analyzer,
+        )
 
     def chargeback(self, by: Owner) -> Chargeback:
         """Its cost by owner."""

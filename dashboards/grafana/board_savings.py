@@ -101,12 +101,13 @@ BOARD = Board(
             value_heading="cards",
         ),
         Panel(
-            title="Stands idle, per week",
+            title="Unallocated or idle, last 7 days",
             draw=Draw.LINES,
             queries=(
                 Query(
-                    expression=f"sum by (currency) (gputide_waste_per_week{{{_OF}}})",
-                    legend="{{currency}}",
+                    expression="sum by (measure, currency) (gputide_week_card_hours_cost"
+                    f'{{{_OF}, measure=~"unallocated|idle|idle_held"}})',
+                    legend="{{measure}}, {{currency}}",
                 ),
             ),
             unit=Unit.MONEY,

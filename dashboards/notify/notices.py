@@ -138,7 +138,7 @@ def team_report_notice(report: Report, team: Team, *, base_url: str | None) -> M
     mine = [row for row in report.top if team.owns(row.workload)]
     if not mine:
         return None
-    known = [row.unused_per_week for row in mine if row.unused_per_week is not None]
+    known = [row.unused_cost for row in mine if row.unused_cost is not None]
     total = words.say(
         "notice.team_total",
         workloads=format_count(len(mine)),
@@ -156,7 +156,7 @@ def team_report_notice(report: Report, team: Team, *, base_url: str | None) -> M
                     "notice.team_row",
                     workload=row.workload,
                     cards=words.cards(row.cards),
-                    money=money_words(row.unused_per_week, report.currency),
+                    money=money_words(row.unused_cost, report.currency),
                     reason=row.reason,
                 )
                 for row in mine

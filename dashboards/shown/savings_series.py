@@ -14,9 +14,9 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
+from dashboards.money.week_hours import WeekHours
 from dashboards.queries import PlanEntry, Views
 from dashboards.shown.realised import funnel
-from dashboards.shown.rows import fleet_headline
 from enforcer.record.verdict import verdict_of
 from exporter.families import CataloguedFamily, Family, FamilyKind
 from exporter.reader import Reading
@@ -65,10 +65,16 @@ _STEP_MONEY = _gauge(
     "Amortised price of a week of these cards, in the currency.",
     ("cluster", "step", "currency"),
 )
-_WASTE = _gauge(
-    "gputide_waste_per_week",
-    "Amortised price of a week of the cards that are idle-held or unallocated, in the currency.",
-    ("cluster", "currency"),
+_HOURS = _gauge(
+    "gputide_week_card_hours",
+    "Card-hours of the last seven days by namespace and measure: unallocated, stranded (both without a namespace), "
+    "idle, idle_held, unused, used.",
+    ("cluster", "namespace", "measure"),
+)
+_HOURS_COST = _gauge(
+    "gputide_week_card_hours_cost",
+    "Amortised price of these card-hours, in the currency.",
+    ("cluster", "namespace", "measure", "currency"),
 )
 _CARDS = _gauge("gputide_cards", "Cards by model and state, as the analyzer says.", ("cluster", "card_model", "state"))
 _WORKLOAD_CARDS = _gauge(
@@ -98,7 +104,7 @@ _SILENT = _gauge(
 
 SAVINGS_FAMILIES: tuple[CataloguedFamily, ...] = (
     _PLAN_INFO, _PROMISED, _REALISED, _GIVEN_BACK, _PREDICTED, _HARM, _OVER_BUDGET, _EXPIRES, _STEP_CARDS, _STEP_MONEY,
-    _WASTE, _CARDS, _WORKLOAD_CARDS, _LIMIT, _DISTRUSTED, _AGE, _COVERAGE, _SILENT,
+    _HOURS, _HOURS_COST, _CARDS, _WORKLOAD_CARDS, _LIMIT, _DISTRUSTED, _AGE, _COVERAGE, _SILENT,
 )  # fmt: skip
 """Every family that the savings reader shows."""
 
@@ -164,9 +170,18 @@ class SavingsReader:
         for step in funnel(entries, outcomes):
             yield _STEP_CARDS, (cluster, step.name), float(step.cards)
             yield from _money(_STEP_MONEY, (cluster, step.name), step.amortised_per_week, self._views.prices.currency)
-        waste = fleet_headline(profiles, self._views.prices).wasted_per_week
-        yield from _money(_WASTE, (cluster,), waste, self._views.prices.currency)
+        yield from _hour_points(cluster, self._views.money.week(cluster))
         yield from _profile_points(profiles, fresh.now, self._off_peak_ratio)
+
+
+def _hour_points(cluster: str, week: WeekHours | None) -> Iterator[_Point]:
+    if week is None:
+        return
+    for namespace, measures in (*week.tenants.items(), ("", week.rest)):
+        for measure, hours in measures.items():
+            labels = (cluster, namespace, measure.value)
+            yield _HOURS, labels, hours.card_hours
+            yield from _money(_HOURS_COST, labels, hours.cost, week.currency)
 
 
 def _plan_points(
