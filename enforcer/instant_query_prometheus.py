@@ -25,7 +25,7 @@ from typing import Any
 from enforcer.instant_query import InstantQuery, Sample
 from enforcer.relief.demand_feed import BrokenObjective
 from fleet.errors import Corrupt, Unavailable
-from wire.kubernetes.credentials import Credentials, FixedHeader
+from wire.credentials import Credentials, FixedHeader
 from wire.tls import Tls, TlsContexts
 
 ANSWER_BYTES_MAX = 4 << 20

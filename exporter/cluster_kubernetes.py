@@ -32,9 +32,10 @@ from exporter.cluster_reader import (
     WatchEvent,
 )
 from fleet.errors import Misconfigured, Unavailable
+from wire.http_answer import Answer, TooLarge, lines_of, read_body, unavailable
+from wire.http_client import HttpClient, Request
 from wire.kubernetes.access import find_access
-from wire.kubernetes.answers import TooLarge, lines_of, read_body, said, unavailable
-from wire.kubernetes.connection import Answer, ApiConnection, Asked
+from wire.kubernetes.answers import said
 from wire.kubernetes.page import open_page
 
 PAGE_BYTES_MAX = 64 * 1024 * 1024
@@ -90,7 +91,7 @@ class KubernetesReader:
         setting: str = "exporter.kubeconfig",
     ) -> None:
         access = find_access(kubeconfig, context, setting=setting)
-        self._connection = ApiConnection(access, "gputide-exporter")
+        self._connection = HttpClient(access, "gputide-exporter")
         self._selectors = {} if node is None else dict.fromkeys(_OF_A_NODE, f"spec.nodeName={node}")
         self._watch_seconds = watch_seconds
         self._page_bytes_max = page_bytes_max or (PAGE_BYTES_MAX if node is None else NODE_PAGE_BYTES_MAX)
@@ -108,7 +109,7 @@ class KubernetesReader:
             answer = self._answer(
                 watched,
                 "get",
-                Asked(path=_prefix(wanted, version), query={}, accept=_JSON, seconds_max=_ANSWER_SECONDS),
+                Request(path=_prefix(wanted, version), query={}, accept=_JSON, seconds_max=_ANSWER_SECONDS),
             )
             if answer is None:
                 continue
@@ -132,7 +133,7 @@ class KubernetesReader:
             # store for each node that asks.
             query["resourceVersion"] = "0"
         accept = _METADATA_LIST if wanted.metadata_only else _JSON
-        asked = Asked(path=self._path(watched), query=query, accept=accept, seconds_max=_ANSWER_SECONDS)
+        asked = Request(path=self._path(watched), query=query, accept=accept, seconds_max=_ANSWER_SECONDS)
         try:
             body = self._body(watched, "list", asked)
         except TooLarge:
@@ -157,7 +158,7 @@ class KubernetesReader:
     def watch(self, watched: Watched, *, version: str) -> Iterator[WatchEvent]:
         """See `ClusterReader`."""
         seconds = round(self._watch_seconds * self._random.uniform(_WATCH_SHARE_MIN, 1.0))
-        asked = Asked(
+        asked = Request(
             path=self._path(watched),
             query={
                 "watch": "1",
@@ -188,7 +189,7 @@ class KubernetesReader:
         wanted = API_RESOURCES[watched]
         path = f"{self._group(watched)}/namespaces/{quote(namespace)}/{wanted.plural}/{quote(name)}"
         accept = _METADATA if wanted.metadata_only else _JSON
-        asked = Asked(path=path, query={}, accept=accept, seconds_max=_ANSWER_SECONDS)
+        asked = Request(path=path, query={}, accept=accept, seconds_max=_ANSWER_SECONDS)
         return self._answer(watched, "get", asked, bytes_max=OBJECT_BYTES_MAX)
 
     def close(self) -> None:
@@ -200,13 +201,13 @@ class KubernetesReader:
         return {} if selector is None else {"fieldSelector": selector}
 
     def _answer(
-        self, watched: Watched, verb: str, asked: Asked, *, bytes_max: int | None = None
+        self, watched: Watched, verb: str, asked: Request, *, bytes_max: int | None = None
     ) -> dict[str, Any] | None:
         """One whole answer, decoded; None where the server has nothing at this path."""
         body = self._body(watched, verb, asked, bytes_max=bytes_max)
         return None if body is None else _decoded(body, watched)
 
-    def _body(self, watched: Watched, verb: str, asked: Asked, *, bytes_max: int | None = None) -> bytearray | None:
+    def _body(self, watched: Watched, verb: str, asked: Request, *, bytes_max: int | None = None) -> bytearray | None:
         with self._connection.ask(asked) as answer:
             body = read_body(answer, bytes_max or self._page_bytes_max)
         if answer.status == http.client.NOT_FOUND:
@@ -247,7 +248,7 @@ class KubernetesReader:
             case http.client.UNAUTHORIZED:
                 return Misconfigured(f"{what}: the server does not know who asks ({words}); check token and kubeconfig")
         message = f"{what}: status {status}: {words}"
-        return unavailable(message, answer)
+        return unavailable(message, None if answer is None else answer.retry_after)
 
     def _group(self, watched: Watched) -> str:
         return _prefix(API_RESOURCES[watched], self._versions.get(watched) or API_RESOURCES[watched].versions[0])

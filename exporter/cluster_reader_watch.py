@@ -22,7 +22,7 @@ from exporter.allocation.records import Key
 from exporter.cluster_reader import ClusterReader, EventKind, Expired, Manifest, Watched
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.logs import logger
-from wire.kubernetes.answers import Busy, TooLarge
+from wire.http_answer import Busy, TooLarge
 from wire.kubernetes.backoff import Backoff
 
 PAGE_OBJECTS = 500

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from enforcer.instant_query_prometheus import PrometheusQuery
 from fleet.settings.prometheus import PrometheusSettings
-from wire.kubernetes.credentials import TokenFile
+from wire.credentials import TokenFile
 from wire.tls import Tls
 
 

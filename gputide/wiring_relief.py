@@ -32,7 +32,7 @@ from gputide.wiring import lease_holder
 from gputide.wiring_backend import backend
 from gputide.wiring_cluster import moment_of_change, open_cluster_to_change
 from gputide.wiring_prometheus import instant_query
-from wire.kubernetes.credentials import TokenFile
+from wire.credentials import TokenFile
 from wire.tls import Tls
 
 

@@ -1,6 +1,6 @@
 """How an API server's certificate is checked, and the certificate that a client shows; both change while we run.
 
-Called by `wire.kubernetes.connection` for each new connection.
+Called by `wire.http_client` for each new connection.
 """
 
 from __future__ import annotations

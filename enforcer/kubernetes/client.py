@@ -31,9 +31,8 @@ from enforcer.kubernetes.refusals import Deed, refusal
 from enforcer.kubernetes.request_rate import RequestRate
 from enforcer.manifest import Manifest
 from fleet.errors import GputideError, Unavailable
-from wire.kubernetes.access import ClusterAccess
-from wire.kubernetes.answers import Busy, lines_of, read_body
-from wire.kubernetes.connection import ApiConnection, Asked
+from wire.http_answer import Busy, lines_of, read_body
+from wire.http_client import Endpoint, HttpClient, Request
 from wire.kubernetes.page import open_page
 
 FIELD_MANAGER = "gputide"
@@ -84,7 +83,7 @@ class KubernetesClient:
         parallel_max: most requests at once.
     """
 
-    def __init__(self, access: ClusterAccess, *, rate: RequestRate, parallel_max: int) -> None:
+    def __init__(self, access: Endpoint, *, rate: RequestRate, parallel_max: int) -> None:
         self._access = access
         self._connection = self.connected()
         self._rate = rate
@@ -111,9 +110,9 @@ class KubernetesClient:
         """Most requests that were under way at once, watches apart."""
         return self._under_way_max
 
-    def connected(self) -> ApiConnection:
+    def connected(self) -> HttpClient:
         """A connection of one's own to the same server, for watches: who closes it ends them."""
-        return ApiConnection(self._access, "gputide-enforcer")
+        return HttpClient(self._access, "gputide-enforcer")
 
     def close(self) -> None:
         """Close all connections but those of others."""
@@ -150,9 +149,7 @@ class KubernetesClient:
         except (ValueError, RecursionError) as exc:
             raise Unavailable(f"cannot {call.deed}: {self.server} answered with no list: {exc}") from exc
 
-    def watch(
-        self, connection: ApiConnection, call: Call, stands: Callable[[], None]
-    ) -> Iterator[tuple[str, Manifest]]:
+    def watch(self, connection: HttpClient, call: Call, stands: Callable[[], None]) -> Iterator[tuple[str, Manifest]]:
         """Events as they come, until the server ends the watch: their words, and their objects.
 
         Args:
@@ -167,7 +164,7 @@ class KubernetesClient:
             Unavailable: the server can't be reached, breaks off, or not now.
         """
         own = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
-        asked = Asked(
+        asked = Request(
             path=call.path,
             query={**(call.query or {}), **own},
             accept=_JSON,
@@ -231,7 +228,7 @@ class KubernetesClient:
         return kind.plural in names
 
     def _body(self, call: Call, bytes_max: int) -> bytearray | None:
-        asked = Asked(
+        asked = Request(
             path=call.path,
             query=call.query or {},
             accept=_JSON,

@@ -24,8 +24,8 @@ from enforcer.kubernetes.refusals import Deed, Expired
 from enforcer.kubernetes.same_content import SeenContents
 from enforcer.manifest import Manifest
 from fleet.errors import Unavailable
-from wire.kubernetes.answers import TooLarge
-from wire.kubernetes.connection import ApiConnection
+from wire.http_answer import TooLarge
+from wire.http_client import HttpClient
 
 PAGE_OBJECTS = 500
 _ATTEMPTS_MAX = 3
@@ -46,7 +46,7 @@ class KubernetesReader:
         self._lock = threading.Lock()
         self._lately: OrderedDict[tuple[str, str, str], tuple[str, bytes]] = OrderedDict()
         self._contents = SeenContents()
-        self._watches: ApiConnection | None = None
+        self._watches: HttpClient | None = None
         self._followed: dict[str, FollowedKind] = {}
 
     def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
@@ -185,7 +185,7 @@ class KubernetesReader:
             one.join()
 
     def _events(
-        self, connection: ApiConnection, served: ApiKind, version: str, since: str, stands: Callable[[], None]
+        self, connection: HttpClient, served: ApiKind, version: str, since: str, stands: Callable[[], None]
     ) -> Iterator[tuple[str, Manifest]]:
         deed = Deed(verb="watch", resource=served.resource)
         call = Call(deed=deed, path=served.path(version, None), query={"resourceVersion": since})

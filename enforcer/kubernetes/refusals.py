@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fleet.errors import GputideError, Misconfigured, Refused, Unavailable
-from wire.kubernetes.answers import Busy
+from wire.http_answer import Busy
 
 RULES_FILE = "docs/rbac-writer.yaml"
 

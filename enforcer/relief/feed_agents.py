@@ -22,7 +22,7 @@ from enforcer.agent.node_view import NodeView
 from enforcer.agent.node_view_text import VIEW_BYTES_MAX, ToldView, parse_view
 from fleet.errors import Corrupt, Misconfigured
 from fleet.logs import logger
-from wire.kubernetes.credentials import Credentials, FixedHeader
+from wire.credentials import Credentials, FixedHeader
 from wire.tls import Tls, TlsContexts
 
 AGENTS_MAX = 5000

@@ -18,7 +18,7 @@ from gputide.doctor.prometheus_ask import PrometheusAsk
 from gputide.doctor.prometheus_scene import OTHER_CARD_NAMES, Scene
 from gputide.scanning.queries import checked_matchers, scan_access
 from pipeline.history.prometheus import PrometheusHistory, QueryLimits
-from wire.kubernetes.connection import ApiConnection
+from wire.http_client import HttpClient
 
 REACH = "reach"
 _AGENT = "gputide-doctor"
@@ -37,7 +37,7 @@ def prometheus_checks(settings: Settings) -> tuple[Check, ...]:
             "`gputide --set scan.url=https://prometheus.example:9090 doctor prometheus`"
         )
     access = scan_access(settings.scan)
-    connection = ApiConnection(access, _AGENT)
+    connection = HttpClient(access, _AGENT)
     matchers = checked_matchers(settings.scan)
     scene = Scene(PrometheusAsk(connection, matchers), settings.scan)
     limits = QueryLimits(

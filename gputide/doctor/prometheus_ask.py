@@ -15,8 +15,8 @@ from typing import Any
 
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from gputide.doctor.finding import shown
-from wire.kubernetes.answers import TooLarge, read_body
-from wire.kubernetes.connection import ApiConnection, Asked
+from wire.http_answer import TooLarge, read_body
+from wire.http_client import HttpClient, Request
 
 ANSWER_BYTES_MAX = 32 << 20
 """Longest answer that is read."""
@@ -48,7 +48,7 @@ class PrometheusAsk:
         matchers: label matchers that every series must satisfy.
     """
 
-    def __init__(self, connection: ApiConnection, matchers: Sequence[str]) -> None:
+    def __init__(self, connection: HttpClient, matchers: Sequence[str]) -> None:
         self._connection = connection
         self._matchers = tuple(matchers)
         self.warnings: list[str] = []
@@ -139,7 +139,7 @@ class PrometheusAsk:
 
     def _data(self, path: str, query: Mapping[str, str]) -> Any:
         """`data` of a successful answer; None where there is nothing at the path."""
-        target = Asked(path=path, query=query, accept="application/json", seconds_max=QUERY_SECONDS_MAX)
+        target = Request(path=path, query=query, accept="application/json", seconds_max=QUERY_SECONDS_MAX)
         with self._connection.ask(target) as answer:
             try:
                 body = read_body(answer, ANSWER_BYTES_MAX)

@@ -14,9 +14,8 @@ from fleet.settings.scan import ScanSettings
 from gputide.addresses import is_loopback
 from pipeline.history.prometheus import PrometheusHistory, QueryLimits
 from pipeline.password_file import read_password
-from wire.kubernetes.access import ClusterAccess
-from wire.kubernetes.connection import ApiConnection
-from wire.kubernetes.credentials import Credentials, FixedHeader, TokenFile, basic
+from wire.credentials import Credentials, FixedHeader, TokenFile, basic
+from wire.http_client import Endpoint, HttpClient
 from wire.tls import Tls
 
 _AGENT = "gputide-scan"
@@ -35,7 +34,7 @@ def open_history(settings: ScanSettings) -> Iterator[PrometheusHistory]:
         Misconfigured: the address, a matcher, a file or a header can't be used.
     """
     access = scan_access(settings)
-    connection = ApiConnection(access, _AGENT)
+    connection = HttpClient(access, _AGENT)
     try:
         yield PrometheusHistory(
             connection,
@@ -54,7 +53,7 @@ def open_history(settings: ScanSettings) -> Iterator[PrometheusHistory]:
         connection.close()
 
 
-def scan_access(settings: ScanSettings) -> ClusterAccess:
+def scan_access(settings: ScanSettings) -> Endpoint:
     """Where the server is and how one gets in.
 
     Raises:
@@ -75,7 +74,7 @@ def scan_access(settings: ScanSettings) -> ClusterAccess:
     elif settings.certificate_file is not None or settings.ca_file is not None:
         raise Misconfigured(f"cannot use certificates with scan.url={settings.url}: it is not https://")
     path = parts.path.rstrip("/")
-    return ClusterAccess(
+    return Endpoint(
         host=host,
         port=port,
         path=path.removesuffix("/api/v1"),

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from pipeline.history.matrix import labels_of, read_matrix, read_object, warnings_of
 from pipeline.history.source import SampleBlock, SourceWork
-from wire.kubernetes.answers import TooLarge, read_body
-from wire.kubernetes.connection import Answer, ApiConnection, Asked
+from wire.http_answer import Answer, TooLarge, read_body
+from wire.http_client import HttpClient, Request
 
 SPAN_MS_MIN = 60_000
 """A query that is still too large for a minute is given up."""
@@ -90,7 +90,7 @@ class PrometheusHistory:
 
     def __init__(
         self,
-        connection: ApiConnection,
+        connection: HttpClient,
         *,
         matchers: Sequence[str],
         limits: QueryLimits,
@@ -242,7 +242,7 @@ class PrometheusHistory:
         asked = {**asked, "dedup": "true", "partial_response": str(self._limits.take_partial).lower(),
                  "max_source_resolution": "0s", "nocache": "1"}  # fmt: skip
         is_post = self._may_post and not is_get
-        request = Asked(
+        request = Request(
             path=path,
             query={} if is_post else asked,
             accept="application/json",

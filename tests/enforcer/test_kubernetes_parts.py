@@ -20,7 +20,7 @@ from enforcer.kubernetes.refusals import BudgetForbids, Conflict, Deed, Expired,
 from enforcer.kubernetes.request_rate import RequestRate
 from enforcer.kubernetes.same_content import VERSIONS_MAX, SeenContents
 from fleet.errors import GputideError, Misconfigured, Refused, Unavailable
-from wire.kubernetes.answers import Busy
+from wire.http_answer import Busy
 
 RULES = Path(__file__).resolve().parents[2] / "docs" / "rbac-writer.yaml"
 KEYS = st.text(alphabet="ab/~. é", min_size=1, max_size=4)

@@ -35,7 +35,7 @@ from pipeline.remote_write.decode import Version
 from pipeline.remote_write.encode import LabelSets
 from tests.engines.go_peers import GoPeers
 from tests.waiting import text_of
-from wire.kubernetes.connection import ApiConnection
+from wire.http_client import HttpClient
 
 pytestmark = pytest.mark.engines
 
@@ -427,7 +427,7 @@ def test_trap_is_named(trap: str, prometheus: str) -> None:
 def test_server_without_such_rules_bounds_and_losses_has_no_finding(go_peers: GoPeers, tmp_path: Path) -> None:
     with prometheus_with(go_peers.prometheus, tmp_path, []) as url:
         settings = ScanSettings(url=url)
-        connection = ApiConnection(scan_access(settings), "doctor-test")
+        connection = HttpClient(scan_access(settings), "doctor-test")
         scene = Scene(PrometheusAsk(connection, ()), settings)
         found = [*server.limits(scene), *server.rules(scene, url), *server.remote_write(scene, url)]
         assert [one.state for one in found] == [State.OK, State.OK, State.UNCHECKED]

@@ -16,7 +16,7 @@ from exporter.cluster_reader_watch import WatchState
 from fleet.errors import Misconfigured, Unavailable
 from fleet.units import MIB
 from tests.exporter.kubeconfigs import write_kubeconfig
-from wire.kubernetes.answers import TooLarge
+from wire.http_answer import TooLarge
 
 SLICES = "gputide_slice_framebuffer_granted_bytes"
 PODS = "/api/v1/pods"

@@ -19,7 +19,8 @@ from bench.cluster_api import SimulatedApi, fill, start_server
 from exporter.cluster_kubernetes import EVENT_BYTES_MAX, KubernetesReader
 from exporter.cluster_reader import Watched
 from fleet.errors import Corrupt, Misconfigured, Unavailable
-from wire.kubernetes.answers import Busy, TooLarge
+from wire import http_client
+from wire.http_answer import Busy, TooLarge
 
 CERTIFICATES = Path(__file__).parents[1] / "pipeline" / "certificates"
 LIST = json.dumps({"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "a"}}]}).encode()
@@ -396,13 +397,13 @@ def test_watches_of_many_readers_do_not_end_in_one_moment(reading) -> None:
 
 def test_server_that_went_away_without_a_word_is_noticed_within_a_minute(reading, monkeypatch) -> None:
     made: list[socket.socket] = []
-    connect = socket.create_connection
+    connect = http_client._connected
 
     def connected(*arguments: Any) -> socket.socket:
         made.append(connect(*arguments))
         return made[-1]
 
-    monkeypatch.setattr("wire.kubernetes.connection.socket.create_connection", connected)
+    monkeypatch.setattr(http_client, "_connected", connected)
     reader, _ = reading(lambda head, number: [whole(LIST)])
     assert names(reader) == ["a"]
     (one,) = made

@@ -23,7 +23,7 @@ from exporter.node_objects import NodeLookups, NodeObjects
 from exporter.node_pods import NodePods
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from tests.exporter.node import NODE, card_id, facts, manifest, uid
-from wire.kubernetes.answers import TooLarge
+from wire.http_answer import TooLarge
 
 REPLICA_SETS, JOBS = "/apis/apps/v1/replicasets", "/apis/batch/v1/jobs"
 JOB = OwnerLinkRecord(uid="job-1", kind="Job", name="nightly-1")

@@ -29,7 +29,7 @@ from tests.dashboards.notify.build import message
 from tests.security.authority import Authority, Pair
 from tests.security.listeners import agent
 from tests.waiting import until
-from wire.kubernetes.credentials import TokenFile
+from wire.credentials import TokenFile
 from wire.own_network import is_metadata, is_own_network
 from wire.tls import Tls
 

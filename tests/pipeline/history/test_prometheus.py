@@ -9,9 +9,8 @@ import pytest
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from pipeline.history.prometheus import PrometheusHistory, QueryLimits
 from tests.pipeline.history.scripted_server import Refusal, ScriptedServer, api_error, serving
-from wire.kubernetes.access import ClusterAccess
-from wire.kubernetes.connection import ApiConnection
-from wire.kubernetes.credentials import FixedHeader
+from wire.credentials import FixedHeader
+from wire.http_client import Endpoint, HttpClient
 
 NAME = "DCGM_FI_DEV_GPU_UTIL"
 HOUR_MS = 3_600_000
@@ -24,10 +23,10 @@ def history(*, points=POINTS, limits=None, credentials=None, headers=(), matcher
     waits: list[float] = []
     with serving(script):
         host, port = script.url.removeprefix("http://").split(":")
-        access = ClusterAccess(
+        access = Endpoint(
             host=host, port=int(port), path="", tls=None, credentials=FixedHeader(credentials), headers=headers
         )
-        connection = ApiConnection(access, "test")
+        connection = HttpClient(access, "test")
         asked = {"bytes_max": 1 << 20, "seconds_max": 5.0, "attempts_max": 3, "take_partial": False, "is_packed": False}
         source = PrometheusHistory(
             connection, matchers=matchers, limits=QueryLimits(**{**asked, **(limits or {})}), pause=waits.append
