@@ -84,6 +84,7 @@ def endpoint_of(
     tls: Tls | None = None,
     credentials: Credentials | None = None,
     headers: tuple[tuple[str, str], ...] = (),
+    sign_in: str = "name a file that holds it",
 ) -> Endpoint:
     """The endpoint at an address of the form `http[s]://HOST[:PORT][/PATH]`.
 
@@ -93,6 +94,7 @@ def endpoint_of(
         tls: how an https server is checked, and what it is shown; None for the authorities of this machine.
         credentials: what requests are signed with; None for nothing.
         headers: further headers of every request.
+        sign_in: advice for an address with a password in it.
 
     Raises:
         Misconfigured: it is no such address, or holds a password.
@@ -103,9 +105,7 @@ def endpoint_of(
     except ValueError as exc:
         raise Misconfigured(f"cannot use {setting}={url!r}: {exc}") from exc
     if parts.username is not None or parts.password is not None:
-        raise Misconfigured(
-            f"cannot use {setting} with a password in it: everybody on the machine sees it; name a file with it"
-        )
+        raise Misconfigured(f"cannot use {setting} with a password in it: everybody on the machine sees it; {sign_in}")
     if parts.scheme not in _PORTS or not host or port == 0:
         raise Misconfigured(f"cannot use {setting}={url!r}: expected http://HOST:PORT or https://HOST:PORT")
     if parts.query or parts.fragment:

@@ -21,9 +21,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from enforcer.cluster import ClusterReader, FollowingReader
-from enforcer.instant_query import InstantQuery, Sample
+from enforcer.instant_query import InstantQuery
 from enforcer.manifest import Manifest
 from enforcer.seat import seat_of_pod
+from wire.prometheus_query import Sample
 
 _LISTED_FROM = 10
 """From so many pods of a namespace on, all of it is listed."""

@@ -12,13 +12,14 @@ import socket
 import ssl
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from importlib.util import find_spec
 from ipaddress import ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from fleet.errors import GputideError, Unavailable
+from fleet.errors import GputideError, Misconfigured, Unavailable
 from fleet.settings.dashboard import Access
 from fleet.settings.notify import ChannelKind
 from fleet.settings.settings import Settings
@@ -147,8 +148,9 @@ def _objectives(settings: Settings) -> Iterator[Diagnosis]:
         for query in queries or ("vector(1)",):
             asked += 1
             try:
-                instant_query(url, setting, settings.prometheus).vector(query)
-            except Unavailable as exc:
+                with closing(instant_query(url, setting, settings.prometheus)) as prometheus:
+                    prometheus.vector(query)
+            except (Unavailable, Misconfigured) as exc:
                 is_well = False
                 yield finding(kind_of("objective-unusable"), check, str(exc), subject=setting, url=url)
     if is_well:
