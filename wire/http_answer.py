@@ -101,12 +101,13 @@ class Answer:
             raise http.client.IncompleteRead(b"", response.length)
 
 
-def read_body(answer: Answer, bytes_max: int) -> bytearray:
+def read_body(answer: Answer, bytes_max: int, *, is_cut: bool = False) -> bytearray:
     """The whole body.
 
     Args:
         answer: not read yet.
         bytes_max: most bytes of it.
+        is_cut: the beginning of a longer body is enough.
 
     Raises:
         TooLarge: it has more.
@@ -116,6 +117,8 @@ def read_body(answer: Answer, bytes_max: int) -> bytearray:
     body = bytearray()
     for part in answer.parts():
         body += part
+        if len(body) > bytes_max and is_cut:
+            return body[:bytes_max]
         if len(body) > bytes_max:
             raise TooLarge(f"cannot read an answer of status {answer.status}: larger than {bytes_max} bytes")
     return body

@@ -158,11 +158,15 @@ class HttpClient:
         endpoint: where it is and how one gets in.
         agent: who asks, in the server's logs.
         contexts: TLS contexts that several clients share; None for its own, as the endpoint says.
+        is_kept: connections are kept for the next request.
     """
 
-    def __init__(self, endpoint: Endpoint, agent: str, *, contexts: TlsContexts | None = None) -> None:
+    def __init__(
+        self, endpoint: Endpoint, agent: str, *, contexts: TlsContexts | None = None, is_kept: bool = True
+    ) -> None:
         self._endpoint = endpoint
         self._agent = agent
+        self._is_kept = is_kept
         self._tls = None if endpoint.tls is None else contexts or TlsContexts(endpoint.tls)
         self._lock = threading.Lock()
         self._idle: list[tuple[_Line, float]] = []
@@ -322,7 +326,7 @@ class HttpClient:
     def _release(self, line: _Line, *, is_kept: bool) -> None:
         with self._lock:
             self._busy.discard(line)
-            is_kept = is_kept and not self._is_closed and len(self._idle) < _IDLE_CONNECTIONS_MAX
+            is_kept = is_kept and self._is_kept and not self._is_closed and len(self._idle) < _IDLE_CONNECTIONS_MAX
             if is_kept:
                 self._idle.append((line, time.monotonic()))
         if not is_kept:
