@@ -156,6 +156,7 @@ def test_every_refusal_is_one_of_our_errors(
         (404, None, Expired),
         (410, None, Expired),
         (400, None, Unavailable),
+        (409, None, Unavailable),
         (429, "3", Busy),
         (500, None, Unavailable),
     ],

@@ -144,16 +144,14 @@ class KubernetesApi:
         """Closes all connections but those of `connected`."""
         self._http.close()
 
-    def get(
-        self, deed: Deed, path: str, *, metadata_only: bool = False, bytes_max: int = OBJECT_BYTES_MAX
-    ) -> dict[str, Any] | None:
+    def get(self, deed: Deed, path: str, *, metadata_only: bool = False) -> dict[str, Any] | None:
         """The object at a path; None where there is nothing (404).
 
         Raises:
-            TooLarge: it has more bytes.
+            TooLarge: it has more than `OBJECT_BYTES_MAX` bytes.
         """
         asked = Request(path=path, accept=_METADATA if metadata_only else _JSON, seconds_max=_ANSWER_SECONDS)
-        body = self.exchange(deed, asked, bytes_max)
+        body = self.exchange(deed, asked, OBJECT_BYTES_MAX)
         return None if body is None else decoded(body, deed)
 
     def page(
@@ -328,7 +326,7 @@ class KubernetesApi:
 
     def _serves(self, resource: ApiResource, version: str) -> bool:
         deed = Deed(verb="get", resource=f"{resource.group}/{version}", word="discover")
-        answer = self.get(deed, resource.prefix(version), bytes_max=PAGE_BYTES_MAX)
+        answer = self.get(deed, resource.prefix(version))
         listed = None if answer is None else answer.get("resources")
         names = [entry.get("name") for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
         return resource.plural in names

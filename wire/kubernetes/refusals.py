@@ -88,7 +88,7 @@ def refusal(
                 f"{what}: RBAC lacks verb {deed.verb} on resource {deed.resource} {where} ({said}); add rule "
                 f"{_rule(deed)} of {rules_file}"
             )
-        case HTTPStatus.CONFLICT:
+        case HTTPStatus.CONFLICT if not is_read:
             return Conflict(f"{what}: {said}")
         case HTTPStatus.GONE:
             return Expired(f"{what}: what was read is too old to go on from: {said}")
@@ -96,7 +96,7 @@ def refusal(
             return Expired(f"{what}: it is not served any more")
         case HTTPStatus.TOO_MANY_REQUESTS if _budget(told) is not None:
             return BudgetForbids(f"{what}: a disruption budget forbids it now: {_budget(told)}")
-        case HTTPStatus.INTERNAL_SERVER_ERROR if _MANY_BUDGETS in said:
+        case HTTPStatus.INTERNAL_SERVER_ERROR if not is_read and _MANY_BUDGETS in said:
             return Refused(f"{what}: {said}")
     return _any_other(f"{what}: status {status}: {said}", status, retry_after, is_read=is_read)
 
