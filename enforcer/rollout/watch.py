@@ -22,9 +22,10 @@ from typing import Protocol
 
 from enforcer.backends.hami_dialect import HAMI_DIALECT
 from enforcer.cluster import ClusterReader, FollowingReader
-from enforcer.instant_query import InstantQuery, Sample
+from enforcer.instant_query import InstantQuery
 from enforcer.manifest import Manifest
 from enforcer.seat import seat_of_pod
+from wire.prometheus_query import Sample
 
 _LISTED_FROM = 10
 """From so many pods of a namespace on, all of it is listed."""

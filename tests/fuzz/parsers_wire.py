@@ -15,7 +15,6 @@ from dashboards.address import read_address
 from dashboards.notify.outgoing import code_in
 from enforcer.agent.node_view_text import parse_view
 from enforcer.agent.orders import parse_orders
-from enforcer.instant_query_prometheus import read_vector
 from exporter.kubelet.wire import decode_allocatable, decode_get, decode_list
 from exporter.server_request import accepts_gzip, read_request, text_format_of
 from fleet.probe_results import PROBE_SCHEMA, parse_probe
@@ -28,6 +27,7 @@ from pipeline.records.rows import unpack
 from pipeline.remote_write.decode import Decoder, Version
 from tests.fuzz.hostile_bodies import field, varint
 from tests.fuzz.parsers import Parser, text_of
+from wire.prometheus_query import read_object, read_vector
 
 KEY = b"a key of a probe that is long enough"
 _DECODER = Decoder(1 << 20)
@@ -175,7 +175,7 @@ def wire_parsers() -> tuple[Parser, ...]:
         _of_bytes("bus-record", unpack, packed, cost=2),
         _of_bytes("bus-record-rows", unpack_rows, rows, cost=4),
         _of_bytes("promql-matrix", read_matrix, json.dumps(_MATRIX)),
-        _of_bytes("promql-vector", read_vector, json.dumps(_VECTOR)),
+        _of_bytes("promql-vector", lambda data: read_vector(read_object(data)), json.dumps(_VECTOR)),
         _of_bytes("node-view", parse_view, json.dumps(_VIEW)),
         _of_bytes("orders", lambda data: parse_orders(text_of(data)), json.dumps(_ORDERS)),
         _of_bytes("probe-result", _signed, json.dumps(_PROBE), cost=2),

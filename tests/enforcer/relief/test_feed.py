@@ -13,10 +13,12 @@ import pytest
 
 from enforcer.agent.node_view_text import ToldView, parse_view, view_text
 from enforcer.agent.view_server import ViewServer
-from enforcer.instant_query_prometheus import PrometheusQuery, QueriedObjectives
 from enforcer.relief.feed_agents import AgentFeed
+from enforcer.relief.objectives_queried import QueriedObjectives
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.inventory import Priority
+from fleet.settings.prometheus import PrometheusSettings
+from gputide.wiring_prometheus import instant_query
 from tests.enforcer.agent.nodes import slice_of, view_of
 from tests.waiting import until
 
@@ -137,7 +139,7 @@ class Prometheus:
 
 def asked(status: int, body: object) -> tuple[Prometheus, QueriedObjectives]:
     server = Prometheus(status, json.dumps(body).encode())
-    metrics = PrometheusQuery(server.url, setting="relief.prometheus_url")
+    metrics = instant_query(server.url, "relief.prometheus_url", PrometheusSettings())
     return server, QueriedObjectives(metrics, ["p99 > 2"], interval_seconds=60.0)
 
 
