@@ -28,6 +28,7 @@ _CHUNK_LINE_BYTES_MAX = 1024
 _TRAILER_BYTES_MAX = 8 * 1024
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _HEX = frozenset(b"0123456789abcdefABCDEF")
+_BODILESS = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 _TEXT = "text/plain; charset=utf-8"
 
 
@@ -220,16 +221,18 @@ class HttpConnection:
         self,
         status: int,
         *pieces: bytes,
-        kind: str = _TEXT,
+        kind: str | None = _TEXT,
         fields: tuple[tuple[str, str], ...] = (),
+        length: int | None = None,
     ) -> None:
         """Send an answer; `must_close` says afterwards whether the connection is to be closed.
 
         Args:
             status: HTTP status.
-            pieces: the body, in pieces that follow each other; none goes with 204 or answers HEAD.
-            kind: content type.
+            pieces: the body, in pieces that follow each other; none goes with 204 and 304, or answers HEAD.
+            kind: content type; None where `fields` has it.
             fields: further header fields.
+            length: bytes of the body that HEAD asks about, where no pieces were made for it.
 
         Raises:
             HungUp: the client does not take it.
@@ -238,15 +241,18 @@ class HttpConnection:
         goes_on = head is not None and head.is_kept_alive and not self.must_close and self._rest_is_small()
         date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())
         lines = [f"HTTP/1.1 {status} {_REASONS.get(status, '')}", f"Date: {date}"]
-        if status != HTTPStatus.NO_CONTENT:
-            lines += [f"Content-Type: {kind}", f"Content-Length: {sum(map(len, pieces))}"]
+        if status not in _BODILESS:
+            if kind is not None:
+                lines.append(f"Content-Type: {kind}")
+            lines.append(f"Content-Length: {sum(map(len, pieces)) if length is None else length}")
         lines += [f"{name}: {value}" for name, value in fields]
         if not goes_on:
             lines.append("Connection: close")
             self.must_close = True
-        has_body = status != HTTPStatus.NO_CONTENT and (head is None or head.method != "HEAD")
+        has_body = status not in _BODILESS and (head is None or head.method != "HEAD")
         self._send("\r\n".join((*lines, "", "")).encode("latin-1"), *(pieces if has_body else ()))
         if goes_on:
+            self.waits_since, self.is_amid_request = time.monotonic(), False
             self._skip_rest()
         else:
             self._linger()

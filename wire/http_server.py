@@ -1,9 +1,10 @@
-"""The HTTP/1.1 server of every port of ours but the web app's: a thread per connection, within bounds.
+"""The HTTP/1.1 server of every port of ours: a thread per connection, within bounds.
 
-Called by the receiver, the node exporter, the admission webhook and the node agent, each with its own function that
-answers a request. When all places are taken, the connection that has been silent for longest makes room, so that
-clients that open connections and send nothing, or send slowly, keep nobody else out. Several processes may serve one
-listening socket: each takes the next connection as it comes, and none is lost when another process dies.
+Called by the receiver, the node exporter, the admission webhook, the node agent and (through `wsgi`) the web app, each
+with its own function that answers a request. When all places are taken, the connection that has been silent for longest
+makes room, so that clients that open connections and send nothing, or send slowly, keep nobody else out. Several
+processes may serve one listening socket: each takes the next connection as it comes, and none is lost when another
+process dies.
 """
 
 from __future__ import annotations
@@ -42,11 +43,13 @@ class Exchange:
     Attributes:
         head: what the request says before its body.
         connection: gives the body, and takes the answer.
+        client: address of the client.
         certificate: the client's certificate as `ssl.SSLSocket.getpeercert` gives it; None where it showed none.
     """
 
     head: RequestHead
     connection: HttpConnection
+    client: str
     certificate: Mapping[str, object] | None
 
     @property
@@ -185,7 +188,7 @@ class HttpServer:
 
     def _accept_one(self) -> None:
         try:
-            opened, _ = self._listener.accept()
+            opened, peer = self._listener.accept()
         except OSError as exc:
             if exc.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                 self._make_room()
@@ -197,7 +200,7 @@ class HttpServer:
         if len(self._open) >= self._limits.connections_max and not self._make_room():
             self._refuse_connection(opened, connection)
             return
-        thread = threading.Thread(target=self._run, args=(opened, connection), daemon=True)
+        thread = threading.Thread(target=self._run, args=(opened, connection, str(peer[0])), daemon=True)
         with self._lock:
             self._open[thread] = _Place(opened, connection)
         thread.start()
@@ -236,20 +239,20 @@ class HttpServer:
                 except HungUp:
                     return
 
-    def _run(self, opened: socket.socket, connection: HttpConnection) -> None:
+    def _run(self, opened: socket.socket, connection: HttpConnection, client: str) -> None:
         try:
             with opened:
                 if self._tls is None:
-                    self._serve_all(connection, None)
+                    self._serve_all(connection, client, None)
                 else:
-                    self._serve_encrypted(opened, self._tls)
+                    self._serve_encrypted(opened, client, self._tls)
         except HungUp:
             pass
         finally:
             with self._lock:
                 self._open.pop(threading.current_thread(), None)
 
-    def _serve_encrypted(self, opened: socket.socket, tls: TlsContexts) -> None:
+    def _serve_encrypted(self, opened: socket.socket, client: str, tls: TlsContexts) -> None:
         try:
             encrypted = tls().wrap_socket(opened, server_side=True, do_handshake_on_connect=False)
         except (OSError, Misconfigured, Unavailable):
@@ -265,9 +268,9 @@ class HttpServer:
             except OSError:
                 self._refused(0)
                 return
-            self._serve_all(connection, encrypted.getpeercert() or None)
+            self._serve_all(connection, client, encrypted.getpeercert() or None)
 
-    def _serve_all(self, connection: HttpConnection, certificate: Mapping[str, object] | None) -> None:
+    def _serve_all(self, connection: HttpConnection, client: str, certificate: Mapping[str, object] | None) -> None:
         while not connection.must_close:
             try:
                 head = connection.next_head()
@@ -275,7 +278,7 @@ class HttpServer:
                     return
                 if self._stopping.is_set():
                     connection.must_close = True
-                self._answer(Exchange(head=head, connection=connection, certificate=certificate))
+                self._answer(Exchange(head=head, connection=connection, client=client, certificate=certificate))
             except Refusal as exc:
                 connection.must_close |= exc.is_final
                 self._refused(exc.status)

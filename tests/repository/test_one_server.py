@@ -9,7 +9,7 @@ import pytest
 
 from tests.repository.test_house_style import ROOMS
 
-SERVER_MODULES = ("http.server", "socketserver", "wsgiref", "asyncio")
+SERVER_MODULES = ("http.server", "socketserver", "waitress", "wsgiref", "asyncio")
 
 
 @pytest.fixture(scope="module")
