@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from enforcer.agent.node_view_text import ToldView, parse_view, view_text
-from enforcer.agent.view_server import ViewServer
+from enforcer.agent.view_server import CONNECTIONS_MAX, ViewServer
 from enforcer.relief.feed_agents import AgentFeed
 from enforcer.relief.objectives_queried import QueriedObjectives
 from fleet.errors import Corrupt, Misconfigured, Unavailable
@@ -105,6 +108,19 @@ def test_agent_that_is_blind_or_talks_nonsense_is_left_out(server: ViewServer) -
         assert feed.silent == 0
     finally:
         feed.close()
+
+
+def test_requests_that_wait_for_trouble_give_way_to_a_newcomer(server: ViewServer) -> None:
+    server.show(at(time.time()))  # type: ignore[arg-type]
+    with ExitStack() as held:
+        for _ in range(CONNECTIONS_MAX + 4):
+            opened = held.enter_context(socket.create_connection(server.address, timeout=10))
+            opened.sendall(b"GET /view?wait=30&trouble= HTTP/1.1\r\nHost: x\r\n\r\n")
+        time.sleep(0.2)
+        asked = http.client.HTTPConnection(*server.address, timeout=10)
+        asked.request("GET", "/healthz")
+        assert asked.getresponse().status == 200
+        asked.close()
 
 
 def test_address_that_is_none_is_named() -> None:
