@@ -29,7 +29,7 @@ from fleet.profiles import WorkloadClass, WorkloadState
 from recommender.naive import HOUR_PROFILE, SUM_OF_MAXIMA
 from tests.dashboards.embedded import NOW
 
-PAGES = Path(page_frame.__file__).parent
+DASHBOARDS = Path(page_frame.__file__).parents[1]
 CHOSEN_BY_CODE = {
     *(title for _, title in page_frame.PAGES),
     *(words for ranges in page_frame.RANGE_PAGES.values() for words in ranges.values()),
@@ -52,8 +52,8 @@ CHOSEN_BY_CODE = {
 
 def _said() -> Iterator[str]:
     """Sentences that the pages write out."""
-    for path in (*PAGES.glob("*.py"), *PAGES.glob("access/*.py")):
-        if path.name.startswith("report"):
+    for path in DASHBOARDS.rglob("*.py"):
+        if path.is_relative_to(DASHBOARDS / "report"):
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
