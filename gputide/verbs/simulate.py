@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from enforcer.relief.timing import relief_timing
 from exporter.trace import Trace, open_trace
 from fleet.capabilities.register import capabilities_of
 from fleet.colocation import AdmissionRules
+from fleet.data_folder import DataFolder
 from fleet.documents import document, iso
 from fleet.errors import Misconfigured, NotEnoughData
-from fleet.relief import ReliefRules
 from fleet.settings.settings import LowPrioritySettings
-from fleet.units import format_time, parse_bytes, parse_duration
+from fleet.units import format_count, format_percent, format_time, parse_bytes, parse_duration
 from gputide.options import FormatOption, OutputOption
-from gputide.output import Format, print_answer
-from gputide.relief_timing import relief_timing
+from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import session_of
-from gputide.simulate import Reaction
-from gputide.simulate_answer import simulation_answer
-from gputide.simulate_harvest import HarvestRules
-from gputide.simulate_policies import Policy, Table, perform
-from gputide.simulate_stage import DAY_SECONDS, set_stage
+from gputide.trace_history import set_stage
+from gputide.wiring_relief import relief_book
+from recommender.simulate.harvest import HarvestRules
+from recommender.simulate.policies import Performance, Policy, Table, perform
+from recommender.simulate.stage import DAY_SECONDS
 
 app = typer.Typer()
 
@@ -38,6 +40,20 @@ class Replanning(StrEnum):
     WEEKLY = "weekly"
 
 
+_COLUMNS = (
+    "policy",
+    "relief",
+    "cards",
+    "spares",
+    "saved",
+    "violation",
+    "predicted",
+    "lost work",
+    "moves/pod/day",
+    "harvested card-h",
+    "evictions/h",
+    "lost card-h",
+)
 _REPLAN_SECONDS = {Replanning.NEVER: None, Replanning.DAILY: DAY_SECONDS, Replanning.WEEKLY: 7 * DAY_SECONDS}
 
 
@@ -66,21 +82,23 @@ def simulate(
     cut, until = _span(trace, days)
     capability = capabilities_of(session.settings.enforcer.backend)
     timing = relief_timing(
-        session.data_path,
+        relief_book(DataFolder(path=session.data_path)).measured(),
         reaction_seconds=None if reaction is None else _positive("--reaction", reaction, parse_duration(reaction)),
         load_bytes_per_second=None
         if load_rate is None
         else _positive("--load-rate", load_rate, float(parse_bytes(load_rate))),
     )
     rate = timing.load_bytes_per_second
-    acts = Reaction(
-        rules=ReliefRules(load_bytes_per_second=rate, grows_in_place=capability.live_framebuffer_change),
-        reaction_seconds=timing.reaction_seconds,
+    relief_settings, agent = session.settings.relief, session.settings.agent
+    rules = replace(
+        relief_settings.rules(working_ratio=agent.working_ratio),
+        sustain_seconds=timing.reaction_seconds,
+        load_bytes_per_second=rate,
     )
     table = Table(
         settings=session.settings,
         capability=capability,
-        reaction=acts if relief else None,
+        relief=rules if relief else None,
         replan_seconds=_REPLAN_SECONDS[replan],
         load_bytes_per_second=rate,
         harvest=_harvest_rules(session.settings.low_priority),
@@ -103,7 +121,7 @@ def simulate(
         "timing": {**document(timing), "sentence": timing.sentence},
         "performances": document(found),
     }
-    print_answer(simulation_answer(described, found), form=form, target=output)
+    print_answer(_answer(described, found), form=form, target=output)
 
 
 def _span(trace: Trace, days: int) -> tuple[datetime, datetime]:
@@ -130,3 +148,40 @@ def _positive(option: str, text: str, value: float) -> float:
     if value <= 0:
         raise Misconfigured(f"cannot use {option} {text}: must be above 0")
     return value
+
+
+def _answer(described: dict[str, Any], found: Sequence[Performance]) -> Answer:
+    pods = found[0].pods if found else 0
+    return Answer(
+        document=described,
+        headline=(
+            (
+                f"{described['fleet']}: {format_count(pods)} pods on cards of their own, played {described['since']} "
+                f"to {described['until']}, learned since {described['learned_since']}"
+            ),
+        ),
+        listings=(Listing(title="Policies", columns=_COLUMNS, rows=[_row(item) for item in found]),),
+        footnotes=(
+            *((described["timing"]["sentence"],) if "timing" in described else ()),
+            "saved counts spares at their peak; predicted is what the plan alone was expected to violate",
+            "harvested is work of low priority on what the others leave; lost is what eviction cost it",
+        ),
+    )
+
+
+def _row(item: Performance) -> tuple[object, ...]:
+    predicted = item.predicted_violation_ratio
+    return (
+        item.policy,
+        f"{item.reaction_seconds:g} s" if item.reaction_seconds is not None else "off",
+        item.cards_opening,
+        max(0, item.cards_peak - item.cards_opening),
+        format_percent(item.saved_ratio, digits=1),
+        format_percent(item.violation_ratio, digits=3),
+        format_percent(predicted, digits=2) if predicted is not None else None,
+        format_percent(item.lost_work_ratio, digits=3),
+        f"{item.moves_per_pod_day:.3f}",
+        round(item.low_priority_gpu_hours),
+        f"{item.evictions_per_worker_hour:.3f}",
+        round(item.low_priority_lost_gpu_hours),
+    )

@@ -8,10 +8,10 @@ import pytest
 
 from enforcer.record.ledger import Ledger
 from enforcer.relief.book import ReliefBook
+from enforcer.relief.timing import ASSUMED_REACTION_SECONDS, TimingSource, relief_timing
 from fleet.data_folder import open_data_folder
-from fleet.relief import LOAD_BYTES_PER_SECOND
+from fleet.relief.rules import LOAD_BYTES_PER_SECOND
 from fleet.units import GIB
-from gputide.relief_timing import ASSUMED_REACTION_SECONDS, TimingSource, relief_timing
 from tests.enforcer.relief.test_squeeze import an_order, carry_out
 from tests.gputide.conftest import Program
 
@@ -71,8 +71,8 @@ def test_simulation_goes_by_what_was_measured_and_says_so(moved: Path, small_fle
     assert (given["reaction_seconds"], given["reaction_source"], given["load_source"]) == (60.0, "given", "measured")
 
 
-def test_without_moves_the_table_counts(tmp_path: Path) -> None:
-    timing = relief_timing(tmp_path / "nowhere")
+def test_without_moves_the_table_counts() -> None:
+    timing = relief_timing(None)
     assert timing.reaction_source is timing.load_source is TimingSource.ASSUMED
     assert (timing.reaction_seconds, timing.load_bytes_per_second) == (ASSUMED_REACTION_SECONDS, LOAD_BYTES_PER_SECOND)
-    assert relief_timing(tmp_path, load_bytes_per_second=2.0 * GIB).load_source is TimingSource.GIVEN
+    assert relief_timing(None, load_bytes_per_second=2.0 * GIB).load_source is TimingSource.GIVEN

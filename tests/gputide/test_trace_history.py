@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from exporter.trace import Trace, open_trace
 from fleet.errors import NotEnoughData
 from fleet.schema import Measure
-from gputide.simulate_replan import matched_cards
-from gputide.simulate_stage import set_stage
-from gputide.simulate_trace import part_of, read_history
+from gputide.trace_history import read_history, set_stage
+from recommender.simulate.replan import matched_cards
+from recommender.simulate.stage import part_of
 
 
 @pytest.fixture(scope="module")

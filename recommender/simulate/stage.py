@@ -1,7 +1,7 @@
 """What is played: the pods that stood there when a plan was made, what they demand on the days that follow, and seats.
 
 A `Stage` is one fold: everything known at the cut, and the coming days. An `Opening` is what a policy makes of it
-before the first step. Called by `simulate`, `verbs.simulate` and the bars.
+before the first step.
 """
 
 from __future__ import annotations
@@ -13,12 +13,9 @@ from datetime import datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from exporter.trace import Trace
 from fleet.decisions import Plan
-from fleet.errors import NotEnoughData
 from fleet.inventory import ISOLATION_LABEL, LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, Grant, Priority
-from fleet.usage import Float32, History, SliceGrid
-from gputide.simulate_trace import part_of, read_history
+from fleet.usage import Float32, History, SliceGrid, UsageGrid
 from recommender.backtest import JUDGED_KINDS, seats_of
 from recommender.demand import Demand, demand_of
 
@@ -37,8 +34,9 @@ class Stage:
         since: the cut.
         is_judged: pods whose harm and cards are counted: of a `Deployment` or `StatefulSet`, seen after the cut.
         is_low: low priority, which others' demand comes before.
-        is_fixed: pods that nobody may move at run time: opted out, isolated from others, latency-critical, with several
-            cards or a hardware slice.
+        is_alone: pods that share a card with no other: isolated, with several cards or a hardware slice.
+        is_single: pods that cannot have a second replica, of a `StatefulSet`: to move is to stop.
+        is_fixed: pods that relief must not move: alone, opted out, or single and latency-critical.
         capacity_bytes: framebuffer of each row's card.
         model: number of each row's card model; cards of one name and two sizes are two models.
         models: names of the card models.
@@ -51,6 +49,8 @@ class Stage:
     since: datetime
     is_judged: NDArray[np.bool_]
     is_low: NDArray[np.bool_]
+    is_alone: NDArray[np.bool_]
+    is_single: NDArray[np.bool_]
     is_fixed: NDArray[np.bool_]
     capacity_bytes: NDArray[np.float64]
     model: NDArray[np.int64]
@@ -117,30 +117,6 @@ class Opening:
     spills: bool = False
 
 
-def set_stage(trace: Trace, *, cut: datetime, until: datetime, since: datetime | None = None) -> Stage:
-    """One fold of a trace.
-
-    Args:
-        trace: the trace.
-        cut: when the plan is made; what lies before is known, what lies after is played.
-        until: end of the last day that is played.
-        since: start of what is known; the start of the trace unless given.
-
-    Raises:
-        NotEnoughData: no step before or after the cut.
-    """
-    begin = trace.since if since is None else since
-    if not begin < cut < until <= trace.until:
-        raise NotEnoughData(
-            f"cannot play {cut:%F %R} to {until:%F %R} after learning from {begin:%F %R}: the trace holds "
-            f"{trace.since:%F %R} to {trace.until:%F %R}"
-        )
-    known = read_history(trace, since=begin, until=cut)
-    coming = read_history(trace, since=begin, until=until)
-    # Who came later is not seated: pods that begin after the cut have cards of their own under every policy.
-    return stage_of(known, replace(coming, inventory=known.inventory))
-
-
 def cut_history(history: History, *, cut: datetime, until: datetime) -> Stage:
     """One fold of a history that holds both what was known and what came.
 
@@ -172,6 +148,9 @@ def stage_of(known: History, whole: History) -> Stage:
     models = sorted({(grant.card_model, grant.framebuffer_bytes) for grant in demand.grants})
     number = {model: index for index, model in enumerate(models)}
     is_long = np.array([grant.workload_kind in JUDGED_KINDS for grant in demand.grants], bool)
+    is_alone = _alone(demand.grants)
+    is_single = np.array([grant.workload_kind == "StatefulSet" for grant in demand.grants], bool)
+    is_fixed = is_alone | _labelled(demand.grants, OPT_OUT_LABEL)
     return Stage(
         known=known,
         whole=whole,
@@ -180,26 +159,45 @@ def stage_of(known: History, whole: History) -> Stage:
         since=known.slices.until,
         is_judged=is_long & np.isfinite(demand.compute[:, past:]).any(axis=1),
         is_low=np.array([grant.priority is Priority.LOW for grant in demand.grants], bool),
-        is_fixed=_fixed(demand.grants),
+        is_alone=is_alone,
+        is_single=is_single,
+        is_fixed=is_fixed | (is_single & _labelled(demand.grants, LATENCY_CRITICAL_LABEL)),
         capacity_bytes=np.array([grant.framebuffer_bytes for grant in demand.grants], float),
         model=np.array([number[grant.card_model, grant.framebuffer_bytes] for grant in demand.grants], np.int64),
         models=tuple(name for name, _ in models),
     )
 
 
-def _fixed(grants: tuple[Grant, ...]) -> NDArray[np.bool_]:
+def _alone(grants: tuple[Grant, ...]) -> NDArray[np.bool_]:
     cards = Counter((grant.pod_id, grant.container) for grant in grants)
     return np.array(
         [
             cards[grant.pod_id, grant.container] > 1
             or grant.mig_profile is not None
             or grant.label(ISOLATION_LABEL) not in {None, "soft"}
-            or grant.label(OPT_OUT_LABEL) is not None
-            or grant.label(LATENCY_CRITICAL_LABEL) is not None
             for grant in grants
         ],
         bool,
     )
+
+
+def _labelled(grants: tuple[Grant, ...], label: str) -> NDArray[np.bool_]:
+    return np.array([grant.label(label) == "true" for grant in grants], bool)
+
+
+def part_of(history: History, since: datetime, until: datetime) -> History:
+    """The steps of a history between two moments; its inventory as it is."""
+    grid = history.slices
+    first, last = (round((moment - grid.since).total_seconds() / grid.step_seconds) for moment in (since, until))
+    part: SliceGrid = UsageGrid(
+        keys=grid.keys,
+        since=grid.since + timedelta(seconds=first * grid.step_seconds),
+        step_seconds=grid.step_seconds,
+        steps=last - first,
+        mean={measure: values[:, first:last] for measure, values in grid.mean.items()},
+        peak={measure: values[:, first:last] for measure, values in grid.peak.items()},
+    )
+    return History(inventory=history.inventory, slices=part)
 
 
 def whole_cards(stage: Stage) -> Opening:

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
-from enforcer.record.ledger import Ledger
-from enforcer.relief.book import MeasuredRelief, ReliefBook
-from fleet.data_folder import DataFolder
-from fleet.relief import LOAD_BYTES_PER_SECOND
+from enforcer.relief.book import MeasuredRelief
+from fleet.relief.rules import LOAD_BYTES_PER_SECOND
 
 ASSUMED_REACTION_SECONDS = 120.0
 """From an overload to the decision, where nothing was measured: a careful guess, as a person beside a pager."""
@@ -55,19 +52,18 @@ class ReliefTiming:
 
 
 def relief_timing(
-    data_path: Path, *, reaction_seconds: float | None = None, load_bytes_per_second: float | None = None
+    measured: MeasuredRelief | None,
+    *,
+    reaction_seconds: float | None = None,
+    load_bytes_per_second: float | None = None,
 ) -> ReliefTiming:
     """What relief takes.
 
     Args:
-        data_path: data folder; one that is not there has measured nothing.
+        measured: what moves took so far; None where too few were made.
         reaction_seconds: what is given instead.
         load_bytes_per_second: what is given instead.
-
-    Raises:
-        Corrupt: the ledger of relief was edited.
     """
-    measured = _measured(data_path)
     reaction, reaction_source = reaction_seconds, TimingSource.GIVEN
     if reaction is None and measured is not None and measured.reaction_seconds is not None:
         reaction, reaction_source = measured.reaction_seconds, TimingSource.MEASURED
@@ -86,8 +82,3 @@ def relief_timing(
         load_source=load_source,
         moves=measured.moves if measured is not None and used else 0,
     )
-
-
-def _measured(data_path: Path) -> MeasuredRelief | None:
-    ledger = DataFolder(path=data_path).relief
-    return ReliefBook(Ledger(ledger)).measured() if ledger.exists() else None

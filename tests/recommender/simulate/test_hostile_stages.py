@@ -6,16 +6,13 @@ import numpy as np
 import pytest
 
 from fleet.capabilities.register import HAMI
-from fleet.relief import ReliefRules
+from fleet.relief.rules import ReliefRules
 from fleet.settings.settings import Settings
-from gputide.simulate import Reaction
-from gputide.simulate_policies import Policy, Table, perform
-from gputide.simulate_stage import cut_history
+from recommender.simulate.policies import Policy, Table, perform
+from recommender.simulate.stage import cut_history
 from tests.recommender.hostile_histories import HOSTILE
 
-TABLE = Table(
-    settings=Settings(), capability=HAMI, reaction=Reaction(rules=ReliefRules(), reaction_seconds=120.0)
-)  # fmt: skip
+TABLE = Table(settings=Settings(), capability=HAMI, relief=ReliefRules(sustain_seconds=120.0))
 POLICIES = (Policy.PERCENTILE, Policy.IDLE_CULLER, Policy.TIDE_TABLE, Policy.GPUTIDE)
 
 

@@ -6,6 +6,7 @@ a leaderboard plays the same days dozens of times. Called by `verbs.simulate`, t
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -14,24 +15,10 @@ from exporter.trace import Trace, epoch_ms
 from fleet.errors import NotEnoughData
 from fleet.schema import Measure
 from fleet.usage import Float32, History, SliceGrid, SliceKey, UsageGrid
+from recommender.simulate.stage import Stage, stage_of
 
 WINDOW_STEPS = 144
 """Steps that are read at once."""
-
-
-def part_of(history: History, since: datetime, until: datetime) -> History:
-    """The steps of a history between two moments; its inventory as it is."""
-    grid = history.slices
-    first, last = (round((moment - grid.since).total_seconds() / grid.step_seconds) for moment in (since, until))
-    part: SliceGrid = UsageGrid(
-        keys=grid.keys,
-        since=grid.since + timedelta(seconds=first * grid.step_seconds),
-        step_seconds=grid.step_seconds,
-        steps=last - first,
-        mean={measure: values[:, first:last] for measure, values in grid.mean.items()},
-        peak={measure: values[:, first:last] for measure, values in grid.peak.items()},
-    )
-    return History(inventory=history.inventory, slices=part)
 
 
 def read_history(trace: Trace, *, since: datetime, until: datetime, time_zone: str = "UTC") -> History:
@@ -72,3 +59,27 @@ def read_history(trace: Trace, *, since: datetime, until: datetime, time_zone: s
         peak=values,
     )
     return History(inventory=trace.inventory_at(until, time_zone=time_zone), slices=grid)
+
+
+def set_stage(trace: Trace, *, cut: datetime, until: datetime, since: datetime | None = None) -> Stage:
+    """One fold of a trace.
+
+    Args:
+        trace: the trace.
+        cut: when the plan is made; what lies before is known, what lies after is played.
+        until: end of the last day that is played.
+        since: start of what is known; the start of the trace unless given.
+
+    Raises:
+        NotEnoughData: no step before or after the cut.
+    """
+    begin = trace.since if since is None else since
+    if not begin < cut < until <= trace.until:
+        raise NotEnoughData(
+            f"cannot play {cut:%F %R} to {until:%F %R} after learning from {begin:%F %R}: the trace holds "
+            f"{trace.since:%F %R} to {trace.until:%F %R}"
+        )
+    known = read_history(trace, since=begin, until=cut)
+    coming = read_history(trace, since=begin, until=until)
+    # Pods that begin after the cut have cards of their own under every policy.
+    return stage_of(known, replace(coming, inventory=known.inventory))

@@ -14,10 +14,9 @@ from bench.harvest_hindsight import harvest_bounds
 from fleet.colocation import AdmissionRules
 from fleet.inventory import Priority
 from fleet.units import GIB
-from gputide.simulate import play
-from gputide.simulate_card_past import CardPast
-from gputide.simulate_harvest import Harvest, HarvestRules, harvest
-from gputide.simulate_stage import cut_history, whole_cards
+from recommender.simulate.harvest import CardPast, Harvest, HarvestRules, harvest
+from recommender.simulate.play import play
+from recommender.simulate.stage import cut_history, whole_cards
 from tests.recommender.builders import NOW, Service, cluster
 
 HOUR = 3600

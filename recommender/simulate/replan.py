@@ -1,9 +1,33 @@
-"""A new plan on the cards in use: which card is which, so that few pods move. Called by `simulate`."""
+"""A new plan on the cards in use: how often, and which card is which, so that few pods move."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
+
+from fleet.relief.rules import LOAD_BYTES_PER_SECOND
+from recommender.simulate.stage import Opening
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replan:
+    """How seats are planned anew every few days, with all that is known by then.
+
+    The new plan's cards are matched with those in use so that few pods move. Pods that move are stopped first and
+    started on the other card: they serve nothing while their framebuffer is loaded.
+
+    Attributes:
+        every_seconds: time between two plans.
+        plan: the policy's plan at a step; None where it has none.
+        load_bytes_per_second: how fast framebuffer is loaded.
+    """
+
+    every_seconds: int
+    plan: Callable[[int], Opening | None]
+    load_bytes_per_second: float = LOAD_BYTES_PER_SECOND
 
 
 def matched_cards(

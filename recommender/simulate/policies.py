@@ -1,7 +1,6 @@
 """Every policy that can be played, and how a fleet fares under it: seats, relief, re-plan and harvest put together.
 
-Policies seat pods (`opening_of`), or switch them off for a while (the idle culler, the tide table). Called by
-`verbs.simulate`, the leaderboard, the bars and the named scenarios.
+Policies seat pods (`opening_of`), or switch them off for a while (the idle culler, the tide table).
 """
 
 from __future__ import annotations
@@ -17,13 +16,9 @@ from numpy.typing import NDArray
 from analyzer.profile import profile_fleet
 from fleet.capabilities.register import Capabilities
 from fleet.decisions import RiskLevel
-from fleet.relief import LOAD_BYTES_PER_SECOND
+from fleet.relief.rules import LOAD_BYTES_PER_SECOND, ReliefRules
 from fleet.settings.settings import Settings
 from fleet.usage import History
-from gputide.simulate import Played, Reaction, Replan, play
-from gputide.simulate_card_past import CardPast
-from gputide.simulate_harvest import Harvest, HarvestRules, harvest
-from gputide.simulate_stage import DAY_SECONDS, Opening, Stage, opening_of_plan, whole_cards
 from recommender.demand import Demand, demand_of
 from recommender.footprint_grants import SNAP_BYTES
 from recommender.naive import SUM_OF_MAXIMA, naive_packing
@@ -32,14 +27,17 @@ from recommender.policies.first_fit import first_fit_decreasing
 from recommender.policies.idle_culler import asleep
 from recommender.policies.right_sizing import Ask, forecast_ask, hindsight_ask, percentile_ask
 from recommender.policies.tide_table import TideTable, scaled_in
+from recommender.simulate.harvest import CardPast, Harvest, HarvestRules, harvest
+from recommender.simulate.play import Played, play
+from recommender.simulate.replan import Replan
+from recommender.simulate.stage import DAY_SECONDS, Opening, Stage, opening_of_plan, whole_cards
 
 Packer = Callable[[Demand, NDArray[np.int64], float], tuple[NDArray[np.int64], NDArray[np.float64]]]
 """Packs rows of one card model: series, rows, framebuffer of a card → card and grant of each row."""
 
 
 RELIEVED_VIOLATION_RATIO_MAX = 0.04
-"""Violation that a plan may predict where relief stands behind it: on the cuts it was tuned on, relief after two
-minutes left about a fortieth of a plan's harm, so this is what the preset of low risk (0.1 %) allows."""
+"""Violation that a plan may predict where relief stands behind it."""
 
 
 class Policy(StrEnum):
@@ -70,7 +68,7 @@ class Table:
     Attributes:
         settings: settings of analyzer, planner and presets.
         capability: what the backend enforces.
-        reaction: how relief acts; None for none.
+        relief: rules of relief at run time; None for none.
         replan_seconds: time between two plans; None for never.
         load_bytes_per_second: how fast framebuffer is loaded where no relief says otherwise.
         harvest: what a worker of low priority is like.
@@ -81,7 +79,7 @@ class Table:
 
     settings: Settings
     capability: Capabilities
-    reaction: Reaction | None = None
+    relief: ReliefRules | None = None
     replan_seconds: int | None = None
     load_bytes_per_second: float = LOAD_BYTES_PER_SECOND
     harvest: HarvestRules = field(default_factory=HarvestRules)
@@ -97,7 +95,7 @@ class Performance:
     Attributes:
         policy: who decided.
         relief: whether cards were relieved at run time.
-        reaction_seconds: how long that took, None without relief.
+        reaction_seconds: how long a card is overloaded before it is relieved, None without relief.
         since: start of the days that were played.
         until: their end.
         pods: judged pods.
@@ -112,7 +110,6 @@ class Performance:
         lost_work_ratio: demand that was not served / demand.
         moves: pods moved, stopped or woken.
         moves_per_pod_day: the same per judged pod and day.
-        grants_changed: slices raised in place.
         low_priority_gpu_hours: work of low priority that stayed done.
         low_priority_lost_gpu_hours: work of low priority lost by eviction.
         evictions: workers of low priority sent away.
@@ -136,7 +133,6 @@ class Performance:
     lost_work_ratio: float
     moves: int
     moves_per_pod_day: float
-    grants_changed: int
     low_priority_gpu_hours: float
     low_priority_lost_gpu_hours: float
     evictions: int
@@ -152,7 +148,7 @@ def perform(policy: Policy, stage: Stage, table: Table) -> Performance:
         played, idle = _tidal(stage, table)
         return _performance(policy, stage, table, played, harvested(played, idle, table, stage, shares=False))
     opening = opening_of(policy, stage, table)
-    reaction = table.reaction if policy is not Policy.WHOLE_CARDS else None
+    relief = table.relief if policy is not Policy.WHOLE_CARDS else None
     replan = None
     if table.replan_seconds is not None and policy not in {Policy.WHOLE_CARDS, Policy.HINDSIGHT}:
         replan = Replan(
@@ -160,10 +156,10 @@ def perform(policy: Policy, stage: Stage, table: Table) -> Performance:
             plan=lambda step: opening_of(policy, stage, table, step=step),
             load_bytes_per_second=table.load_bytes_per_second,
         )
-    played = play(stage, opening, reaction, replan)
+    played = play(stage, opening, relief, replan)
     idle = played.cards_peak - played.used.sum(axis=0)
     got = harvested(played, idle, table, stage, shares=policy is not Policy.WHOLE_CARDS)
-    return _performance(policy, stage, table, played, got, reaction, opening.predicted_violation_ratio)
+    return _performance(policy, stage, table, played, got, relief, opening.predicted_violation_ratio)
 
 
 def opening_of(policy: Policy, stage: Stage, table: Table, *, step: int = 0) -> Opening:
@@ -171,7 +167,7 @@ def opening_of(policy: Policy, stage: Stage, table: Table, *, step: int = 0) -> 
     known = stage.known if step == 0 else stage.known_at(step)
     if policy is Policy.GPUTIDE:
         now = known.inventory.as_of
-        settings = table.settings if table.reaction is None else _dense(table.settings)
+        settings = table.settings if table.relief is None else _dense(table.settings)
         profiles = profile_fleet(known, settings=settings.analyzer, now=now)
         plan = make_plan(known, profiles, settings=settings, capability=table.capability, now=now)
         return opening_of_plan(stage, plan)
@@ -301,15 +297,15 @@ def _performance(
     table: Table,
     played: Played,
     got: Harvest,
-    reaction: Reaction | None = None,
+    relief: ReliefRules | None = None,
     predicted: float | None = None,
 ) -> Performance:
     active = max(1.0, float(played.active_steps.sum()))
     pod_days = max(1, played.cards_before) * stage.steps * stage.step_seconds / DAY_SECONDS
     return Performance(
         policy=policy.value,
-        relief=reaction is not None,
-        reaction_seconds=reaction.reaction_seconds if reaction is not None else None,
+        relief=relief is not None,
+        reaction_seconds=relief.sustain_seconds if relief is not None else None,
         since=stage.since,
         until=stage.until,
         pods=played.cards_before,
@@ -324,7 +320,6 @@ def _performance(
         lost_work_ratio=max(0.0, 1.0 - played.served / played.asked) if played.asked > 0 else 0.0,
         moves=played.moves,
         moves_per_pod_day=played.moves / pod_days,
-        grants_changed=played.grown,
         low_priority_gpu_hours=got.gpu_hours,
         low_priority_lost_gpu_hours=got.lost_gpu_hours,
         evictions=got.evictions,

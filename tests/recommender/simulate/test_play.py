@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from fleet.capabilities.register import HAMI
 from fleet.decisions import RiskLevel
 from fleet.inventory import Priority
-from fleet.relief import ReliefRules
+from fleet.relief.rules import ReliefRules
 from fleet.schema import Measure
 from fleet.settings.settings import RiskSettings, Settings
 from fleet.sharing import Seats, fare
 from fleet.units import GIB
-from gputide.simulate import Played, Reaction, Replan, play
-from gputide.simulate_policies import Policy, Table, perform
-from gputide.simulate_stage import Opening, Stage, cut_history, stage_of, whole_cards
+from recommender.simulate.play import Played, play
+from recommender.simulate.policies import Policy, Table, perform
+from recommender.simulate.replan import Replan
+from recommender.simulate.stage import Opening, Stage, cut_history, stage_of, whole_cards
 from tests.recommender.builders import NOW, PER_DAY, STEP_SECONDS, Service, cluster
 
 SECONDS = float(STEP_SECONDS)
@@ -44,8 +45,8 @@ def seats(found: Stage, *cards: int, gib: float = 8.0) -> Opening:
     return replace(whole_cards(found), card=np.array(cards, np.int64), granted_bytes=np.full(found.rows, gib * GIB))
 
 
-def relief(seconds: float, **rules: Any) -> Reaction:
-    return Reaction(rules=ReliefRules(**rules), reaction_seconds=seconds)
+def relief(seconds: float, **rules: Any) -> ReliefRules:
+    return ReliefRules(sustain_seconds=seconds, **rules)
 
 
 def flat(*levels: float) -> np.ndarray:
@@ -103,28 +104,6 @@ def test_slow_reaction_lets_the_overload_run_into_the_next_step() -> None:
     np.testing.assert_allclose(played.violated_steps[:2], 908 / SECONDS)
 
 
-def test_pod_that_is_stopped_to_make_room_is_violated_while_it_is_asked_for() -> None:
-    services = (*PAIR, Service(name="d"))
-    demand = flat(0.8, 0.8, 0.0, 0.1)
-    demand[2, 1:] = 0.1
-    found = with_demand(stage(*services), demand)
-    opening = seats(found, 0, 0, 1, 1, gib=12)
-    # 120 s, then 12 GiB at 24 MiB/s: the idle pod is asked for while the other one still loads.
-    rate = 24 * 2.0**20
-    played = play(found, opening, relief(120.0, load_bytes_per_second=rate, spare_cost=9.0, load_cost_per_second=0.0))
-    assert played.moves == 2
-    assert played.violated_steps[2] == pytest.approx((120 + 2 * 512 - SECONDS) / SECONDS)
-
-
-def test_place_of_a_stopped_pod_is_free_while_another_loads_there() -> None:
-    found = with_demand(stage(*PAIR, Service(name="d")), flat(0.8, 0.8, 0.0, 0.1))
-    played = play(found, seats(found, 0, 0, 1, 1, gib=12), relief(120.0, load_bytes_per_second=GIB, spare_cost=9.0))
-    assert played.moves == 2
-    # Both cards are granted to the last byte; nobody is on a full card for it.
-    assert played.framebuffer_steps.sum() == 0.0
-    np.testing.assert_allclose(played.violated_steps, [132 / SECONDS, 132 / SECONDS, 0, 0])
-
-
 def test_spares_count_at_their_peak() -> None:
     demand = flat(0.8, 0.8, 0.9)
     demand[:, 10:] = 0.05
@@ -134,15 +113,33 @@ def test_spares_count_at_their_peak() -> None:
     assert played.saved_ratio == 0.0
 
 
-def test_pod_returns_from_the_spare_when_seats_are_tidied() -> None:
-    history = cluster(*PAIR, days=4)
-    found = cut_history(history, cut=NOW - timedelta(days=3), until=NOW)
-    demand = np.full((3, 3 * PER_DAY), 0.05, np.float32)
+def test_pod_that_cannot_have_a_second_replica_is_violated_while_it_moves() -> None:
+    single = tuple(Service(name=name, kind="StatefulSet") for name in "ab")
+    found = with_demand(stage(*single, Service(name="c")), flat(0.8, 0.7, 0.0))
+    played = play(found, seats(found, 0, 0, 1), relief(120.0, load_bytes_per_second=GIB))
+    # 120 s for both on the full card, then the one that moves is stopped for 8 s and the other has the card alone.
+    assert sorted((played.violated_steps * SECONDS).round().tolist()) == [0, 120, 128]
+    stays = play(found, seats(found, 0, 0, 1), relief(120.0, restarts=False))
+    assert stays.moves == 0
+
+
+def test_pod_returns_once_its_old_card_has_had_room_for_an_hour() -> None:
+    demand = np.full((3, PER_DAY), 0.05, np.float32)
     demand[:, :10] = np.array([0.8, 0.8, 0.9])[:, None]
-    found = with_demand(found, demand)
-    tidy = Replan(every_seconds=86400, plan=lambda step: None, moves_max_ratio=1.0)
-    played = play(found, seats(found, 0, 0, 1), relief(60.0), tidy)
-    assert played.used.sum(axis=0)[[5, -1]].tolist() == [3, 2]
+    found = with_demand(stage(*PAIR), demand)
+    played = play(found, seats(found, 0, 0, 1), relief(60.0))
+    assert played.moves == 2
+    used = played.used.sum(axis=0).tolist()
+    # Steps are ten minutes: the last full one is the tenth, and six must be quiet.
+    assert (used[5], used[14], used[16]) == (3, 3, 2)
+
+
+def test_no_more_pods_move_at_once_than_the_product_would() -> None:
+    services = tuple(Service(name=f"s{n}") for n in range(8))
+    found = with_demand(stage(*services), flat(*[0.7] * 8))
+    opening = seats(found, 0, 0, 1, 1, 2, 2, 3, 3)
+    slow = play(found, opening, relief(0.0, load_bytes_per_second=8 * GIB / (2 * SECONDS)))
+    assert slow.used.sum(axis=0)[[0, 1, 2]].tolist() == [7, 7, 8]
 
 
 def test_relief_never_sees_what_comes() -> None:
@@ -173,9 +170,17 @@ def test_same_stage_gives_the_same_answer() -> None:
     assert first.moves == second.moves
 
 
-def test_opted_out_pod_is_not_moved_and_gets_no_neighbour() -> None:
-    quiet = Service(name="c", labels=(("gputide.io/opt-out", "true"),))
-    found = with_demand(stage(Service(name="a"), Service(name="b"), quiet), flat(0.8, 0.8, 0.0))
+def test_opted_out_pod_is_not_moved() -> None:
+    labels = (("gputide.io/opt-out", "true"),)
+    services = (Service(name="a"), Service(name="b"), Service(name="c", labels=labels))
+    found = with_demand(stage(*services), flat(0.8, 0.1, 0.7))
+    played = play(found, seats(found, 0, 1, 0), relief(60.0))
+    assert played.seat[:, -1].tolist() == [1, 1, 0]
+
+
+def test_isolated_pod_gets_no_neighbour() -> None:
+    alone = Service(name="c", labels=(("gputide.io/isolation", "hard"),))
+    found = with_demand(stage(Service(name="a"), Service(name="b"), alone), flat(0.8, 0.8, 0.0))
     played = play(found, seats(found, 0, 0, 1), relief(60.0))
     assert played.cards_peak == 3
 
@@ -208,7 +213,7 @@ MIX = (
 @pytest.mark.parametrize("policy", list(Policy))
 def test_every_policy_keeps_the_books(policy: Policy) -> None:
     found = stage(*MIX, days=5)
-    done = perform(policy, found, table(reaction=relief(120.0)))
+    done = perform(policy, found, table(relief=relief(120.0)))
     assert done.policy == policy.value
     assert done.cards_before == found.is_judged.sum() == 12
     assert done.saved_ratio == pytest.approx(1 - done.cards_peak / 12)
