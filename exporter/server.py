@@ -1,8 +1,8 @@
 """The exporter's HTTP side: `/metrics` for a scraper, `/healthz` for a kubelet.
 
-Called by the front door's `export`. A request takes the collector's snapshot as it is and never touches a device, so
-a scraper's time-out (`X-Prometheus-Scrape-Timeout-Seconds`) has nothing to cut short. What clients may cost is bounded
-in `exporter.server_connections`.
+Called by the front door's `run export node`. A request takes the collector's snapshot as it is and never touches a
+device, so a scraper's time-out (`X-Prometheus-Scrape-Timeout-Seconds`) has nothing to cut short. What clients may cost
+is bounded in `exporter.server_connections`.
 """
 
 from __future__ import annotations

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fleet.units import parse_time
 from gputide.output import Format
 
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to print: table, json, csv or yaml.")]
@@ -26,4 +28,13 @@ YesOption = Annotated[bool, typer.Option("--yes", help="Really do it; without it
 ByOption = Annotated[str | None, typer.Option("--by", help="Who says so; the login name unless given.")]
 RiskOption = Annotated[
     str | None, typer.Option("--risk", help="Harm preset: low (0.1 %), medium (0.5 %) or high (2 %).")
+]
+SinceOption = Annotated[
+    datetime | None,
+    typer.Option(
+        "--since", parser=parse_time, metavar="TIME", help="Start (ISO 8601, UTC); a week before the end unless given."
+    ),
+]
+UntilOption = Annotated[
+    datetime | None, typer.Option("--until", parser=parse_time, metavar="TIME", help="End; now unless given.")
 ]

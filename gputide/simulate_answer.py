@@ -26,7 +26,7 @@ COLUMNS = (
 
 
 def simulation_answer(described: dict[str, Any], found: Sequence[Performance]) -> Answer:
-    """What `simulate` prints.
+    """What `plan simulate` prints.
 
     Args:
         described: the document.

@@ -1,4 +1,4 @@
-"""A new plan on the cards in use: which card is which, so that few pods move. Called by `simulate`."""
+"""A new plan on the cards in use: which card is which, so that few pods move. Called by `plan simulate`."""
 
 from __future__ import annotations
 

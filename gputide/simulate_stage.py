@@ -1,7 +1,7 @@
 """What is played: the pods that stood there when a plan was made, what they demand on the days that follow, and seats.
 
 A `Stage` is one fold: everything known at the cut, and the coming days. An `Opening` is what a policy makes of it
-before the first step. Called by `simulate`, `verbs.simulate` and the bars.
+before the first step. Called by `plan simulate`, `verbs.plan.simulate` and the bars.
 """
 
 from __future__ import annotations

@@ -64,7 +64,9 @@ def cluster_name(folder: DataFolder, settings: Settings, asked: str | None = Non
     """
     known = warehouse(folder, settings).clusters()
     if not known:
-        raise NotEnoughData("nothing was recorded yet; feed the folder with `gputide replay DIR` or `gputide receive`")
+        raise NotEnoughData(
+            "nothing was recorded yet; feed the folder with `gputide admin replay DIR` or `gputide run receive`"
+        )
     if asked is not None:
         if asked not in known:
             raise Misconfigured(f"cannot use --cluster {asked[:253]!r}: data came of {_listed(known)}")
@@ -203,7 +205,7 @@ def chosen_plan(folder: DataFolder, plan_id: str | None, *, cluster: str | None 
     newest = plan_store(folder).newest(cluster)
     if newest is None:
         of = "" if cluster is None else f" for cluster {cluster!r}"
-        raise NotEnoughData(f"there is no plan yet{of}; make one with `gputide recommend`")
+        raise NotEnoughData(f"there is no plan yet{of}; make one with `gputide plan make`")
     return newest
 
 

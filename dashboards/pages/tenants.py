@@ -37,7 +37,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     found = MADE.of((profiles, prices), "tenants", lambda: tenants(profiles, prices))
     if not found:
         return missing(
-            say("No teams"), say("Nobody holds a card in {place}.", place=profiles.cluster), "gputide analyze"
+            say("No teams"), say("Nobody holds a card in {place}.", place=profiles.cluster), "gputide workloads"
         )
     currency = views.prices.currency
     return html.Div(

@@ -1,4 +1,4 @@
-"""Tells `gputide relief` what a node's agent sees: at once when a card gets into trouble, else every few seconds.
+"""Tells `gputide run relief` what a node's agent sees: at once when a card gets into trouble, else every few seconds.
 
 `GET /view?wait=SECONDS&trouble=DIGEST` answers with the newest view as soon as the cards in trouble are others than
 those of the digest, or when the time is over; `/healthz` says that the agent looks. So whoever asks again and again

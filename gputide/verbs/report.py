@@ -32,7 +32,7 @@ from gputide.report_pdf import write_pdf
 from gputide.report_schedule import cron_job, crontab_line
 from gputide.session import Session, session_of
 from gputide.unit_counts import unit_counts
-from gputide.verbs.notify import send_report
+from gputide.verbs.admin.notify import send_report
 from gputide.web import views_of
 from gputide.week_shelf import keep_week, read_weeks
 from gputide.wiring import cluster_name
@@ -156,7 +156,9 @@ def clusters(context: typer.Context, form: FormatOption = Format.TABLE, output: 
     """Show every cluster of the warehouse: cards, what its newest plan frees and saves, silent since when."""
     lines = cluster_lines(views_of(session_of(context)))
     if not lines:
-        raise NotEnoughData("no cluster sent anything yet; feed the folder with `gputide receive`, or `gputide demo`")
+        raise NotEnoughData(
+            "no cluster sent anything yet; feed the folder with `gputide run receive`, or `gputide demo`"
+        )
     print_answer(clusters_answer(lines), form=form, target=output)
 
 

@@ -1,4 +1,4 @@
-"""`gputide prices`: what a card hour costs, by model, node, contract and time, with its source and date."""
+"""`gputide cost prices`: what a card hour costs, by model, node, contract and time, with its source and date."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gputide.session import Session, session_of
 from recommender.amortisation import card_hour_cost, formula_of
 from recommender.prices import PriceBook, price_book
 
-app = typer.Typer(no_args_is_help=True, help="Prices of card hours. Example: gputide prices list")
+app = typer.Typer(no_args_is_help=True, help="Prices of card hours. Example: gputide cost prices list")
 
 _COLUMNS = ("card_model", "applies_to", "price_per_card_hour", "currency", "basis", "source", "date")
 
@@ -36,7 +36,7 @@ def _prices() -> None:
     """Prices of card hours."""
 
 
-@app.command("list", epilog="Example: gputide prices list --format csv")
+@app.command("list", epilog="Example: gputide cost prices list --format csv")
 def list_prices(context: typer.Context, form: FormatOption = Format.TABLE, output: OutputOption = None) -> None:
     """List prices per card hour in the order in which they count: your rules, your overrides, public list prices."""
     session = session_of(context)
@@ -57,13 +57,13 @@ def list_prices(context: typer.Context, form: FormatOption = Format.TABLE, outpu
         footnotes=(
             *(f"{source}: {formula_of(machine)}" for source, machine in machines),
             f"price book: {book_path(settings, session.data_path)}",
-            "add to it with `gputide prices set MODEL PRICE` or `gputide prices import FILE`",
+            "add to it with `gputide cost prices set MODEL PRICE` or `gputide cost prices import FILE`",
         ),
     )
     print_answer(answer, form=form, target=output)
 
 
-@app.command("set", epilog="Example: gputide prices set 'NVIDIA A10' '0.90 USD' --node-label pool=reserved")
+@app.command("set", epilog="Example: gputide cost prices set 'NVIDIA A10' '0.90 USD' --node-label pool=reserved")
 def set_price(  # noqa: PLR0913, PLR0917 - one option per field of a price
     context: typer.Context,
     card_model: Annotated[str, typer.Argument(help="Card model, or `any`.")],
@@ -111,7 +111,7 @@ def set_price(  # noqa: PLR0913, PLR0917 - one option per field of a price
     typer.echo(f"{path}: {rule.per_card_hour} {rule.currency} per card hour of {card_model}, {_where(rule)}")
 
 
-@app.command("import", epilog="Example: gputide prices import prices.csv")
+@app.command("import", epilog="Example: gputide cost prices import prices.csv")
 def import_prices(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(help="CSV with a heading (card_model, price_per_card_hour …), or TOML.")],

@@ -1,4 +1,4 @@
-"""`gputide receive`: the remote-write receiver that a Prometheus sends to."""
+"""`gputide run receive`: the remote-write receiver that a Prometheus sends to."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ times its load a receiver took in a fifth of what it does so.
 """
 
 
-@app.command(epilog="Example: gputide receive --listen 127.0.0.1:9009")
+@app.command(epilog="Example: gputide run receive --listen 127.0.0.1:9009")
 def receive(
     context: typer.Context,
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address to listen on.")] = "127.0.0.1:9009",
@@ -40,7 +40,7 @@ def receive(
         typer.Option(metavar="TOPIC", help="Take the JSON messages of a remote-write-to-Kafka adapter instead."),
     ] = None,
 ) -> None:
-    """Take remote-write bodies at /api/v1/write and put them on the bus; `gputide rollup` takes them from there."""
+    """Take remote-write bodies at /api/v1/write and put them on the bus; `gputide run rollup` takes them from there."""
     session = session_of(context)
     if from_kafka is not None:
         _receive_from_kafka(session, from_kafka)

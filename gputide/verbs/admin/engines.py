@@ -1,4 +1,4 @@
-"""`gputide engines`: Kafka, Flink and Hive on this machine, for development and tests."""
+"""`gputide admin engines`: Kafka, Flink and Hive on this machine, for development and tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gputide.session import session_of
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Start and stop Kafka, Flink and Hive on this machine, for development. Example: gputide engines up kafka",
+    help="Start and stop Kafka, Flink and Hive here, for development. Example: gputide admin engines up kafka",
 )
 
 EnginesArgument = Annotated[list[Engine] | None, typer.Argument(help="Which engines; all unless given.")]
@@ -41,7 +41,7 @@ def _engines() -> None:
     """Start and stop Kafka, Flink and Hive on this machine, for development."""
 
 
-@app.command("up", epilog="Example: gputide engines up kafka hive --kafka-port 9092")
+@app.command("up", epilog="Example: gputide admin engines up kafka hive --kafka-port 9092")
 def engines_up(
     context: typer.Context,
     engines: EnginesArgument = None,
@@ -72,7 +72,7 @@ def engines_up(
     _print(running + environments(chosen, cache=place), form, None)
 
 
-@app.command("down", epilog="Example: gputide engines down hive")
+@app.command("down", epilog="Example: gputide admin engines down hive")
 def engines_down(context: typer.Context, engines: EnginesArgument = None, folder: FolderOption = None) -> None:
     """Stop what `up` started; data and logs stay."""
     tell = _teller(context)
@@ -80,7 +80,7 @@ def engines_down(context: typer.Context, engines: EnginesArgument = None, folder
         tell("nothing runs")
 
 
-@app.command("status", epilog="Example: gputide engines status --format json")
+@app.command("status", epilog="Example: gputide admin engines status --format json")
 def engines_status(
     engines: EnginesArgument = None,
     folder: FolderOption = None,
@@ -96,7 +96,7 @@ def engines_status(
         raise typer.Exit(EXIT_FINDINGS)
 
 
-@app.command("fetch", epilog="Example: gputide engines fetch kafka flink")
+@app.command("fetch", epilog="Example: gputide admin engines fetch kafka flink")
 def engines_fetch(context: typer.Context, engines: EnginesArgument = None, cache: CacheOption = None) -> None:
     """Only fetch what they are made of, for a machine that will have no network."""
     fetch(engines or list(KINDS), cache=cache or default_cache_path(), tell=_teller(context))

@@ -1,4 +1,4 @@
-"""`gputide agent`: the node side of the enforcer, and a check of what co-location really does on this node."""
+"""`gputide run agent`: the node side of the enforcer, and a check of what co-location really does on this node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from gputide.session import session_of
 from gputide.wiring_agent import node_name, open_agent, open_eyes
 
 app = typer.Typer(
-    add_completion=False,
     help="Run the agent of this node: low priority gives way, framebuffer stays free, limits change while pods run.",
 )
 
@@ -27,7 +26,7 @@ SETTLE_SECONDS = 2.0
 """How long after a burst began low priority may still be seen working: the driver's figures are means over a second."""
 
 
-@app.callback(invoke_without_command=True, epilog="Example: gputide --set agent.give_way=strict agent")
+@app.callback(invoke_without_command=True, epilog="Example: gputide --set agent.give_way=strict run agent")
 def agent(context: typer.Context) -> None:
     """Look at this node twice a second and act; on SIGTERM everybody who was put to sleep wakes."""
     if context.invoked_subcommand is not None:
@@ -40,7 +39,7 @@ def agent(context: typer.Context) -> None:
     typer.echo("stopped; everybody that was put to sleep is awake", err=True)
 
 
-@app.command(epilog="Example: gputide agent check --seconds 120")
+@app.command(epilog="Example: gputide run agent check --seconds 120")
 def check(
     context: typer.Context,
     seconds: Annotated[float, typer.Option(min=1.0, max=86400.0, help="How long to look.")] = 120.0,

@@ -1,4 +1,4 @@
-"""`gputide access`: who may see and do what in the web app: the file of rights, checked, and tokens for it."""
+"""`gputide admin access`: who may see and do what in the web app: the file of rights, checked, and tokens for it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import session_of
 
-app = typer.Typer(no_args_is_help=True, help="Rights in the web app and its API. Example: gputide access check")
+app = typer.Typer(no_args_is_help=True, help="Rights in the web app and its API. Example: gputide admin access check")
 
 
-@app.command("new-token", epilog="Example: gputide access new-token ci --role viewer --namespace search --days 90")
+@app.command(
+    "new-token", epilog="Example: gputide admin access new-token ci --role viewer --namespace search --days 90"
+)
 def new_token(
     name: Annotated[str, typer.Argument(help="Name of the token, as the ledger shows it.")],
     role: Annotated[Role, typer.Option(help="What its holder is.")] = Role.VIEWER,
@@ -50,7 +52,7 @@ def new_token(
     typer.echo("\n".join(lines))
 
 
-@app.command("check", epilog="Example: gputide access check")
+@app.command("check", epilog="Example: gputide admin access check")
 def check(context: typer.Context, form: FormatOption = Format.TABLE, output: OutputOption = None) -> None:
     """Read the file of rights and list them; exit status 2 where it can't be read."""
     settings = session_of(context).settings.dashboard

@@ -1,4 +1,4 @@
-"""`gputide rollup`: from the bus to windows in the warehouse."""
+"""`gputide run rollup`: from the bus to windows in the warehouse."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RollupEngine(StrEnum):
     FLINK = "flink"
 
 
-@app.command(epilog="Example: gputide rollup --drain")
+@app.command(epilog="Example: gputide run rollup --drain")
 def rollup(
     context: typer.Context,
     drain: Annotated[bool, typer.Option(help="End when the bus is empty instead of waiting for more.")] = False,

@@ -1,4 +1,4 @@
-"""`gputide recommend`: one consistent plan for the cluster, kept in the data folder."""
+"""`gputide plan make`: one consistent plan for the cluster, kept in the data folder."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from recommender.prices import price_book
 app = typer.Typer()
 
 
-@app.command(epilog="Example: gputide recommend --risk low --max-moves 200")
-def recommend(
+@app.command(epilog="Example: gputide plan make --risk low --max-moves 200")
+def make(
     context: typer.Context,
     risk: RiskOption = None,
     only: Annotated[RecommendationKind | None, typer.Option(help="Only this kind of advice.")] = None,

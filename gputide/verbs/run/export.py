@@ -1,4 +1,4 @@
-"""`gputide export`: the node exporter, the scheduler layer of a cluster, or a recorded fleet, for any Prometheus."""
+"""`gputide run export`: a node's cards, a cluster's scheduler layer, or savings, for any Prometheus."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gputide.wiring_listener import listener_files
 from wire.kubernetes.access import SERVICE_ACCOUNT
 
 app = typer.Typer(
-    add_completion=False,
+    no_args_is_help=True,
     help="Serve /metrics: this node's cards and pods, a cluster's scheduler layer, savings, or a recorded fleet.",
 )
 
@@ -43,8 +43,8 @@ CompatOption = Annotated[
 ]
 
 
-@app.callback(invoke_without_command=True, epilog="Example: gputide export --listen 0.0.0.0:9400")
-def export(
+@app.command("node", epilog="Example: gputide run export node --listen 0.0.0.0:9400")
+def node(
     context: typer.Context,
     replay: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Serve a recorded fleet, a folder in the neutral trace format.")
@@ -61,13 +61,6 @@ def export(
     ] = None,
 ) -> None:
     """Serve this node's cards and pods, or a recorded fleet; a scrape never waits for a reading."""
-    if context.invoked_subcommand is not None:
-        if replay is not None or since is not None or compat or processes is not None:
-            raise Misconfigured(
-                f"cannot export {context.invoked_subcommand} with --replay, --from, --compat or --processes: "
-                "they are a node's"
-            )
-        return
     settings = session_of(context).settings
     host, port = host_and_port(listen)
     interval_seconds = settings.exporter.interval_seconds if interval is None else _interval(interval)
@@ -89,7 +82,7 @@ def export(
     become(options if processes is None else replace(options, processes_max=processes))
 
 
-@app.command("cluster", epilog="Example: gputide export cluster --listen 0.0.0.0:9401")
+@app.command("cluster", epilog="Example: gputide run export cluster --listen 0.0.0.0:9401")
 def cluster(context: typer.Context, listen: ListenOption = "127.0.0.1:9401") -> None:
     """Serve what a cluster's schedulers granted: cards, pods, queues, quota and pods that wait, and why."""
     from exporter.allocation.collector import AllocationCollector
@@ -113,7 +106,7 @@ def cluster(context: typer.Context, listen: ListenOption = "127.0.0.1:9401") -> 
     )
 
 
-@app.command("savings", epilog="Example: gputide export savings --listen 0.0.0.0:9402")
+@app.command("savings", epilog="Example: gputide run export savings --listen 0.0.0.0:9402")
 def savings(
     context: typer.Context,
     listen: ListenOption = "127.0.0.1:9402",

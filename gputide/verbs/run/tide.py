@@ -1,4 +1,4 @@
-"""`gputide tide`: the cluster-wide schedule of the plan: shown, checked, run."""
+"""`gputide run tide`: the cluster-wide schedule of the plan: shown, checked, run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ app = typer.Typer(
 )
 
 
-@app.command("show", epilog="Example: gputide tide show")
+@app.command("show", epilog="Example: gputide run tide show")
 def show(
     context: typer.Context, plan: PlanOption = None, form: FormatOption = Format.TABLE, output: OutputOption = None
 ) -> None:
@@ -73,7 +73,7 @@ def show(
     print_answer(answer, form=form, target=output)
 
 
-@app.command("check", epilog="Example: gputide tide check")
+@app.command("check", epilog="Example: gputide run tide check")
 def check(
     context: typer.Context, plan: PlanOption = None, form: FormatOption = Format.TABLE, output: OutputOption = None
 ) -> None:
@@ -122,7 +122,7 @@ def check(
         raise typer.Exit(EXIT_FINDINGS)
 
 
-@app.command("run", epilog="Example: gputide tide run --yes")
+@app.command("run", epilog="Example: gputide run tide run --yes")
 def run(
     context: typer.Context,
     plan: PlanOption = None,
@@ -131,7 +131,7 @@ def run(
 ) -> None:
     """Move the tide until told to stop; a night that is under way goes on with the next start."""
     if not yes:
-        raise Refused("cannot move the tide without --yes; see what is due with `gputide tide check`")
+        raise Refused("cannot move the tide without --yes; see what is due with `gputide run tide check`")
     session = session_of(context)
     folder, settings = session.folder(), session.settings
     by_day = chosen_plan(folder, plan, cluster=own_cluster(folder, settings)).plan_id
@@ -150,7 +150,7 @@ def run(
         time.sleep(settings.tide.interval_seconds)
 
 
-@app.command("abort", epilog="Example: gputide tide abort --yes")
+@app.command("abort", epilog="Example: gputide run tide abort --yes")
 def abort(context: typer.Context, plan: PlanOption = None, yes: YesOption = False, by: ByOption = None) -> None:
     """End the night that is under way: stop low priority and give everything back now."""
     if not yes:

@@ -1,4 +1,4 @@
-"""`gputide notify`: messages to mail and chats about plans that wait, harm and what was taken back."""
+"""`gputide admin notify`: messages to mail and chats about plans that wait, harm and what was taken back."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ from gputide.wiring_notify import (
 
 _log = structlog.get_logger()
 
-app = typer.Typer(no_args_is_help=True, help="Messages to mail and chats. Example: gputide notify send --to-file ./out")
+app = typer.Typer(
+    no_args_is_help=True, help="Messages to mail and chats. Example: gputide admin notify send --to-file ./out"
+)
 
 ToFileOption = Annotated[
     Path | None,
@@ -51,7 +53,7 @@ def _notify() -> None:
     """Messages to mail and chats."""
 
 
-@app.command("show", epilog="Example: gputide notify show")
+@app.command("show", epilog="Example: gputide admin notify show")
 def show(context: typer.Context, form: FormatOption = Format.TABLE, output: OutputOption = None) -> None:
     """Show channels, who is told what, and which news wait to be told."""
     session = session_of(context)
@@ -91,7 +93,7 @@ def show(context: typer.Context, form: FormatOption = Format.TABLE, output: Outp
     print_answer(answer, form=form, target=output)
 
 
-@app.command("send", epilog="Example: gputide notify send --to-file ./out")
+@app.command("send", epilog="Example: gputide admin notify send --to-file ./out")
 def send(context: typer.Context, to_file: ToFileOption = None) -> None:
     """Send what there is to tell now: once per news, one message per receiver and period."""
     session = session_of(context)
@@ -105,7 +107,7 @@ def send(context: typer.Context, to_file: ToFileOption = None) -> None:
     told_of(_sent(session, views_of(session)))
 
 
-@app.command("run", epilog="Example: gputide notify run")
+@app.command("run", epilog="Example: gputide admin notify run")
 def run(context: typer.Context) -> None:
     """Look for news every notify.interval_seconds and send them, until stopped."""
     session = session_of(context)
@@ -125,7 +127,7 @@ def run(context: typer.Context) -> None:
         pause.wait(session.settings.notify.interval_seconds)
 
 
-@app.command("test", epilog="Example: gputide notify test ops")
+@app.command("test", epilog="Example: gputide admin notify test ops")
 def test(context: typer.Context, channel: Annotated[str, typer.Argument(help="Name of a channel.")]) -> None:
     """Send one test message to a channel."""
     session = session_of(context)

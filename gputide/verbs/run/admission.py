@@ -1,4 +1,4 @@
-"""`gputide admission`: gives new pods the card that the plan keeps for them, where the API server asks for it."""
+"""`gputide run admission`: gives new pods the card that the plan keeps for them, where the API server asks for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gputide.wiring_cluster import open_kubernetes
 app = typer.Typer()
 
 
-@app.command(epilog="Example: gputide admission --certificate tls.crt --key tls.key")
+@app.command(epilog="Example: gputide run admission --certificate tls.crt --key tls.key")
 def admission(
     context: typer.Context,
     certificate: Annotated[Path, typer.Option(help="Chain of the server's certificate, PEM.")],

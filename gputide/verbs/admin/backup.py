@@ -1,4 +1,4 @@
-"""`gputide backup`: the whole data folder copied while everything runs, checked, and put back."""
+"""`gputide admin backup`: the whole data folder copied while everything runs, checked, and put back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gputide.wiring_warehouse import warehouse_folder
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Copy, check and put back the data folder. Example: gputide backup create /mnt/backup/gputide-2026-01-19",
+    help="Copy, check, restore the data folder. Example: gputide admin backup create /mnt/backup/gputide-2026-01-19",
 )
 
 PlaceArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the back-up.")]
@@ -40,7 +40,7 @@ def _backup() -> None:
     """Copy, check and put back the data folder."""
 
 
-@app.command("create", epilog="Example: gputide backup create /mnt/backup/gputide-2026-01-19")
+@app.command("create", epilog="Example: gputide admin backup create /mnt/backup/gputide-2026-01-19")
 def create(
     context: typer.Context, place: PlaceArgument, form: FormatOption = Format.TABLE, output: OutputOption = None
 ) -> None:
@@ -52,14 +52,14 @@ def create(
         found = create_backup(
             folder, warehouse_folder(folder, settings), place, session.now(), on_file=lambda done: tick(done, done)
         )
-    notes = ["check it: gputide backup check DIR; put it back: gputide --data-dir NEW backup restore DIR"]
+    notes = ["check it: gputide admin backup check DIR; put it back: gputide --data-dir NEW admin backup restore DIR"]
     if settings.bus.kind is BusKind.KAFKA:
         notes.append("samples that wait on Kafka are on Kafka: keep the topic longer than back-ups are apart")
         notes += _note_on_flink(found, settings)
     print_answer(_answer(found, f"copied {folder.path} to {place}", notes), form=form, target=output)
 
 
-@app.command("check", epilog="Example: gputide backup check /mnt/backup/gputide-2026-01-19")
+@app.command("check", epilog="Example: gputide admin backup check /mnt/backup/gputide-2026-01-19")
 def check(
     context: typer.Context, place: PlaceArgument, form: FormatOption = Format.TABLE, output: OutputOption = None
 ) -> None:
@@ -73,7 +73,9 @@ def check(
     print_answer(_answer(found, f"{place} is whole", notes), form=form, target=output)
 
 
-@app.command("restore", epilog="Example: gputide --data-dir /srv/gputide backup restore /mnt/backup/gputide-2026-01-19")
+@app.command(
+    "restore", epilog="Example: gputide --data-dir /srv/gputide admin backup restore /mnt/backup/gputide-2026-01-19"
+)
 def restore(
     context: typer.Context, place: PlaceArgument, form: FormatOption = Format.TABLE, output: OutputOption = None
 ) -> None:
@@ -88,7 +90,7 @@ def restore(
     entries = _ledger_entries(folder)
     notes = [f"ledgers verify, {format_count(entries)} entries"]
     if settings.warehouse.kind is WarehouseKind.HIVE:
-        notes.append("tell Hive of the partitions: gputide warehouse migrate")
+        notes.append("tell Hive of the partitions: gputide admin warehouse migrate")
     if settings.bus.kind is BusKind.KAFKA:
         notes.append(
             f"before a roll-up starts, unless Flink does it, set group {settings.kafka.group} of topic "

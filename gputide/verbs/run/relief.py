@@ -1,4 +1,4 @@
-"""`gputide relief`: what is done within seconds when a card overloads, shown, tried once, or run."""
+"""`gputide run relief`: what is done within seconds when a card overloads, shown, tried once, or run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BUSY_SECONDS = 1.0
 _LOOK_SECONDS_MIN = 0.25
 
 
-@app.command("show", epilog="Example: gputide relief show")
+@app.command("show", epilog="Example: gputide run relief show")
 def show(context: typer.Context, form: FormatOption = Format.TABLE, output: OutputOption = None) -> None:
     """Show who sleeps and who moved, why, and how long that took."""
     book = relief_book(session_of(context).folder())
@@ -59,13 +59,13 @@ def show(context: typer.Context, form: FormatOption = Format.TABLE, output: Outp
     print_answer(answer, form=form, target=output)
 
 
-@app.command("once", epilog="Example: gputide relief once --yes")
+@app.command("once", epilog="Example: gputide run relief once --yes")
 def once(
     context: typer.Context, yes: YesOption = False, form: FormatOption = Format.TABLE, output: OutputOption = None
 ) -> None:
     """Look once at what is overloaded; with --yes do what is due. Exit status 1 where a card is overloaded.
 
-    A move takes longer than one look: call again, or let `gputide relief run` see to it.
+    A move takes longer than one look: call again, or let `gputide run relief run` see to it.
     """
     session = session_of(context)
     folder = session.folder(create=session.settings.enforcer.cluster is ClusterChoice.KUBERNETES)
@@ -92,11 +92,11 @@ def once(
         raise typer.Exit(EXIT_FINDINGS)
 
 
-@app.command("run", epilog="Example: gputide --set enforcer.cluster=kubernetes relief run --yes")
+@app.command("run", epilog="Example: gputide --set enforcer.cluster=kubernetes run relief run --yes")
 def run(context: typer.Context, yes: YesOption = False) -> None:
     """Relieve cards until told to stop; what is under way then goes on with the next start."""
     if not yes:
-        raise Refused("cannot relieve cards without --yes; see what is due with `gputide relief once`")
+        raise Refused("cannot relieve cards without --yes; see what is due with `gputide run relief once`")
     session = session_of(context)
     folder = session.folder(create=True)
     with (

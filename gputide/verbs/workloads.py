@@ -1,4 +1,4 @@
-"""`gputide analyze`: profiles of every workload and card, and what the history can't support."""
+"""`gputide workloads`: profiles of every workload and card, and what the history can't support."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gputide.wiring import load_profiles
 app = typer.Typer()
 
 
-@app.command(epilog="Example: gputide analyze --format json -o profiles.json")
-def analyze(
+@app.command(epilog="Example: gputide workloads --format json -o profiles.json")
+def workloads(
     context: typer.Context,
     cluster: ClusterOption = None,
     form: FormatOption = Format.TABLE,

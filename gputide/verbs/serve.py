@@ -1,4 +1,4 @@
-"""`gputide dashboard`: the web app."""
+"""`gputide serve`: the web app."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gputide.wiring_access import dashboard_tls, names_of, ways_in
 app = typer.Typer()
 
 
-@app.command(epilog="Example: gputide dashboard --port 8050")
-def dashboard(
+@app.command(epilog="Example: gputide serve --port 8050")
+def serve(
     context: typer.Context,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port; the setting dashboard.port else.")] = None,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`gputide grafana`: dashboards for Grafana and rules for Prometheus."""
+"""`gputide admin grafana`: dashboards for Grafana and rules for Prometheus."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from fleet.errors import Misconfigured
 from gputide.session import session_of
 
 app = typer.Typer(
-    no_args_is_help=True, help="Dashboards for Grafana, rules for Prometheus. Example: gputide grafana export ./grafana"
+    no_args_is_help=True,
+    help="Dashboards for Grafana, rules for Prometheus. Example: gputide admin grafana export ./grafana",
 )
 
 
@@ -23,7 +24,9 @@ def _grafana() -> None:
     """Dashboards for Grafana, rules for Prometheus."""
 
 
-@app.command("export", epilog="Example: gputide grafana export ./grafana --format configmap --namespace monitoring")
+@app.command(
+    "export", epilog="Example: gputide admin grafana export ./grafana --format configmap --namespace monitoring"
+)
 def export(
     context: typer.Context,
     target: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write into; made where it is missing.")],

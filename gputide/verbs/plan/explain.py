@@ -1,4 +1,4 @@
-"""`gputide explain ID`: one recommendation in plain words, with its evidence and what would change its mind."""
+"""`gputide plan explain ID`: one recommendation in plain words, with its evidence and what would change its mind."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from recommender.explain import explain as explain_recommendation
 app = typer.Typer()
 
 
-@app.command(epilog="Example: gputide explain slice-0007")
+@app.command(epilog="Example: gputide plan explain slice-0007")
 def explain(
     context: typer.Context,
-    identifier: Annotated[str, typer.Argument(metavar="ID", help="Recommendation, as `recommend` lists it.")],
+    identifier: Annotated[str, typer.Argument(metavar="ID", help="Recommendation, as `plan make` lists it.")],
     plan: PlanOption = None,
     form: FormatOption = Format.TABLE,
     output: OutputOption = None,

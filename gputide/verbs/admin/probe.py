@@ -1,4 +1,4 @@
-"""`gputide probe`: measures what a node's GPU sharing really enforces, and keeps what was measured."""
+"""`gputide admin probe`: measures what a node's GPU sharing really enforces, and keeps what was measured."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gputide.wiring_agent import node_name
 app = typer.Typer(no_args_is_help=True, help="Measure what a node's GPU sharing really enforces, and plan with that.")
 
 
-@app.command(epilog="Example, in a container of the node that is granted a slice: gputide probe run -o result.json")
+@app.command(epilog="Example: gputide admin probe run -o result.json, in a container that is granted a slice")
 def run(
     context: typer.Context,
     output: Annotated[Path, typer.Option("-o", "--output", help="Write the signed result to this file.")],
@@ -68,7 +68,7 @@ def run(
         raise typer.Exit(EXIT_FINDINGS)
 
 
-@app.command("keep", epilog="Example: gputide probe keep result.json")
+@app.command("keep", epilog="Example: gputide admin probe keep result.json")
 def keep(context: typer.Context, file: Annotated[Path, typer.Argument(help="A signed result.")]) -> None:
     """Keep a result: plans go by it from now on instead of by the table."""
     session = session_of(context)
@@ -78,7 +78,7 @@ def keep(context: typer.Context, file: Annotated[Path, typer.Argument(help="A si
     typer.echo(f"kept: {result.backend} on {result.node}, measured at {format_time(result.measured_at)}")
 
 
-@app.command("list", epilog="Example: gputide probe list")
+@app.command("list", epilog="Example: gputide admin probe list")
 def list_results(
     context: typer.Context, form: FormatOption = Format.TABLE, output: OutputOption = None
 ) -> None:  # fmt: skip

@@ -1,4 +1,4 @@
-"""`gputide replay DIR`: a recorded fleet through the whole pipeline, and its users in the simulated cluster."""
+"""`gputide admin replay DIR`: a recorded fleet through the whole pipeline, and its users in the simulated cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gputide.session import session_of
 app = typer.Typer()
 
 
-@app.command(epilog="Example: gputide replay traces/fleet --until 2026-01-12")
+@app.command(epilog="Example: gputide admin replay traces/fleet --until 2026-01-12")
 def replay(
     context: typer.Context,
     trace: Annotated[Path, typer.Argument(metavar="DIR", help="Folder in the neutral trace format.")],

@@ -1,4 +1,4 @@
-"""`gputide backtest`: plans made on earlier days of one's own history, judged on the days that followed."""
+"""`gputide plan backtest`: plans made on earlier days of one's own history, judged on the days that followed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from recommender.backtest import backtest as run_backtest
 app = typer.Typer()
 
 
-@app.command(epilog="Example: gputide backtest --train-days 5 --test-days 2 --folds 2")
+@app.command(epilog="Example: gputide plan backtest --train-days 5 --test-days 2 --folds 2")
 def backtest(
     context: typer.Context,
     train_days: Annotated[int, typer.Option(min=1, help="Days that each plan is made from.")] = 7,

@@ -1,4 +1,4 @@
-"""`gputide simulate FLEET`: days of a recorded fleet under one policy or all of them, with relief on or off."""
+"""`gputide plan simulate FLEET`: days of a recorded fleet under one policy or all of them, with relief on or off."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ class Replanning(StrEnum):
 _REPLAN_SECONDS = {Replanning.NEVER: None, Replanning.DAILY: DAY_SECONDS, Replanning.WEEKLY: 7 * DAY_SECONDS}
 
 
-@app.command(epilog="Example: gputide simulate traces/fleet --policy gputide --relief --reaction 2m --replan daily")
+@app.command(
+    epilog="Example: gputide plan simulate traces/fleet --policy gputide --relief --reaction 2m --replan daily"
+)
 def simulate(
     context: typer.Context,
     fleet: Annotated[Path, typer.Argument(metavar="FLEET", help="Folder in the neutral trace format.")],

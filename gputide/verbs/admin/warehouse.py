@@ -1,4 +1,4 @@
-"""`gputide warehouse`: few files per partition, nothing older than is wanted, tables of Hive as the schema has them."""
+"""`gputide admin warehouse`: few files per partition, no older rows than wanted, Hive's tables up to date."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from fleet.units import format_count
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import Session, session_of
-from gputide.verbs.backup import create as create_backup
-from gputide.verbs.backup import restore as restore_backup
 from gputide.wiring_warehouse import open_warehouse
 from pipeline.warehouse.compact import Upkeep, compact, remove_replaced, retain
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 
-app = typer.Typer(no_args_is_help=True, help="Upkeep of the warehouse. Example: gputide warehouse compact")
+app = typer.Typer(no_args_is_help=True, help="Upkeep of the warehouse. Example: gputide admin warehouse compact")
 
 KeepOption = Annotated[
     int | None,
@@ -32,7 +30,7 @@ def _warehouse() -> None:
     """Upkeep of the warehouse; no roll-up may write to it meanwhile."""
 
 
-@app.command("compact", epilog="Example: gputide warehouse compact")
+@app.command("compact", epilog="Example: gputide admin warehouse compact")
 def compact_files(
     context: typer.Context,
     keep_seconds: KeepOption = None,
@@ -48,7 +46,7 @@ def compact_files(
     print_answer(_answer_of(done, removed, "merged"), form=form, target=output)
 
 
-@app.command("retain", epilog="Example: gputide --set warehouse.retain_days=90 warehouse retain")
+@app.command("retain", epilog="Example: gputide --set warehouse.retain_days=90 admin warehouse retain")
 def retain_days(
     context: typer.Context,
     keep_seconds: KeepOption = None,
@@ -68,7 +66,7 @@ def retain_days(
     print_answer(_answer_of(done, removed, "thinned or dropped"), form=form, target=output)
 
 
-@app.command("migrate", epilog="Example: gputide --set warehouse.kind=hive warehouse migrate")
+@app.command("migrate", epilog="Example: gputide --set warehouse.kind=hive admin warehouse migrate")
 def migrate_tables(context: typer.Context) -> None:
     """Make the tables, columns and partitions that Hive lacks; refuse tables that somebody has altered."""
     session = session_of(context)
@@ -78,12 +76,6 @@ def migrate_tables(context: typer.Context) -> None:
         added = warehouse.migrate()
     database = session.settings.hive.database
     typer.echo(f"tables of {database} are as the schema has them; {format_count(added)} partitions were missing")
-
-
-app.command("backup", epilog="Example: gputide warehouse backup /mnt/backup/gputide-2026-01-19")(create_backup)
-app.command("restore", epilog="Example: gputide --data-dir NEW warehouse restore /mnt/backup/gputide-2026-01-19")(
-    restore_backup
-)
 
 
 def _kept_seconds(session: Session, given: int | None) -> int:
