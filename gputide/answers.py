@@ -184,7 +184,7 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
                         round(item.confidence, 2),
                         item.reason,
                     )
-                    for item in plan.recommendations
+                    for item in sorted(plan.recommendations, key=lambda item: item.cards_freed, reverse=True)
                 ],
             ),
             Listing(

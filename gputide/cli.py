@@ -28,6 +28,7 @@ from fleet.logs import LogFormat, set_up_logs
 from fleet.settings.settings import load_settings
 from fleet.units import parse_time
 from gputide.arguments import arranged
+from gputide.output import show_everything
 from gputide.price_shelf import with_price_book
 from gputide.session import Session, default_data_path
 from gputide.verbs import VERBS, nearest_verb, needs_prices
@@ -134,8 +135,9 @@ def _program(
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="One setting; may be repeated.")
     ] = None,
     now: Annotated[str | None, typer.Option(help="Take this moment as now (ISO 8601, UTC).")] = None,
-    quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
-    check: Annotated[bool, typer.Option(help="Validate the settings and exit.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show every row of a table, not the first ten.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Validate the settings and exit.")] = False,
     _version: Annotated[
         bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
@@ -143,6 +145,7 @@ def _program(
     log_format: Annotated[LogFormat, typer.Option(help="How events are written to stderr.")] = LogFormat.AUTO,
 ) -> None:
     set_up_logs(level=log_level, log_format=log_format)
+    show_everything(everything)
     settings = load_settings(config, dict(_assignments(setting or [])), os.environ)
     data_path = data_dir if data_dir is not None else default_data_path()
     bare = settings if needs_prices(context.meta.get(_WORDS, ())) else None

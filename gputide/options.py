@@ -9,10 +9,31 @@ from typing import Annotated
 import typer
 
 from fleet.units import parse_time
-from gputide.output import Format
+from gputide.output import ENDINGS, Format, form_for
 
-FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to print: table, json, csv or yaml.")]
-OutputOption = Annotated[Path | None, typer.Option("-o", "--output", help="Write to this file.", show_default=False)]
+
+def fit_format(context: typer.Context, target: Path | None) -> Path | None:
+    """Settle the format of a verb by the ending of its output file, before anything is computed."""
+    is_given = context.get_parameter_source("form").name != "DEFAULT"  # type: ignore[union-attr]
+    form = form_for(target, context.params["form"] if is_given else None, ENDINGS)
+    if form is not None:
+        context.params["form"] = form
+    return target
+
+
+FormatOption = Annotated[
+    Format, typer.Option("--format", "-f", is_eager=True, help="How to print: table, json, csv or yaml.")
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "-o",
+        "--output",
+        callback=fit_format,
+        show_default=False,
+        help="Write to this file, in the format of its ending.",
+    ),
+]
 PlanOption = Annotated[str | None, typer.Option("--plan", metavar="ID", help="A plan; the newest unless given.")]
 ClusterOption = Annotated[
     str | None,

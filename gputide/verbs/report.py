@@ -27,7 +27,7 @@ from fleet.profiles import Profiles
 from gputide.answers import clusters_answer
 from gputide.cost_export import export_focus
 from gputide.options import ClusterOption, FormatOption, OutputOption
-from gputide.output import Format, print_answer
+from gputide.output import Format, form_for, print_answer
 from gputide.report_pdf import write_pdf
 from gputide.report_schedule import cron_job, crontab_line
 from gputide.session import Session, session_of
@@ -66,6 +66,15 @@ _RENDERERS = {
     ReportFormat.JSON: report_json,
 }
 
+_ENDINGS = {
+    ".html": (ReportFormat.HTML,),
+    ".md": (ReportFormat.MARKDOWN,),
+    ".csv": (ReportFormat.CSV, ReportFormat.FOCUS),
+    ".json": (ReportFormat.JSON,),
+    ".pdf": (ReportFormat.PDF,),
+    ".parquet": (ReportFormat.FOCUS,),
+}
+
 
 @app.callback(invoke_without_command=True, epilog="Example: gputide report --lang zh -o report.html")
 def report(
@@ -93,7 +102,7 @@ def report(
     if context.invoked_subcommand is not None:
         return
     session = session_of(context)
-    form = form or _form_of(output)
+    form = form_for(output, form, _ENDINGS) or ReportFormat.MARKDOWN
     _check(form, output, team=team, send=send, is_detailed=to_file is not None or again)
     if form is ReportFormat.FOCUS:
         export_focus(session, cost_period(session, None, None, cluster=cluster), output=output)
@@ -117,12 +126,6 @@ def report(
         typer.echo(text, nl=False)
     else:
         write_durably(output, text.encode())
-
-
-def _form_of(output: Path | None) -> ReportFormat:
-    """The form that a file's ending names."""
-    ending = "" if output is None else output.suffix.lower().removeprefix(".")
-    return next((form for form in _RENDERERS | {ReportFormat.PDF: None} if form.value == ending), ReportFormat.MARKDOWN)
 
 
 @app.command("schedule", epilog='Example: gputide report schedule --cron "0 8 * * 1" --lang zh')

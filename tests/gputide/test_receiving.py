@@ -268,13 +268,13 @@ def test_missing_tokens_file_is_wrong_use(tmp_path: Path, program: Program) -> N
 BROKEN_VERB = """
 import sys, types, typer
 from gputide import cli
-verb = types.ModuleType("gputide.verbs.prices")
+verb = types.ModuleType("gputide.verbs.serve")
 verb.app = typer.Typer()
 @verb.app.command()
-def prices():
+def serve():
     print(1 // 0)
-sys.modules["gputide.verbs.prices"] = verb
-sys.argv = ["gputide", "cost", "prices"]
+sys.modules["gputide.verbs.serve"] = verb
+sys.argv = ["gputide", "serve"]
 cli.main()
 """
 

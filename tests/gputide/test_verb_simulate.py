@@ -18,7 +18,7 @@ def test_same_call_says_the_same(small_fleet: Path, tmp_path: Path, program: Pro
 
 def test_our_plan_is_played_beside_whole_cards(small_fleet: Path, tmp_path: Path, program: Program) -> None:
     said = program(
-        tmp_path / "data", "simulate", str(small_fleet), "--policy", "whole-cards", "--policy", "gputide",
+        tmp_path / "data", "plan", "simulate", str(small_fleet), "--policy", "whole-cards", "--policy", "gputide",
         "--format", "json",
     )  # fmt: skip
     assert said.status == 0, said.err
