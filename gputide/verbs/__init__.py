@@ -82,6 +82,12 @@ VERBS: tuple[Verb, ...] = (
         panel="Start here",
         needs_prices=True,
     ),
+    Verb(
+        name="status",
+        summary="Show what runs, how fresh the data are, which plan waits, what was harmed.",
+        panel="Start here",
+        needs_prices=True,
+    ),
     Verb(name="workloads", summary="Describe every workload: need, hours, idle time, trust.", panel="Look and plan"),
     Verb(
         name="plan",
