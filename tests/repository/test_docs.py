@@ -46,7 +46,7 @@ def test_matrix_of_backends_has_the_cells_that_are_promised(repository: Path) ->
         "dra_shared": ("slice",),
     }
     for backend, own in promised.items():
-        for kind in (*own, "reclaim", "run", "tide", "rehome", "fewer_cards"):
+        for kind in (*own, "reclaim", "tide", "rehome", "fewer_cards"):
             assert cells[backend, kind] in ("yes", "part"), (backend, kind)
 
 
