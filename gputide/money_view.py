@@ -138,7 +138,7 @@ def prices_of(session: Session) -> Prices:
     has_own = session.settings.prices.overrides or session.settings.prices.rules
     own = "your prices first, then " if has_own else ""
     return Prices(
-        currency=book.currency, per_card_hour=per_hour, source=f"{own}public list prices (gputide prices list)"
+        currency=book.currency, per_card_hour=per_hour, source=f"{own}public list prices (gputide cost prices list)"
     )
 
 

@@ -1,6 +1,6 @@
 """One recommendation in plain words: why, on what evidence, and what would change its mind.
 
-Called by the front door (`explain ID`) and the plan page.
+Called by the front door (`plan explain ID`) and the plan page.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class TideSettings(Section):
     home_seconds_max: Seconds = 3600
     """How long services coming back are waited for before it is told that they are late."""
     interval_seconds: Seconds = 60
-    """Time between two looks of `gputide tide run`."""
+    """Time between two looks of `gputide run tide run`."""
     queues: tuple[str, ...] = ()
     """Kueue's ClusterQueues that low priority waits in; they are held by day and opened at night."""
     holidays: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class TideSettings(Section):
 
 
 class ProbeSettings(Section):
-    """What `gputide probe` measures, and whom it is believed."""
+    """What `gputide admin probe` measures, and whom it is believed."""
 
     key_file: Path | None = None
     """File with the key that results are signed by, 32 bytes or more; the same where they are made and where they are
@@ -71,7 +71,7 @@ _RULES = ReliefRules()
 
 
 class ReliefSettings(Section):
-    """What `gputide relief` does when a card overloads."""
+    """What `gputide run relief` does when a card overloads."""
 
     agents: tuple[str, ...] = ("http://gputide-agent.gputide.svc:9478",)
     """Where node agents tell what they see (`agent.listen`); a name stands for every address that it resolves to."""
