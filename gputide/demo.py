@@ -266,7 +266,7 @@ def _profile_words(profiles: Profiles) -> str:
     idle = sum(card.state is CardState.IDLE_HELD for card in profiles.cards)
     free = len(profiles.unallocated)
     return (
-        f"{len(profiles.workloads)} workloads; {idle} cards held and idle, {free} free; "
+        f"{len(profiles.workloads)} workloads; {idle} cards allocated but idle, {free} free; "
         f"coverage {profiles.coverage_ratio:.1%}"
     )
 

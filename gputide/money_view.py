@@ -210,7 +210,7 @@ class _Hourly(Generic[T]):
         except Misconfigured as exc:
             kept = version, exc
         except GputideError as exc:
-            _log.warning("cost of a cluster not told", cluster=cluster, reason=str(exc))
+            _log.warning("cost of a cluster unknown", cluster=cluster, reason=str(exc))
             kept = None, exc  # whoever asks next has it tried again
         finally:
             with self._turn:

@@ -35,7 +35,7 @@ class Rehoming:
         target_model: model it comes to.
         targets: new card of each of its rows.
         slowdown: how much faster the old model is by its data sheet, at least 1 where the new one is slower.
-        load_max: most it is foretold to use of a new card, 0-1.
+        load_max: most it is predicted to use of a new card, 0-1.
         saved_per_card_hour: difference of the prices, in the book's currency.
     """
 
