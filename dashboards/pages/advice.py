@@ -16,8 +16,8 @@ from dashboards.words.advice import (
     refused_words,
     state_words,
 )
+from dashboards.words.catalogue import Language
 from dashboards.words.pages import READING
-from dashboards.words.report import Language
 from fleet.decisions import Recommendation, Refusal, Withheld
 from fleet.profiles import Profile
 

@@ -19,9 +19,9 @@ from dashboards.queries import Freshness
 from dashboards.shown.rows import age_words, csv_text, percent_words
 from dashboards.tokens import GRID_THEME
 from dashboards.words.advice import judged_words
+from dashboards.words.catalogue import Language, Words
 from dashboards.words.looking import GRID_WORDS
 from dashboards.words.pages import ENGLISH, LANGUAGES, PAGE_WORDS, READING, day_words, say
-from dashboards.words.report import Language, Words
 from enforcer.record.verdict import Verdict, headline, sentences
 from fleet.profiles import Profiles
 

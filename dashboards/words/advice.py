@@ -12,7 +12,7 @@ import string
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from dashboards.words.report import WORDS, Language
+from dashboards.words.catalogue import Language, Words
 from enforcer.record.verdict import Verdict, english, headline, sentences
 from fleet.decisions import Recommendation, Refusal, Withheld
 from fleet.profiles import Profile
@@ -270,6 +270,6 @@ class _Bytes(string.Formatter):
         if format_spec == "weekdays":
             return "、".join(_WEEKDAYS[day] for day in str(value).split(", "))
         if isinstance(value, str):
-            known = WORDS.get(f"check.{value}")
-            return value if known is None else known[Language.ZH]
+            chinese = Words(language=Language.ZH)
+            return chinese.say(f"check.{value}") if chinese.knows(f"check.{value}") else value
         return str(format(value, format_spec))

@@ -13,7 +13,7 @@ import pytest
 from analyzer.profile import profile_fleet
 from dashboards.access.cut import cut_plan
 from dashboards.words.advice import CHANGES, REFUSED, SAID, change_words, reason_words, refusal_words, state_words
-from dashboards.words.report import Language
+from dashboards.words.catalogue import Language
 from enforcer.record.verdict import ENGLISH
 from fleet.capabilities.register import MIG, WHOLE_CARDS
 from fleet.decisions import Plan, RecommendationKind, Refusal, Withheld

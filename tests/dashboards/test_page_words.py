@@ -19,9 +19,9 @@ from dashboards.queries import RolloutPhase
 from dashboards.shown.relief_acts import MoveState
 from dashboards.shown.rows import workload_state_words
 from dashboards.tokens import STATE_WORDS
+from dashboards.words.catalogue import Language, Words, catalogue
 from dashboards.words.looking import GRID_WORDS
 from dashboards.words.pages import CHINESE, ENGLISH, PAGE_WORDS, READING, day_words, say
-from dashboards.words.report import WORDS, Language
 from fleet.decisions import Need, RiskLevel
 from fleet.inventory import Priority
 from fleet.outcomes import ChangePhase
@@ -87,10 +87,11 @@ def test_both_languages_have_the_same_places_and_are_not_the_same() -> None:
 
 
 def test_pages_and_report_say_the_same_chinese_for_the_same_code() -> None:
+    english, chinese = (Words(language=language) for language in Language)
     codes = {
-        said[Language.EN]: said[Language.ZH]
-        for key, said in WORDS.items()
-        if key.partition(".")[0] in {"state", "workload_state", "cause", "kind", "reason", "check"}
+        english.say(str(message.id)): chinese.say(str(message.id))
+        for message in catalogue(Language.EN)
+        if str(message.id).partition(".")[0] in {"state", "workload_state", "cause", "kind", "reason", "check"}
     }
     assert {english: PAGE_WORDS[english] for english in codes if english in PAGE_WORDS} == {
         english: chinese for english, chinese in codes.items() if english in PAGE_WORDS

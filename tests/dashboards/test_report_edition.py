@@ -10,7 +10,7 @@ from dashboards.report.report import Edition, Report, WeekFacts, make_report, pr
 from dashboards.report.text import report_csv, report_html, report_json, report_markdown
 from dashboards.report.week_measured import MeasuredWeek
 from dashboards.shown.tenants import tenants
-from dashboards.words.report import Language
+from dashboards.words.catalogue import Language
 from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_profiles, make_views
 
 PROFILES = make_profiles()

@@ -19,8 +19,8 @@ from dashboards.report.report import Edition, Report, make_report
 from dashboards.report.text import report_html, report_lines, report_markdown
 from dashboards.shown.realised import harm_budgets, leading_verdict
 from dashboards.words.advice import headline_words
+from dashboards.words.catalogue import Language
 from dashboards.words.pages import CHINESE, READING
-from dashboards.words.report import Language
 from enforcer.record.verdict import ACTIVE_WINDOWS_MIN, ENGLISH, Standing, verdict_of
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome, WorkloadOutcome

@@ -13,7 +13,7 @@ from typer import Typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
-DRIVERS = ("dash", "duckdb", "highspy", "kafka", "numba", "pandas", "plotly", "pyhive", "pynvml")
+DRIVERS = ("babel", "dash", "duckdb", "highspy", "kafka", "numba", "pandas", "plotly", "pyhive", "pynvml")
 
 
 @pytest.fixture
@@ -46,6 +46,12 @@ def test_every_verb_shows_an_example_in_its_help(app: Typer) -> None:
 
 def test_the_command_line_starts_without_loading_a_driver() -> None:
     code = f"import sys, gputide.cli; print([name for name in {DRIVERS} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_node_exporter_loads_no_words_for_people() -> None:
+    code = "import sys, gputide.wiring_node; print([name for name in ('babel', 'dashboards') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
