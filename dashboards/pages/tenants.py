@@ -21,11 +21,11 @@ from dashboards.shown.made_once import MADE
 from dashboards.shown.quotas import QuotaUse, quota_uses
 from dashboards.shown.rows import money_words
 from dashboards.shown.tenants import Tenant, tenants
-from dashboards.words.pages import percent_sign, say
+from dashboards.words.catalogue import reader_words, say
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.inventory import Quota
 from fleet.profiles import Profiles
-from fleet.units import format_count, format_percent
+from fleet.units import format_count
 
 KEYS = ("cluster", FROM_KEY)
 """Values of the address that build the page anew."""
@@ -37,16 +37,16 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     found = MADE.of((profiles, prices), "tenants", lambda: tenants(profiles, prices))
     if not found:
         return missing(
-            say("No teams"), say("Nobody holds a card in {place}.", place=profiles.cluster), "gputide analyze"
+            say("tenants.no_teams"), say("tenants.nobody_holds_card_place", place=profiles.cluster), "gputide analyze"
         )
     currency = views.prices.currency
     return html.Div(
         [
-            heading(say("Tenants")),
+            heading(say("page.tenants")),
             _headline(found, currency),
             card(
-                say("Teams"), _table(found, address, currency),
-                note=say("bar: of the granted cards, typically in use · idle · the rest; shared cards count in parts"),
+                say("tenants.teams"), _table(found, address, currency),
+                note=say("tenants.bar_granted_cards_typically_use_idle"),
                 export="teams",
             ),
             quotas(views.money.quotas(profiles.cluster), found, address),
@@ -68,21 +68,21 @@ def _headline(found: tuple[Tenant, ...], currency: str) -> Any:
     priced = [team.idle_per_week for team in found if team.idle_per_week is not None]
     return html.Div(
         [
-            figure_number(format_count(len(found)), say("teams")),
-            figure_number(_cards(cards), say("cards granted")),
+            figure_number(format_count(len(found)), say("tenants.teams_counted")),
+            figure_number(_cards(cards), say("tenants.cards_granted")),
             figure_number(
-                percent_sign(format_percent(idle / cards if cards else 0.0)),
-                say("of them idle"),
-                note=say("{count} cards", count=_cards(idle)),
+                reader_words().percent(idle / cards if cards else 0.0, 0),
+                say("tenants.of_them_idle"),
+                note=say("count.cards", count=_cards(idle)),
             ),
             figure_number(
-                money_words(sum(priced, start=priced[0] * 0) if priced else None, currency), say("a week idle")
+                money_words(sum(priced, start=priced[0] * 0) if priced else None, currency), say("tenants.week_idle")
             ),
             figure_number(
                 first.name,
-                say("holds most of that") if first.idle_per_week is not None else say("holds most idle cards"),
+                say("tenants.holds_most") if first.idle_per_week is not None else say("tenants.holds_most_idle_cards"),
                 note=say(
-                    "{count} cards, {money} a week",
+                    "tenants.count_cards_money_week",
                     count=_cards(first.cards_idle),
                     money=money_words(first.idle_per_week, currency),
                 ),
@@ -105,7 +105,7 @@ def _table(found: tuple[Tenant, ...], address: Address, currency: str) -> Any:
             _bar(team, most),
             "–" if team.cards_used is None else _cards(team.cards_used),
             _cards(team.cards_idle),
-            percent_sign(format_percent(team.idle_ratio)),
+            reader_words().percent(team.idle_ratio, 0),
             money_words(team.cost_per_week, currency),
             money_words(team.idle_per_week, currency),
             f"▲ {team.distrusted}" if team.distrusted else "",
@@ -113,14 +113,16 @@ def _table(found: tuple[Tenant, ...], address: Address, currency: str) -> Any:
         for team in shown
     ]
     columns = (
-        (say("team"), "t"), (say("workloads"), "n"), (say("cards"), "n"), (say("granted, used, idle"), "t"),
-        (say("in use"), "n"), (say("idle"), "n"), (say("idle share"), "n"), (say("a week"), "n"),
-        (say("idle a week"), "n"), (say("untrusted"), "n"),
+        (say("term.team"), "t"), (say("health.workloads"), "n"), (say("health.cards"), "n"),
+        (say("tenants.granted_used_idle"), "t"),
+        (say("tenants.in_use"), "n"), (say("workload_state.idle"), "n"), (say("tenants.idle_share"), "n"),
+        (say("tenants.week"), "n"),
+        (say("tenants.idle_week"), "n"), (say("state.untrusted"), "n"),
     )  # fmt: skip
     return scrolled(
         table(columns, rows),
         around,
-        name=say("Teams"),
+        name=say("tenants.teams"),
         class_name="teams",
     )
 
@@ -129,7 +131,7 @@ def _bar(team: Tenant, most: float) -> Any:
     """A bar as long as the team's cards, filled by what is in use and what is idle."""
     used = 0.0 if team.cards_used is None else team.cards_used
     words = say(
-        "{granted} granted, {used} in use, {idle} idle",
+        "tenants.granted_granted_used_use_idle_idle",
         granted=_cards(team.cards), used=_cards(used), idle=_cards(team.cards_idle),
     )  # fmt: skip
     segments = [
@@ -158,19 +160,20 @@ def quotas(found: Sequence[Quota], tenants: Sequence[Tenant], address: Address) 
     uses = quota_uses(found, tenants)
     rest = len(uses) - QUOTAS_MAX
     columns = (
-        (say("team"), "t"), (say("quota of"), "t"), (say("resource"), "t"), (say("quota"), "n"), (say("granted"), "n"),
-        (say("in use"), "n"), (say("left"), "n"), (say("used of it"), "n"),
+        (say("term.team"), "t"), (say("tenants.quota_of"), "t"), (say("tenants.resource"), "t"),
+        (say("tenants.quota"), "n"), (say("tenants.granted"), "n"),
+        (say("tenants.in_use"), "n"), (say("tenants.left"), "n"), (say("tenants.used_of_it"), "n"),
     )  # fmt: skip
     under = sum(use.is_underused for use in uses)
     return card(
-        say("Quotas"),
+        say("tenants.quotas"),
         scrolled(
             table(columns, [_quota_row(use, address) for use in uses[:QUOTAS_MAX]]),
-            html.P(say("and {count} more", count=format_count(rest)), className="soft") if rest > 0 else None,
-            name=say("Quotas"),
+            html.P(say("health.count_more", count=rest), className="soft") if rest > 0 else None,
+            name=say("tenants.quotas"),
             class_name="quotas",
         ),
-        note=say("{count} use less than their quota; in use: cards, where a quota counts cards", count=under),
+        note=say("tenants.count_use_less_than_their_quota", count=under),
         export="quotas",
     )
 
@@ -180,7 +183,7 @@ def budgets_of(views: Views, cluster: str) -> Any:
     try:
         return budgets(views.money.budgets(cluster), views.prices.currency)
     except (Misconfigured, Unavailable, Corrupt) as exc:
-        return card(say("Budgets of this month"), html.P(str(exc), className="soft"))
+        return card(say("tenants.budgets_month"), html.P(str(exc), className="soft"))
 
 
 def budgets(found: Sequence[BudgetStatus], currency: str) -> Any:
@@ -200,15 +203,16 @@ def budgets(found: Sequence[BudgetStatus], currency: str) -> Any:
         for status in sorted(found, key=lambda status: (order.index(status.state), status.kind, status.name))
     ]
     columns = (
-        (say("team"), "t"), (say("a month"), "n"), (say("spent"), "n"), (say("of it"), "n"), (say("month's end"), "n"),
-        (say("state"), "t"),
+        (say("term.team"), "t"), (say("tenants.month"), "n"), (say("tenants.spent"), "n"),
+        (say("tenants.of_it"), "n"), (say("tenants.months_end"), "n"),
+        (say("tenants.state"), "t"),
     )  # fmt: skip
-    title = say("Budgets of this month")
+    title = say("tenants.budgets_month")
     return card(title, scrolled(table(columns, rows), name=title), export="budgets")
 
 
 def _quota_row(use: QuotaUse, address: Address) -> tuple[Any, ...]:
-    who: Any = use.namespace or say("the cluster")
+    who: Any = use.namespace or say("tenants.the_cluster")
     if use.namespace:
         who = dcc.Link(use.namespace, href=address.href("/workloads", team=use.namespace))
     return (
@@ -225,10 +229,10 @@ def _quota_row(use: QuotaUse, address: Address) -> tuple[Any, ...]:
 
 def _state(state: BudgetState) -> str:
     return {
-        BudgetState.OK: say("within budget"),
-        BudgetState.FORECAST_OVER: say("foretold to be exceeded"),
-        BudgetState.OVER: say("exceeded"),
-        BudgetState.UNKNOWN: say("no price"),
+        BudgetState.OK: say("tenants.within_budget"),
+        BudgetState.FORECAST_OVER: say("tenants.foretold_be_exceeded"),
+        BudgetState.OVER: say("tenants.exceeded"),
+        BudgetState.UNKNOWN: say("tenants.no_price"),
     }[state]
 
 
@@ -240,4 +244,4 @@ def _amount(value: float | None) -> str:
 
 
 def _percent(ratio: float) -> str:
-    return percent_sign(format_percent(ratio))
+    return reader_words().percent(ratio, 0)

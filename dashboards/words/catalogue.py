@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -47,6 +48,13 @@ class Language(StrEnum):
 
     EN = "en"
     ZH = "zh"
+
+
+LANGUAGES: Mapping[Language, str] = MappingProxyType({Language.EN: "English", Language.ZH: "中文"})
+"""Each language by its own name."""
+
+READING: ContextVar[Language] = ContextVar("READING", default=Language.EN)
+"""Language of the web request that is being answered, set by `pages.language`; English outside of one."""
 
 
 @cache
@@ -94,6 +102,11 @@ class Words:
         message_id = f"{group}.{code.replace(' ', '_')}"
         return self.say(message_id) if self.knows(message_id) else code.replace("_", " ")
 
+    def group(self, group: str) -> dict[str, str]:
+        """Every message of a group, by the rest of its id."""
+        ids = [str(one.id) for one in catalogue(self.language) if str(one.id).startswith(f"{group}.")]
+        return {message_id.partition(".")[2]: self.say(message_id) for message_id in ids}
+
     def percent(self, ratio: float | None, digits: int = 2) -> str:
         """A ratio of 0-1 as a percentage; an en dash where nothing was collected."""
         if ratio is None:
@@ -113,6 +126,17 @@ class Words:
     def sentences(self, *sentences: str) -> str:
         """Sentences that follow each other; Chinese sets no space between them."""
         return reduce(lambda first, second: self.say("mark.sentences", first=first, second=second), sentences)
+
+    def names_of_days(self) -> dict[str, list[str] | str]:
+        """Names of days and months for figures (plotly.js, `locales` of the configuration); weeks start on Sunday."""
+        days, months = _locale(self.language).days["format"], _locale(self.language).months["format"]
+        return {
+            "days": [days["wide"][(day - 1) % 7] for day in range(7)],
+            "shortDays": [days["abbreviated"][(day - 1) % 7] for day in range(7)],
+            "months": list(months["wide"].values()),
+            "shortMonths": list(months["abbreviated"].values()),
+            "date": self.say("format.figure_date"),
+        }
 
     def moment(self, moment: datetime) -> str:
         """A moment, in UTC and said so: `2026-01-12 08:30 UTC`."""
@@ -153,10 +177,23 @@ class Words:
 
     def in_english(self, group: str, text: str) -> str:
         """The message of a group that says this in English, in this language; without such a message the text."""
-        for message in catalogue(Language.EN):
-            if str(message.id).startswith(group) and message.string == text:
-                return self.say(str(message.id))
-        return text
+        message_id = _by_english(group).get(text)
+        return text if message_id is None else self.say(message_id)
+
+
+def say(message_id: str, **values: object) -> str:
+    """A message in the reader's language, see `Words.say`."""
+    return Words(language=READING.get()).say(message_id, **values)
+
+
+def say_code(group: str, code: str) -> str:
+    """A code of a closed list in the reader's language, see `Words.code`."""
+    return Words(language=READING.get()).code(group, code)
+
+
+def reader_words() -> Words:
+    """The words of the reader's language."""
+    return Words(language=READING.get())
 
 
 class _Places(string.Formatter):
@@ -190,6 +227,11 @@ def _texts(language: Language) -> GNUTranslations:
     write_mo(compiled, catalogue(language))
     compiled.seek(0)
     return GNUTranslations(compiled)
+
+
+@cache
+def _by_english(group: str) -> Mapping[str, str]:
+    return {str(one.string): str(one.id) for one in catalogue(Language.EN) if str(one.id).startswith(group)}
 
 
 @cache

@@ -19,8 +19,7 @@ from dashboards.report.report import Edition, Report, make_report
 from dashboards.report.text import report_html, report_lines, report_markdown
 from dashboards.shown.realised import harm_budgets, leading_verdict
 from dashboards.words.advice import headline_words
-from dashboards.words.catalogue import Language
-from dashboards.words.pages import CHINESE, READING
+from dashboards.words.catalogue import READING, Language
 from enforcer.record.verdict import ACTIVE_WINDOWS_MIN, ENGLISH, Standing, verdict_of
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome, WorkloadOutcome
@@ -97,7 +96,7 @@ def test_everything_that_speaks_of_a_plan_leads_with_harm_iff_a_service_is_over_
     assert report_lines(report)[1] == report.headline
     assert report.verdict == verdict
     # Banner of the pages.
-    token = READING.set(language.value)
+    token = READING.set(language)
     try:
         banner = verdict_banner(verdict, read_address("/savings", f"?cluster={CLUSTER}"))
     finally:
@@ -203,13 +202,13 @@ def test_digest_is_titled_by_the_harm_in_it_and_opens_with_it() -> None:
 @pytest.mark.parametrize("language", list(Language))
 def test_banner_reads_in_the_readers_language(language: Language) -> None:
     verdict = verdict_of(an_outcome([(0.02, 1000), (0.3, 19)], 0.0107, is_final=False))
-    token = READING.set(language.value)
+    token = READING.set(language)
     try:
         text = text_of(verdict_banner(verdict, read_address("/plan", f"?cluster={CLUSTER}"), verdict.plan_id))
     finally:
         READING.reset(token)
     english_words = {word for said in ENGLISH.values() for word in said.split() if word.isalpha()}
-    assert (bool(english_words & set(text.split())) is False) is (language.value == CHINESE)
+    assert (bool(english_words & set(text.split())) is False) is (language is Language.ZH)
 
 
 @pytest.mark.parametrize(("shown", "is_linked"), [(ENTRY.plan.plan_id, False), (PLAN.plan_id, True), (None, True)])
