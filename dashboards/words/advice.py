@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from types import MappingProxyType
 
 from dashboards.words.catalogue import Language, Words
-from enforcer.record.verdict import Verdict, english, headline, sentences
+from enforcer.record.verdict import Verdict, headline, sentences
 from fleet.decisions import Recommendation, Refusal, Withheld
 from fleet.profiles import Profile
 from fleet.sentences import Sentence, Value
@@ -78,20 +79,6 @@ SAID: Mapping[str, str] = MappingProxyType(
         "tide_scaler": "每天 {start} 至 {end}（{time_zone}），其全部副本合计从未超过 {load_max_cards:.2f} 张卡："
         "{replicas} 个副本足够。其 {scaler} 至少保留 {replicas_min} 个副本；将下限降到 {replicas} 后，它会随需求缩容，"
         "每天有 {hours} 小时可让出 {cards} 张卡给其他工作",
-        # Verdicts (enforcer.record.verdict).
-        "harm_over_budget": "损害超出方案：{changed} 个服务中有 {over} 个超出损害预算（实际 {observed_ratio:.2%}，"
-        "预计 {predicted_ratio:.2%}）",
-        "services_restored": "已恢复 {restored} 个",
-        "worst_service": "最严重的是 {workload}：{observed_ratio:.2%}，损害预算 {budget_ratio:.2%}",
-        "harm_more_than_predicted": "损害高于预计（实际 {observed_ratio:.2%}，预计 {predicted_ratio:.2%}）",
-        "harm_as_predicted": "损害不超过预计（实际 {observed_ratio:.2%}，预计 {predicted_ratio:.2%}）",
-        "harm_too_few_windows": "损害：时间窗太少，无法判断（活跃时间窗少于 {windows_min} 个）",
-        "harm_unmeasured": "损害未能测量",
-        "cards_freed": "承诺腾出 {promised:,} 张卡，已腾出 {freed:,} 张",
-        "cards_spare": "另有 {spare:,} 张备用卡空闲",
-        "services_too_few_windows": "{services} 个服务时间窗太少，无法判断（活跃时间窗少于 {windows_min} 个）",
-        "measured_final": "已测量 {days:g} 天",
-        "measured_interim": "核验中，至今测量 {days:g} 天",
     }
 )
 """What each code of a sentence says in Chinese."""
@@ -236,7 +223,11 @@ def verdict_words(verdict: Verdict, language: Language) -> str:
 
 def judged_words(said: Sequence[Sentence], language: Language) -> str:
     """Sentences of a verdict."""
-    return _told(said, english(said), language)
+    words = Words(language=language)
+    texts = (words.say(one.code, **dict(one.values)) for one in said)
+    return reduce(lambda first, second: words.say("mark.next_sentence", first=first, second=second), texts) + words.say(
+        "mark.stop"
+    )
 
 
 def _told(told: Sequence[Sentence], english: str, language: Language) -> str:

@@ -2,23 +2,20 @@
 
 Exit status and tables of `verify`, the report's headline, the banner of the pages and the messages all come from
 `verdict_of`; a test holds them together. Harm leads wherever a service is over its budget, otherwise the saving leads.
-Each sentence is a code with values (`fleet.sentences`): its English stands here, its Chinese in
-`dashboards.words.advice`.
+Each sentence is a message id with values (`fleet.sentences`); its texts stand in the catalogues of `dashboards.words`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any
 
 from fleet.documents import document, outcome_document
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome, WorkloadOutcome
-from fleet.sentences import Sentence, Value, sentence
-from fleet.units import format_count, format_percent
+from fleet.sentences import Sentence, sentence
 
 ACTIVE_WINDOWS_MIN = 100
 """Active windows from which a rate of harm is judged. With fewer, a single violated window is more than 1 %, which is
@@ -139,10 +136,10 @@ def verdict_of(outcome: Outcome, *, part: Callable[[WorkloadId], bool] | None = 
     )
 
 
-def verdict_document(outcome: Outcome) -> dict[str, Any]:
-    """The document of `verify` (`gputide.outcome/v1`): the verdict first, then all services with standing."""
+def verdict_document(outcome: Outcome, text: str) -> dict[str, Any]:
+    """The document of `verify` (`gputide.outcome/v1`): the verdict, with its text, then all services with standing."""
     verdict, measured = verdict_of(outcome), outcome_document(outcome)
-    judged = {"text": english(sentences(verdict)), **document(verdict)}
+    judged = {"text": text, **document(verdict)}
     for service, row in zip(outcome.workloads, measured["workloads"], strict=True):
         row["standing"] = standing_of(service, outcome.harm_budget_ratio).value
     return {"schema": measured.pop("schema"), "verdict": judged, **measured}
@@ -159,7 +156,7 @@ def sentences(verdict: Verdict) -> tuple[Sentence, ...]:
     for worst in verdict.over_budget[:1]:
         found.append(
             sentence(
-                "worst_service",
+                "verdict.worst_service",
                 workload=worst.workload,
                 observed_ratio=round(_ratio_of(worst), 6),
                 budget_ratio=verdict.harm_budget_ratio or 0.0,
@@ -167,62 +164,40 @@ def sentences(verdict: Verdict) -> tuple[Sentence, ...]:
         )
         found += _cards(verdict)
     if verdict.cards_spare:
-        found.append(sentence("cards_spare", spare=verdict.cards_spare))
+        found.append(sentence("verdict.cards_spare", spare=verdict.cards_spare))
     if verdict.services_too_few_windows and verdict.level is not Level.TOO_FEW_WINDOWS:
         found.append(
             sentence(
-                "services_too_few_windows", services=verdict.services_too_few_windows, windows_min=ACTIVE_WINDOWS_MIN
+                "verdict.services_too_few_windows",
+                services=verdict.services_too_few_windows,
+                windows_min=ACTIVE_WINDOWS_MIN,
             )
         )
-    found.append(sentence("measured_final" if verdict.is_final else "measured_interim", days=verdict.days))
-    return tuple(found)
-
-
-ENGLISH: Mapping[str, str] = MappingProxyType(
-    {
-        "harm_over_budget": "Harm above plan: {over} of {changed} services exceeded their budget ({observed_ratio} "
-        "observed, {predicted_ratio} predicted)",
-        "services_restored": "{restored} restored",
-        "worst_service": "Worst: {workload} with {observed_ratio} against a harm budget of {budget_ratio}",
-        "harm_more_than_predicted": "More harm than predicted ({observed_ratio} observed, {predicted_ratio} predicted)",
-        "harm_as_predicted": "No more harm than predicted ({observed_ratio} observed, {predicted_ratio} predicted)",
-        "harm_too_few_windows": "Harm: too few windows to judge (fewer than {windows_min} active)",
-        "harm_unmeasured": "Harm was not measured",
-        "cards_freed": "{freed} of {promised} promised cards were freed",
-        "cards_spare": "Spare cards free besides these: {spare}",
-        "services_too_few_windows": "Services with too few windows to judge: {services} (fewer than {windows_min} "
-        "active)",
-        "measured_final": "Measured over {days} days",
-        "measured_interim": "Interim: measured over {days} days so far",
-    }
-)
-"""What each code of a sentence says in English."""
-
-
-def english(said: Sequence[Sentence]) -> str:
-    """Sentences in English."""
-    return " ".join(
-        ENGLISH[one.code].format(**{name: _shown(name, value) for name, value in one.values}) + "." for one in said
+    found.append(
+        sentence("verdict.measured_final" if verdict.is_final else "verdict.measured_interim", days=verdict.days)
     )
+    return tuple(found)
 
 
 def _harm(verdict: Verdict) -> tuple[Sentence, ...]:
     if verdict.level is Level.UNMEASURED:
-        return (sentence("harm_unmeasured"),)
+        return (sentence("verdict.harm_unmeasured"),)
     if verdict.level is Level.TOO_FEW_WINDOWS:
-        return (sentence("harm_too_few_windows", windows_min=ACTIVE_WINDOWS_MIN),)
+        return (sentence("verdict.harm_too_few_windows", windows_min=ACTIVE_WINDOWS_MIN),)
     ratios = {"observed_ratio": round(verdict.observed_ratio or 0.0, 6), "predicted_ratio": verdict.predicted_ratio}
     if not verdict.is_harmed:
-        return (sentence(f"harm_{verdict.level.value}", **ratios),)
-    over = sentence("harm_over_budget", over=len(verdict.over_budget), changed=verdict.services_changed, **ratios)
+        return (sentence(f"verdict.harm_{verdict.level.value}", **ratios),)
+    over = sentence(
+        "verdict.harm_over_budget", over=len(verdict.over_budget), changed=verdict.services_changed, **ratios
+    )
     restored = verdict.services_restored
-    return (over, sentence("services_restored", restored=restored)) if restored else (over,)
+    return (over, sentence("verdict.services_restored", restored=restored)) if restored else (over,)
 
 
 def _cards(verdict: Verdict) -> tuple[Sentence, ...]:
     if verdict.cards_freed is None or verdict.cards_promised is None:
         return ()
-    return (sentence("cards_freed", freed=verdict.cards_freed, promised=verdict.cards_promised),)
+    return (sentence("verdict.cards_freed", freed=verdict.cards_freed, promised=verdict.cards_promised),)
 
 
 def _level(observed: float | None, predicted: float, *, is_judged: bool) -> Level:
@@ -248,11 +223,3 @@ def _ratios(services: Sequence[WorkloadOutcome]) -> tuple[float | None, float]:
 
 def _ratio_of(service: WorkloadOutcome) -> float:
     return service.violation_ratio or 0.0
-
-
-def _shown(name: str, value: Value) -> str:
-    if isinstance(value, str):
-        return value
-    if name.endswith("_ratio"):
-        return format_percent(value, digits=2)
-    return format_count(value) if isinstance(value, int) else f"{value:g}"

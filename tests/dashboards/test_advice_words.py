@@ -14,7 +14,6 @@ from analyzer.profile import profile_fleet
 from dashboards.access.cut import cut_plan
 from dashboards.words.advice import CHANGES, REFUSED, SAID, change_words, reason_words, refusal_words, state_words
 from dashboards.words.catalogue import Language
-from enforcer.record.verdict import ENGLISH
 from fleet.capabilities.register import MIG, WHOLE_CARDS
 from fleet.decisions import Plan, RecommendationKind, Refusal, Withheld
 from fleet.inventory import Priority, WorkloadId
@@ -67,9 +66,8 @@ def test_every_code_that_is_written_has_its_chinese() -> None:
     said, reasons = codes()
     assert {"idle", "reclaim", "slice", "tide"} <= said
     assert {"opt_out", "moves_max", "backend_refuses", "peaks_break_preset", "no_samples"} <= reasons
-    # Codes that are put together: of the way in which pods join, and of what a verdict says of harm.
+    # Codes that are put together of the way in which pods join.
     said |= {f"join_{kind}" for kind in ("colocate", "offpeak_pair", "oversubscribe", "slice")}
-    said |= set(ENGLISH)
     assert said - set(SAID) == set()
     assert reasons - set(REFUSED) == set()
     for ways in REFUSED.values():

@@ -20,7 +20,7 @@ from dashboards.report.text import report_html, report_lines, report_markdown
 from dashboards.shown.realised import harm_budgets, leading_verdict
 from dashboards.words.advice import headline_words
 from dashboards.words.catalogue import READING, Language
-from enforcer.record.verdict import ACTIVE_WINDOWS_MIN, ENGLISH, Standing, verdict_of
+from enforcer.record.verdict import ACTIVE_WINDOWS_MIN, Standing, verdict_of
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.settings.notify import NoticeTopic, NotifySettings
@@ -207,7 +207,7 @@ def test_banner_reads_in_the_readers_language(language: Language) -> None:
         text = text_of(verdict_banner(verdict, read_address("/plan", f"?cluster={CLUSTER}"), verdict.plan_id))
     finally:
         READING.reset(token)
-    english_words = {word for said in ENGLISH.values() for word in said.split() if word.isalpha()}
+    english_words = {"Harm", "exceeded", "budget", "Worst:", "Measured", "windows", "judge:"}
     assert (bool(english_words & set(text.split())) is False) is (language is Language.ZH)
 
 

@@ -7,13 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from dashboards.words.advice import headline_words, verdict_words
+from dashboards.words.catalogue import Language
 from enforcer.record.verdict import (
     ACTIVE_WINDOWS_MIN,
     Level,
     Standing,
-    english,
-    headline,
-    sentences,
     standing_of,
     verdict_document,
     verdict_of,
@@ -44,13 +43,17 @@ def outcome(*services: WorkloadOutcome, observed: float | None = 0.001, predicte
     )  # fmt: skip
 
 
+def judged(measured: Outcome) -> dict:
+    return verdict_document(measured, verdict_words(verdict_of(measured), Language.EN))
+
+
 def test_harm_leads_where_one_service_is_over_its_budget_though_the_plan_is_within_its_prediction() -> None:
     found = verdict_of(outcome(service("ads/Deployment/a", 0.03), service("ads/Deployment/b", 0.0)))
     assert (found.level, found.is_harmed) == (Level.HARMED, True)
-    assert english(headline(found)) == (
+    assert headline_words(found, Language.EN) == (
         "Harm above plan: 1 of 2 services exceeded their budget (0.10 % observed, 0.50 % predicted)."
     )
-    assert english(sentences(found)) == (
+    assert verdict_words(found, Language.EN) == (
         "Harm above plan: 1 of 2 services exceeded their budget (0.10 % observed, 0.50 % predicted). Worst: "
         "ads/Deployment/a with 3.00 % against a harm budget of 1.00 %. 38 of 40 promised cards were freed. Measured "
         "over 7 days."
@@ -59,12 +62,12 @@ def test_harm_leads_where_one_service_is_over_its_budget_though_the_plan_is_with
 
 def test_services_that_were_taken_back_stand_in_the_headline() -> None:
     bad = replace(outcome(service("ads/Deployment/a", 0.03)), restored=(WorkloadId("ads/Deployment/a"),))
-    assert english(headline(verdict_of(bad))).endswith("predicted). 1 restored.")
+    assert headline_words(verdict_of(bad), Language.EN).endswith("predicted). 1 restored.")
 
 
 def test_saving_leads_where_no_service_is_over_its_budget() -> None:
     found = verdict_of(outcome(service("ads/Deployment/a", 0.01)))
-    assert english(headline(found)) == (
+    assert headline_words(found, Language.EN) == (
         "38 of 40 promised cards were freed. No more harm than predicted (0.10 % observed, 0.50 % predicted)."
     )
     more = verdict_of(outcome(service("ads/Deployment/a", 0.01), observed=0.0075))
@@ -90,17 +93,17 @@ def test_rate_of_too_few_windows_is_neither_over_budget_nor_fine(
 def test_too_few_windows_are_said_instead_of_a_rate() -> None:
     found = verdict_of(outcome(service("ads/Deployment/rare", 0.26, 19), observed=0.26))
     assert found.observed_ratio is None
-    assert english(headline(found)).endswith("Harm: too few windows to judge (fewer than 100 active).")
-    assert "26" not in english(sentences(found))
+    assert headline_words(found, Language.EN).endswith("Harm: too few windows to judge (fewer than 100 active).")
+    assert "26" not in verdict_words(found, Language.EN)
     beside = verdict_of(outcome(service("ads/Deployment/a", 0.0), service("ads/Deployment/rare", 0.26, 19)))
     assert beside.level is Level.AS_PREDICTED
-    assert "Services with too few windows to judge: 1" in english(sentences(beside))
+    assert "Services with too few windows to judge: 1" in verdict_words(beside, Language.EN)
 
 
 def test_nothing_measured_is_no_harm_and_no_praise() -> None:
     found = verdict_of(outcome(service("ads/Deployment/a", None, 0), observed=None))
     assert found.level is Level.UNMEASURED
-    assert english(headline(found)).endswith("Harm was not measured.")
+    assert headline_words(found, Language.EN).endswith("Harm was not measured.")
 
 
 def test_without_a_budget_no_service_is_over_it() -> None:
@@ -117,7 +120,7 @@ def test_verdict_on_a_part_of_a_plan_counts_its_services_alone_and_no_cards() ->
 
 
 def test_document_leads_with_the_verdict() -> None:
-    found = verdict_document(outcome(service("ads/Deployment/a", 0.03)))
+    found = judged(outcome(service("ads/Deployment/a", 0.03)))
     assert list(found)[:2] == ["schema", "verdict"]
     assert found["schema"] == OUTCOME_SCHEMA
     assert found["verdict"]["level"] == "harmed"
@@ -126,5 +129,5 @@ def test_document_leads_with_the_verdict() -> None:
 
 
 def test_document_says_of_each_service_how_it_stands() -> None:
-    found = verdict_document(outcome(service("ads/Deployment/a", 0.03), service("ads/Deployment/rare", 0.26, 19)))
+    found = judged(outcome(service("ads/Deployment/a", 0.03), service("ads/Deployment/rare", 0.26, 19)))
     assert [one["standing"] for one in found["workloads"]] == ["over_budget", "too_few_windows"]
