@@ -1,6 +1,7 @@
 """Every sentence that people are shown, by its id and in their language.
 
-The texts are gettext catalogues, `locale/LANGUAGE/LC_MESSAGES/gputide.po`; English is one of them. A process reads the
+The texts are gettext catalogues, `locale/LANGUAGE/LC_MESSAGES/gputide.po`; English is one of them (`advice.po` beside
+it has what is recorded in English, see `words.advice`). A process reads the
 .po file of a language when it first says something in it (0.1 s for 900 messages): a compiled file would load faster
 and could be older than its source. Babel writes numbers, days and plurals. What a text may hold stands at `Words.say`;
 `tests/repository/test_catalogues.py` keeps catalogues and callers together.
@@ -59,9 +60,12 @@ READING: ContextVar[Language] = ContextVar("READING", default=Language.EN)
 
 @cache
 def catalogue(language: Language) -> Catalog:
-    """The messages of a language, as its .po file holds them."""
-    path = files("dashboards").joinpath("words", "locale", language, "LC_MESSAGES", "gputide.po")
-    return read_po(BytesIO(path.read_bytes()), locale=language, abort_invalid=True)
+    """The messages of a language, as its .po files hold them."""
+    found = Catalog(locale=language)
+    for path in files("dashboards").joinpath("words", "locale", language, "LC_MESSAGES").iterdir():
+        for message in read_po(BytesIO(path.read_bytes()), locale=language, abort_invalid=True):
+            found[message.id] = message
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +95,7 @@ class Words:
         text = texts.gettext(message_id) if text == message_id else text
         if text == message_id:
             raise KeyError(message_id)
-        return _Places(self).vformat(text, (), values)
+        return _Places(self).vformat(text, (), values) if "{" in text else text
 
     def knows(self, message_id: str) -> bool:
         """Whether there is such a message."""
@@ -102,10 +106,14 @@ class Words:
         message_id = f"{group}.{code.replace(' ', '_')}"
         return self.say(message_id) if self.knows(message_id) else code.replace("_", " ")
 
+    def ids(self, group: str) -> set[str]:
+        """The rest of the id of every message of a group."""
+        ids = (str(one.id) for one in catalogue(self.language))
+        return {message_id.partition(".")[2] for message_id in ids if message_id.startswith(f"{group}.")}
+
     def group(self, group: str) -> dict[str, str]:
-        """Every message of a group, by the rest of its id."""
-        ids = [str(one.id) for one in catalogue(self.language) if str(one.id).startswith(f"{group}.")]
-        return {message_id.partition(".")[2]: self.say(message_id) for message_id in ids}
+        """Every message of a group, by the rest of its id; none of them has a place."""
+        return {name: self.say(f"{group}.{name}") for name in self.ids(group)}
 
     def percent(self, ratio: float | None, digits: int = 2) -> str:
         """A ratio of 0-1 as a percentage; an en dash where nothing was collected."""

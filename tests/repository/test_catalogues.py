@@ -13,6 +13,8 @@ ROOMS = ("fleet", "analyzer", "recommender", "enforcer", "dashboards", "gputide"
 SOURCES = [path for room in ROOMS for path in ROOT.joinpath(room).glob("**/*.py")]
 TEMPLATES = [*ROOT.glob("dashboards/templates/*.j2")]
 TEMPLATE_CALL = re.compile(r"""(?:say|code)\(["']([a-z_0-9.]+)["'](?: ~)?""")
+RECORDED = ("said.", "changes.", "refused.")
+"""Groups of `advice.po`, whose English the code holds; `tests/dashboards/test_advice_words.py` checks them."""
 SAYS = frozenset({"say", "sentence"})
 """Functions that take an id and the values of its places."""
 CODES = frozenset({"code", "say_code", "in_english", "group"})
@@ -27,7 +29,7 @@ def texts(language: Language) -> Texts:
             map(str, message.string if isinstance(message.string, tuple) else (message.string,))
         )
         for message in catalogue(language)
-        if message.id
+        if message.id and not str(message.id).startswith(RECORDED)
     }
 
 
