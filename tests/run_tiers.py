@@ -4,8 +4,10 @@ Called by `make test` and `make quick`:
 
     python tests/run_tiers.py [TIER …] [-- PYTEST ARGUMENTS]
 
-A tier is a pytest marker; a test without one is quick. With CI=true a tier that cannot run is a failure, so that a
-missing set-up step cannot pass for a green run. The last line counts tests over all tiers.
+A tier is a pytest marker; a test without one is quick. The quick tier runs first and uses every core. The others wait
+for other processes most of the time, so they run side by side, each line of their output behind the tier's name. With
+CI=true a tier that cannot run is a failure, so that a missing set-up step cannot pass for a green run. The last line
+counts tests over all tiers.
 """
 
 import os
@@ -14,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -38,12 +41,15 @@ class Tier:
         prepare: sets up what the tier needs and returns the environment variables that tell the tests of it.
             Raises CannotRunError.
         pytest_arguments: more arguments for pytest.
+        lane: tiers of one lane run one after the other, lanes side by side; None for a tier that uses every core and
+            runs alone.
     """
 
     name: str
     marker_expression: str
     prepare: Callable[[], dict[str, str]]
     pytest_arguments: tuple[str, ...] = ()
+    lane: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +77,30 @@ def main(arguments: list[str]) -> int:
         print(f"no tier called {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
         return 2
     is_ci = os.environ.get("CI", "").lower() == "true"
-    runs = [run_tier(known[name], pytest_arguments) for name in names or known]
+    wanted = [known[name] for name in names or known]
+    runs = run_tiers(wanted, pytest_arguments)
     print_summary(runs, is_ci=is_ci)
     is_red = any(run.exit_status != 0 or (is_ci and run.reason_not_run is not None) for run in runs)
     return int(is_red)
+
+
+def run_tiers(tiers: Sequence[Tier], pytest_arguments: list[str]) -> list[TierRun]:
+    """Run tiers that use every core one after the other, then the lanes of the others side by side.
+
+    A tier that cannot be prepared never stops the others. The answers are in the order of `tiers`.
+    """
+    runs = {tier.name: run_tier(tier, pytest_arguments) for tier in tiers if tier.lane is None}
+    lanes = {
+        tier.lane: [other for other in tiers if other.lane == tier.lane] for tier in tiers if tier.lane is not None
+    }
+
+    def run_lane(lane: Sequence[Tier]) -> dict[str, TierRun]:
+        return {tier.name: run_tier(tier, pytest_arguments) for tier in lane}
+
+    with ThreadPoolExecutor(max_workers=max(1, len(lanes))) as pool:
+        for finished in pool.map(run_lane, lanes.values()):
+            runs |= finished
+    return [runs[tier.name] for tier in tiers]
 
 
 def run_tier(tier: Tier, pytest_arguments: list[str]) -> TierRun:
@@ -88,11 +114,11 @@ def run_tier(tier: Tier, pytest_arguments: list[str]) -> TierRun:
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results.xml"
-        status = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-m", tier.marker_expression, f"--junit-xml={results}",
-             *tier.pytest_arguments, *pytest_arguments],
-            cwd=ROOT, env=environment, check=False,
-        ).returncode  # fmt: skip
+        command = [
+            *(sys.executable, "-m", "pytest", "-q", "-m", tier.marker_expression, f"--junit-xml={results}"),
+            *(*tier.pytest_arguments, *pytest_arguments),
+        ]
+        status = _run_shown(command, environment, prefix="" if tier.lane is None else f"{tier.name} | ")
         wall_seconds = time.monotonic() - started
         if status == PYTEST_NO_TESTS:
             return TierRun(tier=tier.name, wall_seconds=wall_seconds, reason_not_run="it holds no test")
@@ -100,6 +126,19 @@ def run_tier(tier: Tier, pytest_arguments: list[str]) -> TierRun:
     return TierRun(
         tier=tier.name, passed=passed, failed=failed, skipped=skipped, wall_seconds=wall_seconds, exit_status=status
     )
+
+
+def _run_shown(command: list[str], environment: dict[str, str], *, prefix: str) -> int:
+    """Run a command in the checkout and return its exit status; with a prefix, each line of its output carries it."""
+    if not prefix:
+        return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        errors="replace",
+    ) as running:  # fmt: skip
+        for line in running.stdout or ():
+            print(f"{prefix}{line}", end="", flush=True)
+    return running.returncode
 
 
 def count_results(results: Path) -> tuple[int, int, int]:
@@ -248,7 +287,7 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     return arguments[:at], arguments[at + 1 :]
 
 
-# In the order in which they run: the fast answer first.
+# The fast answer first.
 TIERS = (
     Tier(
         name="quick",
@@ -257,9 +296,9 @@ TIERS = (
         # A module stays on one worker, so that its fixtures are made once.
         pytest_arguments=("-n", "auto", "--maxprocesses", "4", "--dist", "loadscope"),
     ),
-    Tier(name="engines", marker_expression="engines", prepare=prepare_engines),
-    Tier(name="cluster", marker_expression="cluster", prepare=prepare_cluster),
-    Tier(name="browser", marker_expression="browser", prepare=prepare_browser),
+    Tier(name="engines", marker_expression="engines", prepare=prepare_engines, lane="engines"),
+    Tier(name="cluster", marker_expression="cluster", prepare=prepare_cluster, lane="control plane and browser"),
+    Tier(name="browser", marker_expression="browser", prepare=prepare_browser, lane="control plane and browser"),
 )
 
 

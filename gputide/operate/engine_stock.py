@@ -1,7 +1,7 @@
 """What each engine is made of, fetched once into the cache and checked against the locks of the repository.
 
-`gputide/engines_data` holds, per engine, a Maven file that resolves to jars and the lock that names every one of them
-with its SHA-256; for Flink also the lock of its Python environment. Called by the engines' own modules.
+`engines_data` holds, per engine, a Maven file that resolves to jars and the lock that names every one of them with its
+SHA-256; for Flink also the lock of its Python environment. Called by the engines' own modules.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from typing import IO, Any, cast
 from fleet.errors import Unavailable
 
 _TOKEN_VARIABLE = "GPUTIDE_FLINK_TOKEN"
-_SCRIPT = Path(__file__).with_name("flink_job.py")
+_SCRIPT = Path(__file__).with_name("job.py")
 _END_SECONDS = 20.0
 
 

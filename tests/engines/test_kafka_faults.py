@@ -214,8 +214,8 @@ def test_restored_warehouse_misses_nothing_that_waited_once_the_group_is_set_to_
 
 WRITER = """
 import sys
-from fleet.settings_pipeline import KafkaSettings
-from pipeline.bus_kafka import KafkaWriter
+from fleet.settings.pipeline import KafkaSettings
+from pipeline.bus.bus_kafka import KafkaWriter
 from pipeline.remote_write import Version
 from tests.engines.test_kafka_faults import bodies_of
 from tests.pipeline.builders import intake_of, small_fleet

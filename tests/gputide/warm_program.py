@@ -37,7 +37,7 @@ _EVENTS: dict[str, Callable[[object], bool]] = {
 def main() -> None:
     """Answer calls until standard input ends."""
     for verb in cli.VERBS:
-        importlib.import_module(f"gputide.verb_{verb}")
+        importlib.import_module(f"gputide.verbs.{verb}")
     _load_what_verbs_load_late()
     gc.freeze()
     answers = os.fdopen(os.dup(1), "w")

@@ -164,7 +164,7 @@ def test_after_a_failed_fsync_nothing_more_is_acknowledged(tmp_path):
 _WRITER = """
 import os, signal, sys
 from pathlib import Path
-from pipeline.bus_file import FileBus
+from pipeline.bus.bus_file import FileBus
 count = [0]
 def crash_point(name):
     count[0] += name == sys.argv[2]

@@ -155,9 +155,9 @@ def test_two_rollups_into_one_warehouse_are_refused_by_name(tmp_path):
 _ROLLUP = """
 import os, signal, sys
 from pathlib import Path
-from pipeline.bus_file import FileBus
-from pipeline.rollup_duckdb import EmbeddedRollup
-from pipeline.warehouse_duckdb import DuckdbWarehouse
+from pipeline.bus.bus_file import FileBus
+from pipeline.rollup.rollup_duckdb import EmbeddedRollup
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 left = [int(sys.argv[2])]
 def crash_point(name):
     left[0] -= 1

@@ -93,6 +93,30 @@ def test_a_tier_that_cannot_run_is_a_failure_in_ci_alone(
     assert run_tiers.main([]) == 1
 
 
+def test_lanes_run_side_by_side_and_one_failure_is_a_failure(
+    run_tiers: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path
+) -> None:
+    waits = "import time\nfrom pathlib import Path\nhere = Path(__file__).parent\n"
+    for own, other in (("sun", "moon"), ("moon", "sun")):
+        (tmp_path / f"test_{own}.py").write_text(
+            f"{waits}def test_meets_the_other():\n    (here / '{own}').touch()\n    until = time.monotonic() + 60\n"
+            f"    while not (here / '{other}').exists():\n        assert time.monotonic() < until\n"
+            f"        time.sleep(0.05)\n    assert '{own}' == 'sun'\n"
+        )
+    tiers = tuple(
+        run_tiers.Tier(
+            name=name, marker_expression="", prepare=dict, lane=name,
+            pytest_arguments=("-p", "no:cacheprovider", str(tmp_path / f"test_{name}.py")),
+        )
+        for name in ("sun", "moon")
+    )  # fmt: skip
+    monkeypatch.setattr(run_tiers, "TIERS", tiers)
+    assert run_tiers.main([]) == 1
+    printed = capsys.readouterr().out
+    assert "moon | " in printed
+    assert printed.endswith("1 passed, 1 failed, 0 skipped\n")
+
+
 def test_results_of_a_tier_are_counted_from_what_pytest_wrote(run_tiers: ModuleType, tmp_path: Path) -> None:
     suite = tmp_path / "test_three.py"
     suite.write_text("import pytest\ndef test_a(): pass\ndef test_b(): assert 0\ndef test_c(): pytest.skip('x')\n")
