@@ -61,7 +61,15 @@ class MoneyFleet:
     def days(self) -> list[ChargedDay]:
         """Its days, charged."""
         return [
-            charged_day(usage, self.who, self.book, start=start, end=start + timedelta(hours=self.hours))
+            charged_day(
+                usage,
+                self.who,
+                self.book,
+                start=start,
+                end=start + timedelta(hours=self.hours),
+                is_idle=np.zeros((len(self.who.grants), self.hours), np.bool_),
+                idle_held_bytes_min=0,
+            )
             for usage, start in zip(self.usage, self.starts, strict=True)
         ]
 

@@ -23,7 +23,7 @@ from gputide.output import Answer, Listing
 
 
 def profiles_answer(profiles: Profiles, notes: Sequence[str] = ()) -> Answer:
-    """What `analyze` prints, with further notes first below."""
+    """What `workloads` prints, with further notes first below."""
     states = Counter(profile.state for profile in profiles.workloads)
     cards = Counter(card.state for card in profiles.cards)
     ranked = sorted(profiles.workloads, key=_waste, reverse=True)
@@ -153,7 +153,7 @@ def _cluster_row(line: ClusterLine) -> tuple[object, ...]:
 
 
 def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
-    """What `recommend` and `plan show` print, with further notes first below."""
+    """What `plan make` and `plan show` print, with further notes first below."""
     totals = plan.totals
     return Answer(
         document=plan_document(plan),
@@ -186,7 +186,7 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
                         round(item.confidence, 2),
                         item.reason,
                     )
-                    for item in plan.recommendations
+                    for item in sorted(plan.recommendations, key=lambda item: item.cards_freed, reverse=True)
                 ],
             ),
             Listing(
@@ -213,7 +213,7 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
             *(f"withheld: {item.kind.value}: {item.detail}" for item in plan.withheld),
             *_proof(plan),
             *_calibration(plan),
-            f"next: gputide explain ID · gputide plan diff --plan {plan.plan_id} · gputide plan approve",
+            f"next: gputide plan explain ID · gputide plan diff --plan {plan.plan_id} · gputide plan approve",
         ),
     )
 

@@ -19,6 +19,7 @@ import structlog
 from dashboards.money.budgets import BudgetStatus
 from dashboards.money.charges import Owner
 from dashboards.money.unit_costs import UnitCost, unit_costs
+from dashboards.money.week_hours import WeekHours, week_hours
 from dashboards.queries import Prices
 from fleet.catalogue import catalogue
 from fleet.errors import GputideError, Misconfigured, NotEnoughData, Unavailable
@@ -34,6 +35,8 @@ _log = structlog.get_logger()
 _WEEK = timedelta(days=7)
 WAIT_SECONDS_MAX = 0.2
 """How long a page waits for the first sums of a cluster."""
+WEEK_WAIT_SECONDS_MAX = 20.0
+"""How long it waits for the card hours, with which the fleet page begins: as long as for the first analysis."""
 
 T = TypeVar("T")
 
@@ -56,6 +59,7 @@ class StoredMoney:
         self._prices: tuple[object, Prices] | None = None
         self._budgets = _Hourly(self._made_budgets, is_patient=is_patient)
         self._unit_costs = _Hourly(self._made_unit_costs, is_patient=is_patient)
+        self._weeks = _Hourly(self._made_week, is_patient=is_patient, wait_seconds=WEEK_WAIT_SECONDS_MAX)
 
     def prices(self) -> Prices:
         """Prices as the price book says now."""
@@ -75,6 +79,10 @@ class StoredMoney:
         """Quotas and queues that stand."""
         return self._quotas(cluster)
 
+    def week(self, cluster: str) -> WeekHours | None:
+        """Card hours of the last seven days; None where no card was known then."""
+        return next(iter(self._weeks.of(cluster, self._version())), None)
+
     def unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:
         """Cost of a request or token over the last week."""
         return self._unit_costs.of(cluster, self._version())
@@ -84,6 +92,14 @@ class StoredMoney:
             return budgets_now(self._priced(), cluster)
         except NotEnoughData:
             return ()
+
+    def _made_week(self, cluster: str) -> tuple[WeekHours, ...]:
+        session = self._priced()
+        try:
+            period = cost_period(session, session.now() - _WEEK, None, cluster=cluster)
+        except NotEnoughData:
+            return ()
+        return (week_hours(period.chargeback(Owner.NAMESPACE), known_since=period.known_since),)
 
     def _made_unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:
         session = self._priced()
@@ -122,7 +138,7 @@ def prices_of(session: Session) -> Prices:
     has_own = session.settings.prices.overrides or session.settings.prices.rules
     own = "your prices first, then " if has_own else ""
     return Prices(
-        currency=book.currency, per_card_hour=per_hour, source=f"{own}public list prices (gputide prices list)"
+        currency=book.currency, per_card_hour=per_hour, source=f"{own}public list prices (gputide cost prices list)"
     )
 
 
@@ -141,8 +157,11 @@ def period_unit_costs(period: CostPeriod) -> tuple[UnitCost, ...]:
 class _Hourly(Generic[T]):
     """Answers per cluster that are made anew when their version changes."""
 
-    def __init__(self, make: Callable[[str], tuple[T, ...]], *, is_patient: bool) -> None:
+    def __init__(
+        self, make: Callable[[str], tuple[T, ...]], *, is_patient: bool, wait_seconds: float = WAIT_SECONDS_MAX
+    ) -> None:
         self._make = make
+        self._wait_seconds = wait_seconds
         self._is_patient = is_patient
         self._turn = threading.Condition()
         self._known: dict[str, tuple[object, tuple[T, ...] | GputideError]] = {}
@@ -176,7 +195,7 @@ class _Hourly(Generic[T]):
             kept = self._known.get(cluster)
             if kept is None or isinstance(kept[1], GputideError):
                 # What went wrong may be mended since: the book was.
-                self._turn.wait_for(lambda: cluster not in self._making, WAIT_SECONDS_MAX)
+                self._turn.wait_for(lambda: cluster not in self._making, self._wait_seconds)
                 kept = self._known.get(cluster)
         if kept is not None:
             return kept

@@ -14,8 +14,9 @@ from fleet.errors import Misconfigured, NotEnoughData
 from fleet.inventory import Inventory
 from fleet.settings.settings import Settings
 from fleet.units import format_time
+from gputide.measurements import cluster_name
 from gputide.session import Session
-from gputide.wiring import cluster_name, plan_store
+from gputide.wiring import plan_store
 from gputide.wiring_warehouse import warehouse
 from pipeline.warehouse.parquet_reads import ParquetReads
 from recommender.prices import PriceBook, price_book
@@ -60,7 +61,15 @@ class CostPeriod:
 
     def days(self) -> Iterator[ChargedDay]:
         """Its days."""
-        return charged_days(self.source, self.who, self.book, cluster=self.cluster, since=self.since, until=self.until)
+        return charged_days(
+            self.source,
+            self.who,
+            self.book,
+            cluster=self.cluster,
+            since=self.since,
+            until=self.until,
+            settings=self.settings.analyzer,
+        )
 
     def chargeback(self, by: Owner) -> Chargeback:
         """Its cost by owner."""

@@ -13,6 +13,7 @@ from dashboards.access.cut import cut_plan, cut_profiles, namespace_of, stage_na
 from dashboards.access.people import Deed, NotAllowed, Person
 from dashboards.money.budgets import BudgetStatus
 from dashboards.money.unit_costs import UnitCost
+from dashboards.money.week_hours import WeekHours
 from dashboards.queries import (
     STAGE_KIND,
     ClusterSighting,
@@ -324,6 +325,11 @@ class _ScopedMoney:
         namespaces = _seen(self._who(), cluster)
         found = self._inner.quotas(cluster)
         return found if namespaces is None else tuple(quota for quota in found if quota.namespace in namespaces)
+
+    def week(self, cluster: str) -> WeekHours | None:
+        namespaces = _seen(self._who(), cluster)
+        found = self._inner.week(cluster)
+        return found if found is None or namespaces is None else found.only(namespaces)
 
     def unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:
         namespaces = _seen(self._who(), cluster)

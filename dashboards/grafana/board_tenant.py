@@ -33,7 +33,18 @@ BOARD = Board(
             has_state_colours=True,
         ),
         Panel(
-            title="Idle cards by namespace",
+            title="Card-hours of the last 7 days",
+            draw=Draw.TABLE,
+            queries=(
+                Query(expression=f"sort_desc(sum by (namespace, measure) (gputide_week_card_hours{{{SLICE_FILTER}}}))"),
+            ),
+            empty=NO_SAVINGS,
+            about="What became of the card-hours that a namespace was granted, as on the tenants page.",
+            columns=(("namespace", "namespace"), ("measure", "measure")),
+            value_heading="card-hours",
+        ),
+        Panel(
+            title="Granted and idle cards now, by namespace",
             draw=Draw.BARS,
             queries=(
                 Query(
@@ -49,7 +60,7 @@ BOARD = Board(
             title="Quota and use",
             draw=Draw.TABLE,
             queries=(Query(expression=f"gputide:namespace:quota{{{SLICE_FILTER}}}"),),
-            empty="No quota: run gputide export cluster, or kube-state-metrics with resourcequotas",
+            empty="No quota: start gputide run export cluster, or kube-state-metrics with resourcequotas",
             about="hard is what a namespace may have, used what it holds, in pieces of the resource.",
             columns=(("namespace", "namespace"), ("resource", "resource"), ("type", "hard or used")),
             value_heading="pieces",

@@ -13,7 +13,7 @@ Amounts rounded for people so that what is shown sums to the sum that is shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
@@ -21,10 +21,13 @@ from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 import numpy as np
 from numpy.typing import NDArray
 
-from dashboards.money.hourly_usage import HOUR_MS, HOUR_SECONDS, HourlyUsage, Windows, hourly_usage
+from analyzer.state.card_hours import measured_parts
+from dashboards.money.hourly_usage import HOUR_MS, HOUR_SECONDS, HourlyUsage, Windows, hourly_usage, idle_grants
 from dashboards.money.tenancies import Tenancies, slots_of
 from fleet.catalogue import find_model
 from fleet.inventory import Card
+from fleet.profiles import HourMeasure
+from fleet.settings.settings import AnalyzerSettings
 from fleet.units import epoch_ms
 from recommender.cost_split import CardHours, Split, split_card_hours
 from recommender.prices import CardPrice, PriceBook, idle_watts
@@ -45,6 +48,8 @@ class ChargedDay:
         grant: place of the grant of each row, int64, shape (rows,).
         columns: who held what of which card hour.
         split: whose part is how large.
+        measures: the part of each row by what becomes of it (`analyzer.state.card_hours`), millionths of a card hour,
+            int64, shape (rows,); they sum to its part by allocation.
         prices: distinct prices.
         price_of: place of each card's price among them, int64, shape (cards,).
         kwh: electricity of each card hour, shape (card hours,); NaN where unknown.
@@ -60,6 +65,7 @@ class ChargedDay:
     grant: NDArray[np.int64]
     columns: CardHours
     split: Split
+    measures: Mapping[HourMeasure, NDArray[np.int64]]
     prices: tuple[CardPrice, ...]
     price_of: NDArray[np.int64]
     kwh: NDArray[np.float64]
@@ -68,7 +74,14 @@ class ChargedDay:
 
 
 def charged_days(
-    warehouse: Windows, who: Tenancies, book: PriceBook, *, cluster: str, since: datetime, until: datetime
+    warehouse: Windows,
+    who: Tenancies,
+    book: PriceBook,
+    *,
+    cluster: str,
+    since: datetime,
+    until: datetime,
+    settings: AnalyzerSettings,
 ) -> Iterator[ChargedDay]:
     """Every UTC day between two moments.
 
@@ -79,11 +92,15 @@ def charged_days(
         cluster: cluster.
         since: start of the first hour, a whole hour, UTC.
         until: end of the last hour, a whole hour, UTC.
+        settings: thresholds of idleness.
 
     Raises:
         Misconfigured: a price is in a currency that no rate converts.
     """
     days_at_once = max(1, SLICE_HOURS_AT_ONCE // (24 * max(1, len(who.grants))))
+    is_idle = idle_grants(
+        warehouse, who, cluster=cluster, since=since, until=until, days_at_once=days_at_once, settings=settings
+    )
     start = since
     while start < until:
         stop = min(until, _midnight(start) + timedelta(days=days_at_once))
@@ -92,11 +109,29 @@ def charged_days(
         while start < stop:
             end = min(stop, _midnight(start) + timedelta(days=1))
             hours = [round((moment - read_from).total_seconds() / HOUR_SECONDS) for moment in (start, end)]
-            yield charged_day(usage.between(*hours), who, book, start=start, end=end)
+            first, last = (round((moment - since).total_seconds() / HOUR_SECONDS) for moment in (start, end))
+            yield charged_day(
+                usage.between(*hours),
+                who,
+                book,
+                start=start,
+                end=end,
+                is_idle=is_idle[:, first:last],
+                idle_held_bytes_min=settings.idle_held_bytes_min,
+            )
             start = end
 
 
-def charged_day(usage: HourlyUsage, who: Tenancies, book: PriceBook, *, start: datetime, end: datetime) -> ChargedDay:
+def charged_day(
+    usage: HourlyUsage,
+    who: Tenancies,
+    book: PriceBook,
+    *,
+    start: datetime,
+    end: datetime,
+    is_idle: NDArray[np.bool_],
+    idle_held_bytes_min: int,
+) -> ChargedDay:
     """The card hours of one day.
 
     Args:
@@ -105,6 +140,8 @@ def charged_day(usage: HourlyUsage, who: Tenancies, book: PriceBook, *, start: d
         book: prices.
         start: start of the first hour, UTC.
         end: end of the last hour, on the same UTC day.
+        is_idle: hours in which each grant was idle, shape (grants, hours).
+        idle_held_bytes_min: framebuffer beyond which an idle grant holds some.
     """
     start_ms = epoch_ms(start)
     hours = (epoch_ms(end) - start_ms) // HOUR_MS
@@ -132,6 +169,9 @@ def charged_day(usage: HourlyUsage, who: Tenancies, book: PriceBook, *, start: d
         who.cards, usage.watts, _activity(usage, columns, stands, number), idle_watts_ratio=book.idle_watts_ratio
     )
     prices, price_of = _prices(who, book, start)
+    split = split_card_hours(
+        columns, compute_ratio=book.settings.compute_ratio, blended_use_ratio=book.settings.blended_use_ratio
+    )
     return ChargedDay(
         start=start,
         hours=int(hours),
@@ -139,10 +179,12 @@ def charged_day(usage: HourlyUsage, who: Tenancies, book: PriceBook, *, start: d
         hour=hour.astype(np.int64),
         grant=grant,
         columns=columns,
-        split=split_card_hours(
-            columns,
-            compute_ratio=book.settings.compute_ratio,
-            blended_use_ratio=book.settings.blended_use_ratio,
+        split=split,
+        measures=measured_parts(
+            split.allocation.rows,
+            split.use.rows,
+            is_idle=is_idle[grant, grant_hour],
+            is_held=usage.framebuffer_bytes[grant, grant_hour] > idle_held_bytes_min,
         ),
         prices=prices,
         price_of=price_of,

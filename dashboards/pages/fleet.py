@@ -1,4 +1,4 @@
-"""Fleet: where do the cards stand idle?
+"""Fleet: where are the cards idle?
 
 Headline, state bar, card map, table; a click on a square or a row opens the card's panel. Of a very large fleet a
 square is a group of nodes, and a click on it shows its cards. The address holds state, group, node and card.
@@ -13,6 +13,7 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dashboards.address import Address, read_address
 from dashboards.figures.card_map import SMALL_FLEET_CARDS, SquareKind, fleet_groups, fleet_squares, lay_out, square_kind
 from dashboards.figures.figures import card_map_figure
+from dashboards.money.week_hours import IDLE, WASTED, WeekHours, part_of
 from dashboards.pages.advice import detail
 from dashboards.pages.card import holders
 from dashboards.pages.frame import (
@@ -27,6 +28,7 @@ from dashboards.pages.frame import (
     number_column,
     spoken,
 )
+from dashboards.pages.measures import known_week, measures_card
 from dashboards.queries import PlanEntry, Views
 from dashboards.shown.grid_rows import GridRows, Places
 from dashboards.shown.made_once import MADE
@@ -34,7 +36,6 @@ from dashboards.shown.node_groups import NodeGroup, group_with
 from dashboards.shown.rows import (
     age_words,
     card_table,
-    fleet_headline,
     idle_nodes,
     moment_words,
     money_words,
@@ -44,7 +45,7 @@ from dashboards.shown.rows import (
 from dashboards.tokens import STATE_LETTERS
 from dashboards.words.catalogue import READING, reader_words, say, say_code
 from fleet.errors import GputideError
-from fleet.profiles import CardProfile, CardState, Profiles
+from fleet.profiles import CardProfile, CardState, HourMeasure, Profiles
 from fleet.units import format_bytes_short, format_count
 
 KEYS = ("cluster", "group")
@@ -67,10 +68,11 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
         why = say("fleet.no_card_cluster_sent_anything_yet", cluster=profiles.cluster)
         return missing(say("fleet.no_cards"), why, "gputide doctor")
     group = _group(address, profiles)
+    week = known_week(views, profiles.cluster)
     return html.Div(
         [
             heading(say("page.fleet")),
-            _headline(views, address, profiles),
+            _headline(views, address, profiles, week),
             _state_bar(address, profiles),
             html.Div(
                 [
@@ -87,6 +89,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
                 ],
                 className="split",
             ),
+            measures_card(week),
             card(
                 say("fleet.cards"),
                 grid("cards-grid", _columns(views), row_key="card", height_px=420, filters=_filter(address)[0]),
@@ -223,21 +226,19 @@ def _register_table(app: Dash, views: Views) -> None:
         return file_of("cards", CSV_COLUMNS, shown, is_json=ctx.triggered_id == "cards-json")
 
 
-def _headline(views: Views, address: Address, profiles: Profiles) -> Any:
-    numbers = MADE.of((profiles, views.prices), "headline", lambda: fleet_headline(profiles, views.prices))
+def _headline(views: Views, address: Address, profiles: Profiles, week: WeekHours | str) -> Any:
     entries = views.plans.plans(profiles.cluster)
     totals = entries[0].plan.totals if entries else None
     is_applied = bool(entries) and _is_applied(entries[0])
-    idle = "–" if numbers.idle_ratio is None else percent_words(numbers.idle_ratio, 0)
-    unpriced = say("fleet.count_cards_without_price", count=numbers.unpriced_cards) if numbers.unpriced_cards else ""
+    nodes = len({item.node for item in profiles.cards})
     return html.Div(
         [
             figure_number(
-                format_count(numbers.cards),
+                format_count(len(profiles.cards)),
                 say("health.cards_counted"),
-                note=say("fleet.on_count_nodes", count=numbers.nodes),
+                note=say("fleet.on_count_nodes", count=nodes),
             ),
-            figure_number(idle, say("fleet.granted_but_low_use"), note=say("fleet.idle_held_or_p95_20")),
+            *_wasted(week),
             figure_number(
                 "–" if totals is None else format_count(0 if is_applied else totals.cards_freed),
                 say("fleet.would_be_free_by_plan"),
@@ -247,16 +248,36 @@ def _headline(views: Views, address: Address, profiles: Profiles) -> Any:
                 if is_applied
                 else say("plan.count_whole_nodes", count=totals.nodes_freed),
             ),
-            figure_number(
-                money_words(numbers.wasted_per_week, views.prices.currency),
-                say("fleet.idle_cost_per_week"),
-                note=unpriced or say("fleet.idle_held_unallocated"),
-            ),
             dcc.Link(say("fleet.review_plan"), href=address.href("/plan"), className="button primary", id="review-plan")
             if totals is not None
-            else html.Code("gputide recommend"),
+            else html.Code("gputide plan make"),
         ],
         className="headline",
+    )
+
+
+def _wasted(week: WeekHours | str) -> tuple[Any, Any]:
+    """Share of the card hours that were unallocated or idle, and what they cost."""
+    if isinstance(week, str):
+        nothing = say("fleet.not_known_yet")
+        return (
+            figure_number("–", say("fleet.of_card_hours_unallocated_or_idle"), note=nothing),
+            figure_number("–", say("fleet.unallocated_or_idle_week"), note=nothing),
+        )
+    total = week.total
+    wasted, hours = part_of(total, WASTED), sum(one.card_hours for one in total.values())
+    parts = [money_words(part_of(total, chosen).cost, week.currency) for chosen in ((HourMeasure.UNALLOCATED,), IDLE)]
+    return (
+        figure_number(
+            percent_words(wasted.card_hours / hours if hours else None, 0),
+            say("fleet.of_card_hours_unallocated_or_idle"),
+            note=say("fleet.card_hours_in_week", count=round(wasted.card_hours)),
+        ),
+        figure_number(
+            money_words(wasted.cost, week.currency),
+            say("fleet.unallocated_or_idle_week"),
+            note=say("fleet.unallocated_and_idle", unallocated=parts[0], idle=parts[1]),
+        ),
     )
 
 
@@ -377,11 +398,11 @@ def _node_panel(address: Address, profiles: Profiles, node: str) -> Any:
 
 
 def _waste_panel(address: Address, profiles: Profiles) -> Any:
-    """Without a choice, the panel names the nodes with most idle cards: the place to click next."""
+    """Without a choice, the panel names the nodes with most idle or unallocated cards: the place to click next."""
     words = reader_words()
     worst = MADE.of((profiles,), "idle nodes", lambda: idle_nodes(profiles))
     return [
-        html.Header([html.H2(say("fleet.most_idle_nodes"))]),
+        html.Header([html.H2(say("fleet.most_idle_nodes_now"))]),
         html.Ul(
             [
                 html.Li(
@@ -395,7 +416,7 @@ def _waste_panel(address: Address, profiles: Profiles) -> Any:
             className="holders",
         )
         if worst
-        else html.P(say("fleet.no_card_stands_idle")),
+        else html.P(say("fleet.no_card_idle_or_unallocated_now")),
         html.P(say("fleet.click_square_see_its_card_who"), className="soft"),
         *([html.H3(say("fleet.withheld"))] if profiles.withheld else []),
         html.Ul([html.Li([f"{words.code('kind', item.kind.value)}: ", detail(item)]) for item in profiles.withheld]),

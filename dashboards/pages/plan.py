@@ -65,7 +65,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
         if wanted is not None:
             why = say("plan.no_plan_plan_for_cluster", plan=wanted, cluster=profiles.cluster)
             return missing(say("plan.no_such_plan"), why, "gputide plan list")
-        return missing(say("plan.no_plan_yet"), say("plan.plan_made_from_at_least_day"), "gputide recommend")
+        return missing(say("plan.no_plan_yet"), say("plan.plan_made_from_at_least_day"), "gputide plan make")
     plan = entry.plan
     outcomes = views.outcomes.outcomes(profiles.cluster)
     confident = confident_stages(plan)

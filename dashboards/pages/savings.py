@@ -29,7 +29,7 @@ from dashboards.queries import LedgerEntry, Views
 from dashboards.shown.realised import FunnelStep, HarmBudget, funnel, harm_budgets, leading_verdict, realised_weeks
 from dashboards.shown.rows import moment_words, money_words, percent_words
 from dashboards.words.catalogue import reader_words, say, say_code
-from enforcer.record.verdict import Level, Standing, verdict_of
+from enforcer.record.verdict import Level, Standing, Verdict
 from fleet.outcomes import Outcome
 from fleet.profiles import Profiles
 from fleet.units import format_count
@@ -52,18 +52,18 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
         return missing(
             say("plan.no_plan_yet"),
             say("savings.savings_start_with_plan_counted_once"),
-            "gputide recommend",
+            "gputide plan make",
         )
     outcomes = views.outcomes.outcomes(profiles.cluster)
-    steps = funnel(entries, outcomes)
+    steps, verdict = funnel(entries, outcomes), leading_verdict(entries, outcomes)
     currency = views.prices.currency
     ledger = views.outcomes.ledger(profiles.cluster)
     weeks = realised_weeks(outcomes, now=profiles.as_of, weeks=WEEKS[address.time_range])
     return html.Div(
         [
             heading(say("page.savings")),
-            verdict_banner(leading_verdict(entries, outcomes), address),
-            _headline(steps, outcomes, ledger, currency),
+            verdict_banner(verdict, address),
+            _headline(steps, verdict, outcomes, ledger, currency),
             html.Div(
                 [
                     card(say("savings.from_found_realised"), _funnel(address, steps, currency),
@@ -96,11 +96,14 @@ def register(app: Dash, views: Views) -> None:
 
 
 def _headline(
-    steps: tuple[FunnelStep, ...], outcomes: tuple[Outcome, ...], ledger: tuple[LedgerEntry, ...], currency: str
+    steps: tuple[FunnelStep, ...],
+    verdict: Verdict | None,
+    outcomes: tuple[Outcome, ...],
+    ledger: tuple[LedgerEntry, ...],
+    currency: str,
 ) -> Any:
     realised = steps[-1]
     undone = [entry for entry in ledger if entry.action in ("undone", "restored")]
-    newest = verdict_of(outcomes[0]) if outcomes else None
     return html.Div(
         [
             figure_number(
@@ -110,13 +113,13 @@ def _headline(
             ),
             figure_number(money_words(realised.amortised_per_week, currency), say("savings.week_amortised")),
             figure_number(
-                "–" if newest is None else percent_words(newest.observed_ratio),
-                say("savings.harm_newest_plan"),
+                "–" if verdict is None else percent_words(verdict.observed_ratio),
+                say("savings.harm_changed_services"),
                 note=say("savings.not_verified_yet")
-                if newest is None
+                if verdict is None
                 else say("savings.too_few_windows")
-                if newest.level is Level.TOO_FEW_WINDOWS
-                else say("savings.predicted_ratio", ratio=percent_words(newest.predicted_ratio)),
+                if verdict.level is Level.TOO_FEW_WINDOWS
+                else say("savings.predicted_ratio", ratio=percent_words(verdict.predicted_ratio)),
             ),
             figure_number(format_count(sum(o.given_back for o in outcomes)), say("savings.cards_given_back")),
             figure_number(format_count(len(undone)), say("savings.undone_or_restored")),

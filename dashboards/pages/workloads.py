@@ -60,7 +60,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     profile = next((item for item in profiles.workloads if item.workload == wanted), None)
     if profile is None:
         why = say("workloads.workload_has_no_live_pod_cluster", workload=wanted, cluster=profiles.cluster)
-        return missing(say("workloads.no_such_workload"), why, "gputide analyze")
+        return missing(say("workloads.no_such_workload"), why, "gputide workloads")
     entries = views.plans.plans(profiles.cluster)
     return _one(views, address, profiles, profile, entries[0] if entries else None)
 
@@ -129,7 +129,7 @@ def _all(address: Address, profiles: Profiles) -> Any:
     counts = Counter(profile.state for profile in profiles.workloads if team in (None, profile.namespace))
     if not counts:
         why = say("tenants.nobody_holds_card_place", place=team or profiles.cluster)
-        return missing(say("workloads.no_workloads"), why, "gputide analyze")
+        return missing(say("workloads.no_workloads"), why, "gputide workloads")
     what = say("workloads.of_team", team=team) if team else say("workloads.workloads_counted")
     numbers = [figure_number(format_count(counts.total()), what)]
     numbers += [
@@ -176,7 +176,9 @@ def _one(views: Views, address: Address, profiles: Profiles, profile: Profile, e
         graph(strips_figure(history), id="strips", name=say("workloads.use_over_time"))
         if history is not None and history.times
         else missing(
-            say("workloads.no_history_range"), say("workloads.no_window_workload_arrived"), "gputide rollup --drain"
+            say("workloads.no_history_range"),
+            say("workloads.no_window_workload_arrived"),
+            "gputide run rollup --drain",
         )
     )
     has_rate = history is None or history.request_rate is not None
@@ -276,7 +278,7 @@ def _trust(profile: Profile) -> str:
 
 def _proposals(address: Address, profile: Profile, entry: PlanEntry | None) -> list[Any]:
     if entry is None:
-        return [html.P([say("workloads.no_plan_yet"), html.Code("gputide recommend")])]
+        return [html.P([say("workloads.no_plan_yet"), html.Code("gputide plan make")])]
     plan = entry.plan
     found = [item for item in plan.recommendations if profile.workload in item.workloads]
     if not found:

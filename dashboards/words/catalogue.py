@@ -85,13 +85,15 @@ class Words:
         - `{pods:count.pods}`: another message whose `count` is the value;
         - `{check:check.}`: the message of a code, `check.frozen`; of several codes, joined by `, `, each.
 
-        Of the plural forms of a message the value `count` chooses one.
+        Of the plural forms of a message the value `count` chooses one; a number with a fraction takes the form of 2.
 
         Raises:
             KeyError: no message has this id, or a place of its text has no value.
         """
         texts, count = _texts(self.language), values.get("count")
-        text = texts.ngettext(message_id, message_id, count) if isinstance(count, int) else message_id
+        text = message_id
+        if isinstance(count, int | float):
+            text = texts.ngettext(message_id, message_id, int(count) if count == int(count) else 2)
         text = texts.gettext(message_id) if text == message_id else text
         if text == message_id:
             raise KeyError(message_id)

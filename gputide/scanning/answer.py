@@ -76,7 +76,7 @@ def scan_answer(
                 f"use, {format_count(states[CardState.BUSY])} busy"
                 + (f", {states[CardState.UNTRUSTED]:,} not to be trusted" if states[CardState.UNTRUSTED] else "")
                 + f"; {format_count(unknown)} of {format_count(workloads)} workloads unknown"
-                + (" (no advice for these; `gputide analyze` says why)" if unknown else "")
+                + (" (no advice for these; `gputide workloads` says why)" if unknown else "")
             ),
             (
                 f"could be freed: {format_count(totals.cards_freed)} of {format_count(totals.cards_before)} cards "
@@ -104,12 +104,16 @@ def scan_answer(
             *planned.footnotes[:-1],
             "nothing was changed in the cluster; the history and the plan are in the data folder"
             + ("" if backend.basis is Basis.DEFAULT else lasting),
-            f"next: gputide explain ID · gputide analyze · gputide plan diff --plan {plan.plan_id} · gputide dashboard",
+            f"next: gputide plan explain ID · gputide plan diff --plan {plan.plan_id} · gputide serve",
         ),
     )
 
 
 def _money(plan: Plan, unpriced: Sequence[CardModelName]) -> str:
     if plan.totals.saving_per_week.amortised is None:
-        return f"value unknown: {no_price_words(unpriced)}" if unpriced else "value unknown (see `gputide prices list`)"
+        return (
+            f"value unknown: {no_price_words(unpriced)}"
+            if unpriced
+            else "value unknown (see `gputide cost prices list`)"
+        )
     return f"{saving_text(plan.totals.saving_per_week, plan.currency)} a week"

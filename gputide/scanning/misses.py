@@ -143,7 +143,7 @@ def unpriced_models(history: History, settings: Settings) -> tuple[CardModelName
 def no_price_words(unpriced: Sequence[CardModelName]) -> str:
     """What has no price, and the command that gives it one."""
     named = ", ".join(unpriced[:5])
-    return f"no price for {named} (set one with `gputide prices set {quote(unpriced[0])} PRICE`)"
+    return f"no price for {named} (set one with `gputide cost prices set {quote(unpriced[0])} PRICE`)"
 
 
 def _prices(history: History, settings: Settings) -> Iterator[Missed]:

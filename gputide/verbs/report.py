@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
@@ -12,8 +11,6 @@ from typing import Annotated
 
 import typer
 
-from dashboards.money.charged_days import ChargedDay
-from dashboards.money.charges import ChargeSums, Owner
 from dashboards.money.unit_costs import UnitCost, unit_costs
 from dashboards.report.report import Edition, Report, make_report
 from dashboards.report.text import report_csv, report_html, report_json, report_markdown
@@ -26,16 +23,16 @@ from fleet.errors import Misconfigured, NotEnoughData
 from fleet.profiles import Profiles
 from gputide.answers import clusters_answer
 from gputide.cost_export import export_focus
+from gputide.measurements import cluster_name
 from gputide.options import ClusterOption, FormatOption, OutputOption
-from gputide.output import Format, print_answer
+from gputide.output import Format, form_for, print_answer
 from gputide.report_pdf import write_pdf
 from gputide.report_schedule import cron_job, crontab_line
 from gputide.session import Session, session_of
 from gputide.unit_counts import unit_counts
-from gputide.verbs.notify import send_report
+from gputide.verbs.admin.notify import send_report
 from gputide.web import views_of
 from gputide.week_shelf import keep_week, read_weeks
-from gputide.wiring import cluster_name
 from gputide.wiring_cost import cost_period
 from gputide.wiring_warehouse import warehouse
 
@@ -66,6 +63,15 @@ _RENDERERS = {
     ReportFormat.JSON: report_json,
 }
 
+_ENDINGS = {
+    ".html": (ReportFormat.HTML,),
+    ".md": (ReportFormat.MARKDOWN,),
+    ".csv": (ReportFormat.CSV, ReportFormat.FOCUS),
+    ".json": (ReportFormat.JSON,),
+    ".pdf": (ReportFormat.PDF,),
+    ".parquet": (ReportFormat.FOCUS,),
+}
+
 
 @app.callback(invoke_without_command=True, epilog="Example: gputide report --lang zh -o report.html")
 def report(
@@ -93,7 +99,7 @@ def report(
     if context.invoked_subcommand is not None:
         return
     session = session_of(context)
-    form = form or _form_of(output)
+    form = form_for(output, form, _ENDINGS) or ReportFormat.MARKDOWN
     _check(form, output, team=team, send=send, is_detailed=to_file is not None or again)
     if form is ReportFormat.FOCUS:
         export_focus(session, cost_period(session, None, None, cluster=cluster), output=output)
@@ -117,12 +123,6 @@ def report(
         typer.echo(text, nl=False)
     else:
         write_durably(output, text.encode())
-
-
-def _form_of(output: Path | None) -> ReportFormat:
-    """The form that a file's ending names."""
-    ending = "" if output is None else output.suffix.lower().removeprefix(".")
-    return next((form for form in _RENDERERS | {ReportFormat.PDF: None} if form.value == ending), ReportFormat.MARKDOWN)
 
 
 @app.command("schedule", epilog='Example: gputide report schedule --cron "0 8 * * 1" --lang zh')
@@ -156,7 +156,9 @@ def clusters(context: typer.Context, form: FormatOption = Format.TABLE, output: 
     """Show every cluster of the warehouse: cards, what its newest plan frees and saves, silent since when."""
     lines = cluster_lines(views_of(session_of(context)))
     if not lines:
-        raise NotEnoughData("no cluster sent anything yet; feed the folder with `gputide receive`, or `gputide demo`")
+        raise NotEnoughData(
+            "no cluster sent anything yet; feed the folder with `gputide run receive`, or `gputide demo`"
+        )
     print_answer(clusters_answer(lines), form=form, target=output)
 
 
@@ -184,7 +186,7 @@ def _made(session: Session, language: Language | None, team: str | None, cluster
     profiles = views.fleet.profiles(cluster)
     if team is not None:
         _check_team(team, profiles)
-    measured, units = _measured(session, profiles, team)
+    measured, units = _measured(session, cluster, team)
     return make_report(
         profiles,
         views.plans.plans(cluster),
@@ -206,40 +208,29 @@ def _made(session: Session, language: Language | None, team: str | None, cluster
     )
 
 
-def _measured(
-    session: Session, profiles: Profiles, team: str | None
-) -> tuple[MeasuredWeek | None, tuple[UnitCost, ...]]:
+def _measured(session: Session, cluster: str, team: str | None) -> tuple[MeasuredWeek | None, tuple[UnitCost, ...]]:
     """Hours, electricity and unit costs of the last seven days; none where no card stood there in that time."""
     try:
-        period = cost_period(session, session.now() - timedelta(days=7), None, cluster=profiles.cluster)
+        period = cost_period(session, session.now() - timedelta(days=7), None, cluster=cluster)
     except NotEnoughData:
         return None, ()
     prices, energy = session.settings.prices, session.settings.energy
-    by_workload = ChargeSums(period.who, Owner.WORKLOAD, prices.team_labels)
-
-    def days() -> Iterator[ChargedDay]:
-        # A day of a large fleet is read once, for both sums.
-        for day in period.days():
-            by_workload.add(day)
-            yield day
-
     week = measured_week(
-        days(),
+        period.days(),
         period.who,
-        profiles,
+        cluster=period.cluster,
         since=period.since,
         until=period.until,
+        known_since=period.known_since,
+        currency=period.book.currency,
         pue=energy.pue,
         grid_kg_co2_per_kwh=energy.grid_kg_co2_per_kwh,
         team=team,
     )
-    found = by_workload.chargeback(
-        cluster=period.cluster, since=period.since, until=period.until, currency=period.book.currency
-    )
     counts = unit_counts(
         prices, cluster=period.cluster, since=period.known_since, until=period.until, way=session.settings.prometheus
     )
-    return week, unit_costs(found.rows, counts)
+    return week, unit_costs(week.workloads, counts)
 
 
 def _check_team(team: str, profiles: Profiles) -> None:

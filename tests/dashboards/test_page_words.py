@@ -19,7 +19,7 @@ from dashboards.words.catalogue import READING, Language, Words, reader_words, s
 from fleet.decisions import Need, RiskLevel
 from fleet.inventory import Priority
 from fleet.outcomes import ChangePhase
-from fleet.profiles import CardState, WorkloadClass, WorkloadState
+from fleet.profiles import CardState, HourMeasure, WorkloadClass, WorkloadState
 from recommender.naive import HOUR_PROFILE, SUM_OF_MAXIMA
 from tests.dashboards.embedded import NOW
 
@@ -38,6 +38,7 @@ def chinese() -> Iterator[None]:
         ("state", CardState),
         ("workload_state", WorkloadState),
         ("class", WorkloadClass),
+        ("hour_measure", HourMeasure),
         ("level", [*RiskLevel, *Priority]),
         ("need", Need),
         ("phase", [*RolloutPhase, *ChangePhase]),

@@ -14,7 +14,7 @@ from dashboards.shown.realised import STEPS
 from dashboards.words.catalogue import Language, Words
 from fleet.decisions import RecommendationKind
 from fleet.profiles import CardState, WorkloadState
-from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_profiles, make_views
+from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_measured, make_profiles, make_views
 
 EN = Words(language=Language.EN)
 ZH = Words(language=Language.ZH)
@@ -35,7 +35,7 @@ def _report(language: Language) -> Report:
         views.outcomes.ledger(CLUSTER),
         now=NOW,
         prices=replace(PRICES, source=EN.say("source.list")),
-        edition=Edition(language=language),
+        edition=Edition(language=language, measured=make_measured(make_profiles())),
     )
     assert found.next_plan is not None
     assert found.refused

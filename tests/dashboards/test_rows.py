@@ -15,7 +15,6 @@ from dashboards.shown.rows import (
     card_table,
     csv_cell,
     csv_text,
-    fleet_headline,
     refusal_groups,
     search,
     stage_needs,
@@ -24,7 +23,7 @@ from dashboards.shown.rows import (
 )
 from fleet.decisions import Need, Refusal
 from fleet.inventory import WorkloadId
-from fleet.profiles import CardState, Profiles, WorkloadState
+from fleet.profiles import Profiles, WorkloadState
 from tests.dashboards.embedded import HOSTILE, NOW, PRICES, make_plan, make_profiles
 
 
@@ -37,24 +36,6 @@ def test_state_bar_adds_up_to_every_card(profiles: Profiles) -> None:
     shares = state_shares(profiles)
     assert sum(share.cards for share in shares) == len(profiles.cards)
     assert sum(share.ratio for share in shares) == pytest.approx(1.0)
-
-
-def test_free_cards_are_wasted_but_not_counted_as_granted(profiles: Profiles) -> None:
-    headline = fleet_headline(profiles, PRICES)
-    granted = [card for card in profiles.cards if card.state is not CardState.FREE]
-    quiet = [card for card in granted if card.state in (CardState.IDLE_HELD, CardState.LOW_USE)]
-    assert headline.idle_ratio == pytest.approx(len(quiet) / len(granted))
-    wasted = [card for card in profiles.cards if card.state in (CardState.IDLE_HELD, CardState.FREE)]
-    priced = [PRICES.per_card_hour[c.card_model] * 168 for c in wasted if c.card_model in PRICES.per_card_hour]
-    assert headline.wasted_per_week == sum(priced)
-    assert headline.unpriced_cards == len(wasted) - len(priced) > 0
-
-
-def test_fleet_without_prices_shows_no_money_rather_than_zero(profiles: Profiles) -> None:
-    free = Prices(currency="USD", per_card_hour={}, source="none")
-    assert fleet_headline(profiles, free).wasted_per_week is None
-    table = card_table(profiles, free)
-    assert {table.row(place)["price_per_week"] for place in range(len(table))} == {None}
 
 
 def test_price_of_a_week_is_168_hours() -> None:

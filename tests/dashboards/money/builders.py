@@ -65,9 +65,21 @@ def some_settings(**prices: Any) -> Settings:
     return Settings.model_validate({"prices": {"overrides": {"A10": "0.9"}, **prices}})
 
 
-def a_day(who: Tenancies, usage: HourlyUsage | None = None, settings: Settings | None = None) -> ChargedDay:
-    book = price_book(settings if settings is not None else some_settings())
-    return charged_day(usage if usage is not None else measured(who), who, book, start=DAY, end=END)
+def a_day(
+    who: Tenancies,
+    usage: HourlyUsage | None = None,
+    settings: Settings | None = None,
+    *,
+    idle: tuple[int, ...] = (),
+) -> ChargedDay:
+    """One day; `idle` names the grants that are idle through it."""
+    settings = settings if settings is not None else some_settings()
+    is_idle = np.zeros((len(who.grants), 24), np.bool_)
+    is_idle[list(idle)] = True
+    return charged_day(
+        usage if usage is not None else measured(who), who, price_book(settings), start=DAY, end=END, is_idle=is_idle,
+        idle_held_bytes_min=settings.analyzer.idle_held_bytes_min,
+    )  # fmt: skip
 
 
 def charged(who: Tenancies, day: ChargedDay, by: Owner = Owner.POD) -> Chargeback:

@@ -1,0 +1,311 @@
+"""The HTTP/1.1 server of every port of ours: a thread per connection, within bounds.
+
+Called by the receiver, the node exporter, the admission webhook, the node agent and (through `wsgi`) the web app, each
+with its own function that answers a request. When all places are taken, the connection that has been silent for longest
+makes room, so that clients that open connections and send nothing, or send slowly, keep nobody else out. Several
+processes may serve one listening socket: each takes the next connection as it comes, and none is lost when another
+process dies.
+
+Ours, because beside 700 silent sockets uvicorn answers nobody and granian after five seconds; neither they nor
+hypercorn bound what bodies under way hold together (3.0 to 4.2 GiB against 1.7); and each takes a node exporter at
+least 5 MiB over ours, which is more than its bar allows. `bench/http_servers.py` prints the comparison.
+"""
+
+from __future__ import annotations
+
+import errno
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from fleet.errors import Misconfigured, Unavailable
+from wire.http_connection import RETRY_AFTER_SECONDS, BodyBudget, HttpConnection, HungUp, ServerLimits
+from wire.http_head import Refusal, RequestHead
+
+if TYPE_CHECKING:
+    import ssl  # six megabytes, which a plain port does without
+
+TlsContexts: TypeAlias = "Callable[[], ssl.SSLContext]"
+"""Gives the TLS context for a new connection."""
+HANDSHAKE_SECONDS = 10.0
+"""How long a TLS handshake may take."""
+BACKLOG = 512
+"""Connections that wait to be accepted."""
+
+_SLOW_SECONDS = 1.0
+_OUT_OF_FILES_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """One request on its connection.
+
+    Attributes:
+        head: what the request says before its body.
+        connection: gives the body, and takes the answer.
+        client: address of the client.
+        certificate: the client's certificate as `ssl.SSLSocket.getpeercert` gives it; None where it showed none.
+    """
+
+    head: RequestHead
+    connection: HttpConnection
+    client: str
+    certificate: Mapping[str, object] | None
+
+    @property
+    def authorization(self) -> str | None:
+        """The header field of this name."""
+        return self.head.fields.get("authorization")
+
+    def check_method(self, *allowed: str) -> None:
+        """Raises `Refusal` with status 405 for another method than these."""
+        if self.head.method not in allowed:
+            names = ", ".join(allowed)
+            raise Refusal(405, f"cannot {self.head.method} here: expected {names}", fields=(("Allow", names),))
+
+
+def listen(host: str, port: int, *, setting: str) -> socket.socket:
+    """A socket that listens.
+
+    Args:
+        host: address.
+        port: port; 0 lets the system choose one.
+        setting: what the user changes where the address can't be used, such as `--listen`.
+
+    Raises:
+        Unavailable: another process listens there.
+        Misconfigured: this machine has no such address, or may not listen there.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except (OSError, OverflowError) as exc:
+        is_taken = isinstance(exc, OSError) and exc.errno == errno.EADDRINUSE
+        raise (Unavailable if is_taken else Misconfigured)(
+            f"cannot listen on {host}:{port}: {exc}; choose another with {setting}"
+        ) from exc
+
+
+class HttpServer:
+    """A server on a listening socket.
+
+    Args:
+        listener: bound and listening; servers of several processes may share it. `stop` closes it.
+        answer: answers one request; a `Refusal` that it raises is answered here.
+        limits: what clients may cost.
+        refused: takes the status of every request that ended in a `Refusal`, 0 for a TLS handshake that failed.
+        tls: gives the context for a new connection; None for plain HTTP.
+
+    Attributes:
+        address: host and port that it listens on.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        answer: Callable[[Exchange], None],
+        *,
+        limits: ServerLimits,
+        refused: Callable[[int], None] | None = None,
+        tls: TlsContexts | None = None,
+    ) -> None:
+        self._listener = listener
+        host, port = listener.getsockname()[:2]
+        self.address = str(host), int(port)
+        self._answer = answer
+        self._refused = refused or (lambda _status: None)
+        self._limits = limits
+        self._budget = BodyBudget(limits.pending_bytes_max)
+        self._tls = tls
+        self._open: dict[threading.Thread, _Place] = {}
+        self._lock = threading.Lock()
+        self._stopping, self._ended = threading.Event(), threading.Event()
+        self._wake, self._woken = socket.socketpair()
+        self._acceptor = threading.Thread(target=self._accept_all, name="http", daemon=True)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of bodies that requests under way hold."""
+        return self._budget.held_bytes
+
+    @property
+    def connections(self) -> int:
+        """Connections that are open."""
+        return len(self._open)
+
+    def start(self) -> None:
+        """Serves in threads until `stop`."""
+        with self._lock:
+            if not self._stopping.is_set():
+                self._listener.setblocking(False)
+                self._acceptor.start()
+
+    def serve(self) -> None:
+        """Serves until another thread has called `stop`."""
+        self.start()
+        self._ended.wait()
+
+    def stop(self, *, grace_seconds: float) -> None:
+        """Accepts no more, ends silent connections, and lets requests under way come to their answers.
+
+        Args:
+            grace_seconds: how long requests under way may take before they are cut off.
+        """
+        with self._lock:
+            if self._stopping.is_set():
+                return
+            self._stopping.set()
+        if self._acceptor.is_alive():
+            self._wake.send(b"x")
+            self._acceptor.join()
+        self._listener.close()
+        with self._lock:
+            places = dict(self._open)
+        for place in places.values():
+            place.connection.must_close = True
+            if not place.connection.is_amid_request:
+                _cut(place.opened, socket.SHUT_RD)
+        deadline = time.monotonic() + grace_seconds
+        for thread in places:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        for thread, place in places.items():
+            if thread.is_alive():
+                _cut(place.opened, socket.SHUT_RDWR)
+                thread.join(1.0)
+        self._wake.close()
+        self._woken.close()
+        self._ended.set()
+
+    def _accept_all(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
+            while not self._stopping.is_set():
+                selector.select()
+                if self._stopping.is_set():
+                    return
+                self._accept_one()
+
+    def _accept_one(self) -> None:
+        try:
+            opened, peer = self._listener.accept()
+        except OSError as exc:
+            if exc.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                self._make_room()
+                self._stopping.wait(_OUT_OF_FILES_SECONDS)
+            return  # another process took it, or it is gone already
+        opened.setblocking(True)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = HttpConnection(opened, self._limits, self._budget)
+        if len(self._open) >= self._limits.connections_max and not self._make_room():
+            self._refuse_connection(opened, connection)
+            return
+        thread = threading.Thread(target=self._run, args=(opened, connection, str(peer[0])), daemon=True)
+        with self._lock:
+            self._open[thread] = _Place(opened, connection)
+        thread.start()
+
+    def _make_room(self) -> bool:
+        """End the connection that has been silent for longest; False where all of them are at work."""
+        with self._lock:
+            places = list(self._open.values())
+        now = time.monotonic()
+        idle, slow = [], []
+        for place in places:
+            since = place.connection.waits_since
+            if since is None or place.is_cut:
+                continue
+            if not place.connection.is_amid_request:
+                idle.append((since, place))
+            elif now - since >= _SLOW_SECONDS:
+                slow.append((since, place))
+        chosen = min(idle or slow, key=lambda item: item[0], default=None)
+        if chosen is None:
+            return False
+        chosen[1].is_cut = chosen[1].connection.must_close = True
+        _cut(chosen[1].opened, socket.SHUT_RDWR)
+        return True
+
+    def _refuse_connection(self, opened: socket.socket, connection: HttpConnection) -> None:
+        self._refused(503)
+        with opened:
+            if self._tls is None:
+                try:
+                    connection.answer(
+                        503,
+                        f"cannot take a connection: {self._limits.named('connections_max')} are open\n".encode(),
+                        fields=(("Retry-After", str(RETRY_AFTER_SECONDS)),),
+                    )
+                except HungUp:
+                    return
+
+    def _run(self, opened: socket.socket, connection: HttpConnection, client: str) -> None:
+        try:
+            with opened:
+                if self._tls is None:
+                    self._serve_all(connection, client, None)
+                else:
+                    self._serve_encrypted(opened, client, self._tls)
+        except HungUp:
+            pass
+        finally:
+            with self._lock:
+                self._open.pop(threading.current_thread(), None)
+
+    def _serve_encrypted(self, opened: socket.socket, client: str, tls: TlsContexts) -> None:
+        try:
+            encrypted = tls().wrap_socket(opened, server_side=True, do_handshake_on_connect=False)
+        except (OSError, Misconfigured, Unavailable):
+            self._refused(0)
+            return
+        with encrypted:
+            connection = HttpConnection(encrypted, self._limits, self._budget)
+            with self._lock:  # before the handshake: a client that never sends its part of it must give way too
+                self._open[threading.current_thread()] = _Place(encrypted, connection)
+            encrypted.settimeout(HANDSHAKE_SECONDS)
+            try:
+                encrypted.do_handshake()
+            except OSError:
+                self._refused(0)
+                return
+            self._serve_all(connection, client, encrypted.getpeercert() or None)
+
+    def _serve_all(self, connection: HttpConnection, client: str, certificate: Mapping[str, object] | None) -> None:
+        while not connection.must_close:
+            try:
+                head = connection.next_head()
+                if head is None:
+                    return
+                if self._stopping.is_set():
+                    connection.must_close = True
+                self._answer(Exchange(head=head, connection=connection, client=client, certificate=certificate))
+            except Refusal as exc:
+                connection.must_close |= exc.is_final
+                self._refused(exc.status)
+                fields = exc.fields
+                if exc.retry_after_seconds is not None:
+                    fields = (*fields, ("Retry-After", str(exc.retry_after_seconds)))
+                connection.answer(exc.status, f"{exc}\n".encode(), fields=fields)
+            finally:
+                connection.let_go()
+
+
+class _Place:
+    """One open connection in the server's book."""
+
+    __slots__ = ("connection", "is_cut", "opened")
+
+    def __init__(self, opened: socket.socket, connection: HttpConnection) -> None:
+        self.opened, self.connection, self.is_cut = opened, connection, False
+
+
+def _cut(opened: socket.socket, how: int) -> None:
+    """Wake the thread that waits on a socket; that thread closes it."""
+    try:
+        socket.socket.shutdown(opened, how)  # an SSLSocket's own would drop its cipher under the reading thread
+    except OSError:
+        return
