@@ -20,7 +20,8 @@ EN = Words(language=Language.EN)
 ZH = Words(language=Language.ZH)
 _LATIN = re.compile(r"[A-Za-z][A-Za-z']+")
 _FOREIGN = {
-    "GPU", "Pod", "PUE", "UTC", "MIG", "SM", "Job", "kWh", "kg", "CO2", "CO", "CNY", "gputide", "prices", "list",
+    "GPU", "Pod", "PUE", "UTC", "MIG", "SM", "Job", "kWh", "kg", "CO2", "CO", "CNY", "gputide", "cost", "prices",
+    "list",
 }  # fmt: skip
 """Units, names of things, and a command, which are the same in Chinese."""
 
@@ -49,11 +50,17 @@ def _report(language: Language) -> Report:
 
 @cache
 def _data() -> tuple[str, ...]:
-    """Names and ids that the report repeats: data, not words of its own."""
+    """Names and ids that the report repeats, of settings too: data, not words of its own."""
     views, _ = make_views()
     plans, report = views.plans.plans(CLUSTER), _report(Language.ZH)
     people = {name for entry in plans for name in entry.approved_by}
-    return (CLUSTER, report.price_version, *(entry.plan.plan_id for entry in plans), *people)
+    return (
+        CLUSTER,
+        report.price_version,
+        "energy.grid_kg_co2_per_kwh",
+        *(entry.plan.plan_id for entry in plans),
+        *people,
+    )
 
 
 class _Said(HTMLParser):
