@@ -16,7 +16,7 @@ from dashboards.report.report import Edition, Report, make_report
 from dashboards.report.text import report_csv, report_html, report_json, report_markdown
 from dashboards.report.week_measured import MeasuredWeek, measured_week
 from dashboards.shown.clusters import cluster_lines
-from dashboards.words.report import Language
+from dashboards.words.catalogue import Language
 from fleet.data_folder import writing
 from fleet.durable import write_durably
 from fleet.errors import Misconfigured, NotEnoughData
