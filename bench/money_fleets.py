@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dashboards.money.charged_days import ChargedDay, charged_day
-from dashboards.money.hourly_usage import HourlyUsage
-from dashboards.money.tenancies import Tenancies, tenancies
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Node, Priority
+from fleet.money.book import PriceBook, price_book
+from fleet.money.charged_days import ChargedDay, charged_day
+from fleet.money.hourly_usage import HourlyUsage
+from fleet.money.tenancies import Tenancies, tenancies
 from fleet.settings.settings import Settings
 from fleet.units import GIB
-from recommender.prices import PriceBook, price_book
 
 BEGIN = datetime(2026, 1, 30, tzinfo=UTC)
 """A Friday, two days before a month ends."""

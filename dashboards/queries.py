@@ -16,12 +16,12 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Protocol
 
-from dashboards.money.budgets import BudgetStatus
-from dashboards.money.unit_costs import UnitCost
 from dashboards.shown.lag_chain import LagChain
 from dashboards.shown.relief_acts import ReliefActs
 from fleet.decisions import Plan
 from fleet.inventory import Quota, WorkloadId
+from fleet.money.budgets import BudgetStatus
+from fleet.money.unit_costs import UnitCost
 from fleet.outcomes import Outcome
 from fleet.profiles import Profiles
 

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
-from dashboards.money.budgets import BudgetStatus
-from dashboards.money.charged_days import in_cents
-from dashboards.money.charges import BASES, Amounts, Charge, Chargeback
-from dashboards.money.unit_costs import UnitCost
 from fleet.documents import document
+from fleet.money.budgets import BudgetStatus
+from fleet.money.charges import BASES, Amounts, Charge, Chargeback, in_cents
+from fleet.money.unit_costs import UnitCost
 from fleet.settings.settings import Settings
 from fleet.units import Money, format_money, format_time
 from gputide.output import Answer, Listing

@@ -16,19 +16,19 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from dashboards.money.budgets import BudgetStatus
-from dashboards.money.charges import Owner
-from dashboards.money.unit_costs import UnitCost, unit_costs
 from dashboards.queries import Prices
 from fleet.catalogue import catalogue
 from fleet.errors import GputideError, Misconfigured, NotEnoughData, Unavailable
 from fleet.inventory import Quota
+from fleet.money.book import price_book
+from fleet.money.budgets import BudgetStatus
+from fleet.money.charges import Owner
+from fleet.money.unit_costs import UnitCost, unit_costs
 from gputide.budget_states import budgets_now
 from gputide.price_shelf import book_path, with_price_book
 from gputide.session import Session
 from gputide.unit_counts import unit_counts
 from gputide.wiring_cost import CostPeriod, cost_period
-from recommender.prices import price_book
 
 _log = structlog.get_logger()
 _WEEK = timedelta(days=7)

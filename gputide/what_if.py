@@ -26,12 +26,12 @@ from fleet.decisions import Plan, Refusal, Saving
 from fleet.documents import document
 from fleet.errors import Misconfigured
 from fleet.inventory import Card, CardId, Inventory
+from fleet.money.book import PriceBook
+from fleet.money.saving import HOURS_PER_WEEK
 from fleet.units import Money, format_count, format_money_short, format_percent
 from gputide.answers import plan_answer, saving_text
 from gputide.output import Answer, Listing
-from recommender.cost import HOURS_PER_WEEK
 from recommender.hypothetical_cards import AddedCards, CardChange, Hypothesis, RemovedCards, RemovedNode, SwappedModel
-from recommender.prices import PriceBook
 
 WHAT_IF_SCHEMA = "gputide.what_if/v1"
 CARDS_MAX = 100_000

@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from dashboards.money.charged_days import ChargedDay, charged_days
-from dashboards.money.charges import Chargeback, Owner, chargeback
-from dashboards.money.focus import Basis, ChargePeriod, FocusContext
-from dashboards.money.tenancies import Tenancies, lives_of, tenancies
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.inventory import Inventory
+from fleet.money.book import PriceBook, price_book
+from fleet.money.charged_days import ChargedDay, charged_days
+from fleet.money.charges import Chargeback, Owner, chargeback
+from fleet.money.focus import Basis, ChargePeriod, FocusContext
+from fleet.money.tenancies import Tenancies, lives_of, tenancies
 from fleet.settings.settings import Settings
 from fleet.units import format_time
 from gputide.session import Session
 from gputide.wiring import cluster_name, plan_store
 from gputide.wiring_warehouse import warehouse
 from pipeline.warehouse.parquet_reads import ParquetReads
-from recommender.prices import PriceBook, price_book
 
 DAYS_DEFAULT = 7
 """Days that cost is shown of unless a start is named."""

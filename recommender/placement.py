@@ -12,10 +12,11 @@ import numpy as np
 from fleet.capabilities.register import CorePolicy
 from fleet.decisions import CardPlacement, PlacedSlice, RecommendationKind, Refusal, Totals
 from fleet.inventory import Card, CardId, Grant, Inventory, WorkloadId
+from fleet.money.book import PriceBook
+from fleet.money.saving import saving_of
 from fleet.settings.settings import Settings
 from fleet.sharing import CONTENTION_RATIO_MAX
 from recommender.consolidate import Choice, Group
-from recommender.cost import saving_of
 from recommender.cuts import cuts_of, within_card
 from recommender.demand import Demand
 from recommender.harm.pair_guard import PairGuard
@@ -23,7 +24,6 @@ from recommender.latency.guard import LatencyGuard
 from recommender.mig.advice import InstanceAdvice
 from recommender.mig.stages import Carving
 from recommender.permits import Permits
-from recommender.prices import PriceBook
 from recommender.proposal_scene import Cut, Move
 from recommender.rehome import Rehoming
 from recommender.seating import Seat, seat_bins

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from fleet.decisions import RecommendationKind
 from fleet.inventory import Inventory, WorkloadId
+from fleet.money.book import PriceBook
 from recommender.demand import Demand
 from recommender.permits import Permits
 from recommender.placement import Arrangement, rows_by_workload
-from recommender.prices import PriceBook
 from recommender.rehome import rehome
 from recommender.seating import NodeRoom, Seat
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from fleet.capabilities.register import Capabilities, Division
 from fleet.decisions import FrontierPoint, HistorySpan, Plan, RecommendationKind, Refusal, RiskLevel, Withheld
+from fleet.money.book import PriceBook, price_book
 from fleet.profiles import Profiles
 from fleet.settings.settings import Settings
 from fleet.sharing import ACTIVE_RATIO_MIN
@@ -35,7 +36,6 @@ from recommender.permits import Permits, permits_of
 from recommender.placement import Arrangement, arrange, moves_of, placement_of, totals_of
 from recommender.placement_nodes import NodePoint, choose_nodes, node_points
 from recommender.placement_rehome import with_cheaper_cards
-from recommender.prices import PriceBook, price_book
 from recommender.proposals import propose
 from recommender.replica_counts import scalings
 from recommender.scene import scene_of

@@ -17,8 +17,8 @@ import numpy as np
 
 from fleet.catalogue import CardModel, find_model
 from fleet.inventory import Card, CardModelName, WorkloadId
+from fleet.money.book import PriceBook
 from recommender.demand import Demand
-from recommender.prices import PriceBook
 from recommender.seating import NodeRoom
 
 LOAD_MAX = 0.7

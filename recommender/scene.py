@@ -10,15 +10,15 @@ import numpy as np
 
 from fleet.decisions import Evidence, Saving
 from fleet.inventory import Card, CardId
+from fleet.money.book import PriceBook
+from fleet.money.saving import saving_of
 from fleet.profiles import Profile, Profiles
 from fleet.schema import Measure
 from fleet.usage import History
-from recommender.cost import saving_of
 from recommender.demand import Demand
 from recommender.mig.advice import InstanceAdvice
 from recommender.permits import Permits
 from recommender.placement import Arrangement, cards_of, rows_by_workload
-from recommender.prices import PriceBook
 from recommender.proposal_scene import Cut, Scene
 from recommender.rehome import Rehoming
 

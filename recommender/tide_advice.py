@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fleet.decisions import Recommendation, RecommendationKind
+from fleet.money.book import PriceBook
+from fleet.money.saving import saving_of
 from fleet.profiles import Profiles
 from fleet.sentences import Sentence, Value, sentence
 from fleet.usage import History
-from recommender.cost import saving_of
 from recommender.demand import Demand
 from recommender.harm.risk import level_of
 from recommender.permits import Permits
 from recommender.placement import Arrangement, rows_by_workload
-from recommender.prices import PriceBook
 from recommender.proposals import confidence_of
 from recommender.scene import evidence_of
 from recommender.tide import Candidate, Ebb, Tide, tide_of

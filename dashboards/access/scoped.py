@@ -11,8 +11,6 @@ from dataclasses import replace
 
 from dashboards.access.cut import cut_plan, cut_profiles, namespace_of, stage_namespaces, without_others
 from dashboards.access.people import Deed, NotAllowed, Person
-from dashboards.money.budgets import BudgetStatus
-from dashboards.money.unit_costs import UnitCost
 from dashboards.queries import (
     STAGE_KIND,
     ClusterSighting,
@@ -41,6 +39,8 @@ from dashboards.shown.relief_acts import ReliefActs
 from fleet.decisions import Plan
 from fleet.errors import GputideError, NotEnoughData, Refused, Unavailable
 from fleet.inventory import Quota
+from fleet.money.budgets import BudgetStatus
+from fleet.money.unit_costs import UnitCost
 from fleet.outcomes import ChangePhase, Outcome
 from fleet.profiles import Profiles
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from dashboards.money.budgets import BudgetStatus
-from dashboards.money.unit_costs import UnitCost
 from dashboards.queries import (
     Freshness,
     LedgerEntry,
@@ -19,6 +17,8 @@ from dashboards.queries import (
 from dashboards.shown.lag_chain import LagChain
 from dashboards.shown.quotas import QuotaUse
 from fleet.documents import document, iso
+from fleet.money.budgets import BudgetStatus
+from fleet.money.unit_costs import UnitCost
 
 
 def freshness_answer(found: Freshness) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from dash import Dash, dcc, html
 
 from dashboards.address import Address
 from dashboards.long_list import FROM_KEY, part_of
-from dashboards.money.budgets import BudgetState, BudgetStatus
 from dashboards.pages.frame import card, figure_number, heading, missing, scrolled, table
 from dashboards.queries import Views
 from dashboards.shown.made_once import MADE
@@ -24,6 +23,7 @@ from dashboards.shown.tenants import Tenant, tenants
 from dashboards.words.pages import percent_sign, say
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.inventory import Quota
+from fleet.money.budgets import BudgetState, BudgetStatus
 from fleet.profiles import Profiles
 from fleet.units import format_count, format_percent
 

@@ -16,7 +16,6 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from dashboards.address import RANGES, Address, read_address
 from dashboards.figures.figures import hour_of_week_figure, strips_figure
-from dashboards.money.unit_costs import UnitCost
 from dashboards.pages.advice import change_of_mind, detail, reason, state_reason
 from dashboards.pages.frame import (
     card,
@@ -40,6 +39,7 @@ from dashboards.words.pages import READING, counted, say
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, GputideError, Misconfigured, Unavailable
 from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL
+from fleet.money.unit_costs import UnitCost
 from fleet.profiles import Profile, Profiles, WorkloadState
 from fleet.units import format_bytes_short, format_count
 

@@ -17,7 +17,6 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from dashboards.access.cut import cut_plan, cut_profiles, namespace_of
-from dashboards.money.unit_costs import UnitCost
 from dashboards.queries import LedgerEntry, PlanEntry, Prices
 from dashboards.report.done import DoneItem, TopWorkload, WeekTold, data_notes, refused_in, top_workloads
 from dashboards.report.week_measured import MeasuredWeek
@@ -29,6 +28,7 @@ from dashboards.words.advice import headline_words
 from dashboards.words.report import Language, Words
 from enforcer.record.verdict import Level, Verdict, verdict_of
 from fleet.inventory import Quota
+from fleet.money.unit_costs import UnitCost
 from fleet.outcomes import Outcome
 from fleet.profiles import CardState, Profiles
 from fleet.units import format_count

@@ -1,6 +1,6 @@
 """What the week took: idle card hours, hours of low priority, electricity and carbon, of the cluster or of one team.
 
-Summed from the charged card hours of `dashboards.money`, so that it is the same electricity that `gputide cost show`
+Summed from the charged card hours of `fleet.money`, so that it is the same electricity that `gputide cost show`
 tells. Pure; called by `gputide report`.
 """
 
@@ -13,12 +13,12 @@ from datetime import datetime
 import numpy as np
 from numpy.typing import NDArray
 
-from dashboards.money.charged_days import ChargedDay
-from dashboards.money.charges import ChargeSums, Owner
-from dashboards.money.tenancies import Tenancies
 from fleet.inventory import Priority
+from fleet.money.charged_days import ChargedDay
+from fleet.money.charges import ChargeSums, Owner
+from fleet.money.split import MILLION
+from fleet.money.tenancies import Tenancies
 from fleet.profiles import CardState, Profiles
-from recommender.cost_split import MILLION
 
 _HOUR_SECONDS = 3600
 

@@ -18,6 +18,7 @@ from analyzer.profile import profile_parts
 from enforcer.safety.freeze import frozen_by
 from fleet.errors import GputideError, Misconfigured, NotEnoughData
 from fleet.inventory import Inventory
+from fleet.money.book import price_book
 from fleet.schema import Measure
 from fleet.units import format_percent
 from fleet.usage import History
@@ -28,7 +29,6 @@ from gputide.price_shelf import with_price_book
 from gputide.session import Session
 from gputide.wiring import journal, load_history
 from gputide.wiring_warehouse import warehouse, warehouse_folder
-from recommender.prices import price_book
 
 DISK_BYTES_MIN = 2 * 2**30
 FULL_DAYS_MIN = 14

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from shlex import quote
 
 from fleet.inventory import CardModelName
+from fleet.money.book import price_book
 from fleet.profiles import Profiles
 from fleet.schema import Measure
 from fleet.settings.settings import Settings
 from fleet.units import format_count, format_percent
 from fleet.usage import History
 from gputide.scanning.scan import Scanned
-from recommender.prices import price_book
 
 COVERAGE_MIN = 0.9
 """Below it missing samples are worth a word."""

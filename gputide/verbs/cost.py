@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from dashboards.money.budgets import BudgetState
-from dashboards.money.charges import Owner
-from dashboards.money.focus import Basis, ChargePeriod
-from dashboards.money.unit_costs import unit_costs
 from fleet.errors import EXIT_FINDINGS, Misconfigured, NotEnoughData
+from fleet.money.budgets import BudgetState
+from fleet.money.charges import Owner
+from fleet.money.focus import Basis, ChargePeriod
+from fleet.money.unit_costs import unit_costs
 from fleet.units import format_time, parse_time
 from gputide.budget_states import FIRST_HOUR, begin_of_month, budget_statuses
 from gputide.cost_answers import budget_answer, cost_answer

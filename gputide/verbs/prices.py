@@ -15,6 +15,8 @@ from fleet.catalogue import catalogue, find_model
 from fleet.data_folder import writing
 from fleet.durable import write_durably
 from fleet.errors import Misconfigured
+from fleet.money.amortisation import card_hour_cost, formula_of
+from fleet.money.book import PriceBook, price_book
 from fleet.settings.money import PriceBasis, PriceRule
 from fleet.settings.settings import Settings
 from fleet.units import parse_decimal, parse_money
@@ -23,8 +25,6 @@ from gputide.output import Answer, Format, Listing, print_answer
 from gputide.price_import import COLUMNS, parse_price_csv
 from gputide.price_shelf import book_path, fault_words, parse_price_book, read_book, with_price_book, with_prices
 from gputide.session import Session, session_of
-from recommender.amortisation import card_hour_cost, formula_of
-from recommender.prices import PriceBook, price_book
 
 app = typer.Typer(no_args_is_help=True, help="Prices of card hours. Example: gputide prices list")
 

@@ -12,9 +12,6 @@ from typing import Annotated
 
 import typer
 
-from dashboards.money.charged_days import ChargedDay
-from dashboards.money.charges import ChargeSums, Owner
-from dashboards.money.unit_costs import UnitCost, unit_costs
 from dashboards.report.report import Edition, Report, make_report
 from dashboards.report.text import report_csv, report_html, report_json, report_markdown
 from dashboards.report.week_measured import MeasuredWeek, measured_week
@@ -23,6 +20,9 @@ from dashboards.words.report import Language
 from fleet.data_folder import writing
 from fleet.durable import write_durably
 from fleet.errors import Misconfigured, NotEnoughData
+from fleet.money.charged_days import ChargedDay
+from fleet.money.charges import ChargeSums, Owner
+from fleet.money.unit_costs import UnitCost, unit_costs
 from fleet.profiles import Profiles
 from gputide.answers import clusters_answer
 from gputide.cost_export import export_focus

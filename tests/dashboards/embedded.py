@@ -13,8 +13,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from dashboards.money.budgets import BudgetStatus, budget_status
-from dashboards.money.unit_costs import UnitCost
 from dashboards.queries import (
     ClusterSighting,
     Event,
@@ -54,6 +52,8 @@ from fleet.decisions import (
 from fleet.documents import seal_plan
 from fleet.errors import NotEnoughData, Refused
 from fleet.inventory import CardId, CardModelName, Priority, Quota, WorkloadId
+from fleet.money.budgets import BudgetStatus, budget_status
+from fleet.money.unit_costs import UnitCost
 from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.profiles import (
     CardProfile,

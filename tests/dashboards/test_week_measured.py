@@ -7,7 +7,7 @@ import pytest
 from dashboards.report.week_measured import MeasuredWeek, measured_week
 from fleet.inventory import CardId, CardModelName, Priority, WorkloadId
 from fleet.profiles import CardProfile, CardState, Profiles
-from tests.dashboards.money.builders import DAY, END, SIZE, a_card, a_day, a_grant, measured, settled
+from tests.fleet.money.builders import DAY, END, SIZE, a_card, a_day, a_grant, measured, settled
 
 A, B, LOW = WorkloadId("a/Deployment/x"), WorkloadId("b/Deployment/y"), WorkloadId("a/Job/z")
 

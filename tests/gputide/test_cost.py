@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from dashboards.money.focus_columns import focus_faults
+from fleet.money.focus_columns import focus_faults
 from fleet.settings.settings import Settings
 from gputide.session import Session
 from gputide.wiring_cost import cost_period

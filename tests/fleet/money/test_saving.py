@@ -3,9 +3,9 @@
 from decimal import Decimal
 
 from fleet.inventory import Card, CardId, CardModelName
+from fleet.money.book import price_book
+from fleet.money.saving import saving_of
 from fleet.settings.settings import Settings
-from recommender.cost import saving_of
-from recommender.prices import price_book
 
 
 def card(model: str, *, is_owned: bool | None = None) -> Card:

@@ -16,11 +16,11 @@ from types import MappingProxyType
 from fleet.catalogue import CardModel, find_model
 from fleet.errors import Misconfigured
 from fleet.inventory import Card, Node
+from fleet.money.amortisation import PRICE_QUANTUM, card_hour_cost
+from fleet.money.energy import WATTS_PER_KILOWATT, idle_watts
 from fleet.settings.money import PER_HOUR_MAX, PriceBasis, PriceRule, PricesSettings
 from fleet.settings.settings import Settings
-from recommender.amortisation import PRICE_QUANTUM, card_hour_cost
 
-_WATTS_PER_KILOWATT = 1000
 _NO_LABELS: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 
 
@@ -201,7 +201,7 @@ class PriceBook:
         watts = idle_watts(find_model(card_model), self.idle_watts_ratio)
         if per_kwh is None or watts is None:
             return None
-        return _rounded(per_kwh * Decimal(str(watts)) * Decimal(str(pue)) / _WATTS_PER_KILOWATT)
+        return _rounded(per_kwh * Decimal(str(watts)) * Decimal(str(pue)) / WATTS_PER_KILOWATT)
 
     def _unruled(self, card_model: str) -> Decimal | None:
         chosen = _chosen(self.settings.overrides, card_model)
@@ -231,15 +231,6 @@ def price_book(settings: Settings, nodes: Iterable[Node] = (), *, at: datetime |
         labels_of_node={node.node: dict(node.labels) for node in nodes},
         day=None if at is None else at.date(),
     )
-
-
-def idle_watts(model: CardModel | None, ratio: float | None) -> float | None:
-    """What a card draws at rest: as was measured of its model, else a share of its power limit; None where unknown."""
-    if model is None:
-        return None
-    if model.watts_idle is not None:
-        return model.watts_idle
-    return None if ratio is None else model.watts_max * ratio
 
 
 def _holds_on(rule: PriceRule, day: date | None) -> bool:

@@ -8,11 +8,11 @@ import pytest
 
 from fleet.errors import Misconfigured
 from fleet.inventory import Card, CardId, CardModelName, Node
+from fleet.money.amortisation import card_hour_cost, formula_of
+from fleet.money.book import PriceBook, price_book
+from fleet.money.saving import saving_of
 from fleet.settings.money import OnPremises, PriceBasis
 from fleet.settings.settings import Settings
-from recommender.amortisation import card_hour_cost, formula_of
-from recommender.cost import saving_of
-from recommender.prices import PriceBook, price_book
 
 MACHINE = {
     "purchase": "96000", "cards": 8, "life_years": 4, "capital_cost_ratio": "0.08", "availability_ratio": "0.97",

@@ -1,6 +1,7 @@
 """Whose cost it is: card hours summed per cluster, node, namespace, team, workload or pod.
 
-Called by `gputide cost show` and the budgets. Amounts are exact; `cents` rounds them for people.
+Called by `gputide cost show` and the budgets. Amounts are exact; `in_cents` rounds them so that the
+amounts shown sum to the total shown.
 """
 
 from __future__ import annotations
@@ -8,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
+from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dashboards.money.charged_days import ChargedDay
-from dashboards.money.tenancies import Tenancies, team_of
 from fleet.inventory import Card, Grant
-from recommender.cost_split import MILLION
-from recommender.prices import CardPrice
+from fleet.money.book import CardPrice
+from fleet.money.charged_days import ChargedDay
+from fleet.money.split import MILLION
+from fleet.money.tenancies import Tenancies, team_of
 
 
 class Owner(StrEnum):
@@ -393,3 +394,26 @@ def _prices_used(sums: _Sums) -> tuple[tuple[CardPrice, int], ...]:
         price: int(block.sum()) // MILLION for (basis, price), block in sums.units.items() if basis == "allocation"
     }
     return tuple(sorted(hours.items(), key=lambda item: (-item[1], item[0].source)))
+
+
+CENT = Decimal("0.01")
+
+
+def in_cents(amounts: Sequence[Decimal | None], *, quantum: Decimal = CENT) -> list[Decimal | None]:
+    """Amounts in cents whose sum is their exact sum in cents, by the largest remainder.
+
+    Args:
+        amounts: exact amounts of 0 or more; None stays None and adds nothing.
+        quantum: what to round to.
+    """
+    known = [amount for amount in amounts if amount is not None]
+    total = sum(known, Decimal(0)).quantize(quantum, ROUND_HALF_EVEN)
+    floors = [None if amount is None else amount.quantize(quantum, ROUND_FLOOR) for amount in amounts]
+    left = int((total - sum((floor for floor in floors if floor is not None), Decimal(0))) / quantum)
+    cut = sorted(
+        (number for number, amount in enumerate(amounts) if amount is not None),
+        key=lambda number: (floors[number] or 0) - (amounts[number] or 0),
+    )
+    for number in cut[:left]:
+        floors[number] = (floors[number] or Decimal(0)) + quantum
+    return floors

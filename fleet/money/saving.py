@@ -1,6 +1,6 @@
 """Savings per week, in whole freed cards only: a smaller slice on a card that stays in use saves nothing.
 
-Called by `planner`.
+Called by the recommender.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from decimal import Decimal
 
 from fleet.decisions import Saving
 from fleet.inventory import Card
-from recommender.prices import PriceBook
+from fleet.money.book import PriceBook
 
 HOURS_PER_WEEK = 168
 _CENT = Decimal("0.01")

@@ -10,9 +10,8 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from bench.money_fleets import BEGIN, money_fleet
-from dashboards.money.charged_days import in_cents
-from dashboards.money.charges import BASES, Chargeback, Owner, chargeback
-from tests.dashboards.money.builders import (
+from fleet.money.charges import BASES, Chargeback, Owner, chargeback, in_cents
+from tests.fleet.money.builders import (
     DAY,
     SIZE,
     a_card,

@@ -2,32 +2,23 @@
 
 A day is made at a time, so that a month of a large fleet fits memory; of a small fleet several are read together.
 Called by `charges` and `focus`.
-
-Electricity of card hours: measured where cards report power, else estimated from their model, else unknown.
-
-An estimate takes the resting power of the model and goes up to its power limit with activity, a straight line; it is
-marked as an estimate.
-
-Amounts rounded for people so that what is shown sums to the sum that is shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dashboards.money.hourly_usage import HOUR_MS, HOUR_SECONDS, HourlyUsage, Windows, hourly_usage
-from dashboards.money.tenancies import Tenancies, slots_of
-from fleet.catalogue import find_model
-from fleet.inventory import Card
+from fleet.money.book import CardPrice, PriceBook
+from fleet.money.energy import card_energy
+from fleet.money.hourly_usage import HOUR_MS, HOUR_SECONDS, HourlyUsage, Windows, hourly_usage
+from fleet.money.split import CardHours, Split, split_card_hours
+from fleet.money.tenancies import Tenancies, slots_of
 from fleet.units import epoch_ms
-from recommender.cost_split import CardHours, Split, split_card_hours
-from recommender.prices import CardPrice, PriceBook, idle_watts
 
 SLICE_HOURS_AT_ONCE = 200_000
 """Hours of slices that are read from the warehouse together: a question costs as much as a day of a small fleet."""
@@ -222,66 +213,3 @@ def _prices(who: Tenancies, book: PriceBook, start: datetime) -> tuple[tuple[Car
             known[key] = places.setdefault(price, len(places))
         of[number] = known[key]
     return tuple(places), of
-
-
-WATTS_PER_KILOWATT = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardEnergy:
-    """Electricity of each card in each hour, at the card, without the data centre's overhead.
-
-    Attributes:
-        kwh: kilowatt hours, float64, shape (cards, hours); NaN where unknown.
-        is_measured: True where the card reported its power, shape (cards, hours).
-    """
-
-    kwh: NDArray[np.float64]
-    is_measured: NDArray[np.bool_]
-
-
-def card_energy(
-    cards: Sequence[Card],
-    watts: NDArray[np.float64],
-    activity: NDArray[np.float64],
-    *,
-    idle_watts_ratio: float | None,
-) -> CardEnergy:
-    """Electricity per card hour.
-
-    Args:
-        cards: the cards.
-        watts: mean power, shape (cards, hours); NaN where not reported.
-        activity: share of the card that was busy, 0-1, shape (cards, hours); NaN where unknown.
-        idle_watts_ratio: resting power as a share of the power limit, for models without a measured one; None for
-            unknown.
-    """
-    models = [find_model(card.card_model) for card in cards]
-    idle = np.array([np.nan if (rest := idle_watts(m, idle_watts_ratio)) is None else rest for m in models], float)
-    limit = np.array([np.nan if model is None else model.watts_max for model in models], float)
-    estimate = idle[:, None] + (limit - idle)[:, None] * np.clip(activity, 0.0, 1.0)
-    is_measured = ~np.isnan(watts)
-    return CardEnergy(kwh=np.where(is_measured, watts, estimate) / WATTS_PER_KILOWATT, is_measured=is_measured)
-
-
-CENT = Decimal("0.01")
-
-
-def in_cents(amounts: Sequence[Decimal | None], *, quantum: Decimal = CENT) -> list[Decimal | None]:
-    """Amounts in cents whose sum is their exact sum in cents, by the largest remainder.
-
-    Args:
-        amounts: exact amounts of 0 or more; None stays None and adds nothing.
-        quantum: what to round to.
-    """
-    known = [amount for amount in amounts if amount is not None]
-    total = sum(known, Decimal(0)).quantize(quantum, ROUND_HALF_EVEN)
-    floors = [None if amount is None else amount.quantize(quantum, ROUND_FLOOR) for amount in amounts]
-    left = int((total - sum((floor for floor in floors if floor is not None), Decimal(0))) / quantum)
-    cut = sorted(
-        (number for number, amount in enumerate(amounts) if amount is not None),
-        key=lambda number: (floors[number] or 0) - (amounts[number] or 0),
-    )
-    for number in cut[:left]:
-        floors[number] = (floors[number] or Decimal(0)) + quantum
-    return floors

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from dashboards.money.charged_days import ChargedDay, charged_day
-from dashboards.money.charges import Chargeback, Owner, chargeback
-from dashboards.money.hourly_usage import HourlyUsage
-from dashboards.money.tenancies import Tenancies, tenancies
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Priority
+from fleet.money.book import price_book
+from fleet.money.charged_days import ChargedDay, charged_day
+from fleet.money.charges import Chargeback, Owner, chargeback
+from fleet.money.hourly_usage import HourlyUsage
+from fleet.money.tenancies import Tenancies, tenancies
 from fleet.settings.settings import Settings
 from fleet.units import GIB
-from recommender.prices import price_book
 
 DAY = datetime(2026, 1, 12, tzinfo=UTC)
 END = DAY + timedelta(days=1)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dashboards.money.tenancies import Tenancies
+from fleet.money.tenancies import Tenancies
 from fleet.schema import CARD_USAGE, MEASURES, POD_USAGE, Measure, Table
 from fleet.units import epoch_ms
 
