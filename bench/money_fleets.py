@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Node, Priority
-from fleet.money.book import PriceBook, price_book
+from fleet.money.book import PriceBook
 from fleet.money.charged_days import ChargedDay, charged_day
 from fleet.money.hourly_usage import HourlyUsage
 from fleet.money.tenancies import Tenancies, tenancies
@@ -101,7 +101,7 @@ def money_fleet(seed: int, *, cards: int = 12, days: int = 3) -> MoneyFleet:
     return MoneyFleet(
         who=who,
         nodes=nodes,
-        book=price_book(_settings(random), nodes),
+        book=PriceBook(_settings(random), nodes),
         usage=tuple(_usage(random, who) for _ in range(days)),
         starts=tuple(BEGIN + timedelta(days=day) for day in range(days)),
     )

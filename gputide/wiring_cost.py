@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.inventory import Inventory
-from fleet.money.book import PriceBook, price_book
+from fleet.money.book import PriceBook
 from fleet.money.charged_days import ChargedDay, charged_days
 from fleet.money.charges import Chargeback, Owner, chargeback
 from fleet.money.focus import Basis, ChargePeriod, FocusContext
@@ -129,7 +129,7 @@ def cost_period(
         until=end,
         inventory=inventory,
         who=who,
-        book=price_book(settings, inventory.nodes),
+        book=PriceBook(settings, inventory.nodes),
         settings=settings,
         source=source,
     )

@@ -12,7 +12,7 @@ import numpy as np
 from fleet.capabilities.register import CorePolicy
 from fleet.decisions import CardPlacement, PlacedSlice, RecommendationKind, Refusal, Totals
 from fleet.inventory import Card, CardId, Grant, Inventory, WorkloadId
-from fleet.money.book import PriceBook
+from fleet.money.book import Prices
 from fleet.money.saving import saving_of
 from fleet.settings.settings import Settings
 from fleet.sharing import CONTENTION_RATIO_MAX
@@ -385,7 +385,7 @@ def totals_of(
     inventory: Inventory,
     arrangement: Arrangement,
     settings: Settings,
-    book: PriceBook,
+    prices: Prices,
     violation_ratio: float,
     low_hours: float,
 ) -> Totals:
@@ -397,7 +397,7 @@ def totals_of(
     kept = cards_of(demand, inventory)
     cards = [kept[card] for card in freed]
     # Spare cards are taken from the cheapest, by name where prices are equal or unknown.
-    cards.sort(key=lambda card: (book.amortised_per_hour(card.card_model) or 0, card.card))
+    cards.sort(key=lambda card: (prices.of(card).amortised or 0, card.card))
     free = cards[spare:]
     taken = [kept[card] for card in sorted(arrangement.taken)]
     nodes_before = {grant.node for grant in demand.grants}
@@ -411,7 +411,7 @@ def totals_of(
         framebuffer_bytes_freed=sum(card.framebuffer_bytes for card in free)
         - sum(card.framebuffer_bytes for card in taken),
         low_priority_gpu_hours_per_week=low_hours,
-        saving_per_week=saving_of(free, book, taken=taken),
+        saving_per_week=saving_of(free, prices, taken=taken),
         predicted_violation_ratio=violation_ratio,
         moves=moves_of(demand, arrangement),
     )

@@ -1,4 +1,4 @@
-"""Seats of workloads that a cheaper card fits: the last step of an arrangement. Called by `planner`."""
+"""Places of workloads that fit a cheaper card: the last step of an arrangement. Called by `planner`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from fleet.decisions import RecommendationKind
 from fleet.inventory import Inventory, WorkloadId
-from fleet.money.book import PriceBook
+from fleet.money.book import Prices
 from recommender.demand import Demand
 from recommender.permits import Permits
-from recommender.placement import Arrangement, rows_by_workload
+from recommender.placement import Arrangement, cards_of, rows_by_workload
 from recommender.rehome import rehome
 from recommender.seating import NodeRoom, Seat
 
@@ -22,28 +22,30 @@ def with_cheaper_cards(
     permits: Permits,
     arrangement: Arrangement,
     *,
-    book: PriceBook,
+    prices: Prices,
     headroom_ratio: float,
     moves_max: int | None,
 ) -> Arrangement:
-    """The arrangement with whoever fits a cheaper free card on it.
+    """The arrangement with workloads on the cheaper free cards that they fit.
 
     Args:
         demand: live slices and their series.
         inventory: cards, also those that nobody holds, and nodes.
-        permits: who may move.
-        arrangement: who sits where otherwise.
-        book: prices.
+        permits: which workloads may move.
+        arrangement: the places without this step.
+        prices: what cards cost now.
         headroom_ratio: kept free above the largest need of framebuffer.
         moves_max: most pods that this may move, None for any number.
     """
     held = {seat.card for seat in arrangement.seats}
     free = [card for card in inventory.cards if card.card not in held]
+    cards = cards_of(demand, inventory)
+    price = {name: found for name, card in cards.items() if (found := prices.of(card).amortised) is not None}
     done = rehome(
         demand,
         _candidates(demand, permits, arrangement),
         free,
-        book=book,
+        price_per_hour=price,
         headroom_ratio=headroom_ratio,
         room=NodeRoom(inventory, demand.grants),
         moves_max=moves_max,

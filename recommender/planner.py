@@ -17,7 +17,7 @@ import numpy as np
 
 from fleet.capabilities.register import Capabilities, Division
 from fleet.decisions import FrontierPoint, HistorySpan, Plan, RecommendationKind, Refusal, RiskLevel, Withheld
-from fleet.money.book import PriceBook, price_book
+from fleet.money.book import PriceBook, Prices
 from fleet.profiles import Profiles
 from fleet.settings.settings import Settings
 from fleet.sharing import ACTIVE_RATIO_MIN
@@ -90,20 +90,22 @@ def make_plan(
     chosen, schemes, arrangement, beyond = _packed(
         demand, history, permits, terms, interference, settings, capability, only, limit, calibration_ratio
     )
-    book = price_book(settings, history.inventory.nodes, at=now)
-    arrangement = _on_other_cards(demand, history, permits, arrangement, book, settings, capability, terms, only, limit)
+    prices = PriceBook(settings, history.inventory.nodes).at(now)
+    arrangement = _on_other_cards(
+        demand, history, permits, arrangement, prices, settings, capability, terms, only, limit
+    )
     points_shown = _calibrated(
         _frontier(demand, {**schemes, preset: chosen}, preset, arrangement, resting, beyond=beyond),
         calibration_ratio,
     )
     recommendations, stages = propose(
-        scene_of(demand, history, profiles, permits, arrangement, book, admits_pods=capability.admits_pods)
+        scene_of(demand, history, profiles, permits, arrangement, prices, admits_pods=capability.admits_pods)
     )
     tide = None
     if only in (None, RecommendationKind.TIDE):
         tide = plan_tide(demand, history, permits, arrangement, violation_ratio_max=limits[preset])
     if tide is not None:
-        recommendations += tide_recommendations(tide, demand, history, profiles, book)
+        recommendations += tide_recommendations(tide, demand, history, profiles, prices)
     low_hours = sum((item.low_priority_gpu_hours_per_week for item in recommendations), start=0.0)
     violation = _violation_ratio(demand, chosen, arrangement, calibration_ratio)
     return Plan(
@@ -119,7 +121,7 @@ def make_plan(
         risk=preset,
         backend=capability.backend,
         currency=settings.prices.currency,
-        totals=totals_of(demand, history.inventory, arrangement, settings, book, violation, low_hours),
+        totals=totals_of(demand, history.inventory, arrangement, settings, prices, violation, low_hours),
         recommendations=recommendations,
         refused=_sorted(permits.refused + arrangement.refused),
         withheld=_withheld(profiles, permits, points_shown, limits[preset]),
@@ -204,7 +206,7 @@ def _on_other_cards(
     history: History,
     permits: Permits,
     arrangement: Arrangement,
-    book: PriceBook,
+    prices: Prices,
     settings: Settings,
     capability: Capabilities,
     terms: NodeTerms,
@@ -229,7 +231,7 @@ def _on_other_cards(
             history.inventory,
             permits,
             arrangement,
-            book=book,
+            prices=prices,
             headroom_ratio=settings.recommender.framebuffer_headroom_ratio,
             moves_max=None if moves_max is None else max(0, moves_max - moves_of(demand, arrangement)),
         )

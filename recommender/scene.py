@@ -10,7 +10,7 @@ import numpy as np
 
 from fleet.decisions import Evidence, Saving
 from fleet.inventory import Card, CardId
-from fleet.money.book import PriceBook
+from fleet.money.book import Prices
 from fleet.money.saving import saving_of
 from fleet.profiles import Profile, Profiles
 from fleet.schema import Measure
@@ -29,7 +29,7 @@ def scene_of(
     profiles: Profiles,
     permits: Permits,
     arrangement: Arrangement,
-    book: PriceBook,
+    prices: Prices,
     *,
     admits_pods: bool = True,
 ) -> Scene:
@@ -58,11 +58,11 @@ def scene_of(
             )
             for name in changed
         },
-        savings={card: saving_of((cards[card],), book) for card in arrangement.freed},
+        savings={card: saving_of((cards[card],), prices) for card in arrangement.freed},
         carved=arrangement.carved,
         rehomed=arrangement.rehomed,
         rehoming_savings={
-            item.workload: _rehoming_saving(item, demand, cards, arrangement, book) for item in arrangement.rehomed
+            item.workload: _rehoming_saving(item, demand, cards, arrangement, prices) for item in arrangement.rehomed
         },
         cards_before=arrangement.cards_before,
         cuts=arrangement.cuts,
@@ -155,8 +155,8 @@ def _inflation(rows: Sequence[int], arrangement: Arrangement) -> float | None:
 
 
 def _rehoming_saving(
-    item: Rehoming, demand: Demand, cards: Mapping[CardId, Card], arrangement: Arrangement, book: PriceBook
+    item: Rehoming, demand: Demand, cards: Mapping[CardId, Card], arrangement: Arrangement, prices: Prices
 ) -> Saving:
     left = [cards[demand.grants[row].card] for row in sorted(item.targets)]
     taken = [card for _, card in sorted(item.targets.items()) if card.card in arrangement.taken]
-    return saving_of(left, book, taken=taken)
+    return saving_of(left, prices, taken=taken)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fleet.decisions import Recommendation, RecommendationKind
-from fleet.money.book import PriceBook
+from fleet.money.book import Prices
 from fleet.money.saving import saving_of
 from fleet.profiles import Profiles
 from fleet.sentences import Sentence, Value, sentence
@@ -46,7 +46,7 @@ def plan_tide(
 
 
 def tide_recommendations(
-    tide: Tide, demand: Demand, history: History, profiles: Profiles, book: PriceBook
+    tide: Tide, demand: Demand, history: History, profiles: Profiles, prices: Prices
 ) -> tuple[Recommendation, ...]:
     """One recommendation per workload that steps back; nothing is saved by it but hours for other work."""
     profile_of = {profile.workload: profile for profile in profiles.workloads}
@@ -61,7 +61,7 @@ def tide_recommendations(
                 workloads=(ebb.workload,),
                 pods=tuple(sorted({demand.grants[row].pod_id for row in ebb.rows})),
                 cards_freed=0,
-                saving_per_week=saving_of((), book),
+                saving_per_week=saving_of((), prices),
                 risk_level=level_of(ebb.violation_ratio, confidence_of(evidence)),
                 confidence=confidence_of(evidence),
                 reason=_reason(tide, ebb),

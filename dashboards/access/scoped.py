@@ -24,7 +24,6 @@ from dashboards.queries import (
     Outcomes,
     PlanDesk,
     PlanEntry,
-    Prices,
     ReliefLog,
     RolloutProgress,
     Rollouts,
@@ -39,6 +38,7 @@ from dashboards.shown.relief_acts import ReliefActs
 from fleet.decisions import Plan
 from fleet.errors import GputideError, NotEnoughData, Refused, Unavailable
 from fleet.inventory import Quota
+from fleet.money.book import Prices
 from fleet.money.budgets import BudgetStatus
 from fleet.money.unit_costs import UnitCost
 from fleet.outcomes import ChangePhase, Outcome
@@ -310,8 +310,13 @@ class _ScopedMoney:
     def __init__(self, inner: Money, who: Who) -> None:
         self._inner, self._who = inner, who
 
-    def prices(self) -> Prices:
-        return self._inner.prices()
+    @property
+    def currency(self) -> str:
+        return self._inner.currency
+
+    def prices(self, cluster: str) -> Prices:
+        _seen(self._who(), cluster)
+        return self._inner.prices(cluster)
 
     def budgets(self, cluster: str) -> tuple[BudgetStatus, ...]:
         namespaces = _seen(self._who(), cluster)

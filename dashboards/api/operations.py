@@ -182,17 +182,17 @@ def _lag(views: Views, asked: Asked) -> Mapping[str, Any]:
 
 def _quotas(views: Views, asked: Asked) -> Mapping[str, Any]:
     cluster = asked.path["cluster"]
-    teams = tenants(views.fleet.profiles(cluster), views.prices)
+    teams = tenants(views.fleet.profiles(cluster), views.money.prices(cluster))
     return {"quotas": [quota_answer(use) for use in quota_uses(views.money.quotas(cluster), teams)]}
 
 
 def _budgets(views: Views, asked: Asked) -> Mapping[str, Any]:
-    currency = views.prices.currency
+    currency = views.money.currency
     return {"budgets": [budget_answer(found, currency) for found in views.money.budgets(asked.path["cluster"])]}
 
 
 def _unit_costs(views: Views, asked: Asked) -> Mapping[str, Any]:
-    currency = views.prices.currency
+    currency = views.money.currency
     return {"units": [unit_cost_answer(found, currency) for found in views.money.unit_costs(asked.path["cluster"])]}
 
 

@@ -40,6 +40,7 @@ from dashboards.shown.rows import (
     moment_words,
     money_words,
     percent_words,
+    price_per_week,
     state_shares,
 )
 from dashboards.tokens import STATE_LETTERS, STATE_WORDS
@@ -136,7 +137,8 @@ def _drawn(profiles: Profiles, group: NodeGroup | None) -> dict[str, Any]:
 
 def _asked(views: Views, address: Address) -> tuple[GridRows[CardProfile], Places | None]:
     """The table that an address means, and the rows of its group of nodes, where it names one."""
-    profiles, prices = views.fleet.profiles(address.get("cluster") or views.fleet.clusters()[0]), views.prices
+    profiles = views.fleet.profiles(address.get("cluster") or views.fleet.clusters()[0])
+    prices = views.money.prices(profiles.cluster)
     rows = MADE.of((profiles, prices), ("card table", READING.get()), lambda: card_table(profiles, prices))
     group = _group(address, profiles)
     return rows, None if group is None else rows.where("node", group.nodes)
@@ -227,7 +229,8 @@ def _register_table(app: Dash, views: Views) -> None:
 
 
 def _headline(views: Views, address: Address, profiles: Profiles) -> Any:
-    numbers = MADE.of((profiles, views.prices), "headline", lambda: fleet_headline(profiles, views.prices))
+    prices = views.money.prices(profiles.cluster)
+    numbers = MADE.of((profiles, prices), "headline", lambda: fleet_headline(profiles, prices))
     entries = views.plans.plans(profiles.cluster)
     totals = entries[0].plan.totals if entries else None
     is_applied = bool(entries) and _is_applied(entries[0])
@@ -255,7 +258,7 @@ def _headline(views: Views, address: Address, profiles: Profiles) -> Any:
                 else say("{count} whole nodes", count=format_count(totals.nodes_freed)),
             ),
             figure_number(
-                money_words(numbers.wasted_per_week, views.prices.currency),
+                money_words(numbers.wasted_per_week, prices.currency),
                 say("a week stands idle"),
                 note=unpriced or say("idle-held and unallocated"),
             ),
@@ -338,7 +341,7 @@ def _card_panel(views: Views, address: Address, profiles: Profiles, found: CardP
     used = found.framebuffer_used_max
     held = say("not collected") if used is None else format_bytes_short(used)
     idle = found.idle_since
-    price = views.prices.per_card_week(found.card_model)
+    price = price_per_week(found, profiles, views.money.prices(profiles.cluster))
     facts: list[tuple[str, Any]] = [
         (say("model"), found.card_model),
         (say("node"), dcc.Link(found.node, href=address.href(node=found.node, card=None))),
@@ -352,7 +355,7 @@ def _card_panel(views: Views, address: Address, profiles: Profiles, found: CardP
             "–" if idle is None else f"{moment_words(idle)}, {age_words((profiles.as_of - idle).total_seconds())}",
         ),
         (say("coverage"), percent_words(found.coverage_ratio, 1)),
-        (say("price"), say("{money} / week", money=money_words(price, views.prices.currency))),
+        (say("price"), say("{money} / week", money=money_words(price, views.money.currency))),
     ]
     return [
         html.Header([_chip(found.state), _close(address.href(card=None))]),
@@ -422,7 +425,7 @@ def _chip(state: CardState) -> Any:
 
 
 def _columns(views: Views) -> list[dict[str, Any]]:
-    price = say("{currency}/week", currency=views.prices.currency)
+    price = say("{currency}/week", currency=views.money.currency)
     return [
         {"field": "node", "headerName": say("node"), "minWidth": 130},
         {"field": "card", "headerName": say("card"), "minWidth": 150},

@@ -33,13 +33,13 @@ KEYS = ("cluster", FROM_KEY)
 
 def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     """The page for one cluster."""
-    prices = views.prices
+    prices = views.money.prices(profiles.cluster)
     found = MADE.of((profiles, prices), "tenants", lambda: tenants(profiles, prices))
     if not found:
         return missing(
             say("No teams"), say("Nobody holds a card in {place}.", place=profiles.cluster), "gputide analyze"
         )
-    currency = views.prices.currency
+    currency = prices.currency
     return html.Div(
         [
             heading(say("Tenants")),
@@ -178,7 +178,7 @@ def quotas(found: Sequence[Quota], tenants: Sequence[Tenant], address: Address) 
 def budgets_of(views: Views, cluster: str) -> Any:
     """Budgets of a cluster, or why they can't be told; None where there is none."""
     try:
-        return budgets(views.money.budgets(cluster), views.prices.currency)
+        return budgets(views.money.budgets(cluster), views.money.currency)
     except (Misconfigured, Unavailable, Corrupt) as exc:
         return card(say("Budgets of this month"), html.P(str(exc), className="soft"))
 

@@ -370,7 +370,7 @@ def unit_cost(views: Views, cluster: str, workload: str) -> Any:
     columns = ((say("unit"), "t"), (say("last week"), "n"), (say("a million costs"), "n"))
     return card(
         say("Unit cost"),
-        scrolled(table(columns, [_row(one, views.prices.currency) for one in found]), name=say("Unit cost")),
+        scrolled(table(columns, [_row(one, views.money.currency) for one in found]), name=say("Unit cost")),
         note=say("cost by allocation over what was counted"),
     )
 

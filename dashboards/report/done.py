@@ -10,19 +10,20 @@ Who holds cards and does not use them: the top list of the weekly report.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 
 from dashboards.access.cut import namespace_of
-from dashboards.queries import LedgerEntry, PlanEntry, Prices
-from dashboards.shown.rows import RefusalGroup, refusal_groups
+from dashboards.queries import LedgerEntry, PlanEntry
+from dashboards.shown.rows import RefusalGroup, price_per_week, refusal_groups
 from dashboards.words.advice import reason_words, refusal_words, refused_words, state_words, verdict_words
 from dashboards.words.report import Language, Words
 from enforcer.record.verdict import verdict_of
 from fleet.decisions import Plan, Recommendation
-from fleet.inventory import CardId, CardModelName, WorkloadId
+from fleet.inventory import CardId, WorkloadId
+from fleet.money.book import Prices
 from fleet.outcomes import Outcome
 from fleet.profiles import Profile, Profiles, WorkloadState
 from fleet.units import format_count
@@ -138,7 +139,7 @@ class TopWorkload:
         state: state word.
         cards: cards that it holds.
         unused_cards: of those, compute that it leaves unused at its p95, in cards.
-        unused_per_week: price of that; None where a model has no price.
+        unused_per_week: price of that; None where a card has no price.
         advice: id of the recommendation that would mend it; None where there is none.
         reason: one sentence.
     """
@@ -161,16 +162,16 @@ def top_workloads(
     Args:
         profiles: newest analysis.
         plan: newest plan, whose advice is named; None where there is none.
-        prices: prices.
+        prices: what cards cost now.
         language: language of the reasons.
     """
-    models = {card.card: card.card_model for card in profiles.cards}
+    week = {card.card: price_per_week(card, profiles, prices) for card in profiles.cards}
     advice: dict[WorkloadId, Recommendation] = {}
     for item in plan.recommendations if plan is not None else ():
         for workload in item.workloads:
             advice.setdefault(workload, item)
     rows = [
-        _top_row(profile, models, advice.get(profile.workload), prices, language)
+        _top_row(profile, week, advice.get(profile.workload), language)
         for profile in profiles.workloads
         if profile.state in _QUIET and profile.is_trusted
     ]
@@ -179,14 +180,13 @@ def top_workloads(
 
 def _top_row(
     profile: Profile,
-    models: dict[CardId, CardModelName],
+    week: Mapping[CardId, Decimal | None],
     item: Recommendation | None,
-    prices: Prices,
     language: Language,
 ) -> TopWorkload:
     used = profile.compute.p95 if profile.compute.p95 is not None else 1.0
     share = len(profile.idle_pods) / len(profile.pods) if profile.state is WorkloadState.PARTLY_IDLE else 1 - used
-    weekly = [prices.per_card_week(models[card]) if card in models else None for card in profile.cards]
+    weekly = [week.get(card) for card in profile.cards]
     known = [price for price in weekly if price is not None]
     return TopWorkload(
         workload=profile.workload,

@@ -161,9 +161,9 @@ class SavingsReader:
         yield from _plan_points(cluster, entries[:PLANS_MAX], {one.plan_id: one for one in outcomes}, fresh.now)
         for step in funnel(entries, outcomes):
             yield _STEP_CARDS, (cluster, step.name), float(step.cards)
-            yield from _money(_STEP_MONEY, (cluster, step.name), step.amortised_per_week, self._views.prices.currency)
-        waste = fleet_headline(profiles, self._views.prices).wasted_per_week
-        yield from _money(_WASTE, (cluster,), waste, self._views.prices.currency)
+            yield from _money(_STEP_MONEY, (cluster, step.name), step.amortised_per_week, self._views.money.currency)
+        waste = fleet_headline(profiles, self._views.money.prices(cluster)).wasted_per_week
+        yield from _money(_WASTE, (cluster,), waste, self._views.money.currency)
         yield from _profile_points(profiles, fresh.now, self._off_peak_ratio)
 
 

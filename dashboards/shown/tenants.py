@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from dashboards.queries import Prices
+from dashboards.shown.rows import price_per_week
 from fleet.inventory import CardId
+from fleet.money.book import Prices
 from fleet.profiles import CardProfile, CardState, Profile, Profiles, WorkloadState
 
 IDLE_STATES = frozenset({WorkloadState.IDLE, WorkloadState.IDLE_HELD})
@@ -57,11 +58,14 @@ def tenants(profiles: Profiles, prices: Prices) -> tuple[Tenant, ...]:
     for profile in profiles.workloads:
         by_team[profile.namespace].append(profile)
     cards = {card.card: card for card in profiles.cards}
-    found = [_tenant(name, by_team[name], cards, prices) for name in by_team]
+    week = {name: price_per_week(card, profiles, prices) for name, card in cards.items()}
+    found = [_tenant(name, by_team[name], cards, week) for name in by_team]
     return tuple(sorted(found, key=lambda team: (-(team.idle_per_week or 0), -team.cards_idle, team.name)))
 
 
-def _tenant(name: str, own: list[Profile], cards: Mapping[CardId, CardProfile], prices: Prices) -> Tenant:
+def _tenant(
+    name: str, own: list[Profile], cards: Mapping[CardId, CardProfile], week: Mapping[CardId, Decimal | None]
+) -> Tenant:
     granted = used = measured = idle = 0.0
     cost, idle_cost = [], []
     for profile in own:
@@ -75,7 +79,7 @@ def _tenant(name: str, own: list[Profile], cards: Mapping[CardId, CardProfile], 
             # A card that is busy is not idle, whichever of its pods is.
             is_idle = share > 0 and (share == 1 or card.state is CardState.IDLE_HELD)
             idle += part if is_idle else 0.0
-            price = prices.per_card_week(card.card_model)
+            price = week[card.card]
             if price is not None:
                 cost.append(price * Decimal(str(part)))
                 if is_idle:

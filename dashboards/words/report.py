@@ -387,10 +387,6 @@ class Words:
         parts = [self.say(key, money=money_words(amount, currency)) for key, amount in amounts if amount is not None]
         return self.say("list").join(parts) or self.say("saving.none")
 
-    def source(self, text: str) -> str:
-        """Where prices come from; what an operator wrote stays as it is."""
-        return self._known("source.", text)
-
     def headline_title(self, title: str) -> str:
         """The report's title; the one that is set by default is said in this language."""
         return self._known("title", title)

@@ -203,13 +203,7 @@ def _requests(
 
 
 def _prices(who: Tenancies, book: PriceBook, start: datetime) -> tuple[tuple[CardPrice, ...], NDArray[np.int64]]:
+    """Distinct prices of a day and the place of each card's among them: rules hold from a UTC day to a UTC day."""
     places: dict[CardPrice, int] = {}
-    known: dict[tuple[str, str, str, bool | None], int] = {}
-    of = np.empty(len(who.cards), np.int64)
-    for number, card in enumerate(who.cards):
-        key = (card.card_model, card.cluster, card.node, card.is_owned)
-        if key not in known:
-            price = book.price_of(card, day=start.astimezone(UTC).date())
-            known[key] = places.setdefault(price, len(places))
-        of[number] = known[key]
-    return tuple(places), of
+    of = [places.setdefault(book.price_of(card, start), len(places)) for card in who.cards]
+    return tuple(places), np.array(of, np.int64)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from shlex import quote
 
 from fleet.inventory import CardModelName
-from fleet.money.book import price_book
+from fleet.money.book import PriceBook
 from fleet.profiles import Profiles
 from fleet.schema import Measure
 from fleet.settings.settings import Settings
@@ -134,10 +134,10 @@ def _doubts(scanned: Scanned, profiles: Profiles) -> Iterator[Missed]:
 
 
 def unpriced_models(history: History, settings: Settings) -> tuple[CardModelName, ...]:
-    """Card models of a fleet that have no price, sorted."""
-    book = price_book(settings)
-    models = {card.card_model for card in history.inventory.cards}
-    return tuple(sorted(model for model in models if book.amortised_per_hour(model) is None))
+    """Card models of which some card of a fleet has no price when the history ends, sorted."""
+    inventory = history.inventory
+    prices = PriceBook(settings, inventory.nodes).at(inventory.as_of)
+    return tuple(sorted({card.card_model for card in inventory.cards if prices.of(card).amortised is None}))
 
 
 def no_price_words(unpriced: Sequence[CardModelName]) -> str:

@@ -12,7 +12,7 @@ from fleet.data_folder import writing
 from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import seal_plan
 from fleet.inventory import Card
-from fleet.money.book import price_book
+from fleet.money.book import PriceBook
 from fleet.profiles import Profiles
 from fleet.usage import History
 from gputide.answers import plan_answer, silence_note
@@ -112,7 +112,7 @@ class _Planner:
             plan=self.plan(session, history, profiles),
             cards=tuple(cards),
             known={card.card: card for card in inventory.cards},
-            book=price_book(session.settings, inventory.nodes, at=session.now()),
+            prices=PriceBook(session.settings, inventory.nodes).at(session.now()),
         )
 
 

@@ -191,7 +191,7 @@ def _made(session: Session, language: Language | None, team: str | None, cluster
         views.outcomes.outcomes(cluster),
         views.outcomes.ledger(cluster),
         now=now,
-        prices=views.prices,
+        prices=views.money.prices(cluster),
         past_weeks=read_weeks(session.folder(), team, cluster=cluster),
         title=settings.report.title,
         top=top,

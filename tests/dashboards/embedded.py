@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -21,7 +21,6 @@ from dashboards.queries import (
     ObjectDiff,
     ObjectProgress,
     PlanEntry,
-    Prices,
     RolloutPhase,
     RolloutProgress,
     Signal,
@@ -52,6 +51,7 @@ from fleet.decisions import (
 from fleet.documents import seal_plan
 from fleet.errors import NotEnoughData, Refused
 from fleet.inventory import CardId, CardModelName, Priority, Quota, WorkloadId
+from fleet.money.book import PriceBook, Prices
 from fleet.money.budgets import BudgetStatus, budget_status
 from fleet.money.unit_costs import UnitCost
 from fleet.outcomes import Outcome, WorkloadOutcome
@@ -68,6 +68,7 @@ from fleet.profiles import (
     WorkloadClass,
     WorkloadState,
 )
+from fleet.settings.settings import Settings
 from fleet.units import GIB
 
 NOW = datetime(2026, 1, 22, 9, 0, tzinfo=UTC)
@@ -80,16 +81,16 @@ MODELS = (
     ("Tesla T4", 16, 2, 24),
 )
 """Model, framebuffer GiB, cards per node, nodes: 1,520 cards."""
-PRICES = Prices(
-    currency="CNY",
-    per_card_hour={
-        "NVIDIA A10": Decimal("4.2"),
-        "NVIDIA A100-SXM4-80GB": Decimal("11.5"),
-        "NVIDIA H20": Decimal("9.8"),
-        "NVIDIA L20": Decimal("5.9"),
-    },
-    source="set by the operator, 2026-01",
-)
+PER_CARD_HOUR = {"NVIDIA A10": "4.2", "NVIDIA A100-SXM4-80GB": "11.5", "NVIDIA H20": "9.8", "NVIDIA L20": "5.9"}
+
+
+def prices_of(per_card_hour: Mapping[str, str], currency: str = "CNY") -> Prices:
+    """What cards cost by model; the catalogue's list prices are in another currency, without a rate."""
+    settings = Settings.model_validate({"prices": {"currency": currency, "overrides": per_card_hour}})
+    return PriceBook(settings).at(NOW)
+
+
+PRICES = prices_of(PER_CARD_HOUR)
 STATE_WEIGHTS = (
     (CardState.BUSY, 23),
     (CardState.IDLE_HELD, 41),
@@ -262,7 +263,9 @@ class EmbeddedRelief:
 class EmbeddedMoney:
     """`Money` with fixed prices, two quotas, a queue, a budget that is spent, and what a million tokens cost."""
 
-    def prices(self) -> Prices:
+    currency = PRICES.currency
+
+    def prices(self, cluster: str) -> Prices:
         return PRICES
 
     def budgets(self, cluster: str) -> tuple[BudgetStatus, ...]:

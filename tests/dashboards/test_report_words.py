@@ -34,7 +34,7 @@ def _report(language: Language) -> Report:
         views.outcomes.outcomes(CLUSTER),
         views.outcomes.ledger(CLUSTER),
         now=NOW,
-        prices=replace(PRICES, source=WORDS["source.list"][Language.EN]),
+        prices=PRICES,
         edition=Edition(language=language),
     )
     assert found.next_plan is not None

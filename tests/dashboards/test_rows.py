@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards.queries import Freshness, Prices
+from dashboards.queries import Freshness
 from dashboards.shown.rows import (
     age_words,
     card_table,
@@ -25,7 +25,7 @@ from dashboards.shown.rows import (
 from fleet.decisions import Refusal
 from fleet.inventory import WorkloadId
 from fleet.profiles import CardState, Profiles, WorkloadState
-from tests.dashboards.embedded import HOSTILE, NOW, PRICES, make_plan, make_profiles
+from tests.dashboards.embedded import HOSTILE, NOW, PER_CARD_HOUR, PRICES, make_plan, make_profiles, prices_of
 
 
 @pytest.fixture(scope="module")
@@ -45,20 +45,16 @@ def test_free_cards_are_wasted_but_not_counted_as_granted(profiles: Profiles) ->
     quiet = [card for card in granted if card.state in (CardState.IDLE_HELD, CardState.LOW_USE)]
     assert headline.idle_ratio == pytest.approx(len(quiet) / len(granted))
     wasted = [card for card in profiles.cards if card.state in (CardState.IDLE_HELD, CardState.FREE)]
-    priced = [PRICES.per_card_hour[c.card_model] * 168 for c in wasted if c.card_model in PRICES.per_card_hour]
+    priced = [Decimal(PER_CARD_HOUR[c.card_model]) * 168 for c in wasted if c.card_model in PER_CARD_HOUR]
     assert headline.wasted_per_week == sum(priced)
     assert headline.unpriced_cards == len(wasted) - len(priced) > 0
 
 
 def test_fleet_without_prices_shows_no_money_rather_than_zero(profiles: Profiles) -> None:
-    free = Prices(currency="USD", per_card_hour={}, source="none")
+    free = prices_of({})
     assert fleet_headline(profiles, free).wasted_per_week is None
     table = card_table(profiles, free)
     assert {table.row(place)["price_per_week"] for place in range(len(table))} == {None}
-
-
-def test_price_of_a_week_is_168_hours() -> None:
-    assert Prices(currency="USD", per_card_hour={"X": Decimal("0.5")}, source="").per_card_week("X") == Decimal(84)
 
 
 def test_idle_held_cards_of_dearest_model_come_first(profiles: Profiles) -> None:

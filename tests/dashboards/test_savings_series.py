@@ -39,7 +39,7 @@ def test_funnel_waste_and_plans_are_those_of_the_pages(views: Views) -> None:
     assert found["gputide_savings_cards"] == {
         (CLUSTER, step.name): float(step.cards) for step in funnel(plans, outcomes)
     }
-    wasted = fleet_headline(views.fleet.profiles(CLUSTER), views.prices).wasted_per_week
+    wasted = fleet_headline(views.fleet.profiles(CLUSTER), views.money.prices(CLUSTER)).wasted_per_week
     assert wasted is not None
     assert Decimal(str(found["gputide_waste_per_week"][CLUSTER, "CNY"])) == pytest.approx(wasted)
     assert sum(found["gputide_cards"].values()) == len(views.fleet.profiles(CLUSTER).cards)

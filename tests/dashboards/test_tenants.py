@@ -9,16 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards.queries import Prices
 from dashboards.shown.tenants import tenants
 from fleet.inventory import WorkloadId
 from fleet.profiles import CardState, Finding, Profiles, WorkloadState
-from tests.dashboards.embedded import CLUSTER, make_views
+from tests.dashboards.embedded import CLUSTER, make_views, prices_of
 
 VIEWS, _ = make_views()
 PROFILES = VIEWS.fleet.profiles(CLUSTER)
 CARDS = PROFILES.cards[:3]
-PRICES = Prices(currency="CNY", per_card_hour={CARDS[0].card_model: Decimal(2)}, source="test")
+PRICES = prices_of({CARDS[0].card_model: "2"})
 
 
 def a_fleet(*holders: tuple[int, int, WorkloadState]) -> Profiles:
@@ -77,5 +76,5 @@ def test_counter_that_is_not_believed_is_no_use() -> None:
 
 def test_card_without_a_price_costs_nothing_that_is_known() -> None:
     fleet = a_fleet((0, 1, WorkloadState.IDLE))
-    (team,) = tenants(fleet, Prices(currency="CNY", per_card_hour={}, source="test"))
+    (team,) = tenants(fleet, prices_of({}))
     assert (team.cost_per_week, team.idle_per_week, team.cards_idle) == (None, None, 1)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Priority
-from fleet.money.book import price_book
+from fleet.money.book import PriceBook
 from fleet.money.charged_days import ChargedDay, charged_day
 from fleet.money.charges import Chargeback, Owner, chargeback
 from fleet.money.hourly_usage import HourlyUsage
@@ -66,7 +66,7 @@ def some_settings(**prices: Any) -> Settings:
 
 
 def a_day(who: Tenancies, usage: HourlyUsage | None = None, settings: Settings | None = None) -> ChargedDay:
-    book = price_book(settings if settings is not None else some_settings())
+    book = PriceBook(settings if settings is not None else some_settings())
     return charged_day(usage if usage is not None else measured(who), who, book, start=DAY, end=END)
 
 
