@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from dashboards.shown.rows import csv_cell
 from fleet.durable import unwritable
 from fleet.money.charged_days import ChargedDay
-from fleet.money.focus import FocusContext, focus_table, unpriced_cards
+from fleet.money.focus import FocusContext, focus_table
 from fleet.money.focus_columns import FOCUS_COLUMNS, FocusKind, focus_faults, focus_schema
 
 
@@ -85,7 +85,7 @@ class _Total:
                 raise RuntimeError(f"the export of {day.start} breaks FOCUS: {'; '.join(faults)}")
             self._rows += table.num_rows
             self._cost += sum(table.column("EffectiveCost").to_pylist(), Decimal(0))
-            self._unpriced += int(unpriced_cards(day)[day.card].sum())
+            self._unpriced += int(day.is_unpriced[day.card].sum())
             yield table
 
     def written(self) -> FocusWritten:

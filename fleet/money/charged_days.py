@@ -57,6 +57,11 @@ class ChargedDay:
     kwh_is_measured: NDArray[np.bool_]
     requests: NDArray[np.float64]
 
+    @property
+    def is_unpriced(self) -> NDArray[np.bool_]:
+        """Which cards have no price on this day, shape (cards,)."""
+        return np.array([price.amortised is None for price in self.prices], np.bool_)[self.price_of]
+
 
 def charged_days(
     warehouse: Windows, who: Tenancies, book: PriceBook, *, cluster: str, since: datetime, until: datetime

@@ -125,6 +125,7 @@ class Chargeback:
         density_max: most of a card that was granted at once; over 1 is oversubscribed.
         measured_kwh_ratio: share of the known electricity that cards reported themselves; None where none is known.
         prices: prices that were used, with their card hours, most first.
+        unpriced_models: card models of which some card had no price, sorted.
     """
 
     cluster: str
@@ -140,6 +141,7 @@ class Chargeback:
     density_max: float
     measured_kwh_ratio: float | None
     prices: tuple[tuple[CardPrice, int], ...]
+    unpriced_models: tuple[str, ...]
 
 
 class _Sums:
@@ -259,6 +261,8 @@ class ChargeSums:
         by_grant = [owner_of(grant, by, team_labels) for grant in who.grants]
         by_card = [owner_of_card(card, by) for card in who.cards]
         self._by = by
+        self._cards = who.cards
+        self._unpriced_models: set[str] = set()
         self._names = list(dict.fromkeys([*by_grant, *by_card]))
         place = {name: number for number, name in enumerate(self._names)}
         count = len(self._names)
@@ -269,6 +273,8 @@ class ChargeSums:
     def add(self, day: ChargedDay) -> None:
         """Add a day."""
         self._sums.add(day, self._grant_owner[day.grant])
+        cards = np.unique(day.card)
+        self._unpriced_models |= {self._cards[place].card_model for place in cards[day.is_unpriced[cards]].tolist()}
 
     def chargeback(self, *, cluster: str, since: datetime, until: datetime, currency: str) -> Chargeback:
         """What was added so far.
@@ -301,6 +307,7 @@ class ChargeSums:
             density_max=sums.density_max,
             measured_kwh_ratio=min(1.0, sums.measured_kwh / kwh) if kwh > 0 else None,
             prices=_prices_used(sums),
+            unpriced_models=tuple(sorted(self._unpriced_models)),
         )
 
 

@@ -181,12 +181,6 @@ def focus_table(day: ChargedDay, context: FocusContext) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def unpriced_cards(day: ChargedDay) -> NDArray[np.bool_]:
-    """Which cards have no price on a day, shape (cards,)."""
-    unpriced = np.array([price.amortised is None for price in day.prices], np.bool_)
-    return unpriced[day.price_of]
-
-
 def _entries(day: ChargedDay, context: FocusContext) -> _Entries:
     """Rows of the export: parts of a day summed per charge period, card and container."""
     parts = getattr(day.split, context.basis.value)
@@ -201,7 +195,7 @@ def _entries(day: ChargedDay, context: FocusContext) -> _Entries:
     use, allocated = day.split.use.rows, day.split.allocation.rows
     nothing = np.zeros(2 * hours, np.int64)
     is_measured = ~np.isnan(day.columns.compute_used) & ~np.isnan(day.columns.framebuffer_used)
-    keep = (units > 0) & ~unpriced_cards(day)[card]
+    keep = (units > 0) & ~day.is_unpriced[card]
     keys = np.stack([bucket, card, kind, slot])[:, keep]
     distinct, first, place = np.unique(keys, axis=1, return_index=True, return_inverse=True)
     place = place.reshape(-1)

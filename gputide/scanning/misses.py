@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from shlex import quote
 
 from fleet.inventory import CardModelName
 from fleet.money.book import PriceBook
@@ -13,6 +12,7 @@ from fleet.schema import Measure
 from fleet.settings.settings import Settings
 from fleet.units import format_count, format_percent
 from fleet.usage import History
+from gputide.answers import no_price_words
 from gputide.scanning.scan import Scanned
 
 COVERAGE_MIN = 0.9
@@ -138,12 +138,6 @@ def unpriced_models(history: History, settings: Settings) -> tuple[CardModelName
     inventory = history.inventory
     prices = PriceBook(settings, inventory.nodes).at(inventory.as_of)
     return tuple(sorted({card.card_model for card in inventory.cards if prices.of(card).amortised is None}))
-
-
-def no_price_words(unpriced: Sequence[CardModelName]) -> str:
-    """What has no price, and the command that gives it one."""
-    named = ", ".join(unpriced[:5])
-    return f"no price for {named} (set one with `gputide prices set {quote(unpriced[0])} PRICE`)"
 
 
 def _prices(history: History, settings: Settings) -> Iterator[Missed]:
