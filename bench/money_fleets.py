@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dashboards.money.charged_days import charged_day
+from dashboards.money.hourly_usage import HourlyUsage
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Node, Priority
 from fleet.money.book import PriceBook
-from fleet.money.charged_days import ChargedDay, charged_day
-from fleet.money.hourly_usage import HourlyUsage
+from fleet.money.charged_day import ChargedDay
 from fleet.money.tenancies import Tenancies, tenancies
 from fleet.settings.settings import Settings
 from fleet.units import GIB
@@ -61,7 +62,15 @@ class MoneyFleet:
     def days(self) -> list[ChargedDay]:
         """Its days, charged."""
         return [
-            charged_day(usage, self.who, self.book, start=start, end=start + timedelta(hours=self.hours))
+            charged_day(
+                usage,
+                self.who,
+                self.book,
+                start=start,
+                end=start + timedelta(hours=self.hours),
+                is_idle=np.zeros((len(self.who.grants), self.hours), np.bool_),
+                idle_held_bytes_min=0,
+            )
             for usage, start in zip(self.usage, self.starts, strict=True)
         ]
 

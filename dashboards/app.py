@@ -10,13 +10,11 @@ Pages and routes stand on ports that are cut to what that person may see (`acces
 
 from __future__ import annotations
 
-import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-import waitress
 from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.exceptions import DependencyException
 from flask import Response, request
@@ -26,6 +24,7 @@ from dashboards.access.people import NotAllowed
 from dashboards.access.scoped import scoped_views
 from dashboards.address import Address, read_address
 from dashboards.api import routes as api
+from dashboards.compressed import compress
 from dashboards.pages import clusters as page_clusters
 from dashboards.pages import fleet as page_fleet
 from dashboards.pages import health as page_health
@@ -38,10 +37,12 @@ from dashboards.pages.language import speak
 from dashboards.queries import Freshness, Views
 from dashboards.shown.rows import search as search_fleet
 from dashboards.tokens import css_variables
-from dashboards.web_channel import CONNECTIONS_MAX, IDLE_SECONDS_MAX, BoundedChannel, compress, encrypted_channel
 from dashboards.words.pages import READING, say
-from fleet.errors import GputideError, NotEnoughData, Unavailable
+from fleet.errors import GputideError, NotEnoughData
 from fleet.profiles import Profiles
+from wire.http_connection import ServerLimits
+from wire.http_server import HttpServer, TlsContexts, listen
+from wire.wsgi import wsgi
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
 """Names under which the app answers unless it is told others."""
@@ -56,7 +57,14 @@ _PAGES: dict[str, ModuleType] = {
     "/clusters": page_clusters,
 }
 _WRITING_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+CONNECTIONS_MAX = 500
+"""Open connections; beyond them one that is silent gives way."""
+REQUEST_SECONDS_MAX = 30.0
+"""How long a request may take to arrive."""
 _BODY_BYTES_MAX = 16 * 2**20
+_IDLE_SECONDS_MAX = 60.0
+_ANSWER_SECONDS_MAX = 120.0
+_STOP_SECONDS = 1.0
 _THREADS = 8
 
 
@@ -133,7 +141,7 @@ def create_app(
     return app
 
 
-def open_server(app: Dash, *, host: str, port: int, tls: Callable[[], ssl.SSLContext] | None = None) -> Server:
+def open_server(app: Dash, *, host: str, port: int, tls: TlsContexts | None = None) -> Server:
     """Listens; nothing is answered before `run`.
 
     Args:
@@ -143,27 +151,22 @@ def open_server(app: Dash, *, host: str, port: int, tls: Callable[[], ssl.SSLCon
         tls: gives the context for a new connection; None for plain HTTP.
 
     Raises:
-        Unavailable: the address can't be listened on.
+        Unavailable: another process listens there.
+        Misconfigured: this machine has no such address.
     """
-    try:
-        inner = waitress.create_server(
-            app.server,
-            host=host,
-            port=port,
-            threads=_THREADS,
-            max_request_body_size=_BODY_BYTES_MAX,
-            ident=None,
-            connection_limit=CONNECTIONS_MAX,
-            channel_timeout=IDLE_SECONDS_MAX,
-            asyncore_use_poll=True,
-            url_scheme="http" if tls is None else "https",
-        )
-        inner.channel_class = BoundedChannel if tls is None else encrypted_channel(tls)
-    except OSError as exc:
-        raise Unavailable(
-            f"cannot listen on {host}:{port}: {exc.strerror or exc}; set dashboard.port to a free port, or 0 for any"
-        ) from exc
-    return _Waitress(inner, host, "http" if tls is None else "https")
+    listener = listen(host, port, setting="dashboard.port (0: any free one)")
+    scheme = "http" if tls is None else "https"
+    limits = ServerLimits(
+        connections_max=CONNECTIONS_MAX,
+        body_bytes_max=_BODY_BYTES_MAX,
+        pending_bytes_max=32 * _BODY_BYTES_MAX,
+        idle_seconds=_IDLE_SECONDS_MAX,
+        request_seconds=REQUEST_SECONDS_MAX,
+        answer_seconds=_ANSWER_SECONDS_MAX,
+    )
+    bound = (host, int(listener.getsockname()[1]))
+    answer = wsgi(app.server, address=bound, scheme=scheme, threads=_THREADS)
+    return _Listening(HttpServer(listener, answer, limits=limits, tls=tls), scheme, bound)
 
 
 class _Pages(Dash):
@@ -186,21 +189,17 @@ class _Pages(Dash):
         return made.replace('<html lang="en">', f'<html lang="{READING.get()}">', 1)
 
 
-class _Waitress:
-    def __init__(self, inner: Any, host: str, scheme: str) -> None:
-        self._inner = inner
-        self._scheme = scheme
-        self._host = f"[{host}]" if ":" in host else host
-
-    @property
-    def address(self) -> str:
-        return f"{self._scheme}://{self._host}:{self._inner.effective_port}/"
+class _Listening:
+    def __init__(self, server: HttpServer, scheme: str, bound: tuple[str, int]) -> None:
+        self._server = server
+        host, port = bound
+        self.address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/"
 
     def run(self) -> None:
-        self._inner.run()
+        self._server.serve()
 
     def close(self) -> None:
-        self._inner.close()
+        self._server.stop(grace_seconds=_STOP_SECONDS)
 
 
 def _register_pages(app: Dash, views: Views, door: Door) -> None:

@@ -1,10 +1,6 @@
-"""What the pages ask of the rest of the house: nine ports and the records they answer with.
+"""What the pages ask: nine ports, which `gputide.web` fulfils, and the records they answer with.
 
-The front door fulfils the ports (warehouse and analyzer behind `FleetView`, the plan store behind `PlanDesk`, the
-enforcer behind `Rollouts`, verify and ledger behind `Outcomes`, the switch behind `Freezes`, the warehouse's list of
-files behind `Sightings`, bus and warehouse behind `Flow`, the price book and charged days behind `Money`); the pages
-know nothing else. Every method may raise `NotEnoughData`, `Unavailable`, `Corrupt` or `Refused`: the page shows the
-message in the place of the answer.
+Every method may raise `NotEnoughData`, `Unavailable`, `Corrupt` or `Refused`: the page shows the message instead.
 """
 
 from __future__ import annotations
@@ -21,6 +17,7 @@ from fleet.inventory import Quota, WorkloadId
 from fleet.money.book import Prices
 from fleet.money.budgets import BudgetStatus
 from fleet.money.unit_costs import UnitCost
+from fleet.money.week_hours import WeekHours
 from fleet.outcomes import Outcome
 from fleet.profiles import Profiles
 
@@ -440,6 +437,10 @@ class Money(Protocol):
 
     def quotas(self, cluster: str) -> tuple[Quota, ...]:
         """Quotas and queues that stand; empty where nothing tells of them."""
+        ...
+
+    def week(self, cluster: str) -> WeekHours | None:
+        """Card hours of the last seven days by tenant; None where no card was known then. Raises as `unit_costs`."""
         ...
 
     def unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:

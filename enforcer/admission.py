@@ -33,8 +33,8 @@ from typing import Any
 from enforcer.kinds.register import workload_kind
 from enforcer.manifest import Manifest
 from enforcer.node_choice import may_run_on
-from enforcer.seat import CORES_RESOURCE, FRAMEBUFFER_RESOURCE, PRIORITY_RESOURCE, USE_CARD_ANNOTATION
 from fleet.errors import Corrupt, Misconfigured
+from fleet.grammars.hami import CORES_RESOURCE, FRAMEBUFFER_RESOURCE, PRIORITY_RESOURCE, USE_CARD_ANNOTATION
 from fleet.units import parse_quantity
 
 SEATS_ANNOTATION = "gputide.io/seats"

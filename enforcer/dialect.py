@@ -16,6 +16,10 @@ ObjectKey = tuple[str, str, str]
 """Kind, namespace and name of an object."""
 
 
+WHOLE_CORE_PERCENT = 100
+"""`SeatSlice.core_percent` of a whole card: it keeps every other pod off the card."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeatSlice:
     """One container's share of one card.

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from enforcer.manifest import Manifest
-from enforcer.node_choice import labels_fit
 from fleet.errors import Refused
+from fleet.selectors import selects_labels
 
 
 def scaled(bound: int | str, total: int, *, up: bool) -> int:
@@ -42,7 +42,7 @@ def selects(budget: Manifest, pod: Manifest) -> bool:
     selector = budget.get("spec", {}).get("selector")
     if selector is None or pod["metadata"].get("namespace") != budget["metadata"].get("namespace"):
         return False
-    return labels_fit(selector, pod["metadata"].get("labels") or {})
+    return selects_labels(selector, pod["metadata"].get("labels") or {})
 
 
 def least_healthy(budget: Manifest, expected: int) -> int:

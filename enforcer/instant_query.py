@@ -1,23 +1,12 @@
-"""Asks whoever keeps metrics what holds now: the port behind watching a change and behind latency objectives."""
+"""Asks for what holds now: the port behind watching a change and behind latency objectives, and its adapter."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """One series of an answer.
-
-    Attributes:
-        labels: its labels; what stands there may come from tenants.
-        value: its value; never NaN.
-    """
-
-    labels: Mapping[str, str]
-    value: float
+from fleet.errors import Corrupt, Misconfigured, Unavailable
+from wire.prometheus_query import PrometheusQuery, Sample
 
 
 class InstantQuery(Protocol):
@@ -30,3 +19,29 @@ class InstantQuery(Protocol):
             Unavailable: it can't be asked, or answers something else.
         """
         ...
+
+
+class InstantQueryPrometheus:
+    """`InstantQuery` by a Prometheus: a server that refuses is unavailable, so that a watch goes on without it.
+
+    Args:
+        prometheus: asks it.
+        setting: the setting that names it, for messages.
+        at: the moment that is asked for, UTC; None for now.
+    """
+
+    def __init__(self, prometheus: PrometheusQuery, *, setting: str, at: datetime | None = None) -> None:
+        self._prometheus = prometheus
+        self._setting = setting
+        self._at_seconds = None if at is None else at.timestamp()
+
+    def vector(self, query: str) -> tuple[Sample, ...]:
+        """See the port."""
+        try:
+            return self._prometheus.vector(query, at_seconds=self._at_seconds)
+        except (Unavailable, Misconfigured, Corrupt) as exc:
+            raise Unavailable(f"cannot ask {query[:200]!r} (setting {self._setting}): {exc}") from exc
+
+    def close(self) -> None:
+        """Closes the connections to it."""
+        self._prometheus.close()

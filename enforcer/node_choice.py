@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from enforcer.manifest import Manifest
+from fleet.selectors import requirement_holds
 
 _KEEPS_OFF = frozenset({"NoSchedule", "NoExecute"})
 
@@ -38,17 +39,6 @@ def nodes_for(pod: Manifest, nodes: Mapping[str, Manifest]) -> frozenset[str]:
     return frozenset(name for name, node in nodes.items() if may_run_on(pod, node))
 
 
-def labels_fit(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Whether a selector (`matchLabels`, `matchExpressions`) selects an object with these labels; an empty one does.
-
-    Source: kubernetes/apimachinery:pkg/apis/meta/v1/helpers.go (LabelSelectorAsSelector).
-    """
-    wanted: Mapping[str, str] = selector.get("matchLabels") or {}
-    return all(labels.get(key) == value for key, value in wanted.items()) and all(
-        _holds(entry, labels.get(str(entry.get("key")))) for entry in selector.get("matchExpressions") or ()
-    )
-
-
 def _has_affinity(spec: Mapping[str, Any], labels: Mapping[str, str], name: str) -> bool:
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
@@ -63,33 +53,9 @@ def _fits(term: Mapping[str, Any], labels: Mapping[str, str], name: str) -> bool
     if not expressions and not fields:
         # An empty term selects nothing.
         return False
-    return all(_holds(entry, labels.get(str(entry.get("key")))) for entry in expressions) and all(
-        entry.get("key") == "metadata.name" and _holds(entry, name) for entry in fields
+    return all(requirement_holds(entry, labels.get(str(entry.get("key")))) for entry in expressions) and all(
+        entry.get("key") == "metadata.name" and requirement_holds(entry, name) for entry in fields
     )
-
-
-def _holds(entry: Mapping[str, Any], value: str | None) -> bool:
-    values = [str(found) for found in entry.get("values") or ()]
-    match entry.get("operator"):
-        case "In":
-            return value in values
-        case "NotIn":
-            return value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt" as word:
-            return _compares(str(word), value, values)
-    return False
-
-
-def _compares(word: str, value: str | None, values: list[str]) -> bool:
-    try:
-        here, limit = int(value or ""), int(values[0])
-    except (ValueError, IndexError):
-        return False
-    return here > limit if word == "Gt" else here < limit
 
 
 def _tolerates(spec: Mapping[str, Any], node: Manifest) -> bool:

@@ -16,7 +16,7 @@ import yaml
 from enforcer.backend import Backend, Move, RenderedStage
 from enforcer.backends.stage import draft_stage
 from enforcer.cluster import ClusterReader
-from enforcer.dialect import StandingCard
+from enforcer.dialect import SeatSlice, StandingCard
 from enforcer.manifest import Manifest, set_field
 from enforcer.node_preview import NodeDiff, counted_after, counted_cards, node_diffs
 from enforcer.plan_names import as_planned, with_real_names, with_top_owners
@@ -24,7 +24,7 @@ from enforcer.record.journal import ObjectIntent, RunRecord
 from enforcer.rollout.intents import intended_stage, object_intents, rolling_owners
 from enforcer.safety.availability import availability_breaches, availability_refusal
 from enforcer.safety.pod_admission import check_admission
-from enforcer.seat import PodSeat, SeatSlice
+from enforcer.seat import PodSeat
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Corrupt, Misconfigured, Refused

@@ -10,46 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from enforcer.backends.hami_dialect import (
-    AVOID_CARD_ANNOTATION,
-    AVOID_MODEL_ANNOTATION,
-    CORE_POLICY_ENV,
-    CORES_RESOURCE,
-    COUNT_RESOURCE,
-    FRAMEBUFFER_PERCENT_RESOURCE,
-    FRAMEBUFFER_RESOURCE,
-    HAMI_DIALECT,
-    PRIORITY_ENV,
-    PRIORITY_RESOURCE,
-    USE_CARD_ANNOTATION,
-    USE_MODEL_ANNOTATION,
-    WHOLE_CORE_PERCENT,
-)
 from enforcer.cluster import DELETION_COST_ANNOTATION
-from enforcer.dialect import Dialect, SeatSlice
+from enforcer.dialect import WHOLE_CORE_PERCENT, Dialect, SeatSlice
 from enforcer.manifest import Manifest
 from fleet.inventory import WorkloadId
-
-__all__ = [
-    "AVOID_CARD_ANNOTATION",
-    "AVOID_MODEL_ANNOTATION",
-    "CORES_RESOURCE",
-    "CORE_POLICY_ENV",
-    "COUNT_RESOURCE",
-    "FRAMEBUFFER_PERCENT_RESOURCE",
-    "FRAMEBUFFER_RESOURCE",
-    "PRIORITY_ENV",
-    "PRIORITY_RESOURCE",
-    "USE_CARD_ANNOTATION",
-    "USE_MODEL_ANNOTATION",
-    "WHOLE_CORE_PERCENT",
-    "PodSeat",
-    "SeatSlice",
-    "owner_of_pod",
-    "same_slices",
-    "seat_of_pod",
-    "seats_by_workload",
-]
 
 _FINISHED = frozenset({"Succeeded", "Failed"})
 """Phases in which a pod holds nothing any more, whatever its annotations say."""
@@ -104,7 +68,7 @@ def owner_of_pod(pod: Mapping[str, Any]) -> WorkloadId:
     return WorkloadId(f"{metadata['namespace']}/Pod/{metadata['name']}")
 
 
-def seat_of_pod(pod: Manifest, dialect: Dialect = HAMI_DIALECT) -> PodSeat:
+def seat_of_pod(pod: Manifest, dialect: Dialect) -> PodSeat:
     """Read the seat of a pod from its manifest.
 
     Raises:
@@ -119,7 +83,7 @@ def seat_of_pod(pod: Manifest, dialect: Dialect = HAMI_DIALECT) -> PodSeat:
         workload=owner_of_pod(pod),
         node=spec.get("nodeName"),
         slices=tuple(sorted(slices, key=lambda part: (part.container, part.card or ""))),
-        is_ready=bool(containers) and all(entry.get("ready", False) for entry in containers),
+        is_ready=is_ready(pod),
         restarts=sum(entry.get("restartCount", 0) for entry in containers),
         is_oom_killed=any(
             entry.get("lastState", {}).get("terminated", {}).get("reason") == "OOMKilled" for entry in containers
@@ -127,6 +91,12 @@ def seat_of_pod(pod: Manifest, dialect: Dialect = HAMI_DIALECT) -> PodSeat:
         resource_version=metadata.get("resourceVersion", ""),
         deletion_cost=metadata.get("annotations", {}).get(DELETION_COST_ANNOTATION),
     )
+
+
+def is_ready(pod: Manifest) -> bool:
+    """Whether every container of a pod is ready."""
+    containers = pod.get("status", {}).get("containerStatuses", ())
+    return bool(containers) and all(entry.get("ready", False) for entry in containers)
 
 
 def seats_by_workload(seats: Iterable[PodSeat]) -> dict[WorkloadId, list[PodSeat]]:

@@ -130,8 +130,6 @@ def verify(
     changed = {move.workload for record in applied for move in record.moves}
     rows = _rows(history)
     violated, active, causes = _violations(history.slices, rows)
-    ratio = _ratio(rows, violated, active, lambda name: name in changed)
-    control = _ratio(rows, violated, active, lambda name: name not in changed)
     stages = _stages_in_place(plan, applied)
     is_whole = stages >= {entry.stage for entry in plan.stages}
     promised = plan.totals.cards_freed
@@ -152,8 +150,7 @@ def verify(
         promised_saving_per_week=plan.totals.saving_per_week,
         realised_saving_per_week=_realised_saving(plan, kept, _models(history), saving_per_card_week or {}),
         promised_violation_ratio=plan.totals.predicted_violation_ratio,
-        realised_violation_ratio=ratio,
-        control_violation_ratio=control,
+        control_violation_ratio=_control(rows, violated, active, changed),
         coverage_ratio=_coverage(history, rows),
         given_back=len(given_back),
         workloads=_by_workload(plan, rows, violated, active, causes, changed),
@@ -350,18 +347,17 @@ def _by_workload(
                 violation_ratio=bad / steps if steps else (0.0 if len(own) else None),
                 active_steps=steps,
                 cause=_CAUSES[counted.most_common(1)[0][0]] if bad else None,
+                is_low_priority=bool(len(own)) and bool(rows.is_low[own].all()),
             )
         )
     return tuple(sorted(found, key=lambda entry: (-(entry.violation_ratio or 0.0), entry.workload)))
 
 
-class _Chooser(Protocol):
-    def __call__(self, workload: WorkloadId, /) -> bool: ...
-
-
-def _ratio(rows: _Rows, violated: NDArray[np.bool_], active: NDArray[np.bool_], chosen: _Chooser) -> float | None:
-    """Violated / active steps of high and normal priority; None where there is no such row."""
-    own = np.array([chosen(workload) for workload in rows.workload], bool) & ~rows.is_low
+def _control(
+    rows: _Rows, violated: NDArray[np.bool_], active: NDArray[np.bool_], changed: set[WorkloadId]
+) -> float | None:
+    """Violated share of the active steps of untouched workloads of high and normal priority; None without any."""
+    own = np.array([workload not in changed for workload in rows.workload], bool) & ~rows.is_low
     if not own.any():
         return None
     steps = int(active[own].sum())

@@ -6,15 +6,13 @@ API. What is read changes nothing: a reader may get, list and watch, no more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Protocol
 
-from fleet.errors import Unavailable
-
-Manifest = Mapping[str, object]
-"""An object as the API serves it."""
+from wire.kubernetes.page import Manifest, Page
+from wire.kubernetes.read import WatchEvent
+from wire.kubernetes.resource import ApiResource
 
 
 class Watched(StrEnum):
@@ -36,25 +34,6 @@ class Watched(StrEnum):
     RESOURCE_SLICES = "resourceslices.resource.k8s.io"
     POD_AUTOSCALERS = "horizontalpodautoscalers.autoscaling"
     SCALED_OBJECTS = "scaledobjects.keda.sh"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiResource:
-    """How the API serves what is watched.
-
-    Attributes:
-        group: API group; empty for the core.
-        versions: versions that are understood, the preferred one first.
-        plural: name in the path.
-        metadata_only: only metadata are asked for, as the rest of the object is not needed.
-        is_optional: a cluster may not serve it, and nothing is wrong then.
-    """
-
-    group: str
-    versions: tuple[str, ...]
-    plural: str
-    metadata_only: bool = False
-    is_optional: bool = False
 
 
 API_RESOURCES: Mapping[Watched, ApiResource] = {
@@ -94,51 +73,6 @@ API_RESOURCES: Mapping[Watched, ApiResource] = {
     ),
 }
 """In the order in which reading starts: nodes give cards their models before pods name them."""
-
-
-class EventKind(StrEnum):
-    """What a watch tells; the value is the API's word."""
-
-    ADDED = "ADDED"
-    MODIFIED = "MODIFIED"
-    DELETED = "DELETED"
-    BOOKMARK = "BOOKMARK"
-    """Nothing changed; the version up to which the watch has told everything."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchEvent:
-    """One event of a watch.
-
-    Attributes:
-        kind: what happened.
-        manifest: the object after it (before it, for DELETED); only metadata in a bookmark.
-        version: the version from which a watch goes on after it.
-    """
-
-    kind: EventKind
-    manifest: Manifest
-    version: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """One page of a list.
-
-    Attributes:
-        manifests: the objects; may be decoded as they are gone through, and then raise `Unavailable` where the server's
-            words turn out to be none.
-        version: version of the whole list, equal on all its pages; a watch begins there.
-        next_token: what asks for the next page; None on the last.
-    """
-
-    manifests: Iterable[Manifest]
-    version: str
-    next_token: str | None
-
-
-class Expired(Unavailable):
-    """The version, or the token of the next page, is too old for the API server: the list must be read anew."""
 
 
 class ClusterReader(Protocol):

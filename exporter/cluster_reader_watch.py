@@ -13,17 +13,21 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from exporter.allocation.manifest import Shared
 from exporter.allocation.objects import key_of, version_of
 from exporter.allocation.records import Key
-from exporter.cluster_reader import ClusterReader, EventKind, Expired, Manifest, Watched
+from exporter.cluster_reader import ClusterReader, Watched
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.logs import logger
-from wire.kubernetes.answers import Busy, TooLarge
+from wire.http_answer import Busy
 from wire.kubernetes.backoff import Backoff
+from wire.kubernetes.page import Manifest, pages_of
+from wire.kubernetes.read import EventKind
+from wire.kubernetes.refusals import Expired
 
 PAGE_OBJECTS = 500
 """Objects of one page, unless they are so large that fewer must be asked for."""
@@ -210,17 +214,14 @@ class ResourceWatch(Generic[Kept]):
 
     def _list(self) -> str:
         there: set[Key] = set()
-        token: str | None = None
-        limit = self._page_objects
-        while True:
-            with self._pages:
-                try:
-                    page = self._reader.page(self._watched, limit=limit, token=token)
-                except TooLarge:
-                    if limit == 1:
-                        raise
-                    limit = max(1, limit // 4)
-                    continue
+        listed_at = ""
+        pages = pages_of(
+            lambda limit, token: self._reader.page(self._watched, limit=limit, token=token),
+            objects_max=self._page_objects,
+            turn=self._pages,
+        )
+        with closing(pages):
+            for page in pages:
                 for manifest in page.manifests:
                     key = key_of(manifest)
                     version = version_of(manifest)
@@ -228,18 +229,17 @@ class ResourceWatch(Generic[Kept]):
                         self._take(key, manifest)
                     if key in self._read:
                         there.add(key)
-                listed_at, token = page.version, page.next_token
-                # The page's memory is given back before another kind may read one.
+                listed_at = page.version
+                # `pages_of` gives its memory back.
                 del page
-            self._heard()
-            if self._stop.is_set() or token is None:
-                break
-        if not self._stop.is_set():
-            self._sink.retain(self._watched, there)
-            for key in self._read.keys() - there:
-                del self._read[key]
-            self._lists += 1
-            self._is_known = True
+                self._heard()
+                if self._stop.is_set():
+                    return listed_at
+        self._sink.retain(self._watched, there)
+        for key in self._read.keys() - there:
+            del self._read[key]
+        self._lists += 1
+        self._is_known = True
         return listed_at
 
     def _follow(self) -> bool:

@@ -21,7 +21,7 @@ from exporter.cluster_reader import ObjectReader, Watched
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.grammars.claims import ClaimAllocation, PublishedDevice, parse_claim, parse_published
 from fleet.logs import logger
-from wire.kubernetes.answers import Busy, TooLarge
+from wire.http_answer import Busy, TooLarge
 from wire.kubernetes.backoff import Backoff
 
 QUESTIONS_PER_SECOND = 10.0

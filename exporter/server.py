@@ -1,34 +1,36 @@
 """The exporter's HTTP side: `/metrics` for a scraper, `/healthz` for a kubelet.
 
-Called by the front door's `export`. A request takes the collector's snapshot as it is and never touches a device, so
-a scraper's time-out (`X-Prometheus-Scrape-Timeout-Seconds`) has nothing to cut short. What clients may cost is bounded
-in `exporter.server_connections`.
+Called by `gputide export`. A request takes the collector's snapshot as it is and never touches a device, so a scraper's
+time-out (`X-Prometheus-Scrape-Timeout-Seconds`) has nothing to cut short. `text_format_of` and `accepts_gzip` read
+which format and encoding a scraper asks for. Grammar: RFC 9110 §12.5.1 and §12.5.3 (lists with weights); what
+Prometheus sends: prometheus/prometheus:scrape/scrape.go.
 """
 
 from __future__ import annotations
 
-import io
-import socket
-import socketserver
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
 
 from exporter.collector import Collector
 from exporter.compat.translation import Compat
 from exporter.exposition.rendering import Exposition, TextFormat
-from exporter.server_connections import HANDSHAKE_SECONDS_MAX, SEND_SECONDS_MAX, Admission, Connections, HeadReader
-from exporter.server_request import Request, accepts_gzip, read_request, text_format_of
-from fleet.errors import Corrupt, Misconfigured
+from wire.http_connection import ServerLimits
+from wire.http_head import Refusal
+from wire.http_server import Exchange, HttpServer, TlsContexts, listen
 from wire.port_guard import PortGuard
-from wire.tokens import CHALLENGE
 
-if TYPE_CHECKING:
-    import ssl  # loaded by who hands contexts in: it takes megabytes that a plain port does without
+CONNECTIONS_MAX = 32
+"""Connections that are open at once; a few scrapers and a kubelet keep one each."""
+REQUEST_SECONDS_MAX = 5.0
+"""Longest time from a request's first byte to its last."""
+IDLE_SECONDS_MAX = 75.0
+"""How long a connection may stay open without a request: scrapers come back on it every 15 to 60 s."""
+ANSWER_SECONDS_MAX = 10.0
+"""Longest time in which a client must have taken its answer."""
+
+_STOP_SECONDS = 1.0
+_ITEMS_MAX = 32
 
 
 class MetricsServer:
@@ -45,6 +47,7 @@ class MetricsServer:
 
     Raises:
         Misconfigured: the address can't be used.
+        Unavailable: another process listens there.
     """
 
     def __init__(
@@ -55,35 +58,34 @@ class MetricsServer:
         port: int,
         age_seconds_max: float,
         compat: Iterable[Compat] = (),
-        tls: Callable[[], ssl.SSLContext] | None = None,
+        tls: TlsContexts | None = None,
         guard: PortGuard | None = None,
     ) -> None:
-        self.tls = tls
         self._guard = guard
         self._collector = collector
         self._age_seconds_max = age_seconds_max
         self._exposition = Exposition(compat)
         self._lock = threading.Lock()
-        try:
-            self._server = _Server((host, port), _Handler)
-        except (OSError, OverflowError) as exc:
-            raise Misconfigured(f"cannot listen on {host}:{port}: {exc}; choose another with --listen") from exc
-        self._server.app = self
+        limits = ServerLimits(
+            connections_max=CONNECTIONS_MAX,
+            idle_seconds=IDLE_SECONDS_MAX,
+            request_seconds=REQUEST_SECONDS_MAX,
+            answer_seconds=ANSWER_SECONDS_MAX,
+        )
+        self._server = HttpServer(listen(host, port, setting="--listen"), self._answer, limits=limits, tls=tls)
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port that it listens on."""
-        host, port = self._server.server_address[:2]
-        return str(host), int(port)
+        return self._server.address
 
     def serve(self) -> None:
         """Answers requests until `stop` is called from another thread."""
-        self._server.serve_forever(poll_interval=0.1)
-        self._server.server_close()
+        self._server.serve()
 
     def stop(self) -> None:
         """Ends `serve`."""
-        self._server.shutdown()
+        self._server.stop(grace_seconds=_STOP_SECONDS)
 
     def metrics(self, text_format: TextFormat, *, is_packed: bool = False) -> tuple[bytes, ...]:
         """The answer to a scrape, in pieces that follow each other.
@@ -95,10 +97,6 @@ class MetricsServer:
         with self._lock:
             return self._exposition.scrape(self._collector.state(), text_format, is_packed=is_packed)
 
-    def may_see(self, authorization: str | None, certificate: Mapping[str, object] | None) -> bool:
-        """Whether whoever asks may see figures; see `PortGuard.may`."""
-        return self._guard is None or self._guard.may(authorization, certificate)
-
     def health(self) -> tuple[bool, str]:
         """Whether the figures are fresh, and a line that says so."""
         state = self._collector.state()
@@ -107,148 +105,64 @@ class MetricsServer:
         line = f"figures are {state.age_seconds:.1f} s old, limit {self._age_seconds_max:.1f} s"
         return state.age_seconds <= self._age_seconds_max, line
 
-
-class _Server(socketserver.ThreadingTCPServer):
-    daemon_threads = True
-    allow_reuse_address = True
-    request_queue_size = 64
-    app: MetricsServer
-
-    def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
-        self.connections = Connections()
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        super().__init__(address, handler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Gives the connection a thread, unless there are too many."""
-        if self.connections.admit(request) is Admission.CLOSED:
-            self.shutdown_request(request)
-        else:
-            super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serves one connection; the handshake is its thread's business, and holds nobody else up."""
-        tls = self.app.tls
-        if tls is not None:
-            request.settimeout(HANDSHAKE_SECONDS_MAX)
-            try:
-                encrypted = tls().wrap_socket(request, server_side=True, do_handshake_on_connect=False)
-            except OSError:
-                self.shutdown_request(request)
-                return
-            self.connections.exchange(request, encrypted)
-            request = encrypted
-            try:
-                encrypted.do_handshake()
-            except OSError:
-                self.shutdown_request(request)
-                return
-        super().process_request_thread(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        """Closes the connection and frees its place."""
-        self.connections.leave(request)
-        super().shutdown_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Says nothing of a client that went away or was too slow; anything else is a bug and is told."""
-        if not isinstance(sys.exception(), OSError):
-            super().handle_error(request, client_address)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Answer:
-    status: HTTPStatus
-    pieces: tuple[bytes, ...]
-    headers: tuple[str, ...] = ("Content-Type: text/plain; charset=utf-8",)
-
-
-_NOT_FOUND = _Answer(status=HTTPStatus.NOT_FOUND, pieces=(b"try /metrics or /healthz\n",))
-_NOT_ALLOWED = _Answer(
-    status=HTTPStatus.METHOD_NOT_ALLOWED, pieces=(b"only GET and HEAD\n",), headers=("Allow: GET, HEAD",)
-)
-_NO_REQUEST = _Answer(status=HTTPStatus.BAD_REQUEST, pieces=(b"not a request\n",))
-_UNKNOWN = _Answer(
-    status=HTTPStatus.UNAUTHORIZED,
-    pieces=(b"show a token or a certificate that is known\n",),
-    headers=tuple(f"{name}: {value}" for name, value in CHALLENGE),
-)
-_TOO_LONG = _Answer(
-    status=HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, pieces=(b"the head of the request is too long\n",)
-)
-_TOO_MANY = _Answer(
-    status=HTTPStatus.SERVICE_UNAVAILABLE, pieces=(b"too many connections\n",), headers=("Retry-After: 1",)
-)
-
-
-class _Handler(socketserver.BaseRequestHandler):
-    server: _Server
-    request: socket.socket
-
-    def handle(self) -> None:
-        """Answers the requests of one connection, until it ends or takes too long."""
-        self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connections, head = self.server.connections, HeadReader(self.request)
-        lines = io.BufferedReader(head)
-        stays_open = True
-        while stays_open:
-            connections.turn(self.request, is_answering=False)
-            head.begin()
-            try:
-                request = read_request(lines)
-            except Corrupt:
-                self._send(_TOO_LONG if head.is_exceeded else _NO_REQUEST, stays_open=False)
-                return
-            if request is None:
-                return
-            connections.turn(self.request, is_answering=True)
-            is_served = connections.is_served(self.request)
-            stays_open = request.stays_open and is_served
-            answer = self._answer(request) if is_served else _TOO_MANY
-            self._send(answer, stays_open=stays_open, has_body=request.method != "HEAD")
-
-    def _answer(self, request: Request) -> _Answer:
-        """Answers the two paths, and 404 for others."""
-        app = self.server.app
-        if request.method not in ("GET", "HEAD"):
-            return _NOT_ALLOWED
-        if request.path == "/metrics" and not app.may_see(request.headers.get("authorization"), self._certificate()):
-            return _UNKNOWN
-        if request.path == "/metrics":
-            text_format = text_format_of(request.headers.get("accept", ""))
-            is_packed = accepts_gzip(request.headers.get("accept-encoding", ""))
-            encoding = ("Content-Encoding: gzip",) if is_packed else ()
-            pieces = app.metrics(text_format, is_packed=is_packed)
-            return _Answer(
-                status=HTTPStatus.OK, pieces=pieces, headers=(f"Content-Type: {text_format.value}", *encoding)
+    def _answer(self, exchange: Exchange) -> None:
+        exchange.check_method("GET", "HEAD")
+        fields = exchange.head.fields
+        if exchange.head.path == "/metrics":
+            if self._guard is not None:
+                self._guard.check(exchange)
+            text_format = text_format_of(fields.get("accept", ""))
+            is_packed = accepts_gzip(fields.get("accept-encoding", ""))
+            exchange.connection.answer(
+                HTTPStatus.OK,
+                *self.metrics(text_format, is_packed=is_packed),
+                kind=text_format.value,
+                fields=(("Content-Encoding", "gzip"),) if is_packed else (),
             )
-        if request.path == "/healthz":
-            is_fresh, line = app.health()
+        elif exchange.head.path == "/healthz":
+            is_fresh, line = self.health()
             status = HTTPStatus.OK if is_fresh else HTTPStatus.SERVICE_UNAVAILABLE
-            return _Answer(status=status, pieces=(f"{line}\n".encode(),))
-        return _NOT_FOUND
+            exchange.connection.answer(status, f"{line}\n".encode())
+        else:
+            raise Refusal(HTTPStatus.NOT_FOUND, "try /metrics or /healthz")
 
-    def _certificate(self) -> Mapping[str, object] | None:
-        """What the client showed and TLS has verified."""
-        shown = getattr(self.request, "getpeercert", None)
-        found: Mapping[str, object] | None = None if shown is None else shown()
-        return found or None
 
-    def _send(self, answer: _Answer, *, stays_open: bool, has_body: bool = True) -> None:
-        lines = (
-            f"HTTP/1.1 {answer.status.value} {answer.status.phrase}",
-            "Server: gputide",
-            f"Date: {time.strftime('%a, %d %b %Y %H:%M:%S GMT', time.gmtime())}",
-            *answer.headers,
-            f"Content-Length: {sum(map(len, answer.pieces))}",
-            *(() if stays_open else ("Connection: close",)),
-        )
-        head = "".join(f"{line}\r\n" for line in (*lines, "")).encode("ascii")
-        until = time.monotonic() + SEND_SECONDS_MAX
-        for piece in (head, *answer.pieces) if has_body else (head,):
-            # A time-out holds for one piece, and the client has this long for all of them.
-            left = until - time.monotonic()
-            if left <= 0.0:
-                raise TimeoutError(f"an answer was not taken within {SEND_SECONDS_MAX} s")
-            self.request.settimeout(left)
-            self.request.sendall(piece)
+def text_format_of(accept: str) -> TextFormat:
+    """The format to answer in: OpenMetrics where the scraper wants it at least as much as the older one.
+
+    Args:
+        accept: the `Accept` header; empty for none.
+    """
+    open_weight = plain_weight = 0.0
+    for name, parameters, weight in _items(accept):
+        if name == "application/openmetrics-text" and parameters.get("version", "1.0.0") == "1.0.0":
+            open_weight = max(open_weight, weight)
+        elif name in ("text/plain", "text/*", "*/*") and parameters.get("version", "0.0.4") == "0.0.4":
+            plain_weight = max(plain_weight, weight)
+    is_open = open_weight > 0.0 and open_weight >= plain_weight
+    return TextFormat.OPENMETRICS if is_open else TextFormat.PROMETHEUS
+
+
+def accepts_gzip(accept_encoding: str) -> bool:
+    """Whether the answer may be compressed.
+
+    Args:
+        accept_encoding: the `Accept-Encoding` header; empty for none.
+    """
+    return any(name == "gzip" and weight > 0.0 for name, _, weight in _items(accept_encoding))
+
+
+def _items(header: str) -> Iterator[tuple[str, dict[str, str], float]]:
+    for item in header.split(",", _ITEMS_MAX)[:_ITEMS_MAX]:
+        name, *rest = (part.strip() for part in item.split(";", _ITEMS_MAX))
+        pairs = (part.partition("=") for part in rest)
+        parameters = {key.strip().lower(): value.strip(' "') for key, _, value in pairs}
+        yield name.lower(), parameters, _weight(parameters.pop("q", "1"))
+
+
+def _weight(text: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        return 0.0
+    return weight if 0.0 <= weight <= 1.0 else 0.0

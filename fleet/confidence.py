@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from fleet.decisions import Plan, RecommendationKind, Stage
+from fleet.decisions import Plan, Stage
 from fleet.inventory import WorkloadId
 
 CONFIDENT_MIN = 0.8
@@ -15,7 +15,6 @@ CONFIDENT_MIN = 0.8
 is also what a reclaim asks for by default. Below it somebody should look at the evidence first."""
 LIKELY_MIN = 0.5
 """Confidence below which advice is of high risk: it fails more often than it holds, or rests on less than a day."""
-_GIVING_BACK = frozenset({RecommendationKind.RECLAIM, RecommendationKind.FEWER_CARDS})
 
 
 def stage_confidence(plan: Plan, stage: Stage) -> float:
@@ -27,7 +26,7 @@ def stage_confidence(plan: Plan, stage: Stage) -> float:
     """
     chosen = set(stage.recommendations)
     items = [item for item in plan.recommendations if item.id in chosen]
-    if any(item.kind in _GIVING_BACK for item in items):
+    if any(item.kind.ends_pods for item in items):
         return min(item.confidence for item in items)
     pods = sum(len(item.pods) for item in items)
     return round(sum(item.confidence * len(item.pods) for item in items) / pods, 4) if pods else 1.0

@@ -29,6 +29,11 @@ class RecommendationKind(StrEnum):
     REHOME = "rehome"
     FEWER_CARDS = "fewer_cards"
 
+    @property
+    def ends_pods(self) -> bool:
+        """Whether carrying it out may leave a pod without a card."""
+        return self in (RecommendationKind.RECLAIM, RecommendationKind.FEWER_CARDS)
+
 
 class RiskLevel(StrEnum):
     """A harm preset: the violation ratio that may be predicted (0.1, 0.5, 2 %)."""

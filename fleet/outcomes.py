@@ -52,14 +52,15 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadOutcome:
-    """What really happened to one changed workload.
+    """What happened to one changed workload.
 
     Attributes:
-        workload: who.
+        workload: workload.
         predicted_violation_ratio: promised, 0-1.
         violation_ratio: measured since apply, 0-1, None where nothing was collected.
         active_steps: windows in which one of its pods was active, summed over pods.
         cause: most frequent cause (`contention`, `short`, `full`), None where there is no harm.
+        is_low_priority: all its pods have low priority; they give way by design, so no prediction counts them.
     """
 
     workload: WorkloadId
@@ -67,6 +68,7 @@ class WorkloadOutcome:
     violation_ratio: float | None
     active_steps: int
     cause: str | None
+    is_low_priority: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +86,6 @@ class Outcome:
         promised_saving_per_week: money.
         realised_saving_per_week: money.
         promised_violation_ratio: 0-1.
-        realised_violation_ratio: 0-1; None where nothing was collected.
         control_violation_ratio: of workloads that the plan did not touch; None where there are none.
         coverage_ratio: 0-1.
         given_back: cards that were free and are granted again.
@@ -104,7 +105,6 @@ class Outcome:
     promised_saving_per_week: Saving
     realised_saving_per_week: Saving
     promised_violation_ratio: float
-    realised_violation_ratio: float | None
     control_violation_ratio: float | None
     coverage_ratio: float
     given_back: int

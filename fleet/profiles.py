@@ -36,6 +36,22 @@ class CardState(StrEnum):
     UNTRUSTED = "untrusted"
 
 
+class HourMeasure(StrEnum):
+    """What becomes of a card hour; the parts sum to the hour. Defined by `analyzer.state.card_hours`."""
+
+    UNALLOCATED = "unallocated"
+    """Granted to nobody, and can be granted."""
+    STRANDED = "stranded"
+    """Granted to nobody, and can't be: of compute and framebuffer only one is left."""
+    IDLE = "idle"
+    """Granted, and part of an idle window (`analyzer.idle_seconds`) without compute."""
+    IDLE_HELD = "idle_held"
+    """The same, while framebuffer is held (`analyzer.idle_held_bytes_min`)."""
+    UNUSED = "unused"
+    """Share that was granted to a slice that works, and that it did not use."""
+    USED = "used"
+
+
 class WorkloadClass(StrEnum):
     """What a workload is for, told from its behaviour where labels are silent."""
 

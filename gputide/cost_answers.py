@@ -30,7 +30,7 @@ def cost_answer(found: Chargeback, settings: Settings, units: Sequence[UnitCost]
         settings: all settings.
         units: what requests and tokens cost over the same period; empty where nobody counts any.
     """
-    lines = [*found.rows, found.idle, found.stranded]
+    lines = [*found.rows, found.unallocated, found.stranded]
     shown: Shown = {basis: in_cents([getattr(line.cost, basis) for line in lines]) for basis in BASES}
     co2 = settings.energy.grid_kg_co2_per_kwh
     documents = [
@@ -47,7 +47,7 @@ def cost_answer(found: Chargeback, settings: Settings, units: Sequence[UnitCost]
         "currency": found.currency,
         "by": found.by.value,
         "rows": documents[:-2],
-        "idle": documents[-2],
+        "unallocated": documents[-2],
         "stranded": documents[-1],
         "total": total,
         "free_cards": {
@@ -144,8 +144,13 @@ def _line_document(line: Charge, cost: dict[str, Decimal | None], settings: Sett
         "name": line.name,
         "card_hours": round(line.card_hours, 6),
         **{f"cost_{basis}": _float(cost[basis]) for basis in BASES},
-        "unused": _cents(line.unused),
-        "idle": _rest(line.idle),
+        "measures": {
+            measure.value: {"card_hours": round(hours.card_hours, 6), "cost": cost}
+            for (measure, hours), cost in zip(
+                line.measures.items(), map(_float, in_cents([one.cost for one in line.measures.values()])), strict=True
+            )
+        },
+        "unallocated": _rest(line.unallocated),
         "stranded": _rest(line.stranded),
         "unpriced_card_hours": round(line.unpriced_card_hours, 6),
         "unmeasured_card_hours": round(line.unmeasured_card_hours, 6),
@@ -158,18 +163,22 @@ def _line_document(line: Charge, cost: dict[str, Decimal | None], settings: Sett
 
 
 def _listing(found: Chargeback, lines: list[dict[str, Any]], total: dict[str, Any], *, has_co2: bool) -> Listing:
-    columns = ["name", "card_hours", "cost_allocation", "cost_use", "cost_blended", "unused"]
-    if any(row.idle is not None for row in found.rows):
-        columns += ["idle", "stranded"]
+    shown = ("idle", "idle_held", "unused")
+    columns = ["name", "card_hours", "cost_allocation", "cost_use", "cost_blended", *shown]
+    if any(row.unallocated is not None for row in found.rows):
+        columns += ["unallocated", "stranded"]
     if total["unpriced_card_hours"]:
         columns.append("unpriced_card_hours")
     if total["kwh"] is not None:
         columns += ["kwh", "kg_co2"] if has_co2 else ["kwh"]
     if total["requests"] is not None:
         columns += ["requests", "per_million_requests"]
-    names = [*(line["name"] for line in lines[:-2]), "(idle)", "(stranded)", "(total)"]
+    names = [*(line["name"] for line in lines[:-2]), "(unallocated)", "(stranded)", "(total)"]
     rows = [
-        [name, *(_flat(line[column]) for column in columns[1:])]
+        [
+            name,
+            *(line["measures"][column]["cost"] if column in shown else _flat(line[column]) for column in columns[1:]),
+        ]
         for name, line in zip(names, [*lines, total], strict=True)
     ]
     headings = tuple(found.by.value if column == "name" else column for column in columns)
@@ -225,7 +234,7 @@ def _rest(part: Amounts | None) -> dict[str, float | None] | None:
 
 
 def _flat(value: Any) -> Any:
-    """A cell: of the idle and stranded parts of a node those by allocation."""
+    """A cell: of the unallocated and stranded parts of a node those by allocation."""
     return value["allocation"] if isinstance(value, dict) else value
 
 

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from analyzer.profile import profile_fleet
-from enforcer.record.verdict import ACTIVE_WINDOWS_MIN, english, sentences, verdict_of
+from enforcer.record.verdict import Standing, english, sentences, standing_of, verdict_of
 from enforcer.rollout.undo import Undo
 from enforcer.verify import verify
 from exporter.synthetic import write_synthetic_fleet
@@ -233,8 +233,9 @@ def _restore_one(
     Returns:
         The workload, and what was done in words.
     """
-    # Most harmed first; a rate from a few active windows says little.
-    judged = [one for one in outcome.workloads if one.active_steps >= ACTIVE_WINDOWS_MIN]
+    # Most harmed first; of one with too few windows nothing can be said.
+    budget = outcome.harm_budget_ratio
+    judged = [one for one in outcome.workloads if standing_of(one, budget) is not Standing.TOO_FEW_WINDOWS]
     worst = (judged or outcome.workloads)[0]
     namespace, _, name = worst.workload.split("/")
     objects = [

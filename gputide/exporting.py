@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -18,12 +18,12 @@ from exporter.collector import Collector, Derivation
 from exporter.compat.translation import Compat
 from exporter.reader import DeviceReader
 from exporter.server import MetricsServer
-from fleet.errors import Misconfigured
+from fleet.errors import GputideError
 from fleet.listener_files import ListenerFiles
 from wire.port_guard import PortGuard
 
 if TYPE_CHECKING:
-    import ssl
+    from wire.http_server import TlsContexts
 
 STALE_INTERVALS = 5
 """Intervals without a reading after which `/healthz` says so."""
@@ -54,6 +54,7 @@ def serve(
 
     Raises:
         Misconfigured: the address, a certificate or a file of tokens can't be used.
+        Unavailable: another process listens there.
     """
     collector = Collector(
         reader, interval_seconds=interval_seconds, deadline_seconds=interval_seconds, derivations=derivations
@@ -68,7 +69,7 @@ def serve(
             tls=_contexts(files),
             guard=PortGuard(files, tokens_setting="scrape_tokens_file", now_seconds=time.monotonic),
         )
-    except Misconfigured:
+    except GputideError:
         reader.close()
         raise
 
@@ -89,7 +90,7 @@ def serve(
     _say("stopped")
 
 
-def _contexts(files: ListenerFiles) -> Callable[[], ssl.SSLContext] | None:
+def _contexts(files: ListenerFiles) -> TlsContexts | None:
     """What gives the TLS context for a new connection; None where the port is plain."""
     if files.certificate_file is None:
         return None

@@ -21,6 +21,7 @@ from fleet.money.book import PriceBook, Prices
 from fleet.money.budgets import BudgetStatus
 from fleet.money.charges import Owner
 from fleet.money.unit_costs import UnitCost, unit_costs
+from fleet.money.week_hours import WeekHours, week_hours
 from gputide.budget_states import budgets_now
 from gputide.price_shelf import book_path, with_price_book
 from gputide.session import Session
@@ -31,6 +32,8 @@ _log = structlog.get_logger()
 _WEEK = timedelta(days=7)
 WAIT_SECONDS_MAX = 0.2
 """How long a page waits for the first sums of a cluster."""
+WEEK_WAIT_SECONDS_MAX = 20.0
+"""How long it waits for the card hours, with which the fleet page begins: as long as for the first analysis."""
 
 T = TypeVar("T")
 
@@ -60,6 +63,7 @@ class StoredMoney:
         self._prices: dict[str, tuple[object, tuple[Node, ...], Prices]] = {}
         self._budgets = _Hourly(self._made_budgets, is_patient=is_patient)
         self._unit_costs = _Hourly(self._made_unit_costs, is_patient=is_patient)
+        self._weeks = _Hourly(self._made_week, is_patient=is_patient, wait_seconds=WEEK_WAIT_SECONDS_MAX)
 
     @property
     def currency(self) -> str:
@@ -86,6 +90,10 @@ class StoredMoney:
         """Quotas and queues that stand."""
         return self._quotas(cluster)
 
+    def week(self, cluster: str) -> WeekHours | None:
+        """Card hours of the last seven days; None where no card was known then."""
+        return next(iter(self._weeks.of(cluster, self._version())), None)
+
     def unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:
         """Cost of a request or token over the last week."""
         return self._unit_costs.of(cluster, self._version())
@@ -95,6 +103,14 @@ class StoredMoney:
             return budgets_now(self._priced(), cluster)
         except NotEnoughData:
             return ()
+
+    def _made_week(self, cluster: str) -> tuple[WeekHours, ...]:
+        session = self._priced()
+        try:
+            period = cost_period(session, session.now() - _WEEK, None, cluster=cluster)
+        except NotEnoughData:
+            return ()
+        return (week_hours(period.chargeback(Owner.NAMESPACE), known_since=period.known_since),)
 
     def _made_unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:
         session = self._priced()
@@ -136,8 +152,11 @@ def period_unit_costs(period: CostPeriod) -> tuple[UnitCost, ...]:
 class _Hourly(Generic[T]):
     """Answers per cluster that are made anew when their version changes."""
 
-    def __init__(self, make: Callable[[str], tuple[T, ...]], *, is_patient: bool) -> None:
+    def __init__(
+        self, make: Callable[[str], tuple[T, ...]], *, is_patient: bool, wait_seconds: float = WAIT_SECONDS_MAX
+    ) -> None:
         self._make = make
+        self._wait_seconds = wait_seconds
         self._is_patient = is_patient
         self._turn = threading.Condition()
         self._known: dict[str, tuple[object, tuple[T, ...] | GputideError]] = {}
@@ -171,7 +190,7 @@ class _Hourly(Generic[T]):
             kept = self._known.get(cluster)
             if kept is None or isinstance(kept[1], GputideError):
                 # What went wrong may be mended since: the book was.
-                self._turn.wait_for(lambda: cluster not in self._making, WAIT_SECONDS_MAX)
+                self._turn.wait_for(lambda: cluster not in self._making, self._wait_seconds)
                 kept = self._known.get(cluster)
         if kept is not None:
             return kept

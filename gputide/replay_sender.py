@@ -5,18 +5,18 @@ Called by `replay`. A receiver that asks to come again later is asked again, as 
 
 from __future__ import annotations
 
-import http.client
 from collections.abc import Callable, Iterator, Sequence
-from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
 
 from exporter.reader import Block
 from exporter.series_blocks import SeriesBlock, SeriesBlocks
-from fleet.errors import Misconfigured, Unavailable
+from fleet.errors import Unavailable
 from pipeline.remote_write.decode import Version
 from pipeline.remote_write.encode import LabelSets
+from wire.http_answer import read_body
+from wire.http_client import HttpClient, Request, endpoint_of
 
 SAMPLES_PER_REQUEST = 200_000
 """Most samples in one body; large enough that label bytes do not matter, small enough for every limit."""
@@ -29,6 +29,9 @@ RETRY_SECONDS_MAX = 5.0
 ANSWER_SECONDS_MAX = 600.0
 """Longest wait for an answer: before its first one a receiver that was just installed may compile its kernels, which
 takes minutes where a processor is emulated."""
+
+_CONTENT_TYPE = "application/x-protobuf;proto=io.prometheus.write.v2.Request"
+_ANSWER_BYTES_MAX = 1 << 20
 
 
 class ReplaySender:
@@ -43,12 +46,7 @@ class ReplaySender:
     """
 
     def __init__(self, write_url: str, *, sleep: Callable[[float], None]) -> None:
-        parts = urlsplit(write_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise Misconfigured(f"cannot send to {write_url!r}: expected http://HOST:PORT/PATH")
-        connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._connection = connect(parts.hostname, parts.port, timeout=ANSWER_SECONDS_MAX)
-        self._path = parts.path or "/"
+        self._http = HttpClient(endpoint_of(write_url, setting="--to"), "gputide-replay")
         self._sleep = sleep
         self._series = SeriesBlocks()
         self._sets: list[tuple[int, LabelSets]] = []
@@ -99,11 +97,10 @@ class ReplaySender:
 
     def close(self) -> None:
         """Close the connection."""
-        self._connection.close()
+        self._http.close()
 
     def _post(self, body: bytes) -> None:
         headers = {
-            "Content-Type": "application/x-protobuf;proto=io.prometheus.write.v2.Request",
             "Content-Encoding": "snappy",
             "X-Prometheus-Remote-Write-Version": "2.0.0",
         }
@@ -119,13 +116,20 @@ class ReplaySender:
         self.bytes_sent += len(body)
 
     def _answer(self, body: bytes, headers: dict[str, str]) -> tuple[int, str, float]:
+        asked = Request(
+            path="",
+            seconds_max=ANSWER_SECONDS_MAX,
+            method="POST",
+            body=body,
+            content_type=_CONTENT_TYPE,
+            headers=headers,
+        )
         try:
-            self._connection.request("POST", self._path, body, headers)
-            answer = self._connection.getresponse()
-            text = answer.read().decode(errors="replace").strip()
-        except (OSError, http.client.HTTPException) as exc:
+            with self._http.ask(asked) as answer:
+                text = read_body(answer, _ANSWER_BYTES_MAX, is_cut=True).decode(errors="replace").strip()
+        except Unavailable as exc:
             raise Unavailable(f"cannot send to the receiver: {exc}") from exc
-        pause = answer.headers.get("Retry-After", "")
+        pause = answer.retry_after or ""
         return answer.status, text, float(pause) if pause.isdecimal() else 1.0
 
 

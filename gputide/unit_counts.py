@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from datetime import datetime
 
 from enforcer.instant_query import InstantQuery
@@ -43,9 +44,10 @@ def unit_counts(
             f"cannot count {rates[0].unit} of {rates[0].workload}: prices.units_prometheus_url=none; "
             "name your Prometheus"
         )
-    asked = instant_query(prices.units_prometheus_url, "prices.units_prometheus_url", way, at=until)
     seconds = round((until - since).total_seconds())
-    return tuple(_counted(rate, asked, seconds, cluster) for rate in rates)
+    url, setting = prices.units_prometheus_url, "prices.units_prometheus_url"
+    with closing(instant_query(url, setting, way, at=until)) as asked:
+        return tuple(_counted(rate, asked, seconds, cluster) for rate in rates)
 
 
 def _counted(rate: UnitRate, asked: InstantQuery, seconds: int, cluster: str) -> UnitCount:

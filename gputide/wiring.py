@@ -34,6 +34,7 @@ from fleet.settings.settings import Settings, load_settings
 from fleet.usage import History
 from gputide.guard_policy import MeasuredHarm, guard_policy, harm_policy
 from gputide.measured_pairs import read_measured_pairs
+from gputide.measurements import WarehouseMeasurements, cluster_name
 from gputide.own_cluster import own_cluster
 from gputide.session import Session
 from gputide.wiring_backend import backend
@@ -50,38 +51,6 @@ PLAN_CELLS_MAX = 400_000_000
 
 CELLS_PER_PART = 40_000_000
 """Steps of slices that are analysed at a time: a thousand cards over four weeks of minutes."""
-
-_CLUSTERS_NAMED_MAX = 10
-
-
-def cluster_name(folder: DataFolder, settings: Settings, asked: str | None = None) -> str:
-    """The cluster that is meant: the one that is asked for, else the only one with data, else that of the settings.
-
-    Raises:
-        NotEnoughData: nothing is known of any cluster.
-        Misconfigured: nothing is known of the one that is asked for; or there are several, and neither a word nor the
-            settings name one of them.
-    """
-    known = warehouse(folder, settings).clusters()
-    if not known:
-        raise NotEnoughData("nothing was recorded yet; feed the folder with `gputide replay DIR` or `gputide receive`")
-    if asked is not None:
-        if asked not in known:
-            raise Misconfigured(f"cannot use --cluster {asked[:253]!r}: data came of {_listed(known)}")
-        return asked
-    if settings.cluster.name in known:
-        return settings.cluster.name
-    if len(known) > 1:
-        raise Misconfigured(
-            f"cannot choose a cluster: cluster.name={settings.cluster.name!r} is not among {_listed(known)}; say "
-            "--cluster NAME, or --set cluster.name=NAME before the verb"
-        )
-    return known[0]
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_CLUSTERS_NAMED_MAX])
-    return shown if len(names) <= _CLUSTERS_NAMED_MAX else f"{shown} and {len(names) - _CLUSTERS_NAMED_MAX} more"
 
 
 def load_history(folder: DataFolder, settings: Settings, now: datetime, *, cluster: str | None = None) -> History:
@@ -237,9 +206,6 @@ def open_enforcer(
         Misconfigured: there is no way into the cluster, or nothing renders for the backend.
         Unavailable: it can't be reached.
     """
-    # It asks this module for the cluster's name.
-    from gputide.measurements import WarehouseMeasurements
-
     own = own_cluster(folder, settings)
     with open_cluster_to_change(folder, settings, now) as cluster:
         tools = Tools(

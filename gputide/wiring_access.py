@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ssl
 import time
-from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from dashboards.access.door import RETURN_PATH, SignIn, Ways
@@ -15,6 +13,7 @@ from dashboards.app import LOOPBACK_NAMES
 from fleet.errors import Misconfigured
 from fleet.settings.dashboard import Access, DashboardSettings
 from gputide.wiring_listener import listener_files
+from wire.http_server import TlsContexts
 from wire.listener_tls import ListenerContexts
 
 
@@ -46,7 +45,7 @@ def ways_in(settings: DashboardSettings, *, operator: str) -> Ways:
     )
 
 
-def dashboard_tls(settings: DashboardSettings) -> Callable[[], ssl.SSLContext] | None:
+def dashboard_tls(settings: DashboardSettings) -> TlsContexts | None:
     """What gives the web app's TLS context; None where it speaks plain HTTP.
 
     Where `dashboard.client_ca_file` says whose, a browser (or the proxy in front) needs a certificate too.

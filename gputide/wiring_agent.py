@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -23,7 +22,6 @@ from exporter.node_pods import NodePods
 from exporter.nvml.pulse import CardPulses
 from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured
-from fleet.listener_files import ListenerFiles
 from fleet.settings.settings import Settings
 from gputide.agent_loop import AgentLoop
 from gputide.node_eyes import NodeEyes
@@ -112,13 +110,16 @@ def _open_view(settings: Settings, node: str) -> Iterator[Callable[[NodeView], N
         return
     host, _, port = listen.rpartition(":")
     files = listener_files("agent", settings.agent, settings.agent.tokens_file)
+    tls = None
+    if files.certificate_file is not None:
+        tls = ListenerContexts(files, needs_client=False, now_seconds=time.monotonic).context
     server = ViewServer(
         node,
         host=host.strip("[]"),
         port=int(port),
         full_ratio=settings.agent.full_ratio,
         free_ratio_min=settings.agent.framebuffer_free_ratio_min,
-        tls=None if files.certificate_file is None else _contexts(files),
+        tls=tls,
         guard=PortGuard(files, tokens_setting="tokens_file", now_seconds=time.monotonic),
     )
     server.start()
@@ -126,10 +127,6 @@ def _open_view(settings: Settings, node: str) -> Iterator[Callable[[NodeView], N
         yield server.show
     finally:
         server.stop()
-
-
-def _contexts(files: ListenerFiles) -> Callable[[], ssl.SSLContext]:
-    return ListenerContexts(files, needs_client=False, now_seconds=time.monotonic).context
 
 
 def _orders_of(cluster: ClusterReader, namespace: str, name: str, node: str) -> Callable[[], str | None]:

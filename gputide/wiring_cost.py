@@ -6,17 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from dashboards.money.charged_days import charged_days
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.inventory import Inventory
 from fleet.money.book import PriceBook
-from fleet.money.charged_days import ChargedDay, charged_days
+from fleet.money.charged_day import ChargedDay
 from fleet.money.charges import Chargeback, Owner, chargeback
 from fleet.money.focus import Basis, ChargePeriod, FocusContext
 from fleet.money.tenancies import Tenancies, lives_of, tenancies
 from fleet.settings.settings import Settings
 from fleet.units import format_time
+from gputide.measurements import cluster_name
 from gputide.session import Session
-from gputide.wiring import cluster_name, plan_store
+from gputide.wiring import plan_store
 from gputide.wiring_warehouse import warehouse
 from pipeline.warehouse.parquet_reads import ParquetReads
 
@@ -60,7 +62,15 @@ class CostPeriod:
 
     def days(self) -> Iterator[ChargedDay]:
         """Its days."""
-        return charged_days(self.source, self.who, self.book, cluster=self.cluster, since=self.since, until=self.until)
+        return charged_days(
+            self.source,
+            self.who,
+            self.book,
+            cluster=self.cluster,
+            since=self.since,
+            until=self.until,
+            settings=self.settings.analyzer,
+        )
 
     def chargeback(self, by: Owner) -> Chargeback:
         """Its cost by owner."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 
 from fleet.data_folder import DataFolder
-from fleet.errors import Misconfigured, Unavailable
+from fleet.errors import Misconfigured
 from fleet.settings.pipeline import RecordFormat
 from fleet.settings.settings import Settings
 from gputide.addresses import is_loopback
@@ -17,10 +17,11 @@ from gputide.wiring_listener import listener_files
 from gputide.wiring_warehouse import open_warehouse, with_upkeep
 from pipeline.bus.lanes import LanesRollup
 from pipeline.receiver.counts import SharedCounts
-from pipeline.receiver.receiver import Receiver, ReceiverLimits, listen
+from pipeline.receiver.receiver import Receiver, ReceiverLimits
 from pipeline.receiver.senders import Sender, Senders
 from pipeline.rollup.rollup import Rollup
 from pipeline.rollup.rollup_duckdb import EmbeddedRollup
+from wire.http_server import listen
 from wire.listener_tls import ListenerContexts
 from wire.port_guard import PortGuard
 
@@ -107,8 +108,8 @@ def open_listener(settings: Settings, host: str, port: int) -> socket.socket:
     """The socket that the receiver listens on.
 
     Raises:
-        Misconfigured: it would take samples of everybody from beyond this machine.
-        Unavailable: the address can't be listened on.
+        Misconfigured: it would take samples of everybody from beyond this machine, or the address can't be used.
+        Unavailable: another process listens there.
     """
     limits = settings.receiver
     is_asked = limits.tokens_file is not None or limits.client_ca_file is not None
@@ -117,11 +118,7 @@ def open_listener(settings: Settings, host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port}: everybody could send as any cluster; set receiver.tokens_file or "
             "receiver.client_ca_file, or say receiver.insecure_listen=true"
         )
-    try:
-        return listen(host, port)
-    except (OSError, OverflowError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
-        raise Unavailable(f"cannot listen on {host}:{port}: {reason}") from exc
+    return listen(host, port, setting="--listen")
 
 
 def receiver_tls(settings: Settings) -> ListenerContexts | None:

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from enforcer.instant_query_prometheus import QueriedObjectives
 from enforcer.record.ledger import Ledger
 from enforcer.relief.book import ReliefBook
 from enforcer.relief.demand_feed import DemandFeed, NoObjectives, Objectives
 from enforcer.relief.feed_agents import AgentFeed
 from enforcer.relief.moving import Patience
+from enforcer.relief.objectives_queried import QueriedObjectives
 from enforcer.relief.overload import OverloadRules
 from enforcer.relief.runner import ReliefRunner
 from enforcer.relief.squeeze import OrdersWriter
@@ -32,7 +32,7 @@ from gputide.wiring import lease_holder
 from gputide.wiring_backend import backend
 from gputide.wiring_cluster import moment_of_change, open_cluster_to_change
 from gputide.wiring_prometheus import instant_query
-from wire.kubernetes.credentials import TokenFile
+from wire.credentials import TokenFile
 from wire.tls import Tls
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from fleet.inventory import Priority, WorkloadId
+from recommender.advice.case import Permits
 from recommender.consolidate import Group
 from recommender.demand import Demand
-from recommender.permits import Permits
-from recommender.proposal_scene import Cut
 from recommender.seating import Seat
 
 _SHARE_STEP = 0.01
@@ -21,6 +20,16 @@ def share_of_peak(peak: float) -> float:
     """Share of a card's compute that a pod is given for a peak, in whole percent, above 0 and at most 1."""
     share = math.ceil(round(peak / _SHARE_STEP, 6)) * _SHARE_STEP
     return round(min(1.0, max(_SHARE_STEP, share)), 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """The slice that every pod of a workload gets."""
+
+    framebuffer_bytes: int
+    compute_ratio: float
+    shown_bytes: int
+    is_hard: bool
 
 
 def cuts_of(

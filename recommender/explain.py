@@ -12,6 +12,7 @@ from fleet.errors import Misconfigured
 from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL
 from fleet.profiles import Profiles
 from fleet.units import GIB
+from recommender.advice.register import ADVICE
 
 _SHOWN_PODS = 5
 _INFLATION = "latency_p99_inflation_ratio"
@@ -63,7 +64,7 @@ def explain(plan: Plan, profiles: Profiles, recommendation_id: str) -> Explanati
     stage = next((stage.stage for stage in plan.stages if found.id in stage.recommendations), None)
     told = (
         found.reason,
-        _MEANING[found.kind],
+        _ADVICE_OF[found.kind].meaning,
         _state(found, profiles),
         _evidence(found),
         _cards(plan, found),
@@ -87,66 +88,14 @@ def explain(plan: Plan, profiles: Profiles, recommendation_id: str) -> Explanati
     )
 
 
-_VERB = {
-    RecommendationKind.RECLAIM: "Give back the idle cards of",
-    RecommendationKind.SLICE: "Grant a slice of a card to",
-    RecommendationKind.OVERSUBSCRIBE: "Let bursts share cards with",
-    RecommendationKind.COLOCATE: "Put low priority beside services:",
-    RecommendationKind.OFFPEAK_PAIR: "Pair by busy hours:",
-    RecommendationKind.TIDE: "Step back in quiet hours:",
-    RecommendationKind.MIG: "Give MIG instances to",
-    RecommendationKind.REHOME: "Move to cheaper cards:",
-    RecommendationKind.FEWER_CARDS: "Ask for fewer cards for",
-}
-_MEANING = {
-    RecommendationKind.RECLAIM: (
-        "A card that does nothing costs as much as one that works; scaled to zero, the workload can be started again."
-    ),
-    RecommendationKind.SLICE: "It is granted what it needs instead of a whole card, so that others can use the rest.",
-    RecommendationKind.OVERSUBSCRIBE: (
-        "The card's compute is promised more than once: peaks seldom meet, and while they do, everybody on the card is "
-        "slower."
-    ),
-    RecommendationKind.COLOCATE: (
-        "Work of low priority uses what services leave of a card and yields to them; it may be paused at any time."
-    ),
-    RecommendationKind.OFFPEAK_PAIR: "Workloads whose busy hours differ use one card in turn.",
-    RecommendationKind.TIDE: (
-        "In hours in which fewer replicas carry the load the others step back, come up again when the hours end, and "
-        "other work has their cards meanwhile."
-    ),
-    RecommendationKind.MIG: (
-        "The card is cut in hardware: each pod has framebuffer and compute that nobody else can take, and a fault of "
-        "one leaves the others alone; what one leaves unused nobody can borrow either."
-    ),
-    RecommendationKind.REHOME: (
-        "A cheaper card that it still fits on does the same work; money is saved by the difference of the prices."
-    ),
-    RecommendationKind.FEWER_CARDS: "A card that a pod holds and never works on is given back; it keeps the others.",
-}
-_SHARING = frozenset(
-    {
-        RecommendationKind.SLICE,
-        RecommendationKind.OVERSUBSCRIBE,
-        RecommendationKind.COLOCATE,
-        RecommendationKind.OFFPEAK_PAIR,
-    }
-)
-_NOT_FOR_CRITICAL = frozenset(
-    {
-        RecommendationKind.RECLAIM,
-        RecommendationKind.OVERSUBSCRIBE,
-        RecommendationKind.TIDE,
-        RecommendationKind.REHOME,
-    }
-)
+_ADVICE_OF = {advice.kind: advice for advice in ADVICE}
 
 
 def _headline(item: Recommendation) -> str:
     freed = "no card by itself" if not item.cards_freed else _count(item.cards_freed, "card")
     if item.kind is RecommendationKind.TIDE:
         freed = "cards in these hours only"
-    return f"{_VERB[item.kind]} {', '.join(item.workloads)} (frees {freed})"
+    return f"{_ADVICE_OF[item.kind].headline} {', '.join(item.workloads)} (frees {freed})"
 
 
 def _count(number: int, word: str) -> str:
@@ -188,11 +137,11 @@ def _saving(item: Recommendation, currency: str) -> str:
 def _knobs(plan: Plan, item: Recommendation) -> tuple[str, ...]:
     """What its owner or the operator can say against it, by the names of labels and settings."""
     knobs = []
-    if item.kind in _SHARING:
+    if _ADVICE_OF[item.kind].shares:
         knobs.append(f"A stricter risk.preset (now {plan.risk.value}) keeps more apart.")
-    if item.kind in _NOT_FOR_CRITICAL:
+    if _ADVICE_OF[item.kind].spares_critical:
         knobs.append(f"Labelled {LATENCY_CRITICAL_LABEL} it would be left out of this.")
-    elif item.kind is not RecommendationKind.FEWER_CARDS:
+    elif not item.kind.ends_pods:
         knobs.append(
             f"Labelled {LATENCY_CRITICAL_LABEL} it gets this only while its P99 latency stays within "
             "risk.latency_inflation_max times that alone."

@@ -21,9 +21,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.capabilities.register import Capabilities
-from fleet.decisions import RiskLevel
-from fleet.settings.settings import PackingChoice, RiskSettings, Settings
+from fleet.settings.settings import PackingChoice, Settings
+from recommender.advice.case import Permits
 from recommender.consolidate import TIERS, Group, Member, Point, frontier, group_of, outlook_of
 from recommender.demand import Demand
 from recommender.packing.column_generation import BinLimits, bin_cost, generate_columns
@@ -31,33 +30,26 @@ from recommender.packing.exact import ExactPacker
 from recommender.packing.greedy import GreedyPacker
 from recommender.packing.packer import Packer
 from recommender.packing.slots import kinds_of
-from recommender.permits import Permits
+from recommender.problem import PlanningProblem
 
 SEED = 20
 _ROUNDING = 1e-6
 
 
-def points_of(
-    demand: Demand,
-    permits: Permits,
-    settings: Settings,
-    capability: Capabilities,
-    resting: float,
-    calibration_ratio: float,
-) -> tuple[Point, ...]:
+def points_of(problem: PlanningProblem, permits: Permits, resting: float) -> tuple[Point, ...]:
     """The frontier, down to what the strictest limit asks for; of points that are alike the greedy one is the last.
 
     Exact packings cost no more at any price, and still the walk over prices may end at fewer cards without them: so
     both are there to be chosen from, and a plan frees no fewer cards for having looked closer.
     """
-    tiers = _Recalled(tiers_of(demand, permits, settings, capability))
-    least = min(limits_of(settings.risk).values()) / calibration_ratio
+    tiers = _Recalled(tiers_of(problem, permits))
+    least = min(problem.violation_limits.values()) / problem.past.calibration_ratio
 
     def walked(packer: Packer) -> tuple[Point, ...]:
         return tuple(frontier(tiers, violation_ratio_min=least, resting_active=resting, packer=packer, seed=SEED))
 
     greedy = walked(GreedyPacker())
-    exactly = _exact_packer(permits, demand, settings)
+    exactly = _exact_packer(permits, problem.demand, problem.settings)
     fewest = min((point.choice.bins for point in greedy if point.choice.violation_ratio <= least), default=None)
     if exactly is None or fewest == sum(map(_bins_at_least, greedy[0].groups)):
         return greedy
@@ -98,10 +90,9 @@ class _Recalled:
             yield self._made[number]
 
 
-def tiers_of(
-    demand: Demand, permits: Permits, settings: Settings, capability: Capabilities
-) -> Iterator[tuple[Group, ...]]:
+def tiers_of(problem: PlanningProblem, permits: Permits) -> Iterator[tuple[Group, ...]]:
     """For each of `TIERS` the groups with framebuffer granted at its price, made when they are asked for."""
+    demand, capability = problem.demand, problem.capability
     # Cards of one name may differ in framebuffer, above all those that nobody could name.
     by_model: dict[tuple[str, int, str], list[Member]] = defaultdict(list)
     for member in permits.members:
@@ -114,7 +105,7 @@ def tiers_of(
             group_of(
                 outlook,
                 card_price=tier.grant_price,
-                headroom_ratio=settings.recommender.framebuffer_headroom_ratio,
+                headroom_ratio=problem.settings.recommender.framebuffer_headroom_ratio,
                 step_bytes=capability.framebuffer_step_bytes or 1,
                 slices_max=capability.slices_per_card_max,
                 least_bytes=capability.framebuffer_min_bytes,
@@ -131,14 +122,6 @@ def proven_beyond(points: Sequence[Point], chosen: Point) -> int | None:
             tiers.append(point.groups)
     price = TIERS[next(number for number, groups in enumerate(tiers) if groups is chosen.groups)].card_prices
     return cards_beyond(chosen.groups, chosen.choice.bin_of, price)
-
-
-def limits_of(risk: RiskSettings) -> dict[RiskLevel, float]:
-    """Most predicted violation per preset; the chosen one's is what the settings say."""
-    return {
-        level: risk.violation_ratio_limit if level is risk.preset else RiskSettings(preset=level).violation_ratio_limit
-        for level in RiskLevel
-    }
 
 
 PROOF_ITEMS_MAX = 60

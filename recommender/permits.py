@@ -6,90 +6,34 @@ Cards that a pod of several holds and never works on.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 import numpy as np
 
 from fleet.capabilities.register import Capabilities, Division, Oversubscription
 from fleet.decisions import RecommendationKind, Refusal, Withheld
 from fleet.inventory import Priority, WorkloadId
-from fleet.profiles import Profile, Profiles
-from fleet.settings.settings import Settings
-from recommender.advice.case import Case, untouchable
-from recommender.advice.register import RULES
+from recommender.advice.case import Case, Permits, untouchable
+from recommender.advice.register import ADVICE
 from recommender.consolidate import Member
 from recommender.demand import Demand
-from recommender.node_terms import NodeTerms
+from recommender.problem import PlanningProblem
+from recommender.replica_counts import scalings
 
-_SHARING = (
-    RecommendationKind.SLICE,
-    RecommendationKind.OVERSUBSCRIBE,
-    RecommendationKind.COLOCATE,
-    RecommendationKind.OFFPEAK_PAIR,
-)
+_SHARING = tuple(advice.kind for advice in ADVICE if advice.shares)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Permits:
-    """What may be proposed to whom.
-
-    Attributes:
-        cases: every live workload, sorted.
-        kinds: kinds that each workload may be proposed.
-        reclaimed: workloads that give everything back.
-        dropped: rows of cards that pods of several cards give back, (their workload stays).
-        members: rows that may share cards, sorted by row.
-        refused: who is left alone in what, and why.
-        withheld: kinds that nobody is offered.
-        off: kinds of sharing that no card may come to be, for the backend can't carry them out.
-    """
-
-    cases: dict[WorkloadId, Case]
-    kinds: dict[WorkloadId, frozenset[RecommendationKind]]
-    reclaimed: tuple[WorkloadId, ...]
-    dropped: frozenset[int]
-    members: tuple[Member, ...]
-    refused: tuple[Refusal, ...]
-    withheld: tuple[Withheld, ...]
-    off: frozenset[RecommendationKind] = frozenset()
-
-
-def permits_of(
-    demand: Demand,
-    profiles: Profiles,
-    *,
-    settings: Settings,
-    capability: Capabilities,
-    terms: NodeTerms,
-    now: datetime,
-    only: RecommendationKind | None,
-    namespace: str | None,
-    moves_max: int | None,
-    scalings: Mapping[WorkloadId, int] | None = None,
-) -> Permits:
-    """Asks every rule about every workload.
-
-    Args:
-        demand: live slices.
-        profiles: the analyzer's answer.
-        settings: settings.
-        capability: what the backend enforces.
-        terms: on what terms nodes share their cards.
-        now: moment of the plan.
-        only: the one kind asked for, None for all.
-        namespace: the one namespace asked for, None for all.
-        moves_max: most pods that may be restarted, None for any number.
-        scalings: how often the number of each workload's replicas changed of late, see `replica_counts`.
-    """
-    cases = _cases(demand, profiles, settings, capability, terms, now, scalings or {})
-    withheld = _withheld_by_backend(capability)
-    off = {item.kind for item in (*withheld, *profiles.withheld) if item.reason != _FRAMEBUFFER_REASON}
+def permits_of(problem: PlanningProblem) -> Permits:
+    """Asks every rule about every workload."""
+    demand, only, moves_max = problem.demand, problem.only, problem.moves_max
+    cases = _cases(problem)
+    withheld = _withheld_by_backend(problem.capability)
+    off = {item.kind for item in (*withheld, *problem.profiles.withheld) if item.reason != _FRAMEBUFFER_REASON}
     kinds: dict[WorkloadId, frozenset[RecommendationKind]] = {}
     refused: list[Refusal] = []
     for name, case in cases.items():
-        if namespace is not None and case.grants[0].namespace != namespace:
+        if problem.namespace is not None and case.grants[0].namespace != problem.namespace:
             continue
         allowed, said = _ask(case, off, only)
         kinds[name] = allowed
@@ -99,7 +43,7 @@ def permits_of(
     fewer, over = _fewer(cases, kinds, reclaimed, moves_max)
     used = len(_pods_of(cases, [*reclaimed, *fewer]))
     sharing, late = _within_moves(demand, cases, sharing, moves_max, used)
-    members, stuck = _members(demand, cases, kinds, sharing, set(reclaimed), capability)
+    members, stuck = _members(problem, cases, kinds, sharing, set(reclaimed))
     return Permits(
         cases=cases,
         kinds=kinds,
@@ -159,7 +103,7 @@ def _ask(
         return frozenset(), [everything]
     allowed: set[RecommendationKind] = set()
     refused: list[Refusal] = []
-    for rule in RULES:
+    for rule in ADVICE:
         # Sharing of any kind needs the slice rule's consent, so it is always asked.
         if rule.kind in off or (only not in (None, rule.kind) and rule.kind is not RecommendationKind.SLICE):
             continue
@@ -209,16 +153,10 @@ def _may_share(kinds: frozenset[RecommendationKind], only: RecommendationKind | 
     return only in (None, RecommendationKind.SLICE, RecommendationKind.COLOCATE) or only in kinds
 
 
-def _cases(
-    demand: Demand,
-    profiles: Profiles,
-    settings: Settings,
-    capability: Capabilities,
-    terms: NodeTerms,
-    now: datetime,
-    scalings: Mapping[WorkloadId, int],
-) -> dict[WorkloadId, Case]:
-    profile_of: dict[WorkloadId, Profile] = {profile.workload: profile for profile in profiles.workloads}
+def _cases(problem: PlanningProblem) -> dict[WorkloadId, Case]:
+    demand, settings, terms, now = problem.demand, problem.settings, problem.terms, problem.now
+    grants_known, since = problem.inventory.grants, problem.history.slices.since
+    changes = scalings(grants_known, now=now, since=since, own=problem.past.scalings)
     rows_of: dict[int, list[int]] = defaultdict(list)
     on_card: dict[str, set[WorkloadId]] = defaultdict(set)
     for row, grant in enumerate(demand.grants):
@@ -233,17 +171,17 @@ def _cases(
         spare = spare_cards(demand, rows, idle_ratio_max=settings.analyzer.idle_ratio_max)
         cases[name] = Case(
             workload=name,
-            profile=profile_of.get(name),
+            profile=problem.profile_of.get(name),
             grants=grants,
             seen_seconds=float(demand.steps - min(first[row] for row in rows)) * demand.step_seconds,
             has_need=bool(demand.has_need[rows].all() and np.isfinite(demand.need_bytes[rows]).any()),
             neighbours=tuple(sorted({other for grant in grants for other in on_card[grant.card]} - {name})),
             settings=settings,
-            capability=capability,
+            capability=problem.capability,
             now=now,
             spare_rows=spare.rows,
             spare_held_bytes=spare.held_bytes,
-            scalings=scalings.get(name, 0),
+            scalings=changes.get(name, 0),
             node_policy=terms.policies.get(grants[0].node),
             node_bar=terms.bar_of(grant.node for grant in grants),
         )
@@ -278,12 +216,11 @@ def _within_moves(
 
 
 def _members(
-    demand: Demand,
+    problem: PlanningProblem,
     cases: dict[WorkloadId, Case],
     kinds: dict[WorkloadId, frozenset[RecommendationKind]],
     sharing: list[WorkloadId],
     reclaimed: set[WorkloadId],
-    capability: Capabilities,
 ) -> tuple[list[Member], list[Refusal]]:
     """Rows that may share; a workload beside one that stays as it is stays as well."""
     chosen = set(sharing)
@@ -302,7 +239,8 @@ def _members(
                 )
                 changed = True
     # A claim belongs to a namespace, and so does whoever names it.
-    by_namespace = capability.division is Division.CLAIM
+    demand = problem.demand
+    by_namespace = problem.capability.division is Division.CLAIM
     apart = {name for name in chosen if by_namespace or cases[name].isolation == "hard"}
     isolated = sorted({cases[name].grants[0].namespace for name in apart})
     group = {space: number for number, space in enumerate(isolated)}

@@ -7,30 +7,47 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from fleet.capabilities.register import CorePolicy
 from fleet.decisions import CardPlacement, PlacedSlice, RecommendationKind, Refusal, Totals
-from fleet.inventory import Card, CardId, Grant, Inventory, WorkloadId
-from fleet.money.book import Prices
+from fleet.inventory import CardId, Grant, Inventory, WorkloadId
 from fleet.money.saving import saving_of
-from fleet.settings.settings import Settings
 from fleet.sharing import CONTENTION_RATIO_MAX
-from recommender.consolidate import Choice, Group
-from recommender.cuts import cuts_of, within_card
+from recommender.advice.case import Permits
+from recommender.consolidate import Group, Point
+from recommender.cuts import Cut, cuts_of, within_card
 from recommender.demand import Demand
 from recommender.harm.pair_guard import PairGuard
 from recommender.latency.guard import LatencyGuard
 from recommender.mig.advice import InstanceAdvice
 from recommender.mig.stages import Carving
-from recommender.permits import Permits
-from recommender.proposal_scene import Cut, Move
+from recommender.problem import PlanningProblem
 from recommender.rehome import Rehoming
 from recommender.seating import Seat, seat_bins
 
 HOURS_PER_WEEK = 168
 MIG_MODE = "mig"
 """Mode of a node with cards on which the plan counts with instances."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A pod that changes its card.
+
+    Attributes:
+        row: row of the demand.
+        source: card it leaves.
+        target: card it joins.
+        kind: what the sharing on the target is.
+        violation_ratio: predicted violated share of the target's active time, 0-1.
+        low_hours: work of low priority that the target makes room for, GPU hours a week.
+    """
+
+    row: int
+    source: CardId
+    target: CardId
+    kind: RecommendationKind
+    violation_ratio: float
+    low_hours: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,36 +122,38 @@ class Seating:
     displaced: Mapping[int, CardId]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guards:
+    """Who keeps pods apart.
+
+    Attributes:
+        latency: keeps latency-critical services from being slowed.
+        pairs: keeps pods apart that were measured to slow each other down.
+    """
+
+    latency: LatencyGuard
+    pairs: PairGuard
+
+
 def arrange(
-    demand: Demand,
-    inventory: Inventory,
-    permits: Permits,
-    groups: Sequence[Group],
-    choice: Choice,
-    *,
-    guard: LatencyGuard,
-    pairs: PairGuard,
-    only: RecommendationKind | None = None,
-    adds_up_cores: bool = False,
-    seating: Seating | None = None,
+    problem: PlanningProblem, permits: Permits, packing: Point, guards: Guards, *, seating: Seating | None = None
 ) -> Arrangement:
     """Seats a packing on physical cards.
 
+    Where one kind of sharing alone is asked for, cards shared in any other way are dissolved.
+
     Args:
-        demand: live slices.
-        inventory: nodes and cards.
-        permits: who may share, who is reclaimed.
-        groups: groups that were packed.
-        choice: the packing.
-        guard: keeps those who must answer fast from being slowed.
-        pairs: keeps those apart that were measured to slow each other down.
-        only: dissolve shared cards of any other kind; None for none.
-        adds_up_cores: shares of compute sum to at most a card also where pods may go beyond theirs.
+        problem: what the plan is made from.
+        permits: which workloads may share, which are reclaimed.
+        packing: groups and bins.
+        guards: who keeps pods apart.
         seating: the seats, where they are not for this to find; the guards were asked before.
 
     Returns:
         The world after the plan; a card model whose packing can't be seated stays as it is.
     """
+    demand, inventory, groups, guard = problem.demand, problem.inventory, packing.groups, guards.latency
+    only = None if problem.only is RecommendationKind.RECLAIM else problem.only
     gone = set(permits.reclaimed)
     packed = {int(row) for group in groups for row in group.rows}
     displaced = {} if seating is None else seating.displaced
@@ -145,10 +164,10 @@ def arrange(
     cuts: dict[WorkloadId, Cut] = {}
     refused: list[Refusal] = []
     for number, group in enumerate(groups):
-        bins, known = _bins_of(group, choice, number, permits, demand, only)
+        bins, known = _bins_of(packing, number, permits, demand, only)
         found: tuple[Seat, ...] | None
         if seating is None:
-            bins, slowed = _kept_fast([part for rows in bins for part in pairs.parted(rows)], guard)
+            bins, slowed = _kept_fast([part for rows in bins for part in guards.pairs.parted(rows)], guard)
             refused += _too_slow(slowed, demand, permits, guard)
             found = seat_bins(bins, demand.grants, inventory, resting)
         else:
@@ -160,7 +179,7 @@ def arrange(
         seats += found
         sharing.update(known)
         new = cuts_of(group, found, demand, permits, always=frozenset() if seating is None else seating.sharing)
-        cuts.update(within_card(new, found, demand, adds_up=adds_up_cores))
+        cuts.update(within_card(new, found, demand, adds_up=problem.capability.adds_up_cores))
     moves = []
     for seat in seats:
         for row in seat.rows:
@@ -197,14 +216,9 @@ def arrange(
 
 
 def _bins_of(
-    group: Group,
-    choice: Choice,
-    number: int,
-    permits: Permits,
-    demand: Demand,
-    only: RecommendationKind | None,
+    packing: Point, number: int, permits: Permits, demand: Demand, only: RecommendationKind | None
 ) -> tuple[list[list[int]], dict[int, _Sharing]]:
-    bin_of, harm = choice.bin_of[number], choice.harm[number]
+    group, bin_of, harm = packing.groups[number], packing.choice.bin_of[number], packing.choice.harm[number]
     items_of: dict[int, list[int]] = defaultdict(list)
     for item, b in enumerate(bin_of):
         items_of[int(b)].append(item)
@@ -380,21 +394,15 @@ def _instance(grant: Grant, instance: InstanceAdvice, *, over: bool) -> PlacedSl
     )
 
 
-def totals_of(
-    demand: Demand,
-    inventory: Inventory,
-    arrangement: Arrangement,
-    settings: Settings,
-    prices: Prices,
-    violation_ratio: float,
-    low_hours: float,
-) -> Totals:
+def totals_of(problem: PlanningProblem, arrangement: Arrangement, violation_ratio: float, low_hours: float) -> Totals:
     """Sums of the plan; spare cards come off the freed ones, and nothing is saved by them."""
+    demand, prices, kept = problem.demand, problem.prices, problem.cards
     after = len(arrangement.seats)
     freed = sorted(arrangement.freed)
     moved = arrangement.moves
-    spare = min(max(0, arrangement.cards_freed), math.ceil(settings.plan.spare_card_ratio * after)) if moved else 0
-    kept = cards_of(demand, inventory)
+    spare = (
+        min(max(0, arrangement.cards_freed), math.ceil(problem.settings.plan.spare_card_ratio * after)) if moved else 0
+    )
     cards = [kept[card] for card in freed]
     # Spare cards are taken from the cheapest, by name where prices are equal or unknown.
     cards.sort(key=lambda card: (prices.of(card).amortised or 0, card.card))
@@ -422,33 +430,16 @@ def moves_of(demand: Demand, arrangement: Arrangement) -> int:
     return len({demand.grants[row].pod_id for row in _restarted(demand, arrangement)})
 
 
+def moves_left(problem: PlanningProblem, arrangement: Arrangement) -> int | None:
+    """How many more pods the plan may restart; None for any number."""
+    if problem.moves_max is None:
+        return None
+    return max(0, problem.moves_max - moves_of(problem.demand, arrangement))
+
+
 def _restarted(demand: Demand, arrangement: Arrangement) -> list[int]:
     moved = {move.row for move in arrangement.moves} | arrangement.dropped
     moved |= {row for item in arrangement.rehomed for row in item.targets}
     moved |= {row for item in arrangement.carved for row in item.restarted | item.interrupted}
     moved |= set(arrangement.displaced)
     return [row for row, grant in enumerate(demand.grants) if row in moved or grant.workload_id in arrangement.cuts]
-
-
-def cards_of(demand: Demand, inventory: Inventory) -> dict[CardId, Card]:
-    """Every card by id, also those that only a grant names."""
-    cards = {
-        grant.card: Card(
-            card=grant.card,
-            card_model=grant.card_model,
-            framebuffer_bytes=grant.framebuffer_bytes,
-            node=grant.node,
-            cluster=grant.cluster,
-        )
-        for grant in demand.grants
-    }
-    cards.update({card.card: card for card in inventory.cards})
-    return cards
-
-
-def rows_by_workload(demand: Demand) -> dict[WorkloadId, list[int]]:
-    """Rows of every workload."""
-    rows: dict[WorkloadId, list[int]] = defaultdict(list)
-    for row, number in enumerate(np.asarray(demand.workload_of)):
-        rows[demand.workloads[int(number)]].append(row)
-    return rows

@@ -14,18 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.capabilities.register import Capabilities, Division
-from fleet.inventory import Card, CardId, Inventory, WorkloadId
-from recommender.advice.case import is_restartable
+from fleet.inventory import Card, CardId, WorkloadId
+from recommender.advice.case import Permits, is_restartable
 from recommender.consolidate import PEAK_QUANTILE, Group, Point, judged
 from recommender.cuts import share_of_peak
 from recommender.demand import Demand
+from recommender.frontier_points import tiers_of
 from recommender.harm.pair_guard import PairGuard
 from recommender.node_sharing import NodeSeats, NodeStock, changed_together, portions_of, seat_on_nodes
 from recommender.node_terms import NodeTerms
 from recommender.packing.packer import renumbered
 from recommender.packing.slots import SLICES_MAX
-from recommender.permits import Permits
-from recommender.placement import Seating, cards_of, rows_by_workload
+from recommender.placement import Seating
+from recommender.problem import PlanningProblem
 from recommender.seating import Seat
 
 _ROUNDING = 1e-9
@@ -45,28 +46,18 @@ class NodePoint:
 
 
 def node_points(
-    tiers: Sequence[Sequence[Group]],
-    demand: Demand,
-    inventory: Inventory,
-    permits: Permits,
-    *,
-    capability: Capabilities,
-    terms: NodeTerms,
-    pairs: PairGuard,
-    resting_active: float,
+    problem: PlanningProblem, permits: Permits, *, pairs: PairGuard, resting_active: float
 ) -> tuple[NodePoint, ...]:
     """One packing per tier, and at the end that in which nobody shares.
 
     Args:
-        tiers: groups with framebuffer granted at the price of each tier, one per card model.
-        demand: live slices.
-        inventory: nodes and cards.
-        permits: who may share, who gives everything back.
-        capability: what the backend enforces.
-        terms: nodes that can't be shared at all.
+        problem: what the plan is made from.
+        permits: which workloads may share, which give everything back.
         pairs: keeps those apart that were measured to slow each other down.
         resting_active: active pods on average of all that are in no group.
     """
+    demand, inventory, cards = problem.demand, problem.inventory, problem.cards
+    tiers = tuple(tiers_of(problem, permits))
     away = set(permits.reclaimed)
     rows_on: dict[str, list[int]] = defaultdict(list)
     for row, grant in enumerate(demand.grants):
@@ -77,7 +68,6 @@ def node_points(
         loose = pairs.parted(rows)[1:]
         return loose[0][0] if loose else None
 
-    cards = cards_of(demand, inventory)
     found: list[NodePoint] = []
     for number, groups in enumerate((*tiers, tiers[-1])):
         seats_of: dict[int, tuple[Seat, ...]] = {}
@@ -86,12 +76,12 @@ def node_points(
         together: list[tuple[WorkloadId, ...]] = []
         displaced: dict[int, CardId] = {}
         for place, group in enumerate(groups):
-            sizes, rows_of = _sizes(group, capability), _rows_of(group, demand)
+            sizes, rows_of = _sizes(group, problem.capability), _rows_of(group, demand)
             stock = NodeStock(
-                cards=_cards_of_model(group, demand, cards, terms),
+                cards=_cards_of_model(group, demand, cards, problem.terms),
                 rows_on=rows_on,
                 rows_of=rows_of,
-                movable=_movable(group, demand, permits),
+                movable=_movable(group, problem, permits),
                 portions={name: min(map(sizes.portions, rows)) for name, rows in rows_of.items()}
                 if number < len(tiers)
                 else {},
@@ -139,11 +129,10 @@ def _rows_of(group: Group, demand: Demand) -> dict[WorkloadId, list[int]]:
     return rows_of
 
 
-def _movable(group: Group, demand: Demand, permits: Permits) -> frozenset[int]:
+def _movable(group: Group, problem: PlanningProblem, permits: Permits) -> frozenset[int]:
     """Rows of whole cards of the group's model whose pods may be restarted, whatever is known of their need."""
-    like = demand.grants[int(group.rows[0])]
+    like = problem.demand.grants[int(group.rows[0])]
     found: set[int] = set()
-    rows_of = rows_by_workload(demand)
     for name in permits.kinds:
         case = permits.cases[name]
         one_each = len({grant.pod_id for grant in case.grants}) == len(case.grants)
@@ -153,7 +142,7 @@ def _movable(group: Group, demand: Demand, permits: Permits) -> frozenset[int]:
             for grant in case.grants
         )
         if one_each and is_alike and not case.neighbours and is_restartable(case):
-            found.update(rows_of[name])
+            found.update(problem.rows_of[name])
     return frozenset(found)
 
 

@@ -7,48 +7,30 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fleet.decisions import RecommendationKind
-from fleet.inventory import Inventory, WorkloadId
-from fleet.money.book import Prices
-from recommender.demand import Demand
-from recommender.permits import Permits
-from recommender.placement import Arrangement, cards_of, rows_by_workload
+from fleet.inventory import WorkloadId
+from recommender.advice.case import Permits
+from recommender.placement import Arrangement, moves_left
+from recommender.problem import PlanningProblem
 from recommender.rehome import rehome
 from recommender.seating import NodeRoom, Seat
 
 
-def with_cheaper_cards(
-    demand: Demand,
-    inventory: Inventory,
-    permits: Permits,
-    arrangement: Arrangement,
-    *,
-    prices: Prices,
-    headroom_ratio: float,
-    moves_max: int | None,
-) -> Arrangement:
-    """The arrangement with workloads on the cheaper free cards that they fit.
-
-    Args:
-        demand: live slices and their series.
-        inventory: cards, also those that nobody holds, and nodes.
-        permits: which workloads may move.
-        arrangement: the places without this step.
-        prices: what cards cost now.
-        headroom_ratio: kept free above the largest need of framebuffer.
-        moves_max: most pods that this may move, None for any number.
-    """
+def with_cheaper_cards(problem: PlanningProblem, permits: Permits, arrangement: Arrangement) -> Arrangement:
+    """The arrangement with every workload that fits a cheaper free card on it, as far as the moves go."""
+    demand, inventory = problem.demand, problem.inventory
     held = {seat.card for seat in arrangement.seats}
     free = [card for card in inventory.cards if card.card not in held]
-    cards = cards_of(demand, inventory)
-    price = {name: found for name, card in cards.items() if (found := prices.of(card).amortised) is not None}
+    price = {
+        name: found for name, card in problem.cards.items() if (found := problem.prices.of(card).amortised) is not None
+    }
     done = rehome(
         demand,
-        _candidates(demand, permits, arrangement),
+        _candidates(problem, permits, arrangement),
         free,
         price_per_hour=price,
-        headroom_ratio=headroom_ratio,
+        headroom_ratio=problem.settings.recommender.framebuffer_headroom_ratio,
         room=NodeRoom(inventory, demand.grants),
-        moves_max=moves_max,
+        moves_max=moves_left(problem, arrangement),
     )
     if not done:
         return arrangement
@@ -58,15 +40,17 @@ def with_cheaper_cards(
     return replace(arrangement, seats=tuple(sorted(seats, key=lambda seat: seat.card)), rehomed=done)
 
 
-def _candidates(demand: Demand, permits: Permits, arrangement: Arrangement) -> dict[WorkloadId, Sequence[int]]:
+def _candidates(
+    problem: PlanningProblem, permits: Permits, arrangement: Arrangement
+) -> dict[WorkloadId, Sequence[int]]:
     """Workloads whose every pod keeps its whole card, and keeps it alone."""
     crowd = Counter(seat.rows for seat in arrangement.seats)
     alone = {rows[0] for rows in crowd if len(rows) == 1}
     carved = {item.workload for item in arrangement.carved}
-    stays = {seat.rows[0] for seat in arrangement.seats if demand.grants[seat.rows[0]].card == seat.card}
+    stays = {seat.rows[0] for seat in arrangement.seats if problem.demand.grants[seat.rows[0]].card == seat.card}
     return {
         name: rows
-        for name, rows in rows_by_workload(demand).items()
+        for name, rows in problem.rows_of.items()
         if RecommendationKind.REHOME in permits.kinds.get(name, ())
         and name not in arrangement.cuts
         and name not in carved

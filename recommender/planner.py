@@ -10,36 +10,37 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import numpy as np
 
 from fleet.capabilities.register import Capabilities, Division
 from fleet.decisions import FrontierPoint, HistorySpan, Plan, RecommendationKind, Refusal, RiskLevel, Withheld
-from fleet.money.book import PriceBook, Prices
+from fleet.money.book import PriceBook
 from fleet.profiles import Profiles
 from fleet.settings.settings import Settings
 from fleet.sharing import ACTIVE_RATIO_MIN
 from fleet.usage import CardGrid, History, SliceGrid
+from recommender.advice.case import Permits
 from recommender.consolidate import Group, Point, choose
 from recommender.demand import Demand, demand_of
-from recommender.frontier_points import limits_of, points_of, proven_beyond, tiers_of
+from recommender.frontier_points import points_of, proven_beyond
 from recommender.harm.interference import Interference
 from recommender.harm.pair_guard import pair_guard
 from recommender.latency.guard import latency_guard
 from recommender.mig.placement import mig_violation_ratio, with_mig_instances
 from recommender.naive import NAIVE_RULES, SUM_OF_MAXIMA, naive_packing
-from recommender.node_terms import NodeTerms, node_terms
+from recommender.node_terms import node_terms
 from recommender.past_outcomes import OwnPast
-from recommender.permits import Permits, permits_of
-from recommender.placement import Arrangement, arrange, moves_of, placement_of, totals_of
+from recommender.permits import permits_of
+from recommender.placement import Arrangement, Guards, arrange, moves_of, placement_of, totals_of
 from recommender.placement_nodes import NodePoint, choose_nodes, node_points
 from recommender.placement_rehome import with_cheaper_cards
+from recommender.placement_tide import plan_tide
+from recommender.problem import PlanningProblem
 from recommender.proposals import propose
-from recommender.replica_counts import scalings
-from recommender.scene import scene_of
-from recommender.tide_advice import plan_tide, tide_recommendations
+from recommender.scene import Scene
 
 _PLANNED_SECTIONS = ("cluster", "analyzer", "risk", "plan", "recommender", "prices")
 
@@ -74,40 +75,31 @@ def make_plan(
     Returns:
         The plan, with an empty `plan_id`: whoever keeps it seals it (`fleet.documents.seal_plan`).
     """
-    past = past or OwnPast()
-    calibration_ratio = past.calibration_ratio
     demand = demand_of(history)
-    terms = node_terms(history.inventory, demand.grants, capability)
-    limit = settings.plan.moves_max if max_moves is None else max_moves
-    permits = permits_of(
-        demand, profiles, settings=settings, capability=capability,
-        terms=terms, now=now, only=only, namespace=namespace, moves_max=limit,
-        scalings=scalings(history.inventory.grants, now=now, since=history.slices.since, own=past.scalings),
-    )  # fmt: skip
-    preset = settings.risk.preset
-    resting = _resting_active(demand, permits)
-    limits = limits_of(settings.risk)
-    chosen, schemes, arrangement, beyond = _packed(
-        demand, history, permits, terms, interference, settings, capability, only, limit, calibration_ratio
+    problem = PlanningProblem(
+        history=history,
+        profiles=profiles,
+        demand=demand,
+        terms=node_terms(history.inventory, demand.grants, capability),
+        settings=settings,
+        capability=capability,
+        prices=PriceBook(settings, history.inventory.nodes).at(now),
+        now=now,
+        only=only,
+        namespace=namespace,
+        moves_max=settings.plan.moves_max if max_moves is None else max_moves,
+        interference=interference,
+        past=past or OwnPast(),
     )
-    prices = PriceBook(settings, history.inventory.nodes).at(now)
-    arrangement = _on_other_cards(
-        demand, history, permits, arrangement, prices, settings, capability, terms, only, limit
-    )
-    points_shown = _calibrated(
-        _frontier(demand, {**schemes, preset: chosen}, preset, arrangement, resting, beyond=beyond),
-        calibration_ratio,
-    )
-    recommendations, stages = propose(
-        scene_of(demand, history, profiles, permits, arrangement, prices, admits_pods=capability.admits_pods)
-    )
-    tide = None
-    if only in (None, RecommendationKind.TIDE):
-        tide = plan_tide(demand, history, permits, arrangement, violation_ratio_max=limits[preset])
-    if tide is not None:
-        recommendations += tide_recommendations(tide, demand, history, profiles, prices)
+    permits = permits_of(problem)
+    packing = _packed(problem, permits)
+    arrangement = _on_other_cards(problem, permits, packing.arrangement)
+    frontier = _frontier(problem, permits, packing, arrangement)
+    tide = plan_tide(problem, permits, arrangement) if problem.asks_for(RecommendationKind.TIDE) else None
+    scene = Scene(problem=problem, permits=permits, arrangement=arrangement, tide=tide)
+    recommendations, stages = propose(scene)
     low_hours = sum((item.low_priority_gpu_hours_per_week for item in recommendations), start=0.0)
-    violation = _violation_ratio(demand, chosen, arrangement, calibration_ratio)
+    violation = _violation_ratio(problem, packing.chosen, arrangement)
     return Plan(
         plan_id="",
         created_at=now,
@@ -116,125 +108,87 @@ def make_plan(
         history=HistorySpan(
             since=history.slices.since, until=history.slices.until, coverage_ratio=profiles.coverage_ratio
         ),
-        inputs_sha256=inputs_digest(history, settings, capability, interference, calibration_ratio),
+        inputs_sha256=inputs_digest(history, settings, capability, interference, problem.past.calibration_ratio),
         settings=_printed(settings),
-        risk=preset,
+        risk=settings.risk.preset,
         backend=capability.backend,
         currency=settings.prices.currency,
-        totals=totals_of(demand, history.inventory, arrangement, settings, prices, violation, low_hours),
+        totals=totals_of(problem, arrangement, violation, low_hours),
         recommendations=recommendations,
         refused=_sorted(permits.refused + arrangement.refused),
-        withheld=_withheld(profiles, permits, points_shown, limits[preset]),
+        withheld=_withheld(problem, permits, frontier),
         placement=placement_of(demand, arrangement, history.inventory),
         schedule=() if tide is None else tide.schedule,
         stages=stages,
-        frontier=points_shown,
-        calibration_ratio=calibration_ratio,
+        frontier=frontier,
+        calibration_ratio=problem.past.calibration_ratio,
     )
 
 
-def _packed(
-    demand: Demand,
-    history: History,
-    permits: Permits,
-    terms: NodeTerms,
-    interference: Interference | None,
-    settings: Settings,
-    capability: Capabilities,
-    only: RecommendationKind | None,
-    moves_max: int | None,
-    calibration_ratio: float,
-) -> tuple[Point, dict[RiskLevel, Point], Arrangement, int | None]:
-    """The packing that is taken, that of every preset, its seats, and how many cards more any other could free."""
-    resting = _resting_active(demand, permits)
-    if capability.division in (Division.REPLICAS, Division.EQUAL_PARTS):
-        chosen, schemes, arrangement = _on_shared_nodes(
-            demand, history, permits, terms, interference, settings, capability, moves_max, resting, calibration_ratio
-        )
-        return chosen, schemes, arrangement, None
-    points = points_of(demand, permits, settings, capability, resting, calibration_ratio)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Packing:
+    """The packing that is taken.
+
+    Attributes:
+        chosen: groups and bins.
+        schemes: the packing of every preset.
+        arrangement: seats of the chosen one.
+        beyond: how many cards more any other packing could free; None where nothing is proven.
+    """
+
+    chosen: Point
+    schemes: Mapping[RiskLevel, Point]
+    arrangement: Arrangement
+    beyond: int | None = None
+
+
+def _packed(problem: PlanningProblem, permits: Permits) -> _Packing:
+    resting = _resting_active(problem.demand, permits)
+    if problem.capability.division in (Division.REPLICAS, Division.EQUAL_PARTS):
+        return _on_shared_nodes(problem, permits, resting)
+    points = points_of(problem, permits, resting)
+    calibration_ratio = problem.past.calibration_ratio
     schemes = {
         level: choose(points, violation_ratio_max=most / calibration_ratio, resting_active=resting)
-        for level, most in limits_of(settings.risk).items()
+        for level, most in problem.violation_limits.items()
     }
-    chosen, arrangement = _seated(demand, history, permits, schemes, interference, settings, capability, only)
-    return chosen, schemes, arrangement, proven_beyond(points, chosen)
+    chosen, arrangement = _seated(problem, permits, schemes)
+    return _Packing(chosen=chosen, schemes=schemes, arrangement=arrangement, beyond=proven_beyond(points, chosen))
 
 
-def _violation_ratio(demand: Demand, chosen: Point, arrangement: Arrangement, calibration_ratio: float) -> float:
-    """Predicted violation of the whole plan: by sharing, where somebody moves, and by instances that are too small."""
+def _violation_ratio(problem: PlanningProblem, chosen: Point, arrangement: Arrangement) -> float:
+    """Predicted violation of the whole plan: by sharing, if any pod moves, and by instances that are too small."""
     sharing = chosen.choice.violation_ratio if arrangement.moves else 0.0
-    return min(1.0, (sharing + mig_violation_ratio(demand, arrangement)) * calibration_ratio)
+    ratio = sharing + mig_violation_ratio(problem.demand, arrangement)
+    return min(1.0, ratio * problem.past.calibration_ratio)
 
 
 def _seated(
-    demand: Demand,
-    history: History,
-    permits: Permits,
-    schemes: Mapping[RiskLevel, Point],
-    interference: Interference | None,
-    settings: Settings,
-    capability: Capabilities,
-    only: RecommendationKind | None,
+    problem: PlanningProblem, permits: Permits, schemes: Mapping[RiskLevel, Point]
 ) -> tuple[Point, Arrangement]:
     """The packing that is taken, and its seats."""
-    preset, limits = settings.risk.preset, limits_of(settings.risk)
-    pairs = pair_guard(demand, history, interference)
-    guard = latency_guard(demand, permits, inflation_max=settings.risk.latency_inflation_max)
+    preset, limits, only = problem.settings.risk.preset, problem.violation_limits, problem.only
+    guards = _guards(problem, permits)
     # Where one kind alone is asked for, cards shared in another way fall apart, and a stricter limit may leave more.
     asked = [level for level in RiskLevel if level is preset or (only is not None and limits[level] < limits[preset])]
-    arrangements = {
-        level: arrange(
-            demand,
-            history.inventory,
-            permits,
-            schemes[level].groups,
-            schemes[level].choice,
-            guard=guard,
-            pairs=pairs,
-            only=_only_sharing(only),
-            adds_up_cores=capability.adds_up_cores,
-        )
-        for level in asked
-    }
+    arrangements = {level: arrange(problem, permits, schemes[level], guards) for level in asked}
     best = max(arrangements, key=lambda level: arrangements[level].cards_freed)
     return schemes[best], arrangements[best]
 
 
-def _on_other_cards(
-    demand: Demand,
-    history: History,
-    permits: Permits,
-    arrangement: Arrangement,
-    prices: Prices,
-    settings: Settings,
-    capability: Capabilities,
-    terms: NodeTerms,
-    only: RecommendationKind | None,
-    moves_max: int | None,
-) -> Arrangement:
+def _guards(problem: PlanningProblem, permits: Permits) -> Guards:
+    return Guards(
+        latency=latency_guard(problem.demand, permits, inflation_max=problem.settings.risk.latency_inflation_max),
+        pairs=pair_guard(problem.demand, problem.history, problem.interference),
+    )
+
+
+def _on_other_cards(problem: PlanningProblem, permits: Permits, arrangement: Arrangement) -> Arrangement:
     """The arrangement with instances of cards that are cut by MIG, then with cheaper cards."""
-    if only in (None, RecommendationKind.MIG):
-        arrangement = with_mig_instances(
-            demand,
-            history.inventory,
-            permits,
-            arrangement,
-            capability=capability,
-            settings=settings,
-            terms=terms,
-            moves_max=None if moves_max is None else max(0, moves_max - moves_of(demand, arrangement)),
-        )
-    if only in (None, RecommendationKind.REHOME):
-        arrangement = with_cheaper_cards(
-            demand,
-            history.inventory,
-            permits,
-            arrangement,
-            prices=prices,
-            headroom_ratio=settings.recommender.framebuffer_headroom_ratio,
-            moves_max=None if moves_max is None else max(0, moves_max - moves_of(demand, arrangement)),
-        )
+    if problem.asks_for(RecommendationKind.MIG):
+        arrangement = with_mig_instances(problem, permits, arrangement)
+    if problem.asks_for(RecommendationKind.REHOME):
+        arrangement = with_cheaper_cards(problem, permits, arrangement)
     return arrangement
 
 
@@ -266,55 +220,29 @@ def _digest_grid(update: Callable[[bytes], None], grid: SliceGrid | CardGrid) ->
             update(np.ascontiguousarray(table[measure]).tobytes())
 
 
-def _on_shared_nodes(
-    demand: Demand,
-    history: History,
-    permits: Permits,
-    terms: NodeTerms,
-    interference: Interference | None,
-    settings: Settings,
-    capability: Capabilities,
-    moves_max: int | None,
-    resting: float,
-    calibration_ratio: float,
-) -> tuple[Point, dict[RiskLevel, Point], Arrangement]:
+def _on_shared_nodes(problem: PlanningProblem, permits: Permits, resting: float) -> _Packing:
     """The packing that is taken, that of every preset, and seats, where all cards of a node are shared alike."""
-    pairs = pair_guard(demand, history, interference)
-    points = node_points(
-        tuple(tiers_of(demand, permits, settings, capability)),
-        demand,
-        history.inventory,
-        permits,
-        capability=capability,
-        terms=terms,
-        pairs=pairs,
-        resting_active=resting,
-    )
+    guards = _guards(problem, permits)
+    points = node_points(problem, permits, pairs=guards.pairs, resting_active=resting)
     schemes = {
-        level: choose_nodes(points, violation_ratio_max=most / calibration_ratio)
-        for level, most in limits_of(settings.risk).items()
+        level: choose_nodes(points, violation_ratio_max=most / problem.past.calibration_ratio)
+        for level, most in problem.violation_limits.items()
     }
-    guard = latency_guard(demand, permits, inflation_max=settings.risk.latency_inflation_max)
 
     def seated(chosen: NodePoint) -> Arrangement:
-        return arrange(
-            demand,
-            history.inventory,
-            permits,
-            chosen.point.groups,
-            chosen.point.choice,
-            guard=guard,
-            pairs=pairs,
-            seating=chosen.seating,
-        )
+        return arrange(problem, permits, chosen.point, guards, seating=chosen.seating)
 
-    chosen = schemes[settings.risk.preset]
+    chosen = schemes[problem.settings.risk.preset]
     arrangement = seated(chosen)
-    if moves_max is not None and moves_of(demand, arrangement) > moves_max:
-        # Whoever moves aside was not counted when moves were shared out; with too many, nobody shares.
+    if problem.moves_max is not None and moves_of(problem.demand, arrangement) > problem.moves_max:
+        # Pods that only make room were not counted when moves were shared out; with too many, nothing is shared.
         chosen = points[-1]
         arrangement = seated(chosen)
-    return chosen.point, {level: item.point for level, item in schemes.items()}, arrangement
+    return _Packing(
+        chosen=chosen.point,
+        schemes={level: item.point for level, item in schemes.items()},
+        arrangement=arrangement,
+    )
 
 
 def _resting_active(demand: Demand, permits: Permits) -> float:
@@ -328,20 +256,13 @@ def _resting_active(demand: Demand, permits: Permits) -> float:
     return float(((compute > ACTIVE_RATIO_MIN).sum(axis=1) / np.maximum(1, seen)).sum())
 
 
-def _only_sharing(only: RecommendationKind | None) -> RecommendationKind | None:
-    return None if only is RecommendationKind.RECLAIM else only
-
-
 def _frontier(
-    demand: Demand,
-    schemes: dict[RiskLevel, Point],
-    preset: RiskLevel,
-    arrangement: Arrangement,
-    resting: float,
-    *,
-    beyond: int | None,
+    problem: PlanningProblem, permits: Permits, packing: _Packing, arrangement: Arrangement
 ) -> tuple[FrontierPoint, ...]:
     """The presets and the naive rules, judged on the same scenarios (naive rules: contention alone)."""
+    demand, preset = problem.demand, problem.settings.risk.preset
+    schemes = {**packing.schemes, preset: packing.chosen}
+    resting = _resting_active(demand, permits)
     points = []
     stayed = {row for seat in arrangement.seats for row in seat.rows}
     given_back = len({grant.card for row, grant in enumerate(demand.grants) if row not in stayed} & arrangement.freed)
@@ -356,7 +277,7 @@ def _frontier(
                 cards_freed=arrangement.cards_freed if level is preset else freed,
                 violation_ratio=scheme.choice.violation_ratio,
                 is_chosen=level is preset,
-                cards_beyond_max=beyond if level is preset else None,
+                cards_beyond_max=packing.beyond if level is preset else None,
             )
         )
     scheme = schemes[preset]
@@ -370,7 +291,8 @@ def _frontier(
             bad += float(harm.violated.sum()) / group.points
             active += float(harm.active.sum()) / group.points
         points.append(FrontierPoint(label=rule, cards_freed=freed, violation_ratio=bad / active if active > 0 else 0.0))
-    return tuple(points)
+    factor = problem.past.calibration_ratio
+    return tuple(replace(point, violation_ratio=min(1.0, point.violation_ratio * factor)) for point in points)
 
 
 def _freed_of(demand: Demand, group: Group, bins: int) -> int:
@@ -378,13 +300,8 @@ def _freed_of(demand: Demand, group: Group, bins: int) -> int:
     return max(0, len({demand.grants[int(row)].card for row in group.rows}) - bins)
 
 
-def _calibrated(points: Sequence[FrontierPoint], ratio: float) -> tuple[FrontierPoint, ...]:
-    return tuple(replace(point, violation_ratio=min(1.0, point.violation_ratio * ratio)) for point in points)
-
-
-def _withheld(
-    profiles: Profiles, permits: Permits, points: Sequence[FrontierPoint], limit: float
-) -> tuple[Withheld, ...]:
+def _withheld(problem: PlanningProblem, permits: Permits, points: Sequence[FrontierPoint]) -> tuple[Withheld, ...]:
+    limit = problem.violation_limits[problem.settings.risk.preset]
     peaks = next((point for point in points if point.label == SUM_OF_MAXIMA), None)
     own: tuple[Withheld, ...] = ()
     if peaks is not None and peaks.violation_ratio > limit:
@@ -401,7 +318,7 @@ def _withheld(
                 values=(("violation_ratio", round(peaks.violation_ratio, 6)), ("limit_ratio", limit)),
             ),
         )
-    found = {(item.kind, item.reason): item for item in (*profiles.withheld, *permits.withheld, *own)}
+    found = {(item.kind, item.reason): item for item in (*problem.profiles.withheld, *permits.withheld, *own)}
     return tuple(found[key] for key in sorted(found))
 
 

@@ -1,162 +1,190 @@
-"""Gathers what recommendations are written from: evidence, money and rows per workload. Called by `planner`."""
+"""What recommendations are written from: the problem, what is permitted, where every pod sits, and the evidence.
+
+Made by `proposals`; every kind of advice (`recommender.advice`) reads it and answers with drafts.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from decimal import Decimal
+from functools import cached_property
 
 import numpy as np
 
-from fleet.decisions import Evidence, Saving
-from fleet.inventory import Card, CardId
-from fleet.money.book import Prices
+from fleet.decisions import Evidence, Need, Recommendation, Saving
+from fleet.inventory import CardId, Grant, WorkloadId
 from fleet.money.saving import saving_of
-from fleet.profiles import Profile, Profiles
 from fleet.schema import Measure
-from fleet.usage import History
-from recommender.demand import Demand
+from recommender.advice.case import Permits
 from recommender.mig.advice import InstanceAdvice
-from recommender.permits import Permits
-from recommender.placement import Arrangement, cards_of, rows_by_workload
-from recommender.proposal_scene import Cut, Scene
-from recommender.rehome import Rehoming
+from recommender.placement import Arrangement, Move
+from recommender.problem import PlanningProblem
+from recommender.tide import Tide
 
 
-def scene_of(
-    demand: Demand,
-    history: History,
-    profiles: Profiles,
-    permits: Permits,
-    arrangement: Arrangement,
-    prices: Prices,
-    *,
-    admits_pods: bool = True,
-) -> Scene:
-    """Everything `proposals.propose` wants; `admits_pods` as in the backend's record."""
-    rows_of = rows_by_workload(demand)
-    profile_of = {profile.workload: profile for profile in profiles.workloads}
-    fewer = {demand.grants[row].workload_id for row in arrangement.dropped}
-    instances = {item.workload: item.advice for item in arrangement.carved if item.stage}
-    rehomed = {item.workload for item in arrangement.rehomed}
-    displaced = {demand.grants[row].workload_id for row in arrangement.displaced}
-    changed = sorted({*arrangement.cuts, *permits.reclaimed, *fewer, *instances, *rehomed, *displaced})
-    cards = cards_of(demand, history.inventory)
-    return Scene(
-        grants=demand.grants,
-        rows_of=rows_of,
-        profiles=profile_of,
-        evidence={
-            name: evidence_of(
-                rows_of[name],
-                demand,
-                history,
-                profile_of.get(name),
-                arrangement.cuts.get(name),
-                inflation=_inflation(rows_of[name], arrangement),
-                instance=instances.get(name),
-            )
-            for name in changed
-        },
-        savings={card: saving_of((cards[card],), prices) for card in arrangement.freed},
-        carved=arrangement.carved,
-        rehomed=arrangement.rehomed,
-        rehoming_savings={
-            item.workload: _rehoming_saving(item, demand, cards, arrangement, prices) for item in arrangement.rehomed
-        },
-        cards_before=arrangement.cards_before,
-        cuts=arrangement.cuts,
-        moves=arrangement.moves,
-        reclaimed=permits.reclaimed,
-        dropped=arrangement.dropped,
-        freed=arrangement.freed,
-        admits_pods=admits_pods,
-        together=arrangement.together,
-        displaced=arrangement.displaced,
-        replaced=_replaced(arrangement, cards),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """Recommendations that are carried out together.
 
-
-def _replaced(arrangement: Arrangement, cards: Mapping[CardId, Card]) -> frozenset[CardId]:
-    """As many freed cards of each model as there are new ones on shared nodes, and with whoever made room for them."""
-    nodes = {seat.node for seat in arrangement.seats if len(seat.rows) > 1} if arrangement.together else set()
-    new = {seat.card for seat in arrangement.seats if seat.node in nodes} | set(arrangement.displaced.values())
-    left = Counter(cards[card].card_model for card in new & arrangement.taken)
-    sources = {move.source for move in arrangement.moves}
-    found: set[CardId] = set()
-    for card in sorted(arrangement.freed & sources):
-        if left[cards[card].card_model]:
-            left[cards[card].card_model] -= 1
-            found.add(card)
-    return frozenset(found)
-
-
-def evidence_of(
-    rows: Sequence[int],
-    demand: Demand,
-    history: History,
-    profile: Profile | None,
-    cut: Cut | None,
-    *,
-    inflation: float | None = None,
-    instance: InstanceAdvice | None = None,
-) -> Evidence:
-    """What advice on a workload stands on.
-
-    Args:
-        rows: its rows of the demand.
-        demand: live slices and their series.
-        history: the history they come from.
-        profile: its profile, None where it has none.
-        cut: the slice that its pods get, None where they get none.
-        inflation: P99 latency beside others / alone that is foretold; None where nobody asked.
-        instance: the MIG instance that its pods get, None where they get none.
+    Attributes:
+        title: of their stage; empty where they are in none, because a schedule carries them out.
+        recommendations: in the order in which they are carried out.
+        batch: number of the batch of moving workloads that they belong to, from 1; None for a stage of their own.
+        turn: place within the batch: 0 makes room, 1 cuts, 2 moves.
     """
-    compute = demand.counted[list(rows)]
-    seen = np.isfinite(compute)
-    first = int(seen.any(axis=0).argmax()) if seen.any() else 0
-    since = history.slices.since + timedelta(seconds=first * demand.step_seconds)
-    values = compute[seen].astype(float)
-    numbers: list[tuple[str, float]] = [("pods", float(len({demand.grants[row].pod_id for row in rows})))]
-    if len(values):
-        quantiles = np.quantile(values, (0.5, 0.95, 0.99, 1.0))
-        stem = demand.counter.value.removesuffix("_ratio")
-        numbers += [
-            (f"{stem}_{label}_ratio", round(float(value), 6))
-            for label, value in zip(("p50", "p95", "p99", "max"), quantiles, strict=True)
-        ]
-    need = demand.need_bytes[list(rows)]
-    if np.isfinite(need).any():
-        numbers.append(("framebuffer_need_max_bytes", float(np.nanmax(need))))
-    if cut is not None:
-        numbers.append(("framebuffer_granted_bytes", float(cut.framebuffer_bytes)))
-        numbers.append(("compute_granted_ratio", cut.compute_ratio))
-    if instance is not None:
-        numbers.append(("card_load_max_ratio", round(instance.load_max, 6)))
-        numbers.append(("instance_framebuffer_bytes", float(instance.framebuffer_bytes)))
-        numbers.append(("instance_compute_ratio", round(instance.compute_ratio, 4)))
-        inflation = instance.inflation
-    if inflation is not None:
-        numbers.append(("latency_p99_inflation_ratio", round(inflation, 3)))
-    coverage = profile.coverage_ratio if profile is not None else float(seen.mean()) if seen.size else 0.0
-    return Evidence(
-        since=since,
-        until=history.slices.until,
-        samples=int(seen.sum()),
-        coverage_ratio=coverage,
-        counters=(demand.counter.value, Measure.FRAMEBUFFER_USED.value),
-        numbers=tuple(numbers),
-    )
+
+    title: str
+    recommendations: Sequence[Recommendation]
+    batch: int | None = None
+    turn: int = 0
 
 
-def _inflation(rows: Sequence[int], arrangement: Arrangement) -> float | None:
-    """The largest inflation foretold of a workload's pods."""
-    return max((ratio for row in rows if (ratio := arrangement.inflations.get(row)) is not None), default=None)
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """The plan's world, before it is written down as recommendations.
+
+    Attributes:
+        problem: what the plan is made from.
+        permits: what may be proposed to which workload.
+        arrangement: where every pod sits afterwards.
+        tide: workloads that scale in at quiet hours; None where none may, or where it frees no card.
+        batches: workloads that move, in batches (`recommender.batches`).
+    """
+
+    problem: PlanningProblem
+    permits: Permits
+    arrangement: Arrangement
+    tide: Tide | None = None
+    batches: Sequence[Sequence[WorkloadId]] = ()
+
+    @property
+    def grants(self) -> Sequence[Grant]:
+        """Live grants by row."""
+        return self.problem.demand.grants
+
+    @cached_property
+    def moves_of(self) -> dict[WorkloadId, list[Move]]:
+        """Moves of each workload of which a pod moves."""
+        moves_of: dict[WorkloadId, list[Move]] = defaultdict(list)
+        for move in self.arrangement.moves:
+            moves_of[self.grants[move.row].workload_id].append(move)
+        return dict(moves_of)
+
+    def waits(self, name: WorkloadId) -> bool:
+        """Whether a workload is cut only when pods of it move: that restarts all its replicas."""
+        return name in self.moves_of and not self.problem.capability.admits_pods
+
+    def pods(self, rows: Sequence[int]) -> tuple[str, ...]:
+        """Pods of rows, sorted."""
+        return tuple(sorted({self.grants[row].pod_id for row in rows}))
+
+    def saved(self, cards: Sequence[CardId]) -> Saving:
+        """What freeing cards saves a week; None where there are cards and none has a price."""
+        savings = [saving_of((self.problem.cards[card],), self.problem.prices) for card in cards]
+        return Saving(
+            amortised=_sum([saving.amortised for saving in savings]),
+            marginal=_sum([saving.marginal for saving in savings]),
+        )
+
+    @cached_property
+    def replaced(self) -> frozenset[CardId]:
+        """Freed cards that are not counted, because others that were unallocated are in use instead.
+
+        As many of each model as there are new ones on shared nodes, and under the pods that made room for them.
+        """
+        arrangement, cards = self.arrangement, self.problem.cards
+        nodes = {seat.node for seat in arrangement.seats if len(seat.rows) > 1} if arrangement.together else set()
+        new = {seat.card for seat in arrangement.seats if seat.node in nodes} | set(arrangement.displaced.values())
+        left = Counter(cards[card].card_model for card in new & arrangement.taken)
+        sources = {move.source for move in arrangement.moves}
+        found: set[CardId] = set()
+        for card in sorted(arrangement.freed & sources):
+            if left[cards[card].card_model]:
+                left[cards[card].card_model] -= 1
+                found.add(card)
+        return frozenset(found)
+
+    def evidence(self, name: WorkloadId) -> Evidence:
+        """The numbers that advice on a workload rests on, with those of the slice or instance that it gets."""
+        demand, history, rows = self.problem.demand, self.problem.history, self.problem.rows_of[name]
+        profile, cut = self.problem.profile_of.get(name), self.arrangement.cuts.get(name)
+        instance, inflation = self._instances.get(name), self._inflation(rows)
+        compute = demand.counted[list(rows)]
+        seen = np.isfinite(compute)
+        first = int(seen.any(axis=0).argmax()) if seen.any() else 0
+        since = history.slices.since + timedelta(seconds=first * demand.step_seconds)
+        values = compute[seen].astype(float)
+        numbers: list[tuple[str, float]] = [("pods", float(len({demand.grants[row].pod_id for row in rows})))]
+        if len(values):
+            quantiles = np.quantile(values, (0.5, 0.95, 0.99, 1.0))
+            stem = demand.counter.value.removesuffix("_ratio")
+            numbers += [
+                (f"{stem}_{label}_ratio", round(float(value), 6))
+                for label, value in zip(("p50", "p95", "p99", "max"), quantiles, strict=True)
+            ]
+        need = demand.need_bytes[list(rows)]
+        if np.isfinite(need).any():
+            numbers.append(("framebuffer_need_max_bytes", float(np.nanmax(need))))
+        if cut is not None:
+            numbers.append(("framebuffer_granted_bytes", float(cut.framebuffer_bytes)))
+            numbers.append(("compute_granted_ratio", cut.compute_ratio))
+        if instance is not None:
+            numbers.append(("card_load_max_ratio", round(instance.load_max, 6)))
+            numbers.append(("instance_framebuffer_bytes", float(instance.framebuffer_bytes)))
+            numbers.append(("instance_compute_ratio", round(instance.compute_ratio, 4)))
+            inflation = instance.inflation
+        if inflation is not None:
+            numbers.append(("latency_p99_inflation_ratio", round(inflation, 3)))
+        coverage = profile.coverage_ratio if profile is not None else float(seen.mean()) if seen.size else 0.0
+        return Evidence(
+            since=since,
+            until=history.slices.until,
+            samples=int(seen.sum()),
+            coverage_ratio=coverage,
+            counters=(demand.counter.value, Measure.FRAMEBUFFER_USED.value),
+            numbers=tuple(numbers),
+        )
+
+    @cached_property
+    def _instances(self) -> dict[WorkloadId, InstanceAdvice]:
+        return {item.workload: item.advice for item in self.arrangement.carved if item.stage}
+
+    def _inflation(self, rows: Sequence[int]) -> float | None:
+        """The largest predicted P99 latency beside others / alone of a workload's pods."""
+        known = self.arrangement.inflations
+        return max((ratio for row in rows if (ratio := known.get(row)) is not None), default=None)
 
 
-def _rehoming_saving(
-    item: Rehoming, demand: Demand, cards: Mapping[CardId, Card], arrangement: Arrangement, prices: Prices
-) -> Saving:
-    left = [cards[demand.grants[row].card] for row in sorted(item.targets)]
-    taken = [card for _, card in sorted(item.targets.items()) if card.card in arrangement.taken]
-    return saving_of(left, prices, taken=taken)
+def confidence_of(evidence: Evidence) -> float:
+    """Coverage, times days / (days + 1): one day of history is half a promise, a week seven eighths."""
+    days = (evidence.until - evidence.since).total_seconds() / 86400
+    return round(evidence.coverage_ratio * days / (days + 1.0), 4)
+
+
+def needs_of(*, is_hard: bool, has_low: bool = False) -> tuple[Need, ...]:
+    """What a backend must enforce for a slice: hard, or with pods of low priority beside it."""
+    needs = [Need.FRAMEBUFFER_LIMIT]
+    if is_hard:
+        needs.append(Need.CORE_LIMIT)
+    if has_low:
+        needs.append(Need.PRIORITY)
+    return tuple(needs)
+
+
+def counted(number: int, word: str) -> str:
+    """A number and its noun, `1 card` or `2 cards`."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def each_of(pods: int) -> str:
+    """The pods of a workload as the subject of a sentence."""
+    return "Its only pod" if pods == 1 else f"Each of its {pods} pods"
+
+
+def _sum(amounts: Sequence[Decimal | None]) -> Decimal | None:
+    """The sum of what is known; None where there are amounts and none is."""
+    known = [amount for amount in amounts if amount is not None]
+    return None if amounts and not known else sum(known, start=Decimal("0.00"))

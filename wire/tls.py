@@ -1,6 +1,6 @@
-"""How an API server's certificate is checked, and the certificate that a client shows; both change while we run.
+"""How a server's certificate is checked, and the certificate that a client shows; both may change while we run.
 
-Called by `wire.kubernetes.connection` for each new connection.
+Called by `wire.http_client` for each new connection.
 """
 
 from __future__ import annotations
@@ -97,3 +97,17 @@ class TlsContexts:
     def _shown(self) -> str:
         files = (self._tls.authority_file, self._tls.certificate_file, self._tls.key_file)
         return ", ".join(str(file) for file in files if file is not None) or "of the kubeconfig"
+
+
+def why_untrusted(exc: BaseException) -> str | None:
+    """Why a handshake failed on the server's certificate; None for any other error."""
+    return exc.verify_message if isinstance(exc, ssl.SSLCertVerificationError) else None
+
+
+def der_of(pem: str) -> bytes:
+    """A certificate as bytes (DER).
+
+    Raises:
+        ValueError: it is no PEM of a certificate.
+    """
+    return ssl.PEM_cert_to_DER_cert(pem)

@@ -41,6 +41,7 @@ from fleet.inventory import Quota
 from fleet.money.book import Prices
 from fleet.money.budgets import BudgetStatus
 from fleet.money.unit_costs import UnitCost
+from fleet.money.week_hours import WeekHours
 from fleet.outcomes import ChangePhase, Outcome
 from fleet.profiles import Profiles
 
@@ -329,6 +330,11 @@ class _ScopedMoney:
         namespaces = _seen(self._who(), cluster)
         found = self._inner.quotas(cluster)
         return found if namespaces is None else tuple(quota for quota in found if quota.namespace in namespaces)
+
+    def week(self, cluster: str) -> WeekHours | None:
+        namespaces = _seen(self._who(), cluster)
+        found = self._inner.week(cluster)
+        return found if found is None or namespaces is None else found.only(namespaces)
 
     def unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:
         namespaces = _seen(self._who(), cluster)

@@ -19,6 +19,7 @@ from dashboards.shown.quotas import QuotaUse
 from fleet.documents import document, iso
 from fleet.money.budgets import BudgetStatus
 from fleet.money.unit_costs import UnitCost
+from fleet.money.week_hours import Measures, WeekHours
 
 
 def freshness_answer(found: Freshness) -> dict[str, Any]:
@@ -145,6 +146,28 @@ def unit_cost_answer(found: UnitCost, currency: str) -> dict[str, Any]:
     """What a workload's requests or tokens cost over the last week."""
     per_million = None if found.per_million is None else str(found.per_million)
     return {**document(found), "per_million": per_million, "currency": currency}
+
+
+def week_answer(week: WeekHours) -> dict[str, Any]:
+    """Card hours by tenant and measure, with their cost."""
+    return {
+        "since": iso(week.since),
+        "until": iso(week.until),
+        "currency": week.currency,
+        "tenants": {name: _measures(measures) for name, measures in week.tenants.items()},
+        "rest": _measures(week.rest),
+        "total": _measures(week.total),
+    }
+
+
+def _measures(measures: Measures) -> dict[str, Any]:
+    return {
+        measure.value: {
+            "card_hours": round(hours.card_hours, 6),
+            "cost": None if hours.cost is None else str(hours.cost),
+        }
+        for measure, hours in measures.items()
+    }
 
 
 def _moment(moment: datetime | None) -> str | None:

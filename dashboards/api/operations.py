@@ -26,6 +26,7 @@ from dashboards.api.answers import (
     summary_answer,
     undo_answer,
     unit_cost_answer,
+    week_answer,
 )
 from dashboards.queries import Views
 from dashboards.shown.quotas import quota_uses
@@ -182,8 +183,17 @@ def _lag(views: Views, asked: Asked) -> Mapping[str, Any]:
 
 def _quotas(views: Views, asked: Asked) -> Mapping[str, Any]:
     cluster = asked.path["cluster"]
-    teams = tenants(views.fleet.profiles(cluster), views.money.prices(cluster))
+    week = views.money.week(cluster)
+    teams = () if week is None else tenants(views.fleet.profiles(cluster), week)
     return {"quotas": [quota_answer(use) for use in quota_uses(views.money.quotas(cluster), teams)]}
+
+
+def _card_hours(views: Views, asked: Asked) -> Mapping[str, Any]:
+    cluster = asked.path["cluster"]
+    week = views.money.week(cluster)
+    if week is None:
+        raise NotEnoughData(f"no card of cluster {cluster!r} was known over the last seven days")
+    return week_answer(week)
 
 
 def _budgets(views: Views, asked: Asked) -> Mapping[str, Any]:
@@ -259,6 +269,9 @@ OPERATIONS = (
     Operation(name="quotas", method="GET", path="/clusters/{cluster}/quotas", parameters=_CLUSTER,
               says="Quotas and queues: what is promised, held and used, those with most unused cards first.",
               answer=_quotas, required=("quotas",)),
+    Operation(name="card_hours", method="GET", path="/clusters/{cluster}/card-hours", parameters=_CLUSTER,
+              says="Card hours of the last seven days by tenant: unallocated, stranded, idle, idle_held, unused, used.",
+              answer=_card_hours, required=("since", "until", "currency", "tenants", "rest", "total")),
     Operation(name="budgets", method="GET", path="/clusters/{cluster}/budgets", parameters=_CLUSTER,
               says="Budgets of this month: spent, foretold, and whether that is too much.", answer=_budgets,
               required=("budgets",)),

@@ -131,7 +131,7 @@ def _services() -> tuple[AlertRule, ...]:
             'and on (cluster, plan_id) gputide_plan_info{state="applied"}',
             hold="",
             severity=Severity.CRITICAL,
-            summary="{{ $value }} services of plan {{ $labels.plan_id }} exceeded their harm budget",
+            summary="services over their harm budget in plan {{ $labels.plan_id }}: {{ $value }}",
             description="`gputide verify` names the services; `gputide undo --plan {{ $labels.plan_id }}` takes the "
             "plan back.",
             needs="gputide export savings, after gputide verify",

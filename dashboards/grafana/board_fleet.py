@@ -1,4 +1,4 @@
-"""Dashboard "Fleet": where do the cards stand idle?"""
+"""Dashboard "Fleet": which cards are idle?"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CARD_LINK = ("card", "/d/gputide-card?var-card=${__value.text}&${__url_time_ran
 BOARD = Board(
     uid="gputide-fleet",
     title="gputide / Fleet",
-    about="Where do the cards stand idle, whose are they, and what do they hold?",
+    about="Which cards are idle, whose are they, and what do they hold?",
     variables=(CLUSTER, MODEL),
     panels=(
         Panel(
@@ -35,7 +35,7 @@ BOARD = Board(
             height=4,
         ),
         Panel(
-            title="Idle, held",
+            title="Granted and idle now",
             draw=Draw.STAT,
             queries=(Query(expression=f'sum(gputide:fleet:cards{{{CARD_FILTER}, state="idle_held"}})'),),
             empty="none idle-held, or less than a day of history",
@@ -78,17 +78,18 @@ BOARD = Board(
             height=4,
         ),
         Panel(
-            title="Stands idle, per week",
+            title="Unallocated or idle, last 7 days",
             draw=Draw.STAT,
             queries=(
                 Query(
-                    expression='sum by (currency) (gputide_waste_per_week{cluster=~"$cluster"})',
-                    legend="{{currency}}",
+                    expression="sum by (measure, currency) (gputide_week_card_hours_cost"
+                    '{cluster=~"$cluster", measure=~"unallocated|idle|idle_held"})',
+                    legend="{{measure}}, {{currency}}",
                 ),
             ),
             unit=Unit.MONEY,
             empty=NO_SAVINGS,
-            about="Amortised price of a week of the cards that are idle-held or unallocated.",
+            about="Amortised price of the card-hours that nobody was granted, or that were granted and idle.",
             width=4,
             height=4,
         ),

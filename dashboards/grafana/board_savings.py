@@ -14,6 +14,20 @@ BOARD = Board(
     variables=(CLUSTER,),
     hours=720,
     panels=(
+        Panel(
+            title="Services over harm budget",
+            draw=Draw.STAT,
+            queries=(
+                Query(
+                    expression=f"sum(gputide_plan_services_over_harm_budget{{{_OF}}} and on (cluster, plan_id) "
+                    f'gputide_plan_info{{{_OF}, state="applied"}})'
+                ),
+            ),
+            empty=_VERIFIED,
+            about="Of plans that are applied, by the verdict of gputide verify.",
+            width=8,
+            height=4,
+        ),
         *(
             Panel(
                 title=title,
@@ -21,7 +35,7 @@ BOARD = Board(
                 queries=(Query(expression=f'sum(gputide_savings_cards{{{_OF}, step="{step}"}})'),),
                 empty=NO_SAVINGS,
                 about=about,
-                width=6,
+                width=4,
                 height=4,
             )
             for title, step, about in (
@@ -65,8 +79,8 @@ BOARD = Board(
             title="Harm, by plan",
             draw=Draw.BARS,
             queries=(
-                Query(expression=f"gputide_plan_violation_ratio_foretold{{{_OF}}}", legend="{{plan_id}} foretold"),
-                Query(expression=f"gputide_plan_violation_ratio{{{_OF}}}", legend="{{plan_id}} came"),
+                Query(expression=f"gputide_plan_violation_ratio_predicted{{{_OF}}}", legend="{{plan_id}} predicted"),
+                Query(expression=f"gputide_plan_violation_ratio{{{_OF}}}", legend="{{plan_id}} observed"),
             ),
             unit=Unit.RATIO,
             empty=_VERIFIED,
@@ -87,12 +101,13 @@ BOARD = Board(
             value_heading="cards",
         ),
         Panel(
-            title="Stands idle, per week",
+            title="Unallocated or idle, last 7 days",
             draw=Draw.LINES,
             queries=(
                 Query(
-                    expression=f"sum by (currency) (gputide_waste_per_week{{{_OF}}})",
-                    legend="{{currency}}",
+                    expression="sum by (measure, currency) (gputide_week_card_hours_cost"
+                    f'{{{_OF}, measure=~"unallocated|idle|idle_held"}})',
+                    legend="{{measure}}, {{currency}}",
                 ),
             ),
             unit=Unit.MONEY,

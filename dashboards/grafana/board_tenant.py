@@ -33,7 +33,18 @@ BOARD = Board(
             has_state_colours=True,
         ),
         Panel(
-            title="Idle cards by namespace",
+            title="Card-hours of the last 7 days",
+            draw=Draw.TABLE,
+            queries=(
+                Query(expression=f"sort_desc(sum by (namespace, measure) (gputide_week_card_hours{{{SLICE_FILTER}}}))"),
+            ),
+            empty=NO_SAVINGS,
+            about="What became of the card-hours that a namespace was granted, as on the tenants page.",
+            columns=(("namespace", "namespace"), ("measure", "measure")),
+            value_heading="card-hours",
+        ),
+        Panel(
+            title="Granted and idle cards now, by namespace",
             draw=Draw.BARS,
             queries=(
                 Query(

@@ -6,9 +6,7 @@ The address comes from a file that the operator named and from nowhere else; pla
 from __future__ import annotations
 
 import email.utils
-import http.client
 import ipaddress
-import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +16,10 @@ from dashboards.notify.delivery import TryAgain
 from dashboards.notify.message import Message
 from dashboards.notify.outgoing import Hook, Outgoing
 from fleet.errors import Misconfigured, Unavailable
+from wire.http_answer import read_body
+from wire.http_client import Endpoint, HttpClient, Request, Untrusted
 from wire.own_network import is_metadata
+from wire.tls import Tls, TlsContexts
 
 _ANSWER_BYTES_MAX = 65_536
 _SECRET_LENGTH_MIN = 6
@@ -33,7 +34,7 @@ class HttpDelivery:
         channel: its name in the settings, for messages.
         hook: address and key.
         outgoing: the service's format.
-        timeout_seconds: how long connecting, and each read, may take.
+        timeout_seconds: how long a message may take, from the connection to the end of the answer.
         ca_file: certificates that are trusted instead of the system's; None for the system's.
         certificate_file: what is shown to the service; None for nothing.
         key_file: its key; None where it stands in the same file.
@@ -61,49 +62,40 @@ class HttpDelivery:
         self._timeout_seconds = timeout_seconds
         self._now = now
         _checked(hook.url, channel)
-        try:
-            self._tls = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
-            if certificate_file is not None:
-                self._tls.load_cert_chain(certificate_file, key_file, password="")
-        except (OSError, ssl.SSLError) as exc:
-            raise Misconfigured(
-                f"cannot use notify.channels.{channel}.ca_file={ca_file} with "
-                f"certificate_file={certificate_file}: {exc}"
-            ) from exc
+        self._tls = Tls(authority_file=ca_file, certificate_file=certificate_file, key_file=key_file)
+        self._contexts = checked_contexts(self._tls, channel)
 
     def send(self, message: Message) -> None:
         """Post the message; see `Delivery`."""
         request = self._outgoing(message, self._hook, self._now())
         parts = _checked(request.url, self._channel)
-        connection = self._connection(parts)
+        endpoint = Endpoint(
+            host=parts.hostname or "",
+            port=parts.port or (443 if parts.scheme == "https" else 80),
+            tls=self._tls if parts.scheme == "https" else None,
+        )
+        asked = Request(
+            path=(parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
+            shown="the hook",
+            seconds_max=self._timeout_seconds,
+            method="POST",
+            body=request.body,
+            content_type="application/json; charset=utf-8",
+            headers=request.headers,
+        )
         try:
-            target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-            headers = {
-                "Content-Type": "application/json; charset=utf-8", "User-Agent": "gputide", **request.headers,
-            }  # fmt: skip
-            connection.request("POST", target, body=request.body, headers=headers)
-            answer = connection.getresponse()
-            body = answer.read(_ANSWER_BYTES_MAX)
-            status, retry_after = answer.status, answer.headers.get("Retry-After")
-        except ssl.SSLCertVerificationError as exc:
+            with HttpClient(endpoint, "gputide", contexts=self._contexts, is_kept=False).ask(asked) as answer:
+                body = read_body(answer, _ANSWER_BYTES_MAX, is_cut=True)
+        except Untrusted as exc:
             raise Misconfigured(
-                f"cannot trust {parts.hostname} of channel {self._channel}: {exc.verify_message}; a private "
-                f"certificate authority goes into notify.channels.{self._channel}.ca_file"
+                f"cannot trust {parts.hostname} of channel {self._channel}: {exc}; a private certificate authority "
+                f"goes into notify.channels.{self._channel}.ca_file"
             ) from exc
-        except (OSError, http.client.HTTPException) as exc:
+        except Unavailable as exc:
             told = _without(_secrets(request, self._hook), str(exc))
             raise Unavailable(f"cannot reach {parts.hostname} of channel {self._channel}: {told}") from exc
-        finally:
-            connection.close()
-        self._check(
-            request, status, retry_after, _without(_secrets(request, self._hook), body.decode(errors="replace"))
-        )
-
-    def _connection(self, parts: SplitResult) -> http.client.HTTPConnection:
-        host = parts.hostname or ""
-        if parts.scheme == "https":
-            return http.client.HTTPSConnection(host, parts.port, timeout=self._timeout_seconds, context=self._tls)
-        return http.client.HTTPConnection(host, parts.port, timeout=self._timeout_seconds)
+        text = _without(_secrets(request, self._hook), body.decode(errors="replace"))
+        self._check(request, answer.status, answer.retry_after, text)
 
     def _check(self, request: Outgoing, status: int, retry_after: str | None, body: str) -> None:
         if status in _PASSING_STATUS:
@@ -123,6 +115,23 @@ class HttpDelivery:
         if refusal.is_passing:
             raise TryAgain(f"channel {self._channel} has too many messages: {refusal.reason}")
         raise Misconfigured(f"channel {self._channel} refused the message: {refusal.reason}")
+
+
+def checked_contexts(tls: Tls, channel: str) -> TlsContexts:
+    """The TLS contexts of a channel.
+
+    Raises:
+        Misconfigured: its certificates can't be used.
+    """
+    contexts = TlsContexts(tls)
+    try:
+        contexts.context()
+    except Misconfigured as exc:
+        raise Misconfigured(
+            f"cannot use notify.channels.{channel}.ca_file={tls.authority_file} with "
+            f"certificate_file={tls.certificate_file}: {exc}"
+        ) from exc
+    return contexts
 
 
 def _checked(url: str, channel: str) -> SplitResult:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import smtplib
-import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from dashboards.notify.delivery import TryAgain
+from dashboards.notify.delivery_http import checked_contexts
 from dashboards.notify.format_mail import mail_of
 from dashboards.notify.message import Message
 from fleet.errors import Misconfigured, Unavailable
 from fleet.settings.notify import MailSecurity
+from wire.tls import Tls, why_untrusted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,15 +69,8 @@ class SmtpDelivery:
         self._sender = sender
         self._recipients = tuple(recipients)
         self._now = now
-        try:
-            self._tls = ssl.create_default_context(cafile=None if server.ca_file is None else str(server.ca_file))
-            if server.certificate_file is not None:
-                self._tls.load_cert_chain(server.certificate_file, server.key_file, password="")
-        except (OSError, ssl.SSLError) as exc:
-            raise Misconfigured(
-                f"cannot use notify.channels.{channel}.ca_file={server.ca_file} with "
-                f"certificate_file={server.certificate_file}: {exc}"
-            ) from exc
+        tls = Tls(authority_file=server.ca_file, certificate_file=server.certificate_file, key_file=server.key_file)
+        self._contexts = checked_contexts(tls, channel)
 
     def send(self, message: Message) -> None:
         """Hand the mail over; see `Delivery`."""
@@ -85,11 +79,6 @@ class SmtpDelivery:
         try:
             with self._session() as session:
                 refused = session.send_message(mail, self._sender, list(self._recipients))
-        except ssl.SSLCertVerificationError as exc:
-            raise Misconfigured(
-                f"cannot trust {where}: {exc.verify_message}; a private certificate authority goes into "
-                f"notify.channels.{self._channel}.ca_file"
-            ) from exc
         except smtplib.SMTPAuthenticationError as exc:
             raise Misconfigured(f"cannot log in at {where}: {exc.smtp_code}; look at user and secret_file") from exc
         except smtplib.SMTPNotSupportedError as exc:
@@ -106,6 +95,12 @@ class SmtpDelivery:
                 "look at host, user and secret_file"
             ) from exc
         except (smtplib.SMTPException, OSError) as exc:
+            why = why_untrusted(exc)
+            if why is not None:
+                raise Misconfigured(
+                    f"cannot trust {where}: {why}; a private certificate authority goes into "
+                    f"notify.channels.{self._channel}.ca_file"
+                ) from exc
             raise Unavailable(f"cannot send by {where}: {exc}") from exc
         if refused:
             # The others have it: sending again would give it to them twice.
@@ -115,13 +110,13 @@ class SmtpDelivery:
         server = self._server
         if server.security is MailSecurity.TLS:
             session: smtplib.SMTP = smtplib.SMTP_SSL(
-                server.host, server.port, timeout=server.timeout_seconds, context=self._tls
+                server.host, server.port, timeout=server.timeout_seconds, context=self._contexts.context()
             )
         else:
             session = smtplib.SMTP(server.host, server.port, timeout=server.timeout_seconds)
         try:
             if server.security is MailSecurity.STARTTLS:
-                session.starttls(context=self._tls)
+                session.starttls(context=self._contexts.context())
             if server.user is not None and server.password is not None:
                 session.login(server.user, server.password)
         except BaseException:

@@ -12,7 +12,7 @@ from datetime import datetime
 from decimal import Decimal
 from urllib.parse import quote
 
-from dashboards.access.cut import cut_plan_to, without_workloads
+from dashboards.access.cut import cut_plan_to, namespace_of, without_workloads
 from dashboards.notify.message import Message
 from dashboards.notify.team import Team
 from dashboards.queries import LedgerEntry, PlanEntry
@@ -138,7 +138,7 @@ def team_report_notice(report: Report, team: Team, *, base_url: str | None) -> M
     mine = [row for row in report.top if team.owns(row.workload)]
     if not mine:
         return None
-    known = [row.unused_per_week for row in mine if row.unused_per_week is not None]
+    known = [row.unused_cost for row in mine if row.unused_cost is not None]
     total = words.say(
         "notice.team_total",
         workloads=format_count(len(mine)),
@@ -156,7 +156,7 @@ def team_report_notice(report: Report, team: Team, *, base_url: str | None) -> M
                     "notice.team_row",
                     workload=row.workload,
                     cards=words.cards(row.cards),
-                    money=money_words(row.unused_per_week, report.currency),
+                    money=money_words(row.unused_cost, report.currency),
                     reason=row.reason,
                 )
                 for row in mine
@@ -202,7 +202,7 @@ def _waiting(entries: Sequence[PlanEntry], now: datetime, telling: Telling) -> I
             link=_link(telling.base_url, "/plan", plan.cluster, plan.plan_id),
             link_text=words.say("notice.review"),
             cluster=plan.cluster,
-            namespaces=_namespaces(plan.recommendations),
+            namespaces=_namespaces(_workloads(plan.recommendations)),
             workloads=_workloads(plan.recommendations),
             at=plan.created_at,
             language=telling.language,
@@ -228,6 +228,7 @@ def _harms(
         undo = verdict.is_harmed and telling.team is None
         yield _of_plan(
             plan,
+            tuple(sorted(one.workload for one in outcome.workloads if telling.is_told(one.workload))),
             f"{'plan-harms' if verdict.is_harmed else 'plan-saves-less'}:{outcome.plan_id}",
             f"{plan.cluster}{words.say('between')}{judged_words(lead, telling.language)}",
             (
@@ -257,6 +258,7 @@ def _taken_back(
         detail = f"{words.say('between')}{kept}" if kept else ""
         yield _of_plan(
             plan,
+            _workloads(plan.recommendations),
             f"taken-back:{line.plan_id}:{line.subject}:{line.action}:{line.at.isoformat()}",
             words.say(
                 "notice.taken_back",
@@ -311,7 +313,15 @@ def _budget_notice(
 
 
 def _of_plan(
-    plan: Plan, key: str, title: str, lines: tuple[str, ...], at: datetime, telling: Telling, *, leads: bool = False
+    plan: Plan,
+    workloads: tuple[WorkloadId, ...],
+    key: str,
+    title: str,
+    lines: tuple[str, ...],
+    at: datetime,
+    telling: Telling,
+    *,
+    leads: bool = False,
 ) -> Message:
     return Message(
         key=key,
@@ -321,17 +331,16 @@ def _of_plan(
         link=_link(telling.base_url, "/plan", plan.cluster, plan.plan_id),
         link_text=telling.words.say("notice.open_plan"),
         cluster=plan.cluster,
-        namespaces=_namespaces(plan.recommendations),
-        workloads=_workloads(plan.recommendations),
+        namespaces=_namespaces(workloads),
+        workloads=workloads,
         at=at,
         language=telling.language,
         leads=leads,
     )
 
 
-def _namespaces(items: Sequence[Recommendation]) -> tuple[str, ...]:
-    """A workload is written `namespace/Kind/name`."""
-    return tuple(sorted({workload.split("/", 1)[0] for item in items for workload in item.workloads}))
+def _namespaces(workloads: Sequence[WorkloadId]) -> tuple[str, ...]:
+    return tuple(sorted(set(map(namespace_of, workloads))))
 
 
 def _workloads(items: Sequence[Recommendation]) -> tuple[WorkloadId, ...]:

@@ -1,4 +1,4 @@
-"""Fleet: where do the cards stand idle?
+"""Fleet: where are the cards idle?
 
 Headline, state bar, card map, table; a click on a square or a row opens the card's panel. Of a very large fleet a
 square is a group of nodes, and a click on it shows its cards. The address holds state, group, node and card.
@@ -28,6 +28,7 @@ from dashboards.pages.frame import (
     reader_words,
     spoken,
 )
+from dashboards.pages.measures import known_week, measures_card
 from dashboards.queries import PlanEntry, Views
 from dashboards.shown.grid_rows import GridRows, Places
 from dashboards.shown.made_once import MADE
@@ -35,7 +36,6 @@ from dashboards.shown.node_groups import NodeGroup, group_with
 from dashboards.shown.rows import (
     age_words,
     card_table,
-    fleet_headline,
     idle_nodes,
     moment_words,
     money_words,
@@ -46,7 +46,8 @@ from dashboards.shown.rows import (
 from dashboards.tokens import STATE_LETTERS, STATE_WORDS
 from dashboards.words.pages import READING, counted, say
 from fleet.errors import GputideError
-from fleet.profiles import CardProfile, CardState, Profiles
+from fleet.money.week_hours import IDLE, WASTED, WeekHours, part_of
+from fleet.profiles import CardProfile, CardState, HourMeasure, Profiles
 from fleet.units import format_bytes_short, format_count
 
 KEYS = ("cluster", "group")
@@ -69,10 +70,11 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
         why = say("No card of {cluster} sent anything yet.", cluster=profiles.cluster)
         return missing(say("No cards"), why, "gputide doctor")
     group = _group(address, profiles)
+    week = known_week(views, profiles.cluster)
     return html.Div(
         [
             heading(say("Fleet")),
-            _headline(views, address, profiles),
+            _headline(views, address, profiles, week),
             _state_bar(address, profiles),
             html.Div(
                 [
@@ -91,6 +93,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
                 ],
                 className="split",
             ),
+            measures_card(week),
             card(
                 say("Cards"),
                 grid("cards-grid", _columns(views), row_key="card", height_px=420, filters=_filter(address)[0]),
@@ -228,26 +231,19 @@ def _register_table(app: Dash, views: Views) -> None:
         return file_of("cards", CSV_COLUMNS, shown, is_json=ctx.triggered_id == "cards-json")
 
 
-def _headline(views: Views, address: Address, profiles: Profiles) -> Any:
-    prices = views.money.prices(profiles.cluster)
-    numbers = MADE.of((profiles, prices), "headline", lambda: fleet_headline(profiles, prices))
+def _headline(views: Views, address: Address, profiles: Profiles, week: WeekHours | str) -> Any:
     entries = views.plans.plans(profiles.cluster)
     totals = entries[0].plan.totals if entries else None
     is_applied = bool(entries) and _is_applied(entries[0])
-    idle = "–" if numbers.idle_ratio is None else percent_words(numbers.idle_ratio, 0)
-    unpriced = (
-        counted(numbers.unpriced_cards, "{count} card without a price", "{count} cards without a price")
-        if numbers.unpriced_cards
-        else ""
-    )
+    nodes = len({item.node for item in profiles.cards})
     return html.Div(
         [
             figure_number(
-                format_count(numbers.cards),
+                format_count(len(profiles.cards)),
                 say("cards|counted"),
-                note=counted(numbers.nodes, "on {count} node", "on {count} nodes"),
+                note=counted(nodes, "on {count} node", "on {count} nodes"),
             ),
-            figure_number(idle, say("granted but quiet"), note=say("idle, held or p95 ≤ 20 %")),
+            *_wasted(week),
             figure_number(
                 "–" if totals is None else format_count(0 if is_applied else totals.cards_freed),
                 say("would be free by the plan"),
@@ -257,16 +253,36 @@ def _headline(views: Views, address: Address, profiles: Profiles) -> Any:
                 if is_applied
                 else say("{count} whole nodes", count=format_count(totals.nodes_freed)),
             ),
-            figure_number(
-                money_words(numbers.wasted_per_week, prices.currency),
-                say("a week stands idle"),
-                note=unpriced or say("idle-held and unallocated"),
-            ),
             dcc.Link(say("Review plan →"), href=address.href("/plan"), className="button primary", id="review-plan")
             if totals is not None
             else html.Code("gputide recommend"),
         ],
         className="headline",
+    )
+
+
+def _wasted(week: WeekHours | str) -> tuple[Any, Any]:
+    """Share of the card hours that were unallocated or idle, and what they cost."""
+    if isinstance(week, str):
+        nothing = say("not known yet")
+        return (
+            figure_number("–", say("of the card-hours unallocated or idle"), note=nothing),
+            figure_number("–", say("unallocated or idle, last 7 days"), note=nothing),
+        )
+    total = week.total
+    wasted, hours = part_of(total, WASTED), sum(one.card_hours for one in total.values())
+    parts = [money_words(part_of(total, chosen).cost, week.currency) for chosen in ((HourMeasure.UNALLOCATED,), IDLE)]
+    return (
+        figure_number(
+            percent_words(wasted.card_hours / hours if hours else None, 0),
+            say("of the card-hours unallocated or idle"),
+            note=say("{count} card-hours in the last 7 days", count=format_count(round(wasted.card_hours))),
+        ),
+        figure_number(
+            money_words(wasted.cost, week.currency),
+            say("unallocated or idle, last 7 days"),
+            note=say("unallocated {unallocated}, idle {idle}", unallocated=parts[0], idle=parts[1]),
+        ),
     )
 
 
@@ -387,11 +403,11 @@ def _node_panel(address: Address, profiles: Profiles, node: str) -> Any:
 
 
 def _waste_panel(address: Address, profiles: Profiles) -> Any:
-    """Without a choice, the panel names the nodes with most idle cards: the place to click next."""
+    """Without a choice, the panel names the nodes with most idle or unallocated cards: the place to click next."""
     words = reader_words()
     worst = MADE.of((profiles,), "idle nodes", lambda: idle_nodes(profiles))
     return [
-        html.Header([html.H2(say("Most idle nodes"))]),
+        html.Header([html.H2(say("Most idle nodes now"))]),
         html.Ul(
             [
                 html.Li(
@@ -405,7 +421,7 @@ def _waste_panel(address: Address, profiles: Profiles) -> Any:
             className="holders",
         )
         if worst
-        else html.P(say("No card stands idle.")),
+        else html.P(say("No card is idle or unallocated now.")),
         html.P(say("Click a square to see its card, who shares it and since when it is idle."), className="soft"),
         *([html.H3(say("Withheld"))] if profiles.withheld else []),
         html.Ul([html.Li([f"{words.code('kind', item.kind.value)}: ", detail(item)]) for item in profiles.withheld]),

@@ -30,7 +30,7 @@ from dashboards.queries import LedgerEntry, Views
 from dashboards.shown.realised import FunnelStep, HarmBudget, funnel, harm_budgets, leading_verdict, realised_weeks
 from dashboards.shown.rows import moment_words, money_words, percent_words
 from dashboards.words.pages import say
-from enforcer.record.verdict import Level, Standing, verdict_of
+from enforcer.record.verdict import Level, Standing, Verdict
 from fleet.outcomes import Outcome
 from fleet.profiles import Profiles
 from fleet.units import format_count
@@ -56,15 +56,15 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
             "gputide recommend",
         )
     outcomes = views.outcomes.outcomes(profiles.cluster)
-    steps = funnel(entries, outcomes)
+    steps, verdict = funnel(entries, outcomes), leading_verdict(entries, outcomes)
     currency = views.money.currency
     ledger = views.outcomes.ledger(profiles.cluster)
     weeks = realised_weeks(outcomes, now=profiles.as_of, weeks=WEEKS[address.time_range])
     return html.Div(
         [
             heading(say("Savings")),
-            verdict_banner(leading_verdict(entries, outcomes), address),
-            _headline(steps, outcomes, ledger, currency),
+            verdict_banner(verdict, address),
+            _headline(steps, verdict, outcomes, ledger, currency),
             html.Div(
                 [
                     card(say("From found to realised"), _funnel(address, steps, currency),
@@ -96,11 +96,14 @@ def register(app: Dash, views: Views) -> None:
 
 
 def _headline(
-    steps: tuple[FunnelStep, ...], outcomes: tuple[Outcome, ...], ledger: tuple[LedgerEntry, ...], currency: str
+    steps: tuple[FunnelStep, ...],
+    verdict: Verdict | None,
+    outcomes: tuple[Outcome, ...],
+    ledger: tuple[LedgerEntry, ...],
+    currency: str,
 ) -> Any:
     realised = steps[-1]
     undone = [entry for entry in ledger if entry.action in ("undone", "restored")]
-    newest = verdict_of(outcomes[0]) if outcomes else None
     return html.Div(
         [
             figure_number(
@@ -110,13 +113,13 @@ def _headline(
             ),
             figure_number(money_words(realised.amortised_per_week, currency), say("a week, amortised")),
             figure_number(
-                "–" if newest is None else percent_words(newest.observed_ratio),
-                say("harm of the newest plan"),
+                "–" if verdict is None else percent_words(verdict.observed_ratio),
+                say("harm of changed services"),
                 note=say("not verified yet")
-                if newest is None
+                if verdict is None
                 else say("too few windows")
-                if newest.level is Level.TOO_FEW_WINDOWS
-                else say("predicted {ratio}", ratio=percent_words(newest.predicted_ratio)),
+                if verdict.level is Level.TOO_FEW_WINDOWS
+                else say("predicted {ratio}", ratio=percent_words(verdict.predicted_ratio)),
             ),
             figure_number(format_count(sum(o.given_back for o in outcomes)), say("cards given back")),
             figure_number(format_count(len(undone)), say("undone or restored")),

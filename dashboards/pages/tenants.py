@@ -1,4 +1,4 @@
-"""Tenants: who holds how much, what of it is used, and what the idle rest costs; the most wasteful team first.
+"""Tenants: what each team was granted over the last seven days, what became of it, and what that cost.
 
 The tenants page's quotas and budgets: who uses less than its quota, and whose month costs more than it may.
 
@@ -8,13 +8,16 @@ Called by `pages.tenants`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 from dash import Dash, dcc, html
 
 from dashboards.address import Address
-from dashboards.long_list import FROM_KEY, part_of
+from dashboards.long_list import FROM_KEY
+from dashboards.long_list import part_of as part_of_list
 from dashboards.pages.frame import card, figure_number, heading, missing, scrolled, table
+from dashboards.pages.measures import MEASURE_WORDS, cells_of, cost_words, hours_words, known_week, measures_card
 from dashboards.queries import Views
 from dashboards.shown.made_once import MADE
 from dashboards.shown.quotas import QuotaUse, quota_uses
@@ -24,7 +27,9 @@ from dashboards.words.pages import percent_sign, say
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.inventory import Quota
 from fleet.money.budgets import BudgetState, BudgetStatus
-from fleet.profiles import Profiles
+from fleet.money.charges import in_cents
+from fleet.money.week_hours import IDLE, WeekHours, added, part_of
+from fleet.profiles import HourMeasure, Profiles
 from fleet.units import format_count, format_percent
 
 KEYS = ("cluster", FROM_KEY)
@@ -33,20 +38,19 @@ KEYS = ("cluster", FROM_KEY)
 
 def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     """The page for one cluster."""
-    prices = views.money.prices(profiles.cluster)
-    found = MADE.of((profiles, prices), "tenants", lambda: tenants(profiles, prices))
-    if not found:
+    week = known_week(views, profiles.cluster)
+    found = () if isinstance(week, str) else MADE.of((profiles, week), "tenants", lambda: tenants(profiles, week))
+    if not profiles.workloads and not found:
         return missing(
             say("No teams"), say("Nobody holds a card in {place}.", place=profiles.cluster), "gputide analyze"
         )
-    currency = prices.currency
     return html.Div(
         [
             heading(say("Tenants")),
-            _headline(found, currency),
-            card(
-                say("Teams"), _table(found, address, currency),
-                note=say("bar: of the granted cards, typically in use · idle · the rest; shared cards count in parts"),
+            measures_card(week) if isinstance(week, str) else _headline(found, week),
+            None if isinstance(week, str) else card(
+                say("Card-hours of the last 7 days by team"), _table(found, week, address),
+                note=say("bar: of the granted card-hours, used · idle · the rest is unused"),
                 export="teams",
             ),
             quotas(views.money.quotas(profiles.cluster), found, address),
@@ -61,90 +65,96 @@ def register(app: Dash, views: Views) -> None:
     del app, views
 
 
-def _headline(found: tuple[Tenant, ...], currency: str) -> Any:
-    cards = sum(team.cards for team in found)
-    idle = sum(team.cards_idle for team in found)
-    first = found[0]
-    priced = [team.idle_per_week for team in found if team.idle_per_week is not None]
+def _headline(found: tuple[Tenant, ...], week: WeekHours) -> Any:
+    granted = sum(team.granted.card_hours for team in found)
+    idle = added(team.idle for team in found)
+    first = found[0] if found else None
     return html.Div(
         [
             figure_number(format_count(len(found)), say("teams")),
-            figure_number(_cards(cards), say("cards granted")),
+            figure_number(format_count(round(granted)), say("card-hours granted, last 7 days")),
             figure_number(
-                percent_sign(format_percent(idle / cards if cards else 0.0)),
+                percent_sign(format_percent(idle.card_hours / granted if granted else 0.0)),
                 say("of them idle"),
-                note=say("{count} cards", count=_cards(idle)),
+                note=say("{count} card-hours", count=format_count(round(idle.card_hours))),
             ),
-            figure_number(
-                money_words(sum(priced, start=priced[0] * 0) if priced else None, currency), say("a week idle")
-            ),
+            figure_number(money_words(idle.cost, week.currency), say("granted and idle, last 7 days")),
             figure_number(
                 first.name,
-                say("holds most of that") if first.idle_per_week is not None else say("holds most idle cards"),
+                say("holds most of that") if first.idle.cost is not None else say("holds most idle card-hours"),
                 note=say(
-                    "{count} cards, {money} a week",
-                    count=_cards(first.cards_idle),
-                    money=money_words(first.idle_per_week, currency),
+                    "{count} card-hours, {money}",
+                    count=format_count(round(first.idle.card_hours)),
+                    money=money_words(first.idle.cost, week.currency),
                 ),
             )
-            if first.cards_idle
+            if first is not None and first.idle.card_hours
             else None,
         ],
         className="headline",
     )
 
 
-def _table(found: tuple[Tenant, ...], address: Address, currency: str) -> Any:
-    most = max(team.cards for team in found)
-    shown, around = part_of(found, address)
-    rows = [
+def _table(found: tuple[Tenant, ...], week: WeekHours, address: Address) -> Any:
+    """One row per team, what nobody was granted, and the total, which is the fleet page's."""
+    most = max((team.granted.card_hours for team in found), default=0.0)
+    shown, around = part_of_list(found, address)
+    every = [part_of(measures, HourMeasure) for measures in (*(team.measures for team in found), week.rest)]
+    costs = in_cents([one.cost for one in every])
+    cost_of = {team.name: cost for team, cost in zip(found, costs[:-1], strict=True)}
+    rows: list[tuple[Any, ...]] = [
         (
             dcc.Link(team.name, href=address.href("/workloads", team=team.name)),
             format_count(team.workloads),
-            _cards(team.cards),
             _bar(team, most),
-            "–" if team.cards_used is None else _cards(team.cards_used),
-            _cards(team.cards_idle),
-            percent_sign(format_percent(team.idle_ratio)),
-            money_words(team.cost_per_week, currency),
-            money_words(team.idle_per_week, currency),
+            *cells_of(team.measures),
+            hours_words(team.granted.card_hours),
+            cost_words(cost_of[team.name]),
+            money_words(team.idle.cost, week.currency),
             f"▲ {team.distrusted}" if team.distrusted else "",
         )
         for team in shown
     ]
+    known = [cost for cost in costs if cost is not None]
+    total = cost_words(sum(known, Decimal(0)) if known else None)
+    rest_hours, all_hours = every[-1].card_hours, sum(one.card_hours for one in every)
+    rest = (say("granted to nobody"), "", "", *cells_of(week.rest), hours_words(rest_hours), cost_words(costs[-1]))
+    rows += [] if not week.rest else [
+        (*rest, "", ""),
+        tuple(map(html.B, (
+            say("total"), "", "", *cells_of(week.total), hours_words(all_hours), total,
+            money_words(part_of(week.total, IDLE).cost, week.currency), "",
+        ))),
+    ]  # fmt: skip
     columns = (
-        (say("team"), "t"), (say("workloads"), "n"), (say("cards"), "n"), (say("granted, used, idle"), "t"),
-        (say("in use"), "n"), (say("idle"), "n"), (say("idle share"), "n"), (say("a week"), "n"),
-        (say("idle a week"), "n"), (say("untrusted"), "n"),
+        (say("team"), "t"), (say("workloads"), "n"), (say("used, idle"), "t"),
+        *((say(MEASURE_WORDS[measure]), "n") for measure in HourMeasure),
+        (say("card-hours"), "n"), (week.currency, "n"), (say("cost of idle"), "n"), (say("untrusted"), "n"),
     )  # fmt: skip
     return scrolled(
         table(columns, rows),
         around,
-        name=say("Teams"),
+        name=say("Card-hours of the last 7 days by team"),
         class_name="teams",
     )
 
 
 def _bar(team: Tenant, most: float) -> Any:
-    """A bar as long as the team's cards, filled by what is in use and what is idle."""
-    used = 0.0 if team.cards_used is None else team.cards_used
+    """A bar as long as the team's card hours, filled by what was used and what was idle."""
+    granted, idle = team.granted.card_hours, team.idle.card_hours
+    used = team.measures[HourMeasure.USED].card_hours
     words = say(
-        "{granted} granted, {used} in use, {idle} idle",
-        granted=_cards(team.cards), used=_cards(used), idle=_cards(team.cards_idle),
+        "{granted} card-hours granted, {used} used, {idle} idle",
+        granted=hours_words(granted), used=hours_words(used), idle=hours_words(idle),
     )  # fmt: skip
     segments = [
-        html.Span(className=f"part {name}", style={"width": f"{100 * value / team.cards:.2f}%"})
-        for name, value in (("used", used), ("idle", min(team.cards_idle, team.cards - used)))
-        if team.cards and value > 0
+        html.Span(className=f"part {name}", style={"width": f"{100 * value / granted:.2f}%"})
+        for name, value in (("used", used), ("idle", idle))
+        if granted and value > 0
     ]
-    width = f"{100 * team.cards / most:.2f}%"
+    width = f"{100 * granted / most:.2f}%" if most else "0"
     spoken: Any = {"aria-label": words}
     return html.Span(segments, className="bullet-bar", style={"width": width}, title=words, role="img", **spoken)
-
-
-def _cards(value: float) -> str:
-    """Whole where it is, else one digit."""
-    return format_count(round(value)) if abs(value - round(value)) < 0.05 else f"{value:,.1f}"
 
 
 QUOTAS_MAX = 500

@@ -10,20 +10,21 @@ Who holds cards and does not use them: the top list of the weekly report.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 
 from dashboards.access.cut import namespace_of
 from dashboards.queries import LedgerEntry, PlanEntry
-from dashboards.shown.rows import RefusalGroup, price_per_week, refusal_groups
+from dashboards.shown.rows import RefusalGroup, refusal_groups
 from dashboards.words.advice import reason_words, refusal_words, refused_words, state_words, verdict_words
 from dashboards.words.report import Language, Words
 from enforcer.record.verdict import verdict_of
 from fleet.decisions import Plan, Recommendation
-from fleet.inventory import CardId, WorkloadId
-from fleet.money.book import Prices
+from fleet.inventory import WorkloadId
+from fleet.money.charges import Charge, MeasuredHours
+from fleet.money.week_hours import NOT_USED, part_of
 from fleet.outcomes import Outcome
 from fleet.profiles import Profile, Profiles, WorkloadState
 from fleet.units import format_count
@@ -138,8 +139,8 @@ class TopWorkload:
         owner: its namespace.
         state: state word.
         cards: cards that it holds.
-        unused_cards: of those, compute that it leaves unused at its p95, in cards.
-        unused_per_week: price of that; None where a card has no price.
+        unused_card_hours: granted to it over the last seven days, and idle or unused.
+        unused_cost: price of that; None where no card of it has a price.
         advice: id of the recommendation that would mend it; None where there is none.
         reason: one sentence.
     """
@@ -148,55 +149,44 @@ class TopWorkload:
     owner: str
     state: WorkloadState
     cards: int
-    unused_cards: float
-    unused_per_week: Decimal | None
+    unused_card_hours: float
+    unused_cost: Decimal | None
     advice: str | None
     reason: str
 
 
 def top_workloads(
-    profiles: Profiles, plan: Plan | None, prices: Prices, language: Language = Language.EN
+    profiles: Profiles, plan: Plan | None, charges: Sequence[Charge], language: Language = Language.EN
 ) -> tuple[TopWorkload, ...]:
     """Every trusted workload that leaves something unused, the dearest first.
 
     Args:
         profiles: newest analysis.
         plan: newest plan, whose advice is named; None where there is none.
-        prices: what cards cost now.
+        charges: card hours of the last seven days by workload.
         language: language of the reasons.
     """
-    week = {card.card: price_per_week(card, profiles, prices) for card in profiles.cards}
     advice: dict[WorkloadId, Recommendation] = {}
     for item in plan.recommendations if plan is not None else ():
         for workload in item.workloads:
             advice.setdefault(workload, item)
+    measures = {charge.name: charge.measures for charge in charges}
     rows = [
-        _top_row(profile, week, advice.get(profile.workload), language)
+        _top_row(profile, part_of(measures[profile.workload], NOT_USED), advice.get(profile.workload), language)
         for profile in profiles.workloads
-        if profile.state in _QUIET and profile.is_trusted
+        if profile.state in _QUIET and profile.is_trusted and profile.workload in measures
     ]
-    return tuple(sorted(rows, key=lambda row: (-(row.unused_per_week or 0), -row.unused_cards, row.workload)))
+    return tuple(sorted(rows, key=lambda row: (-(row.unused_cost or 0), -row.unused_card_hours, row.workload)))
 
 
-def _top_row(
-    profile: Profile,
-    week: Mapping[CardId, Decimal | None],
-    item: Recommendation | None,
-    language: Language,
-) -> TopWorkload:
-    used = profile.compute.p95 if profile.compute.p95 is not None else 1.0
-    share = len(profile.idle_pods) / len(profile.pods) if profile.state is WorkloadState.PARTLY_IDLE else 1 - used
-    weekly = [week.get(card) for card in profile.cards]
-    known = [price for price in weekly if price is not None]
+def _top_row(profile: Profile, unused: MeasuredHours, item: Recommendation | None, language: Language) -> TopWorkload:
     return TopWorkload(
         workload=profile.workload,
         owner=profile.namespace,
         state=profile.state,
         cards=len(profile.cards),
-        unused_cards=round(len(profile.cards) * share, 2),
-        unused_per_week=sum(known, Decimal(0)) * Decimal(str(round(share, 4)))
-        if known and len(known) == len(weekly)
-        else None,
+        unused_card_hours=round(unused.card_hours, 1),
+        unused_cost=unused.cost,
         advice=None if item is None else item.id,
         reason=state_words(profile, language) if item is None else reason_words(item, language),
     )

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from dashboards.shown.rows import csv_cell
 from fleet.durable import unwritable
-from fleet.money.charged_days import ChargedDay
+from fleet.money.charged_day import ChargedDay
 from fleet.money.focus import FocusContext, focus_table
 from fleet.money.focus_columns import FOCUS_COLUMNS, FocusKind, focus_faults, focus_schema
 

@@ -20,14 +20,16 @@ from dashboards.report.done import DoneItem, TopWorkload, WeekTold, data_notes, 
 from dashboards.report.week_measured import MeasuredWeek
 from dashboards.shown.quotas import TeamQuota, team_quotas
 from dashboards.shown.realised import FunnelStep, HarmBudget, funnel, harm_budgets, leading_verdict, week_start
-from dashboards.shown.rows import RefusalGroup, fleet_headline
+from dashboards.shown.rows import RefusalGroup
 from dashboards.shown.tenants import Tenant, tenants
 from dashboards.words.advice import headline_words
 from dashboards.words.report import Language, Words
 from enforcer.record.verdict import Level, Verdict, verdict_of
 from fleet.inventory import Quota
 from fleet.money.book import Prices
+from fleet.money.charges import MeasuredHours
 from fleet.money.unit_costs import UnitCost
+from fleet.money.week_hours import WASTED, WeekHours, part_of
 from fleet.outcomes import Outcome
 from fleet.profiles import CardState, Profiles
 from fleet.units import format_count
@@ -67,11 +69,11 @@ class WeekFacts:
     Attributes:
         week_start: Monday 00:00 UTC.
         cards_freed: realised, whole cards; None of a team.
-        wasted_per_week: price of idle-held and unallocated cards; None where nothing is priced.
-        violation_ratio: harm of changed workloads, 0-1; None where nothing was measured.
+        wasted_per_week: price of the card hours of the last seven days that were unallocated or idle; of a team of its
+            idle ones; None where nothing is priced or measured.
+        violation_ratio: harm of changed services by the verdict that leads, 0-1; None where it is not judged.
         cards_by_state: cards by state word.
-        idle_gpu_hours: card hours that nobody held, or somebody held idle; None where the week was not measured, as in
-            a week that was kept before it was counted (so are the ones below).
+        idle_gpu_hours: these card hours; None where the week was not measured.
         low_priority_gpu_hours: card hours granted to pods of low priority.
         kwh: electricity with the data centre's overhead; None where unknown.
         kg_co2: carbon of it; None where unknown.
@@ -114,7 +116,7 @@ class TeamLine:
     """One team in the table of teams.
 
     Attributes:
-        tenant: its cards, and what stands idle of them.
+        tenant: its card hours by measure.
         kwh: electricity of the week by use, with overhead; None where unknown.
         quota: cards that its quotas allow, and hold; None where no quota counts its cards.
     """
@@ -261,19 +263,19 @@ def make_report(
     """
     edition = edition if edition is not None else Edition()
     team, measured, words = edition.team, edition.measured, Words(language=edition.language)
+    # Advice that names another team's workload is not shown to a team; what it did to the team's own services is.
+    part = None if team is None else lambda workload: namespace_of(workload) == team
+    budgets = tuple(one for one in harm_budgets(plans, outcomes) if part is None or part(one.workload))
+    verdict = leading_verdict(plans, outcomes, part=part)
     past = tuple(sorted((week for week in past_weeks if week.week_start < week_start(now)), key=_start_of))
-    every_team = tenants(profiles, prices)
+    every_team = () if measured is None else tenants(profiles, measured.hours)
     if team is not None:
         mine = frozenset({team})
         profiles = cut_profiles(profiles, mine)
         plans = [entry for entry in (replace(one, plan=cut_plan(one.plan, mine)) for one in plans) if _concerns(entry)]
         every_team = tuple(one for one in every_team if one.name == team)
     steps = funnel(plans, () if team is not None else outcomes)
-    budgets = tuple(one for one in harm_budgets(plans, outcomes) if team in (None, namespace_of(one.workload)))
-    verdict = leading_verdict(
-        plans, outcomes, part=None if team is None else lambda workload: namespace_of(workload) == team
-    )
-    week = _facts(profiles, outcomes, budgets, steps, prices, now, measured, team)
+    week = _facts(profiles, verdict, None if team is not None else steps[-1].cards, now, measured, team)
     newest = plans[0] if plans else None
     quota_of = team_quotas(edition.quotas)
     kwh_of = dict(measured.kwh_by_team) if measured is not None else {}
@@ -290,7 +292,12 @@ def make_report(
         week=week,
         past_weeks=past,
         funnel=steps[:_STEPS_OF_A_TEAM] if team is not None else steps,
-        top=top_workloads(profiles, newest.plan if newest is not None else None, prices, edition.language)[:top],
+        top=top_workloads(
+            profiles,
+            newest.plan if newest is not None else None,
+            () if measured is None else measured.workloads,
+            edition.language,
+        )[:top],
         done=WeekTold(words, team).items(plans, outcomes, ledger, now),
         refused=refused_in(None if newest is None else newest.plan, words),
         next_plan=_next_plan(newest, now, words),
@@ -316,33 +323,29 @@ def _concerns(entry: PlanEntry) -> bool:
 
 def _facts(
     profiles: Profiles,
-    outcomes: Sequence[Outcome],
-    budgets: Sequence[HarmBudget],
-    steps: Sequence[FunnelStep],
-    prices: Prices,
+    verdict: Verdict | None,
+    cards_freed: int | None,
     now: datetime,
     measured: MeasuredWeek | None,
     team: str | None,
 ) -> WeekFacts:
     counts = Counter(card.state for card in profiles.cards)
-    recent = [outcome for outcome in outcomes if outcome.until > now - _WEEK]
-    if team is None:
-        harms = [verdict_of(outcome).observed_ratio for outcome in recent]
-    else:
-        ids = {outcome.plan_id for outcome in recent}
-        harms = [budget.violation_ratio for budget in budgets if budget.plan_id in ids]
-    known = [harm for harm in harms if harm is not None]
+    wasted = None if measured is None else _wasted(measured.hours, team)
     return WeekFacts(
         week_start=week_start(now),
-        cards_freed=steps[-1].cards if team is None else None,
-        wasted_per_week=fleet_headline(profiles, prices).wasted_per_week,
-        violation_ratio=max(known) if known else None,
+        cards_freed=cards_freed,
+        wasted_per_week=None if wasted is None else wasted.cost,
+        violation_ratio=None if verdict is None else verdict.observed_ratio,
         cards_by_state=tuple((state, counts[state]) for state in CardState),
-        idle_gpu_hours=None if measured is None else measured.idle_gpu_hours,
+        idle_gpu_hours=None if wasted is None else round(wasted.card_hours, 1),
         low_priority_gpu_hours=None if measured is None else measured.low_priority_gpu_hours,
         kwh=None if measured is None else measured.kwh,
         kg_co2=None if measured is None else measured.kg_co2,
     )
+
+
+def _wasted(hours: WeekHours, team: str | None) -> MeasuredHours:
+    return part_of(hours.total if team is None else hours.tenants.get(team, {}), WASTED)
 
 
 def _headline(

@@ -18,22 +18,25 @@ from dashboards.address import search_text
 from dashboards.report.report import REPORT_SCHEMA, PlanForecast, Report, ReportFigure, TeamLine, WeekFacts
 from dashboards.shown.realised import HarmBudget
 from dashboards.shown.rows import csv_text, money_words
+from dashboards.shown.tenants import Tenant
 from dashboards.tokens import STATE_COLOURS, STATE_INK, STATE_LETTERS, report_css
 from dashboards.words.report import Words
 from enforcer.record.verdict import Standing
 from fleet.documents import document
+from fleet.money.charges import MeasuredHours
 from fleet.money.unit_costs import UnitCost
-from fleet.profiles import CardState
+from fleet.profiles import CardState, HourMeasure
 from fleet.units import format_count
 
 CSV_COLUMNS = (
-    "workload", "owner", "state", "cards", "unused_cards", "unused_per_week", "currency", "advice", "reason",
+    "workload", "owner", "state", "cards", "unused_card_hours", "unused_cost", "currency", "advice", "reason",
 )  # fmt: skip
 
 BAR_ORDER = (CardState.BUSY, CardState.LOW_USE, CardState.IDLE_HELD, CardState.FREE, CardState.UNTRUSTED)
 _BAR_LEFT, _BAR_WIDTH = 60.0, 640.0
 _SEGMENT_MIN, _SEGMENT_GAP = 2.5, 0.75
 """Width of the smallest segment that can be seen, and of the gap after each, in the picture's units."""
+_MEASURES = (HourMeasure.USED, HourMeasure.UNUSED, HourMeasure.IDLE, HourMeasure.IDLE_HELD)
 UNITS_MAX = 20
 """Workloads whose unit cost is shown, the dearest first; JSON holds all."""
 BUDGETS_MAX = 20
@@ -76,6 +79,8 @@ def report_html(report: Report) -> str:
         kwh=_kwh,
         small_print=_small_print(report, words),
         has_quota=_has_quotas(report),
+        measures=_MEASURES,
+        measured=_measured,
         quota=lambda line: _one_digit(_quota(line)),
         quota_left=lambda line: _one_digit(_quota_left(line)),
         units=report.units[:UNITS_MAX],
@@ -154,8 +159,8 @@ def report_csv(report: Report) -> str:
             "owner": row.owner,
             "state": row.state.value,
             "cards": row.cards,
-            "unused_cards": row.unused_cards,
-            "unused_per_week": None if row.unused_per_week is None else row.unused_per_week.quantize(Decimal("0.01")),
+            "unused_card_hours": row.unused_card_hours,
+            "unused_cost": None if row.unused_cost is None else row.unused_cost.quantize(Decimal("0.01")),
             "currency": report.currency,
             "advice": row.advice,
             "reason": row.reason,
@@ -308,11 +313,11 @@ def _top_table(report: Report, words: Words) -> list[str]:
             row.owner,
             words.code("workload_state", row.state.value),
             str(row.cards),
-            money_words(row.unused_per_week, report.currency),
+            money_words(row.unused_cost, report.currency),
             row.advice or _ABSENT,
         )
         rows.append((name, *map(_escaped, cells)))
-    return _table(words, ("workload", "owner", "state", ">cards", ">unused", "advice"), rows)
+    return _table(words, ("workload", "owner", "state", ">cards", ">unused_cost", "advice"), rows)
 
 
 def _figures_table(report: Report, words: Words) -> list[str]:
@@ -333,15 +338,19 @@ def _teams_table(report: Report, words: Words) -> list[str]:
         one = line.tenant
         cells = (
             one.name,
-            _one_digit(one.cards),
-            _one_digit(one.cards_used),
-            _one_digit(one.cards_idle),
-            money_words(one.idle_per_week, report.currency),
+            *(_one_digit(hours.card_hours) for hours in (one.granted, *_measured(one))),
+            money_words(one.idle.cost, report.currency),
             *((_one_digit(_quota(line)), _one_digit(_quota_left(line))) if has_quota else ()),
             _kwh(line, words),
         )
         rows.append(tuple(map(_escaped, cells)))
-    head = ("team", ">cards", ">used", ">idle", ">idle_cost", *((">quota", ">quota_left") if has_quota else ()))
+    head = (
+        "team",
+        ">granted_hours",
+        *(f">{one}" for one in _MEASURES),
+        ">idle_cost",
+        *((">quota", ">quota_left") if has_quota else ()),
+    )
     return _table(words, head, rows, last=words.say("figure.energy"))
 
 
@@ -439,6 +448,11 @@ def _burnt(budget: HarmBudget, words: Words) -> str:
 
 def _kwh(line: TeamLine, words: Words) -> str:
     return words.say("unknown") if line.kwh is None else _one_digit(line.kwh)
+
+
+def _measured(one: Tenant) -> list[MeasuredHours]:
+    """Its used, unused and idle card hours, and those that are idle while framebuffer is held."""
+    return [one.measures[measure] for measure in _MEASURES]
 
 
 def _has_quotas(report: Report) -> bool:

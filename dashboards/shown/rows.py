@@ -44,25 +44,6 @@ class StateShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FleetHeadline:
-    """The figures on top of the fleet page.
-
-    Attributes:
-        cards: all cards.
-        nodes: all nodes.
-        idle_ratio: granted cards that stand idle or in low use / granted cards, None where none is granted.
-        wasted_per_week: price of idle-held and unallocated cards; None where no such card has a price.
-        unpriced_cards: of those, cards without a price.
-    """
-
-    cards: int
-    nodes: int
-    idle_ratio: float | None
-    wasted_per_week: Decimal | None
-    unpriced_cards: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
     """One hit of the search box; `query` is the address's query without its question mark, as pairs."""
 
@@ -104,23 +85,8 @@ def price_per_week(card: CardProfile, profiles: Profiles, prices: Prices) -> Dec
     )  # fmt: skip
 
 
-def fleet_headline(profiles: Profiles, prices: Prices) -> FleetHeadline:
-    """The figures on top of the fleet page."""
-    granted = [card for card in profiles.cards if card.state is not CardState.FREE]
-    quiet = [card for card in granted if card.state in (CardState.IDLE_HELD, CardState.LOW_USE)]
-    wasted = [card for card in profiles.cards if card.state in (CardState.IDLE_HELD, CardState.FREE)]
-    money = [price for card in wasted if (price := price_per_week(card, profiles, prices)) is not None]
-    return FleetHeadline(
-        cards=len(profiles.cards),
-        nodes=len({card.node for card in profiles.cards}),
-        idle_ratio=len(quiet) / len(granted) if granted else None,
-        wasted_per_week=sum(money, Decimal(0)) if money else None,
-        unpriced_cards=len(wasted) - len(money),
-    )
-
-
 def idle_nodes(profiles: Profiles, count: int = 10) -> tuple[tuple[str, int, int], ...]:
-    """Nodes with most idle-held and unallocated cards: name, these cards, all of its cards."""
+    """Nodes with most cards that are idle or unallocated now: name, these cards, all of its cards."""
     idle = Counter(card.node for card in profiles.cards if card.state in (CardState.IDLE_HELD, CardState.FREE))
     total = Counter(card.node for card in profiles.cards)
     worst = sorted(idle, key=lambda name: (-idle[name], name))[:count]

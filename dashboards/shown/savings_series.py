@@ -16,11 +16,11 @@ import numpy as np
 
 from dashboards.queries import PlanEntry, Views
 from dashboards.shown.realised import funnel
-from dashboards.shown.rows import fleet_headline
 from enforcer.record.verdict import verdict_of
 from exporter.families import CataloguedFamily, Family, FamilyKind
 from exporter.reader import Reading
 from fleet.errors import NotEnoughData
+from fleet.money.week_hours import WeekHours
 from fleet.outcomes import Outcome
 from fleet.profiles import Profile, Profiles
 
@@ -43,11 +43,13 @@ _PLAN_INFO = CataloguedFamily(
 _PROMISED = _gauge("gputide_plan_cards_promised", "Whole cards that a plan frees, as planned.", _PLAN)
 _REALISED = _gauge("gputide_plan_cards_realised", "Whole cards that an applied plan freed, as measured.", _PLAN)
 _GIVEN_BACK = _gauge("gputide_plan_cards_given_back", "Cards of a plan that were free and are granted again.", _PLAN)
-_FORETOLD = _gauge(
-    "gputide_plan_violation_ratio_foretold", "Violated share of active time that a plan foretold, 0-1.", _PLAN
+_PREDICTED = _gauge(
+    "gputide_plan_violation_ratio_predicted", "Violated share of active time as a plan predicts it, 0-1.", _PLAN
 )
 _HARM = _gauge(
-    "gputide_plan_violation_ratio", "Violated share of the active time of its changed workloads, 0-1, measured.", _PLAN
+    "gputide_plan_violation_ratio",
+    "Violated share of active time as observed for the services that a plan changed, 0-1; absent with too few windows.",
+    _PLAN,
 )
 _OVER_BUDGET = _gauge(
     "gputide_plan_services_over_harm_budget", "Services that a plan changed and that are over their harm budget.", _PLAN
@@ -63,10 +65,16 @@ _STEP_MONEY = _gauge(
     "Amortised price of a week of these cards, in the currency.",
     ("cluster", "step", "currency"),
 )
-_WASTE = _gauge(
-    "gputide_waste_per_week",
-    "Amortised price of a week of the cards that are idle-held or unallocated, in the currency.",
-    ("cluster", "currency"),
+_HOURS = _gauge(
+    "gputide_week_card_hours",
+    "Card-hours of the last seven days by namespace and measure: unallocated, stranded (both without a namespace), "
+    "idle, idle_held, unused, used.",
+    ("cluster", "namespace", "measure"),
+)
+_HOURS_COST = _gauge(
+    "gputide_week_card_hours_cost",
+    "Amortised price of these card-hours, in the currency.",
+    ("cluster", "namespace", "measure", "currency"),
 )
 _CARDS = _gauge("gputide_cards", "Cards by model and state, as the analyzer says.", ("cluster", "card_model", "state"))
 _WORKLOAD_CARDS = _gauge(
@@ -95,8 +103,8 @@ _SILENT = _gauge(
 )
 
 SAVINGS_FAMILIES: tuple[CataloguedFamily, ...] = (
-    _PLAN_INFO, _PROMISED, _REALISED, _GIVEN_BACK, _FORETOLD, _HARM, _OVER_BUDGET, _EXPIRES, _STEP_CARDS, _STEP_MONEY,
-    _WASTE, _CARDS, _WORKLOAD_CARDS, _LIMIT, _DISTRUSTED, _AGE, _COVERAGE, _SILENT,
+    _PLAN_INFO, _PROMISED, _REALISED, _GIVEN_BACK, _PREDICTED, _HARM, _OVER_BUDGET, _EXPIRES, _STEP_CARDS, _STEP_MONEY,
+    _HOURS, _HOURS_COST, _CARDS, _WORKLOAD_CARDS, _LIMIT, _DISTRUSTED, _AGE, _COVERAGE, _SILENT,
 )  # fmt: skip
 """Every family that the savings reader shows."""
 
@@ -162,9 +170,18 @@ class SavingsReader:
         for step in funnel(entries, outcomes):
             yield _STEP_CARDS, (cluster, step.name), float(step.cards)
             yield from _money(_STEP_MONEY, (cluster, step.name), step.amortised_per_week, self._views.money.currency)
-        waste = fleet_headline(profiles, self._views.money.prices(cluster)).wasted_per_week
-        yield from _money(_WASTE, (cluster,), waste, self._views.money.currency)
+        yield from _hour_points(cluster, self._views.money.week(cluster))
         yield from _profile_points(profiles, fresh.now, self._off_peak_ratio)
+
+
+def _hour_points(cluster: str, week: WeekHours | None) -> Iterator[_Point]:
+    if week is None:
+        return
+    for namespace, measures in (*week.tenants.items(), ("", week.rest)):
+        for measure, hours in measures.items():
+            labels = (cluster, namespace, measure.value)
+            yield _HOURS, labels, hours.card_hours
+            yield from _money(_HOURS_COST, labels, hours.cost, week.currency)
 
 
 def _plan_points(
@@ -175,7 +192,7 @@ def _plan_points(
         of_plan = (cluster, plan.plan_id)
         yield _PLAN_INFO, (*of_plan, _state_of(entry, now)), 1.0
         yield _PROMISED, of_plan, float(plan.totals.cards_freed)
-        yield _FORETOLD, of_plan, plan.totals.predicted_violation_ratio
+        yield _PREDICTED, of_plan, plan.totals.predicted_violation_ratio
         yield _EXPIRES, of_plan, plan.expires_at.timestamp()
         outcome = outcomes.get(plan.plan_id)
         if outcome is None:

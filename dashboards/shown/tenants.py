@@ -1,22 +1,16 @@
-"""What each team holds and uses: cards granted, in use and idle, counted so that the teams' parts sum to the cards.
+"""What each team was granted over the last seven days, and what became of it; the teams' parts sum to the fleet's.
 
-A card that several workloads share is split among them in equal parts: what each was granted of it is not known for
-every way of sharing, and a part must never be counted twice. Pure; called by the tenants page.
+Pure; called by the tenants page, the report and the API.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter
 from dataclasses import dataclass
-from decimal import Decimal
 
-from dashboards.shown.rows import price_per_week
-from fleet.inventory import CardId
-from fleet.money.book import Prices
-from fleet.profiles import CardProfile, CardState, Profile, Profiles, WorkloadState
-
-IDLE_STATES = frozenset({WorkloadState.IDLE, WorkloadState.IDLE_HELD})
+from fleet.money.charges import MeasuredHours
+from fleet.money.week_hours import GRANTED, IDLE, Measures, WeekHours, part_of
+from fleet.profiles import HourMeasure, Profiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,80 +19,57 @@ class Tenant:
 
     Attributes:
         name: namespace.
-        workloads: how many it has.
-        cards: cards granted to it, shared ones in parts.
-        cards_used: of these, what was typically in use: each workload's median compute, once per card part; None where
-            nothing was measured.
-        cards_measured: cards that this is known of.
-        cards_idle: cards of workloads that are idle, of pods that are idle in workloads of several, and of none else.
-        cost_per_week: price of its cards; None where none has a price.
-        idle_per_week: price of the idle ones; None where none of them has a price.
-        distrusted: workloads whose counters free nothing.
+        workloads: how many it has now.
+        distrusted: workloads of them whose counters free nothing.
+        measures: its granted card hours by what became of them.
+        unmeasured_card_hours: those of them whose use was not measured: they count as used.
+        hours: length of the span.
     """
 
     name: str
     workloads: int
-    cards: float
-    cards_used: float | None
-    cards_measured: float
-    cards_idle: float
-    cost_per_week: Decimal | None
-    idle_per_week: Decimal | None
     distrusted: int
+    measures: Measures
+    unmeasured_card_hours: float
+    hours: float
+
+    @property
+    def granted(self) -> MeasuredHours:
+        """All that it was granted."""
+        return part_of(self.measures, GRANTED)
+
+    @property
+    def idle(self) -> MeasuredHours:
+        """Granted, without compute; with or without framebuffer held."""
+        return part_of(self.measures, IDLE)
 
     @property
     def idle_ratio(self) -> float:
-        """Idle cards / granted cards, 0-1."""
-        return self.cards_idle / self.cards if self.cards else 0.0
+        """Idle card hours / granted ones, 0-1."""
+        granted = self.granted.card_hours
+        return self.idle.card_hours / granted if granted else 0.0
+
+    @property
+    def cards_used(self) -> float | None:
+        """Cards in use on average; None where nothing was measured."""
+        if self.granted.card_hours <= self.unmeasured_card_hours or self.hours <= 0:
+            return None
+        return self.measures[HourMeasure.USED].card_hours / self.hours
 
 
-def tenants(profiles: Profiles, prices: Prices) -> tuple[Tenant, ...]:
-    """Every team, the most wasteful first: by the price of what stands idle, then by its cards."""
-    by_team: dict[str, list[Profile]] = defaultdict(list)
-    for profile in profiles.workloads:
-        by_team[profile.namespace].append(profile)
-    cards = {card.card: card for card in profiles.cards}
-    week = {name: price_per_week(card, profiles, prices) for name, card in cards.items()}
-    found = [_tenant(name, by_team[name], cards, week) for name in by_team]
-    return tuple(sorted(found, key=lambda team: (-(team.idle_per_week or 0), -team.cards_idle, team.name)))
-
-
-def _tenant(
-    name: str, own: list[Profile], cards: Mapping[CardId, CardProfile], week: Mapping[CardId, Decimal | None]
-) -> Tenant:
-    granted = used = measured = idle = 0.0
-    cost, idle_cost = [], []
-    for profile in own:
-        parts = [(cards[card], 1 / max(1, len(cards[card].workloads))) for card in profile.cards if card in cards]
-        share = _idle_share(profile)
-        for card, part in parts:
-            granted += part
-            if profile.compute.p50 is not None and profile.is_trusted:
-                measured += part
-                used += part * min(1.0, profile.compute.p50)
-            # A card that is busy is not idle, whichever of its pods is.
-            is_idle = share > 0 and (share == 1 or card.state is CardState.IDLE_HELD)
-            idle += part if is_idle else 0.0
-            price = week[card.card]
-            if price is not None:
-                cost.append(price * Decimal(str(part)))
-                if is_idle:
-                    idle_cost.append(cost[-1])
-    return Tenant(
-        name=name,
-        workloads=len(own),
-        cards=granted,
-        cards_used=used if measured else None,
-        cards_measured=measured,
-        cards_idle=idle,
-        cost_per_week=sum(cost, Decimal(0)) if cost else None,
-        idle_per_week=sum(idle_cost, Decimal(0)) if idle_cost else None,
-        distrusted=sum(not profile.is_trusted for profile in own),
-    )
-
-
-def _idle_share(profile: Profile) -> float:
-    """Share of a workload's pods that are idle: 1 for a workload that is idle as a whole."""
-    if profile.state in IDLE_STATES:
-        return 1.0
-    return len(profile.idle_pods) / max(1, len(profile.pods)) if profile.state is WorkloadState.PARTLY_IDLE else 0.0
+def tenants(profiles: Profiles, week: WeekHours) -> tuple[Tenant, ...]:
+    """Every team, the one with the dearest idle card hours first, then by their number."""
+    workloads = Counter(profile.namespace for profile in profiles.workloads)
+    distrusted = Counter(profile.namespace for profile in profiles.workloads if not profile.is_trusted)
+    found = [
+        Tenant(
+            name=name,
+            workloads=workloads[name],
+            distrusted=distrusted[name],
+            measures=measures,
+            unmeasured_card_hours=week.unmeasured[name],
+            hours=week.hours,
+        )
+        for name, measures in week.tenants.items()
+    ]
+    return tuple(sorted(found, key=lambda team: (-(team.idle.cost or 0), -team.idle.card_hours, team.name)))

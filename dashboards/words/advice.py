@@ -79,17 +79,17 @@ SAID: Mapping[str, str] = MappingProxyType(
         "{replicas} 个副本足够。其 {scaler} 至少保留 {replicas_min} 个副本；将下限降到 {replicas} 后，它会随需求缩容，"
         "每天有 {hours} 小时可让出 {cards} 张卡给其他工作",
         # Verdicts (enforcer.record.verdict).
-        "harm_over_budget": "损害超出方案：{changed} 个服务中有 {over} 个超出损害预算（实际 {observed_ratio:.2%}，"
+        "harm_over_budget": "损害超出方案：{changed:,} 个服务中有 {over:,} 个超出损害预算（实际 {observed_ratio:.2%}，"
         "预计 {predicted_ratio:.2%}）",
-        "services_restored": "已恢复 {restored} 个",
+        "services_restored": "已恢复 {restored:,} 个",
         "worst_service": "最严重的是 {workload}：{observed_ratio:.2%}，损害预算 {budget_ratio:.2%}",
         "harm_more_than_predicted": "损害高于预计（实际 {observed_ratio:.2%}，预计 {predicted_ratio:.2%}）",
         "harm_as_predicted": "损害不超过预计（实际 {observed_ratio:.2%}，预计 {predicted_ratio:.2%}）",
-        "harm_too_few_windows": "损害：时间窗太少，无法判断（活跃时间窗少于 {windows_min} 个）",
+        "harm_too_few_windows": "损害：时间窗太少，无法判断（活跃时间窗共 {windows:,} 个）",
         "harm_unmeasured": "损害未能测量",
         "cards_freed": "承诺腾出 {promised:,} 张卡，已腾出 {freed:,} 张",
         "cards_spare": "另有 {spare:,} 张备用卡空闲",
-        "services_too_few_windows": "{services} 个服务时间窗太少，无法判断（活跃时间窗少于 {windows_min} 个）",
+        "services_too_few_windows": "{services:,} 个服务时间窗太少，无法判断",
         "measured_final": "已测量 {days:g} 天",
         "measured_interim": "核验中，至今测量 {days:g} 天",
     }

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from enforcer.backends.stage import StageDraft
+from enforcer.dialect import WHOLE_CORE_PERCENT
 from enforcer.kinds.register import pod_templates
-from enforcer.seat import WHOLE_CORE_PERCENT
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.capability import Capabilities, CorePolicy, Oversubscription
 from fleet.decisions import CardPlacement, PlacedSlice

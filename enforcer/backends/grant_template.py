@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from enforcer.admission import PlannedSeat, seats_text
-from enforcer.backends.hami_dialect import DISABLE_CONTROL_ENV, USE_CARD_ANNOTATION
 from enforcer.backends.planned_seats import SEATS_FIELD, TEMPLATE_ANNOTATIONS, seat_marks
 from enforcer.backends.stage import Target, check_init_containers
 from enforcer.dialect import SeatSlice
@@ -21,6 +20,7 @@ from enforcer.manifest import Manifest, field_of, template_of
 from enforcer.snapshot import Snapshot
 from enforcer.words import Words
 from fleet.errors import Refused
+from fleet.grammars.hami import DISABLE_CONTROL_ENV, USE_CARD_ANNOTATION
 
 Limits = tuple[str | None, ...]
 """Values of `Words.grant_resources`, in their order; None where the resource is left out."""

@@ -20,22 +20,17 @@ from enforcer.backends.hami_cordon import (
     cordon_changes,
     cordoned_cards,
 )
-from enforcer.backends.hami_dialect import (
-    CORE_POLICY_ENV,
-    DISABLE_CONTROL_ENV,
-    HAMI_DIALECT,
-    WHOLE_CORE_PERCENT,
-    HamiDialect,
-)
+from enforcer.backends.hami_dialect import HAMI_DIALECT, HamiDialect
 from enforcer.backends.node_config import node_config_changes
 from enforcer.backends.stage import StageDraft, Target
-from enforcer.dialect import SeatSlice
+from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice
 from enforcer.manifest import Manifest
 from enforcer.snapshot import Snapshot
 from enforcer.words import Words
 from fleet.capabilities.register import HAMI, Capabilities, CorePolicy
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Refused
+from fleet.grammars.hami import CORE_POLICY_ENV, DISABLE_CONTROL_ENV
 from fleet.inventory import Priority
 from fleet.units import MIB
 

@@ -19,32 +19,25 @@ from enforcer.manifest import Manifest, field_of
 from enforcer.words import Words
 from fleet.errors import Corrupt
 from fleet.grammars.hami import (
+    AVOID_CARD_ANNOTATION,
+    AVOID_MODEL_ANNOTATION,
+    CARD_POLICY_ANNOTATION,
+    CORES_RESOURCE,
+    COUNT_RESOURCE,
     DEVICES_ALLOCATED_ANNOTATION,
+    FRAMEBUFFER_PERCENT_RESOURCE,
+    FRAMEBUFFER_RESOURCE,
+    NODE_POLICY_ANNOTATION,
     NODE_REGISTER_ANNOTATION,
+    PRIORITY_RESOURCE,
+    USE_CARD_ANNOTATION,
+    USE_MODEL_ANNOTATION,
     DeviceGrant,
     RegisteredDevice,
     parse_devices_allocated,
     parse_node_register,
 )
 from fleet.yaml_text import load_yaml
-
-COUNT_RESOURCE = "nvidia.com/gpu"
-FRAMEBUFFER_RESOURCE = "nvidia.com/gpumem"
-FRAMEBUFFER_PERCENT_RESOURCE = "nvidia.com/gpumem-percentage"
-CORES_RESOURCE = "nvidia.com/gpucores"
-PRIORITY_RESOURCE = "nvidia.com/priority"
-PRIORITY_ENV = "CUDA_TASK_PRIORITY"
-CORE_POLICY_ENV = "GPU_CORE_UTILIZATION_POLICY"
-DISABLE_CONTROL_ENV = "CUDA_DISABLE_CONTROL"
-USE_CARD_ANNOTATION = "nvidia.com/use-gpuuuid"
-AVOID_CARD_ANNOTATION = "nvidia.com/nouse-gpuuuid"
-USE_MODEL_ANNOTATION = "nvidia.com/use-gputype"
-AVOID_MODEL_ANNOTATION = "nvidia.com/nouse-gputype"
-NODE_POLICY_ANNOTATION = "hami.io/node-scheduler-policy"
-CARD_POLICY_ANNOTATION = "hami.io/gpu-scheduler-policy"
-
-WHOLE_CORE_PERCENT = 100
-"""Cores of a whole card; on HAMi a grant of all of them keeps everybody else off the card."""
 
 HAMI_WORDS = Words(
     count=COUNT_RESOURCE,

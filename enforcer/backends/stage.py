@@ -17,10 +17,11 @@ from enforcer.admission import PLAN_ANNOTATION, PREVIOUS_ANNOTATION
 from enforcer.backend import Move
 from enforcer.backends.planned_seats import SEATS_FIELD, merged_seats
 from enforcer.cluster import DELETION_COST_ANNOTATION
+from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice
 from enforcer.kinds.kind import Reach, RolePod, Scaling
 from enforcer.kinds.register import workload_kind
 from enforcer.manifest import Manifest, field_of, is_signal, template_of, values_equal, workload_parts
-from enforcer.seat import WHOLE_CORE_PERCENT, PodSeat, SeatSlice, same_slices
+from enforcer.seat import PodSeat, same_slices
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.capability import Capabilities, ComputeIsolation, FramebufferIsolation, Oversubscription
 from fleet.decisions import (
@@ -35,9 +36,6 @@ from fleet.decisions import (
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Change
-
-STOPPING = (RecommendationKind.RECLAIM, RecommendationKind.FEWER_CARDS)
-"""Kinds of advice that may leave a pod without a place."""
 
 _FIRST_TO_GO = "-1000"
 
@@ -413,7 +411,7 @@ def _target(
     seater: Seater,
 ) -> Target:
     new = tuple(seater(card, part) for card, part in placed)
-    if not new and recommendation.kind not in STOPPING:
+    if not new and not recommendation.kind.ends_pods:
         raise Refused(
             f"cannot apply {recommendation.id}: the plan has no place for {seat.pod_id}, and does not stop it"
         )

@@ -20,10 +20,10 @@ from enforcer.backends.card_fit import CORE_MODE, check_cards, core_shares, gran
 from enforcer.backends.grant_backend import GrantFamily, NodeChanges, render_grants
 from enforcer.backends.grant_template import TemplateStyle
 from enforcer.backends.hami import hami_limits, in_units
-from enforcer.backends.hami_dialect import WHOLE_CORE_PERCENT, cards_of_register
+from enforcer.backends.hami_dialect import cards_of_register
 from enforcer.backends.node_config import plugin_pods
 from enforcer.backends.stage import StageDraft, Target, field_changes
-from enforcer.dialect import ObjectKey, SeatSlice, StandingCard
+from enforcer.dialect import WHOLE_CORE_PERCENT, ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, field_of
 from enforcer.snapshot import Snapshot
 from enforcer.words import Words

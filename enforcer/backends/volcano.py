@@ -17,15 +17,7 @@ from enforcer.backends.card_fit import CORE_MODE, check_cards, core_percent, is_
 from enforcer.backends.grant_backend import GrantFamily, NodeChanges, render_grants
 from enforcer.backends.grant_template import Limits, TemplateStyle
 from enforcer.backends.hami import in_units, priority_text
-from enforcer.backends.hami_dialect import (
-    CORE_POLICY_ENV,
-    DISABLE_CONTROL_ENV,
-    PRIORITY_ENV,
-    cards_of_register,
-    memory_factor,
-    nvidia_section,
-    slices_of_grants,
-)
+from enforcer.backends.hami_dialect import cards_of_register, memory_factor, nvidia_section, slices_of_grants
 from enforcer.backends.node_config import node_config_changes
 from enforcer.backends.stage import StageDraft, Target
 from enforcer.dialect import ObjectKey, SeatSlice, StandingCard
@@ -36,6 +28,7 @@ from enforcer.words import Words
 from fleet.capabilities.register import VOLCANO, Capabilities, CorePolicy
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Refused
+from fleet.grammars.hami import CORE_POLICY_ENV, DISABLE_CONTROL_ENV, PRIORITY_ENV
 from fleet.grammars.volcano import (
     CORES_RESOURCE,
     COUNT_RESOURCE,

@@ -17,10 +17,11 @@ from typing import Any
 import yaml
 
 from enforcer.kubernetes.json_patch import Operation, differences
-from enforcer.kubernetes.kinds import ApiKind, kind_named
+from enforcer.kubernetes.kinds import kind_named
 from enforcer.manifest import Manifest, set_field
 from enforcer.preview import ObjectDiff
 from fleet.errors import Corrupt
+from wire.kubernetes.resource import ApiResource
 
 _BUILT_IN_GROUPS = frozenset({"", "apps", "batch"})
 
@@ -40,7 +41,7 @@ class ObjectPatch:
         after: the same with the change.
     """
 
-    kind: ApiKind
+    kind: ApiResource
     namespace: str
     name: str
     recommendation: str
@@ -50,7 +51,7 @@ class ObjectPatch:
     after: Mapping[str, Any]
 
     @property
-    def key(self) -> tuple[ApiKind, str, str]:
+    def key(self) -> tuple[ApiResource, str, str]:
         """Kind, namespace and name."""
         return self.kind, self.namespace, self.name
 

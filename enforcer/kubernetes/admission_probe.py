@@ -14,12 +14,12 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from enforcer.kubernetes.client import Call, KubernetesClient
 from enforcer.kubernetes.kinds import kind_named
 from enforcer.kubernetes.lease import LEASE_NAME
-from enforcer.kubernetes.refusals import Conflict, Deed
 from enforcer.manifest import Manifest
-from enforcer.node_choice import labels_fit
+from fleet.selectors import selects_labels
+from wire.kubernetes.refusals import Conflict, Deed
+from wire.kubernetes.write import Call, WritingApi
 
 PODS_WEBHOOK = "pods.gputide.io"
 LEASES_WEBHOOK = "leases.gputide.io"
@@ -38,12 +38,12 @@ class AdmissionProbe:
     """Looks at the webhook and asks it.
 
     Args:
-        client: asks the API server.
+        api: asks the API server.
         namespace: where the enforcer's lease lies.
     """
 
-    def __init__(self, client: KubernetesClient, namespace: str) -> None:
-        self._client = client
+    def __init__(self, api: WritingApi, namespace: str) -> None:
+        self._api = api
         self._namespace = namespace
 
     def why_unseated(self, namespaces: Sequence[str]) -> str | None:
@@ -53,7 +53,7 @@ class AdmissionProbe:
             Misconfigured: a right is missing.
             Unavailable: the cluster can't be reached.
         """
-        listed = self._client.ask(Call(deed=Deed(verb="list", resource=_RESOURCE), path=_PATH)) or {}
+        listed = self._api.get(Deed(verb="list", resource=_RESOURCE), _PATH) or {}
         hooks = {
             str(hook.get("name")): hook for item in listed.get("items") or () for hook in item.get("webhooks") or ()
         }
@@ -66,7 +66,7 @@ class AdmissionProbe:
         if leases is None or leases.get("clientConfig") != pods.get("clientConfig"):
             return f"its configuration has no webhook {LEASES_WEBHOOK} at the same address, which it would answer by"
         for name, namespace in ((LEASES_WEBHOOK, self._namespace), *((PODS_WEBHOOK, name) for name in namespaces)):
-            if not labels_fit(hooks[name].get("namespaceSelector") or {}, self._labels_of(namespace)):
+            if not selects_labels(hooks[name].get("namespaceSelector") or {}, self._labels_of(namespace)):
                 where = " (setting enforcer.namespace)" if name == LEASES_WEBHOOK else ""
                 return f"the namespaceSelector of {name} leaves out namespace {namespace}{where}"
         return (
@@ -75,7 +75,7 @@ class AdmissionProbe:
 
     def _labels_of(self, namespace: str) -> Mapping[str, str]:
         deed = Deed(verb="get", resource="namespaces", name=namespace)
-        found = self._client.ask(Call(deed=deed, path=f"/api/v1/namespaces/{namespace}")) or {"metadata": {}}
+        found = self._api.get(deed, f"/api/v1/namespaces/{namespace}") or {"metadata": {}}
         labels: Mapping[str, str] = found["metadata"].get("labels") or {}
         return labels
 
@@ -95,7 +95,7 @@ class AdmissionProbe:
         kind, resource = kind_named("Lease"), "leases.coordination.k8s.io"
         path = kind.path("v1", self._namespace, LEASE_NAME)
         deed = Deed(verb="get", resource=resource, namespace=self._namespace, name=LEASE_NAME)
-        found = self._client.ask(Call(deed=deed, path=path))
+        found = self._api.get(deed, path)
         method, deed = "PUT", Deed(verb="update", resource=resource, namespace=self._namespace, name=LEASE_NAME)
         if found is None:
             method, path = "POST", kind.path("v1", self._namespace)
@@ -104,7 +104,7 @@ class AdmissionProbe:
             found = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
         annotations = {**(found["metadata"].get("annotations") or {}), ASKED_ANNOTATION: word}
         lease = {**found, "metadata": {**found["metadata"], "annotations": annotations}}
-        return self._client.ask(Call(deed=deed, path=path, method=method, query={"dryRun": "All"}, body=lease))
+        return self._api.send(Call(deed=deed, path=path, method=method, query={"dryRun": "All"}, body=lease))
 
 
 def _why_not_registered(hook: Mapping[str, Any]) -> str | None:

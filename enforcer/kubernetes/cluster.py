@@ -14,14 +14,16 @@ from pathlib import Path
 
 from enforcer.cluster import FieldChange
 from enforcer.kubernetes.admission_probe import AdmissionProbe
-from enforcer.kubernetes.client import KubernetesClient
 from enforcer.kubernetes.lease import KubernetesLease
 from enforcer.kubernetes.reader import KubernetesReader
-from enforcer.kubernetes.request_rate import RequestRate
 from enforcer.kubernetes.seat_claims import SeatClaims
 from enforcer.kubernetes.writer import KubernetesWriter
 from enforcer.manifest import Manifest
 from wire.kubernetes.access import find_access
+from wire.kubernetes.request_rate import RequestRate
+from wire.kubernetes.write import WritingApi
+
+RULES_FILE = "docs/rbac-writer.yaml"
 
 KUBECONFIG_SETTING = "enforcer.kubeconfig"
 
@@ -60,21 +62,23 @@ class KubernetesCluster:
     def __init__(self, place: ClusterPlace) -> None:
         access = find_access(place.kubeconfig, place.context, setting=KUBECONFIG_SETTING)
         rate = RequestRate(per_second=place.requests_per_second, burst=place.requests_burst)
-        self._client = KubernetesClient(access, rate=rate, parallel_max=place.parallel_requests_max)
-        self._reader = KubernetesReader(self._client)
-        self._writer = KubernetesWriter(self._client, self._reader)
-        self._lease = KubernetesLease(self._client, place.namespace)
-        self._admission = AdmissionProbe(self._client, place.namespace)
+        self._api = WritingApi(
+            access, "gputide-enforcer", rules_file=RULES_FILE, rate=rate, parallel_max=place.parallel_requests_max
+        )
+        self._reader = KubernetesReader(self._api)
+        self._writer = KubernetesWriter(self._api, self._reader)
+        self._lease = KubernetesLease(self._api, place.namespace)
+        self._admission = AdmissionProbe(self._api, place.namespace)
 
     @property
     def requests(self) -> int:
         """Requests made so far."""
-        return self._client.asked
+        return self._api.asked
 
     @property
     def requests_under_way_max(self) -> int:
         """Most requests that were under way at once, watches apart."""
-        return self._client.under_way_max
+        return self._api.under_way_max
 
     def following(self) -> AbstractContextManager[None]:
         """See `FollowingReader`."""
@@ -86,11 +90,11 @@ class KubernetesCluster:
 
     def seat_claims(self, namespace: str) -> SeatClaims:
         """Notes of seats that the replicas of an admission share, in leases of a namespace."""
-        return SeatClaims(self._client, namespace)
+        return SeatClaims(self._api, namespace)
 
     def close(self) -> None:
         """Close all connections."""
-        self._client.close()
+        self._api.close()
 
     def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
         """See `ClusterReader`."""

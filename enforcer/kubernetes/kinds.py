@@ -13,66 +13,13 @@ volcano-sh/apis:pkg/apis/scheduling, kubernetes-sigs/kueue:apis/kueue.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from urllib.parse import quote
 
 from fleet.errors import Refused
-
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiKind:
-    """How the API serves a kind.
-
-    Attributes:
-        kind: as manifests name it.
-        group: API group; empty for the core.
-        versions: versions that are understood, the preferred one first.
-        plural: name in the path.
-        is_namespaced: lies in a namespace.
-        is_optional: a cluster may not serve it (a custom resource), and nothing is wrong then.
-    """
-
-    kind: str
-    group: str
-    versions: tuple[str, ...]
-    plural: str
-    is_namespaced: bool = True
-    is_optional: bool = False
-
-    @property
-    def resource(self) -> str:
-        """As roles name it: `deployments.apps`."""
-        return f"{self.plural}.{self.group}" if self.group else self.plural
-
-    def prefix(self, version: str) -> str:
-        """Path of the group in a version."""
-        return f"/apis/{self.group}/{version}" if self.group else f"/api/{version}"
-
-    def path(self, version: str, namespace: str | None, name: str | None = None) -> str:
-        """Path of a list, or of one object.
-
-        Args:
-            version: the served version.
-            namespace: None for all; passed over for kinds that lie in none.
-            name: None for the list.
-
-        Raises:
-            Refused: no object can have this name or namespace, so that it can't become part of a path.
-        """
-        parts = [self.prefix(version)]
-        if self.is_namespaced and namespace is not None:
-            parts += ["namespaces", _checked(namespace, f"namespace of {self.kind}")]
-        parts.append(self.plural)
-        if name is not None:
-            parts.append(_checked(name, f"name of {self.kind}"))
-        return "/".join(parts)
+from wire.kubernetes.resource import ApiResource
 
 
-def kind_named(kind: str) -> ApiKind:
+def kind_named(kind: str) -> ApiResource:
     """How a kind is served.
 
     Raises:
@@ -84,30 +31,24 @@ def kind_named(kind: str) -> ApiKind:
     return found
 
 
-def _core(kind: str, plural: str, *, is_namespaced: bool = True) -> ApiKind:
-    return ApiKind(kind=kind, group="", versions=("v1",), plural=plural, is_namespaced=is_namespaced)
+def _core(kind: str, plural: str, *, is_namespaced: bool = True) -> ApiResource:
+    return ApiResource(kind=kind, group="", versions=("v1",), plural=plural, is_namespaced=is_namespaced)
 
 
-def _of(group: str, version: str, kind: str, plural: str) -> ApiKind:
-    return ApiKind(kind=kind, group=group, versions=(version,), plural=plural)
+def _of(group: str, version: str, kind: str, plural: str) -> ApiResource:
+    return ApiResource(kind=kind, group=group, versions=(version,), plural=plural)
 
 
-def _custom(group: str, versions: str, kind: str, plural: str, *, is_namespaced: bool = True) -> ApiKind:
-    return ApiKind(
+def _custom(group: str, versions: str, kind: str, plural: str, *, is_namespaced: bool = True) -> ApiResource:
+    return ApiResource(
         kind=kind, group=group, versions=tuple(versions.split()), plural=plural, is_namespaced=is_namespaced,
         is_optional=True,
     )  # fmt: skip
 
 
-def _checked(name: str, what: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise Refused(f"cannot use {name[:64]!r} as {what}: it can't be one")
-    return quote(name)
-
-
 _DRA_VERSIONS = "v1 v1beta2 v1beta1"
 
-API_KINDS: Mapping[str, ApiKind] = {
+API_KINDS: Mapping[str, ApiResource] = {
     found.kind: found
     for found in (
         _core("Pod", "pods"),

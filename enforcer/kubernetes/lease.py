@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from enforcer.kubernetes.client import FIELD_MANAGER, Call, KubernetesClient
 from enforcer.kubernetes.kinds import kind_named
-from enforcer.kubernetes.refusals import Conflict, Deed
 from enforcer.manifest import Manifest
 from fleet.errors import Misconfigured
+from wire.kubernetes.refusals import Conflict, Deed
+from wire.kubernetes.write import FIELD_MANAGER, Call, WritingApi
 
 LEASE_NAME = "enforcer"
 
@@ -54,7 +54,7 @@ class KubernetesLease:
     """The lease of one cluster's enforcer; for several threads.
 
     Args:
-        client: asks the API server.
+        api: asks the API server.
         namespace: where the lease lies.
         clock: monotonic seconds.
         wall: UTC, for those who read the lease.
@@ -62,13 +62,13 @@ class KubernetesLease:
 
     def __init__(
         self,
-        client: KubernetesClient,
+        api: WritingApi,
         namespace: str,
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._client = client
+        self._api = api
         self._namespace = namespace
         self._clock = clock
         self._wall = wall
@@ -112,7 +112,7 @@ class KubernetesLease:
 
     def _look(self) -> Manifest | None:
         deed = Deed(verb="get", resource="leases.coordination.k8s.io", namespace=self._namespace, name=LEASE_NAME)
-        found = self._client.ask(Call(deed=deed, path=self._path))
+        found = self._api.get(deed, self._path)
         if found is not None:
             self._see(found)
         return found
@@ -144,7 +144,7 @@ class KubernetesLease:
     def _sent(self, call: Call) -> bool:
         began = self._clock()
         try:
-            made = self._client.ask(call)
+            made = self._api.send(call)
         except Conflict:
             return False
         if made is None:

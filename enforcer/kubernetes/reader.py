@@ -17,15 +17,16 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
-from enforcer.kubernetes.client import Call, KubernetesClient
 from enforcer.kubernetes.followed import FOLLOWED_KINDS, FollowedKind
-from enforcer.kubernetes.kinds import ApiKind, kind_named
-from enforcer.kubernetes.refusals import Deed, Expired
+from enforcer.kubernetes.kinds import kind_named
 from enforcer.kubernetes.same_content import SeenContents
 from enforcer.manifest import Manifest
 from fleet.errors import Unavailable
-from wire.kubernetes.answers import TooLarge
-from wire.kubernetes.connection import ApiConnection
+from wire.http_client import HttpClient
+from wire.kubernetes.page import Page, pages_of
+from wire.kubernetes.read import KubernetesApi
+from wire.kubernetes.refusals import Deed, Expired
+from wire.kubernetes.resource import ApiResource
 
 PAGE_OBJECTS = 500
 _ATTEMPTS_MAX = 3
@@ -38,15 +39,15 @@ class KubernetesReader:
     """A `ClusterReader` of a real API server.
 
     Args:
-        client: asks it.
+        api: asks it.
     """
 
-    def __init__(self, client: KubernetesClient) -> None:
-        self._client = client
+    def __init__(self, api: KubernetesApi) -> None:
+        self._api = api
         self._lock = threading.Lock()
         self._lately: OrderedDict[tuple[str, str, str], tuple[str, bytes]] = OrderedDict()
         self._contents = SeenContents()
-        self._watches: ApiConnection | None = None
+        self._watches: HttpClient | None = None
         self._followed: dict[str, FollowedKind] = {}
 
     def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
@@ -58,11 +59,11 @@ class KubernetesReader:
             Unavailable: the cluster can't be reached.
         """
         served = kind_named(kind)
-        version = self._client.version_of(served)
+        version = self._api.version_of(served)
         if version is None:
             return None
         deed = Deed(verb="get", resource=served.resource, namespace=namespace, name=name)
-        found = self._client.ask(Call(deed=deed, path=served.path(version, namespace, name)))
+        found = self._api.get(deed, served.path(version, namespace, name))
         if found is None:
             return None
         manifest = whole(found, served, version)
@@ -78,7 +79,7 @@ class KubernetesReader:
             Unavailable: the cluster can't be reached.
         """
         served = kind_named(kind)
-        version = self._client.version_of(served)
+        version = self._api.version_of(served)
         if version is None:
             return ()
         followed = self._follower(served, version)
@@ -95,7 +96,7 @@ class KubernetesReader:
         with self._lock:
             is_outer = self._watches is None
             if is_outer:
-                self._watches = self._client.connected()
+                self._watches = self._api.connected()
         try:
             yield
         finally:
@@ -124,7 +125,7 @@ class KubernetesReader:
 
     def now(self) -> datetime:
         """See `ClusterReader`."""
-        return self._client.now()
+        return self._api.now()
 
     def known(self, kind: str, namespace: str, name: str, resource_version: str) -> Manifest | None:
         """An object as it was read or written here lately; None where it was not, or in another version."""
@@ -156,7 +157,7 @@ class KubernetesReader:
         if followed is not None:
             followed.put(manifest)
 
-    def _follower(self, served: ApiKind, version: str) -> FollowedKind | None:
+    def _follower(self, served: ApiResource, version: str) -> FollowedKind | None:
         """Who keeps the objects of a kind; None where nothing is followed now."""
         if served.kind not in FOLLOWED_KINDS:
             return None
@@ -185,18 +186,16 @@ class KubernetesReader:
             one.join()
 
     def _events(
-        self, connection: ApiConnection, served: ApiKind, version: str, since: str, stands: Callable[[], None]
+        self, connection: HttpClient, served: ApiResource, version: str, since: str, stands: Callable[[], None]
     ) -> Iterator[tuple[str, Manifest]]:
-        deed = Deed(verb="watch", resource=served.resource)
-        call = Call(deed=deed, path=served.path(version, None), query={"resourceVersion": since})
-        for word, manifest in self._client.watch(connection, call, stands):
-            yield word, whole(manifest, served, version)
+        for event in self._api.watch(served, version, since=since, http=connection, stands=stands):
+            yield event.kind.value, whole(event.manifest, served, version)
 
     def _see_listed(self, manifest: Manifest) -> None:
         if manifest["kind"] not in _MANY_AND_SHORT_LIVED:
             self._contents.see(manifest)
 
-    def _listed(self, served: ApiKind, version: str, namespace: str | None) -> tuple[str, list[Manifest]]:
+    def _listed(self, served: ApiResource, version: str, namespace: str | None) -> tuple[str, list[Manifest]]:
         """Everything, in pages of one version, and that version."""
         for _ in range(_ATTEMPTS_MAX):
             # Where the list took longer than the server remembers one version: from the start.
@@ -204,35 +203,21 @@ class KubernetesReader:
                 return self._pages(served, version, namespace)
         raise Unavailable(f"cannot list {served.resource}: the server forgot the list {_ATTEMPTS_MAX} times on the way")
 
-    def _pages(self, served: ApiKind, version: str, namespace: str | None) -> tuple[str, list[Manifest]]:
-        deed = Deed(verb="list", resource=served.resource, namespace=namespace or "")
-        path = served.path(version, namespace)
+    def _pages(self, served: ApiResource, version: str, namespace: str | None) -> tuple[str, list[Manifest]]:
         found: list[Manifest] = []
-        token: str | None = None
-        limit = PAGE_OBJECTS
-        while True:
-            query = {"limit": str(limit)} | ({} if token is None else {"continue": token})
-            try:
-                page = self._client.page(Call(deed=deed, path=path, query=query))
-            except TooLarge:
-                if limit == 1:
-                    raise
-                limit = max(1, limit // 4)
-                continue
-            if page is None:
-                return "", []
-            metadata, manifests = page
-            try:
-                found += [whole(dict(manifest), served, version) for manifest in manifests]
-            except (ValueError, RecursionError) as exc:
-                raise Unavailable(f"cannot {deed}: a page is no JSON: {exc}") from exc
-            told = metadata.get("continue")
-            if not isinstance(told, str) or not told:
-                return str(metadata.get("resourceVersion", "")), found
-            token = told
+        listed_at = ""
+
+        def read(limit: int, token: str | None) -> Page:
+            page = self._api.page(served, version, limit=limit, token=token, namespace=namespace)
+            return page or Page(manifests=(), version="", next_token=None)
+
+        for page in pages_of(read, objects_max=PAGE_OBJECTS):
+            found += [whole(dict(manifest), served, version) for manifest in page.manifests]
+            listed_at = page.version
+        return listed_at, found
 
 
-def whole(manifest: Manifest, served: ApiKind, version: str) -> Manifest:
+def whole(manifest: Manifest, served: ApiResource, version: str) -> Manifest:
     """An object with the kind that items of a list lack, and without what only the server keeps."""
     metadata: dict[str, Any] = manifest.get("metadata") or {}
     metadata.pop("managedFields", None)

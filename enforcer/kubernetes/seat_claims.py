@@ -15,12 +15,12 @@ from __future__ import annotations
 import hashlib
 import json
 
-from enforcer.kubernetes.client import FIELD_MANAGER, Call, KubernetesClient
 from enforcer.kubernetes.kinds import kind_named
-from enforcer.kubernetes.refusals import Conflict, Deed
 from enforcer.manifest import Manifest
 from fleet.errors import Misconfigured, Unavailable
 from fleet.inventory import WorkloadId
+from wire.kubernetes.refusals import Conflict, Deed
+from wire.kubernetes.write import FIELD_MANAGER, Call, WritingApi
 
 SEATS_NAMESPACE = "gputide-seats"
 """Where the leases lie: apart from the enforcer's own, which whoever gives seats has no right to."""
@@ -50,12 +50,12 @@ class SeatClaims:
     """Notes of seats, in one namespace (the port `SeatNotes` of the admission).
 
     Args:
-        client: asks the API server.
+        api: asks the API server.
         namespace: where the leases lie.
     """
 
-    def __init__(self, client: KubernetesClient, namespace: str = SEATS_NAMESPACE) -> None:
-        self._client = client
+    def __init__(self, api: WritingApi, namespace: str = SEATS_NAMESPACE) -> None:
+        self._api = api
         self._namespace = namespace
 
     def take(self, workload: WorkloadId, seat: str, seconds: float) -> bool:
@@ -67,13 +67,11 @@ class SeatClaims:
         """
         name, note = lease_of(workload), note_of(workload, seat)
         for _ in range(_ATTEMPTS_MAX):
-            found = self._client.ask(
-                Call(
-                    deed=Deed(verb="get", resource=_RESOURCE, namespace=self._namespace, name=name),
-                    path=kind_named("Lease").path("v1", self._namespace, name),
-                )
+            found = self._api.get(
+                Deed(verb="get", resource=_RESOURCE, namespace=self._namespace, name=name),
+                kind_named("Lease").path("v1", self._namespace, name),
             )
-            now = self._client.now().timestamp()
+            now = self._api.now().timestamp()
             fresh = {held: at for held, at in _given(found).items() if abs(now - at) < seconds}
             if note in fresh:
                 return False
@@ -101,7 +99,7 @@ class SeatClaims:
             path = kind.path("v1", self._namespace, name)
             call = Call(deed=deed, path=path, method="PUT", query=_AS_MANAGER, body=lease)
         try:
-            made = self._client.ask(call)
+            made = self._api.send(call)
         except Conflict:
             return False
         if made is None:

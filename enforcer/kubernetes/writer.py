@@ -14,15 +14,16 @@ import hashlib
 from collections.abc import Sequence
 
 from enforcer.cluster import FieldChange, identity
-from enforcer.kubernetes.client import FIELD_MANAGER, JSON_PATCH, Call, KubernetesClient
 from enforcer.kubernetes.json_patch import json_patch
-from enforcer.kubernetes.kinds import ApiKind, kind_named
+from enforcer.kubernetes.kinds import kind_named
 from enforcer.kubernetes.reader import KubernetesReader, whole
-from enforcer.kubernetes.refusals import BudgetForbids, Conflict, Deed
 from enforcer.manifest import Manifest, set_field
 from fleet.errors import Refused, Unavailable
 from fleet.logs import logger
 from fleet.units import format_time
+from wire.kubernetes.refusals import BudgetForbids, Conflict, Deed
+from wire.kubernetes.resource import ApiResource
+from wire.kubernetes.write import FIELD_MANAGER, JSON_PATCH, Call, WritingApi
 
 _RACES_MAX = 4
 _EVENT_MESSAGE_LENGTH_MAX = 1000
@@ -34,12 +35,12 @@ class KubernetesWriter:
     """A `ClusterWriter` of a real API server.
 
     Args:
-        client: asks it.
+        api: asks it.
         reader: reads what a change stands on.
     """
 
-    def __init__(self, client: KubernetesClient, reader: KubernetesReader) -> None:
-        self._client = client
+    def __init__(self, api: WritingApi, reader: KubernetesReader) -> None:
+        self._api = api
         self._reader = reader
         self._log = logger("enforcer.kubernetes.writer")
 
@@ -87,7 +88,7 @@ class KubernetesWriter:
         }
         deed = Deed(verb="create", resource="pods/eviction", namespace=namespace, name=pod, word="evict:")
         try:
-            self._client.ask(Call(deed=deed, path=path, method="POST", body=eviction))
+            self._api.send(Call(deed=deed, path=path, method="POST", body=eviction))
         except Conflict:
             # Between look and eviction another pod of that name took its place: the one that was meant is gone.
             return True
@@ -107,16 +108,14 @@ class KubernetesWriter:
         """
         kind, namespace, name = identity(manifest)
         served = kind_named(kind)
-        version = self._client.version_of(served)
+        version = self._api.version_of(served)
         if version is None:
-            raise Refused(f"cannot make {kind} {namespace}/{name}: {self._client.server} does not serve the kind")
+            raise Refused(f"cannot make {kind} {namespace}/{name}: {self._api.server} does not serve the kind")
         body = {**manifest, "apiVersion": f"{served.group}/{version}" if served.group else version}
         deed = Deed(verb="create", resource=served.resource, namespace=namespace, name=name)
         query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
         try:
-            self._client.ask(
-                Call(deed=deed, path=served.path(version, namespace), method="POST", body=body, query=query)
-            )
+            self._api.send(Call(deed=deed, path=served.path(version, namespace), method="POST", body=body, query=query))
         except Conflict:
             return False
         return True
@@ -129,7 +128,7 @@ class KubernetesWriter:
             Unavailable: as there.
         """
         served = kind_named(kind)
-        now = format_time(self._client.now())
+        now = format_time(self._api.now())
         place = namespace or _EVENT_NAMESPACE
         told = message[:_EVENT_MESSAGE_LENGTH_MAX]
         digest = hashlib.sha256("\0".join((kind, namespace, name, reason, told)).encode()).hexdigest()[:16]
@@ -150,13 +149,13 @@ class KubernetesWriter:
         }
         query = {"fieldManager": FIELD_MANAGER}
         try:
-            self._client.ask(Call(deed=deed, path=path, method="POST", body=event, query=query))
+            self._api.send(Call(deed=deed, path=path, method="POST", body=event, query=query))
         except Conflict:
             self._count_event(path, event_name, place, now)
 
     def _count_event(self, path: str, name: str, namespace: str, now: str) -> None:
         deed = Deed(verb="get", resource="events", namespace=namespace, name=name)
-        before = self._client.ask(Call(deed=deed, path=f"{path}/{name}"))
+        before = self._api.get(deed, f"{path}/{name}")
         if before is None:
             return
         after = {**before, "count": int(before.get("count") or 1) + 1, "lastTimestamp": now}
@@ -164,7 +163,7 @@ class KubernetesWriter:
         deed = Deed(verb="patch", resource="events", namespace=namespace, name=name)
         call = Call(deed=deed, path=f"{path}/{name}", method="PATCH", body=operations, content_type=JSON_PATCH)
         try:
-            self._client.ask(call)
+            self._api.send(call)
         except Conflict:
             # Somebody counted it at the same moment: an event is no ledger.
             return
@@ -229,13 +228,13 @@ class KubernetesWriter:
             body=operations,
             content_type=JSON_PATCH,
         )
-        written = self._client.ask(call)
+        written = self._api.send(call)
         if written is None:
             raise Refused(f"cannot change {kind} {namespace}/{name}: it is gone")
         return whole(written, served, version)
 
 
-def _reference(served: ApiKind, namespace: str, name: str) -> Manifest:
+def _reference(served: ApiResource, namespace: str, name: str) -> Manifest:
     version = served.versions[0]
     group = f"{served.group}/{version}" if served.group else version
     reference: Manifest = {"apiVersion": group, "kind": served.kind, "name": name}

@@ -17,11 +17,12 @@ from typing import Any
 
 from enforcer.admission import GRANT_RESOURCES, PLAN_ANNOTATION, PREVIOUS_ANNOTATION
 from enforcer.cluster import STOPPED_ANNOTATION
+from enforcer.dialect import WHOLE_CORE_PERCENT
 from enforcer.kinds.register import is_template_field, pod_templates, workload_kind
 from enforcer.manifest import Manifest, field_of, set_field
-from enforcer.seat import CORE_POLICY_ENV, USE_MODEL_ANNOTATION, WHOLE_CORE_PERCENT
 from enforcer.snapshot import Snapshot
 from fleet.errors import Corrupt
+from fleet.grammars.hami import CORE_POLICY_ENV, USE_MODEL_ANNOTATION
 from fleet.inventory import WorkloadId
 
 _OURS = (USE_MODEL_ANNOTATION, STOPPED_ANNOTATION)

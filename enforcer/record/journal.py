@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import Any
 
 from enforcer.backend import Move, NodeStep
+from enforcer.dialect import SeatSlice
 from enforcer.record.ledger import Entry, Ledger
-from enforcer.seat import SeatSlice
 from fleet.errors import Unavailable
 from fleet.inventory import WorkloadId
 

@@ -4,10 +4,17 @@ Exit status and tables of `verify`, the report's headline, the banner of the pag
 `verdict_of`; a test holds them together. Harm leads wherever a service is over its budget, otherwise the saving leads.
 Each sentence is a code with values (`fleet.sentences`): its English stands here, its Chinese in
 `dashboards.words.advice`.
+
+A rate of harm is a share of active windows, so few windows say little. Each rate is judged by its 95 % interval
+(`harm_interval`): a service is over its budget when the whole interval lies above the budget, within it when the whole
+interval lies at or below it, and has too few windows to judge when the budget lies inside. The rate of a whole plan is
+compared with its prediction when its interval lies above the budget or is no wider than it.
 """
 
 from __future__ import annotations
 
+import math
+import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,11 +25,10 @@ from fleet.documents import document, outcome_document
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.sentences import Sentence, Value, sentence
-from fleet.units import format_count, format_percent
+from fleet.units import format_percent
 
-ACTIVE_WINDOWS_MIN = 100
-"""Active windows from which a rate of harm is judged. With fewer, a single violated window is more than 1 %, which is
-the whole of the default budget (`guard.harm_ratio_max`)."""
+_Z = 1.96
+"""Standard normal quantile of a two-sided 95 % interval."""
 
 
 class Standing(StrEnum):
@@ -32,7 +38,7 @@ class Standing(StrEnum):
     WITHIN_BUDGET = "within_budget"
     """Within it, or no budget is kept."""
     TOO_FEW_WINDOWS = "too_few_windows"
-    """It was active in fewer than `ACTIVE_WINDOWS_MIN` windows: neither over its budget nor fine."""
+    """Its budget lies inside the interval of its rate: it is neither over its budget nor within it."""
     UNMEASURED = "unmeasured"
 
 
@@ -44,7 +50,7 @@ class Level(StrEnum):
     MORE_THAN_PREDICTED = "more_than_predicted"
     AS_PREDICTED = "as_predicted"
     TOO_FEW_WINDOWS = "too_few_windows"
-    """Something was measured, but in fewer than `ACTIVE_WINDOWS_MIN` windows."""
+    """The interval of the plan's rate is wider than the harm budget and does not lie above it."""
     UNMEASURED = "unmeasured"
 
 
@@ -59,10 +65,12 @@ class Verdict:
         days: measured span.
         services_changed: services that the plan changed.
         over_budget: services over their harm budget, the most harmed first.
-        services_too_few_windows: services that were measured in too few windows to be judged.
+        services_too_few_windows: services that were active in too few windows to be judged.
         services_restored: services of the plan that were taken back.
         harm_budget_ratio: violated share of active time that a service may suffer, 0-1; None where no budget is kept.
-        observed_ratio: violated share of the active time of all its services, 0-1; None where it is not judged.
+        active_windows: windows in which a pod of its services was active, summed over pods.
+        observed_ratio: violated share of them, 0-1; None where it is not judged. Services of low priority give way by
+            design and count only where the plan changed no others.
         predicted_ratio: the same as predicted, 0-1.
         cards_promised: whole cards; None of a part of a plan, because cards are measured for the whole plan alone.
         cards_freed: whole cards, measured; None of a part of a plan.
@@ -78,6 +86,7 @@ class Verdict:
     services_too_few_windows: int
     services_restored: int
     harm_budget_ratio: float | None
+    active_windows: int
     observed_ratio: float | None
     predicted_ratio: float
     cards_promised: int | None
@@ -90,8 +99,28 @@ class Verdict:
         return self.level is Level.HARMED
 
 
+def harm_interval(ratio: float, windows: int) -> tuple[float, float]:
+    """95 % interval of a rate of harm, each end 0-1: the Wilson score interval.
+
+    It takes windows for independent. Harm comes in bursts, so the true interval is wider.
+
+    Source: E. B. Wilson, Probable Inference, the Law of Succession, and Statistical Inference, J. Am. Stat. Assoc. 22
+    (1927); recommended for few observations by L. D. Brown, T. T. Cai and A. DasGupta, Interval Estimation for a
+    Binomial Proportion, Statistical Science 16 (2001).
+
+    Args:
+        ratio: violated share of active windows, 0-1.
+        windows: active windows, 0 or more.
+    """
+    if not windows:
+        return 0.0, 1.0
+    spread = _Z * math.sqrt(ratio * (1.0 - ratio) / windows + (_Z / (2.0 * windows)) ** 2)
+    centre, scale = ratio + _Z**2 / (2.0 * windows), 1.0 + _Z**2 / windows
+    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+
+
 def standing_of(service: WorkloadOutcome, budget_ratio: float | None) -> Standing:
-    """How one service stands with its harm budget.
+    """How one service stands with its harm budget, by the interval of its rate.
 
     Args:
         service: what happened to it.
@@ -99,10 +128,12 @@ def standing_of(service: WorkloadOutcome, budget_ratio: float | None) -> Standin
     """
     if service.violation_ratio is None:
         return Standing.UNMEASURED
-    if service.active_steps < ACTIVE_WINDOWS_MIN:
-        return Standing.TOO_FEW_WINDOWS
-    is_over = budget_ratio is not None and service.violation_ratio > budget_ratio
-    return Standing.OVER_BUDGET if is_over else Standing.WITHIN_BUDGET
+    if budget_ratio is None:
+        return Standing.WITHIN_BUDGET
+    low, high = harm_interval(service.violation_ratio, service.active_steps)
+    if low > budget_ratio:
+        return Standing.OVER_BUDGET
+    return Standing.WITHIN_BUDGET if high <= budget_ratio else Standing.TOO_FEW_WINDOWS
 
 
 def verdict_of(outcome: Outcome, *, part: Callable[[WorkloadId], bool] | None = None) -> Verdict:
@@ -110,17 +141,19 @@ def verdict_of(outcome: Outcome, *, part: Callable[[WorkloadId], bool] | None = 
 
     Args:
         outcome: what was measured of it.
-        part: judges only the services that it picks, such as those of a team; None for the whole plan.
+        part: judges only the services that it picks, such as those of a team; None for the whole plan. A part that
+            holds all services of the plan is the whole plan.
     """
     services = tuple(one for one in outcome.workloads if part is None or part(one.workload))
-    standings = [standing_of(one, outcome.harm_budget_ratio) for one in services]
+    restored = [one for one in outcome.restored if part is None or part(one)]
+    is_whole = len(services) == len(outcome.workloads) and len(restored) == len(outcome.restored)
+    budget = outcome.harm_budget_ratio
+    standings = [standing_of(one, budget) for one in services]
     over = [one for one, how in zip(services, standings, strict=True) if how is Standing.OVER_BUDGET]
-    windows = sum(one.active_steps for one in services if one.violation_ratio is not None)
-    observed, predicted = _ratios(services)
-    if part is None:
+    windows, observed, predicted = _pooled(services)
+    if is_whole:
         predicted = outcome.promised_violation_ratio
-        observed = observed if outcome.realised_violation_ratio is None else outcome.realised_violation_ratio
-    is_judged = observed is not None and windows >= ACTIVE_WINDOWS_MIN
+    is_judged = bool(over) or (observed is not None and _is_judged(observed, windows, budget))
     return Verdict(
         plan_id=outcome.plan_id,
         level=Level.HARMED if over else _level(observed, predicted, is_judged=is_judged),
@@ -129,22 +162,28 @@ def verdict_of(outcome: Outcome, *, part: Callable[[WorkloadId], bool] | None = 
         services_changed=len(services),
         over_budget=tuple(sorted(over, key=_ratio_of, reverse=True)),
         services_too_few_windows=standings.count(Standing.TOO_FEW_WINDOWS),
-        services_restored=len([one for one in outcome.restored if part is None or part(one)]),
-        harm_budget_ratio=outcome.harm_budget_ratio,
+        services_restored=len(restored),
+        harm_budget_ratio=budget,
+        active_windows=windows,
         observed_ratio=observed if is_judged else None,
         predicted_ratio=predicted,
-        cards_promised=outcome.promised_cards_freed if part is None else None,
-        cards_freed=outcome.realised_cards_freed if part is None else None,
-        cards_spare=outcome.spare_cards if part is None else 0,
+        cards_promised=outcome.promised_cards_freed if is_whole else None,
+        cards_freed=outcome.realised_cards_freed if is_whole else None,
+        cards_spare=outcome.spare_cards if is_whole else 0,
     )
 
 
 def verdict_document(outcome: Outcome) -> dict[str, Any]:
-    """The document of `verify` (`gputide.outcome/v1`): the verdict first, then all services with standing."""
+    """The document of `verify` (`gputide.outcome/v1`): the verdict, then all services with standing and interval."""
     verdict, measured = verdict_of(outcome), outcome_document(outcome)
     judged = {"text": english(sentences(verdict)), **document(verdict)}
     for service, row in zip(outcome.workloads, measured["workloads"], strict=True):
         row["standing"] = standing_of(service, outcome.harm_budget_ratio).value
+        row["violation_interval"] = (
+            None
+            if service.violation_ratio is None
+            else list(harm_interval(service.violation_ratio, service.active_steps))
+        )
     return {"schema": measured.pop("schema"), "verdict": judged, **measured}
 
 
@@ -169,48 +208,54 @@ def sentences(verdict: Verdict) -> tuple[Sentence, ...]:
     if verdict.cards_spare:
         found.append(sentence("cards_spare", spare=verdict.cards_spare))
     if verdict.services_too_few_windows and verdict.level is not Level.TOO_FEW_WINDOWS:
-        found.append(
-            sentence(
-                "services_too_few_windows", services=verdict.services_too_few_windows, windows_min=ACTIVE_WINDOWS_MIN
-            )
-        )
+        found.append(sentence("services_too_few_windows", services=verdict.services_too_few_windows))
     found.append(sentence("measured_final" if verdict.is_final else "measured_interim", days=verdict.days))
     return tuple(found)
 
 
 ENGLISH: Mapping[str, str] = MappingProxyType(
     {
-        "harm_over_budget": "Harm above plan: {over} of {changed} services exceeded their budget ({observed_ratio} "
-        "observed, {predicted_ratio} predicted)",
-        "services_restored": "{restored} restored",
-        "worst_service": "Worst: {workload} with {observed_ratio} against a harm budget of {budget_ratio}",
-        "harm_more_than_predicted": "More harm than predicted ({observed_ratio} observed, {predicted_ratio} predicted)",
-        "harm_as_predicted": "No more harm than predicted ({observed_ratio} observed, {predicted_ratio} predicted)",
-        "harm_too_few_windows": "Harm: too few windows to judge (fewer than {windows_min} active)",
+        "harm_over_budget": "Harm above plan: {over:,} of {changed:,} {changed:|service|services} exceeded "
+        "{over:|its|their} budget ({observed_ratio:%} observed, {predicted_ratio:%} predicted)",
+        "services_restored": "{restored:,} restored",
+        "worst_service": "Worst: {workload} with {observed_ratio:%} against a harm budget of {budget_ratio:%}",
+        "harm_more_than_predicted": "More harm than predicted ({observed_ratio:%} observed, {predicted_ratio:%} "
+        "predicted)",
+        "harm_as_predicted": "No more harm than predicted ({observed_ratio:%} observed, {predicted_ratio:%} predicted)",
+        "harm_too_few_windows": "Harm: too few windows to judge ({windows:,} active {windows:|window|windows})",
         "harm_unmeasured": "Harm was not measured",
-        "cards_freed": "{freed} of {promised} promised cards were freed",
-        "cards_spare": "Spare cards free besides these: {spare}",
-        "services_too_few_windows": "Services with too few windows to judge: {services} (fewer than {windows_min} "
-        "active)",
-        "measured_final": "Measured over {days} days",
-        "measured_interim": "Interim: measured over {days} days so far",
+        "cards_freed": "{freed:,} of {promised:,} promised {promised:|card|cards} {freed:|was|were} freed",
+        "cards_spare": "{spare:,} spare {spare:|card is|cards are} free besides these",
+        "services_too_few_windows": "{services:,} {services:|service has|services have} too few windows to judge",
+        "measured_final": "Measured over {days:g} {days:|day|days}",
+        "measured_interim": "Interim: measured over {days:g} {days:|day|days} so far",
     }
 )
-"""What each code of a sentence says in English."""
+"""What each code of a sentence says in English; `{n:|one|many}` chooses by a number."""
 
 
 def english(said: Sequence[Sentence]) -> str:
     """Sentences in English."""
-    return " ".join(
-        ENGLISH[one.code].format(**{name: _shown(name, value) for name, value in one.values}) + "." for one in said
-    )
+    return " ".join(_English().vformat(ENGLISH[one.code], (), dict(one.values)) + "." for one in said)
+
+
+class _English(string.Formatter):
+    """Writes `%` as a percentage with two digits, `,` grouped by thousands, and `|one|many` as the word of a number."""
+
+    def format_field(self, value: Value, format_spec: str) -> str:
+        if not isinstance(value, str):
+            if format_spec.startswith("|"):
+                return format_spec.split("|")[1 if value == 1 else 2]
+            if format_spec == "%":
+                return format_percent(value, digits=2)
+        return str(format(value, format_spec))
 
 
 def _harm(verdict: Verdict) -> tuple[Sentence, ...]:
     if verdict.level is Level.UNMEASURED:
         return (sentence("harm_unmeasured"),)
     if verdict.level is Level.TOO_FEW_WINDOWS:
-        return (sentence("harm_too_few_windows", windows_min=ACTIVE_WINDOWS_MIN),)
+        return (sentence("harm_too_few_windows", windows=verdict.active_windows),)
     ratios = {"observed_ratio": round(verdict.observed_ratio or 0.0, 6), "predicted_ratio": verdict.predicted_ratio}
     if not verdict.is_harmed:
         return (sentence(f"harm_{verdict.level.value}", **ratios),)
@@ -234,25 +279,25 @@ def _level(observed: float | None, predicted: float, *, is_judged: bool) -> Leve
     return Level.AS_PREDICTED if round(observed, 4) <= round(predicted, 4) else Level.MORE_THAN_PREDICTED
 
 
-def _ratios(services: Sequence[WorkloadOutcome]) -> tuple[float | None, float]:
-    """Violated share of the active time of some services, observed and predicted."""
+def _is_judged(ratio: float, windows: int, budget_ratio: float | None) -> bool:
+    """Whether the rate of a plan is known well enough: surely above the budget, or to within the budget's width."""
+    low, high = harm_interval(ratio, windows)
+    return budget_ratio is None or low > budget_ratio or high - low <= budget_ratio
+
+
+def _pooled(services: Sequence[WorkloadOutcome]) -> tuple[int, float | None, float]:
+    """Active windows of some services, and the violated share of them, observed and predicted."""
     known = [one for one in services if one.violation_ratio is not None]
+    known = [one for one in known if not one.is_low_priority] or known
     if not known:
-        return None, max((one.predicted_violation_ratio for one in services), default=0.0)
-    windows = max(1, sum(one.active_steps for one in known))
+        return 0, None, max((one.predicted_violation_ratio for one in services), default=0.0)
+    windows = sum(one.active_steps for one in known)
     return (
-        sum(_ratio_of(one) * one.active_steps for one in known) / windows,
-        sum(one.predicted_violation_ratio * one.active_steps for one in known) / windows,
+        windows,
+        sum(_ratio_of(one) * one.active_steps for one in known) / max(1, windows),
+        sum(one.predicted_violation_ratio * one.active_steps for one in known) / max(1, windows),
     )
 
 
 def _ratio_of(service: WorkloadOutcome) -> float:
     return service.violation_ratio or 0.0
-
-
-def _shown(name: str, value: Value) -> str:
-    if isinstance(value, str):
-        return value
-    if name.endswith("_ratio"):
-        return format_percent(value, digits=2)
-    return format_count(value) if isinstance(value, int) else f"{value:g}"

@@ -15,12 +15,12 @@ import numpy as np
 
 from enforcer.agent.node_view import NodeView
 from enforcer.backends.hami_cordon import cordoned_cards
-from enforcer.dialect import SeatSlice, StandingCard
+from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice, StandingCard
 from enforcer.relief.book import Manner
 from enforcer.relief.demand_memory import STEP_SECONDS, DemandMemory, SeatKey
 from enforcer.relief.overload import Cause, Overload
 from enforcer.relief.wishes import Movable, wish
-from enforcer.seat import WHOLE_CORE_PERCENT, PodSeat
+from enforcer.seat import PodSeat
 from enforcer.snapshot import Snapshot
 from fleet.inventory import ISOLATION_LABEL, Priority
 from fleet.relief import Relief, ReliefMove, ReliefRules, Watch

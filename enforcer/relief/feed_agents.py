@@ -8,21 +8,22 @@ are forgotten. An agent that answers nonsense counts as silent.
 
 from __future__ import annotations
 
-import http.client
 import random
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from urllib.parse import quote, urlsplit
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from urllib.parse import urlsplit
 
 from enforcer.agent.node_view import NodeView
 from enforcer.agent.node_view_text import VIEW_BYTES_MAX, ToldView, parse_view
-from fleet.errors import Corrupt, Misconfigured
+from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.logs import logger
-from wire.kubernetes.credentials import Credentials, FixedHeader
+from wire.credentials import Credentials, FixedHeader
+from wire.http_answer import read_body
+from wire.http_client import Endpoint, HttpClient, Request
 from wire.tls import Tls, TlsContexts
 
 AGENTS_MAX = 5000
@@ -76,8 +77,9 @@ class AgentFeed:
         credentials: Credentials | None = None,
     ) -> None:
         self._places = [_place_of(url) for url in urls]
-        self._contexts = TlsContexts(tls or Tls())
-        self._server_name = None if tls is None else tls.server_name
+        self._tls = tls or Tls()
+        # A context holds all authorities, and there may be thousands of agents.
+        self._contexts = TlsContexts(self._tls)
         self._credentials = credentials or FixedHeader(None)
         self._wait_seconds = wait_seconds
         self._news = threading.Condition()
@@ -130,7 +132,7 @@ class AgentFeed:
             failed: list[_Place] = []
             for place in self._places:
                 try:
-                    found |= set(_addresses(place, self._server_name))
+                    found |= set(_addresses(place, self._tls.server_name))
                 except OSError:
                     failed.append(place)
             if failed:
@@ -153,21 +155,17 @@ class AgentFeed:
             threading.stack_size(before)
 
     def _follow(self, address: _Place, ended: threading.Event) -> None:
-        line: http.client.HTTPConnection | None = None
+        client = self._client(address)
         trouble, pause = "", _PAUSE_SECONDS_MIN
         # Not all at the same moment.
         ended.wait(random.random() * min(1.0, self._wait_seconds))
         wait = 0.0
         while not ended.is_set() and not self._stopped.is_set():
             try:
-                line = line or self._line(address)
-                told = _answer(line, wait, trouble, self._credentials.header())
+                told = self._answer(client, wait, trouble)
                 if abs(told.view.at_seconds - time.time()) > _AHEAD_SECONDS:
                     raise Corrupt(f"its view is of {told.view.at_seconds:.0f}, a minute or more from now")
-            except (Corrupt, Misconfigured, OSError, http.client.HTTPException) as exc:
-                if line is not None:
-                    line.close()
-                line = None
+            except (Corrupt, Misconfigured, Unavailable) as exc:
                 if address not in self._silent:
                     self._log.warning(
                         "an agent does not answer", address=f"{address.host}:{address.port}", why=str(exc)[:200]
@@ -190,14 +188,24 @@ class AgentFeed:
             ended.wait(_TROUBLED_SECONDS if is_news else 0.0)
         # Whose pod is gone is no longer asked, so it is not silent either.
         self._silent.discard(address)
-        if line is not None:
-            line.close()
+        client.close()
 
-    def _line(self, address: _Place) -> http.client.HTTPConnection:
-        seconds = self._wait_seconds + _PATIENCE_SECONDS
-        if address.tls_name is None:
-            return http.client.HTTPConnection(address.host, address.port, timeout=seconds)
-        return _EncryptedLine(address, seconds, self._contexts.context())
+    def _client(self, address: _Place) -> HttpClient:
+        tls = None if address.tls_name is None else replace(self._tls, server_name=address.tls_name)
+        endpoint = Endpoint(host=address.host, port=address.port, tls=tls, credentials=self._credentials)
+        return HttpClient(endpoint, "gputide-relief", contexts=self._contexts)
+
+    def _answer(self, client: HttpClient, wait_seconds: float, trouble: str) -> ToldView:
+        asked = Request(
+            path="/view",
+            query={"wait": f"{wait_seconds:g}", "trouble": trouble},
+            seconds_max=self._wait_seconds + _PATIENCE_SECONDS,
+        )
+        with client.ask(asked) as answer:
+            body = read_body(answer, VIEW_BYTES_MAX)
+        if answer.status != HTTPStatus.OK:
+            raise Corrupt(f"it answered {answer.status}: {bytes(body[:80])!r}")
+        return parse_view(bytes(body))
 
     def _hear(self, told: ToldView, *, is_news: bool) -> None:
         with self._news:
@@ -205,31 +213,6 @@ class AgentFeed:
             if is_news or told.trouble:
                 self._is_news = True
                 self._news.notify_all()
-
-
-class _EncryptedLine(http.client.HTTPConnection):
-    """A connection to one address of an agent, whose certificate is checked by the name that stands for all of them."""
-
-    def __init__(self, address: _Place, seconds: float, context: ssl.SSLContext) -> None:
-        super().__init__(address.host, address.port, timeout=seconds)
-        self._name = address.tls_name
-        self._context = context
-
-    def connect(self) -> None:
-        """Connects, and speaks TLS from then on."""
-        super().connect()
-        self.sock = self._context.wrap_socket(self.sock, server_hostname=self._name)
-
-
-def _answer(line: http.client.HTTPConnection, wait_seconds: float, trouble: str, authorization: str | None) -> ToldView:
-    headers = {} if authorization is None else {"Authorization": authorization}
-    line.request("GET", f"/view?wait={wait_seconds:g}&trouble={quote(trouble)}", headers=headers)
-    answer = line.getresponse()
-    body = answer.read(VIEW_BYTES_MAX + 1)
-    if answer.status != http.client.OK:
-        answer.read(VIEW_BYTES_MAX)
-        raise Corrupt(f"it answered {answer.status}: {body[:80]!r}")
-    return parse_view(body)
 
 
 def _place_of(url: str) -> _Place:

@@ -18,7 +18,7 @@ from enforcer.manifest import Manifest
 from enforcer.ownership import controller_of, workload_of_pod
 from enforcer.relief.book import Manner, MoveOrder, MovePhase, MoveRecord, ReliefBook
 from enforcer.relief.warm_replica import hash_of, wants_pods, warm_replica
-from enforcer.seat import seat_of_pod
+from enforcer.seat import is_ready
 from enforcer.words import Words
 from fleet.errors import Misconfigured, Refused
 
@@ -127,7 +127,7 @@ class Mover:
             self._make(order, words)
             return None
         if record.phase is MovePhase.BEGUN:
-            if not seat_of_pod(replica).is_ready:
+            if not is_ready(replica):
                 return self._wait(record, record.begun_at, self._patience.ready_seconds_max, "it is not ready within")
             self._book.note(self._reader.now(), order.move_id, MovePhase.READY)
         if record.phase is not MovePhase.LEAVING:
@@ -193,12 +193,12 @@ class Mover:
         if not self._is_evicted(order):
             return self._wait_to_leave(record)
         pods = [
-            seat_of_pod(pod)
+            pod
             for pod in self._reader.list_objects("Pod", order.namespace)
             if workload_of_pod(pod, {}) == order.workload and "deletionTimestamp" not in pod["metadata"]
         ]
         left_at = record.leaving_at or now
-        if not pods or not all(seat.is_ready for seat in pods):
+        if not pods or not all(map(is_ready, pods)):
             return self._wait(
                 record, left_at, self._patience.ready_seconds_max, "its workload is not whole again after"
             )

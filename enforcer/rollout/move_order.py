@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from enforcer.backend import Move
-from enforcer.dialect import SeatSlice
-from enforcer.seat import WHOLE_CORE_PERCENT, PodSeat
+from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice
+from enforcer.seat import PodSeat
 
 _OnCard = tuple[str, SeatSlice]
 

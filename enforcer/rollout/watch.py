@@ -20,10 +20,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from enforcer.backends.hami_dialect import HAMI_DIALECT
 from enforcer.cluster import ClusterReader, FollowingReader
-from enforcer.instant_query import InstantQuery, Sample
+from enforcer.instant_query import InstantQuery
 from enforcer.manifest import Manifest
 from enforcer.seat import seat_of_pod
+from wire.prometheus_query import Sample
 
 _LISTED_FROM = 10
 """From so many pods of a namespace on, all of it is listed."""
@@ -109,7 +111,7 @@ class ClusterSignals:
             listed = known.get(namespace)
             manifest = self._reader.get("Pod", namespace, name) if listed is None else listed.get(name)
             if manifest is not None:
-                seat = seat_of_pod(manifest)
+                seat = seat_of_pod(manifest, HAMI_DIALECT)
                 found.append(
                     PodHealth(
                         pod_id=pod_id,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from enforcer.seat import WHOLE_CORE_PERCENT
+from enforcer.dialect import WHOLE_CORE_PERCENT
 from enforcer.simulated.hami_webhook import ContainerAsk, PodAsk
 
 

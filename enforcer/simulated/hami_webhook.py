@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 
+from enforcer.dialect import WHOLE_CORE_PERCENT
 from enforcer.manifest import Manifest
-from enforcer.seat import (
+from fleet.errors import Misconfigured, Refused
+from fleet.grammars.hami import (
     AVOID_CARD_ANNOTATION,
     AVOID_MODEL_ANNOTATION,
     CORES_RESOURCE,
@@ -21,9 +23,7 @@ from enforcer.seat import (
     PRIORITY_RESOURCE,
     USE_CARD_ANNOTATION,
     USE_MODEL_ANNOTATION,
-    WHOLE_CORE_PERCENT,
 )
-from fleet.errors import Misconfigured, Refused
 from fleet.units import parse_quantity
 
 

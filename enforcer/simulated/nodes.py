@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from enforcer.cluster import FieldChange
+from enforcer.dialect import WHOLE_CORE_PERCENT
 from enforcer.manifest import Manifest, field_of, set_field
-from enforcer.seat import COUNT_RESOURCE, WHOLE_CORE_PERCENT
 from enforcer.simulated.store import SimulatedStore
 from fleet.errors import Refused
 from fleet.grammars.hami import (
+    COUNT_RESOURCE,
     DEVICE_CORDON_ANNOTATION,
     NODE_REGISTER_ANNOTATION,
     RegisteredDevice,

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from enforcer.dialect import WHOLE_CORE_PERCENT
 from enforcer.manifest import Manifest
-from enforcer.seat import WHOLE_CORE_PERCENT
 from enforcer.simulated.hami_scheduler import Allocation
 from enforcer.simulated.kind_specs import labels_of_pods
 from enforcer.simulated.revisions import HASH_LABEL, HASH_LABELS, REVISION_LABEL, revision_name

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from enforcer.seat import PRIORITY_RESOURCE, WHOLE_CORE_PERCENT
+from enforcer.dialect import WHOLE_CORE_PERCENT
 from enforcer.simulated.store import SimulatedStore
 from fleet.capabilities.register import CorePolicy
+from fleet.grammars.hami import PRIORITY_RESOURCE
 from fleet.inventory import CardId, Priority, WorkloadId
 from fleet.units import MIB, time_from_epoch_ms
 

@@ -10,19 +10,19 @@ import json
 from collections.abc import Mapping, Sequence
 
 from enforcer.backends.hami_dialect import DEVICE_CONFIG
+from enforcer.dialect import WHOLE_CORE_PERCENT
 from enforcer.manifest import Manifest
-from enforcer.seat import (
+from enforcer.simulated.controllers import Controllers
+from enforcer.simulated.kind_specs import annotations_of_kind, api_version, resize, spec_of_kind
+from enforcer.simulated.store import SimulatedStore
+from fleet.grammars.hami import (
     AVOID_MODEL_ANNOTATION,
     CORES_RESOURCE,
     COUNT_RESOURCE,
     FRAMEBUFFER_RESOURCE,
     PRIORITY_RESOURCE,
     USE_MODEL_ANNOTATION,
-    WHOLE_CORE_PERCENT,
 )
-from enforcer.simulated.controllers import Controllers
-from enforcer.simulated.kind_specs import annotations_of_kind, api_version, resize, spec_of_kind
-from enforcer.simulated.store import SimulatedStore
 from fleet.inventory import Card, Grant, Inventory, Node, Priority
 from fleet.units import MIB
 

@@ -23,10 +23,11 @@ from exporter.allocation.queues import (
     workload_record,
 )
 from exporter.allocation.records import AutoscalerRecord, Key, PublishedRecord, Record
-from exporter.cluster_reader import Manifest, Watched
+from exporter.cluster_reader import Watched
 from fleet.autoscaling import Autoscaler, AutoscalerKind
 from fleet.errors import Corrupt
 from fleet.grammars.claims import parse_claim, parse_published
+from wire.kubernetes.page import Manifest
 
 _HPA_MIN = 1
 _KEDA_MIN, _KEDA_MAX = 0, 100

@@ -39,15 +39,15 @@ from exporter.allocation.records import ContainerNeeds, DistrustReason, OwnedRec
 from exporter.allocation.shares import AnnotatedShares, annotated_shares, reserved_cards, speaks_of_grants
 from exporter.allocation.waiting import waiting_reason
 from fleet.errors import Corrupt
+from fleet.grammars.hami import PRIORITY_ENV, PRIORITY_RESOURCE
 from fleet.grammars.kai import FRACTION_ANNOTATION, FRAMEBUFFER_ANNOTATION, RESERVATION_NAMESPACES
 from fleet.grammars.mgpu import RECLAIMED_CORES_RESOURCE
 from fleet.inventory import KEPT_APART_LABEL, Priority
+from fleet.selectors import selects_labels
 
 _OVER = ("Succeeded", "Failed")
 _QUEUE_LABELS = ("kueue.x-k8s.io/queue-name", "kai.scheduler/queue")
 _QUEUE_ANNOTATION = "volcano.sh/queue-name"
-_PRIORITY_RESOURCE = "nvidia.com/priority"
-_PRIORITY_ENV = "CUDA_TASK_PRIORITY"
 _QOS_ANNOTATION = "katalyst.kubewharf.io/qos_level"
 _QOS_RECLAIMED = "reclaimed_cores"
 _APP_CLASS_ANNOTATION = "metax-tech.com/sgpu-app-class"
@@ -181,10 +181,10 @@ def _set_priority(container: Mapping[str, object], limits: Mapping[str, object])
     """HAMi's two levels: 0 is high, every other number low; what mGPU lends is low; None where nobody set one."""
     if RECLAIMED_CORES_RESOURCE in limits:
         return Priority.LOW
-    if _PRIORITY_RESOURCE in limits:
-        return Priority.HIGH if quantity(limits[_PRIORITY_RESOURCE]) == 0 else Priority.LOW
+    if PRIORITY_RESOURCE in limits:
+        return Priority.HIGH if quantity(limits[PRIORITY_RESOURCE]) == 0 else Priority.LOW
     for entry in objects(container.get("env")):
-        if entry.get("name") == _PRIORITY_ENV:
+        if entry.get("name") == PRIORITY_ENV:
             value = entry.get("value")
             if isinstance(value, str) and value.isascii() and value.isdigit():
                 return Priority.HIGH if int(value[:9]) == 0 else Priority.LOW
@@ -298,7 +298,7 @@ def _is_of_itself(term: Mapping[str, object], namespace: str, labels: Mapping[st
     if not isinstance(selector, Mapping):
         # No selector matches nothing, an empty one everything.
         return False
-    return _is_of_namespace(term, namespace) and _matches(selector, labels)
+    return _is_of_namespace(term, namespace) and selects_labels(selector, labels)
 
 
 def _is_of_namespace(term: Mapping[str, object], namespace: str) -> bool:
@@ -308,24 +308,3 @@ def _is_of_namespace(term: Mapping[str, object], namespace: str) -> bool:
     chosen = term.get("namespaceSelector")
     # By labels of namespaces, which are not read here, a term may mean others alone.
     return chosen is None or (isinstance(chosen, Mapping) and not chosen)
-
-
-def _matches(selector: Mapping[str, object], labels: Mapping[str, str]) -> bool:
-    if any(labels.get(key) != value for key, value in texts(selector.get("matchLabels")).items()):
-        return False
-    return all(_holds(rule, labels) for rule in objects(selector.get("matchExpressions")))
-
-
-def _holds(rule: Mapping[str, object], labels: Mapping[str, str]) -> bool:
-    key, values = text(rule.get("key")), rule.get("values")
-    listed = values if isinstance(values, Sequence) and not isinstance(values, str) else ()
-    match rule.get("operator"):
-        case "In":
-            return labels.get(key) in listed
-        case "NotIn":
-            return labels.get(key) not in listed
-        case "Exists":
-            return key in labels
-        case "DoesNotExist":
-            return key not in labels
-    return False

@@ -38,12 +38,26 @@ from fleet.grammars.text import (
 )
 
 __all__ = [
+    "AVOID_CARD_ANNOTATION",
+    "AVOID_MODEL_ANNOTATION",
+    "CARD_POLICY_ANNOTATION",
+    "CORES_RESOURCE",
+    "CORE_POLICY_ENV",
+    "COUNT_RESOURCE",
     "DEVICES_ALLOCATED_ANNOTATION",
     "DEVICES_TO_ALLOCATE_ANNOTATION",
     "DEVICE_CORDON_ANNOTATION",
+    "DISABLE_CONTROL_ENV",
+    "FRAMEBUFFER_PERCENT_RESOURCE",
+    "FRAMEBUFFER_RESOURCE",
     "NODE_HANDSHAKE_ANNOTATION",
+    "NODE_POLICY_ANNOTATION",
     "NODE_REGISTER_ANNOTATION",
+    "PRIORITY_ENV",
+    "PRIORITY_RESOURCE",
     "TEXT_LENGTH_MAX",
+    "USE_CARD_ANNOTATION",
+    "USE_MODEL_ANNOTATION",
     "VGPU_NODE_ANNOTATION",
     "DeviceGrant",
     "DeviceId",
@@ -78,6 +92,23 @@ NODE_HANDSHAKE_ANNOTATION = "hami.io/node-handshake"
 
 VGPU_NODE_ANNOTATION = "hami.io/vgpu-node"
 """Pod annotation and label: the node that the HAMi scheduler chose."""
+
+# How a pod asks HAMi for slices, cards and card models, by the names of its chart. A cluster may rename the resources
+# in the ConfigMap `hami-scheduler-device`. Source: Project-HAMi/HAMi:pkg/device/nvidia/device.go (NvidiaConfig).
+COUNT_RESOURCE = "nvidia.com/gpu"
+FRAMEBUFFER_RESOURCE = "nvidia.com/gpumem"
+FRAMEBUFFER_PERCENT_RESOURCE = "nvidia.com/gpumem-percentage"
+CORES_RESOURCE = "nvidia.com/gpucores"
+PRIORITY_RESOURCE = "nvidia.com/priority"
+PRIORITY_ENV = "CUDA_TASK_PRIORITY"
+CORE_POLICY_ENV = "GPU_CORE_UTILIZATION_POLICY"
+DISABLE_CONTROL_ENV = "CUDA_DISABLE_CONTROL"
+USE_CARD_ANNOTATION = "nvidia.com/use-gpuuuid"
+AVOID_CARD_ANNOTATION = "nvidia.com/nouse-gpuuuid"
+USE_MODEL_ANNOTATION = "nvidia.com/use-gputype"
+AVOID_MODEL_ANNOTATION = "nvidia.com/nouse-gputype"
+NODE_POLICY_ANNOTATION = "hami.io/node-scheduler-policy"
+CARD_POLICY_ANNOTATION = "hami.io/gpu-scheduler-policy"
 
 _MIG_PLACE = re.compile(r"(?P<card>[^\[\]]+)\[(?P<place>[A-Za-z0-9._]{1,63}-\d{1,4})\]", re.ASCII)
 

@@ -6,7 +6,7 @@ amounts shown sum to the total shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from fleet.inventory import Card, Grant
 from fleet.money.book import CardPrice
-from fleet.money.charged_days import ChargedDay
+from fleet.money.charged_day import ChargedDay
 from fleet.money.split import MILLION
 from fleet.money.tenancies import Tenancies, team_of
+from fleet.profiles import HourMeasure
 
 
 class Owner(StrEnum):
@@ -34,7 +35,6 @@ class Owner(StrEnum):
 
 
 BASES = ("allocation", "use", "blended")
-_UNUSED = "unused"
 _ANSWERED = "answered"
 _OF_CARDS = frozenset({Owner.CLUSTER, Owner.NODE})
 
@@ -49,17 +49,31 @@ class Amounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredHours:
+    """Card hours of one measure.
+
+    Attributes:
+        card_hours: how many.
+        cost: their exact price; where some have none, of the others; None where none has one.
+    """
+
+    card_hours: float
+    cost: Decimal | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """What one owner costs; also what idle and stranded parts cost, and all together.
+    """What one owner costs; also what unallocated and stranded parts cost, and all together.
 
     Attributes:
         name: owner.
         card_hours: card hours by allocation.
         cost: cost of what is used, held or left, on each basis; where some cards have no price, of the others.
-        unused: price of what was granted and not used; None where no card has a price.
+        measures: its card hours by what becomes of them; of a cluster or node with what nobody was granted there.
         unpriced_card_hours: card hours by allocation on cards without a price.
         unmeasured_card_hours: card hours by allocation of slices whose use was not measured: they count as used.
-        idle: by cluster and node: what nobody was granted there, or nobody used; None for other owners.
+        unallocated: by cluster and node: what nobody was granted there, by use also what nobody used; None for other
+            owners.
         stranded: the same of what nobody can be granted.
         kwh: electricity at the cards, by use; None where none of it is known.
         unknown_kwh_card_hours: card hours by use whose electricity is not known.
@@ -70,10 +84,10 @@ class Charge:
     name: str
     card_hours: float
     cost: Amounts
-    unused: Decimal | None
+    measures: Mapping[HourMeasure, MeasuredHours]
     unpriced_card_hours: float
     unmeasured_card_hours: float
-    idle: Amounts | None
+    unallocated: Amounts | None
     stranded: Amounts | None
     kwh: float | None
     unknown_kwh_card_hours: float
@@ -118,7 +132,7 @@ class Chargeback:
         currency: ISO 4217.
         by: whom it is summed by.
         rows: owners, dearest by allocation first.
-        idle: what nobody was granted (by allocation), or nobody used (by use).
+        unallocated: what nobody was granted; by use also what nobody used.
         stranded: what nobody can be granted, as its other half is taken.
         total: all card hours at their price.
         free_cards: cards that nobody held at all.
@@ -134,7 +148,7 @@ class Chargeback:
     currency: str
     by: Owner
     rows: tuple[Charge, ...]
-    idle: Charge
+    unallocated: Charge
     stranded: Charge
     total: Charge
     free_cards: FreeCards
@@ -147,17 +161,17 @@ class Chargeback:
 class _Sums:
     """Sums per place, filled day by day (mutable: it counts in place).
 
-    Owners have the first places, idle parts those behind them, stranded parts the last.
+    Owners have the first places, unallocated parts those behind them, stranded parts the last.
 
     Args:
         places: number of places.
-        idle_of: place for idle parts of each card, shape (cards,).
+        rest_of: place for unallocated parts of each card, shape (cards,).
         stranded_of: place for its stranded parts.
     """
 
-    def __init__(self, places: int, idle_of: NDArray[np.int64], stranded_of: NDArray[np.int64]) -> None:
+    def __init__(self, places: int, rest_of: NDArray[np.int64], stranded_of: NDArray[np.int64]) -> None:
         self.places = places
-        self.idle_of = idle_of
+        self.rest_of = rest_of
         self.stranded_of = stranded_of
         self.units: dict[tuple[str, CardPrice], NDArray[np.int64]] = {}
         self._tables: dict[str, tuple[list[CardPrice], NDArray[np.int64]]] = {}
@@ -179,7 +193,7 @@ class _Sums:
             owner_of_row: owner of each of its rows, shape (rows,).
         """
         hours, rows = day.columns.count, len(day.grant)
-        owner = np.concatenate([owner_of_row, self.idle_of[day.card], self.stranded_of[day.card]])
+        owner = np.concatenate([owner_of_row, self.rest_of[day.card], self.stranded_of[day.card]])
         hour = np.concatenate([day.columns.card_hour, np.arange(hours), np.arange(hours)])
         price = day.price_of[day.card[hour]]
         self._tables.clear()
@@ -187,9 +201,14 @@ class _Sums:
         for basis in BASES:
             parts = getattr(day.split, basis)
             of_basis[basis] = np.concatenate([parts.rows, parts.idle, parts.stranded])
-        unused = np.maximum(0, of_basis["allocation"] - of_basis["use"])
-        unused[rows:] = 0
-        kinds = {**of_basis, _UNUSED: unused}
+        no_rest, no_rows = np.zeros(2 * hours, np.int64), np.zeros(rows, np.int64)
+        no_hours, allocation = np.zeros(hours, np.int64), day.split.allocation
+        kinds = {
+            **of_basis,
+            **{measure.value: np.concatenate([units, no_rest]) for measure, units in day.measures.items()},
+            HourMeasure.UNALLOCATED.value: np.concatenate([no_rows, allocation.idle, no_hours]),
+            HourMeasure.STRANDED.value: np.concatenate([no_rows, no_hours, allocation.stranded]),
+        }
         answered = ~np.isnan(day.requests)
         if answered.any():
             # Hours in which a server said nothing of its requests cost something too, but not these requests.
@@ -300,7 +319,7 @@ class ChargeSums:
             currency=currency,
             by=self._by,
             rows=tuple(sorted(rows, key=lambda row: (-(row.cost.allocation or 0), -row.card_hours, row.name))),
-            idle=_charge(sums, owners + count, "idle"),
+            unallocated=_charge(sums, owners + count, "unallocated"),
             stranded=_charge(sums, owners + 2 * count, "stranded"),
             total=_charge(sums, np.arange(3 * count), "total"),
             free_cards=_free_cards(sums),
@@ -347,21 +366,21 @@ def owner_of_card(card: Card, by: Owner) -> str:
 
 
 def _charge(sums: _Sums, places: NDArray[np.int64], name: str, *, rest: int | None = None) -> Charge:
-    """Of some places together; `rest` is how far behind an owner's place that of its idle parts lies."""
+    """Of some places together; `rest` is how far behind an owner's place that of its unallocated parts lies."""
 
     def chosen(values: NDArray[np.float64]) -> float:
         return float(values[places].sum())
 
     allocation = sums.units_at("allocation", places)
-    is_priced = money_of(allocation) is not None
+    whole = places if rest is None else np.concatenate([places, places + rest, places + 2 * rest])
     return Charge(
         name=name,
         card_hours=sum(allocation.values()) / MILLION,
         cost=sums.amounts_at(places),
-        unused=money_of(sums.units_at(_UNUSED, places)) if is_priced else None,
+        measures={measure: _measured(sums.units_at(measure.value, whole)) for measure in HourMeasure},
         unpriced_card_hours=sum(count for price, count in allocation.items() if price.amortised is None) / MILLION,
         unmeasured_card_hours=chosen(sums.unmeasured.astype(float)) / MILLION,
-        idle=None if rest is None else sums.amounts_at(places + rest),
+        unallocated=None if rest is None else sums.amounts_at(places + rest),
         stranded=None if rest is None else sums.amounts_at(places + 2 * rest),
         kwh=chosen(sums.kwh) if chosen(sums.kwh_hours) > 0 else None,
         unknown_kwh_card_hours=chosen(sums.unknown_kwh),
@@ -370,8 +389,12 @@ def _charge(sums: _Sums, places: NDArray[np.int64], name: str, *, rest: int | No
     )
 
 
+def _measured(units: dict[CardPrice, int]) -> MeasuredHours:
+    return MeasuredHours(card_hours=sum(units.values()) / MILLION, cost=money_of(units))
+
+
 def _has_rest(row: Charge) -> bool:
-    parts = [part for part in (row.idle, row.stranded) if part is not None]
+    parts = [part for part in (row.unallocated, row.stranded) if part is not None]
     return any(part.allocation is None or part.allocation > 0 for part in parts)
 
 

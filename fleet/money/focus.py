@@ -1,4 +1,4 @@
-"""The rows of the FOCUS export: every card hour with a price, split into tenants' parts, idle and stranded rest.
+"""The rows of the FOCUS export: every card hour with a price, split into tenants, unallocated and stranded rest.
 
 A card's charge over a charge period is the origin charge; its allocated charges replace it and sum to it exactly in
 cost and quantity. A card without a price has no cost, and FOCUS allows no null there: it is left out. Called by
@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 from fleet.inventory import Grant, Node
 from fleet.money.book import CardPrice
 from fleet.money.budgets import month_of
-from fleet.money.charged_days import ChargedDay
+from fleet.money.charged_day import ChargedDay
 from fleet.money.focus_columns import focus_schema
 from fleet.money.split import MILLION
 from fleet.money.tenancies import Tenancies, slots_of, team_of
+from fleet.profiles import HourMeasure
 from fleet.settings.money import PriceBasis
 
 UNIT = "GPU-Hours"
@@ -82,15 +83,14 @@ class FocusContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entries:
-    """Sums per row of the export; arrays of one length. Places of grants are -1 for idle and stranded parts."""
+    """Sums per row of the export; arrays of one length. Places of grants are -1 for unallocated and stranded parts."""
 
     kind: NDArray[np.int64]
     card: NDArray[np.int64]
     grant: NDArray[np.int64]
     bucket: NDArray[np.int64]
     units: NDArray[np.int64]
-    used: NDArray[np.int64]
-    held: NDArray[np.int64]
+    measures: Mapping[HourMeasure, NDArray[np.int64]]
     allocated: NDArray[np.int64]
     measured: NDArray[np.int64]
     compute: NDArray[np.float64]
@@ -98,8 +98,8 @@ class _Entries:
     origin: NDArray[np.int64]
 
 
-_TENANT, _IDLE, _STRANDED = 0, 1, 2
-_KINDS = ("tenant", "idle", "stranded")
+_TENANT, _UNALLOCATED, _STRANDED = 0, 1, 2
+_KINDS = ("tenant", "unallocated", "stranded")
 
 
 def focus_table(day: ChargedDay, context: FocusContext) -> pa.Table:
@@ -186,13 +186,13 @@ def _entries(day: ChargedDay, context: FocusContext) -> _Entries:
     parts = getattr(day.split, context.basis.value)
     hours, count = day.columns.count, len(day.grant)
     hour = np.concatenate([day.columns.card_hour, np.arange(hours), np.arange(hours)])
-    kind = np.repeat([_TENANT, _IDLE, _STRANDED], [count, hours, hours])
+    kind = np.repeat([_TENANT, _UNALLOCATED, _STRANDED], [count, hours, hours])
     slot = np.concatenate([slots_of(context.who)[day.grant], np.zeros(2 * hours, np.int64)])
     grant = np.concatenate([day.grant, np.full(2 * hours, -1)])
     card = day.card[hour]
     bucket = day.hour[hour] if context.period is ChargePeriod.HOUR else np.zeros(len(hour), np.int64)
     units = np.concatenate([parts.rows, parts.idle, parts.stranded])
-    use, allocated = day.split.use.rows, day.split.allocation.rows
+    allocated = day.split.allocation.rows
     nothing = np.zeros(2 * hours, np.int64)
     is_measured = ~np.isnan(day.columns.compute_used) & ~np.isnan(day.columns.framebuffer_used)
     keep = (units > 0) & ~day.is_unpriced[card]
@@ -213,8 +213,9 @@ def _entries(day: ChargedDay, context: FocusContext) -> _Entries:
         kind=distinct[2],
         grant=grant[keep][first],
         units=summed(units).astype(np.int64),
-        used=summed(np.concatenate([use, nothing])).astype(np.int64),
-        held=summed(np.concatenate([np.maximum(0, allocated - use), nothing])).astype(np.int64),
+        measures={
+            measure: summed(np.concatenate([part, nothing])).astype(np.int64) for measure, part in day.measures.items()
+        },
         allocated=summed(np.concatenate([allocated, nothing])).astype(np.int64),
         measured=summed(np.concatenate([np.where(is_measured, allocated, 0), nothing])).astype(np.int64),
         compute=summed(np.concatenate([day.columns.compute_granted, empty])),
@@ -304,9 +305,11 @@ def _hours_by_use(entries: _Entries) -> dict[str, list[Decimal | None]]:
         "x_GpuShareMem": entries.framebuffer / granted,
     }
     return {
-        "x_UsedGpuHours": hours(entries.used),
-        "x_IdleHeldGpuHours": hours(entries.held),
-        "x_UnallocatedGpuHours": hours(np.where(entries.kind == _IDLE, entries.units, 0)),
+        "x_UsedGpuHours": hours(entries.measures[HourMeasure.USED]),
+        "x_UnusedGpuHours": hours(entries.measures[HourMeasure.UNUSED]),
+        "x_IdleGpuHours": hours(entries.measures[HourMeasure.IDLE]),
+        "x_IdleHeldGpuHours": hours(entries.measures[HourMeasure.IDLE_HELD]),
+        "x_UnallocatedGpuHours": hours(np.where(entries.kind == _UNALLOCATED, entries.units, 0)),
         "x_StrandedGpuHours": hours(np.where(entries.kind == _STRANDED, entries.units, 0)),
         **{
             name: [

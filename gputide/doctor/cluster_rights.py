@@ -12,13 +12,11 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
 
-from enforcer.kubernetes.client import Call, KubernetesClient
-from enforcer.kubernetes.refusals import Deed
 from fleet.errors import Misconfigured
 from gputide.doctor.catalogue import kind_of
 from gputide.doctor.finding import Area, Diagnosis, finding, some, unchecked, well
+from wire.kubernetes.read import KubernetesApi
 
 ROLES = ("reader", "node", "writer", "relief", "agent")
 """Roles of docs/rbac-*.yaml and docs/agent.yaml."""
@@ -87,7 +85,7 @@ def checked_roles(wanted: tuple[str, ...], account: str | None) -> tuple[str, ..
 
 
 def rights_of(
-    client: KubernetesClient, role: str, *, account: str | None, namespace: str, backend: str, served: Set[str]
+    client: KubernetesApi, role: str, *, account: str | None, namespace: str, backend: str, served: Set[str]
 ) -> Iterator[Diagnosis]:
     """Which rights of a role are missing.
 
@@ -150,27 +148,13 @@ def _missing(rule: Rule, missing: dict[str, list[str]], *, role: str, account: s
 
 
 def _is_allowed(
-    client: KubernetesClient, account: str | None, group: str, resource: str, verb: str, namespace: str, name: str
+    client: KubernetesApi, account: str | None, group: str, resource: str, verb: str, namespace: str, name: str
 ) -> bool:
     plural, _, sub = resource.partition("/")
     attributes = {
         "group": group, "resource": plural, "subresource": sub, "verb": verb, "namespace": namespace, "name": name,
     }  # fmt: skip
-    spec: dict[str, Any] = {"resourceAttributes": {key: value for key, value in attributes.items() if value}}
-    kind = "SelfSubjectAccessReview"
-    if account is not None:
-        kind, spec["user"] = "SubjectAccessReview", account
-        spec["groups"] = _groups(account)
-    answer = client.ask(
-        Call(
-            deed=Deed(verb="create", resource=f"{kind.lower()}s.authorization.k8s.io"),
-            path=f"{_PATH}/{kind.lower()}s",
-            method="POST",
-            body={"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec},
-        )
-    )
-    status = {} if answer is None else answer.get("status") or {}
-    return status.get("allowed") is True
+    return client.is_allowed(attributes, user=account, groups=() if account is None else _groups(account))
 
 
 def _groups(account: str) -> list[str]:

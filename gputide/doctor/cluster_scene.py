@@ -13,15 +13,15 @@ from typing import Any
 
 from enforcer.backends.detect import DetectedBackend, conflicts, detect_backends
 from enforcer.cluster import ClusterReader
-from enforcer.kubernetes.client import Call, KubernetesClient
-from enforcer.kubernetes.cluster import KUBECONFIG_SETTING
+from enforcer.kubernetes.cluster import KUBECONFIG_SETTING, RULES_FILE
 from enforcer.kubernetes.reader import KubernetesReader
-from enforcer.kubernetes.refusals import Deed
-from enforcer.kubernetes.request_rate import RequestRate
 from enforcer.manifest import Manifest
 from enforcer.ownership import MAKERS, parents_of, workload_of_pod
 from fleet.settings.settings import Settings
 from wire.kubernetes.access import find_access
+from wire.kubernetes.read import KubernetesApi
+from wire.kubernetes.refusals import Deed
+from wire.kubernetes.request_rate import RequestRate
 
 _REQUESTS_PER_SECOND, _REQUESTS_BURST, _PARALLEL = 50.0, 200, 4
 _CARD_WORDS = ("gpu", "vgpu", "/mig-")
@@ -38,7 +38,7 @@ class ClusterScene:
         self.settings = settings
 
     @cached_property
-    def client(self) -> KubernetesClient:
+    def client(self) -> KubernetesApi:
         """Asks the API server.
 
         Raises:
@@ -47,7 +47,7 @@ class ClusterScene:
         enforcer = self.settings.enforcer
         access = find_access(enforcer.kubeconfig, enforcer.kubeconfig_context, setting=KUBECONFIG_SETTING)
         rate = RequestRate(per_second=_REQUESTS_PER_SECOND, burst=_REQUESTS_BURST)
-        return KubernetesClient(access, rate=rate, parallel_max=_PARALLEL)
+        return KubernetesApi(access, "gputide-doctor", rules_file=RULES_FILE, rate=rate, parallel_max=_PARALLEL)
 
     @cached_property
     def reader(self) -> KubernetesReader:
@@ -107,7 +107,7 @@ class ClusterScene:
             Misconfigured: a right is missing.
             Unavailable: the cluster can't be reached.
         """
-        return self.client.ask(Call(deed=Deed(verb=verb, resource=resource), path=path))
+        return self.client.get(Deed(verb=verb, resource=resource), path)
 
 
 def asks_for_cards(pod: Manifest) -> bool:

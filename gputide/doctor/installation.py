@@ -10,7 +10,6 @@ Source: RFC 5280, sections 4.1 and 4.1.2.5 (Certificate, Validity); X.690, secti
 from __future__ import annotations
 
 import os
-import ssl
 import stat
 import sys
 from collections.abc import Iterator, Mapping
@@ -25,6 +24,7 @@ from fleet.settings.pipeline import BusKind, WarehouseKind
 from fleet.settings.settings import Settings
 from gputide.doctor.catalogue import kind_of
 from gputide.doctor.finding import Area, Check, Diagnosis, finding, well
+from wire.tls import der_of
 
 EXPIRES_DAYS = 21
 _FILE_BYTES_MAX = 1 << 20
@@ -150,7 +150,7 @@ def _ends(pem: str) -> list[datetime]:
         if not sign:
             continue
         try:
-            ends.append(_end_of(ssl.PEM_cert_to_DER_cert(_BEGIN + body + _END)))
+            ends.append(_end_of(der_of(_BEGIN + body + _END)))
         except (ValueError, IndexError):
             continue
     return ends

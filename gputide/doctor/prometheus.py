@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.settings.settings import Settings
-from gputide.addresses import is_loopback
 from gputide.doctor import prometheus_labels as labels
 from gputide.doctor import prometheus_server as server
 from gputide.doctor import prometheus_values as values
 from gputide.doctor.catalogue import kind_of
 from gputide.doctor.finding import Area, Check, Diagnosis, finding, well
-from gputide.doctor.prometheus_ask import PrometheusAsk
 from gputide.doctor.prometheus_scene import OTHER_CARD_NAMES, Scene
-from gputide.scanning.queries import checked_matchers, scan_access
-from pipeline.history.prometheus import PrometheusHistory, QueryLimits
-from wire.kubernetes.connection import ApiConnection
+from gputide.scanning.queries import scan_endpoint, scan_options
+from pipeline.history.prometheus import PrometheusHistory
+from wire.http_client import HttpClient
+from wire.prometheus_query import PrometheusQuery
 
 REACH = "reach"
 _AGENT = "gputide-doctor"
 _P = "prometheus-"
+_ANSWER_BYTES_MAX = 32 << 20
+_HISTORY_BYTES_MAX = 8 << 20
+_SERIES_MAX = 100_000
+_QUERY_SECONDS_MAX = 10.0
 
 
 def prometheus_checks(settings: Settings) -> tuple[Check, ...]:
@@ -36,15 +40,15 @@ def prometheus_checks(settings: Settings) -> tuple[Check, ...]:
             "cannot look at a Prometheus: scan.url=none; say "
             "`gputide --set scan.url=https://prometheus.example:9090 doctor prometheus`"
         )
-    access = scan_access(settings.scan)
-    connection = ApiConnection(access, _AGENT)
-    matchers = checked_matchers(settings.scan)
-    scene = Scene(PrometheusAsk(connection, matchers), settings.scan)
-    limits = QueryLimits(
-        bytes_max=8 << 20, seconds_max=10.0, attempts_max=1, take_partial=True, is_packed=not is_loopback(access.host)
-    )
-    history = PrometheusHistory(connection, matchers=matchers, limits=limits, pause=time.sleep)
-    url = access.server
+    endpoint = scan_endpoint(settings.scan)
+    http = HttpClient(endpoint, _AGENT)
+    options = replace(
+        scan_options(settings.scan, endpoint), bytes_max=_ANSWER_BYTES_MAX, bytes_setting=None,
+        seconds_max=_QUERY_SECONDS_MAX, series_max=_SERIES_MAX, attempts_max=1, take_partial=True,
+    )  # fmt: skip
+    scene = Scene(PrometheusQuery(http, options), settings.scan)
+    history = PrometheusHistory(http, replace(options, bytes_max=_HISTORY_BYTES_MAX), pause=time.sleep)
+    url = endpoint.server
     return (
         Check(
             area=Area.PROMETHEUS,
@@ -109,10 +113,10 @@ def _reach(scene: Scene) -> Iterator[Diagnosis]:
     except (Misconfigured, Corrupt) as exc:
         yield finding(kind_of("prometheus-refuses"), REACH, str(exc), subject=server_url)
         return
-    told = scene.ask.told("/api/v1/status/buildinfo")
+    told = scene.ask.state("/api/v1/status/buildinfo")
     version = told.get("version", "") if isinstance(told, dict) else ""
-    if scene.ask.warnings:
-        yield finding(kind_of("prometheus-partial"), REACH, scene.ask.warnings[0], subject=server_url)
+    if scene.ask.work.partial:
+        yield finding(kind_of("prometheus-partial"), REACH, scene.ask.work.partial[0], subject=server_url)
     if scene.base is None and not scene.has(*OTHER_CARD_NAMES):
         yield finding(kind_of("prometheus-no-cards"), REACH, f"{len(names)} other metrics", subject=server_url)
         return

@@ -104,7 +104,7 @@ def hostnames(scene: Scene) -> Iterator[Diagnosis]:
     if not scene.has("kube_node_info"):
         yield unchecked(Area.PROMETHEUS, check, "kube_node_info is not there")
         return
-    nodes = {reading.labels.get("node", "") for reading in scene.ask.vector(scene.ask.series("kube_node_info"))}
+    nodes = {reading.labels.get("node", "") for reading in scene.ask.vector(scene.ask.selector("kube_node_info"))}
     wrong = {seen.node for seen in scene.cards if seen.node and seen.node not in nodes}
     wrong -= {seen.node for seen in scene.cards if any(seen.labels.get(name) for name in NODES[:2])}
     if wrong:
@@ -225,7 +225,7 @@ def measured_nodes(scene: Scene) -> Iterator[Diagnosis]:
     if not scene.has(ALLOCATABLE):
         yield unchecked(Area.PROMETHEUS, check, f"{ALLOCATABLE} is not there: which nodes have cards is not told")
         return
-    query = f"{scene.ask.series(ALLOCATABLE, OF_CARDS)} > 0"
+    query = f"{scene.ask.selector(ALLOCATABLE, OF_CARDS)} > 0"
     having = {reading.labels.get("node", "") for reading in scene.ask.vector(query)}
     everybody = (*scene.cards, *scene.other_cards, *scene.slices)
     measured = {seen.node for seen in everybody}
@@ -263,11 +263,11 @@ def identities(scene: Scene) -> Iterator[Diagnosis]:
     found: list[Diagnosis] = []
     ask = scene.ask
     if scene.base is not None:
-        one_day = f"last_over_time({ask.series(scene.base)}[1d])"
+        one_day = f"last_over_time({ask.selector(scene.base)}[1d])"
         place = ", ".join((*NODES, "gpu"))
         changed = ask.vector(f"count by ({place}) (count by ({place}, UUID) ({one_day})) > 1")
         slots = {f"{_node_of(reading.labels)} gpu {reading.labels.get('gpu', '?')}" for reading in changed}
-        now = ask.series(scene.base, 'GPU_I_ID!=""')
+        now = ask.selector(scene.base, 'GPU_I_ID!=""')
         cut = f"last_over_time({now}[1d])"
         kept = "count by (UUID) (count by (UUID, GPU_I_ID, GPU_I_PROFILE) ({}))"
         recut = ask.vector(f"{kept.format(cut)} > on (UUID) {kept.format(now)}")
@@ -278,7 +278,7 @@ def identities(scene: Scene) -> Iterator[Diagnosis]:
             kind = kind_of("prometheus-card-identity-changed")
             found.append(finding(kind, check, text, subject=some(slots), node=node or "NODE"))
     if scene.has("kube_pod_info"):
-        info = f"last_over_time({ask.series('kube_pod_info')}[1d])"
+        info = f"last_over_time({ask.selector('kube_pod_info')}[1d])"
         reused = ask.vector(f"count by (namespace, pod) (count by (namespace, pod, uid) ({info})) > 1")
         wanted = {pod_of(reading.labels) for reading in reused} & set(scene.holders)
         if wanted:

@@ -6,6 +6,7 @@ Called by `prometheus`, `prometheus_labels` and `prometheus_values`.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,8 @@ from functools import cached_property
 from fleet.schema import Measure
 from fleet.series import known_names, meaning_of_name, resolve
 from fleet.settings.scan import ScanSettings
-from gputide.doctor.prometheus_ask import PrometheusAsk, Reading
+from gputide.scanning.queries import checked_matchers
+from wire.prometheus_query import PrometheusQuery, Sample
 
 NOW_SECONDS = 3600.0
 """A metric counts as there while it has had a sample in this time."""
@@ -93,14 +95,21 @@ class Scene:
         settings: of the scan.
     """
 
-    def __init__(self, ask: PrometheusAsk, settings: ScanSettings) -> None:
+    def __init__(self, ask: PrometheusQuery, settings: ScanSettings) -> None:
         self.ask = ask
         self.settings = settings
 
     @cached_property
     def names(self) -> frozenset[str]:
         """Names of metrics with samples within `NOW_SECONDS`."""
-        return self.ask.names(since_seconds=NOW_SECONDS)
+        return self.names_since(NOW_SECONDS)
+
+    def names_since(self, seconds: float) -> frozenset[str]:
+        """Names of metrics with samples within so many seconds before now."""
+        now, matchers = time.time(), checked_matchers(self.settings)
+        selector = "{" + ",".join(('__name__=~".+"', *matchers)) + "}" if matchers else None
+        found = self.ask.label_values("__name__", selector=selector, since_seconds=now - seconds, until_seconds=now)
+        return frozenset(found)
 
     def has(self, *names: str) -> bool:
         """Whether any of these metrics is there."""
@@ -130,7 +139,7 @@ class Scene:
         """Series of a metric of cards or slices, those that can't be told left out."""
         if name not in self.names:
             return ()
-        seen = [_seen(name, reading) for reading in self.ask.vector(self.ask.series(name))]
+        seen = [_seen(name, reading) for reading in self.ask.vector(self.ask.selector(name))]
         return tuple(one for one in seen if one is not None)
 
     @cached_property
@@ -144,18 +153,18 @@ class Scene:
         return tuple(seen for name in OTHER_CARD_NAMES for seen in self.seen(name))
 
     @cached_property
-    def pods(self) -> tuple[Reading, ...]:
+    def pods(self) -> tuple[Sample, ...]:
         """The series of `kube_pod_info`."""
-        return self.ask.vector(self.ask.series("kube_pod_info")) if self.has("kube_pod_info") else ()
+        return self.ask.vector(self.ask.selector("kube_pod_info")) if self.has("kube_pod_info") else ()
 
     @cached_property
     def holders(self) -> Mapping[tuple[str, str], Holder]:
         """Running pods that ask for cards, by namespace and name."""
         if not self.has(REQUESTS):
             return {}
-        query = f"{self.ask.series(REQUESTS, OF_CARDS)} > 0"
+        query = f"{self.ask.selector(REQUESTS, OF_CARDS)} > 0"
         if self.has("kube_pod_status_phase"):
-            running = self.ask.series("kube_pod_status_phase", 'phase="Running"')
+            running = self.ask.selector("kube_pod_status_phase", 'phase="Running"')
             query = f"({query}) and on (namespace, pod) ({running} == 1)"
         found: dict[tuple[str, str], Holder] = {}
         for reading in self.ask.vector(query):
@@ -181,7 +190,7 @@ class Scene:
         }
 
 
-def _seen(name: str, reading: Reading) -> Seen | None:
+def _seen(name: str, reading: Sample) -> Seen | None:
     """Whom a series speaks of: of dcgm-exporter by its labels as they stand; of others as we read them."""
     labels = reading.labels
     if name.startswith("DCGM_"):

@@ -49,7 +49,7 @@ def clock(scene: Scene) -> Iterator[Diagnosis]:
     base = scene.base
     if base is not None and told is not None:
         ahead = scene.ask.vector(
-            f"count(count_over_time({scene.ask.series(base)}[1h]))", at_seconds=told + 3600.0 + SKEW_SECONDS_MAX
+            f"count(count_over_time({scene.ask.selector(base)}[1h]))", at_seconds=told + 3600.0 + SKEW_SECONDS_MAX
         )
         if ahead:
             text = f"{ahead[0].value:.0f} series of {base} have samples after the server's own time"
@@ -60,7 +60,7 @@ def clock(scene: Scene) -> Iterator[Diagnosis]:
 def kept(scene: Scene) -> Iterator[Diagnosis]:
     """How far back samples of cards go, and how often they are taken."""
     check = "history"
-    flags = scene.ask.told("/api/v1/status/flags")
+    flags = scene.ask.state("/api/v1/status/flags")
     retention = flags.get("storage.tsdb.retention.time", "") if isinstance(flags, dict) else ""
     told = f"retention {retention}" if retention and retention != "0s" else "retention is not told"
     base = scene.base
@@ -77,7 +77,7 @@ def kept(scene: Scene) -> Iterator[Diagnosis]:
 
 def _days_of(scene: Scene, base: str) -> int:
     for days in HISTORY_DAYS:
-        if scene.ask.vector(f"count(last_over_time({scene.ask.series(base)}[1h] offset {days}d))"):
+        if scene.ask.vector(f"count(last_over_time({scene.ask.selector(base)}[1h] offset {days}d))"):
             return days
     return 0
 
@@ -97,7 +97,7 @@ def interval(scene: Scene) -> Iterator[Diagnosis]:
     matcher = f'UUID=~"{cards}"'
     gaps = [
         later - earlier
-        for times in scene.ask.times(f"{scene.ask.series(scene.base, matcher)}[30m]")
+        for times in scene.ask.times(f"{scene.ask.selector(scene.base, matcher)}[30m]")
         for earlier, later in pairwise(times)
     ]
     if not gaps:
@@ -113,7 +113,7 @@ def interval(scene: Scene) -> Iterator[Diagnosis]:
 def limits(scene: Scene) -> Iterator[Diagnosis]:
     """Bounds of queries."""
     check = "query limits"
-    flags = scene.ask.told("/api/v1/status/flags")
+    flags = scene.ask.state("/api/v1/status/flags")
     if not isinstance(flags, dict) or "query.max-samples" not in flags:
         yield unchecked(Area.PROMETHEUS, check, "this server does not tell its bounds")
         return
@@ -128,7 +128,7 @@ def limits(scene: Scene) -> Iterator[Diagnosis]:
 def rules(scene: Scene, url: str) -> Iterator[Diagnosis]:
     """Rules that fail."""
     check = "rules"
-    told = scene.ask.told("/api/v1/rules")
+    told = scene.ask.state("/api/v1/rules")
     groups = told.get("groups") if isinstance(told, dict) else None
     if not isinstance(groups, list):
         yield unchecked(Area.PROMETHEUS, check, "this server does not tell its rules")
@@ -170,7 +170,7 @@ def remote_write(scene: Scene, url: str) -> Iterator[Diagnosis]:
 def dropped(scene: Scene) -> Iterator[Diagnosis]:
     """Rules of scrapes that take a metric out that is missing."""
     check = "relabelling"
-    told = scene.ask.told("/api/v1/status/config")
+    told = scene.ask.state("/api/v1/status/config")
     text = told.get("yaml") if isinstance(told, dict) else None
     if not isinstance(text, str):
         yield unchecked(Area.PROMETHEUS, check, "this server does not tell its configuration")
@@ -207,8 +207,8 @@ def targets(scene: Scene) -> Iterator[Diagnosis]:
         yield unchecked(Area.PROMETHEUS, check, "dcgm-exporter is not there")
         return
     ask = scene.ask
-    day = f"last_over_time({ask.series(scene.base)}[1d])"
-    down = ask.vector(f"({ask.series('up')} == 0) and on (instance, job) count by (instance, job) ({day})")
+    day = f"last_over_time({ask.selector(scene.base)}[1d])"
+    down = ask.vector(f"({ask.selector('up')} == 0) and on (instance, job) count by (instance, job) ({day})")
     if down:
         names = {reading.labels.get("instance", "?") for reading in down}
         text = f"{len(names)} targets do not answer: {some(names)}"

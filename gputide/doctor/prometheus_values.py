@@ -81,7 +81,7 @@ def profiled_cards(scene: Scene) -> Iterator[Diagnosis]:
     ask = scene.ask
     found = []
     if scene.has(_DUTY) and scene.has(_SM):
-        bare = ask.vector(f"{ask.series(_DUTY)} unless on (UUID) {ask.series(_SM)}")
+        bare = ask.vector(f"{ask.selector(_DUTY)} unless on (UUID) {ask.selector(_SM)}")
         cards = {reading.labels.get("UUID", "?") for reading in bare}
         if cards:
             text = f"{len(cards)} cards have a duty cycle and no SM active: {some(cards)}"
@@ -89,7 +89,7 @@ def profiled_cards(scene: Scene) -> Iterator[Diagnosis]:
     cut = {seen.card for seen in scene.cards if seen.labels.get("GPU_I_ID")}
     if cut:
         names = f"DCGM_FI_PROF_GR_ENGINE_ACTIVE|{_SM}"
-        active = {reading.labels.get("UUID") for reading in ask.vector(ask.series(names, 'GPU_I_ID!=""'))}
+        active = {reading.labels.get("UUID") for reading in ask.vector(ask.selector(names, 'GPU_I_ID!=""'))}
         if cut - active:
             text = f"{len(cut - active)} of {len(cut)} cards that are cut: {some(cut - active)}"
             found.append(finding(kind_of("prometheus-mig-without-activity"), check, text, subject=some(cut - active)))
@@ -104,8 +104,8 @@ def spinning(scene: Scene) -> Iterator[Diagnosis]:
         yield unchecked(Area.PROMETHEUS, check, "duty cycle and SM active are not both there")
         return
     found = ask.vector(
-        f"avg_over_time({ask.series(_DUTY)}[1h]) >= {SPINNING_DUTY_PERCENT} and on (UUID) "
-        f"avg_over_time({ask.series(_SM)}[1h]) <= {RESTING_RATIO}"
+        f"avg_over_time({ask.selector(_DUTY)}[1h]) >= {SPINNING_DUTY_PERCENT} and on (UUID) "
+        f"avg_over_time({ask.selector(_SM)}[1h]) <= {RESTING_RATIO}"
     )
     cards = {reading.labels.get("UUID", "?") for reading in found}
     if cards:
@@ -122,10 +122,10 @@ def preallocated(scene: Scene) -> Iterator[Diagnosis]:
     if not scene.has(_USED) or not scene.has(_FREE):
         yield unchecked(Area.PROMETHEUS, check, f"{_USED} and {_FREE} are not both there")
         return
-    used = ask.series(_USED)
+    used = ask.selector(_USED)
     held = ask.vector(
         f"(max_over_time({used}[1h]) == min_over_time({used}[1h])) and "
-        f"({used} / ignoring (__name__) ({used} + ignoring (__name__) {ask.series(_FREE)}) >= {HELD_RATIO})"
+        f"({used} / ignoring (__name__) ({used} + ignoring (__name__) {ask.selector(_FREE)}) >= {HELD_RATIO})"
     )
     cards = {reading.labels.get("UUID", "?") for reading in held}
     if cards:
@@ -155,15 +155,15 @@ def impossible(scene: Scene) -> Iterator[Diagnosis]:
     check = "values"
     ask = scene.ask
     found = []
-    blank = ask.vector(f"count by (__name__) ({ask.series('DCGM_FI_.+|DCGM_EXP_.+')} >= {BLANK_MIN:.0f})")
+    blank = ask.vector(f"count by (__name__) ({ask.selector('DCGM_FI_.+|DCGM_EXP_.+')} >= {BLANK_MIN:.0f})")
     if blank:
         names = some(reading.labels.get("__name__", "?") for reading in blank)
         found.append(finding(kind_of("prometheus-blank-values"), check, f"in {names}", subject=names, **scene.exporter))
     for used, limit, labels, duty, host, card, space, pod_label in _HAMI:
         if scene.has(used):
-            bound = f"{ask.series(used)} > {FRAMEBUFFER_BYTES_MAX:.0f}"
+            bound = f"{ask.selector(used)} > {FRAMEBUFFER_BYTES_MAX:.0f}"
             if scene.has(limit):
-                bound += f" or {ask.series(used)} > 2 * ({ask.series(limit)} > 0)"
+                bound += f" or {ask.selector(used)} > 2 * ({ask.selector(limit)} > 0)"
             wrong = ask.vector(bound)
             pods = {(one.labels.get(space, ""), one.labels.get(pod_label, "")) for one in wrong}
             if pods:
@@ -173,9 +173,9 @@ def impossible(scene: Scene) -> Iterator[Diagnosis]:
                 found.append(finding(kind, check, text, subject=f"{namespace}/{pod}", namespace=namespace, pod=pod))
         if scene.has(duty) and scene.has(host):
             zero = ask.vector(
-                f"max_over_time({ask.series(duty)}[1h]) == 0 and on ({card}) "
-                f"avg_over_time({ask.series(host)}[1h]) >= {BUSY_PERCENT} and on ({card}) "
-                f"count by ({card}) (count by ({card}, {labels}) ({ask.series(duty)})) == 1"
+                f"max_over_time({ask.selector(duty)}[1h]) == 0 and on ({card}) "
+                f"avg_over_time({ask.selector(host)}[1h]) >= {BUSY_PERCENT} and on ({card}) "
+                f"count by ({card}) (count by ({card}, {labels}) ({ask.selector(duty)})) == 1"
             )
             idle = {f"{one.labels.get(space, '')}/{one.labels.get(pod_label, '')}" for one in zero}
             if idle:
@@ -204,7 +204,7 @@ def untrusted(scene: Scene) -> Iterator[Diagnosis]:
     if not scene.has(name):
         yield unchecked(Area.PROMETHEUS, check, "gputide's exporter is not scraped")
         return
-    found = scene.ask.vector(f"{scene.ask.series(name)} == 0")
+    found = scene.ask.vector(f"{scene.ask.selector(name)} == 0")
     if not found:
         yield well(Area.PROMETHEUS, check, "each passed the cross-checks of its exporter")
         return
@@ -225,7 +225,7 @@ def resets(scene: Scene) -> Iterator[Diagnosis]:
     if not scene.has(name):
         yield unchecked(Area.PROMETHEUS, check, f"{name} is not there: a new start of a driver would not show")
         return
-    found = scene.ask.vector(f"resets({scene.ask.series(name)}[1d]) > 0")
+    found = scene.ask.vector(f"resets({scene.ask.selector(name)}[1d]) > 0")
     cards = {reading.labels.get("UUID", "?") for reading in found}
     if cards:
         text = f"counters of {len(cards)} cards began anew within a day: {some(cards)}"
@@ -237,7 +237,7 @@ def resets(scene: Scene) -> Iterator[Diagnosis]:
 def vanished(scene: Scene) -> Iterator[Diagnosis]:
     """Measures that were there a week ago, and are not any more under any name."""
     check = "renames"
-    before = scene.ask.names(since_seconds=VANISHED_SECONDS)
+    before = scene.names_since(VANISHED_SECONDS)
     there = scene.measures
     found = []
     for name in sorted(before - scene.names):

@@ -6,19 +6,18 @@ so that of them the host alone is told.
 
 from __future__ import annotations
 
-import http.client
 import json
 import socket
-import ssl
-import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from http import HTTPStatus
 from importlib.util import find_spec
 from ipaddress import ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from fleet.errors import GputideError, Unavailable
+from fleet.errors import GputideError, Misconfigured, Unavailable
 from fleet.settings.dashboard import Access
 from fleet.settings.notify import ChannelKind
 from fleet.settings.settings import Settings
@@ -26,8 +25,12 @@ from gputide.doctor.catalogue import kind_of
 from gputide.doctor.finding import Area, Check, Diagnosis, finding, some, unchecked, well
 from gputide.wiring_pipeline import receiver_guard, receiver_senders, receiver_tls
 from gputide.wiring_prometheus import instant_query
+from wire.http_answer import read_body
+from wire.http_client import Endpoint, HttpClient, Request, endpoint_of
+from wire.tls import Tls
 
 CONNECT_SECONDS = 5.0
+_AGENT = "gputide-doctor"
 _ANSWER_BYTES_MAX = 1 << 20
 _WIDEST_PREFIX = 1
 _AGENTS_MAX = 50
@@ -117,18 +120,15 @@ def _agents(settings: Settings) -> Iterator[Diagnosis]:
 
 def _agent_trouble(host: str, port: int, *, is_plain: bool) -> str | None:
     """Why an agent does not answer; None where it does. One that speaks TLS is asked for no more than a connection."""
-    line = http.client.HTTPConnection(host, port, timeout=CONNECT_SECONDS)
+    http = HttpClient(Endpoint(host=host, port=port), _AGENT, is_kept=False)
     try:
-        line.connect()
-        if is_plain:
-            line.request("GET", "/healthz")
-            status = line.getresponse().status
-            return None if status == http.client.OK else f"status {status}"
-        return None
-    except (OSError, http.client.HTTPException) as exc:
-        return repr(exc)
-    finally:
-        line.close()
+        if not is_plain:
+            http.reach(CONNECT_SECONDS)
+            return None
+        with http.ask(Request(path="/healthz", seconds_max=CONNECT_SECONDS)) as answer:
+            return None if answer.status == HTTPStatus.OK else f"status {answer.status}"
+    except Unavailable as exc:
+        return str(exc)
 
 
 def _objectives(settings: Settings) -> Iterator[Diagnosis]:
@@ -147,8 +147,9 @@ def _objectives(settings: Settings) -> Iterator[Diagnosis]:
         for query in queries or ("vector(1)",):
             asked += 1
             try:
-                instant_query(url, setting, settings.prometheus).vector(query)
-            except Unavailable as exc:
+                with closing(instant_query(url, setting, settings.prometheus)) as prometheus:
+                    prometheus.vector(query)
+            except (Unavailable, Misconfigured) as exc:
                 is_well = False
                 yield finding(kind_of("objective-unusable"), check, str(exc), subject=setting, url=url)
     if is_well:
@@ -183,12 +184,17 @@ def _access(settings: Settings) -> Iterator[Diagnosis]:
 def _oidc_trouble(issuer: str, ca_file: Path | None) -> str | None:
     """What stands against signing in (OpenID Connect Discovery 1.0, section 4); None where nothing does."""
     issuer = issuer.rstrip("/")
-    url = f"{issuer}/.well-known/openid-configuration"
+    path = "/.well-known/openid-configuration"
+    url = f"{issuer}{path}"
     try:
-        context = ssl.create_default_context(cafile=ca_file) if url.startswith("https://") else None
-        with urllib.request.urlopen(url, timeout=CONNECT_SECONDS, context=context) as answer:
-            document = json.loads(answer.read(_ANSWER_BYTES_MAX))
-    except (OSError, ValueError, RecursionError, http.client.HTTPException) as exc:
+        endpoint = endpoint_of(issuer, setting="dashboard.oidc_issuer", tls=Tls(authority_file=ca_file))
+        asked = Request(path=path, seconds_max=CONNECT_SECONDS)
+        with HttpClient(endpoint, _AGENT, is_kept=False).ask(asked) as answer:
+            body = read_body(answer, _ANSWER_BYTES_MAX)
+        if answer.status != HTTPStatus.OK:
+            return f"cannot read {url}: status {answer.status}"
+        document = json.loads(body)
+    except (GputideError, ValueError, RecursionError) as exc:
         return f"cannot read {url}: {exc}"
     told = document.get("issuer") if isinstance(document, dict) else None
     return None if str(told).rstrip("/") == issuer else f"{url} names issuer {told!r}, not {issuer!r}"
@@ -213,15 +219,10 @@ class _Channel:
         except (GputideError, ValueError) as exc:
             yield finding(kind_of("channel-unusable"), check, str(exc), subject=self.name, channel=self.name)
             return
+        tls = Tls(authority_file=channel.ca_file, certificate_file=channel.certificate_file, key_file=channel.key_file)
         try:
-            with socket.create_connection((host, port), CONNECT_SECONDS) as line:
-                if is_tls:
-                    context = ssl.create_default_context(cafile=channel.ca_file)
-                    if channel.certificate_file is not None:
-                        context.load_cert_chain(channel.certificate_file, channel.key_file, password="")
-                    with context.wrap_socket(line, server_hostname=host):
-                        pass
-        except OSError as exc:
+            HttpClient(Endpoint(host=host, port=port, tls=tls if is_tls else None), _AGENT).reach(CONNECT_SECONDS)
+        except (Unavailable, Misconfigured) as exc:
             text = f"{host}:{port}: {exc}"
             kind = kind_of("channel-unreachable")
             yield finding(kind, check, text, subject=self.name, host=host, port=str(port))

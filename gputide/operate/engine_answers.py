@@ -6,17 +6,18 @@ describe.
 
 from __future__ import annotations
 
-import http.client
 import json
 import logging
-import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.settings.pipeline import HiveSettings
+from wire.http_answer import read_body
+from wire.http_client import Endpoint, HttpClient, Request
 
 _CALL_SECONDS = 3
+_ANSWER_BYTES_MAX = 1 << 20
 _QUERY_SECONDS = 20
 """A first query on a machine that does much else takes long, and one that is given up is work done for nothing."""
 
@@ -96,11 +97,12 @@ def hive_answers(port: int) -> bool:
 
 def flink_answers(port: int, *, taskmanagers_min: int) -> bool:
     """Whether a JobManager on loopback knows that many TaskManagers (`/overview` of its REST interface)."""
-    straight = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    http = HttpClient(Endpoint(host="127.0.0.1", port=port), "gputide-engines", is_kept=False)
     try:
-        with straight.open(f"http://127.0.0.1:{port}/overview", timeout=_CALL_SECONDS) as answer:
-            return int(json.load(answer)["taskmanagers"]) >= taskmanagers_min
-    except (http.client.HTTPException, OSError, ValueError, KeyError, TypeError):
+        with http.ask(Request(path="/overview", seconds_max=_CALL_SECONDS)) as answer:
+            body = read_body(answer, _ANSWER_BYTES_MAX)
+        return int(json.loads(body)["taskmanagers"]) >= taskmanagers_min
+    except (Unavailable, Corrupt, ValueError, RecursionError, KeyError, TypeError):
         return False
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from fleet.errors import Misconfigured
 from fleet.settings.scan import ScanSettings
 from gputide.addresses import is_loopback
-from pipeline.history.prometheus import PrometheusHistory, QueryLimits
+from pipeline.history.prometheus import PrometheusHistory
 from pipeline.password_file import read_password
-from wire.kubernetes.access import ClusterAccess
-from wire.kubernetes.connection import ApiConnection
-from wire.kubernetes.credentials import Credentials, FixedHeader, TokenFile, basic
+from wire.credentials import Credentials, FixedHeader, TokenFile, basic
+from wire.http_client import Endpoint, HttpClient, endpoint_of
+from wire.prometheus_query import QueryOptions
 from wire.tls import Tls
 
 _AGENT = "gputide-scan"
@@ -34,55 +34,57 @@ def open_history(settings: ScanSettings) -> Iterator[PrometheusHistory]:
     Raises:
         Misconfigured: the address, a matcher, a file or a header can't be used.
     """
-    access = scan_access(settings)
-    connection = ApiConnection(access, _AGENT)
-    try:
-        yield PrometheusHistory(
-            connection,
-            matchers=checked_matchers(settings),
-            limits=QueryLimits(
-                bytes_max=settings.query_bytes_max,
-                seconds_max=settings.query_seconds,
-                attempts_max=settings.attempts_max,
-                take_partial=settings.take_partial,
-                # On this machine the wire costs nothing, and packing would be most of the server's work.
-                is_packed=not is_loopback(access.host),
-            ),
-            pause=time.sleep,
-        )
-    finally:
-        connection.close()
+    endpoint = scan_endpoint(settings)
+    with closing(HttpClient(endpoint, _AGENT)) as http:
+        yield PrometheusHistory(http, scan_options(settings, endpoint), pause=time.sleep)
 
 
-def scan_access(settings: ScanSettings) -> ClusterAccess:
+def scan_options(settings: ScanSettings, endpoint: Endpoint) -> QueryOptions:
+    """How much is asked for.
+
+    Raises:
+        Misconfigured: a matcher is none.
+    """
+    return QueryOptions(
+        bytes_max=settings.query_bytes_max,
+        seconds_max=settings.query_seconds,
+        sign_in="name a token by scan.bearer_token_file, or scan.user with scan.password_file, or a header such as "
+        "X-Scope-OrgID by scan.headers",
+        bytes_setting="scan.query_bytes_max",
+        attempts_max=settings.attempts_max,
+        take_partial=settings.take_partial,
+        # On this machine the network costs nothing, and packing would be most of the server's work.
+        is_packed=not is_loopback(endpoint.host),
+        matchers=checked_matchers(settings),
+    )
+
+
+def scan_endpoint(settings: ScanSettings) -> Endpoint:
     """Where the server is and how one gets in.
 
     Raises:
         Misconfigured: the address, a file or a header can't be used.
     """
-    if settings.url is None:
+    url = settings.url
+    if url is None:
         raise Misconfigured("cannot scan: no address; say `gputide scan https://prometheus.example:9090`")
-    parts, host, port = _parts_of(settings.url)
-    tls = None
-    if parts.scheme == "https":
-        tls = Tls(
+    endpoint = endpoint_of(
+        url if "://" in url else f"http://{url}",
+        setting="scan.url",
+        tls=Tls(
             authority_file=settings.ca_file,
             is_unchecked=settings.unchecked_tls,
             server_name=settings.server_name,
             certificate_file=settings.certificate_file,
             key_file=settings.key_file,
-        )
-    elif settings.certificate_file is not None or settings.ca_file is not None:
-        raise Misconfigured(f"cannot use certificates with scan.url={settings.url}: it is not https://")
-    path = parts.path.rstrip("/")
-    return ClusterAccess(
-        host=host,
-        port=port,
-        path=path.removesuffix("/api/v1"),
-        tls=tls,
+        ),
         credentials=_credentials(settings),
         headers=tuple(_headers(settings)),
+        sign_in="set scan.user and scan.password_file",
     )
+    if endpoint.tls is None and (settings.certificate_file is not None or settings.ca_file is not None):
+        raise Misconfigured(f"cannot use certificates with scan.url={url}: it is not https://")
+    return replace(endpoint, path=endpoint.path.removesuffix("/api/v1"))
 
 
 def checked_matchers(settings: ScanSettings) -> tuple[str, ...]:
@@ -102,24 +104,6 @@ def checked_matchers(settings: ScanSettings) -> tuple[str, ...]:
         value = settings.cluster.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         found.append(f'{settings.cluster_label}="{value}"')
     return tuple(found)
-
-
-def _parts_of(url: str):  # type: ignore[no-untyped-def]
-    try:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        host, port = parts.hostname, parts.port
-    except ValueError as exc:
-        raise Misconfigured(f"cannot use scan.url={url!r}: {exc}") from exc
-    if parts.scheme not in ("http", "https") or not host:
-        raise Misconfigured(f"cannot use scan.url={url!r}: expected http://HOST:PORT or https://HOST:PORT")
-    if parts.username is not None or parts.password is not None:
-        raise Misconfigured(
-            "cannot use scan.url with a password in it: everybody on the machine sees it; set scan.user and "
-            "scan.password_file"
-        )
-    if parts.query or parts.fragment:
-        raise Misconfigured(f"cannot use scan.url={url!r}: it goes on behind the path")
-    return parts, host, port or (443 if parts.scheme == "https" else 80)
 
 
 def _credentials(settings: ScanSettings) -> Credentials:

@@ -46,7 +46,7 @@ def show(
     form: FormatOption = Format.TABLE,
     output: OutputOption = None,
 ) -> None:
-    """Show cost by allocation, by use and blended, side by side; idle and stranded parts apart.
+    """Show cost by allocation, by use and blended, side by side; what is unallocated, stranded, idle and unused apart.
 
     By workload also what a million requests, tokens or other units cost, where somebody counts them.
     """

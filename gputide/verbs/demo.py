@@ -12,9 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from dashboards.app import create_app, open_server
+from enforcer.record.verdict import english, sentences, verdict_of
 from fleet.errors import Unavailable
-from gputide.answers import saving_text
+from gputide.answers import outcome_answer
 from gputide.demo import DemoSummary, run_demo
+from gputide.output import Format, print_answer
 from gputide.serving import serve_until_stopped
 from gputide.session import default_data_path, session_of
 from gputide.web import views_of
@@ -75,24 +77,12 @@ def _print_summary(summary: DemoSummary) -> None:
     for step in summary.steps:
         table.add_row(step.name, step.result, f"{step.seconds:.1f}")
     console.print(table)
-    outcome, plan = summary.outcome, summary.applied
-    found = Table(title="Promised and realised", title_justify="left")
-    for column in ("", "promised", "realised"):
-        found.add_column(column, justify="left" if not column else "right")
-    found.add_row("cards freed", str(outcome.promised_cards_freed), str(outcome.realised_cards_freed))
-    found.add_row(
-        "saving per week",
-        saving_text(outcome.promised_saving_per_week, plan.currency),
-        saving_text(outcome.realised_saving_per_week, plan.currency),
-    )
-    realised = "–" if outcome.realised_violation_ratio is None else f"{outcome.realised_violation_ratio:.2%}"
-    found.add_row("violation", f"{outcome.promised_violation_ratio:.2%}", realised)
-    console.print(found)
-    waiting = summary.waiting
+    verdict, waiting = verdict_of(summary.outcome), summary.waiting
+    answer = outcome_answer(summary.outcome, verdict, summary.applied.currency)
+    print_answer(replace(answer, headline=()), form=Format.TABLE, target=None)
     console.print(
-        f"standing: {outcome.realised_cards_freed} cards freed, "
-        f"{saving_text(outcome.realised_saving_per_week, plan.currency)} a week, harm {realised}; "
-        f"{summary.restored} restored; plan {waiting.plan_id} waits: {waiting.totals.cards_freed} more cards",
+        f"{english(sentences(verdict))} {summary.restored} was restored; plan {waiting.plan_id} waits: "
+        f"{waiting.totals.cards_freed} more cards",
         soft_wrap=True,
     )
     console.print(f"state: {summary.folder.path}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
@@ -20,12 +19,11 @@ from dashboards.words.report import Language
 from fleet.data_folder import writing
 from fleet.durable import write_durably
 from fleet.errors import Misconfigured, NotEnoughData
-from fleet.money.charged_days import ChargedDay
-from fleet.money.charges import ChargeSums, Owner
 from fleet.money.unit_costs import UnitCost, unit_costs
 from fleet.profiles import Profiles
 from gputide.answers import clusters_answer
 from gputide.cost_export import export_focus
+from gputide.measurements import cluster_name
 from gputide.options import ClusterOption, FormatOption, OutputOption
 from gputide.output import Format, print_answer
 from gputide.report_pdf import write_pdf
@@ -35,7 +33,6 @@ from gputide.unit_counts import unit_counts
 from gputide.verbs.notify import send_report
 from gputide.web import views_of
 from gputide.week_shelf import keep_week, read_weeks
-from gputide.wiring import cluster_name
 from gputide.wiring_cost import cost_period
 from gputide.wiring_warehouse import warehouse
 
@@ -184,7 +181,7 @@ def _made(session: Session, language: Language | None, team: str | None, cluster
     profiles = views.fleet.profiles(cluster)
     if team is not None:
         _check_team(team, profiles)
-    measured, units = _measured(session, profiles, team)
+    measured, units = _measured(session, cluster, team)
     return make_report(
         profiles,
         views.plans.plans(cluster),
@@ -206,40 +203,29 @@ def _made(session: Session, language: Language | None, team: str | None, cluster
     )
 
 
-def _measured(
-    session: Session, profiles: Profiles, team: str | None
-) -> tuple[MeasuredWeek | None, tuple[UnitCost, ...]]:
+def _measured(session: Session, cluster: str, team: str | None) -> tuple[MeasuredWeek | None, tuple[UnitCost, ...]]:
     """Hours, electricity and unit costs of the last seven days; none where no card stood there in that time."""
     try:
-        period = cost_period(session, session.now() - timedelta(days=7), None, cluster=profiles.cluster)
+        period = cost_period(session, session.now() - timedelta(days=7), None, cluster=cluster)
     except NotEnoughData:
         return None, ()
     prices, energy = session.settings.prices, session.settings.energy
-    by_workload = ChargeSums(period.who, Owner.WORKLOAD, prices.team_labels)
-
-    def days() -> Iterator[ChargedDay]:
-        # A day of a large fleet is read once, for both sums.
-        for day in period.days():
-            by_workload.add(day)
-            yield day
-
     week = measured_week(
-        days(),
+        period.days(),
         period.who,
-        profiles,
+        cluster=period.cluster,
         since=period.since,
         until=period.until,
+        known_since=period.known_since,
+        currency=period.book.currency,
         pue=energy.pue,
         grid_kg_co2_per_kwh=energy.grid_kg_co2_per_kwh,
         team=team,
     )
-    found = by_workload.chargeback(
-        cluster=period.cluster, since=period.since, until=period.until, currency=period.book.currency
-    )
     counts = unit_counts(
         prices, cluster=period.cluster, since=period.known_since, until=period.until, way=session.settings.prometheus
     )
-    return week, unit_costs(found.rows, counts)
+    return week, unit_costs(week.workloads, counts)
 
 
 def _check_team(team: str, profiles: Profiles) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import time
-import urllib.error
-import urllib.request
+from http import HTTPStatus
 from typing import Any
+from urllib.parse import parse_qsl
 
-from fleet.errors import Unavailable
-from wire.tls import Tls, TlsContexts
+from fleet.errors import Corrupt, Unavailable
+from wire.http_answer import read_body
+from wire.http_client import HttpClient, Request, endpoint_of
+from wire.tls import Tls
 
 _ANSWER_SECONDS = 10.0
 _ANSWER_BYTES_MAX = 16 << 20
@@ -23,10 +24,14 @@ class FlinkRest:
     Args:
         address: `http://HOST:PORT` or `https://HOST:PORT`.
         tls: how an https JobManager is checked, and what it is shown.
+
+    Raises:
+        Misconfigured: the address is none.
     """
 
     def __init__(self, address: str, tls: Tls | None = None) -> None:
-        self._contexts = TlsContexts(tls or Tls())
+        endpoint = endpoint_of(address, setting="flink.rest", tls=tls)
+        self._http = HttpClient(endpoint, "gputide-rollup", is_kept=False)
         self.address = address.rstrip("/")
         """Where it answers."""
 
@@ -139,26 +144,25 @@ class FlinkRest:
         method: str | None = None,
         missing_is_none: bool = False,
     ) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.address + path, data=data, headers={"Content-Type": "application/json"})
-        context = self._contexts.context() if self.address.startswith("https://") else None
+        target, _, query = path.partition("?")
+        asked = Request(
+            path=target,
+            query=dict(parse_qsl(query)),
+            method=method or ("GET" if body is None else "POST"),
+            body=None if body is None else json.dumps(body).encode(),
+            seconds_max=_ANSWER_SECONDS,
+        )
+        what = f"cannot ask Flink at {self.address}{path}"
         try:
-            with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS, context=context) as answer:
-                return json.loads(answer.read(_ANSWER_BYTES_MAX))
-        except urllib.error.HTTPError as exc:
-            if exc.code == 404 and missing_is_none:
+            with self._http.ask(asked) as answer:
+                content = read_body(answer, _ANSWER_BYTES_MAX)
+            if answer.status == HTTPStatus.NOT_FOUND and missing_is_none:
                 return None
-            raise Unavailable(f"cannot ask Flink at {self.address}{path}: {exc.code} {_said(exc)}") from exc
-        except (OSError, ValueError, RecursionError, http.client.HTTPException) as exc:
-            raise Unavailable(f"cannot ask Flink at {self.address}{path}: {exc}") from exc
-
-
-def _said(exc: urllib.error.HTTPError) -> str:
-    """Begin of what it says about its error; empty where that breaks off."""
-    try:
-        return exc.read(500).decode(errors="replace")
-    except (OSError, http.client.HTTPException):
-        return ""
+            if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
+                raise Unavailable(f"{answer.status} {content[:500].decode(errors='replace')}")
+            return json.loads(content)
+        except (Unavailable, Corrupt, ValueError, RecursionError) as exc:
+            raise Unavailable(f"{what}: {exc}") from exc
 
 
 def _first_line(cause: dict[str, Any]) -> str:

@@ -35,8 +35,8 @@ from fleet.inventory import (
 from fleet.series import Subject, known_names, resolve
 from fleet.units import MIB
 from pipeline.history.places import Places, fits
-from pipeline.history.prometheus import TooMuch
 from pipeline.history.source import HistorySource
+from wire.prometheus_query import TooMuch
 
 LOOK_MS = 3_600_000
 """Time between two looks at a fact."""

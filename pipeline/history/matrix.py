@@ -8,7 +8,6 @@ Format: prometheus/prometheus:web/api/v1/json_codec.go and docs/querying/api.md 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +16,13 @@ from numba import njit
 
 from fleet.errors import Corrupt
 from pipeline.history.source import SampleBlock
+from wire.prometheus_query import labels_of, read_object, warnings_of
 
 _SAMPLE_BYTES_MIN = 8
 """Least that a sample takes: `[0,"1"],`."""
 _EXACT_POWER = 22
 _POWERS = np.array([10.0**power for power in range(_EXACT_POWER + 1)])
 _VALUES_KEY = np.frombuffer(b'"values"', dtype=np.uint8)
-_LABELS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,46 +88,6 @@ def read_matrix(body: bytes | bytearray) -> MatrixAnswer:
         ),
         warnings=warnings_of(document),
     )
-
-
-def read_object(body: bytes | bytearray, said_bytes: int | None = None) -> dict[str, Any]:
-    """A JSON object.
-
-    Args:
-        body: the text.
-        said_bytes: length of the answer for the message; that of the text unless given.
-
-    Raises:
-        Corrupt: it is none.
-    """
-    size = len(body) if said_bytes is None else said_bytes
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError) as exc:
-        raise Corrupt(f"cannot read an answer of {size} bytes: it is cut or no JSON") from exc
-    if not isinstance(found, dict):
-        raise Corrupt(f"cannot read an answer of {size} bytes: it is no object")
-    return found
-
-
-def warnings_of(document: dict[str, Any]) -> tuple[str, ...]:
-    """What a server says about an answer that lacks something.
-
-    Prometheus and Thanos list `warnings`; VictoriaMetrics says `isPartial`
-    (VictoriaMetrics/VictoriaMetrics:app/vmselect/prometheus/query_response.qtpl).
-    """
-    found = document.get("warnings")
-    said = [item[:300] for item in found[:20] if isinstance(item, str)] if isinstance(found, list) else []
-    if document.get("isPartial") is True:
-        said.append("the answer is partial")
-    return tuple(said)
-
-
-def labels_of(found: object) -> dict[str, str] | None:
-    """A label set; None where it is none."""
-    if not isinstance(found, dict) or len(found) > _LABELS_MAX:
-        return None
-    return found if all(isinstance(value, str) for value in found.values()) else None
 
 
 def _labels(item: dict[str, Any], size: int) -> dict[str, str]:

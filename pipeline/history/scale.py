@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from fleet.schema import Measure
 from fleet.series import meaning_of_name
 from fleet.units import MIB
-from pipeline.history.prometheus import TooMuch
 from pipeline.history.source import HistorySource
+from wire.prometheus_query import TooMuch
 
 FRAMEBUFFER_MIB_MAX = 2.0**21
 """No card has two TiB; and whoever uses a card at all holds more than as many bytes."""

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from wire.prometheus_query import QueryWork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,22 +33,14 @@ class SampleBlock:
 
 
 @dataclass(slots=True, kw_only=True)
-class SourceWork:
+class SourceWork(QueryWork):
     """What a source was asked for so far; mutable: counted query by query.
 
     Attributes:
-        queries: answers that were read.
-        bytes_read: their bytes, as they were before any compression on the way.
         halved: queries that were halved because the server or we had a limit.
-        tried_again: queries that were tried again.
-        partial: what the server said about answers that it gave in part, each text once.
     """
 
-    queries: int = 0
-    bytes_read: int = 0
     halved: int = 0
-    tried_again: int = 0
-    partial: list[str] = field(default_factory=list)
 
 
 class HistorySource(Protocol):

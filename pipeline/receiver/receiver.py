@@ -2,7 +2,7 @@
 
 `POST /api/v1/write` takes bodies of both versions, `GET /healthz` says that it listens, `GET /metrics` gives its own
 counters. Started by the front door (`gputide receive`) and by a replay, which sends real bodies through it. HTTP itself
-is `http_server`, bodies are `intake`'s business, senders `senders`'.
+is `wire.http_server`'s business, bodies are `intake`'s, senders `senders`'.
 
 Answers: 204 written and durable; 400 corrupt, or part of it invalid (the valid part is written); 401, 403 an unknown
 sender; 411, 413 no or too long a body; 415 another content type or encoding; 429 with Retry-After when the bus or the
@@ -14,29 +14,27 @@ Protocol: prometheus.io/docs/specs/prw/remote_write_spec_2_0.
 from __future__ import annotations
 
 import socket
-import ssl
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pipeline.receiver.body_budget import BodyBudget
 from pipeline.receiver.counts import SharedCounts
-from pipeline.receiver.http_connection import RETRY_AFTER_SECONDS, ConnectionLimits
-from pipeline.receiver.http_head import Refusal
-from pipeline.receiver.http_server import BACKLOG, Exchange, HttpServer
 from pipeline.receiver.intake import Answer, Intake
 from pipeline.receiver.senders import ANYONE, RateLimit, Sender, Senders
 from pipeline.remote_write.decode import Version
+from wire.http_connection import RETRY_AFTER_SECONDS, ServerLimits
+from wire.http_head import Refusal
+from wire.http_server import Exchange, HttpServer, TlsContexts
 from wire.port_guard import PortGuard
-from wire.tokens import CHALLENGE
 
 WRITE_PATH = "/api/v1/write"
 SENDERS_MAX = 1000
 """Senders whose series are kept apart at once."""
 
 _PROTOS = {"": Version.V1, "prometheus.WriteRequest": Version.V1, "io.prometheus.write.v2.Request": Version.V2}
+_TEXT = "text/plain; charset=utf-8"
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _WRITTEN = "X-Prometheus-Remote-Write-"
 
@@ -73,7 +71,7 @@ class Receiver:
 
     Args:
         intake_of: makes the intake of a sender, when it sends for the first time.
-        listener: bound and listening (`listen`); closed by whoever opened it.
+        listener: bound and listening (`wire.http_server.listen`); `stop` closes it.
         limits: what may be asked of it.
         senders: who may send; everybody unless given.
         tls: gives the context for a new connection; None for plain HTTP.
@@ -89,41 +87,39 @@ class Receiver:
         listener: socket.socket,
         limits: ReceiverLimits,
         senders: Senders | None = None,
-        tls: Callable[[], ssl.SSLContext] | None = None,
+        tls: TlsContexts | None = None,
         counts: SharedCounts | None = None,
         process: int = 0,
         guard: PortGuard | None = None,
     ) -> None:
         self._guard = guard
         self._intake_of = intake_of
-        self._listener = listener
         self._limits = limits
         self._senders = senders
         self._shared = SharedCounts() if counts is None else counts
         self._counts = self._shared.of_process(process)
-        self._budget = BodyBudget(limits.pending_bytes_max)
         self._pending = 0
         self._lock = threading.Lock()
         self._desks: dict[str, _Desk] = {}
         self._server = HttpServer(
             listener,
             self._serve,
-            refused=self._refused,
-            limits=ConnectionLimits(
+            limits=ServerLimits(
+                section="receiver",
+                connections_max=limits.connections_max,
                 body_bytes_max=limits.body_bytes_max,
+                pending_bytes_max=limits.pending_bytes_max,
                 idle_seconds=limits.idle_seconds,
                 request_seconds=limits.request_seconds,
             ),
-            budget=self._budget,
-            connections_max=limits.connections_max,
+            refused=self._refused,
             tls=tls,
         )
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port that it listens on."""
-        host, port = self._listener.getsockname()[:2]
-        return str(host), int(port)
+        return self._server.address
 
     def start(self) -> None:
         """Serves in threads of its own until `stop`."""
@@ -137,24 +133,17 @@ class Receiver:
             self._counts.set(gauge, 0)
 
     def _serve(self, exchange: Exchange) -> None:
-        path, method = exchange.head.path, exchange.head.method
+        path = exchange.head.path
         if path == WRITE_PATH:
-            _check_method(method, "POST")
+            exchange.check_method("POST")
             self._write(exchange)
         elif path == "/healthz":
-            _check_method(method, "GET")
-            self._say(exchange, "ok\n", "")
+            exchange.check_method("GET")
+            self._say(exchange, "ok\n")
         elif path == "/metrics":
-            _check_method(method, "GET")
-            if self._guard is not None and not self._guard.may(
-                exchange.head.fields.get("authorization"), exchange.certificate
-            ):
-                raise Refusal(
-                    401,
-                    "cannot show metrics to somebody unknown: show a token of receiver.scrape_tokens_file or a "
-                    "certificate of receiver.client_ca_file",
-                    fields=CHALLENGE,
-                )
+            exchange.check_method("GET")
+            if self._guard is not None:
+                self._guard.check(exchange)
             self._gauge()
             self._say(exchange, self._shared.text(), _METRICS_TYPE)
         else:
@@ -180,12 +169,12 @@ class Receiver:
         self._counts.observe("request_seconds", time.perf_counter_ns() - started)
         self._counts.add("requests_total", label=str(answer.status))
         text = f"{answer.text}\n" if answer.text else ""
-        connection.answer(answer.status, text, _fields_of(answer, version))
+        connection.answer(answer.status, text.encode(), fields=_fields_of(answer, version))
 
     def _desk_of(self, exchange: Exchange) -> _Desk:
         sender = ANYONE
         if self._senders is not None:
-            sender = self._senders.sender_of(exchange.head.fields.get("authorization"), exchange.certificate)
+            sender = self._senders.sender_of(exchange.authorization, exchange.certificate)
         with self._lock:
             desk = self._desks.get(sender.name)
             if desk is None or desk.sender != sender:
@@ -260,11 +249,11 @@ class Receiver:
         self._counts.set("series", sum(desk.intake.series for desk in list(self._desks.values())))
         self._counts.set("connections", self._server.connections)
         self._counts.set("pending_requests", self._pending)
-        self._counts.set("pending_bytes", self._budget.held_bytes)
+        self._counts.set("pending_bytes", self._server.held_bytes)
 
-    def _say(self, exchange: Exchange, text: str, kind: str) -> None:
+    def _say(self, exchange: Exchange, text: str, kind: str = _TEXT) -> None:
         self._counts.add("requests_total", label="200")
-        exchange.connection.answer(200, text, kind=kind)
+        exchange.connection.answer(200, text.encode(), kind=kind)
 
     def _refused(self, status: int) -> None:
         if status:
@@ -291,16 +280,6 @@ class _Desk:
         )
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; 0 lets the system choose a port.
-
-    Raises:
-        OSError: the address can't be listened on.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=BACKLOG)
-
-
 def version_of(content_type: str, encoding: str) -> Version:
     """Which message the header fields announce.
 
@@ -318,11 +297,6 @@ def version_of(content_type: str, encoding: str) -> Version:
     if encoding.strip().lower() != "snappy":
         raise Refusal(415, f"cannot take content encoding {encoding[:200]!r}: expected snappy")
     return version
-
-
-def _check_method(method: str, allowed: str) -> None:
-    if method != allowed:
-        raise Refusal(405, f"cannot {method} here: expected {allowed}", fields=(("Allow", allowed),))
 
 
 def _fields_of(answer: Answer, version: Version) -> tuple[tuple[str, str], ...]:

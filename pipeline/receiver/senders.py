@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.receiver.http_head import Refusal
+from wire.http_head import Refusal
 from wire.tokens import CHALLENGE, NAME, BearerTokens
 
 

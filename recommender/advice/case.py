@@ -1,4 +1,4 @@
-"""One workload as the rules see it, and the refusals that hold for every kind of advice. Called by the rules."""
+"""One workload as advice sees it, the refusals that hold for every kind of advice, and what all kinds permit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 
 from fleet.autoscaling import Autoscaler, autoscaler_of
 from fleet.capabilities.register import Capabilities, CorePolicy
-from fleet.decisions import RecommendationKind, Refusal
+from fleet.decisions import RecommendationKind, Refusal, Withheld
 from fleet.inventory import (
     AUTOSCALED_LABEL,
     ISOLATION_LABEL,
@@ -22,6 +22,7 @@ from fleet.profiles import Profile
 from fleet.sentences import Value
 from fleet.settings.settings import Settings
 from fleet.workload_kinds import CHANGEABLE_KINDS, JOB_KINDS
+from recommender.consolidate import Member
 
 DAY_SECONDS = 86400
 WEEK_SECONDS = 7 * DAY_SECONDS
@@ -134,6 +135,31 @@ class Case:
     def refuse(self, kind: RecommendationKind | None, reason: str, detail: str, **values: Value) -> Refusal:
         """A refusal of this workload; `values` are the numbers and names in its sentence."""
         return Refusal(workload=self.workload, reason=reason, detail=detail, kind=kind, values=tuple(values.items()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permits:
+    """What may be proposed to which workload.
+
+    Attributes:
+        cases: every live workload, sorted.
+        kinds: kinds that each workload may be proposed.
+        reclaimed: workloads that give everything back.
+        dropped: rows of cards that pods of several cards give back; their workload stays.
+        members: rows that may share cards, sorted by row.
+        refused: workloads that are left alone, in what, and why.
+        withheld: kinds that no workload is offered.
+        off: kinds of sharing that the backend can't carry out.
+    """
+
+    cases: dict[WorkloadId, Case]
+    kinds: dict[WorkloadId, frozenset[RecommendationKind]]
+    reclaimed: tuple[WorkloadId, ...]
+    dropped: frozenset[int]
+    members: tuple[Member, ...]
+    refused: tuple[Refusal, ...]
+    withheld: tuple[Withheld, ...]
+    off: frozenset[RecommendationKind] = frozenset()
 
 
 def untouchable(case: Case) -> Refusal | None:

@@ -1,18 +1,28 @@
-"""Co-locate: let long work of low priority use what services leave of a card. Listed in `rules.RULES`."""
+"""Co-locate: let long work of low priority use what services leave of a card."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from fleet.decisions import RecommendationKind, Refusal
 from fleet.inventory import Priority
 from recommender.advice.case import Case, untouchable
+from recommender.advice.joining import joins
+from recommender.scene import Draft, Scene
 
 PRIORITY_LEVELS_MIN = 2
 
 
-class ColocateRule:
+class Colocate:
     """Low priority shares a card with high or normal priority, and yields to it."""
 
     kind = RecommendationKind.COLOCATE
+    headline = "Put low priority beside services:"
+    meaning = (
+        "Work of low priority uses what services leave of a card and yields to them; it may be paused at any time."
+    )
+    shares = True
+    spares_critical = False
 
     def applies(self, case: Case) -> bool:
         """Work of low priority."""
@@ -31,3 +41,7 @@ class ColocateRule:
                 backend=case.capability.backend,
             )
         return None
+
+    def propose(self, scene: Scene) -> Sequence[Draft]:
+        """Pods that join cards in this way."""
+        return joins(scene, self.kind, "work of low priority uses what a service leaves, and yields to it")

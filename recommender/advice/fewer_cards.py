@@ -1,18 +1,28 @@
-"""Fewer cards: a pod of several cards gives back those that it never works on. Listed in `rules.RULES`."""
+"""Fewer cards: a pod of several cards gives back those that it never works on."""
 
 from __future__ import annotations
 
-from fleet.decisions import RecommendationKind, Refusal
+from collections.abc import Sequence
+
+from fleet.decisions import Recommendation, RecommendationKind, Refusal
+from fleet.inventory import WorkloadId
+from fleet.sentences import sentence
 from recommender.advice.case import DAY_SECONDS, SPAN_SLACK_RATIO, WEEK_SECONDS, Case, untouchable, untrusted
+from recommender.harm.risk import level_of
+from recommender.scene import Draft, Scene, confidence_of, counted, each_of
 
 
-class FewerCardsRule:
+class FewerCards:
     """Every pod of a workload holds cards that did nothing in all that was seen; it asks for as many fewer.
 
     A spare card was never active, so, as for `reclaim`, all days of the week must have passed.
     """
 
     kind = RecommendationKind.FEWER_CARDS
+    headline = "Ask for fewer cards for"
+    meaning = "A card that a pod holds and never works on is given back; it keeps the others."
+    shares = False
+    spares_critical = False
 
     def applies(self, case: Case) -> bool:
         """Workloads of which every pod works on some of its cards and leaves others alone (`case.spare_rows`)."""
@@ -43,3 +53,35 @@ class FewerCardsRule:
                 held_bytes=case.spare_held_bytes,
             )
         return None
+
+    def propose(self, scene: Scene) -> Sequence[Draft]:
+        """One stage in which pods ask for fewer cards."""
+        names = sorted({scene.grants[row].workload_id for row in scene.arrangement.dropped})
+        made = [_fewer(scene, number, name) for number, name in enumerate(names, start=1)]
+        return [Draft(title="Ask for fewer cards", recommendations=made)] if made else []
+
+
+def _fewer(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
+    rows = scene.problem.rows_of[name]
+    dropped = [row for row in rows if row in scene.arrangement.dropped]
+    cards = sorted({scene.grants[row].card for row in dropped} & scene.arrangement.freed)
+    pods = scene.pods(rows)
+    before, after = len(rows) // len(pods), (len(rows) - len(dropped)) // len(pods)
+    evidence = scene.evidence(name)
+    return Recommendation(
+        id=f"fewer-cards-{number:04d}",
+        kind=RecommendationKind.FEWER_CARDS,
+        workloads=(name,),
+        pods=pods,
+        cards_freed=len(cards),
+        saving_per_week=scene.saved(cards),
+        risk_level=level_of(0.0, confidence_of(evidence)),
+        confidence=confidence_of(evidence),
+        reason=(
+            f"{each_of(len(pods))} holds {counted(before, 'card')} and worked on {after} at most, as "
+            f"long as it was seen. Asking for {after} frees {counted(len(cards), 'card')}."
+        ),
+        change_of_mind="Any activity on one of the cards that are given back, or a new version that spreads over all.",
+        evidence=evidence,
+        told=(sentence("fewer_cards", pods=len(pods), before=before, after=after, cards=len(cards)),),
+    )

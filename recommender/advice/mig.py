@@ -1,21 +1,35 @@
-"""MIG: a pod that needs a part of its card gets an instance, walled off by hardware. Listed in `rules.RULES`."""
+"""MIG: a pod that needs a part of its card gets an instance, walled off by hardware."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 from fleet.catalogue import CardModel, find_model
-from fleet.decisions import RecommendationKind, Refusal
+from fleet.decisions import Recommendation, RecommendationKind, Refusal
+from fleet.inventory import CardId, WorkloadId
+from fleet.sentences import Sentence, sentence
+from fleet.units import GIB
 from fleet.workload_kinds import JOB_KINDS
 from recommender.advice.case import DAY_SECONDS, Case, untouchable, untrusted
+from recommender.harm.risk import level_of
 from recommender.mig.advice import DAYS_MIN
 from recommender.mig.geometry import profile_framebuffer_bytes
+from recommender.mig.stages import Carving
+from recommender.scene import Draft, Scene, confidence_of, counted, each_of, needs_of
 
 
-class MigRule:
+class Mig:
     """Pods of one card, whole or an instance, on a model that MIG cuts; which instance is told by `mig.advice`."""
 
     kind = RecommendationKind.MIG
+    headline = "Give MIG instances to"
+    meaning = (
+        "The card is cut in hardware: each pod has framebuffer and compute that nobody else can take, and a fault "
+        "of one leaves the others alone; what one leaves unused nobody can borrow either."
+    )
+    shares = False
+    spares_critical = False
 
     def applies(self, case: Case) -> bool:
         """Where the backend cuts by MIG: all but work that would be lost by a restart."""
@@ -92,8 +106,119 @@ class MigRule:
             )
         return None
 
+    def propose(self, scene: Scene) -> Sequence[Draft]:
+        """One stage per step in which cards are emptied and cut."""
+        drafts: list[Draft] = []
+        count = 0
+        cut_before: set[CardId] = set()
+        for stage in sorted({item.stage for item in scene.arrangement.carved if item.stage}):
+            items = [item for item in scene.arrangement.carved if item.stage == stage]
+            made = [_instance(scene, count + number, item) for number, item in enumerate(items, start=1)]
+            drafts.append(Draft(title=_title(items, cut_before), recommendations=made))
+            count += len(made)
+            cut_before |= {card for item in items for card in item.recut}
+        return drafts
+
 
 def _most_bytes(model: CardModel) -> int:
     """Framebuffer of the model's largest instance."""
     profiles = () if model.mig is None else model.mig.profiles
     return max((profile_framebuffer_bytes(model, profile) for profile in profiles), default=0)
+
+
+def _title(items: Sequence[Carving], cut_before: set[CardId]) -> str:
+    cards = {card for item in items for card in item.recut} - cut_before
+    if not cards:
+        return "Move onto MIG instances that are there"
+    text = f"Cut {counted(len(cards), 'card')} by MIG, each while it is empty"
+    waiting = sum(len(item.waiting) for item in items)
+    pods = "1 pod waits" if waiting == 1 else f"{waiting} pods wait"
+    return f"{text}: with a spare card, or {pods} meanwhile" if waiting else text
+
+
+def _instance(scene: Scene, number: int, item: Carving) -> Recommendation:
+    evidence = scene.evidence(item.workload)
+    rows = sorted(item.restarted)
+    cards = _left_last(scene).get(item.workload, ())
+    found = item.advice
+    others = {scene.grants[row].workload_id for row in item.interrupted} - {item.workload}
+    return Recommendation(
+        id=f"mig-{number:04d}",
+        kind=RecommendationKind.MIG,
+        workloads=(item.workload, *sorted(others)),
+        pods=scene.pods([*rows, *item.interrupted]),
+        cards_freed=len(cards),
+        saving_per_week=scene.saved(cards),
+        risk_level=level_of(found.violation_ratio, confidence_of(evidence)),
+        confidence=confidence_of(evidence),
+        reason=_reason(scene, item, len(cards)),
+        change_of_mind=(
+            f"A pod that needs more than {found.framebuffer_bytes / GIB:.2f} GiB or {found.compute_ratio:.0%} of a "
+            "card, for an instance is a wall and what others leave unused is not lent; a new model version; or a "
+            "driver that cuts instances of another size."
+        ),
+        evidence=evidence,
+        needs=needs_of(is_hard=True),
+        violation_ratio=found.violation_ratio,
+        told=_told(scene, item, len(cards)),
+    )
+
+
+def _reason(scene: Scene, item: Carving, freed: int) -> str:
+    found = item.advice
+    rows = sorted(item.restarted)
+    held = sorted({name for row in rows if (name := scene.grants[row].mig_profile) is not None})
+    instead = f"instead of {', '.join(held)}" if held else "instead of a whole card"
+    if held == [found.profile.name]:
+        instead = "as now, on cards that others share"
+    gain = f"That frees {counted(freed, 'card')}" if freed else "It frees no card by itself: others join it there"
+    text = (
+        f"{each_of(len(rows))} needed at most {found.need_max_bytes / GIB:.1f} GiB and "
+        f"{found.load_max:.0%} of a card: an instance {found.profile.name} {instead} holds "
+        f"{found.framebuffer_bytes / GIB:.2f} GiB and {found.compute_ratio:.0%}, walled off by hardware. {gain}. "
+        "Every day seen was held against the instance that the other days ask for: it would have been too small in "
+        f"{found.violation_ratio:.2%} of the active time."
+    )
+    if item.interrupted:
+        count = len({scene.grants[row].pod_id for row in item.interrupted})
+        beside = "1 pod beside it keeps its card and is" if count == 1 else f"{count} pods beside it keep cards and are"
+        text += f" {beside} made anew: a machine is empty while its cards are cut."
+    if not item.waiting:
+        return text
+    is_one = len(item.waiting) == 1
+    pods, whom = ("1 pod is", "it") if is_one else (f"{len(item.waiting)} pods are", "them")
+    return f"{text} A card is cut while it is empty: {pods} down meanwhile, unless a spare card takes {whom} in."
+
+
+def _told(scene: Scene, item: Carving, freed: int) -> tuple[Sentence, ...]:
+    found = item.advice
+    beside = len({scene.grants[row].pod_id for row in item.interrupted})
+    return (
+        *((sentence("mig_beside", pods=beside),) if item.interrupted else ()),
+        *((sentence("mig_waits", pods=len(item.waiting)),) if item.waiting else ()),
+        sentence(
+            "mig",
+            pods=len(item.restarted),
+            need_bytes=round(found.need_max_bytes),
+            load_max_ratio=round(float(found.load_max), 4),
+            profile=found.profile.name,
+            framebuffer_bytes=found.framebuffer_bytes,
+            compute_ratio=round(float(found.compute_ratio), 4),
+            cards=freed,
+            violation_ratio=round(float(found.violation_ratio), 6),
+        ),
+    )
+
+
+def _left_last(scene: Scene) -> dict[WorkloadId, list[CardId]]:
+    """Freed cards by the workload on instances that leaves them last."""
+    owner = {
+        scene.grants[row].card: item.workload
+        for item in scene.arrangement.carved
+        for row in item.restarted
+        if scene.grants[row].card in scene.arrangement.freed
+    }
+    emptied: dict[WorkloadId, list[CardId]] = defaultdict(list)
+    for card in sorted(owner):
+        emptied[owner[card]].append(card)
+    return emptied

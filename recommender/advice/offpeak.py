@@ -1,18 +1,26 @@
-"""Off-peak pair: workloads that are busy at different hours share a card. Listed in `rules.RULES`."""
+"""Off-peak pair: workloads that are busy at different hours share a card."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fleet.decisions import RecommendationKind, Refusal
 from recommender.advice.case import DAY_SECONDS, Case, untouchable
+from recommender.advice.joining import joins
+from recommender.scene import Draft, Scene
 
 PAIR_DAYS_MIN = 3
 """Days of history before an hour of the day is a habit."""
 
 
-class OffpeakRule:
+class OffpeakPair:
     """Workloads with promised quiet hours; two of them pair where the hours of one are the other's busy ones."""
 
     kind = RecommendationKind.OFFPEAK_PAIR
+    headline = "Pair by busy hours:"
+    meaning = "Workloads whose busy hours differ use one card in turn."
+    shares = True
+    spares_critical = False
 
     def applies(self, case: Case) -> bool:
         """Workloads whose profile promises off-peak hours."""
@@ -32,3 +40,7 @@ class OffpeakRule:
                 needed_days=PAIR_DAYS_MIN,
             )
         return None
+
+    def propose(self, scene: Scene) -> Sequence[Draft]:
+        """Pods that join cards in this way."""
+        return joins(scene, self.kind, "its busy hours are its neighbours' quiet ones")

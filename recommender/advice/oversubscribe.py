@@ -1,16 +1,27 @@
-"""Oversubscribe: promise a card's compute more than once where peaks rarely meet. Listed in `rules.RULES`."""
+"""Oversubscribe: promise a card's compute more than once where peaks rarely meet."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from fleet.capabilities.register import CorePolicy
 from fleet.decisions import RecommendationKind, Refusal
 from recommender.advice.case import Case, untouchable
+from recommender.advice.joining import joins
+from recommender.scene import Draft, Scene
 
 
-class OversubscribeRule:
+class Oversubscribe:
     """Slices whose peaks sum to more than a card may share it by bursting, unless one wants compute of its own."""
 
     kind = RecommendationKind.OVERSUBSCRIBE
+    headline = "Let bursts share cards with"
+    meaning = (
+        "The card's compute is promised more than once: peaks seldom meet, and while they do, everybody on the "
+        "card is slower."
+    )
+    shares = True
+    spares_critical = True
 
     def applies(self, case: Case) -> bool:
         """Every workload without a hard share: that is never promised twice."""
@@ -33,3 +44,7 @@ class OversubscribeRule:
                 backend=case.capability.backend,
             )
         return None
+
+    def propose(self, scene: Scene) -> Sequence[Draft]:
+        """Pods that join cards in this way."""
+        return joins(scene, self.kind, "peaks together exceed a card, but they rarely meet")

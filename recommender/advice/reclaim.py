@@ -1,21 +1,32 @@
-"""Reclaim: give back cards that a workload holds and does not use. Listed in `rules.RULES`."""
+"""Reclaim: give back cards that a workload holds and does not use."""
 
 from __future__ import annotations
 
-from fleet.decisions import RecommendationKind, Refusal
-from fleet.inventory import Priority
+from collections.abc import Sequence
+
+from fleet.decisions import Recommendation, RecommendationKind, Refusal
+from fleet.inventory import Priority, WorkloadId
 from fleet.profiles import Profile, WorkloadState
+from fleet.sentences import sentence
 from fleet.settings.guard import WEEKDAYS
 from fleet.workload_kinds import SERVICE_KINDS
 from recommender.advice.case import DAY_SECONDS, Case, untouchable, untrusted
+from recommender.harm.risk import level_of
+from recommender.scene import Draft, Scene, counted
 
 _IDLE = frozenset({WorkloadState.IDLE, WorkloadState.IDLE_HELD})
 
 
-class ReclaimRule:
+class Reclaim:
     """Stop what is idle: after silence on every day of the week on which it worked before, and likely to stay so."""
 
     kind = RecommendationKind.RECLAIM
+    headline = "Give back the idle cards of"
+    meaning = (
+        "A card that does nothing costs as much as one that works; scaled to zero, the workload can be started again."
+    )
+    shares = False
+    spares_critical = True
 
     def applies(self, case: Case) -> bool:
         """Workloads that the analyzer calls idle."""
@@ -78,3 +89,34 @@ class ReclaimRule:
             confidence=round(profile.confidence, 4),
             confidence_min=least,
         )
+
+    def propose(self, scene: Scene) -> Sequence[Draft]:
+        """One stage that scales idle workloads to zero."""
+        made = [_reclaim(scene, number, name) for number, name in enumerate(scene.permits.reclaimed, start=1)]
+        return [Draft(title="Give back idle cards", recommendations=made)] if made else []
+
+
+def _reclaim(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
+    rows = scene.problem.rows_of[name]
+    cards = sorted({scene.grants[row].card for row in rows} & scene.arrangement.freed)
+    profile = scene.problem.profile_of[name]
+    return Recommendation(
+        id=f"reclaim-{number:04d}",
+        kind=RecommendationKind.RECLAIM,
+        workloads=(name,),
+        pods=scene.pods(rows),
+        cards_freed=len(cards),
+        saving_per_week=scene.saved(cards),
+        risk_level=level_of(0.0, profile.confidence),
+        confidence=profile.confidence,
+        reason=f"{_sentence(profile.reason)} Scaling it to zero frees {counted(len(cards), 'card')}.",
+        change_of_mind="Any activity on one of its engines, or the annotation gputide.io/opt-out.",
+        evidence=scene.evidence(name),
+        told=(*profile.told, sentence("reclaim", cards=len(cards))),
+    )
+
+
+def _sentence(text: str) -> str:
+    """The text as a sentence of its own."""
+    begun = text[:1].upper() + text[1:]
+    return begun if begun.endswith((".", "!", "?")) else f"{begun}."

@@ -1,35 +1,59 @@
-"""The rules: who may be proposed what, and why not. One ordered tuple; one file per rule.
+"""Every kind of advice, one file each, in the order in which it is applied.
 
-A rule only permits or refuses, workload by workload; what is then really proposed follows from the packing, which may
-use nothing that the rules did not permit. A new rule is a file `rule_…` and an entry in `RULES`. Called by `planner`.
+A kind permits or refuses, workload by workload; then, once every pod has its place, it writes its recommendations. What
+is proposed follows from the packing, which may use nothing that no kind permitted. A new kind is a file here, an entry
+in `ADVICE` and a word in `fleet.decisions.RecommendationKind`. Called by `permits`, `proposals` and `explain`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from fleet.decisions import RecommendationKind, Refusal
 from recommender.advice.case import Case
-from recommender.advice.colocate import ColocateRule
-from recommender.advice.fewer_cards import FewerCardsRule
-from recommender.advice.mig import MigRule
-from recommender.advice.offpeak import OffpeakRule
-from recommender.advice.oversubscribe import OversubscribeRule
-from recommender.advice.reclaim import ReclaimRule
-from recommender.advice.rehome import RehomeRule
-from recommender.advice.slice import SliceRule
-from recommender.advice.tide import TideRule
+from recommender.advice.colocate import Colocate
+from recommender.advice.fewer_cards import FewerCards
+from recommender.advice.mig import Mig
+from recommender.advice.offpeak import OffpeakPair
+from recommender.advice.oversubscribe import Oversubscribe
+from recommender.advice.reclaim import Reclaim
+from recommender.advice.rehome import Rehome
+from recommender.advice.slice import Slice
+from recommender.advice.tide import TideAdvice
+from recommender.scene import Draft, Scene
 
 
-class Rule(Protocol):
-    """Permits one kind of advice, or refuses it.
+class Advice(Protocol):
+    """One kind of advice: who may get it, what it proposes, and how it is explained.
 
-    Contract: the answer depends on the case alone; a refusal carries a short code and one sentence with numbers.
+    Contract: `applies` and `refusal` depend on the case alone; a refusal carries a short code and one sentence with
+    numbers. `propose` reads the scene alone, and counts each freed card once over all kinds.
     """
 
     @property
     def kind(self) -> RecommendationKind:
-        """The kind of advice that this rule is about."""
+        """The word for it."""
+        ...
+
+    @property
+    def headline(self) -> str:
+        """Begins the headline of an explanation; names of workloads follow."""
+        ...
+
+    @property
+    def meaning(self) -> str:
+        """What it does, for a service owner; one sentence."""
+        ...
+
+    @property
+    def shares(self) -> bool:
+        """Whether pods share cards by it: a stricter `risk.preset` then proposes less of it."""
+        ...
+
+    @property
+    def spares_critical(self) -> bool:
+        """Whether workloads labelled latency-critical never get it."""
         ...
 
     def applies(self, case: Case) -> bool:
@@ -40,16 +64,20 @@ class Rule(Protocol):
         """Why the advice must not be given to this workload; None where it may."""
         ...
 
+    def propose(self, scene: Scene) -> Sequence[Draft]:
+        """The recommendations of this kind, by stage; empty where there are none."""
+        ...
 
-RULES: tuple[Rule, ...] = (
-    ReclaimRule(),
-    FewerCardsRule(),
-    SliceRule(),
-    OversubscribeRule(),
-    ColocateRule(),
-    OffpeakRule(),
-    MigRule(),
-    RehomeRule(),
-    TideRule(),
+
+ADVICE: tuple[Advice, ...] = (
+    Reclaim(),
+    FewerCards(),
+    Slice(),
+    Oversubscribe(),
+    Colocate(),
+    OffpeakPair(),
+    Mig(),
+    Rehome(),
+    TideAdvice(),
 )
-"""Every rule, in the order in which their advice is applied."""
+"""Every kind of advice, in the order in which it is applied."""

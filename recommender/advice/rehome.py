@@ -1,18 +1,32 @@
-"""Re-home: a workload moves to a free card of a cheaper model on which it still fits. Listed in `rules.RULES`."""
+"""Re-home: a workload moves to a free card of a cheaper model on which it still fits."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 
-from fleet.decisions import RecommendationKind, Refusal
+from fleet.decisions import Recommendation, RecommendationKind, Refusal, Saving
+from fleet.inventory import WorkloadId
+from fleet.money.saving import saving_of
+from fleet.sentences import sentence
 from fleet.workload_kinds import JOB_KINDS
 from recommender.advice.case import Case, untouchable, untrusted
+from recommender.advice.joining import batch_title
+from recommender.harm.risk import level_of
+from recommender.rehome import Rehoming
+from recommender.scene import Draft, Scene, confidence_of, counted, each_of
+
+_NODES_NAMED_MAX = 3
 
 
-class RehomeRule:
+class Rehome:
     """Workloads on whole cards of one model; whether there is a cheaper card that fits is told by `rehome`."""
 
     kind = RecommendationKind.REHOME
+    headline = "Move to cheaper cards:"
+    meaning = "A cheaper card that it still fits on does the same work; money is saved by the difference of the prices."
+    shares = False
+    spares_critical = True
 
     def applies(self, case: Case) -> bool:
         """One card a pod, whole, and not work that would be lost by a restart."""
@@ -45,3 +59,84 @@ class RehomeRule:
                 video_ratio=round(case.video_ratio_max, 4),
             )
         return None
+
+    def propose(self, scene: Scene) -> Sequence[Draft]:
+        """Pods that make room on a node that is shared without them, and a stage of moves to cheaper cards."""
+        rows_of: dict[WorkloadId, list[int]] = defaultdict(list)
+        for row in sorted(scene.arrangement.displaced):
+            rows_of[scene.grants[row].workload_id].append(row)
+        aside = {
+            name: _aside(scene, number, name, rows_of[name]) for number, name in enumerate(sorted(rows_of), start=1)
+        }
+        drafts = []
+        for number, names in enumerate(scene.batches, start=1):
+            made = [aside[name] for name in names if name in aside]
+            drafts += [Draft(title=batch_title(scene, number), recommendations=made, batch=number)] if made else []
+        made = [_cheaper(scene, number, item) for number, item in enumerate(scene.arrangement.rehomed, start=1)]
+        return [*drafts, Draft(title="Move to cheaper cards", recommendations=made)] if made else drafts
+
+
+def _cheaper(scene: Scene, number: int, item: Rehoming) -> Recommendation:
+    evidence = scene.evidence(item.workload)
+    rows = sorted(item.targets)
+    return Recommendation(
+        id=f"rehome-{number:04d}",
+        kind=RecommendationKind.REHOME,
+        workloads=(item.workload,),
+        pods=scene.pods(rows),
+        cards_freed=sum(card.card in scene.arrangement.cards_before for card in item.targets.values()),
+        saving_per_week=_saving(scene, item),
+        risk_level=level_of(0.0, confidence_of(evidence)),
+        confidence=confidence_of(evidence),
+        reason=(
+            f"{each_of(len(rows))} would fit a free {item.target_model} instead of its {item.source_model}: it is "
+            f"foretold to use {item.load_max:.0%} of that at most, the old model being {item.slowdown:.1f} times as "
+            "fast by its data sheet."
+        ),
+        change_of_mind=(
+            "A measured speed on the new model that is worse than its data sheet says, a need above its framebuffer, "
+            "or another price."
+        ),
+        evidence=evidence,
+        told=(
+            sentence(
+                "rehome",
+                pods=len(rows),
+                target_model=item.target_model,
+                source_model=item.source_model,
+                load_max_ratio=round(float(item.load_max), 4),
+                slowdown=round(float(item.slowdown), 3),
+            ),
+        ),
+    )
+
+
+def _aside(scene: Scene, number: int, name: WorkloadId, rows: Sequence[int]) -> Recommendation:
+    evidence = scene.evidence(name)
+    nodes = sorted({scene.grants[row].node for row in rows})
+    return Recommendation(
+        id=f"rehome-aside-{number:04d}",
+        kind=RecommendationKind.REHOME,
+        workloads=(name,),
+        pods=scene.pods(rows),
+        cards_freed=0,
+        saving_per_week=scene.saved(()),
+        risk_level=level_of(0.0, confidence_of(evidence)),
+        confidence=confidence_of(evidence),
+        reason=(
+            f"{counted(len(rows), 'pod')} of it can't share, and all cards of {counted(len(nodes), 'node')} "
+            f"({', '.join(nodes[:_NODES_NAMED_MAX])}{', …' if len(nodes) > _NODES_NAMED_MAX else ''}) will be shared "
+            "alike: a whole card of the same model elsewhere keeps it as it is. It saves nothing by itself: those who "
+            "share there do."
+        ),
+        change_of_mind="Another node for those who share, on which everybody does.",
+        evidence=evidence,
+        told=(sentence("rehome_aside", pods=len(rows), nodes=len(nodes), named=", ".join(nodes[:_NODES_NAMED_MAX])),),
+    )
+
+
+def _saving(scene: Scene, item: Rehoming) -> Saving:
+    cards = scene.problem.cards
+    left = [cards[scene.grants[row].card] for row in sorted(item.targets)]
+    taken = [card for _, card in sorted(item.targets.items()) if card.card in scene.arrangement.taken]
+    return saving_of(left, scene.problem.prices, taken=taken)

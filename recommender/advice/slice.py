@@ -1,17 +1,22 @@
-"""Slice: grant what a workload needs instead of a whole card, the base of all sharing. Listed in `rules.RULES`.
+"""Slice: grant what a workload needs instead of a whole card, the base of all sharing.
 
-What a backend's record keeps a workload from, whatever its need: asked before it is cut. Called by `rules.slice`.
+First it asks what the backend's record keeps a workload from, whatever its need.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from fleet.capabilities.register import CorePolicy, Division
-from fleet.decisions import RecommendationKind, Refusal
-from fleet.inventory import Priority
+from fleet.decisions import Recommendation, RecommendationKind, Refusal
+from fleet.inventory import Priority, WorkloadId
+from fleet.sentences import sentence
 from fleet.units import GIB
 from recommender.advice.case import Case, untouchable, untrusted
+from recommender.advice.joining import batch_title, joins
+from recommender.harm.risk import level_of
+from recommender.scene import Draft, Scene, confidence_of, each_of, needs_of
 
 
 def unshareable(case: Case, kind: RecommendationKind) -> Refusal | None:
@@ -99,10 +104,14 @@ def _unfit_division(case: Case, kind: RecommendationKind) -> Refusal | None:
 ISOLATIONS = frozenset({"soft", "hard"})
 
 
-class SliceRule:
+class Slice:
     """Every workload of one card per pod may be cut whose need shows and whose counters hold."""
 
     kind = RecommendationKind.SLICE
+    headline = "Grant a slice of a card to"
+    meaning = "It is granted what it needs instead of a whole card, so that others can use the rest."
+    shares = True
+    spares_critical = False
 
     def applies(self, case: Case) -> bool:
         """Every workload."""
@@ -146,3 +155,54 @@ class SliceRule:
                 "its server takes its framebuffer at start and reports no KV-cache usage, so what it needs is unknown",
             )
         return None
+
+    def propose(self, scene: Scene) -> Sequence[Draft]:
+        """Cuts in place first, then with the batch in which the workload moves; and pods that join by their peaks."""
+        cuts = [_cut(scene, number, name) for number, name in enumerate(sorted(scene.arrangement.cuts), start=1)]
+        cut_of = {cut.workloads[0]: cut for cut in cuts}
+        together = {name for names in scene.arrangement.together for name in names}
+        in_place = [cut for name, cut in cut_of.items() if name not in together and not scene.waits(name)]
+        drafts = [Draft(title="Cut slices in place, nobody moves", recommendations=in_place)] if in_place else []
+        for number, names in enumerate(scene.batches, start=1):
+            made = [cut_of[name] for name in names if name in cut_of and (name in together or scene.waits(name))]
+            drafts += (
+                [Draft(title=batch_title(scene, number), recommendations=made, batch=number, turn=1)] if made else []
+            )
+        return [*drafts, *joins(scene, self.kind, "even all peaks together fit the card")]
+
+
+def _cut(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
+    rows = scene.problem.rows_of[name]
+    cut = scene.arrangement.cuts[name]
+    whole = scene.grants[rows[0]].framebuffer_bytes
+    evidence = scene.evidence(name)
+    return Recommendation(
+        id=f"slice-{number:04d}",
+        kind=RecommendationKind.SLICE,
+        workloads=(name,),
+        pods=scene.pods(rows),
+        cards_freed=0,
+        saving_per_week=scene.saved(()),
+        risk_level=level_of(0.0, confidence_of(evidence)),
+        confidence=confidence_of(evidence),
+        reason=(
+            f"{each_of(len(rows))} needed at most {cut.shown_bytes / GIB:.1f} GiB; a slice of "
+            f"{cut.framebuffer_bytes / GIB:.2f} of {whole / GIB:.0f} GiB and {cut.compute_ratio:.0%} of the card's "
+            "compute leaves room for neighbours. It saves nothing by itself: the next stages do."
+        ),
+        change_of_mind=(
+            f"A need above {cut.framebuffer_bytes / GIB:.2f} GiB per pod, a new model version, or a distrusted counter."
+        ),
+        evidence=evidence,
+        needs=needs_of(is_hard=cut.is_hard),
+        told=(
+            sentence(
+                "slice",
+                pods=len(rows),
+                need_bytes=round(cut.shown_bytes),
+                framebuffer_bytes=cut.framebuffer_bytes,
+                whole_bytes=whole,
+                compute_ratio=round(float(cut.compute_ratio), 4),
+            ),
+        ),
+    )

@@ -1,14 +1,18 @@
-"""Tide: replicas step back in the hours in which fewer carry the load. Listed in `rules.RULES`."""
+"""Tide: replicas scale in during the hours in which fewer carry the load."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
-from fleet.decisions import RecommendationKind, Refusal
+from fleet.decisions import Recommendation, RecommendationKind, Refusal
 from fleet.inventory import AUTOSCALED_LABEL, Priority
+from fleet.sentences import Sentence, Value, sentence
 from recommender.advice.case import DAY_SECONDS, Case, untouchable, untrusted
+from recommender.harm.risk import level_of
 from recommender.replica_counts import LOOK_BACK_DAYS
-from recommender.tide import DAYS_MIN
+from recommender.scene import Draft, Scene, confidence_of
+from recommender.tide import DAYS_MIN, Ebb, Tide
 
 SCALED_KINDS = frozenset({"Deployment", "StatefulSet"})
 """Kinds of owners whose replicas can be counted up and down."""
@@ -16,10 +20,17 @@ SCALINGS_MIN = 4
 """Changes of the number of replicas in a week from which somebody else is taken to scale: up and down on two days."""
 
 
-class TideRule:
+class TideAdvice:
     """Services of several replicas with whole cards, where nobody asked for all of them to stay up."""
 
     kind = RecommendationKind.TIDE
+    headline = "Step back in quiet hours:"
+    meaning = (
+        "In hours in which fewer replicas carry the load the others step back, come up again when the hours end, and "
+        "other work has their cards meanwhile."
+    )
+    shares = False
+    spares_critical = True
 
     def applies(self, case: Case) -> bool:
         """Services of two replicas and more; work of low priority is what the tide makes room for."""
@@ -90,3 +101,72 @@ class TideRule:
                 needed_days=DAYS_MIN,
             )
         return None
+
+    def propose(self, scene: Scene) -> Sequence[Draft]:
+        """One recommendation per workload that scales in; the schedule carries them out, no stage."""
+        tide = scene.tide
+        if tide is None:
+            return []
+        made = [_ebb(scene, tide, number, ebb) for number, ebb in enumerate(tide.ebbs, start=1)]
+        return [Draft(title="", recommendations=made)]
+
+
+def _ebb(scene: Scene, tide: Tide, number: int, ebb: Ebb) -> Recommendation:
+    evidence = scene.evidence(ebb.workload)
+    return Recommendation(
+        id=f"tide-{number:04d}",
+        kind=RecommendationKind.TIDE,
+        workloads=(ebb.workload,),
+        pods=scene.pods(ebb.rows),
+        cards_freed=0,
+        saving_per_week=scene.saved(()),
+        risk_level=level_of(ebb.violation_ratio, confidence_of(evidence)),
+        confidence=confidence_of(evidence),
+        reason=_reason(tide, ebb),
+        change_of_mind=(
+            f"A day on which it needs more than {ebb.replicas} of its replicas in that window, an autoscaler "
+            "that wants more, or gputide.io/min-replicas-warm."
+        ),
+        evidence=evidence,
+        violation_ratio=ebb.violation_ratio,
+        low_priority_gpu_hours_per_week=7.0 * tide.hours * len(ebb.frees),
+        told=(_told(tide, ebb),),
+    )
+
+
+def _reason(tide: Tide, ebb: Ebb) -> str:
+    until = (tide.start_hour + tide.hours) % 24
+    carried = "1 carries" if ebb.replicas == 1 else f"{ebb.replicas} carry"
+    freed = "1 card is" if len(ebb.frees) == 1 else f"{len(ebb.frees)} cards are"
+    scaler = ebb.autoscaler
+    if scaler is not None:
+        return (
+            f"From {tide.start_hour:02d}:00 to {until:02d}:00 ({tide.time_zone}) all its replicas together never "
+            f"needed more than {ebb.load_max:.2f} cards: {carried} that. Its {scaler.kind.value} keeps at least "
+            f"{scaler.replicas_min} replicas; with that bound lowered to {ebb.replicas} it scales in as far as "
+            f"demand lets it, and {freed} free for other work for {tide.hours} hours a day."
+        )
+    return (
+        f"From {tide.start_hour:02d}:00 to {until:02d}:00 ({tide.time_zone}) all its {ebb.replicas_all} replicas "
+        f"together never needed more than {ebb.load_max:.2f} cards: {carried} that, and {freed} free for other work "
+        f"for {tide.hours} hours a day."
+    )
+
+
+def _told(tide: Tide, ebb: Ebb) -> Sentence:
+    scaler = ebb.autoscaler
+    more: dict[str, Value] = {}
+    if scaler is not None:
+        more = {"scaler": scaler.kind.value, "replicas_min": scaler.replicas_min}
+    return sentence(
+        "tide" if scaler is None else "tide_scaler",
+        start=f"{tide.start_hour:02d}:00",
+        end=f"{(tide.start_hour + tide.hours) % 24:02d}:00",
+        time_zone=tide.time_zone,
+        replicas_all=ebb.replicas_all,
+        replicas=ebb.replicas,
+        load_max_cards=round(float(ebb.load_max), 2),
+        cards=len(ebb.frees),
+        hours=tide.hours,
+        **more,
+    )

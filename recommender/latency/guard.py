@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.inventory import Priority
+from recommender.advice.case import Permits
 from recommender.demand import Demand
 from recommender.latency.inflation import inflation_of_hours
 from recommender.latency.queueing import SharingMode
-from recommender.permits import Permits
 
 _HOUR_SECONDS = 3600
 

@@ -10,57 +10,38 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fleet.capabilities.register import Capabilities
 from fleet.catalogue import MigFamily, find_model
 from fleet.decisions import RecommendationKind, Refusal
 from fleet.inventory import CardId, CardModelName, Inventory, Priority, WorkloadId
-from fleet.settings.settings import Settings
 from fleet.sharing import ACTIVE_RATIO_MIN
-from recommender.advice.case import is_restartable
+from recommender.advice.case import Permits, is_restartable
 from recommender.demand import Demand
 from recommender.mig.advice import InstanceAdvice, NoInstance, advise_instance
 from recommender.mig.seating import MigSeats, MigStock, seat_instances
 from recommender.mig.stages import Machines, carvings_of
 from recommender.node_terms import NodeTerms
-from recommender.permits import Permits
-from recommender.placement import Arrangement, cards_of, rows_by_workload
+from recommender.placement import Arrangement, moves_left
+from recommender.problem import PlanningProblem
 from recommender.seating import NodeRoom, Seat
 
 
-def with_mig_instances(
-    demand: Demand,
-    inventory: Inventory,
-    permits: Permits,
-    arrangement: Arrangement,
-    *,
-    capability: Capabilities,
-    settings: Settings,
-    terms: NodeTerms,
-    moves_max: int | None,
-) -> Arrangement:
-    """The arrangement with whoever needs a part of a card on an instance, as far as that frees cards.
+def with_mig_instances(problem: PlanningProblem, permits: Permits, arrangement: Arrangement) -> Arrangement:
+    """The arrangement with workloads that need a part of a card on instances, as far as that frees cards.
 
-    Args:
-        demand: live slices and their series.
-        inventory: nodes and cards.
-        permits: who may get an instance.
-        arrangement: who sits where otherwise.
-        capability: what the backend enforces; nothing is done where it does not cut by MIG.
-        settings: settings.
-        terms: nodes whose cards can't be cut by a plan.
-        moves_max: most pods that this may restart, None for any number.
+    Nothing changes where the backend does not cut by MIG.
     """
+    demand, inventory, capability = problem.demand, problem.inventory, problem.capability
     if not capability.cuts_by_mig:
         return arrangement
-    advice, refused = _advice(demand, permits, settings)
-    advice, late = _within_moves(permits, advice, moves_max)
+    advice, refused = _advice(problem, permits)
+    advice, late = _within_moves(permits, advice, moves_left(problem, arrangement))
     scene = _Scene(
         demand=demand,
         inventory=inventory,
         arrangement=arrangement,
-        node_of={card: known.node for card, known in cards_of(demand, inventory).items()},
+        node_of={card: known.node for card, known in problem.cards.items()},
         rows_on=_rows_on(demand, permits),
-        closed_nodes=_closed_nodes(demand, permits, terms) if capability.empties_node else frozenset(),
+        closed_nodes=_closed_nodes(demand, permits, problem.terms) if capability.empties_node else frozenset(),
     )
     machines = Machines(node_of=scene.node_of, rows_on=scene.rows_on) if capability.empties_node else None
     room = NodeRoom(inventory, demand.grants)
@@ -137,11 +118,9 @@ def _closed_nodes(demand: Demand, permits: Permits, terms: NodeTerms) -> frozens
     return frozenset(closed)
 
 
-def _advice(
-    demand: Demand, permits: Permits, settings: Settings
-) -> tuple[dict[WorkloadId, InstanceAdvice], list[Refusal]]:
+def _advice(problem: PlanningProblem, permits: Permits) -> tuple[dict[WorkloadId, InstanceAdvice], list[Refusal]]:
     """The instance of everybody who may get one, and who gets none."""
-    rows_of = rows_by_workload(demand)
+    settings = problem.settings
     advice: dict[WorkloadId, InstanceAdvice] = {}
     refused: list[Refusal] = []
     for name in sorted(set(permits.kinds) - set(permits.reclaimed)):
@@ -150,8 +129,8 @@ def _advice(
         if RecommendationKind.MIG not in permits.kinds[name] or model is None:
             continue
         found = advise_instance(
-            demand,
-            rows_of[name],
+            problem.demand,
+            problem.rows_of[name],
             model,
             headroom_ratio=settings.recommender.framebuffer_headroom_ratio,
             violation_ratio_max=settings.risk.violation_ratio_limit,

@@ -13,7 +13,7 @@ from dashboards.report.text import report_html
 from dashboards.words.report import Language
 from tests.browser import test_access, test_reading
 from tests.browser.test_reading import PATHS, opened
-from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_profiles, make_views
+from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_measured, make_profiles, make_views
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -102,7 +102,7 @@ def test_report_does_not_scroll_sideways(telephone: Page, language: Language) ->
         views.outcomes.ledger(CLUSTER),
         now=NOW,
         prices=PRICES,
-        edition=Edition(language=language),
+        edition=Edition(language=language, measured=make_measured(make_profiles())),
     )
     telephone.set_content(report_html(report))
     assert width_of(telephone) == WIDTH_PX

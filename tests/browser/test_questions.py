@@ -134,7 +134,9 @@ def test_who_uses_less_than_its_quota_and_who_wastes_most(asker: Asker) -> None:
 
     asker.to("Tenants")
     expect(asker.page.locator(".headline")).to_contain_text("holds most of that")
-    expect(asker.page.get_by_role("region", name="Teams").locator("tbody tr").first).to_contain_text("team-")
+    expect(
+        asker.page.get_by_role("region", name="Card-hours of the last 7 days by team").locator("tbody tr").first
+    ).to_contain_text("team-")
     quota = asker.page.get_by_role("region", name="Quotas").locator("tbody tr").first
     expect(quota.locator("td").nth(7)).to_contain_text("%")
     expect(quota.locator("td").nth(6)).to_contain_text(re.compile("[1-9]"))

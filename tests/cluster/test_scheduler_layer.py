@@ -13,7 +13,7 @@ import yaml
 
 from exporter.allocation.collector import AllocationCollector, AllocationSnapshot
 from exporter.cluster_kubernetes import KubernetesReader
-from exporter.cluster_reader import API_RESOURCES, EventKind, Expired, Watched
+from exporter.cluster_reader import API_RESOURCES, Watched
 from exporter.cluster_reader_watch import WatchState
 from fleet.errors import Misconfigured
 from fleet.inventory import AUTOSCALED_LABEL
@@ -21,6 +21,8 @@ from fleet.schema import GRANT_LABELS
 from fleet.units import MIB
 from tests.cluster.api import Api
 from tests.control_plane import ControlPart, ControlPlane, User
+from wire.kubernetes.read import EventKind
+from wire.kubernetes.refusals import Expired
 
 pytestmark = pytest.mark.cluster
 
@@ -100,7 +102,7 @@ def test_refusal_names_resource_verb_and_the_rule_that_is_missing(
         reading.page(watched, limit=1, token=None)
     assert f"cannot list {watched.value}" in str(refused.value)
     assert rule in str(refused.value)
-    with pytest.raises(Misconfigured, match=f"verb watch is forbidden.*{wanted.plural}"):
+    with pytest.raises(Misconfigured, match=f"lacks verb watch.*{wanted.plural}"):
         next(iter(reading.watch(watched, version="1")))
 
 
@@ -136,7 +138,7 @@ def test_reader_of_one_node_sees_its_pods_alone(api: Api, namespace: str, reader
     for node in ("there", "here"):
         api.patch(f"/api/v1/namespaces/{namespace}/pods/p-{node}", {"metadata": {"labels": {"changed": "yes"}}})
     events = [event for event in reading.watch(Watched.PODS, version=page.version) if event.kind != EventKind.BOOKMARK]
-    assert [event.manifest["metadata"]["name"] for event in events] == ["p-here"]  # type: ignore[index]
+    assert [event.manifest["metadata"]["name"] for event in events] == ["p-here"]
 
 
 def test_only_metadata_of_owners_travel(api: Api, namespace: str, reader: Reader):

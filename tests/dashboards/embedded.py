@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
+from dashboards.access.cut import namespace_of
 from dashboards.queries import (
     ClusterSighting,
     Event,
@@ -28,6 +29,7 @@ from dashboards.queries import (
     Views,
     WorkloadHistory,
 )
+from dashboards.report.week_measured import MeasuredWeek
 from dashboards.shown.lag_chain import LagChain
 from dashboards.shown.relief_acts import ReliefActs
 from fleet.capabilities.register import CorePolicy
@@ -53,7 +55,9 @@ from fleet.errors import NotEnoughData, Refused
 from fleet.inventory import CardId, CardModelName, Priority, Quota, WorkloadId
 from fleet.money.book import PriceBook, Prices
 from fleet.money.budgets import BudgetStatus, budget_status
+from fleet.money.charges import Amounts, Charge, MeasuredHours
 from fleet.money.unit_costs import UnitCost
+from fleet.money.week_hours import GRANTED, Measures, WeekHours, added
 from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.profiles import (
     CardProfile,
@@ -61,6 +65,7 @@ from fleet.profiles import (
     ComputeProfile,
     Finding,
     FramebufferProfile,
+    HourMeasure,
     HourOfWeek,
     Profile,
     Profiles,
@@ -260,10 +265,64 @@ class EmbeddedRelief:
         return self._found
 
 
+def make_week(profiles: Profiles) -> WeekHours:
+    """A week in which every card was what its profile says it is now; tenants of one card have equal parts."""
+    none = MeasuredHours(card_hours=0.0, cost=Decimal(0))
+    tenants: dict[str, Measures] = {}
+    for charge in make_charges(profiles):
+        own = tenants.get(namespace_of(charge.name), dict.fromkeys(GRANTED, none))
+        tenants[namespace_of(charge.name)] = {one: added((own[one], charge.measures[one])) for one in GRANTED}
+    free = [_hours(168.0, card) for card in profiles.cards if not card.workloads]
+    return WeekHours(
+        since=NOW - timedelta(days=7), until=NOW, currency=PRICES.currency, tenants=tenants,
+        unmeasured=dict.fromkeys(tenants, 0.0),
+        rest={HourMeasure.UNALLOCATED: added(free), HourMeasure.STRANDED: none},
+    )  # fmt: skip
+
+
+def make_charges(profiles: Profiles) -> tuple[Charge, ...]:
+    """What each workload was charged in that week."""
+    measures: dict[str, dict[HourMeasure, list[MeasuredHours]]] = {}
+    for card in profiles.cards:
+        for name in card.workloads:
+            hours = 168 / len(card.workloads)
+            is_idle = card.state is CardState.IDLE_HELD
+            used = 0.0 if is_idle else card.compute_p95 or 0.0
+            own = measures.setdefault(name, {one: [] for one in HourMeasure})
+            own[HourMeasure.USED].append(_hours(used * hours, card))
+            own[HourMeasure.IDLE_HELD if is_idle else HourMeasure.UNUSED].append(_hours((1 - used) * hours, card))
+    nothing = Amounts(allocation=None, use=None, blended=None)
+    return tuple(
+        Charge(
+            name=name, card_hours=168.0, cost=nothing, measures={one: added(parts) for one, parts in own.items()},
+            unpriced_card_hours=0.0, unmeasured_card_hours=0.0, unallocated=None, stranded=None, kwh=None,
+            unknown_kwh_card_hours=0.0, requests=None, answered=None,
+        )
+        for name, own in measures.items()
+    )  # fmt: skip
+
+
+def make_measured(profiles: Profiles) -> MeasuredWeek:
+    """The same week with its electricity, as the report is given it."""
+    return MeasuredWeek(
+        hours=make_week(profiles), workloads=make_charges(profiles), low_priority_gpu_hours=0.0, kwh=120.5,
+        kwh_known_ratio=0.25, kg_co2=None, pue=1.3, grid_kg_co2_per_kwh=None,
+        kwh_by_team=((profiles.workloads[0].namespace, 7.5),),
+    )  # fmt: skip
+
+
+def _hours(count: float, card: CardProfile) -> MeasuredHours:
+    price = PER_CARD_HOUR.get(card.card_model)
+    return MeasuredHours(card_hours=count, cost=None if price is None else Decimal(price) * Decimal(str(count)))
+
+
 class EmbeddedMoney:
     """`Money` with fixed prices, two quotas, a queue, a budget that is spent, and what a million tokens cost."""
 
     currency = PRICES.currency
+
+    def __init__(self, *, has_week: bool = True) -> None:
+        self._has_week = has_week
 
     def prices(self, cluster: str) -> Prices:
         return PRICES
@@ -276,6 +335,9 @@ class EmbeddedMoney:
             )
             for name, spent in (("team-3", 1200), ("team-5", 850), ("team-7", 100))
         )  # fmt: skip
+
+    def week(self, cluster: str) -> WeekHours | None:
+        return make_week(make_profiles()) if self._has_week else None
 
     def quotas(self, cluster: str) -> tuple[Quota, ...]:
         return (
@@ -543,7 +605,6 @@ def make_past(profiles: Profiles, plan: Plan) -> Iterator[tuple[PlanEntry, Outco
             promised_saving_per_week=Saving(amortised=Decimal(promised * 1100), marginal=Decimal(promised * 600)),
             realised_saving_per_week=Saving(amortised=Decimal(came * 1100), marginal=Decimal(came * 600)),
             promised_violation_ratio=foretold,
-            realised_violation_ratio=harm,
             control_violation_ratio=0.0004,
             coverage_ratio=0.993,
             given_back=back,

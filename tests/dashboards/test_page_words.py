@@ -15,6 +15,7 @@ from dashboards.figures.figures import DAYS
 from dashboards.pages import frame as page_frame
 from dashboards.pages import plan_rollout as page_plan_rollout
 from dashboards.pages.language import COOKIE, asked_language, speak
+from dashboards.pages.measures import MEASURE_WORDS
 from dashboards.queries import RolloutPhase
 from dashboards.shown.relief_acts import MoveState
 from dashboards.shown.rows import workload_state_words
@@ -34,6 +35,7 @@ CHOSEN_BY_CODE = {
     *(title for _, title in page_frame.PAGES),
     *(words for ranges in page_frame.RANGE_PAGES.values() for words in ranges.values()),
     *STATE_WORDS.values(),
+    *MEASURE_WORDS.values(),
     *(code.value.replace("_", " ") for closed in (Need, RiskLevel, Priority, WorkloadClass) for code in closed),
     *(code.value.replace("_", " ") for closed in (RolloutPhase, ChangePhase) for code in closed),
     *(state.value for state in MoveState),

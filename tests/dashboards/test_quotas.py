@@ -15,6 +15,8 @@ from dashboards.shown.tenants import Tenant
 from exporter.allocation.records import AmountRecord, QueueRecord
 from exporter.allocation.rows import queue_rows
 from fleet.inventory import Quota
+from fleet.money.charges import MeasuredHours
+from fleet.profiles import HourMeasure
 from pipeline.remote_write.decode import Version
 from pipeline.remote_write.encode import LabelSets
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
@@ -34,8 +36,8 @@ def quota(namespace: str = "search", limit: float | None = 16.0, held: float | N
 def tenant(name: str, used: float | None) -> Tenant:
     """A team that uses so many cards."""
     return Tenant(
-        name=name, workloads=1, cards=6.0, cards_used=used, cards_measured=6.0, cards_idle=0.0, cost_per_week=None,
-        idle_per_week=None, distrusted=0,
+        name=name, workloads=1, distrusted=0, unmeasured_card_hours=6.0 if used is None else 0.0, hours=1.0,
+        measures={HourMeasure.USED: MeasuredHours(card_hours=used or 6.0, cost=None)},
     )  # fmt: skip
 
 

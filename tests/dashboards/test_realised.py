@@ -74,7 +74,7 @@ def test_week_starts_on_monday() -> None:
 
 
 def test_broken_harm_budget_stands_first_and_over_one() -> None:
-    budgets = harm_budgets(ENTRIES, [replace(one, harm_budget_ratio=0.004) for one in OUTCOMES])
+    budgets = harm_budgets(ENTRIES, [replace(one, harm_budget_ratio=0.002) for one in OUTCOMES])
     burns = [budget.burn_ratio or 0.0 for budget in budgets]
     assert burns == sorted(burns, reverse=True)
     assert budgets[0].standing is Standing.OVER_BUDGET
@@ -107,7 +107,10 @@ def test_service_that_a_newer_plan_changed_counts_with_that_plan_alone() -> None
 def test_service_that_a_newer_plan_could_not_judge_keeps_the_harm_that_an_older_one_did() -> None:
     newer, older = (one for one in OUTCOMES if one.realised_cards_freed > 41)
     harmed = replace(older.workloads[0], violation_ratio=0.26, active_steps=5000)
-    for unjudged in (replace(harmed, active_steps=3), replace(harmed, violation_ratio=None, active_steps=0)):
+    for unjudged in (
+        replace(harmed, violation_ratio=0.0, active_steps=3),
+        replace(harmed, violation_ratio=None, active_steps=0),
+    ):
         outcomes = (replace(newer, workloads=(unjudged,)), replace(older, workloads=(harmed,)))
         verdict = leading_verdict(ENTRIES, outcomes)
         assert verdict is not None

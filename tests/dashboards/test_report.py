@@ -9,12 +9,12 @@ from datetime import timedelta
 from decimal import Decimal
 from html.parser import HTMLParser
 
-from dashboards.report.report import Report, WeekFacts, make_report
+from dashboards.report.report import Edition, Report, WeekFacts, make_report
 from dashboards.report.text import report_csv, report_html, report_json, report_markdown, state_bar_svg
 from dashboards.words.report import Language, Words
 from fleet.inventory import WorkloadId
 from fleet.profiles import CardState, Profiles, WorkloadState
-from tests.dashboards.embedded import CLUSTER, HOSTILE, NOW, PRICES, make_profiles, make_views
+from tests.dashboards.embedded import CLUSTER, HOSTILE, NOW, PRICES, make_measured, make_profiles, make_views
 
 PROFILES = make_profiles()
 
@@ -29,6 +29,7 @@ def _report(profiles: Profiles = PROFILES, *, past: tuple[WeekFacts, ...] = (), 
         now=NOW,
         prices=PRICES,
         past_weeks=past,
+        edition=Edition(measured=make_measured(profiles)),
     )
 
 
@@ -64,7 +65,7 @@ def test_gap_of_a_week_is_not_filled_with_an_older_one() -> None:
 def test_top_list_holds_trusted_waste_by_money() -> None:
     top = _report().top
     assert len(top) == 10
-    money = [row.unused_per_week or Decimal(0) for row in top]
+    money = [row.unused_cost or Decimal(0) for row in top]
     assert money == sorted(money, reverse=True)
     trusted = {profile.workload for profile in PROFILES.workloads if profile.is_trusted}
     assert {row.workload for row in top} <= trusted
@@ -112,7 +113,8 @@ def test_tenant_names_are_harmless_in_every_form() -> None:
         owner, workload=name, namespace=HOSTILE, cards=(card.card,) * 8, trust=(), state=WorkloadState.IDLE_HELD,
         compute=replace(owner.compute, p95=0.0),
     )  # fmt: skip
-    report = _report(replace(PROFILES, workloads=(hostile,)))
+    cards = tuple(replace(one, workloads=(name,)) if one.card == card.card else one for one in PROFILES.cards)
+    report = _report(replace(PROFILES, workloads=(hostile,), cards=cards))
     assert report.top[0].workload == name
     tags = _tags(report_html(report))
     assert "img" not in tags

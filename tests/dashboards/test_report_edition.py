@@ -8,19 +8,17 @@ import pytest
 
 from dashboards.report.report import Edition, Report, WeekFacts, make_report
 from dashboards.report.text import report_csv, report_html, report_json, report_markdown
-from dashboards.report.week_measured import MeasuredWeek
 from dashboards.shown.tenants import tenants
 from dashboards.words.report import Language
-from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_profiles, make_views
+from enforcer.record.verdict import verdict_of
+from fleet.money.week_hours import WASTED, part_of
+from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_measured, make_profiles, make_views
 
 PROFILES = make_profiles()
 VIEWS, _ = make_views()
 TEAM = PROFILES.workloads[0].namespace
 OTHERS = {profile.namespace for profile in PROFILES.workloads} - {TEAM}
-MEASURED = MeasuredWeek(
-    idle_gpu_hours=5000.0, low_priority_gpu_hours=0.0, kwh=120.5, kwh_known_ratio=0.25, kg_co2=None, pue=1.3,
-    grid_kg_co2_per_kwh=None, kwh_by_team=((TEAM, 7.5),),
-)  # fmt: skip
+MEASURED = make_measured(PROFILES)
 
 
 def _report(edition: Edition | None = None, past: tuple[WeekFacts, ...] = ()) -> Report:
@@ -37,7 +35,7 @@ def _report(edition: Edition | None = None, past: tuple[WeekFacts, ...] = ()) ->
 
 
 def test_report_of_a_team_names_nobody_elses_workload() -> None:
-    found = _report(Edition(team=TEAM))
+    found = _report(Edition(team=TEAM, measured=MEASURED))
     assert found.top
     assert {row.owner for row in found.top} == {TEAM}
     assert [line.tenant.name for line in found.teams] == [TEAM]
@@ -55,14 +53,16 @@ def test_report_of_a_team_leaves_out_what_was_measured_of_the_cluster_alone() ->
 
 def test_table_of_teams_is_that_of_the_tenants_page() -> None:
     found = _report(Edition(measured=MEASURED))
-    assert tuple(line.tenant for line in found.teams) == tenants(PROFILES, PRICES)
+    assert tuple(line.tenant for line in found.teams) == tenants(PROFILES, MEASURED.hours)
     assert {line.tenant.name: line.kwh for line in found.teams}[TEAM] == 7.5
     assert {line.kwh for line in found.teams if line.tenant.name != TEAM} == {None}
 
 
 def test_unknown_is_said_and_a_measured_nought_is_a_nought() -> None:
     idle, low, energy, carbon = _report(Edition(measured=MEASURED)).detail_figures
-    assert (idle.value, low.value, energy.value, carbon.value) == (Decimal(5000), Decimal(0), Decimal("120.5"), None)
+    total = part_of(MEASURED.hours.total, WASTED).card_hours
+    assert idle.value == Decimal(str(round(total, 1)))
+    assert (low.value, energy.value, carbon.value) == (Decimal(0), Decimal("120.5"), None)
     page = report_html(_report(Edition(measured=MEASURED)))
     assert "known for 25 % of the card hours, PUE 1.3" in page
     assert "energy.grid_kg_co2_per_kwh is not set" in page
@@ -86,7 +86,7 @@ def test_every_measured_plan_stands_with_its_forecast() -> None:
     found = _report().forecasts
     assert [one.plan_id for one in found] == [one.plan_id for one in outcomes]
     assert found[0].cards_promised == outcomes[0].promised_cards_freed
-    assert found[0].harm_observed == outcomes[0].realised_violation_ratio
+    assert found[0].harm_observed == verdict_of(outcomes[0]).observed_ratio
     page = report_html(_report())
     assert all(one.plan_id in page for one in found)
 
@@ -112,11 +112,11 @@ def test_links_lead_to_the_web_app_only_where_its_address_is_set() -> None:
 
 
 def test_quota_of_each_team_stands_beside_what_it_holds_and_unit_costs_are_never_invented() -> None:
-    whole = _report()
+    whole = _report(Edition(measured=MEASURED))
     assert {line.quota for line in whole.teams} == {None}
     assert "Unit cost" not in report_html(whole) + report_markdown(whole)
     units = VIEWS.money.unit_costs(CLUSTER)
-    found = _report(Edition(quotas=VIEWS.money.quotas(CLUSTER), units=units))
+    found = _report(Edition(measured=MEASURED, quotas=VIEWS.money.quotas(CLUSTER), units=units))
     quota = {line.tenant.name: line.quota for line in found.teams}["team-3"]
     assert quota is not None
     assert (quota.quota, quota.granted) == (400.0, 60.0)

@@ -15,7 +15,7 @@ from dashboards.shown.realised import STEPS
 from dashboards.words.report import WORDS, Language, Words
 from fleet.decisions import RecommendationKind
 from fleet.profiles import CardState, WorkloadState
-from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_profiles, make_views
+from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_measured, make_profiles, make_views
 
 ZH = Words(language=Language.ZH)
 _LATIN = re.compile(r"[A-Za-z][A-Za-z']+")
@@ -35,7 +35,7 @@ def _report(language: Language) -> Report:
         views.outcomes.ledger(CLUSTER),
         now=NOW,
         prices=PRICES,
-        edition=Edition(language=language),
+        edition=Edition(language=language, measured=make_measured(make_profiles())),
     )
     assert found.next_plan is not None
     assert found.refused
@@ -53,7 +53,13 @@ def _data() -> tuple[str, ...]:
     views, _ = make_views()
     plans, report = views.plans.plans(CLUSTER), _report(Language.ZH)
     people = {name for entry in plans for name in entry.approved_by}
-    return (CLUSTER, report.price_version, *(entry.plan.plan_id for entry in plans), *people)
+    return (
+        CLUSTER,
+        "energy.grid_kg_co2_per_kwh",
+        report.price_version,
+        *(entry.plan.plan_id for entry in plans),
+        *people,
+    )
 
 
 class _Said(HTMLParser):

@@ -3,7 +3,6 @@
 import csv
 import io
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 
 import pytest
 from hypothesis import given
@@ -15,7 +14,6 @@ from dashboards.shown.rows import (
     card_table,
     csv_cell,
     csv_text,
-    fleet_headline,
     refusal_groups,
     search,
     stage_needs,
@@ -24,8 +22,8 @@ from dashboards.shown.rows import (
 )
 from fleet.decisions import Refusal
 from fleet.inventory import WorkloadId
-from fleet.profiles import CardState, Profiles, WorkloadState
-from tests.dashboards.embedded import HOSTILE, NOW, PER_CARD_HOUR, PRICES, make_plan, make_profiles, prices_of
+from fleet.profiles import Profiles, WorkloadState
+from tests.dashboards.embedded import HOSTILE, NOW, PRICES, make_plan, make_profiles, prices_of
 
 
 @pytest.fixture(scope="module")
@@ -39,21 +37,8 @@ def test_state_bar_adds_up_to_every_card(profiles: Profiles) -> None:
     assert sum(share.ratio for share in shares) == pytest.approx(1.0)
 
 
-def test_free_cards_are_wasted_but_not_counted_as_granted(profiles: Profiles) -> None:
-    headline = fleet_headline(profiles, PRICES)
-    granted = [card for card in profiles.cards if card.state is not CardState.FREE]
-    quiet = [card for card in granted if card.state in (CardState.IDLE_HELD, CardState.LOW_USE)]
-    assert headline.idle_ratio == pytest.approx(len(quiet) / len(granted))
-    wasted = [card for card in profiles.cards if card.state in (CardState.IDLE_HELD, CardState.FREE)]
-    priced = [Decimal(PER_CARD_HOUR[c.card_model]) * 168 for c in wasted if c.card_model in PER_CARD_HOUR]
-    assert headline.wasted_per_week == sum(priced)
-    assert headline.unpriced_cards == len(wasted) - len(priced) > 0
-
-
 def test_fleet_without_prices_shows_no_money_rather_than_zero(profiles: Profiles) -> None:
-    free = prices_of({})
-    assert fleet_headline(profiles, free).wasted_per_week is None
-    table = card_table(profiles, free)
+    table = card_table(profiles, prices_of({}))
     assert {table.row(place)["price_per_week"] for place in range(len(table))} == {None}
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from dashboards.queries import Freshness, Views
 from dashboards.shown.realised import funnel
-from dashboards.shown.rows import fleet_headline
 from dashboards.shown.savings_series import SAVINGS_FAMILIES, SavingsReader
 from fleet.errors import NotEnoughData
 from fleet.profiles import Profiles
@@ -33,15 +32,21 @@ def shown(views: Views) -> Shown:
     return {family.name: dict(zip(family.labels, family.values, strict=True)) for family in reading.families}
 
 
-def test_funnel_waste_and_plans_are_those_of_the_pages(views: Views) -> None:
+def test_funnel_card_hours_and_plans_are_those_of_the_pages(views: Views) -> None:
     found = shown(views)
     plans, outcomes = views.plans.plans(CLUSTER), views.outcomes.outcomes(CLUSTER)
     assert found["gputide_savings_cards"] == {
         (CLUSTER, step.name): float(step.cards) for step in funnel(plans, outcomes)
     }
-    wasted = fleet_headline(views.fleet.profiles(CLUSTER), views.money.prices(CLUSTER)).wasted_per_week
-    assert wasted is not None
-    assert Decimal(str(found["gputide_waste_per_week"][CLUSTER, "CNY"])) == pytest.approx(wasted)
+    week = views.money.week(CLUSTER)
+    assert week is not None
+    for measure, hours in week.total.items():
+        shown_hours = sum(
+            value for labels, value in found["gputide_week_card_hours"].items() if labels[2] == measure.value
+        )
+        assert shown_hours == pytest.approx(hours.card_hours)
+    cost = sum(found["gputide_week_card_hours_cost"].values())
+    assert Decimal(str(cost)) == pytest.approx(sum((one.cost or Decimal(0) for one in week.total.values()), Decimal(0)))
     assert sum(found["gputide_cards"].values()) == len(views.fleet.profiles(CLUSTER).cards)
     states = {labels[1]: labels[2] for labels in found["gputide_plan_info"]}
     assert states[plans[0].plan.plan_id] == "waiting"
@@ -53,7 +58,7 @@ def test_services_over_budget_are_counted_as_the_verdict_counts_them() -> None:
     profiles = views.fleet.profiles(CLUSTER)
     entry, outcome, ledger = list(make_past(profiles, make_plan(profiles)))[-1]
     harmed = tuple(replace(one, violation_ratio=0.03) for one in outcome.workloads[:2])
-    rare = replace(outcome.workloads[2], violation_ratio=0.3, active_steps=19)
+    rare = replace(outcome.workloads[2], violation_ratio=1 / 21, active_steps=21)
     cluster.remember(entry, replace(outcome, workloads=(*harmed, rare)), ledger)
     assert shown(views)["gputide_plan_services_over_harm_budget"] == {(CLUSTER, outcome.plan_id): 2.0}
 

@@ -1,8 +1,9 @@
-"""Teams' parts sum to the cards, whoever shares them with whom."""
+"""Teams' parts and what nobody was granted sum to the fleet's card hours."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pytest
@@ -10,71 +11,74 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboards.shown.tenants import tenants
-from fleet.inventory import WorkloadId
-from fleet.profiles import CardState, Finding, Profiles, WorkloadState
-from tests.dashboards.embedded import CLUSTER, make_views, prices_of
+from fleet.money.charges import MeasuredHours
+from fleet.money.week_hours import GRANTED, WASTED, WeekHours, part_of
+from fleet.profiles import Finding, HourMeasure
+from tests.dashboards.embedded import CLUSTER, make_views
 
 VIEWS, _ = make_views()
 PROFILES = VIEWS.fleet.profiles(CLUSTER)
-CARDS = PROFILES.cards[:3]
-PRICES = prices_of({CARDS[0].card_model: "2"})
+UNTIL = datetime(2026, 1, 12, tzinfo=UTC)
 
 
-def a_fleet(*holders: tuple[int, int, WorkloadState]) -> Profiles:
-    """Workloads as (team, bits of the cards that they are on, state) on three cards of one model."""
-    workloads = []
-    for place, (team, bits, state) in enumerate(holders):
-        on = tuple(card.card for number, card in enumerate(CARDS) if bits >> number & 1)
-        base = PROFILES.workloads[place]
-        name = WorkloadId(f"team-{team}/Deployment/w{place}")
-        workloads.append(
-            replace(
-                base, namespace=f"team-{team}", workload=name, cards=on, state=state, trust=(),
-                compute=replace(base.compute, p50=0.5), idle_pods=(),
-            )
-        )  # fmt: skip
-    cards = tuple(
-        replace(
-            card, card_model=CARDS[0].card_model, state=CardState.BUSY,
-            workloads=tuple(profile.workload for profile in workloads if card.card in profile.cards),
-        )
-        for card in CARDS
+def hours(count: float, cost: int | None = None) -> MeasuredHours:
+    return MeasuredHours(card_hours=count, cost=None if cost is None else Decimal(cost))
+
+
+def a_week(
+    *teams: tuple[MeasuredHours, MeasuredHours, MeasuredHours, MeasuredHours], unmeasured: float = 0.0
+) -> WeekHours:
+    """Teams as (idle, idle_held, unused, used) over ten hours, and three unallocated card hours."""
+    return WeekHours(
+        since=UNTIL - timedelta(hours=10), until=UNTIL, currency="CNY",
+        tenants={f"team-{place}": dict(zip(GRANTED, team, strict=True)) for place, team in enumerate(teams)},
+        unmeasured={f"team-{place}": unmeasured for place in range(len(teams))},
+        rest={HourMeasure.UNALLOCATED: hours(3, 6), HourMeasure.STRANDED: hours(1, 2)},
     )  # fmt: skip
-    return replace(PROFILES, workloads=tuple(workloads), cards=cards)
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 3), st.integers(1, 7), st.sampled_from((WorkloadState.BUSY, WorkloadState.IDLE))),
-        min_size=1, max_size=8,
+PARTS = st.tuples(*[st.builds(hours, st.integers(1, 500), st.one_of(st.none(), st.integers(0, 500)))] * 4)
+
+
+@given(st.lists(PARTS, max_size=6))
+def test_teams_and_what_nobody_was_granted_sum_to_the_fleet(
+    teams: list[tuple[MeasuredHours, MeasuredHours, MeasuredHours, MeasuredHours]],
+) -> None:
+    week = a_week(*teams)
+    found = tenants(PROFILES, week)
+    granted = sum(team.granted.card_hours for team in found)
+    assert granted + 4 == sum(one.card_hours for one in week.total.values())
+    cost = sum((team.granted.cost or Decimal(0) for team in found), Decimal(8))
+    assert cost == sum((one.cost or Decimal(0) for one in week.total.values()), Decimal(0))
+    assert part_of(week.total, WASTED).card_hours == 3 + sum(team.idle.card_hours for team in found)
+
+
+def test_team_with_the_dearest_idle_card_hours_comes_first() -> None:
+    first, second = tenants(
+        PROFILES, a_week((hours(9, 1), hours(0, 0), hours(9, 1), hours(2, 1)), (hours(1, 4), hours(2, 5)) * 2)
     )
-)  # fmt: skip
-def test_parts_sum_to_the_cards_and_idle_and_used_stay_within(holders: list[tuple[int, int, WorkloadState]]) -> None:
-    fleet = a_fleet(*holders)
-    found = tenants(fleet, PRICES)
-    held = [card for card in fleet.cards if card.workloads]
-    assert sum(team.cards for team in found) == pytest.approx(len(held))
-    assert float(sum((team.cost_per_week or Decimal(0)) for team in found)) == pytest.approx(len(held) * 2 * 168)
-    for team in found:
-        assert 0 <= team.cards_idle <= team.cards + 1e-9
-        assert team.cards_used == pytest.approx(team.cards / 2)
+    assert (first.name, first.idle) == ("team-1", hours(3, 9))
+    assert (second.name, second.idle_ratio, second.cards_used) == ("team-0", 0.45, 0.2)
 
 
-def test_most_wasteful_team_comes_first() -> None:
-    fleet = a_fleet((0, 1, WorkloadState.BUSY), (1, 2, WorkloadState.IDLE), (1, 4, WorkloadState.BUSY))
-    first, second = tenants(fleet, PRICES)
-    assert (first.name, first.cards, first.cards_idle, first.idle_per_week) == ("team-1", 2, 1, Decimal(336))
-    assert (second.cards_idle, second.idle_per_week) == (0, None)
+def test_use_that_nobody_measured_is_no_use() -> None:
+    (team,) = tenants(PROFILES, a_week((hours(0), hours(0), hours(0), hours(5)), unmeasured=5.0))
+    assert team.cards_used is None
 
 
-def test_counter_that_is_not_believed_is_no_use() -> None:
-    fleet = a_fleet((0, 1, WorkloadState.BUSY))
+def test_workloads_with_distrusted_counters_are_counted() -> None:
     lie = Finding(check="frozen", counter="sm_active", detail="0.31 for 9 h")
-    (team,) = tenants(replace(fleet, workloads=(replace(fleet.workloads[0], trust=(lie,)),)), PRICES)
-    assert (team.cards_used, team.cards_measured, team.distrusted) == (None, 0, 1)
+    own = replace(PROFILES.workloads[0], namespace="team-0", trust=(lie,))
+    (team,) = tenants(replace(PROFILES, workloads=(own,)), a_week((hours(1), hours(0), hours(0), hours(5))))
+    assert (team.workloads, team.distrusted) == (1, 1)
 
 
-def test_card_without_a_price_costs_nothing_that_is_known() -> None:
-    fleet = a_fleet((0, 1, WorkloadState.IDLE))
-    (team,) = tenants(fleet, prices_of({}))
-    assert (team.cost_per_week, team.idle_per_week, team.cards_idle) == (None, None, 1)
+def test_card_hours_without_a_price_cost_nothing_that_is_known() -> None:
+    (team,) = tenants(PROFILES, a_week((hours(1), hours(0, 0), hours(0, 0), hours(5, 7))))
+    assert (team.idle.cost, team.idle.card_hours) == (None, 1)
+    assert (team.granted.cost, team.granted.card_hours) == (Decimal(7), 6)
+
+
+def test_a_reader_of_one_namespace_sees_its_own_card_hours_alone() -> None:
+    week = a_week(*[(hours(1, 1), hours(1, 1), hours(1, 1), hours(1, 1))] * 2).only({"team-1"})
+    assert sum(one.card_hours for one in week.total.values()) == pytest.approx(4)

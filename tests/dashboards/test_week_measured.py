@@ -1,35 +1,13 @@
 """Hours and electricity of a week, by hand on four cards of one day."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
 from dashboards.report.week_measured import MeasuredWeek, measured_week
-from fleet.inventory import CardId, CardModelName, Priority, WorkloadId
-from fleet.profiles import CardProfile, CardState, Profiles
+from fleet.inventory import Priority
+from fleet.profiles import HourMeasure
 from tests.fleet.money.builders import DAY, END, SIZE, a_card, a_day, a_grant, measured, settled
-
-A, B, LOW = WorkloadId("a/Deployment/x"), WorkloadId("b/Deployment/y"), WorkloadId("a/Job/z")
-
-
-def _card(number: int, state: CardState, idle_since: datetime | None, *workloads: WorkloadId) -> CardProfile:
-    return CardProfile(
-        card=CardId(f"GPU-{number}"), card_model=CardModelName("NVIDIA A10"), node="n-0", framebuffer_bytes=SIZE,
-        framebuffer_used_max=None, state=state, compute_p95=0.0, idle_since=idle_since, workloads=workloads,
-        coverage_ratio=1.0, reason="",
-    )  # fmt: skip
-
-
-PROFILES = Profiles(
-    cluster="c", as_of=END, since=DAY, until=END, coverage_ratio=1.0, workloads=(), unallocated=(),
-    cards=(
-        _card(0, CardState.BUSY, None, A),
-        _card(1, CardState.FREE, DAY),
-        _card(2, CardState.IDLE_HELD, DAY + timedelta(hours=6), A, B),
-        _card(3, CardState.IDLE_HELD, DAY - timedelta(days=3), LOW),
-    ),
-)  # fmt: skip
-"""Card 0 works, 1 is nobody's, two teams hold 2 idle since 06:00, 3 went to a job at noon that never used it."""
 
 
 def _week(team: str | None = None, *, watts: float | list[float] = 200.0, grid: float | None = 0.5) -> MeasuredWeek:
@@ -44,18 +22,17 @@ def _week(team: str | None = None, *, watts: float | list[float] = 200.0, grid: 
     )
     usage = measured(who, compute=1.0, framebuffer_bytes=SIZE, watts=watts, activity=1.0)
     return measured_week(
-        [a_day(who, usage)], who, PROFILES, since=DAY, until=END, pue=1.5, grid_kg_co2_per_kwh=grid, team=team
-    )
+        [a_day(who, usage, idle=(1, 3))], who, cluster="c", since=DAY, until=END, known_since=DAY, currency="USD",
+        pue=1.5, grid_kg_co2_per_kwh=grid, team=team,
+    )  # fmt: skip
 
 
-def test_an_idle_card_hour_is_counted_once() -> None:
-    # Card 1 was free for 24 h, card 2 idle for 18; card 3 free for 12 and held idle for the other 12.
-    assert _week().idle_gpu_hours == 24 + 18 + 24
-
-
-def test_a_team_has_its_part_of_a_shared_idle_card_and_none_of_what_nobody_held() -> None:
-    assert _week("b").idle_gpu_hours == 9
-    assert _week("a").idle_gpu_hours == 9 + 12
+def test_an_idle_card_hour_is_counted_once_and_a_team_has_its_part_of_a_shared_card() -> None:
+    # Card 1 was free for 24 h and card 3 for 12; half of card 2 and, later, card 3 were idle.
+    hours = _week().hours
+    assert hours.total[HourMeasure.UNALLOCATED].card_hours == 24 + 12
+    assert hours.total[HourMeasure.IDLE_HELD].card_hours == 12 + 12
+    assert hours.tenants["b"][HourMeasure.IDLE_HELD].card_hours == 0
 
 
 def test_hours_of_low_priority_are_those_that_were_granted() -> None:

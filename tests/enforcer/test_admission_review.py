@@ -410,7 +410,7 @@ def test_review_is_answered_over_tls(ask: Ask) -> None:
         ("POST", "/pods", b"[]", 400),
         ("POST", "/pods", b"[" * 200_000, 400),
         ("POST", "/other", b"{}", 404),
-        ("GET", "/pods", None, 404),
+        ("GET", "/pods", None, 405),
     ],
 )
 def test_what_is_no_review_is_refused_and_the_next_is_answered(

@@ -74,7 +74,7 @@ def test_list_that_is_forgotten_every_time_is_unavailable(start: Start) -> None:
 
 
 def test_page_that_is_too_large_is_asked_for_with_fewer_objects(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enforcer.kubernetes.client.PAGE_BYTES_MAX", 2000)
+    monkeypatch.setattr("wire.kubernetes.read.PAGE_BYTES_MAX", 2000)
 
     def script(heard: Heard, number: int) -> Told:
         first = int(heard.query.get("continue", "0"))

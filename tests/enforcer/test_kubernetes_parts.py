@@ -13,14 +13,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.kubernetes.client import ServerClock
 from enforcer.kubernetes.json_patch import json_patch
 from enforcer.kubernetes.kinds import API_KINDS, kind_named
-from enforcer.kubernetes.refusals import BudgetForbids, Conflict, Deed, Expired, refusal
-from enforcer.kubernetes.request_rate import RequestRate
 from enforcer.kubernetes.same_content import VERSIONS_MAX, SeenContents
 from fleet.errors import GputideError, Misconfigured, Refused, Unavailable
-from wire.kubernetes.answers import Busy
+from wire.http_answer import Busy
+from wire.kubernetes.refusals import BudgetForbids, Conflict, Deed, Expired, refusal
+from wire.kubernetes.request_rate import RequestRate
+from wire.kubernetes.server_clock import ServerClock
 
 RULES = Path(__file__).resolve().parents[2] / "docs" / "rbac-writer.yaml"
 KEYS = st.text(alphabet="ab/~. é", min_size=1, max_size=4)
@@ -144,33 +144,54 @@ def test_documented_rights_cover_every_kind_and_no_verb_that_empties() -> None:
 def test_every_refusal_is_one_of_our_errors(
     status: int, told: str, retry_after: str | None, expected: type[GputideError]
 ) -> None:
-    error = refusal(PATCH, status, {"message": told}, retry_after)
+    error = refusal(PATCH, status, {"message": told}, retry_after, rules_file=RULES.name)
     assert type(error) is expected
     assert "patch deployments.apps team/a" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("status", "retry_after", "expected"),
+    [
+        (403, None, Misconfigured),
+        (404, None, Expired),
+        (410, None, Expired),
+        (400, None, Unavailable),
+        (409, None, Unavailable),
+        (429, "3", Busy),
+        (500, None, Unavailable),
+    ],
+)
+def test_read_that_is_refused_is_a_missing_right_or_may_work_later(
+    status: int, retry_after: str | None, expected: type[GputideError]
+) -> None:
+    deed = Deed(verb="watch", resource="pods")
+    assert type(refusal(deed, status, {"message": "no"}, retry_after, rules_file=RULES.name)) is expected
+
+
 def test_missing_right_names_verb_resource_and_namespace_and_where_it_is_written() -> None:
     told = {"message": 'deployments.apps "a" is forbidden: User "u" cannot patch resource "deployments"'}
-    said = str(refusal(PATCH, 403, told, None))
+    said = str(refusal(PATCH, 403, told, None, rules_file=RULES.name))
     assert "RBAC lacks verb patch on resource deployments.apps in namespace team" in said
-    assert RULES.name in said
+    assert f'add rule {{apiGroups: ["apps"], resources: ["deployments"], verbs: ["patch"]}} of {RULES.name}' in said
 
 
 def test_budget_that_forbids_an_eviction_is_named() -> None:
     cause = {"reason": "DisruptionBudget", "message": "The disruption budget web needs 2 healthy pods"}
-    error = refusal(PATCH, 429, {"message": "Cannot evict", "details": {"causes": [cause]}}, "10")
+    error = refusal(
+        PATCH, 429, {"message": "Cannot evict", "details": {"causes": [cause]}}, "10", rules_file=RULES.name
+    )
     assert isinstance(error, BudgetForbids)
     assert "web needs 2" in str(error)
 
 
 @pytest.mark.parametrize("details", [None, 7, [], {"causes": 7}, {"causes": [7, {"reason": 1}]}])
 def test_malformed_status_is_unavailable_like_any_other(details: object) -> None:
-    assert type(refusal(PATCH, 429, {"message": 5, "details": details}, None)) is Unavailable
+    assert type(refusal(PATCH, 429, {"message": 5, "details": details}, None, rules_file=RULES.name)) is Unavailable
 
 
 def test_quoted_object_does_not_hide_what_is_wrong_with_it() -> None:
     told = {"message": f"invalid: {'x' * 5000} unknown field spec.replica"}
-    said = str(refusal(PATCH, 422, told, None))
+    said = str(refusal(PATCH, 422, told, None, rules_file=RULES.name))
     assert said.endswith("unknown field spec.replica")
     assert len(said) < 600
 

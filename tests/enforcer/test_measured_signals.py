@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from enforcer.instant_query import Sample
 from enforcer.record.journal import StageState
 from enforcer.rollout.watch import (
     FRAMEBUFFER_QUERY,
@@ -21,6 +20,7 @@ from enforcer.rollout.watch import (
 )
 from fleet.errors import Unavailable
 from tests.enforcer.builders import a_cluster, a_rollout, card_id, some_tools, standard_plan
+from wire.prometheus_query import Sample
 
 SLO = "histogram_quantile(0.99, rate(latency_bucket[1m])) > 0.5"
 PODS = ("team/a-0", "team/a-1", "ads/x-0")

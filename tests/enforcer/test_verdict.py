@@ -1,4 +1,4 @@
-"""The verdict on a plan: harm leads iff a service is over its budget, and few windows are judged neither way."""
+"""The verdict on a plan: harm leads iff a service is surely over its budget; a wide interval is judged neither way."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from enforcer.record.verdict import (
-    ACTIVE_WINDOWS_MIN,
     Level,
     Standing,
     english,
+    harm_interval,
     headline,
     sentences,
     standing_of,
@@ -34,24 +34,24 @@ def service(name: str, ratio: float | None, windows: int = 1000, predicted: floa
     )  # fmt: skip
 
 
-def outcome(*services: WorkloadOutcome, observed: float | None = 0.001, predicted: float = 0.005) -> Outcome:
+def outcome(*services: WorkloadOutcome, predicted: float = 0.005) -> Outcome:
     saving = Saving(amortised=None, marginal=None)
     return Outcome(
         plan_id="7f3a", measured_at=SINCE + timedelta(days=7), since=SINCE, until=SINCE + timedelta(days=7),
         is_final=True, promised_cards_freed=40, realised_cards_freed=38, promised_saving_per_week=saving,
-        realised_saving_per_week=saving, promised_violation_ratio=predicted, realised_violation_ratio=observed,
+        realised_saving_per_week=saving, promised_violation_ratio=predicted,
         control_violation_ratio=None, coverage_ratio=1.0, given_back=2, workloads=services, harm_budget_ratio=BUDGET,
     )  # fmt: skip
 
 
 def test_harm_leads_where_one_service_is_over_its_budget_though_the_plan_is_within_its_prediction() -> None:
-    found = verdict_of(outcome(service("ads/Deployment/a", 0.03), service("ads/Deployment/b", 0.0)))
+    found = verdict_of(outcome(service("ads/Deployment/a", 0.03), service("ads/Deployment/b", 0.0, 29_000)))
     assert (found.level, found.is_harmed) == (Level.HARMED, True)
     assert english(headline(found)) == (
-        "Harm above plan: 1 of 2 services exceeded their budget (0.10 % observed, 0.50 % predicted)."
+        "Harm above plan: 1 of 2 services exceeded its budget (0.10 % observed, 0.50 % predicted)."
     )
     assert english(sentences(found)) == (
-        "Harm above plan: 1 of 2 services exceeded their budget (0.10 % observed, 0.50 % predicted). Worst: "
+        "Harm above plan: 1 of 2 services exceeded its budget (0.10 % observed, 0.50 % predicted). Worst: "
         "ads/Deployment/a with 3.00 % against a harm budget of 1.00 %. 38 of 40 promised cards were freed. Measured "
         "over 7 days."
     )
@@ -63,42 +63,89 @@ def test_services_that_were_taken_back_stand_in_the_headline() -> None:
 
 
 def test_saving_leads_where_no_service_is_over_its_budget() -> None:
-    found = verdict_of(outcome(service("ads/Deployment/a", 0.01)))
+    found = verdict_of(outcome(service("ads/Deployment/a", 0.001, 10_000)))
     assert english(headline(found)) == (
         "38 of 40 promised cards were freed. No more harm than predicted (0.10 % observed, 0.50 % predicted)."
     )
-    more = verdict_of(outcome(service("ads/Deployment/a", 0.01), observed=0.0075))
+    more = verdict_of(outcome(service("ads/Deployment/a", 0.0075, 10_000)))
     assert more.level is Level.MORE_THAN_PREDICTED
     assert not more.is_harmed
 
 
 @pytest.mark.parametrize(
-    ("windows", "standing", "level"),
+    ("violated", "windows", "interval"),
     [
-        (ACTIVE_WINDOWS_MIN - 1, Standing.TOO_FEW_WINDOWS, Level.TOO_FEW_WINDOWS),
-        (ACTIVE_WINDOWS_MIN, Standing.OVER_BUDGET, Level.HARMED),
+        # Brown, Cai and DasGupta's formula, computed by hand and with statsmodels.proportion_confint(method="wilson").
+        (0, 10, (0.0, 0.2775)),
+        (5, 19, (0.1181, 0.4879)),
+        (100, 10_000, (0.0082, 0.0121)),
+        (10, 10, (0.7225, 1.0)),
     ],
 )
-def test_rate_of_too_few_windows_is_neither_over_budget_nor_fine(
-    windows: int, standing: Standing, level: Level
+def test_interval_is_wilsons(violated: int, windows: int, interval: tuple[float, float]) -> None:
+    assert harm_interval(violated / windows, windows) == pytest.approx(interval, abs=5e-5)
+    assert harm_interval(0.0, 0) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("violated", "windows", "standing"),
+    [
+        (12, 60, Standing.OVER_BUDGET),  # a notebook with 20 % harm
+        (5, 19, Standing.OVER_BUDGET),
+        (1, 50, Standing.TOO_FEW_WINDOWS),
+        (0, 100, Standing.TOO_FEW_WINDOWS),
+        (0, 400, Standing.WITHIN_BUDGET),
+        (110, 10_000, Standing.TOO_FEW_WINDOWS),
+        (130, 10_000, Standing.OVER_BUDGET),
+        (70, 10_000, Standing.WITHIN_BUDGET),
+        (0, 0, Standing.TOO_FEW_WINDOWS),
+    ],
+)
+def test_service_is_judged_when_its_budget_lies_outside_the_interval_of_its_rate(
+    violated: int, windows: int, standing: Standing
 ) -> None:
-    rare = service("ads/Deployment/rare", 0.26, windows)
-    assert standing_of(rare, BUDGET) is standing
-    assert verdict_of(outcome(rare, observed=0.26)).level is level
+    assert standing_of(service("ads/Deployment/a", violated / max(1, windows), windows), BUDGET) is standing
+
+
+def test_service_that_was_hardly_active_but_surely_harmed_leads() -> None:
+    rare = verdict_of(outcome(service("ads/Notebook/rare", 12 / 60, 60), service("ads/Deployment/a", 0.0, 5000)))
+    assert rare.is_harmed
+    assert english(headline(rare)).startswith("Harm above plan: 1 of 2 services exceeded its budget (0.24 % observed")
 
 
 def test_too_few_windows_are_said_instead_of_a_rate() -> None:
-    found = verdict_of(outcome(service("ads/Deployment/rare", 0.26, 19), observed=0.26))
+    found = verdict_of(outcome(service("ads/Deployment/rare", 1 / 21, 21)))
     assert found.observed_ratio is None
-    assert english(headline(found)).endswith("Harm: too few windows to judge (fewer than 100 active).")
-    assert "26" not in english(sentences(found))
-    beside = verdict_of(outcome(service("ads/Deployment/a", 0.0), service("ads/Deployment/rare", 0.26, 19)))
+    assert english(headline(found)).endswith("Harm: too few windows to judge (21 active windows).")
+    assert "4.76" not in english(sentences(found))
+    beside = verdict_of(outcome(service("ads/Deployment/a", 0.0), service("ads/Deployment/rare", 1 / 21, 21)))
     assert beside.level is Level.AS_PREDICTED
-    assert "Services with too few windows to judge: 1" in english(sentences(beside))
+    assert "1 service has too few windows to judge." in english(sentences(beside))
+
+
+def test_low_priority_gives_way_by_design_and_is_no_part_of_the_plan_s_rate() -> None:
+    low = replace(service("ads/Job/low", 0.0, 9000), is_low_priority=True)
+    high = service("ads/Deployment/a", 0.004, 1000)
+    assert verdict_of(outcome(low, high)).observed_ratio == 0.004
+    assert verdict_of(outcome(low)).observed_ratio == 0.0
+
+
+@pytest.mark.parametrize(
+    ("over", "said"),
+    [(1, "1 of 1 service exceeded its budget"), (2, "2 of 2 services exceeded their budget")],
+)
+def test_number_of_services_and_of_cards_agrees_with_its_words(over: int, said: str) -> None:
+    one = replace(outcome(*(service(f"ads/Deployment/{n}", 0.03) for n in range(over))), spare_cards=over)
+    one = replace(one, promised_cards_freed=over, realised_cards_freed=over, until=SINCE + timedelta(days=over))
+    words = english(sentences(verdict_of(one)))
+    assert said in words
+    freed = "1 of 1 promised card was freed. 1 spare card is free besides these."
+    assert (freed in words) == (over == 1)
+    assert ("over 1 day." if over == 1 else "over 2 days.") in words
 
 
 def test_nothing_measured_is_no_harm_and_no_praise() -> None:
-    found = verdict_of(outcome(service("ads/Deployment/a", None, 0), observed=None))
+    found = verdict_of(outcome(service("ads/Deployment/a", None, 0)))
     assert found.level is Level.UNMEASURED
     assert english(headline(found)).endswith("Harm was not measured.")
 
@@ -109,11 +156,16 @@ def test_without_a_budget_no_service_is_over_it() -> None:
 
 
 def test_verdict_on_a_part_of_a_plan_counts_its_services_alone_and_no_cards() -> None:
-    whole = outcome(service("ads/Deployment/a", 0.03, 100, 0.0), service("web/Deployment/b", 0.0, 300, 0.004))
+    whole = outcome(service("ads/Deployment/a", 0.05, 400, 0.0), service("web/Deployment/b", 0.0, 1200, 0.004))
     assert verdict_of(whole).is_harmed
     found = verdict_of(whole, part=lambda workload: workload.startswith("web/"))
     assert (found.is_harmed, found.services_changed, found.cards_freed) == (False, 1, None)
     assert (found.observed_ratio, found.predicted_ratio) == (0.0, 0.004)
+
+
+def test_part_that_holds_every_service_is_the_whole_plan() -> None:
+    whole = outcome(service("ads/Deployment/a", 0.05, 400), service("ads/Deployment/b", 0.0, 1200))
+    assert verdict_of(whole, part=lambda workload: workload.startswith("ads/")) == verdict_of(whole)
 
 
 def test_document_leads_with_the_verdict() -> None:
@@ -121,10 +173,11 @@ def test_document_leads_with_the_verdict() -> None:
     assert list(found)[:2] == ["schema", "verdict"]
     assert found["schema"] == OUTCOME_SCHEMA
     assert found["verdict"]["level"] == "harmed"
-    assert found["verdict"]["text"].startswith("Harm above plan: 1 of 1 services")
+    assert found["verdict"]["text"].startswith("Harm above plan: 1 of 1 service exceeded its budget")
     assert [one["workload"] for one in found["verdict"]["over_budget"]] == ["ads/Deployment/a"]
 
 
 def test_document_says_of_each_service_how_it_stands() -> None:
-    found = verdict_document(outcome(service("ads/Deployment/a", 0.03), service("ads/Deployment/rare", 0.26, 19)))
+    found = verdict_document(outcome(service("ads/Deployment/a", 0.03), service("ads/Deployment/rare", 1 / 21, 21)))
+    assert found["workloads"][1]["violation_interval"] == pytest.approx([0.0085, 0.2266], abs=5e-4)
     assert [one["standing"] for one in found["workloads"]] == ["over_budget", "too_few_windows"]

@@ -118,7 +118,8 @@ def judged(
 def test_promise_that_holds_is_realised(applied: list[RunRecord]) -> None:
     outcome = judged(applied)
     assert (outcome.promised_cards_freed, outcome.realised_cards_freed, outcome.given_back) == (4, 4, 0)
-    assert outcome.realised_violation_ratio == 0.0
+    assert {one.violation_ratio for one in outcome.workloads if one.active_steps} == {0.0}
+    assert {one.workload for one in outcome.workloads if one.is_low_priority} == {WorkloadId("team/Deployment/c")}
     assert outcome.realised_saving_per_week.amortised == Decimal("100.00")
     assert outcome.is_final
     assert (outcome.harm_budget_ratio, outcome.restored) == (None, ())
@@ -145,7 +146,8 @@ def test_freed_card_that_new_work_found_is_a_saving(applied: list[RunRecord]) ->
 
 def test_full_shared_card_is_contention_of_those_on_it(applied: list[RunRecord]) -> None:
     outcome = judged(applied, use={"a-0": 0.5, "b-0": 0.5})
-    assert outcome.realised_violation_ratio == 0.5
+    served = [one for one in outcome.workloads if one.active_steps and not one.is_low_priority]
+    assert [one.violation_ratio for one in served] == [0.5, 0.5]
     assert outcome.workloads[0].cause == "contention"
     assert {entry.workload: entry.violation_ratio for entry in outcome.workloads}[
         WorkloadId("team/Deployment/c")
@@ -154,7 +156,7 @@ def test_full_shared_card_is_contention_of_those_on_it(applied: list[RunRecord])
 
 def test_low_priority_on_a_full_card_is_no_harm(applied: list[RunRecord]) -> None:
     outcome = judged(applied, use={"c-0": 0.6, "c-1": 0.4})
-    assert outcome.realised_violation_ratio == 0.0
+    assert {one.violation_ratio for one in outcome.workloads if one.active_steps} == {0.0}
     assert outcome.control_violation_ratio == 0.0
 
 
@@ -172,7 +174,7 @@ def test_filled_grant_is_short(applied: list[RunRecord]) -> None:
 def test_control_shows_harm_that_is_not_ours(applied: list[RunRecord]) -> None:
     beside = a_grant("lone", 0, 7)
     outcome = judged(applied, more=(beside,), use={"train-0": 0.5, "lone-0": 0.5})
-    assert outcome.realised_violation_ratio == 0.0
+    assert {one.violation_ratio for one in outcome.workloads if one.active_steps} == {0.0}
     assert outcome.control_violation_ratio == 1.0
 
 
@@ -189,8 +191,8 @@ def test_pod_whose_grant_changed_is_not_its_own_neighbour(applied: list[RunRecor
 
 
 def test_pod_that_fills_a_card_alone_does_not_contend_with_idle_neighbours(applied: list[RunRecord]) -> None:
-    assert judged(applied, use={"a-0": 1.0, "b-0": 0.003}).realised_violation_ratio == 0.0
-    assert judged(applied, use={"a-0": 0.9, "b-0": 0.1}).realised_violation_ratio == 0.5
+    assert judged(applied, use={"a-0": 1.0, "b-0": 0.003}).workloads[0].violation_ratio == 0.0
+    assert judged(applied, use={"a-0": 0.9, "b-0": 0.1}).workloads[0].violation_ratio == 0.5
 
 
 def test_stage_that_found_its_pods_in_place_is_part_of_the_promise(applied: list[RunRecord]) -> None:

@@ -145,7 +145,7 @@ def savings_words() -> tuple[Series, ...]:
         Series(name="gputide_plan_info", labels={**one, "state": "applied"}, value=1),
         Series(name="gputide_plan_cards_promised", labels=one, value=10),
         Series(name="gputide_plan_cards_realised", labels=one, value=4),
-        Series(name="gputide_plan_violation_ratio_foretold", labels=one, value=0.001),
+        Series(name="gputide_plan_violation_ratio_predicted", labels=one, value=0.001),
         Series(name="gputide_plan_violation_ratio", labels=one, value=0.02),
         Series(name="gputide_plan_services_over_harm_budget", labels=one, value=3),
         Series(name="gputide_plan_info", labels={**two, "state": "waiting"}, value=1),
@@ -153,7 +153,16 @@ def savings_words() -> tuple[Series, ...]:
         Series(name="gputide_warehouse_data_age_seconds", labels={"cluster": "c1"}, value=5000),
         Series(name="gputide_warehouse_coverage_ratio", labels={"cluster": "c1"}, value=0.97),
         Series(name="gputide_cluster_silent_since_timestamp_seconds", labels={"cluster": "c2"}, value=1000),
-        Series(name="gputide_waste_per_week", labels={"cluster": "c1", "currency": "USD"}, value=900),
+        Series(
+            name="gputide_week_card_hours",
+            labels={"cluster": "c1", "namespace": "team-a", "measure": "idle"},
+            value=900,
+        ),
+        Series(
+            name="gputide_week_card_hours_cost",
+            labels={"cluster": "c1", "namespace": "team-a", "measure": "idle", "currency": "USD"},
+            value=900,
+        ),
         Series(name="gputide_workload_cards", labels={**rank, "state": "busy"}, value=1),
         Series(name="gputide_workload_off_peak_limit_ratio", labels=rank, value=0.1),
     ]

@@ -11,12 +11,14 @@ import pytest
 from bench.cluster_api import SimulatedApi, fill, generated_pod, start_server
 from exporter.allocation.collector import AllocationCollector, AllocationSnapshot
 from exporter.cluster_kubernetes import KubernetesReader
-from exporter.cluster_reader import EventKind, Expired, Watched
+from exporter.cluster_reader import Watched
 from exporter.cluster_reader_watch import WatchState
 from fleet.errors import Misconfigured, Unavailable
 from fleet.units import MIB
 from tests.exporter.kubeconfigs import write_kubeconfig
-from wire.kubernetes.answers import TooLarge
+from wire.http_answer import TooLarge
+from wire.kubernetes.read import EventKind
+from wire.kubernetes.refusals import Expired
 
 SLICES = "gputide_slice_framebuffer_granted_bytes"
 PODS = "/api/v1/pods"
@@ -153,9 +155,9 @@ def test_forgotten_history_is_listed_anew_and_nothing_stale_stays(api: Simulated
 
 def test_server_that_refuses_is_named_with_resource_verb_and_rule(api: SimulatedApi, reader: Reader):
     api.refused[PODS] = 403
-    with pytest.raises(Misconfigured, match=r'list pods .*verb list is forbidden.*resources: \["pods"\]'):
+    with pytest.raises(Misconfigured, match=r'list pods: .*lacks verb list.*resources: \["pods"\]'):
         reader().page(Watched.PODS, limit=1, token=None)
-    with pytest.raises(Misconfigured, match=r"watch pods .*verb watch is forbidden"):
+    with pytest.raises(Misconfigured, match=r"watch pods: .*lacks verb watch"):
         next(iter(reader().watch(Watched.PODS, version="1")))
 
 

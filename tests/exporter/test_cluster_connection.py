@@ -16,10 +16,12 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from bench.cluster_api import SimulatedApi, fill, start_server
-from exporter.cluster_kubernetes import EVENT_BYTES_MAX, KubernetesReader
+from exporter.cluster_kubernetes import KubernetesReader
 from exporter.cluster_reader import Watched
 from fleet.errors import Corrupt, Misconfigured, Unavailable
-from wire.kubernetes.answers import Busy, TooLarge
+from wire import http_client
+from wire.http_answer import Busy, TooLarge
+from wire.kubernetes.read import EVENT_BYTES_MAX
 
 CERTIFICATES = Path(__file__).parents[1] / "pipeline" / "certificates"
 LIST = json.dumps({"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "a"}}]}).encode()
@@ -212,7 +214,7 @@ def test_answer_that_unpacks_to_more_than_is_read_is_too_large_before_it_is_unpa
 
 
 def test_server_that_trickles_is_given_up_when_its_time_is_over(reading, monkeypatch) -> None:
-    monkeypatch.setattr("exporter.cluster_kubernetes._ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr("wire.kubernetes.read._ANSWER_SECONDS", 0.5)
 
     def trickle(head: str, number: int) -> Iterator[bytes]:
         yield b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
@@ -350,7 +352,7 @@ def test_one_object_is_asked_for_by_its_path_with_its_metadata_only(reading) -> 
 
 def test_refused_object_names_the_verb_and_the_rule(reading) -> None:
     reader, _ = reading(lambda head, number: [whole(b'{"message": "no"}', "403 Forbidden")])
-    with pytest.raises(Misconfigured, match=r'get jobs .*resources: \["jobs"\], verbs: \["get"\]'):
+    with pytest.raises(Misconfigured, match=r'get jobs.batch .*resources: \["jobs"\], verbs: \["get"\]'):
         reader.one(Watched.JOBS, namespace="team", name="nightly-1")
 
 
@@ -396,13 +398,13 @@ def test_watches_of_many_readers_do_not_end_in_one_moment(reading) -> None:
 
 def test_server_that_went_away_without_a_word_is_noticed_within_a_minute(reading, monkeypatch) -> None:
     made: list[socket.socket] = []
-    connect = socket.create_connection
+    connect = http_client._connected
 
     def connected(*arguments: Any) -> socket.socket:
         made.append(connect(*arguments))
         return made[-1]
 
-    monkeypatch.setattr("wire.kubernetes.connection.socket.create_connection", connected)
+    monkeypatch.setattr(http_client, "_connected", connected)
     reader, _ = reading(lambda head, number: [whole(LIST)])
     assert names(reader) == ["a"]
     (one,) = made

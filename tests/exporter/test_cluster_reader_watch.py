@@ -12,10 +12,13 @@ from structlog.testing import capture_logs
 
 from exporter.allocation.manifest import Shared
 from exporter.allocation.records import Key
-from exporter.cluster_reader import EventKind, Expired, Manifest, Page, Watched, WatchEvent
+from exporter.cluster_reader import Watched
 from exporter.cluster_reader_watch import ResourceWatch
 from fleet.errors import Misconfigured, Unavailable
 from tests.waiting import until
+from wire.kubernetes.page import Manifest, Page
+from wire.kubernetes.read import EventKind, WatchEvent
+from wire.kubernetes.refusals import Expired
 
 POD: Mapping[str, object] = {"metadata": {"namespace": "team", "name": "p", "resourceVersion": "5"}}
 Watching = Callable[[int], Iterator[WatchEvent]]

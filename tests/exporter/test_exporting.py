@@ -22,7 +22,7 @@ from exporter.reader import DeviceReader, Reading
 from exporter.reader_replay import ReplayReader
 from exporter.server import MetricsServer
 from exporter.trace import open_trace
-from fleet.errors import Misconfigured, Unavailable
+from fleet.errors import Unavailable
 from fleet.inventory import CardId, CardModelName
 from fleet.schema import Measure
 from fleet.usage import SliceKey
@@ -247,7 +247,7 @@ def test_a_scraper_gets_the_format_and_encoding_it_asks_for(tmp_path: Path) -> N
 
 def test_an_address_in_use_is_refused_with_the_knob() -> None:
     first = MetricsServer(collector(Failing()), host="127.0.0.1", port=0, age_seconds_max=1.0)
-    with pytest.raises(Misconfigured, match="--listen"):
+    with pytest.raises(Unavailable, match="--listen"):
         MetricsServer(collector(Failing()), host="127.0.0.1", port=first.address[1], age_seconds_max=1.0)
     threading.Thread(target=first.serve, daemon=True).start()
     first.stop()

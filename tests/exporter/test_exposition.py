@@ -18,7 +18,7 @@ from exporter.exposition.lines import formatted, head
 from exporter.exposition.rendering import Exposition, Packer, TextFormat
 from exporter.families import Column, Family, FamilyKind
 from exporter.reader import Reading
-from exporter.server_request import accepts_gzip, text_format_of
+from exporter.server import accepts_gzip, text_format_of
 
 Parsed = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

@@ -18,12 +18,13 @@ from exporter.allocation.records import OwnerLinkRecord
 from exporter.attribution.attributor import WorkloadName, workload_of
 from exporter.attribution.pods import PodFacts
 from exporter.cluster_kubernetes import KubernetesReader
-from exporter.cluster_reader import ObjectReader, Page, Watched
+from exporter.cluster_reader import ObjectReader, Watched
 from exporter.node_objects import NodeLookups, NodeObjects
 from exporter.node_pods import NodePods
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from tests.exporter.node import NODE, card_id, facts, manifest, uid
-from wire.kubernetes.answers import TooLarge
+from wire.http_answer import TooLarge
+from wire.kubernetes.page import Page
 
 REPLICA_SETS, JOBS = "/apis/apps/v1/replicasets", "/apis/batch/v1/jobs"
 JOB = OwnerLinkRecord(uid="job-1", kind="Job", name="nightly-1")

@@ -13,7 +13,7 @@ import pytest
 
 from exporter.allocation.records import OwnerLinkRecord
 from exporter.attribution.process_places import ProcessPlaces
-from exporter.cluster_reader import Page, Watched, WatchEvent
+from exporter.cluster_reader import Watched
 from exporter.kubelet.client import KubeletPodResources
 from exporter.node_objects import NodeLookups
 from exporter.node_pods import NodePods
@@ -32,6 +32,8 @@ from tests.exporter.kubelet import StandInKubelet, container, device, pod
 from tests.exporter.node import NODE, container_id, hami, instance_id, manifest, uid
 from tests.exporter.nvml.standin import DATA_VARIABLE, FIELDS, GIB, GPM, H100, StandInWorld, library_file, uuid
 from tests.regions.plain_regions import MIB, NOW, PlainProcess, PlainRegion, write_region
+from wire.kubernetes.page import Page
+from wire.kubernetes.read import WatchEvent
 
 Place = tuple[str, int]
 """Pod, and number of the card."""

@@ -24,8 +24,8 @@ from tests.enforcer.plugin_cluster import StandingCluster
 from tests.exporter.allocation_manifests import grant, node, owned, pod
 from tests.fuzz.parsers import Parser, text_of
 from wire.kubernetes.access import find_access
-from wire.kubernetes.answers import said
 from wire.kubernetes.page import open_page
+from wire.kubernetes.refusals import status_of
 
 _CARD = "GPU-00000000-0000-4000-8000-000000000000"
 _CLAIM = {
@@ -181,7 +181,7 @@ CLUSTER: tuple[Parser, ...] = (
         also=(ValueError, RecursionError),
     ),
     Parser(name="refusal-of-api", seeds=(b'{"kind": "Status", "message": "no", "code": 403}',),
-           read=lambda data: said(bytearray(data))),
+           read=status_of),
     Parser(
         name="admission-review",
         seeds=(json.dumps({"apiVersion": "admission.k8s.io/v1", "request": {

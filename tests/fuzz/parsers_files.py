@@ -123,7 +123,7 @@ def _an_outcome() -> bytes:
     outcome = Outcome(
         plan_id="p", measured_at=moment, since=moment, until=moment + timedelta(days=7), is_final=True,
         promised_cards_freed=2, realised_cards_freed=1, promised_saving_per_week=saving,
-        realised_saving_per_week=saving, promised_violation_ratio=0.01, realised_violation_ratio=None,
+        realised_saving_per_week=saving, promised_violation_ratio=0.01,
         control_violation_ratio=0.0, coverage_ratio=0.99, given_back=0, harm_budget_ratio=0.01,
         workloads=(
             WorkloadOutcome(

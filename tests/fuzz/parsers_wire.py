@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import io
 import json
 import struct
 from collections.abc import Callable
@@ -15,19 +14,19 @@ from dashboards.address import read_address
 from dashboards.notify.outgoing import code_in
 from enforcer.agent.node_view_text import parse_view
 from enforcer.agent.orders import parse_orders
-from enforcer.instant_query_prometheus import read_vector
 from exporter.kubelet.wire import decode_allocatable, decode_get, decode_list
-from exporter.server_request import accepts_gzip, read_request, text_format_of
+from exporter.server import accepts_gzip, text_format_of
 from fleet.probe_results import PROBE_SCHEMA, parse_probe
 from pipeline.bus.adapter_messages import AdapterDecoder
 from pipeline.history.matrix import read_matrix
-from pipeline.receiver.http_head import Refusal, head_of
 from pipeline.receiver.receiver import version_of
 from pipeline.records.json_rows import unpack_rows
 from pipeline.records.rows import unpack
 from pipeline.remote_write.decode import Decoder, Version
 from tests.fuzz.hostile_bodies import field, varint
 from tests.fuzz.parsers import Parser, text_of
+from wire.http_head import Refusal, head_of
+from wire.prometheus_query import read_object, read_vector
 
 KEY = b"a key of a probe that is long enough"
 _DECODER = Decoder(1 << 20)
@@ -82,13 +81,8 @@ def _signed(data: bytes) -> object:
 
 
 def _exporter_request(data: bytes) -> object:
-    lines = io.BytesIO(data)
-    while (request := read_request(lines)) is not None:
-        text_format_of(request.headers.get("accept", ""))
-        accepts_gzip(request.headers.get("accept-encoding", ""))
-        if not request.stays_open:
-            break
-    return None
+    head = head_of(data.partition(b"\r\n\r\n")[0])
+    return text_format_of(head.fields.get("accept", "")), accepts_gzip(head.fields.get("accept-encoding", ""))
 
 
 def _receiver_head(data: bytes) -> object:
@@ -154,7 +148,7 @@ _HEAD = (
 )
 _SCRAPE = (
     "GET /metrics HTTP/1.1\r\nHost: n\r\nAccept: application/openmetrics-text;version=1.0.0;q=0.6,*/*;q=0.1\r\n"
-    "Accept-Encoding: gzip;q=1.0\r\n\r\nGET http://n/healthz HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n"
+    "Accept-Encoding: gzip;q=1.0\r\nConnection: close\r\n\r\n"
 )
 
 
@@ -166,7 +160,7 @@ def wire_parsers() -> tuple[Parser, ...]:
         _of_bytes("pod-resources-list", decode_list, _pod_resources()),
         _of_bytes("pod-resources-get", decode_get, _pod_resources()),
         _of_bytes("pod-resources-allocatable", decode_allocatable, field(1, field(1, b"a/gpu") + field(2, b"G"))),
-        _of_bytes("exporter-request", _exporter_request, _SCRAPE),
+        Parser(name="exporter-request", seeds=(_SCRAPE.encode(),), read=_exporter_request, also=(Refusal,)),
         Parser(name="receiver-head", seeds=(_HEAD.encode(),), read=_receiver_head, also=(Refusal,)),
         _of_bytes("remote-write-v1", lambda data: _DECODER.decode(_packed(data), Version.V1), _body_v1(), cost=2),
         _of_bytes("remote-write-v2", lambda data: _DECODER.decode(_packed(data), Version.V2), _body_v2(), cost=2),
@@ -175,7 +169,7 @@ def wire_parsers() -> tuple[Parser, ...]:
         _of_bytes("bus-record", unpack, packed, cost=2),
         _of_bytes("bus-record-rows", unpack_rows, rows, cost=4),
         _of_bytes("promql-matrix", read_matrix, json.dumps(_MATRIX)),
-        _of_bytes("promql-vector", read_vector, json.dumps(_VECTOR)),
+        _of_bytes("promql-vector", lambda data: read_vector(read_object(data)), json.dumps(_VECTOR)),
         _of_bytes("node-view", parse_view, json.dumps(_VIEW)),
         _of_bytes("orders", lambda data: parse_orders(text_of(data)), json.dumps(_ORDERS)),
         _of_bytes("probe-result", _signed, json.dumps(_PROBE), cost=2),

@@ -49,7 +49,7 @@ def test_by_use_a_whole_card_costs_what_the_recorded_samples_say(
 def test_rows_idle_and_stranded_are_the_total_and_every_card_is_in_it(replayed: Path, program: Program) -> None:
     said = program(replayed, "cost", "show", "--by", "team", *DAY, "--format", "json")
     found = said.document
-    lines = [*found["rows"], found["idle"], found["stranded"]]
+    lines = [*found["rows"], found["unallocated"], found["stranded"]]
     for basis in ("cost_allocation", "cost_use", "cost_blended"):
         assert sum(Decimal(str(line[basis] or 0)) for line in lines) == Decimal(str(found["total"][basis]))
     assert found["total"]["card_hours"] == 60 * 24

@@ -66,12 +66,22 @@ def test_services_over_their_harm_budget_make_verify_exit_one_and_lead_the_repor
     said = program(planned, "verify")
     assert said.status == 1, said.err
     assert said.out.startswith("Harm above plan: ")
-    verdict = program(planned, "verify", "--format", "json").document["verdict"]
+    measured = program(planned, "verify", "--format", "json")
+    assert measured.status == 1, measured.err
+    verdict = measured.document["verdict"]
+    assert " ".join(said.out.split()).startswith(verdict["text"])
     assert verdict["level"] == "harmed"
     assert verdict["is_final"] is False
     report = program(planned, "report", "--format", "json").document
-    assert report["headline"].startswith(verdict["text"].partition(". ")[0])
-    assert report["verdict"]["over_budget"] == verdict["over_budget"]
+    lead = verdict["text"].partition(". ")[0]
+    assert report["headline"].startswith(lead)
+    assert report["verdict"] == {name: value for name, value in verdict.items() if name != "text"}
+    assert report["week"]["violation_ratio"] == verdict["observed_ratio"]
+    assert lead in program(planned, "report", "--format", "html").out
+    over = [one["workload"] for one in verdict["over_budget"]]
+    for team in {workload.split("/")[0] for workload in over}:
+        theirs = program(planned, "report", "--team", team, "--format", "json").document["verdict"]
+        assert [one["workload"] for one in theirs["over_budget"]] == [one for one in over if one.startswith(f"{team}/")]
     assert program(planned, "report", "--format", "md").out.splitlines()[2].startswith("**Harm above plan: ")
     assert program(planned, "undo", "--yes").status == 0
 

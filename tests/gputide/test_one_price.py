@@ -25,7 +25,7 @@ from dashboards.shown.savings_series import SavingsReader
 from dashboards.shown.tenants import tenants
 from fleet.data_folder import open_data_folder
 from fleet.inventory import Card
-from fleet.profiles import CardState
+from fleet.money.week_hours import WASTED
 from fleet.schema import INVENTORY_NODES
 from fleet.settings.notify import NoticeTopic
 from fleet.settings.settings import Settings
@@ -44,7 +44,6 @@ NOW = datetime(2026, 1, 14, tzinfo=UTC)
 TWELFTH = ("--since", "2026-01-12", "--until", "2026-01-13")
 THIRTEENTH = ("--since", "2026-01-13", "--until", "2026-01-14")
 WEEK_HOURS = 168
-CENT = Decimal("0.01")
 
 
 class Priced:
@@ -148,29 +147,43 @@ def test_pages_show_the_price_that_each_card_is_charged_at(priced: Priced) -> No
         card = next(card for card in priced.cards if card.node == node)
         panel = str(fleet_page._side(views, read_address("/", f"?card={card.card}"), profiles))
         assert f"{money_words(priced.now(node) * WEEK_HOURS, 'USD')} / week" in panel
-    teams = tenants(profiles, prices)
-    held = {card for profile in profiles.workloads for card in profile.cards}
-    of_teams = sum((team.cost_per_week for team in teams if team.cost_per_week is not None), Decimal(0))
-    assert of_teams.quantize(CENT) == priced.per_week([card for card in priced.cards if card.card in held])
+
+
+def test_week_of_the_pages_prices_every_card_hour_of_its_own_day(priced: Priced) -> None:
+    views = priced.views()
+    week = views.money.week("demo")
+    assert week is not None
+    paid = sum((one.cost for one in week.total.values() if one.cost is not None), Decimal(0))
+    # Six days to the twelfth, and the thirteenth.
+    assert paid == sum(24 * (6 * priced.on_the_twelfth(card.node) + priced.now(card.node)) for card in priced.cards)
+    profiles = views.fleet.profiles("demo")
     page = str(tenants_page.layout(views, read_address("/tenants", ""), profiles))
-    assert all(money_words(team.cost_per_week, "USD") in page for team in teams)
+    assert all(money_words(team.idle.cost, "USD") in page for team in tenants(profiles, week))
 
 
 def test_report_and_savings_series_name_the_same_waste(priced: Priced) -> None:
-    states = {card.card: card.state for card in priced.views().fleet.profiles("demo").cards}
-    idle = [card for card in priced.cards if states[card.card] in (CardState.IDLE_HELD, CardState.FREE)]
-    assert {priced.labelled, priced.named, priced.begun} & {card.node for card in idle}
-    waste = priced.per_week(idle)
+    waste, by_hand = Decimal(0), 0
+    for row in priced.document("cost", "show", "--by", "node")["rows"]:
+        wasted = [row["measures"][measure.value] for measure in WASTED]
+        cost = sum((Decimal(str(one["cost"])) for one in wasted), Decimal(0))
+        if row["name"] not in (priced.ended, priced.begun):
+            by_hand += 1
+            hours = sum(one["card_hours"] for one in wasted)
+            assert float(cost) == pytest.approx(hours * float(priced.now(row["name"])), abs=0.02)
+        waste += cost
+    assert by_hand > 2
+    assert waste > 0
     report = priced.document("report")
-    assert Decimal(str(report["week"]["wasted_per_week"])) == waste
+    assert float(report["week"]["wasted_per_week"]) == pytest.approx(float(waste), abs=0.005)
     views = priced.views()
     assert money_words(waste, "USD") in str(
         fleet_page.layout(views, read_address("/", ""), views.fleet.profiles("demo"))
     )
     reading = SavingsReader(views, off_peak_ratio=0.2).read(1.0)
     assert reading is not None
-    (family,) = [one for one in reading.families if one.name == "gputide_waste_per_week"]
-    assert dict(zip(family.labels, family.values, strict=True)) == {("demo", "USD"): float(waste)}
+    (family,) = [one for one in reading.families if one.name == "gputide_week_card_hours_cost"]
+    costs = zip(family.labels, family.values, strict=True)
+    assert sum(cost for labels, cost in costs if labels[2] in WASTED) == pytest.approx(float(waste), abs=0.005)
 
 
 def test_plan_saves_what_its_freed_cards_cost(priced: Priced) -> None:

@@ -24,8 +24,9 @@ from pipeline.records.rows import unpack
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.gputide.conftest import Program, Running, Said
 from tests.pipeline.builders import START_MS, Sample, body_of, stored_rows
-from tests.pipeline.receiving import V2, exchange, post, statuses
+from tests.pipeline.receiving import V2, post
 from tests.waiting import until
+from tests.wire.http_serving import exchange, statuses
 
 KILLED = -signal.SIGKILL
 SECONDS_MAX = 30.0

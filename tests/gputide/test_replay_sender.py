@@ -36,4 +36,5 @@ def test_a_receiver_that_is_not_there_is_named(program: Any, small_trace: Path, 
 def test_what_is_no_address_is_wrong_use(program: Any, small_trace: Path, tmp_path: Path, url: str) -> None:
     done = program(tmp_path / "data", "replay", str(small_trace), "--to", url)
     assert done.status == 2
-    assert "expected http://HOST:PORT/PATH" in done.err
+    assert "cannot use --to=" in done.err
+    assert "expected http://HOST:PORT" in done.err

@@ -17,7 +17,7 @@ from fleet.schema import CARD_USAGE, POD_USAGE, Measure
 from fleet.settings.scan import ScanSettings
 from fleet.settings.settings import ClusterSettings, Settings
 from gputide.scanning.misses import misses_of
-from gputide.scanning.queries import checked_matchers, scan_access
+from gputide.scanning.queries import checked_matchers, scan_endpoint
 from gputide.scanning.record import hasher, record, shown
 from gputide.scanning.scan import scan
 from gputide.wiring import load_history, profiled
@@ -400,13 +400,13 @@ def test_a_record_is_a_trace_and_hashed_names_tell_nothing(scanned, tmp_path):
 def test_what_can_not_be_used_is_named_and_no_secret_shown(asked, words):
     settings = ScanSettings(**asked)
     with pytest.raises(Misconfigured) as caught:
-        (scan_access(settings), checked_matchers(settings))
+        (scan_endpoint(settings), checked_matchers(settings))
     assert words in str(caught.value)
     assert "secret@" not in str(caught.value)
 
 
 def test_an_address_may_end_with_the_path_of_the_api():
-    access = scan_access(ScanSettings(url="https://mimir.example/prometheus/api/v1/"))
+    access = scan_endpoint(ScanSettings(url="https://mimir.example/prometheus/api/v1/"))
     assert (access.host, access.port, access.path) == ("mimir.example", 443, "/prometheus")
 
 

@@ -16,7 +16,6 @@ from fleet.errors import Misconfigured
 from fleet.listener_files import ListenerFiles
 from fleet.schema import Measure
 from pipeline.receiver.counts import OWN_METRICS, SharedCounts
-from pipeline.receiver.http_head import Refusal
 from pipeline.receiver.intake import Intake
 from pipeline.receiver.senders import ANYONE, BURST_SECONDS, RateLimit, Sender, Senders
 from pipeline.records.rows import unpack
@@ -24,6 +23,7 @@ from pipeline.remote_write.label_sets import LabelLimits
 from pipeline.remote_write.series_table import SeriesTable
 from tests.pipeline.builders import START_MS, Sample, body_of, file_bus, read_all
 from tests.pipeline.receiving import V2, post, served
+from wire.http_head import Refusal
 from wire.listener_tls import ListenerContexts
 
 CERTIFICATES = Path(__file__).with_name("certificates")

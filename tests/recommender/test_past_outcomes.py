@@ -28,7 +28,7 @@ def outcome(foretold: float, realised: float | None, *, steps: int = 1_000_000, 
     found = Outcome(
         plan_id="a", measured_at=NOW, since=NOW - timedelta(days=7), until=NOW, is_final=True, promised_cards_freed=3,
         realised_cards_freed=3, promised_saving_per_week=nothing, realised_saving_per_week=nothing,
-        promised_violation_ratio=foretold, realised_violation_ratio=realised, control_violation_ratio=None,
+        promised_violation_ratio=foretold, control_violation_ratio=None,
         coverage_ratio=1.0, given_back=0, workloads=(web,),
     )  # fmt: skip
     return replace(found, **changes)  # type: ignore[arg-type]

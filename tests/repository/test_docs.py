@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fleet.capabilities.register import CAPABILITIES
-from recommender.advice.register import RULES
+from recommender.advice.register import ADVICE
 
 PAGES = ("settings.md", "metrics.md", "backends.md", "card-models.md", "tables.md", "doctor.md", "sizing.md")
 
@@ -69,7 +69,7 @@ def test_what_accepted_a_backend_is_a_test_that_is_there_or_is_said_to_be_none(r
 
 
 def test_page_of_advice_lists_the_kinds_that_a_rule_permits(repository: Path) -> None:
-    registered = [rule.kind.value for rule in RULES]
+    registered = [advice.kind.value for advice in ADVICE]
     for name in ("advice.md", "advice.zh.md"):
         page = (repository / "docs" / name).read_text(encoding="utf-8")
         table = page[page.index("\n|") : page.index("`--only")]

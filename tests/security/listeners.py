@@ -115,18 +115,10 @@ def _guard(files: ListenerFiles) -> PortGuard:
 
 @contextmanager
 def _running(serve: Callable[[], None], stop: Callable[[], None]) -> Iterator[None]:
-    thread = threading.Thread(target=_quietly, args=(serve,), daemon=True)
+    thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     try:
         yield
     finally:
         stop()
         thread.join(2.0)
-
-
-def _quietly(serve: Callable[[], None]) -> None:
-    """waitress's loop ends with an error of its closed socket."""
-    try:
-        serve()
-    except OSError:
-        return

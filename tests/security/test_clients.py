@@ -8,7 +8,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,16 +20,17 @@ from dashboards.access import oidc
 from dashboards.notify.delivery_http import HttpDelivery
 from dashboards.notify.format_webhook import outgoing
 from dashboards.notify.outgoing import Hook
-from enforcer.instant_query_prometheus import PrometheusQuery
 from enforcer.relief.feed_agents import AgentFeed
 from fleet.errors import Misconfigured, Refused, Unavailable
 from fleet.listener_files import ListenerFiles
+from fleet.settings.prometheus import PrometheusSettings
+from gputide.wiring_prometheus import instant_query
 from pipeline.flink.rest import FlinkRest
 from tests.dashboards.notify.build import message
 from tests.security.authority import Authority, Pair
 from tests.security.listeners import agent
 from tests.waiting import until
-from wire.kubernetes.credentials import TokenFile
+from wire.credentials import TokenFile
 from wire.own_network import is_metadata, is_own_network
 from wire.tls import Tls
 
@@ -89,7 +90,14 @@ def serving(pair: Pair, client_authority: Authority | None, answer: dict[str, An
 
 
 def ask_prometheus(url: str, tls: Tls, token: Path) -> object:
-    return PrometheusQuery(url, setting="x", tls=tls, credentials=TokenFile(token)).vector("up")
+    way = PrometheusSettings(
+        ca_file=tls.authority_file,
+        certificate_file=tls.certificate_file,
+        key_file=tls.key_file,
+        bearer_token_file=token,
+    )
+    with closing(instant_query(url, "x", way)) as prometheus:
+        return prometheus.vector("up")
 
 
 def ask_flink(url: str, tls: Tls, token: Path) -> object:

@@ -14,12 +14,12 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from fleet.errors import Misconfigured
-from wire.kubernetes.credentials import Credentials, FixedHeader, PluginToken, TokenFile, basic, bearer
+from wire.credentials import Credentials, FixedHeader, PluginToken, TokenFile, basic, bearer
+from wire.http_client import Endpoint
 from wire.tls import Tls
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -34,33 +34,6 @@ _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 Entry = Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterAccess:
-    """An API server, and how one gets in.
-
-    Attributes:
-        host: name or address.
-        port: port.
-        path: what its paths begin with, without a slash at the end; empty as a rule.
-        tls: how its certificate is checked; None for a server that is spoken to in the clear.
-        credentials: what requests are signed with.
-        headers: further headers of every request, for servers behind a gateway that asks for them.
-    """
-
-    host: str
-    port: int
-    path: str
-    tls: Tls | None
-    credentials: Credentials
-    headers: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def server(self) -> str:
-        """Its address, for messages."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'http' if self.tls is None else 'https'}://{host}:{self.port}{self.path}"
-
-
 def find_access(
     kubeconfig: Path | None,
     context: str | None,
@@ -68,7 +41,7 @@ def find_access(
     setting: str,
     environ: Mapping[str, str] = os.environ,
     service_account: Path = SERVICE_ACCOUNT,
-) -> ClusterAccess:
+) -> Endpoint:
     """How to get into the cluster.
 
     Args:
@@ -100,14 +73,14 @@ def find_access(
         raise Misconfigured(f"cannot use kubeconfig {path}: {exc}; see {setting}") from exc
 
 
-def _of_service_account(folder: Path, environ: Mapping[str, str], setting: str) -> ClusterAccess:
+def _of_service_account(folder: Path, environ: Mapping[str, str], setting: str) -> Endpoint:
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
     if not host or port is None or _PORT.fullmatch(port) is None or not 0 < int(port) < 2**16:
         raise Misconfigured(
             f"cannot use service account {folder}: KUBERNETES_SERVICE_HOST={host!r} and "
             f"KUBERNETES_SERVICE_PORT={port!r} name no API server; see {setting}"
         )
-    return ClusterAccess(
+    return Endpoint(
         host=host,
         port=int(port),
         path="",
@@ -148,7 +121,7 @@ def _yaml(body: bytes) -> object:
         raise Misconfigured(f"it is neither JSON nor YAML{place}") from None
 
 
-def _of_kubeconfig(document: Entry, context: str | None, folder: Path, setting: str) -> ClusterAccess:
+def _of_kubeconfig(document: Entry, context: str | None, folder: Path, setting: str) -> Endpoint:
     wanted = context or _text(document, "current-context")
     if wanted is None:
         raise Misconfigured(f"it has no current context, and {setting}_context names none")
@@ -166,7 +139,7 @@ def _of_kubeconfig(document: Entry, context: str | None, folder: Path, setting: 
     if address.scheme not in ("http", "https") or not host:
         raise Misconfigured(f"server {server[:80]!r} is no address of the form https://HOST:PORT")
     is_plain = address.scheme == "http"
-    return ClusterAccess(
+    return Endpoint(
         host=host,
         port=port or (80 if is_plain else 443),
         path=address.path.rstrip("/"),

@@ -1,7 +1,7 @@
-"""The objects of one page of a list, decoded one after the other, so that a page costs its text and one object.
+"""Lists in pages: how they are asked for, and their objects, decoded one after the other.
 
 A page decoded as a whole takes five to ten times its text, which is what a node's exporter has least of; and most of
-it is dropped as soon as it was read. Called by the exporter's reader and the enforcer's.
+it is dropped as soon as it was read. So a page costs its text and one object.
 
 Source: RFC 8259; kubernetes/apimachinery:pkg/apis/meta/v1/types.go (ListMeta stands before the items).
 """
@@ -10,13 +10,68 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from wire.http_answer import TooLarge
 
 Manifest = Mapping[str, object]
 """An object as the API serves it."""
 
 _BLANKS = re.compile(r"[ \t\n\r]*")
 _DECODER = json.JSONDecoder()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """One page of a list.
+
+    Attributes:
+        manifests: the objects; may be decoded as they are gone through, and then raise `Unavailable` where the server's
+            words turn out to be none.
+        version: version of the whole list, equal on all its pages; a watch begins there.
+        next_token: what asks for the next page; None on the last.
+    """
+
+    manifests: Iterable[Manifest]
+    version: str
+    next_token: str | None
+
+
+def pages_of(
+    read: Callable[[int, str | None], Page],
+    *,
+    objects_max: int,
+    turn: AbstractContextManager[object] | None = None,
+) -> Generator[Page, None, None]:
+    """All pages of a list, one after the other; a page that is too large is asked for again with fewer objects.
+
+    Args:
+        read: reads a page of so many objects, by the token of the former page.
+        objects_max: objects of a page.
+        turn: held while a page is read and gone through; where several lists share it, one page is in memory at a time.
+
+    Raises:
+        TooLarge: a page of one object is too large.
+        Expired: a token is too old: the list must be read anew.
+    """
+    token: str | None = None
+    while True:
+        with turn or nullcontext():
+            try:
+                page = read(objects_max, token)
+            except TooLarge:
+                if objects_max == 1:
+                    raise
+                objects_max = max(1, objects_max // 4)
+                continue
+            token = page.next_token
+            yield page
+            # Its memory is given back before another list has its turn.
+            del page
+        if token is None:
+            return
 
 
 class PageObjects:

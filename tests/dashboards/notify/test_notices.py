@@ -13,11 +13,11 @@ from dashboards.notify.message import Message
 from dashboards.notify.notices import Telling, budget_notices, notices, report_notice, team_report_notice
 from dashboards.notify.team import Team
 from dashboards.queries import LedgerEntry, Views
-from dashboards.report.report import make_report
+from dashboards.report.report import Edition, make_report
 from dashboards.words.report import Language
 from fleet.outcomes import Outcome
 from fleet.settings.notify import NoticeTopic
-from tests.dashboards.embedded import CLUSTER, NOW, make_views
+from tests.dashboards.embedded import CLUSTER, NOW, make_measured, make_views
 
 URL = "https://gputide.example/"
 
@@ -76,7 +76,7 @@ def test_service_over_its_budget_leads_the_message_though_cards_are_missing_as_w
 
     (message,) = harms(harmed)
     assert (message.key, message.leads) == (f"plan-harms:{outcome.plan_id}", True)
-    assert message.title.startswith(f"{CLUSTER}: Harm above plan: 1 of 12 services exceeded their budget")
+    assert message.title.startswith(f"{CLUSTER}: Harm above plan: 1 of 12 services exceeded its budget")
     assert "7 of 10 promised cards were freed" in message.lines[0]
     assert message.lines[1:] == (f"{worst.workload}: 2.00 %", f"gputide undo --plan {outcome.plan_id}")
     (message,) = harms(short)
@@ -106,7 +106,7 @@ def test_the_report_goes_in_five_lines_and_to_a_team_with_its_own_workloads(view
     profiles = views.fleet.profiles(CLUSTER)
     report = make_report(
         profiles, views.plans.plans(CLUSTER), views.outcomes.outcomes(CLUSTER), views.outcomes.ledger(CLUSTER),
-        now=NOW, prices=views.money.prices(CLUSTER), top=1000,
+        now=NOW, prices=views.money.prices(CLUSTER), top=1000, edition=Edition(measured=make_measured(profiles)),
     )  # fmt: skip
     whole = report_notice(report, base_url=None)
     assert whole.lines[0] == report.headline

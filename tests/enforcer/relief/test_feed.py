@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from enforcer.agent.node_view_text import ToldView, parse_view, view_text
-from enforcer.agent.view_server import ViewServer
-from enforcer.instant_query_prometheus import PrometheusQuery, QueriedObjectives
+from enforcer.agent.view_server import CONNECTIONS_MAX, ViewServer
 from enforcer.relief.feed_agents import AgentFeed
+from enforcer.relief.objectives_queried import QueriedObjectives
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.inventory import Priority
+from fleet.settings.prometheus import PrometheusSettings
+from gputide.wiring_prometheus import instant_query
 from tests.enforcer.agent.nodes import slice_of, view_of
 from tests.waiting import until
 
@@ -105,6 +110,19 @@ def test_agent_that_is_blind_or_talks_nonsense_is_left_out(server: ViewServer) -
         feed.close()
 
 
+def test_requests_that_wait_for_trouble_give_way_to_a_newcomer(server: ViewServer) -> None:
+    server.show(at(time.time()))  # type: ignore[arg-type]
+    with ExitStack() as held:
+        for _ in range(CONNECTIONS_MAX + 4):
+            opened = held.enter_context(socket.create_connection(server.address, timeout=10))
+            opened.sendall(b"GET /view?wait=30&trouble= HTTP/1.1\r\nHost: x\r\n\r\n")
+        time.sleep(0.2)
+        asked = http.client.HTTPConnection(*server.address, timeout=10)
+        asked.request("GET", "/healthz")
+        assert asked.getresponse().status == 200
+        asked.close()
+
+
 def test_address_that_is_none_is_named() -> None:
     with pytest.raises(Misconfigured, match=r"relief\.agents='http://host'"):
         AgentFeed(["http://host"], wait_seconds=1.0)
@@ -137,7 +155,7 @@ class Prometheus:
 
 def asked(status: int, body: object) -> tuple[Prometheus, QueriedObjectives]:
     server = Prometheus(status, json.dumps(body).encode())
-    metrics = PrometheusQuery(server.url, setting="relief.prometheus_url")
+    metrics = instant_query(server.url, "relief.prometheus_url", PrometheusSettings())
     return server, QueriedObjectives(metrics, ["p99 > 2"], interval_seconds=60.0)
 
 

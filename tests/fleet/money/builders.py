@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from dashboards.money.charged_days import charged_day
+from dashboards.money.hourly_usage import HourlyUsage
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Priority
 from fleet.money.book import PriceBook
-from fleet.money.charged_days import ChargedDay, charged_day
+from fleet.money.charged_day import ChargedDay
 from fleet.money.charges import Chargeback, Owner, chargeback
-from fleet.money.hourly_usage import HourlyUsage
 from fleet.money.tenancies import Tenancies, tenancies
 from fleet.settings.settings import Settings
 from fleet.units import GIB
@@ -65,9 +66,21 @@ def some_settings(**prices: Any) -> Settings:
     return Settings.model_validate({"prices": {"overrides": {"A10": "0.9"}, **prices}})
 
 
-def a_day(who: Tenancies, usage: HourlyUsage | None = None, settings: Settings | None = None) -> ChargedDay:
-    book = PriceBook(settings if settings is not None else some_settings())
-    return charged_day(usage if usage is not None else measured(who), who, book, start=DAY, end=END)
+def a_day(
+    who: Tenancies,
+    usage: HourlyUsage | None = None,
+    settings: Settings | None = None,
+    *,
+    idle: tuple[int, ...] = (),
+) -> ChargedDay:
+    """One day; `idle` names the grants that are idle through it."""
+    settings = settings if settings is not None else some_settings()
+    is_idle = np.zeros((len(who.grants), 24), np.bool_)
+    is_idle[list(idle)] = True
+    return charged_day(
+        usage if usage is not None else measured(who), who, PriceBook(settings), start=DAY, end=END, is_idle=is_idle,
+        idle_held_bytes_min=settings.analyzer.idle_held_bytes_min,
+    )  # fmt: skip
 
 
 def charged(who: Tenancies, day: ChargedDay, by: Owner = Owner.POD) -> Chargeback:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bench.money_fleets import BEGIN, money_fleet
 from fleet.money.charges import BASES, Chargeback, Owner, chargeback, in_cents
+from fleet.profiles import HourMeasure
 from tests.fleet.money.builders import (
     DAY,
     SIZE,
@@ -25,7 +26,7 @@ from tests.fleet.money.builders import (
 
 
 def costs(found: Chargeback) -> dict[str, tuple[Decimal | None, Decimal | None, Decimal | None]]:
-    lines = (*found.rows, found.idle, found.stranded, found.total)
+    lines = (*found.rows, found.unallocated, found.stranded, found.total)
     return {line.name: (line.cost.allocation, line.cost.use, line.cost.blended) for line in lines}
 
 
@@ -59,13 +60,17 @@ def test_each_owner_is_named_and_all_together_pay_for_every_card(by: Owner, name
     found = charged(who, a_day(who), by)
     assert {row.name for row in found.rows} == names
     for basis in BASES:
-        lines = [getattr(line.cost, basis) for line in (*found.rows, found.idle, found.stranded)]
+        lines = [getattr(line.cost, basis) for line in (*found.rows, found.unallocated, found.stranded)]
         assert sum(lines) == getattr(found.total.cost, basis) == Decimal("0.9") * 24 * 3
 
 
-def test_a_node_shows_what_is_idle_on_it_even_where_nobody_holds_a_card() -> None:
+def test_a_node_shows_what_is_unallocated_on_it_even_where_nobody_holds_a_card() -> None:
     who = settled([a_card(0), a_card(1, node="n-1")], [a_grant(0, "a", share=0.5)])
-    idle = {row.name: row.idle.allocation for row in charged(who, a_day(who), Owner.NODE).rows if row.idle is not None}
+    idle = {
+        row.name: row.unallocated.allocation
+        for row in charged(who, a_day(who), Owner.NODE).rows
+        if row.unallocated is not None
+    }
     assert idle == {"n-0": Decimal("10.80"), "n-1": Decimal("21.60")}
 
 
@@ -111,7 +116,7 @@ def test_unmeasured_use_counts_as_granted_and_is_told() -> None:
     who = settled([a_card(0)], [a_grant(0, "a", share=0.5)])
     row = charged(who, a_day(who)).rows[0]
     assert row.cost.use == row.cost.allocation
-    assert (row.unmeasured_card_hours, row.unused) == (12.0, Decimal(0))
+    assert (row.unmeasured_card_hours, row.measures[HourMeasure.UNUSED].cost) == (12.0, Decimal(0))
 
 
 def test_requests_of_an_hour_in_which_a_grant_changed_are_counted_whole() -> None:
@@ -167,7 +172,7 @@ def test_what_owners_pay_sums_to_the_price_of_every_card_hour_to_the_cent(seed: 
             days, fleet.who, by=by, cluster="c", since=BEGIN, until=fleet.until, currency="USD", team_labels=("team",)
         )
         for basis in BASES:
-            amounts = [getattr(line.cost, basis) for line in (*found.rows, found.idle, found.stranded)]
+            amounts = [getattr(line.cost, basis) for line in (*found.rows, found.unallocated, found.stranded)]
             assert sum((amount or Decimal(0) for amount in amounts), Decimal(0)) == paid
             shown = sum((amount or Decimal(0) for amount in in_cents(amounts)), Decimal(0))
             assert shown == paid.quantize(Decimal("0.01"))
@@ -186,3 +191,31 @@ def test_cents_sum_to_the_sum_in_cents_and_none_is_a_cent_off(amounts: list[Deci
         for cent, amount in zip(shown, amounts, strict=True)
         if cent is not None and amount is not None
     )
+
+
+@examples(max_examples=12, deadline=None)
+@given(st.integers(0, 10**6))
+def test_measures_of_owners_and_what_is_left_sum_to_every_card_hour_of_the_fleet(seed: int) -> None:
+    fleet = money_fleet(seed, cards=6, days=2)
+    days = fleet.days()
+    for by in Owner:
+        found = chargeback(
+            days, fleet.who, by=by, cluster="c", since=BEGIN, until=fleet.until, currency="USD", team_labels=("team",)
+        )
+        lines = found.rows if by in (Owner.CLUSTER, Owner.NODE) else (*found.rows, found.unallocated, found.stranded)
+        for measure in HourMeasure:
+            parts = [line.measures[measure] for line in lines]
+            total = found.total.measures[measure]
+            assert sum(part.card_hours for part in parts) == pytest.approx(total.card_hours)
+            assert sum((part.cost or Decimal(0) for part in parts), Decimal(0)) == (total.cost or Decimal(0))
+        assert sum(one.card_hours for one in found.total.measures.values()) == pytest.approx(found.total.card_hours)
+
+
+def test_an_idle_grant_is_idle_as_a_whole_and_a_working_one_unused_in_part() -> None:
+    who = settled([a_card(0), a_card(1), a_card(2)], [a_grant(0, "rests"), a_grant(1, "holds"), a_grant(2, "works")])
+    usage = measured(who, compute=[0.0, 0.0, 0.5], framebuffer_bytes=[0.0, SIZE, SIZE])
+    rows = {row.name: row.measures for row in charged(who, a_day(who, usage, idle=(0, 1))).rows}
+    assert rows["team/rests"][HourMeasure.IDLE].card_hours == 24
+    assert rows["team/holds"][HourMeasure.IDLE_HELD].card_hours == 24
+    assert rows["team/works"][HourMeasure.UNUSED].card_hours == 24 * 0.25
+    assert rows["team/works"][HourMeasure.USED].cost == Decimal("21.6") * Decimal("0.75")

@@ -16,7 +16,7 @@ import pytest
 from bench.money_fleets import money_fleet
 from dashboards.report.focus_file import write_focus_csv, write_focus_parquet
 from fleet.inventory import Node
-from fleet.money.charged_days import ChargedDay
+from fleet.money.charged_day import ChargedDay
 from fleet.money.focus import Basis, ChargePeriod, FocusContext, focus_table
 from fleet.money.focus_columns import FOCUS_COLUMNS, FocusKind, focus_faults, focus_schema
 from fleet.money.tenancies import Tenancies
@@ -116,10 +116,10 @@ def test_hours_used_held_and_left_stand_beside_each_part() -> None:
     who = settled([a_card(0)], [a_grant(0, "a", share=0.5)])
     usage = measured(who, compute=0.1, framebuffer_bytes=SIZE * 0.3)
     rows = {row["x_AllocationKind"]: row for row in focus_table(a_day(who, usage), context(who)).to_pylist()}
-    tenant, idle = rows["tenant"], rows["idle"]
-    assert (tenant["x_UsedGpuHours"], tenant["x_IdleHeldGpuHours"]) == (Decimal("4.8"), Decimal("7.2"))
+    tenant, rest = rows["tenant"], rows["unallocated"]
+    assert (tenant["x_UsedGpuHours"], tenant["x_UnusedGpuHours"]) == (Decimal("4.8"), Decimal("7.2"))
     assert (tenant["x_GpuShareCore"], tenant["x_Coverage"], tenant["x_RecommendationId"]) == (Decimal("0.5"), 1, "r-1")
-    assert (idle["x_UnallocatedGpuHours"], idle["AllocatedResourceId"]) == (Decimal(12), None)
+    assert (rest["x_UnallocatedGpuHours"], rest["AllocatedResourceId"]) == (Decimal(12), None)
 
 
 def test_parquet_keeps_every_name_as_it_is(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_day_without_any_price_or_any_tenant_is_an_empty_or_an_idle_export() -
     assert focus_table(a_day(nobody_knows), context(nobody_knows)).num_rows == 0
     nobody_there = settled([a_card(0)], [])
     rows = focus_table(a_day(nobody_there), context(nobody_there)).to_pylist()
-    assert [(row["x_AllocationKind"], row["EffectiveCost"]) for row in rows] == [("idle", Decimal("21.6"))]
+    assert [(row["x_AllocationKind"], row["EffectiveCost"]) for row in rows] == [("unallocated", Decimal("21.6"))]
 
 
 def test_region_zone_and_contract_come_from_node_and_price() -> None:

@@ -30,8 +30,8 @@ def charge(name: str, cost: str | None, requests: float | None = None) -> Charge
     """What a workload costs."""
     amount = None if cost is None else Decimal(cost)
     return Charge(
-        name=name, card_hours=10.0, cost=Amounts(allocation=amount, use=amount, blended=amount), unused=None,
-        unpriced_card_hours=0.0, unmeasured_card_hours=0.0, idle=None, stranded=None, kwh=None,
+        name=name, card_hours=10.0, cost=Amounts(allocation=amount, use=amount, blended=amount), measures={},
+        unpriced_card_hours=0.0, unmeasured_card_hours=0.0, unallocated=None, stranded=None, kwh=None,
         unknown_kwh_card_hours=0.0, requests=requests, answered=amount,
     )  # fmt: skip
 

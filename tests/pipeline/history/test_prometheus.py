@@ -7,11 +7,11 @@ from contextlib import contextmanager
 import pytest
 
 from fleet.errors import Corrupt, Misconfigured, Unavailable
-from pipeline.history.prometheus import PrometheusHistory, QueryLimits
+from pipeline.history.prometheus import PrometheusHistory
 from tests.pipeline.history.scripted_server import Refusal, ScriptedServer, api_error, serving
-from wire.kubernetes.access import ClusterAccess
-from wire.kubernetes.connection import ApiConnection
-from wire.kubernetes.credentials import FixedHeader
+from wire.credentials import FixedHeader
+from wire.http_client import Endpoint, HttpClient
+from wire.prometheus_query import QueryOptions
 
 NAME = "DCGM_FI_DEV_GPU_UTIL"
 HOUR_MS = 3_600_000
@@ -24,14 +24,14 @@ def history(*, points=POINTS, limits=None, credentials=None, headers=(), matcher
     waits: list[float] = []
     with serving(script):
         host, port = script.url.removeprefix("http://").split(":")
-        access = ClusterAccess(
+        access = Endpoint(
             host=host, port=int(port), path="", tls=None, credentials=FixedHeader(credentials), headers=headers
         )
-        connection = ApiConnection(access, "test")
+        connection = HttpClient(access, "test")
         asked = {"bytes_max": 1 << 20, "seconds_max": 5.0, "attempts_max": 3, "take_partial": False, "is_packed": False}
-        source = PrometheusHistory(
-            connection, matchers=matchers, limits=QueryLimits(**{**asked, **(limits or {})}), pause=waits.append
-        )
+        advice = "name a token by scan.bearer_token_file"
+        options = QueryOptions(**{**asked, **(limits or {})}, sign_in=advice, matchers=matchers)
+        source = PrometheusHistory(connection, options, pause=waits.append)
         try:
             yield source, script, waits
         finally:

@@ -1,70 +1,40 @@
 """Card hours, day by day, with their split, price and electricity: what chargeback and export are summed from.
 
 A day is made at a time, so that a month of a large fleet fits memory; of a small fleet several are read together.
-Called by `charges` and `focus`.
+Called by `gputide cost`, budgets, report and pages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 from numpy.typing import NDArray
 
+from analyzer.state.card_hours import measured_parts
+from dashboards.money.hourly_usage import HOUR_MS, HOUR_SECONDS, HourlyUsage, Windows, hourly_usage, idle_grants
 from fleet.money.book import CardPrice, PriceBook
+from fleet.money.charged_day import ChargedDay
 from fleet.money.energy import card_energy
-from fleet.money.hourly_usage import HOUR_MS, HOUR_SECONDS, HourlyUsage, Windows, hourly_usage
-from fleet.money.split import CardHours, Split, split_card_hours
+from fleet.money.split import CardHours, split_card_hours
 from fleet.money.tenancies import Tenancies, slots_of
+from fleet.settings.settings import AnalyzerSettings
 from fleet.units import epoch_ms
 
 SLICE_HOURS_AT_ONCE = 200_000
 """Hours of slices that are read from the warehouse together: a question costs as much as a day of a small fleet."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChargedDay:
-    """The card hours of one UTC day, or of the part of it that was asked for.
-
-    Attributes:
-        start: start of the first hour, UTC.
-        hours: number of hours.
-        card: place of the card of each card hour, int64, shape (card hours,).
-        hour: hour of each card hour, 0 … hours-1, int64, shape (card hours,).
-        grant: place of the grant of each row, int64, shape (rows,).
-        columns: who held what of which card hour.
-        split: whose part is how large.
-        prices: distinct prices.
-        price_of: place of each card's price among them, int64, shape (cards,).
-        kwh: electricity of each card hour, shape (card hours,); NaN where unknown.
-        kwh_is_measured: True where the card reported its power, shape (card hours,).
-        requests: requests that each row's pod answered in the hour, on its first row of the hour, else 0; NaN where
-            no server reports them; shape (rows,).
-    """
-
-    start: datetime
-    hours: int
-    card: NDArray[np.int64]
-    hour: NDArray[np.int64]
-    grant: NDArray[np.int64]
-    columns: CardHours
-    split: Split
-    prices: tuple[CardPrice, ...]
-    price_of: NDArray[np.int64]
-    kwh: NDArray[np.float64]
-    kwh_is_measured: NDArray[np.bool_]
-    requests: NDArray[np.float64]
-
-    @property
-    def is_unpriced(self) -> NDArray[np.bool_]:
-        """Which cards have no price on this day, shape (cards,)."""
-        return np.array([price.amortised is None for price in self.prices], np.bool_)[self.price_of]
-
-
 def charged_days(
-    warehouse: Windows, who: Tenancies, book: PriceBook, *, cluster: str, since: datetime, until: datetime
+    warehouse: Windows,
+    who: Tenancies,
+    book: PriceBook,
+    *,
+    cluster: str,
+    since: datetime,
+    until: datetime,
+    settings: AnalyzerSettings,
 ) -> Iterator[ChargedDay]:
     """Every UTC day between two moments.
 
@@ -75,11 +45,15 @@ def charged_days(
         cluster: cluster.
         since: start of the first hour, a whole hour, UTC.
         until: end of the last hour, a whole hour, UTC.
+        settings: thresholds of idleness.
 
     Raises:
         Misconfigured: a price is in a currency that no rate converts.
     """
     days_at_once = max(1, SLICE_HOURS_AT_ONCE // (24 * max(1, len(who.grants))))
+    is_idle = idle_grants(
+        warehouse, who, cluster=cluster, since=since, until=until, days_at_once=days_at_once, settings=settings
+    )
     start = since
     while start < until:
         stop = min(until, _midnight(start) + timedelta(days=days_at_once))
@@ -88,11 +62,29 @@ def charged_days(
         while start < stop:
             end = min(stop, _midnight(start) + timedelta(days=1))
             hours = [round((moment - read_from).total_seconds() / HOUR_SECONDS) for moment in (start, end)]
-            yield charged_day(usage.between(*hours), who, book, start=start, end=end)
+            first, last = (round((moment - since).total_seconds() / HOUR_SECONDS) for moment in (start, end))
+            yield charged_day(
+                usage.between(*hours),
+                who,
+                book,
+                start=start,
+                end=end,
+                is_idle=is_idle[:, first:last],
+                idle_held_bytes_min=settings.idle_held_bytes_min,
+            )
             start = end
 
 
-def charged_day(usage: HourlyUsage, who: Tenancies, book: PriceBook, *, start: datetime, end: datetime) -> ChargedDay:
+def charged_day(
+    usage: HourlyUsage,
+    who: Tenancies,
+    book: PriceBook,
+    *,
+    start: datetime,
+    end: datetime,
+    is_idle: NDArray[np.bool_],
+    idle_held_bytes_min: int,
+) -> ChargedDay:
     """The card hours of one day.
 
     Args:
@@ -101,6 +93,8 @@ def charged_day(usage: HourlyUsage, who: Tenancies, book: PriceBook, *, start: d
         book: prices.
         start: start of the first hour, UTC.
         end: end of the last hour, on the same UTC day.
+        is_idle: hours in which each grant was idle, shape (grants, hours).
+        idle_held_bytes_min: framebuffer beyond which an idle grant holds some.
     """
     start_ms = epoch_ms(start)
     hours = (epoch_ms(end) - start_ms) // HOUR_MS
@@ -128,6 +122,9 @@ def charged_day(usage: HourlyUsage, who: Tenancies, book: PriceBook, *, start: d
         who.cards, usage.watts, _activity(usage, columns, stands, number), idle_watts_ratio=book.idle_watts_ratio
     )
     prices, price_of = _prices(who, book, start)
+    split = split_card_hours(
+        columns, compute_ratio=book.settings.compute_ratio, blended_use_ratio=book.settings.blended_use_ratio
+    )
     return ChargedDay(
         start=start,
         hours=int(hours),
@@ -135,10 +132,12 @@ def charged_day(usage: HourlyUsage, who: Tenancies, book: PriceBook, *, start: d
         hour=hour.astype(np.int64),
         grant=grant,
         columns=columns,
-        split=split_card_hours(
-            columns,
-            compute_ratio=book.settings.compute_ratio,
-            blended_use_ratio=book.settings.blended_use_ratio,
+        split=split,
+        measures=measured_parts(
+            split.allocation.rows,
+            split.use.rows,
+            is_idle=is_idle[grant, grant_hour],
+            is_held=usage.framebuffer_bytes[grant, grant_hour] > idle_held_bytes_min,
         ),
         prices=prices,
         price_of=price_of,

@@ -1,25 +1,23 @@
 """One connection: reads requests from a socket that is not trusted, and writes answers.
 
-`http_server` runs each connection in a thread of its own and asks it for one request after the other. Nothing here
-waits for ever: a request must have arrived whole within `request_seconds` of its first byte, an answer must have been
-taken within `ANSWER_SECONDS`, and what is held in memory is bounded by the sizes given and the shared `BodyBudget`.
+`http_server` runs each connection in a thread of its own and asks it for one request after the other. Every wait ends:
+a request must have arrived whole within `request_seconds` of its first byte, an answer must have been taken within
+`answer_seconds`, and the bytes held in memory are bounded by the sizes given and the shared `BodyBudget`. The node
+exporter loads this module: it imports no TLS and no mail parsing, which take six megabytes.
 """
 
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from dataclasses import dataclass
-from email.utils import formatdate
 from http import HTTPStatus
 
-from pipeline.receiver.body_budget import BodyBudget
-from pipeline.receiver.http_head import HEAD_BYTES_MAX, Refusal, RequestHead, head_of
+from wire.http_head import HEAD_BYTES_MAX, Refusal, RequestHead, head_of
 
-ANSWER_SECONDS = 10.0
-"""How long a sender may take to read an answer."""
 RETRY_AFTER_SECONDS = 5
-"""When a sender shall come again that could not be served now."""
+"""When a sender that could not be served now may come again."""
 REST_BYTES_MAX = 256 * 1024
 """Largest rest of a refused request that is read and thrown away, so that its connection lives on."""
 LINGER_SECONDS = 0.5
@@ -30,37 +28,88 @@ _CHUNK_LINE_BYTES_MAX = 1024
 _TRAILER_BYTES_MAX = 8 * 1024
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _HEX = frozenset(b"0123456789abcdefABCDEF")
+_BODILESS = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
+_TEXT = "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionLimits:
-    """What a connection may cost.
+class ServerLimits:
+    """What clients may cost a server.
 
     Attributes:
-        body_bytes_max: largest body of one request (`receiver.body_bytes_max`).
-        idle_seconds: how long a connection may be silent between two requests (`receiver.idle_seconds`).
-        request_seconds: how long a request may take to arrive (`receiver.request_seconds`).
+        section: settings that the limits of the same names stand in, such as `receiver`; empty where they are fixed.
+        connections_max: connections that may be open.
+        body_bytes_max: largest body of one request.
+        pending_bytes_max: bytes of bodies, and of what they become, that all requests may hold together.
+        idle_seconds: how long a connection may be silent between two requests.
+        request_seconds: how long a request may take from its first byte to its last.
+        answer_seconds: how long a client may take to read an answer.
     """
 
-    body_bytes_max: int
+    section: str = ""
+    connections_max: int
+    body_bytes_max: int = 0
+    pending_bytes_max: int = 0
     idle_seconds: float
     request_seconds: float
+    answer_seconds: float = 10.0
+
+    def named(self, name: str) -> str:
+        """A limit as messages name it, such as `receiver.connections_max=512`."""
+        return f"{self.section}{'.' if self.section else ''}{name}={getattr(self, name)}"
+
+
+class BodyBudget:
+    """A bound on bytes of bodies that many threads share.
+
+    Connections take from it as bytes arrive (not as lengths are declared, so that a false length costs nothing), and
+    give back when the request is answered.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._held = 0
+        self._lock = threading.Lock()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that are held now."""
+        return self._held
+
+    def take(self, count: int) -> bool:
+        """Hold some more bytes; False, and nothing held, where that would pass the bound."""
+        with self._lock:
+            if self._held + count > self._bytes_max:
+                return False
+            self._held += count
+            return True
+
+    def give_back(self, count: int) -> None:
+        """Hold some bytes less."""
+        with self._lock:
+            self._held -= count
 
 
 class HungUp(Exception):
-    """The sender is gone, or too slow to be waited for."""
+    """The client is gone, or too slow to be waited for."""
 
 
 class HttpConnection:
     """One connection.
 
     Args:
-        opened: the socket; closed by whoever opened it.
+        opened: the socket; the caller closes it.
         limits: what it may cost.
         budget: bytes of bodies that all connections may hold together.
+
+    Attributes:
+        waits_since: since when it waits for its client, `time.monotonic()`; None while its request is being answered.
+        is_amid_request: True from the end of a request's head to the end of its answer. A head comes in one piece from
+            every honest client, so that half a head gives way to a newcomer as silence does.
+        must_close: True where it ends after the answer under way.
     """
 
-    def __init__(self, opened: socket.socket, limits: ConnectionLimits, budget: BodyBudget) -> None:
+    def __init__(self, opened: socket.socket, limits: ServerLimits, budget: BodyBudget) -> None:
         self._socket = opened
         self._limits = limits
         self._budget = budget
@@ -87,7 +136,7 @@ class HttpConnection:
         """
         self._head = None
         self._is_body_read = True
-        self.is_amid_request = self._has_more
+        self.is_amid_request = False
         self.waits_since = started = time.monotonic()
         self._deadline = started + (self._limits.request_seconds if self._has_more else self._limits.idle_seconds)
         while (end := self._buffer.find(b"\r\n\r\n", self._at)) < 0:
@@ -101,8 +150,8 @@ class HttpConnection:
                     return None
                 raise
             if is_first:
-                self.is_amid_request = True
                 self._deadline = time.monotonic() + self._limits.request_seconds
+        self.is_amid_request = True
         data, self._at = self._buffer[self._at : end], end + 4
         if len(data) > HEAD_BYTES_MAX:
             raise Refusal(431, f"cannot take a head longer than {HEAD_BYTES_MAX} bytes", is_final=True)
@@ -130,7 +179,7 @@ class HttpConnection:
         if not head.is_chunked and head.length is None:
             raise Refusal(411, "cannot read a body without Content-Length that is not chunked", is_final=True)
         if head.length is not None:
-            _check_length(head.length, limit)
+            self._check_length(head.length, limit)
         if head.expects_continue and not self._has_more:
             self._send(b"HTTP/1.1 100 Continue\r\n\r\n")
         if head.length is None:
@@ -143,6 +192,10 @@ class HttpConnection:
         self.waits_since = None
         return body
 
+    def give_way(self) -> None:
+        """The answer will take long: until it is sent, the connection makes room for newcomers as an idle one does."""
+        self.waits_since, self.is_amid_request = time.monotonic(), False
+
     def hold(self, count: int) -> None:
         """Hold memory for what a body becomes, until its answer is sent.
 
@@ -153,7 +206,7 @@ class HttpConnection:
             raise Refusal(
                 429,
                 f"cannot take {count} bytes more: all requests under way hold {self._budget.held_bytes} of "
-                f"receiver.pending_bytes_max={self._budget.bytes_max}",
+                f"{self._limits.named('pending_bytes_max')}",
                 retry_after_seconds=RETRY_AFTER_SECONDS,
             )
         self._held += count
@@ -164,30 +217,42 @@ class HttpConnection:
             self._budget.give_back(self._held)
             self._held = 0
 
-    def answer(self, status: int, text: str = "", fields: tuple[tuple[str, str], ...] = (), kind: str = "") -> None:
+    def answer(
+        self,
+        status: int,
+        *pieces: bytes,
+        kind: str | None = _TEXT,
+        fields: tuple[tuple[str, str], ...] = (),
+        length: int | None = None,
+    ) -> None:
         """Send an answer; `must_close` says afterwards whether the connection is to be closed.
 
         Args:
             status: HTTP status.
-            text: body of the answer; none goes with 204.
+            pieces: the body, in pieces that follow each other; none goes with 204 and 304, or answers HEAD.
+            kind: content type; None where `fields` has it.
             fields: further header fields.
-            kind: content type, plain text unless given.
+            length: bytes of the body that HEAD asks about, where no pieces were made for it.
 
         Raises:
-            HungUp: the sender does not take it.
+            HungUp: the client does not take it.
         """
-        data = text.encode()
         head = self._head
         goes_on = head is not None and head.is_kept_alive and not self.must_close and self._rest_is_small()
-        lines = [f"HTTP/1.1 {status} {_REASONS.get(status, '')}", f"Date: {formatdate(usegmt=True)}"]
-        if status != HTTPStatus.NO_CONTENT:
-            lines += [f"Content-Type: {kind or 'text/plain; charset=utf-8'}", f"Content-Length: {len(data)}"]
+        date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())
+        lines = [f"HTTP/1.1 {status} {_REASONS.get(status, '')}", f"Date: {date}"]
+        if status not in _BODILESS:
+            if kind is not None:
+                lines.append(f"Content-Type: {kind}")
+            lines.append(f"Content-Length: {sum(map(len, pieces)) if length is None else length}")
         lines += [f"{name}: {value}" for name, value in fields]
         if not goes_on:
             lines.append("Connection: close")
             self.must_close = True
-        self._send("\r\n".join((*lines, "", "")).encode("latin-1") + data)
+        has_body = status not in _BODILESS and (head is None or head.method != "HEAD")
+        self._send("\r\n".join((*lines, "", "")).encode("latin-1"), *(pieces if has_body else ()))
         if goes_on:
+            self.waits_since, self.is_amid_request = time.monotonic(), False
             self._skip_rest()
         else:
             self._linger()
@@ -197,7 +262,7 @@ class HttpConnection:
         if self._is_body_read:
             return True
         head = self._head
-        # Who was to be told to go on may send its body or not: the next byte could be either.
+        # A client that waits for `100 Continue` may send its body or not: the next byte could be either.
         return (
             head is not None and head.length is not None and self._left <= REST_BYTES_MAX and not head.expects_continue
         )
@@ -227,7 +292,7 @@ class HttpConnection:
 
     @property
     def _has_more(self) -> bool:
-        """True where bytes have come that nobody has read."""
+        """True where bytes have come that are not read yet."""
         return self._at < len(self._buffer)
 
     def _buffered(self, count: int) -> bytes:
@@ -265,7 +330,7 @@ class HttpConnection:
             size = int(digits, 16)
             if not size:
                 break
-            _check_length(len(body) + size, bytes_max)
+            self._check_length(len(body) + size, bytes_max)
             self._gather(body, size)
             if self._line(2):
                 raise _broken_chunks(f"a chunk of {size} bytes does not end where it should")
@@ -275,6 +340,11 @@ class HttpConnection:
             if trailer_bytes > _TRAILER_BYTES_MAX:
                 raise _broken_chunks("its trailer does not end")
         return bytes(body)
+
+    def _check_length(self, length: int, bytes_max: int) -> None:
+        if length > bytes_max:
+            name = f"{self._limits.section}{'.' if self._limits.section else ''}body_bytes_max"
+            raise Refusal(413, f"cannot take a body of {length} bytes: larger than {name}={bytes_max}")
 
     def _line(self, bytes_max: int) -> bytes:
         """The next line without its end."""
@@ -301,20 +371,24 @@ class HttpConnection:
             raise HungUp("closed")
         return piece
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, head: bytes, *pieces: bytes) -> None:
+        # A time-out of the socket holds for one packet; the client has this long for all of them.
+        self.waits_since = started = time.monotonic()
+        until = started + self._limits.answer_seconds
+        if pieces and len(pieces[0]) <= _PIECE_BYTES:  # one packet instead of two
+            head, pieces = head + pieces[0], pieces[1:]
         try:
-            self._socket.settimeout(ANSWER_SECONDS)
-            self._socket.sendall(data)
+            for piece in (head, *pieces):
+                rest = memoryview(piece)
+                while rest:
+                    left = until - time.monotonic()
+                    if left <= 0:
+                        raise HungUp(f"an answer was not taken within {self._limits.answer_seconds} s")
+                    self._socket.settimeout(left)
+                    rest = rest[self._socket.send(rest) :]
         except OSError as exc:
             raise HungUp(str(exc)) from exc
 
 
 def _broken_chunks(why: str) -> Refusal:
     return Refusal(400, f"cannot read a chunked body: {why}", is_final=True)
-
-
-def _check_length(length: int, bytes_max: int) -> None:
-    if length > bytes_max:
-        raise Refusal(
-            413, f"cannot take a remote-write body of {length} bytes: larger than receiver.body_bytes_max={bytes_max}"
-        )

@@ -1,12 +1,16 @@
 """A page is read as the JSON that it is, whatever its order and blanks, and whatever its objects hold."""
 
 import json
+import threading
+from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire.kubernetes.page import open_page
+from wire.http_answer import TooLarge
+from wire.kubernetes.page import Page, open_page, pages_of
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -43,3 +47,38 @@ def test_anything_else_is_refused_in_the_ways_that_are_told(body: bytes) -> None
 def test_page_without_objects_has_none() -> None:
     for body in (b'{"metadata": {}, "items": null}', b'{"metadata": {}}', b' { "metadata" : { } , "items" : [ ] } '):
         assert list(open_page(bytearray(body))[1]) == []
+
+
+def pages(sizes: list[int], bytes_max: int) -> Callable[[int, str | None], Page]:
+    """A reader of a list whose objects have these sizes; a page of more bytes is too large."""
+
+    def read(limit: int, token: str | None) -> Page:
+        start = int(token or 0)
+        if sum(sizes[start : start + limit]) > bytes_max:
+            raise TooLarge("too large")
+        end = start + limit
+        manifests = [{"number": number} for number in range(start, min(end, len(sizes)))]
+        return Page(manifests=manifests, version="7", next_token=str(end) if end < len(sizes) else None)
+
+    return read
+
+
+def test_page_that_is_too_large_is_read_in_smaller_ones_and_no_object_is_lost() -> None:
+    found = [one["number"] for page in pages_of(pages([1] * 5 + [9] * 3, 10), objects_max=8) for one in page.manifests]
+    assert found == list(range(8))
+
+
+def test_single_object_that_is_too_large_ends_the_list() -> None:
+    with pytest.raises(TooLarge):
+        list(pages_of(pages([1, 99], 10), objects_max=8))
+
+
+def test_turn_is_held_while_a_page_is_gone_through_and_given_back_between_pages() -> None:
+    turn = threading.Semaphore(1)
+    held = []
+    with closing(pages_of(pages([1] * 4, 2), objects_max=2, turn=turn)) as listed:
+        for _ in listed:
+            held.append(not turn.acquire(blocking=False))
+            break
+    assert held == [True]
+    assert turn.acquire(blocking=False)

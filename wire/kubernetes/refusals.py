@@ -1,6 +1,6 @@
-"""What an API server's refusal means to the enforcer: wait, ask somebody for a right, or leave the change be.
+"""What an API server's refusal means: wait, read anew, ask somebody for a right, or leave the change be.
 
-Called by the client for every answer that is neither a success nor an absence.
+`wire.kubernetes.read` makes an error of every answer that is neither a success nor an absence.
 
 Sources: kubernetes/apimachinery:pkg/apis/meta/v1/types.go (Status, StatusReason),
 kubernetes/apiserver:pkg/endpoints/handlers/responsewriters/errors.go (the words of a missing right),
@@ -9,19 +9,20 @@ kubernetes/kubernetes:pkg/registry/core/pod/storage/eviction.go (the causes of a
 
 from __future__ import annotations
 
-import http.client
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
 
 from fleet.errors import GputideError, Misconfigured, Refused, Unavailable
-from wire.kubernetes.answers import Busy
-
-RULES_FILE = "docs/rbac-writer.yaml"
+from wire.http_answer import unavailable
 
 _SAID_BEGIN_MAX = 100
 _SAID_END_MAX = 300
 _BUDGET_CAUSE = "DisruptionBudget"
 _MANY_BUDGETS = "more than one PodDisruptionBudget"
+_READS = ("get", "list", "watch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class Deed:
     """What was asked of the server, in the words of roles.
 
     Attributes:
-        verb: get, list, create, update or patch.
+        verb: get, list, watch, create, update or patch.
         resource: `deployments.apps`, `pods/eviction`.
         namespace: empty for none, or all.
         name: empty for a list.
@@ -56,10 +57,12 @@ class BudgetForbids(Unavailable):
 
 
 class Expired(Unavailable):
-    """The token of the next page is too old: the list must be read anew."""
+    """The version, or the token of the next page, is too old for the API server: the list must be read anew."""
 
 
-def refusal(deed: Deed, status: int, told: Mapping[str, object], retry_after: str | None) -> GputideError:
+def refusal(
+    deed: Deed, status: int, told: Mapping[str, object], retry_after: str | None, *, rules_file: str
+) -> GputideError:
     """The error of an answer.
 
     Args:
@@ -67,41 +70,57 @@ def refusal(deed: Deed, status: int, told: Mapping[str, object], retry_after: st
         status: HTTP status, 300 or more.
         told: the `Status` object, or empty.
         retry_after: header of that name.
+        rules_file: where the rights are written that this process needs.
 
     Returns:
-        Misconfigured for what a person must set right, Refused for what the server will not do however often it is
-        asked, Unavailable (`Busy` where it says for how long) for what may work later.
+        Misconfigured for what a person must set right, Refused for a change that the server will not make however
+        often it is asked, Unavailable (`Busy` where it says for how long) for what may work later.
     """
     said = _shortened(str(told.get("message", "")))
     what = f"cannot {deed}"
+    is_read = deed.verb in _READS
     match status:
-        case http.client.UNAUTHORIZED:
-            return Misconfigured(
-                f"{what}: the API server does not know who asks ({said}); check enforcer.kubeconfig and its token"
-            )
-        case http.client.FORBIDDEN if f" cannot {deed.verb} resource" in str(told.get("message", "")):
+        case HTTPStatus.UNAUTHORIZED:
+            return Misconfigured(f"{what}: the API server does not know who asks ({said}); check token and kubeconfig")
+        case HTTPStatus.FORBIDDEN if is_read or f" cannot {deed.verb} resource" in str(told.get("message", "")):
             where = f"in namespace {deed.namespace}" if deed.namespace else "in the whole cluster"
             return Misconfigured(
-                f"{what}: RBAC lacks verb {deed.verb} on resource {deed.resource} {where} ({said}); see {RULES_FILE}"
+                f"{what}: RBAC lacks verb {deed.verb} on resource {deed.resource} {where} ({said}); add rule "
+                f"{_rule(deed)} of {rules_file}"
             )
-        case http.client.CONFLICT:
+        case HTTPStatus.CONFLICT if not is_read:
             return Conflict(f"{what}: {said}")
-        case http.client.GONE:
-            return Expired(f"{what}: {said}")
-        case http.client.TOO_MANY_REQUESTS if _budget(told) is not None:
+        case HTTPStatus.GONE:
+            return Expired(f"{what}: what was read is too old to go on from: {said}")
+        case HTTPStatus.NOT_FOUND if is_read:
+            return Expired(f"{what}: it is not served any more")
+        case HTTPStatus.TOO_MANY_REQUESTS if _budget(told) is not None:
             return BudgetForbids(f"{what}: a disruption budget forbids it now: {_budget(told)}")
-        case http.client.INTERNAL_SERVER_ERROR if _MANY_BUDGETS in said:
+        case HTTPStatus.INTERNAL_SERVER_ERROR if not is_read and _MANY_BUDGETS in said:
             return Refused(f"{what}: {said}")
-    return _any_other(f"{what}: status {status}: {said}", status, retry_after)
+    return _any_other(f"{what}: status {status}: {said}", status, retry_after, is_read=is_read)
 
 
-def _any_other(message: str, status: int, retry_after: str | None) -> GputideError:
-    is_for_now = status in (http.client.REQUEST_TIMEOUT, http.client.TOO_MANY_REQUESTS)
-    if not is_for_now and status < http.client.INTERNAL_SERVER_ERROR:
+def _any_other(message: str, status: int, retry_after: str | None, *, is_read: bool) -> GputideError:
+    is_for_now = is_read or status in (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+    if not is_for_now and status < HTTPStatus.INTERNAL_SERVER_ERROR:
         return Refused(message)
-    if retry_after is not None and retry_after.isascii() and retry_after.isdigit():
-        return Busy(message, retry_after_seconds=float(retry_after[:9]))
-    return Unavailable(message)
+    return unavailable(message, retry_after)
+
+
+def status_of(body: bytes | bytearray) -> dict[str, Any]:
+    """The `Status` that a refusal's body holds; its beginning as the message where it holds none."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return {"message": body[:_SAID_END_MAX].decode(errors="replace")}
+    return found if isinstance(found, dict) else {}
+
+
+def _rule(deed: Deed) -> str:
+    resource, _, group = deed.resource.partition(".")
+    verbs = '["list", "watch"]' if deed.verb in ("list", "watch") else f'["{deed.verb}"]'
+    return f'{{apiGroups: ["{group}"], resources: ["{resource}"], verbs: {verbs}}}'
 
 
 def _budget(told: Mapping[str, object]) -> str | None:

@@ -15,8 +15,9 @@ import pytest
 
 from fleet.errors import Misconfigured
 from tests.waiting import until
-from wire.kubernetes.access import ClusterAccess, find_access
-from wire.kubernetes.credentials import PluginToken, TokenFile, bearer
+from wire.credentials import PluginToken, TokenFile, bearer
+from wire.http_client import Endpoint
+from wire.kubernetes.access import find_access
 from wire.tls import TlsContexts
 
 SETTING = "exporter.kubeconfig"
@@ -44,7 +45,7 @@ def write(tmp_path: Path) -> Write:
     return made
 
 
-def access(path: Path, context: str | None = None) -> ClusterAccess:
+def access(path: Path, context: str | None = None) -> Endpoint:
     return find_access(path, context, setting=SETTING, environ={})
 
 
@@ -339,7 +340,7 @@ def test_plugin_that_prints_without_an_end_is_ended_before_it_fills_the_memory(t
 
 
 def test_plugin_that_hangs_is_ended_with_what_it_started(tmp_path: Path, write: Write, monkeypatch) -> None:
-    monkeypatch.setattr("wire.kubernetes.credentials.PLUGIN_SECONDS_MAX", 2.0)
+    monkeypatch.setattr("wire.credentials.PLUGIN_SECONDS_MAX", 2.0)
     plugin(tmp_path, f"sleep 600 & echo $! > {tmp_path}/child; wait")
     path = write({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "./plugin"}})
     with pytest.raises(Misconfigured, match="took longer than 2 s"):

@@ -1,9 +1,14 @@
-"""Accepts connections and gives each a thread of its own, within bounds.
+"""The HTTP/1.1 server of every port of ours: a thread per connection, within bounds.
 
-The receiver hands in what to do with a request. When all places are taken, the connection that has been silent for
-longest makes room, so that senders that open connections and say nothing, or say it slowly, lock nobody out. Several
+Called by the receiver, the node exporter, the admission webhook, the node agent and (through `wsgi`) the web app, each
+with its own function that answers a request. When all places are taken, the connection that has been silent for longest
+makes room, so that clients that open connections and send nothing, or send slowly, keep nobody else out. Several
 processes may serve one listening socket: each takes the next connection as it comes, and none is lost when another
 process dies.
+
+Ours, because beside 700 silent sockets uvicorn answers nobody and granian after five seconds; neither they nor
+hypercorn bound what bodies under way hold together (3.0 to 4.2 GiB against 1.7); and each takes a node exporter at
+least 5 MiB over ours, which is more than its bar allows. `bench/http_servers.py` prints the comparison.
 """
 
 from __future__ import annotations
@@ -11,17 +16,21 @@ from __future__ import annotations
 import errno
 import selectors
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 from fleet.errors import Misconfigured, Unavailable
-from pipeline.receiver.body_budget import BodyBudget
-from pipeline.receiver.http_connection import RETRY_AFTER_SECONDS, ConnectionLimits, HttpConnection, HungUp
-from pipeline.receiver.http_head import Refusal, RequestHead
+from wire.http_connection import RETRY_AFTER_SECONDS, BodyBudget, HttpConnection, HungUp, ServerLimits
+from wire.http_head import Refusal, RequestHead
 
+if TYPE_CHECKING:
+    import ssl  # six megabytes, which a plain port does without
+
+TlsContexts: TypeAlias = "Callable[[], ssl.SSLContext]"
+"""Gives the TLS context for a new connection."""
 HANDSHAKE_SECONDS = 10.0
 """How long a TLS handshake may take."""
 BACKLOG = 512
@@ -37,51 +46,91 @@ class Exchange:
 
     Attributes:
         head: what the request says before its body.
-        connection: where its body comes from and its answer goes to.
-        certificate: the sender's certificate as `ssl.SSLSocket.getpeercert` gives it; None where it showed none.
+        connection: gives the body, and takes the answer.
+        client: address of the client.
+        certificate: the client's certificate as `ssl.SSLSocket.getpeercert` gives it; None where it showed none.
     """
 
     head: RequestHead
     connection: HttpConnection
+    client: str
     certificate: Mapping[str, object] | None
+
+    @property
+    def authorization(self) -> str | None:
+        """The header field of this name."""
+        return self.head.fields.get("authorization")
+
+    def check_method(self, *allowed: str) -> None:
+        """Raises `Refusal` with status 405 for another method than these."""
+        if self.head.method not in allowed:
+            names = ", ".join(allowed)
+            raise Refusal(405, f"cannot {self.head.method} here: expected {names}", fields=(("Allow", names),))
+
+
+def listen(host: str, port: int, *, setting: str) -> socket.socket:
+    """A socket that listens.
+
+    Args:
+        host: address.
+        port: port; 0 lets the system choose one.
+        setting: what the user changes where the address can't be used, such as `--listen`.
+
+    Raises:
+        Unavailable: another process listens there.
+        Misconfigured: this machine has no such address, or may not listen there.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except (OSError, OverflowError) as exc:
+        is_taken = isinstance(exc, OSError) and exc.errno == errno.EADDRINUSE
+        raise (Unavailable if is_taken else Misconfigured)(
+            f"cannot listen on {host}:{port}: {exc}; choose another with {setting}"
+        ) from exc
 
 
 class HttpServer:
     """A server on a listening socket.
 
     Args:
-        listener: bound and listening; several servers may share it. Not closed here.
-        serve: answers one request; what it raises as `Refusal` is answered here.
-        refused: told the status of every request that ended in a `Refusal`.
-        limits: what one connection may cost.
-        budget: bytes of bodies over all connections.
-        connections_max: connections that may be open (`receiver.connections_max`).
+        listener: bound and listening; servers of several processes may share it. `stop` closes it.
+        answer: answers one request; a `Refusal` that it raises is answered here.
+        limits: what clients may cost.
+        refused: takes the status of every request that ended in a `Refusal`, 0 for a TLS handshake that failed.
         tls: gives the context for a new connection; None for plain HTTP.
+
+    Attributes:
+        address: host and port that it listens on.
     """
 
     def __init__(
         self,
         listener: socket.socket,
-        serve: Callable[[Exchange], None],
+        answer: Callable[[Exchange], None],
         *,
-        refused: Callable[[int], None],
-        limits: ConnectionLimits,
-        budget: BodyBudget,
-        connections_max: int,
-        tls: Callable[[], ssl.SSLContext] | None = None,
+        limits: ServerLimits,
+        refused: Callable[[int], None] | None = None,
+        tls: TlsContexts | None = None,
     ) -> None:
         self._listener = listener
-        self._serve = serve
-        self._refused = refused
+        host, port = listener.getsockname()[:2]
+        self.address = str(host), int(port)
+        self._answer = answer
+        self._refused = refused or (lambda _status: None)
         self._limits = limits
-        self._budget = budget
-        self._connections_max = connections_max
+        self._budget = BodyBudget(limits.pending_bytes_max)
         self._tls = tls
         self._open: dict[threading.Thread, _Place] = {}
         self._lock = threading.Lock()
-        self._stopping = threading.Event()
+        self._stopping, self._ended = threading.Event(), threading.Event()
         self._wake, self._woken = socket.socketpair()
-        self._acceptor = threading.Thread(target=self._accept_all, name="receiver", daemon=True)
+        self._acceptor = threading.Thread(target=self._accept_all, name="http", daemon=True)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of bodies that requests under way hold."""
+        return self._budget.held_bytes
 
     @property
     def connections(self) -> int:
@@ -89,9 +138,16 @@ class HttpServer:
         return len(self._open)
 
     def start(self) -> None:
-        """Serves in threads of its own until `stop`."""
-        self._listener.setblocking(False)
-        self._acceptor.start()
+        """Serves in threads until `stop`."""
+        with self._lock:
+            if not self._stopping.is_set():
+                self._listener.setblocking(False)
+                self._acceptor.start()
+
+    def serve(self) -> None:
+        """Serves until another thread has called `stop`."""
+        self.start()
+        self._ended.wait()
 
     def stop(self, *, grace_seconds: float) -> None:
         """Accepts no more, ends silent connections, and lets requests under way come to their answers.
@@ -99,9 +155,14 @@ class HttpServer:
         Args:
             grace_seconds: how long requests under way may take before they are cut off.
         """
-        self._stopping.set()
-        self._wake.send(b"x")
-        self._acceptor.join()
+        with self._lock:
+            if self._stopping.is_set():
+                return
+            self._stopping.set()
+        if self._acceptor.is_alive():
+            self._wake.send(b"x")
+            self._acceptor.join()
+        self._listener.close()
         with self._lock:
             places = dict(self._open)
         for place in places.values():
@@ -117,6 +178,7 @@ class HttpServer:
                 thread.join(1.0)
         self._wake.close()
         self._woken.close()
+        self._ended.set()
 
     def _accept_all(self) -> None:
         with selectors.DefaultSelector() as selector:
@@ -130,7 +192,7 @@ class HttpServer:
 
     def _accept_one(self) -> None:
         try:
-            opened, _ = self._listener.accept()
+            opened, peer = self._listener.accept()
         except OSError as exc:
             if exc.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                 self._make_room()
@@ -139,10 +201,10 @@ class HttpServer:
         opened.setblocking(True)
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = HttpConnection(opened, self._limits, self._budget)
-        if len(self._open) >= self._connections_max and not self._make_room():
+        if len(self._open) >= self._limits.connections_max and not self._make_room():
             self._refuse_connection(opened, connection)
             return
-        thread = threading.Thread(target=self._run, args=(opened, connection), daemon=True)
+        thread = threading.Thread(target=self._run, args=(opened, connection, str(peer[0])), daemon=True)
         with self._lock:
             self._open[thread] = _Place(opened, connection)
         thread.start()
@@ -164,7 +226,7 @@ class HttpServer:
         chosen = min(idle or slow, key=lambda item: item[0], default=None)
         if chosen is None:
             return False
-        chosen[1].is_cut = True
+        chosen[1].is_cut = chosen[1].connection.must_close = True
         _cut(chosen[1].opened, socket.SHUT_RDWR)
         return True
 
@@ -175,43 +237,44 @@ class HttpServer:
                 try:
                     connection.answer(
                         503,
-                        f"cannot take a connection: receiver.connections_max={self._connections_max} are open\n",
-                        (("Retry-After", str(RETRY_AFTER_SECONDS)),),
+                        f"cannot take a connection: {self._limits.named('connections_max')} are open\n".encode(),
+                        fields=(("Retry-After", str(RETRY_AFTER_SECONDS)),),
                     )
                 except HungUp:
                     return
 
-    def _run(self, opened: socket.socket, connection: HttpConnection) -> None:
+    def _run(self, opened: socket.socket, connection: HttpConnection, client: str) -> None:
         try:
             with opened:
                 if self._tls is None:
-                    self._serve_all(connection, None)
+                    self._serve_all(connection, client, None)
                 else:
-                    self._serve_encrypted(opened, self._tls)
+                    self._serve_encrypted(opened, client, self._tls)
         except HungUp:
             pass
         finally:
-            connection.let_go()
             with self._lock:
                 self._open.pop(threading.current_thread(), None)
 
-    def _serve_encrypted(self, opened: socket.socket, tls: Callable[[], ssl.SSLContext]) -> None:
-        opened.settimeout(HANDSHAKE_SECONDS)
+    def _serve_encrypted(self, opened: socket.socket, client: str, tls: TlsContexts) -> None:
         try:
-            encrypted = tls().wrap_socket(opened, server_side=True)
+            encrypted = tls().wrap_socket(opened, server_side=True, do_handshake_on_connect=False)
         except (OSError, Misconfigured, Unavailable):
             self._refused(0)
             return
         with encrypted:
             connection = HttpConnection(encrypted, self._limits, self._budget)
-            with self._lock:
+            with self._lock:  # before the handshake: a client that never sends its part of it must give way too
                 self._open[threading.current_thread()] = _Place(encrypted, connection)
+            encrypted.settimeout(HANDSHAKE_SECONDS)
             try:
-                self._serve_all(connection, encrypted.getpeercert() or None)
-            finally:
-                connection.let_go()
+                encrypted.do_handshake()
+            except OSError:
+                self._refused(0)
+                return
+            self._serve_all(connection, client, encrypted.getpeercert() or None)
 
-    def _serve_all(self, connection: HttpConnection, certificate: Mapping[str, object] | None) -> None:
+    def _serve_all(self, connection: HttpConnection, client: str, certificate: Mapping[str, object] | None) -> None:
         while not connection.must_close:
             try:
                 head = connection.next_head()
@@ -219,14 +282,14 @@ class HttpServer:
                     return
                 if self._stopping.is_set():
                     connection.must_close = True
-                self._serve(Exchange(head=head, connection=connection, certificate=certificate))
+                self._answer(Exchange(head=head, connection=connection, client=client, certificate=certificate))
             except Refusal as exc:
                 connection.must_close |= exc.is_final
                 self._refused(exc.status)
                 fields = exc.fields
                 if exc.retry_after_seconds is not None:
                     fields = (*fields, ("Retry-After", str(exc.retry_after_seconds)))
-                connection.answer(exc.status, f"{exc}\n", fields)
+                connection.answer(exc.status, f"{exc}\n".encode(), fields=fields)
             finally:
                 connection.let_go()
 
@@ -241,7 +304,7 @@ class _Place:
 
 
 def _cut(opened: socket.socket, how: int) -> None:
-    """Wake whoever waits on a socket; its own thread closes it."""
+    """Wake the thread that waits on a socket; that thread closes it."""
     try:
         socket.socket.shutdown(opened, how)  # an SSLSocket's own would drop its cipher under the reading thread
     except OSError:

@@ -1,15 +1,12 @@
-"""By what one shows an API server who one is: a fixed header, a file that is read anew when it changes, a plugin.
+"""What a client's requests are signed with: a fixed header, a file that is read anew when it changes, a plugin.
 
-Called by `wire.kubernetes.access`, which finds out which of them it is, and by `wire.kubernetes.connection`
-before each request. No message of an error shows a secret.
+`wire.http_client` asks before each request; `wire.kubernetes.access` finds out what a kubeconfig wants. No message of
+an error shows a secret.
 
 Source: kubernetes/client-go:transport/token_source.go, plugin/pkg/client/auth/exec,
 kubernetes/client-go:pkg/apis/clientauthentication/v1/types.go (ExecCredential).
 
-Runs a program that hands out a token, within bounds of time and of what it may print.
-
-A program that hangs, prints without an end, or leaves children behind must cost this process no more than its time.
-Called by `wire.kubernetes.credentials`.
+A plugin that hangs, prints without an end, or leaves children behind must cost this process no more than its time.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 import numpy as np
@@ -15,8 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from analyzer.activity import COMPUTE, ENGINES
+from analyzer.state.card_hours import SeenHours, idle_hours, window_hours
+from fleet.inventory import Priority
 from fleet.money.tenancies import Tenancies
 from fleet.schema import CARD_USAGE, MEASURES, POD_USAGE, Measure, Table
+from fleet.settings.settings import AnalyzerSettings
 from fleet.units import epoch_ms
 
 HOUR_SECONDS = 3600
@@ -125,6 +129,94 @@ def hourly_usage(warehouse: Windows, who: Tenancies, *, cluster: str, since: dat
         watts=of_cards(Measure.POWER),
         activity=_first(of_cards(Measure.SM_ACTIVE), of_cards(Measure.DUTY_CYCLE)),
     )
+
+
+def idle_grants(
+    warehouse: Windows,
+    who: Tenancies,
+    *,
+    cluster: str,
+    since: datetime,
+    until: datetime,
+    days_at_once: int,
+    settings: AnalyzerSettings,
+) -> NDArray[np.bool_]:
+    """Hours in which each grant was idle (`analyzer.state.card_hours`), shape (grants, hours).
+
+    An idle window may begin before the span and end after it, so the span is read with that margin on both sides.
+
+    Args:
+        warehouse: where windows of an hour are kept.
+        who: grants and cards to read for.
+        cluster: cluster.
+        since: start of the first hour, a whole hour, UTC.
+        until: end of the last hour, UTC.
+        days_at_once: how many days are read together.
+        settings: thresholds.
+    """
+    margin = window_hours(settings) - 1
+    begin, end = since - timedelta(hours=margin), until + timedelta(hours=margin)
+    hours = (epoch_ms(end) - epoch_ms(begin)) // HOUR_MS
+    keys, slot_of = _distinct([(g.namespace, g.pod, g.container, str(g.card)) for g in who.grants])
+    cards = [(str(card.card),) for card in who.cards]
+    slices, of_cards = (
+        SeenHours(known=np.zeros((len(names), hours), np.bool_), used=np.zeros((len(names), hours), np.bool_))
+        for names in (keys, cards)
+    )
+    start = begin
+    while start < end:
+        stop = min(end, start + timedelta(days=days_at_once))
+        for table, names, columns, seen, measures in (
+            (POD_USAGE, keys, _SLICE, slices, (*ENGINES, Measure.REQUEST_RATE)),
+            (CARD_USAGE, cards, ("card",), of_cards, ENGINES),
+        ):
+            rows = warehouse.windows(
+                table, cluster=cluster, level_seconds=HOUR_SECONDS, since=start, until=stop, with_histograms=False,
+                measures=measures,
+            )  # fmt: skip
+            _mark(seen, rows, _places(rows, columns, names), _hours(rows, begin), measures, settings.idle_ratio_max)
+        start = stop
+    first = np.zeros(len(keys), np.int64)
+    first[slot_of] = np.arange(len(slot_of))
+    is_low = np.array([grant.priority is Priority.LOW for grant in who.grants], np.bool_)[first]
+    return idle_hours(
+        slices,
+        of_cards,
+        who.card_of[first],
+        held=_held(who, slot_of, len(keys), begin, hours),
+        is_low=is_low,
+        settings=settings,
+    )[slot_of][:, margin : hours - margin]
+
+
+def _mark(
+    seen: SeenHours,
+    rows: pa.Table,
+    places: NDArray[np.int64],
+    hours: NDArray[np.int64],
+    measures: Sequence[Measure],
+    idle_ratio_max: float,
+) -> None:
+    """Marks what some rows show as known and used, in place."""
+    for measure in measures:
+        count = pc.fill_null(rows.column(f"{measure.value}_count"), 0).to_numpy()
+        there = (places >= 0) & (count > 0)
+        if measure in COMPUTE:
+            seen.known[places[there], hours[there]] = True
+        most = pc.fill_null(rows.column(f"{measure.value}_max"), 0).to_numpy() / _SCALE[measure]
+        busy = there & (most > (0.0 if measure is Measure.REQUEST_RATE else idle_ratio_max))
+        seen.used[places[busy], hours[busy]] = True
+
+
+def _held(who: Tenancies, slot_of: NDArray[np.int64], slots: int, begin: datetime, hours: int) -> NDArray[np.bool_]:
+    """Hours that the periods of a slice's grants touch, shape (slots, hours)."""
+    edges = np.zeros((slots, hours + 1), np.int64)
+    start_ms = epoch_ms(begin)
+    first = np.clip((who.start_ms - start_ms) // HOUR_MS, 0, hours)
+    last = np.clip(-(-(who.end_ms - start_ms) // HOUR_MS), 0, hours)
+    np.add.at(edges, (slot_of, first), 1)
+    np.add.at(edges, (slot_of, last), -1)
+    return np.asarray(np.cumsum(edges[:, :-1], axis=1) > 0, np.bool_)
 
 
 def _distinct(keys: Sequence[tuple[str, ...]]) -> tuple[list[tuple[str, ...]], NDArray[np.int64]]:

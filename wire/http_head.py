@@ -1,8 +1,8 @@
 """Reads the head of one HTTP/1.1 request, strictly.
 
-Called by `http_connection` with the bytes up to the empty line. Whatever two readers could understand differently is
+Called by `http_connection` with the bytes up to the empty line. A head that two readers could understand differently is
 refused, because a proxy in front may be the other reader (request smuggling, RFC 9112 §11.2): a length beside chunks,
-two lengths, folded lines, spaces before a colon, bare line feeds. Format: RFC 9112 §3, §5, §6.
+two lengths, folded lines, spaces before a colon, bare line feeds. Format: RFC 9112 §2.2, §3, §5, §6.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ FIELDS_MAX = 64
 
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
 _REQUEST_LINE = re.compile(rb"(" + _TOKEN + rb"{1,32}) ([!-~]{1,8192}) HTTP/1\.([01])")
+_ABSOLUTE = re.compile(rb"https?://([^/]*)(.*)", re.IGNORECASE)
 _FIELD_LINE = re.compile(_TOKEN + rb"+:[\t -~\x80-\xff]*")
 _ONCE = frozenset(
     {"content-length", "transfer-encoding", "content-type", "content-encoding", "authorization", "host", "expect"}
@@ -57,7 +58,8 @@ class RequestHead:
 
     Attributes:
         method: such as `POST`.
-        path: target without its query.
+        path: target without host and query, not decoded.
+        query: what follows the `?` of the target; empty without one.
         fields: header fields by name in lower case.
         length: bytes of the body as declared; None where it is chunked or there is none.
         is_chunked: True where the body comes in chunks.
@@ -66,6 +68,7 @@ class RequestHead:
 
     method: str
     path: str
+    query: str
     fields: dict[str, str]
     length: int | None
     is_chunked: bool
@@ -73,7 +76,7 @@ class RequestHead:
 
     @property
     def expects_continue(self) -> bool:
-        """True where the sender waits to be told to send its body."""
+        """True where the sender waits for `100 Continue` before it sends its body."""
         return self.fields.get("expect", "").lower() == "100-continue"
 
 
@@ -81,12 +84,12 @@ def head_of(data: bytes) -> RequestHead:
     """The head of a request.
 
     Args:
-        data: its lines without the empty one.
+        data: its lines without the empty one at the end; one before the request line is skipped.
 
     Raises:
         Refusal: it breaks a rule; 400, 417, 431 or 505.
     """
-    first, *lines = data.split(b"\r\n")
+    first, *lines = data.removeprefix(b"\r\n").split(b"\r\n")
     matched = _REQUEST_LINE.fullmatch(first)
     if matched is None:
         if re.fullmatch(rb"\S+ \S+ HTTP/\d\.\d", first):
@@ -100,15 +103,27 @@ def head_of(data: bytes) -> RequestHead:
     if expected not in ("", "100-continue"):
         raise Refusal(417, f"cannot do what is expected: {expected[:50]!r}", is_final=True)
     length, is_chunked = _framing(fields, minor)
+    path, _, query = target.partition(b"?")
     connection = {word.strip().lower() for word in fields.get("connection", "").split(",")}
     return RequestHead(
         method=method.decode("ascii"),
-        path=target.partition(b"?")[0].decode("ascii"),
+        path=_path_of(path),
+        query=query.decode("ascii"),
         fields=fields,
         length=length,
         is_chunked=is_chunked,
         is_kept_alive="close" not in connection if minor == b"1" else "keep-alive" in connection,
     )
+
+
+def _path_of(target: bytes) -> str:
+    """The path of a target that may name the host too, as proxies send it (RFC 9112 §3.2.2)."""
+    absolute = _ABSOLUTE.fullmatch(target)
+    if absolute is None:
+        return target.decode("ascii")
+    if not absolute[1]:
+        raise _unreadable(f"its target {target[:50]!r} names no host")
+    return absolute[2].decode("ascii") or "/"
 
 
 def _fields_of(lines: list[bytes]) -> dict[str, str]:

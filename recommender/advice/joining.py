@@ -1,0 +1,109 @@
+"""Pods that join cards which others hold: what all kinds of sharing propose alike.
+
+Called by the kinds whose `shares` is true.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from fleet.decisions import Recommendation, RecommendationKind
+from fleet.inventory import CardId, WorkloadId
+from fleet.sentences import sentence
+from recommender.harm.risk import level_of
+from recommender.scene import Draft, Scene, confidence_of, counted, needs_of
+
+_KIND_ORDER = (
+    RecommendationKind.COLOCATE,
+    RecommendationKind.OFFPEAK_PAIR,
+    RecommendationKind.OVERSUBSCRIBE,
+    RecommendationKind.SLICE,
+)
+"""A workload whose pods join cards of several kinds gets one recommendation: of the first of these."""
+
+
+def batch_title(scene: Scene, number: int) -> str:
+    """Title of a batch of moving workloads, counted from 1."""
+    what = "Share the cards of nodes, emptied for it" if scene.arrangement.together else "Share cards"
+    return f"{what}, batch {number} of {len(scene.batches)}"
+
+
+def joins(scene: Scene, kind: RecommendationKind, why: str) -> list[Draft]:
+    """Moves of one kind, batch by batch; each workload is numbered over all kinds.
+
+    Args:
+        scene: where pods move.
+        kind: the kind of sharing on the cards that are joined.
+        why: why that harms little, a clause.
+    """
+    emptied = _emptied_by(scene)
+    drafts: list[Draft] = []
+    number = 0
+    for batch, names in enumerate(scene.batches, start=1):
+        made: list[Recommendation] = []
+        for name in names:
+            kinds = {move.kind for move in scene.moves_of.get(name, ())}
+            number += bool(kinds)
+            if kinds and kind is next(one for one in _KIND_ORDER if one in kinds):
+                made.append(_join(scene, number, kind, why, name, emptied.get(name, ())))
+        if made:
+            drafts.append(Draft(title=batch_title(scene, batch), recommendations=made, batch=batch, turn=2))
+    return drafts
+
+
+def _join(
+    scene: Scene, number: int, kind: RecommendationKind, why: str, name: WorkloadId, cards: Sequence[CardId]
+) -> Recommendation:
+    moves = scene.moves_of[name]
+    ratio = max(move.violation_ratio for move in moves)
+    mean = sum(move.violation_ratio for move in moves) / len(moves)
+    evidence = scene.evidence(name)
+    targets = sorted({move.target for move in moves})
+    return Recommendation(
+        id=f"{kind.value.replace('_', '-')}-join-{number:04d}",
+        kind=kind,
+        workloads=(name,),
+        pods=scene.pods([move.row for move in moves]),
+        cards_freed=len(cards),
+        saving_per_week=scene.saved(cards),
+        risk_level=level_of(mean, confidence_of(evidence)),
+        confidence=confidence_of(evidence),
+        reason=(
+            f"{counted(len(moves), 'pod')} can join {counted(len(targets), 'card')} that others already hold: {why}. "
+            f"That frees {counted(len(cards), 'card')}; predicted harm is {mean:.2%} of active time."
+        ),
+        change_of_mind=(
+            "A day on which it or a neighbour rises above everything seen so far, more than the forecast counts on; "
+            f"its fullest new card is predicted to be contended in {ratio:.2%} of its active time."
+        ),
+        evidence=evidence,
+        needs=needs_of(is_hard=scene.arrangement.cuts[name].is_hard, has_low=kind is RecommendationKind.COLOCATE),
+        violation_ratio=mean,
+        low_priority_gpu_hours_per_week=sum(move.low_hours for move in moves),
+        told=(
+            sentence(
+                f"join_{kind.value}",
+                pods=len(moves),
+                targets=len(targets),
+                cards=len(cards),
+                violation_ratio=round(float(mean), 6),
+                worst_ratio=round(float(ratio), 6),
+            ),
+        ),
+    )
+
+
+def _emptied_by(scene: Scene) -> dict[WorkloadId, list[CardId]]:
+    """Freed cards by the workload whose move empties them: the last to leave."""
+    rank = {name: number for number, name in enumerate(name for batch in scene.batches for name in batch)}
+    owner: dict[CardId, WorkloadId] = {}
+    for move in scene.arrangement.moves:
+        name = scene.grants[move.row].workload_id
+        is_counted = move.source in scene.arrangement.freed and move.source not in scene.replaced
+        if is_counted and (move.source not in owner or rank[name] > rank[owner[move.source]]):
+            owner[move.source] = name
+    emptied: dict[WorkloadId, list[CardId]] = defaultdict(list)
+    for card in sorted(owner):
+        emptied[owner[card]].append(card)
+    return emptied

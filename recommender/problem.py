@@ -1,0 +1,106 @@
+"""What a plan is asked for and made from, as one record that every step of the planner reads.
+
+Made once by `planner.make_plan`; the steps add what they find out (permits, packing, arrangement) as arguments of
+their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+
+from fleet.capabilities.register import Capabilities
+from fleet.decisions import RecommendationKind, RiskLevel
+from fleet.inventory import Card, CardId, Inventory, WorkloadId
+from fleet.money.book import Prices
+from fleet.profiles import Profile, Profiles
+from fleet.settings.settings import RiskSettings, Settings
+from fleet.usage import History
+from recommender.demand import Demand
+from recommender.harm.interference import Interference
+from recommender.node_terms import NodeTerms
+from recommender.past_outcomes import OwnPast
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanningProblem:
+    """One cluster, and what is wanted of it.
+
+    Attributes:
+        history: inventory and usage; only what was known at `history.inventory.as_of`.
+        profiles: the analyzer's answer on the same history.
+        demand: live slices and their series, made from the history.
+        terms: on what terms nodes share their cards.
+        settings: settings; `risk.preset` is the harm that may be predicted.
+        capability: what the backend enforces.
+        prices: what cards cost at the moment of the plan.
+        now: moment of the plan, UTC.
+        only: the one kind asked for, None for all.
+        namespace: the one namespace asked for, None for all.
+        moves_max: most pods that may be restarted, None for any number.
+        interference: what measured pairs teach; None where there are none.
+        past: what earlier plans of this cluster taught and did.
+    """
+
+    history: History
+    profiles: Profiles
+    demand: Demand
+    terms: NodeTerms
+    settings: Settings
+    capability: Capabilities
+    prices: Prices
+    now: datetime
+    only: RecommendationKind | None
+    namespace: str | None
+    moves_max: int | None
+    interference: Interference | None
+    past: OwnPast
+
+    @property
+    def inventory(self) -> Inventory:
+        """Nodes, cards and grants."""
+        return self.history.inventory
+
+    @property
+    def violation_limits(self) -> dict[RiskLevel, float]:
+        """Predicted harm that each preset allows, share of active time, 0-1; the chosen one's as the settings say."""
+        risk = self.settings.risk
+        return {
+            level: risk.violation_ratio_limit
+            if level is risk.preset
+            else RiskSettings(preset=level).violation_ratio_limit
+            for level in RiskLevel
+        }
+
+    @cached_property
+    def profile_of(self) -> dict[WorkloadId, Profile]:
+        """Profile of each workload that has one."""
+        return {profile.workload: profile for profile in self.profiles.workloads}
+
+    @cached_property
+    def rows_of(self) -> dict[WorkloadId, list[int]]:
+        """Rows of the demand of every workload."""
+        rows: dict[WorkloadId, list[int]] = {name: [] for name in self.demand.workloads}
+        for row, number in enumerate(self.demand.workload_of):
+            rows[self.demand.workloads[int(number)]].append(row)
+        return rows
+
+    @cached_property
+    def cards(self) -> dict[CardId, Card]:
+        """Every card by id, also those that only a grant names."""
+        cards = {
+            grant.card: Card(
+                card=grant.card,
+                card_model=grant.card_model,
+                framebuffer_bytes=grant.framebuffer_bytes,
+                node=grant.node,
+                cluster=grant.cluster,
+            )
+            for grant in self.demand.grants
+        }
+        return cards | {card.card: card for card in self.inventory.cards}
+
+    def asks_for(self, kind: RecommendationKind) -> bool:
+        """Whether advice of a kind is wanted."""
+        return self.only in (None, kind)

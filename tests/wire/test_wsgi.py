@@ -1,0 +1,117 @@
+"""A WSGI application behind our server: what it sees of a request, and what goes out of its answer."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.wire.http_serving import exchange, statuses
+from wire.http_connection import ServerLimits
+from wire.http_server import HttpServer, listen
+from wire.wsgi import Application, wsgi
+
+
+@contextmanager
+def serving(application: Application, threads: int = 2) -> Iterator[tuple[str, int]]:
+    limits = ServerLimits(
+        connections_max=50, body_bytes_max=1 << 20, pending_bytes_max=1 << 22, idle_seconds=30.0, request_seconds=10.0
+    )
+    listener = listen("127.0.0.1", 0, setting="--listen")
+    address = listener.getsockname()[:2]
+    server = HttpServer(listener, wsgi(application, address=address, scheme="http", threads=threads), limits=limits)
+    server.start()
+    try:
+        yield server.address
+    finally:
+        server.stop(grace_seconds=2.0)
+
+
+def echo(environ: dict[str, Any], start: Any) -> list[bytes]:
+    """What it was given, as JSON."""
+    seen = {name: value for name, value in environ.items() if isinstance(value, str)}
+    text = json.dumps({**seen, "body": environ["wsgi.input"].read().decode()}).encode()
+    start("200 OK", [("Content-Type", "application/json"), ("Set-Cookie", "a=1"), ("Set-Cookie", "b=2")])
+    return [text[:10], text[10:]]
+
+
+def test_request_is_seen_as_it_was_sent() -> None:
+    with serving(echo) as address:
+        client = http.client.HTTPConnection(*address, timeout=10)
+        client.request("POST", "/a%20b/c?x=1&y=%20", body=b"hello", headers={"X-Name": "v", "Content-Type": "text/x"})
+        answer = client.getresponse()
+        seen = json.loads(answer.read())
+        client.close()
+    assert answer.headers.get_all("Set-Cookie") == ["a=1", "b=2"]
+    assert answer.headers["Content-Type"] == "application/json"
+    assert {name: seen[name] for name in ("REQUEST_METHOD", "PATH_INFO", "QUERY_STRING", "CONTENT_TYPE", "body")} == {
+        "REQUEST_METHOD": "POST", "PATH_INFO": "/a b/c", "QUERY_STRING": "x=1&y=%20", "CONTENT_TYPE": "text/x",
+        "body": "hello",
+    }  # fmt: skip
+    assert (seen["HTTP_X_NAME"], seen["CONTENT_LENGTH"], seen["REMOTE_ADDR"]) == ("v", "5", "127.0.0.1")
+
+
+def test_field_with_an_underscore_is_not_taken_for_that_with_a_hyphen() -> None:
+    with serving(echo) as address:
+        answers = exchange(address, b"GET / HTTP/1.1\r\nHost: x\r\nX_Forwarded_User: root\r\nConnection: close\r\n\r\n")
+    assert "HTTP_X_FORWARDED_USER" not in json.loads(answers.partition(b"\r\n\r\n")[2])
+
+
+def test_slashes_at_the_front_of_a_path_are_one() -> None:
+    with serving(echo) as address:
+        answers = exchange(address, b"GET //elsewhere.example/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert json.loads(answers.partition(b"\r\n\r\n")[2])["PATH_INFO"] == "/elsewhere.example/"
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "length"), [("HEAD", "200 OK", b"1000"), ("GET", "304 Not Modified", None)]
+)
+def test_answers_without_a_body_leave_the_connection_in_step(method: str, status: str, length: bytes | None) -> None:
+    def application(environ: dict[str, Any], start: Any) -> list[bytes]:
+        start(status, [("Content-Length", "1000")] if method == "HEAD" else [])
+        return [b"x" * 1000] if method != "HEAD" else []
+
+    request = f"{method} / HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    with serving(application) as address:
+        answers = exchange(address, request * 2)
+    assert len(statuses(answers)) == 2
+    assert b"xx" not in answers
+    assert answers.count(b"Content-Length: ") == (0 if length is None else 2)
+    assert length is None or b"Content-Length: " + length in answers
+
+
+def test_no_more_requests_than_threads_are_worked_on_at_once() -> None:
+    now, most, lock, closed = [0], [0], threading.Lock(), []
+
+    class Pieces:
+        def __iter__(self) -> Iterator[bytes]:
+            with lock:
+                now[0] += 1
+                most[0] = max(most[0], now[0])
+            threading.Event().wait(0.05)
+            with lock:
+                now[0] -= 1
+            yield b"ok"
+
+        def close(self) -> None:
+            closed.append(True)
+
+    def application(environ: dict[str, Any], start: Any) -> Pieces:
+        start("200 OK", [])
+        return Pieces()
+
+    with serving(application) as address:
+        threads = [
+            threading.Thread(target=exchange, args=(address, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
+            for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert (most[0], len(closed)) == (2, 8)

@@ -1,0 +1,101 @@
+"""A WSGI application behind our HTTP server: the web app's pages, which Flask and Dash answer.
+
+Called by `dashboards.app`. A request's body is read whole, within the server's limits, before the application sees it,
+so that a slow sender holds none of the application's places; an answer is gathered before it is sent, so that a slow
+reader holds none either. Source: PEP 3333; Pylons/waitress:src/waitress/task.py (slashes at the front of a path count
+as one; header fields whose names hold an underscore are dropped: `X_A` and `X-A` have one name in an environment).
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from wire.http_server import Exchange
+
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+_OWN = frozenset({"content-length", "connection", "date", "transfer-encoding"})
+
+
+def wsgi(
+    application: Application, *, address: tuple[str, int], scheme: str, threads: int
+) -> Callable[[Exchange], None]:
+    """What answers requests by an application.
+
+    Args:
+        application: it.
+        address: host and port that the server listens on.
+        scheme: `http` or `https`.
+        threads: requests that it may work on at once; further ones wait.
+    """
+    places = threading.BoundedSemaphore(threads)
+
+    def answer(exchange: Exchange) -> None:
+        head = exchange.head
+        body = exchange.connection.body() if head.is_chunked or head.length else b""
+        environ = _environ(exchange, body, address, scheme)
+        with places:
+            status, fields, pieces = _answered(application, environ)
+        declared = next((value for name, value in fields if name.lower() == "content-length"), None)
+        exchange.connection.answer(
+            status,
+            *pieces,
+            kind=None,
+            fields=tuple((name, value) for name, value in fields if name.lower() not in _OWN),
+            length=int(declared) if head.method == "HEAD" and declared is not None else None,
+        )
+
+    return answer
+
+
+def _environ(exchange: Exchange, body: bytes, address: tuple[str, int], scheme: str) -> dict[str, Any]:
+    head = exchange.head
+    environ: dict[str, Any] = {
+        f"HTTP_{name.upper().replace('-', '_')}": value for name, value in head.fields.items() if "_" not in name
+    }
+    for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
+        environ.pop(f"HTTP_{name}", None)
+    return environ | {
+        "REQUEST_METHOD": head.method,
+        "SCRIPT_NAME": "",
+        "PATH_INFO": "/" + unquote_to_bytes(head.path).decode("latin-1").lstrip("/"),
+        "QUERY_STRING": head.query,
+        "CONTENT_TYPE": head.fields.get("content-type", ""),
+        "CONTENT_LENGTH": str(len(body)),
+        "SERVER_NAME": address[0],
+        "SERVER_PORT": str(address[1]),
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "REMOTE_ADDR": exchange.client,
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": scheme,
+        "wsgi.input": io.BytesIO(body),
+        "wsgi.errors": sys.stderr,
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": False,
+        "wsgi.run_once": False,
+    }
+
+
+def _answered(application: Application, environ: dict[str, Any]) -> tuple[int, list[tuple[str, str]], list[bytes]]:
+    """Status, header fields and body, once it is whole."""
+    started: list[Any] = []
+    pieces: list[bytes] = []
+
+    def start(status: str, fields: list[tuple[str, str]], _failed: object = None) -> Callable[[bytes], None]:
+        started[:] = [int(status[:3]), fields]
+        return pieces.append
+
+    found = application(environ, start)
+    try:
+        pieces.extend(found)
+    finally:
+        close = getattr(found, "close", None)
+        if close is not None:
+            close()
+    status, fields = started
+    return status, fields, pieces
