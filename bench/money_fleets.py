@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dashboards.money.charged_days import ChargedDay, charged_day
+from dashboards.money.charged_days import charged_day
 from dashboards.money.hourly_usage import HourlyUsage
-from dashboards.money.tenancies import Tenancies, tenancies
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Node, Priority
+from fleet.money.book import PriceBook
+from fleet.money.charged_day import ChargedDay
+from fleet.money.tenancies import Tenancies, tenancies
 from fleet.settings.settings import Settings
 from fleet.units import GIB
-from recommender.prices import PriceBook, price_book
 
 BEGIN = datetime(2026, 1, 30, tzinfo=UTC)
 """A Friday, two days before a month ends."""
@@ -109,7 +110,7 @@ def money_fleet(seed: int, *, cards: int = 12, days: int = 3) -> MoneyFleet:
     return MoneyFleet(
         who=who,
         nodes=nodes,
-        book=price_book(_settings(random), nodes),
+        book=PriceBook(_settings(random), nodes),
         usage=tuple(_usage(random, who) for _ in range(days)),
         starts=tuple(BEGIN + timedelta(days=day) for day in range(days)),
     )

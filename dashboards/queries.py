@@ -5,20 +5,19 @@ Every method may raise `NotEnoughData`, `Unavailable`, `Corrupt` or `Refused`: t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
 from enum import StrEnum
 from typing import Protocol
 
-from dashboards.money.budgets import BudgetStatus
-from dashboards.money.unit_costs import UnitCost
-from dashboards.money.week_hours import WeekHours
 from dashboards.shown.lag_chain import LagChain
 from dashboards.shown.relief_acts import ReliefActs
 from fleet.decisions import Plan
 from fleet.inventory import Quota, WorkloadId
+from fleet.money.book import Prices
+from fleet.money.budgets import BudgetStatus
+from fleet.money.unit_costs import UnitCost
+from fleet.money.week_hours import WeekHours
 from fleet.outcomes import Outcome
 from fleet.profiles import Profiles
 
@@ -398,26 +397,6 @@ class Sightings(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
-class Prices:
-    """What a card hour costs.
-
-    Attributes:
-        currency: ISO 4217.
-        per_card_hour: amortised price by card model; a model without a trustworthy price is absent.
-        source: where the prices come from and of what date, for the small print.
-    """
-
-    currency: str
-    per_card_hour: Mapping[str, Decimal]
-    source: str
-
-    def per_card_week(self, card_model: str) -> Decimal | None:
-        """Amortised price of one card for a week of 168 hours; None where the model has no price."""
-        price = self.per_card_hour.get(card_model)
-        return None if price is None else price * 168
-
-
 class Flow(Protocol):
     """How far behind what comes in is."""
 
@@ -433,11 +412,17 @@ class Flow(Protocol):
 class Money(Protocol):
     """What the fleet costs, and what is allowed to whom; never waits long: what takes long is made beside."""
 
-    def prices(self) -> Prices:
-        """Prices as the price book says now.
+    @property
+    def currency(self) -> str:
+        """ISO 4217 code of every amount."""
+        ...
+
+    def prices(self, cluster: str) -> Prices:
+        """What the cards of a cluster cost now; the same object while nothing changed.
 
         Raises:
             Misconfigured: the book can't be read.
+            NotEnoughData: nothing is known of the cluster's nodes.
         """
         ...
 
@@ -493,8 +478,3 @@ class Views:
     flow: Flow
     money: Money
     relief: ReliefLog
-
-    @property
-    def prices(self) -> Prices:
-        """Prices as the price book says now; see `Money.prices`."""
-        return self.money.prices()

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from decimal import Decimal
+from shlex import quote
 
 from dashboards.shown.clusters import ClusterLine, fleet_totals
 from dashboards.shown.rows import stage_risk
@@ -20,6 +21,8 @@ from fleet.outcomes import Outcome
 from fleet.profiles import CardState, Profile, Profiles, WorkloadState
 from fleet.units import Money, format_bytes_short, format_count, format_money_short, format_percent, format_time
 from gputide.output import Answer, Listing
+
+_MODELS_NAMED_MAX = 5
 
 
 def profiles_answer(profiles: Profiles, notes: Sequence[str] = ()) -> Answer:
@@ -302,6 +305,14 @@ def _per_move(plan: Plan) -> str:
         amortised=saving.amortised / moves, marginal=None if saving.marginal is None else saving.marginal / moves
     )
     return f", {saving_text(each, plan.currency)} per moved pod"
+
+
+def no_price_words(card_models: Sequence[str]) -> str:
+    """What has no price, and the command that sets one: `no price for NVIDIA L20 (set one with …)`."""
+    if not card_models:
+        return "no price for its cards (set one with `gputide cost prices set`)"
+    named = ", ".join(card_models[:_MODELS_NAMED_MAX])
+    return f"no price for {named} (set one with `gputide cost prices set {quote(card_models[0])} PRICE`)"
 
 
 def saving_text(saving: Saving, currency: str) -> str:

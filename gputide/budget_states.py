@@ -8,8 +8,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from dashboards.money.budgets import FORECAST_DAYS, BudgetStatus, budget_status, month_of
-from dashboards.money.charges import Charge, ChargeSums, Owner
+from fleet.money.budgets import FORECAST_DAYS, BudgetStatus, budget_status, month_of
+from fleet.money.charges import Charge, ChargeSums, Owner
 from gputide.session import Session
 from gputide.wiring_cost import CostPeriod, cost_period
 

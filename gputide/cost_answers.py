@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
-from dashboards.money.budgets import BudgetStatus
-from dashboards.money.charged_days import in_cents
-from dashboards.money.charges import BASES, Amounts, Charge, Chargeback
-from dashboards.money.unit_costs import UnitCost
 from fleet.documents import document
+from fleet.money.budgets import BudgetStatus
+from fleet.money.charges import BASES, Amounts, Charge, Chargeback, in_cents
+from fleet.money.unit_costs import UnitCost
 from fleet.settings.settings import Settings
 from fleet.units import Money, format_money, format_time
+from gputide.answers import no_price_words
 from gputide.output import Answer, Listing
 
 COST_SCHEMA = "gputide.cost/v1"
@@ -194,8 +194,8 @@ def _footnotes(found: Chargeback) -> tuple[str, ...]:
         )
     if found.total.unpriced_card_hours:
         notes.append(
-            f"{found.total.unpriced_card_hours:,.0f} card hours have no price: the amounts are without them; "
-            "set one with `gputide cost prices set`"
+            f"value of {found.total.unpriced_card_hours:,.0f} card hours unknown, and in no amount: "
+            f"{no_price_words(found.unpriced_models)}"
         )
     if found.total.unmeasured_card_hours:
         notes.append(

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import typer
 
-from dashboards.money.focus import Basis, ChargePeriod, FocusWritten, write_focus_csv, write_focus_parquet
+from dashboards.report.focus_file import FocusWritten, write_focus_csv, write_focus_parquet
 from fleet.durable import write_durably
 from fleet.errors import Misconfigured
+from fleet.money.focus import Basis, ChargePeriod
 from gputide.session import Session
 from gputide.wiring_cost import CostPeriod, newest_advice
 

@@ -26,7 +26,7 @@ from enforcer.record.ledger import Ledger
 from enforcer.relief.book import Manner, MovePhase, MoveRecord, ReliefBook
 from fleet.data_folder import DataFolder
 from fleet.errors import GputideError, NotEnoughData, Unavailable
-from fleet.inventory import CardId
+from fleet.inventory import CardId, Node
 from fleet.profiles import Profiles
 from fleet.settings.pipeline import BusKind
 from fleet.settings.settings import Settings
@@ -50,11 +50,13 @@ class Analysed:
 
     Attributes:
         profiles: what the analyzer made of the history.
+        nodes: nodes of the history's inventory.
         strips: use of every workload over time.
         interval_seconds: step of the history.
     """
 
     profiles: Profiles
+    nodes: tuple[Node, ...]
     strips: WorkloadStrips
     interval_seconds: float
 
@@ -101,6 +103,10 @@ class WarehouseFleetView:
     def profiles(self, cluster: str) -> Profiles:
         """The newest analysis, the same object while nothing changed."""
         return self._analysed(cluster).profiles
+
+    def nodes(self, cluster: str) -> tuple[Node, ...]:
+        """Nodes of the newest analysis, the same object while nothing changed."""
+        return self._analysed(cluster).nodes
 
     def history(self, cluster: str, workload: str, hours: int | None) -> WorkloadHistory | None:
         """One workload over its last hours; None where it is unknown."""

@@ -1,8 +1,8 @@
 """Fulfils the pages' `Money`: prices as the book says now, budgets, quotas and unit costs.
 
-Prices are read anew when the book's file changes. Budgets and unit costs are made from charged days, which takes
-seconds on a large fleet: the web app gets the last answer while a thread makes the next, at most one an hour, for what
-is charged changes by whole hours; where there is no last one it is told so, for none is no answer. Verbs wait.
+The book is read again when its file changes. Budgets and unit costs are summed from charged days, which takes seconds
+on a large fleet: the web app gets the last answer while a thread sums the next one, at most once an hour, because
+whole hours are charged. Before the first answer it gets `Unavailable`. Verbs wait.
 """
 
 from __future__ import annotations
@@ -11,25 +11,22 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from decimal import Decimal
 from typing import Generic, TypeVar
 
 import structlog
 
-from dashboards.money.budgets import BudgetStatus
-from dashboards.money.charges import Owner
-from dashboards.money.unit_costs import UnitCost, unit_costs
-from dashboards.money.week_hours import WeekHours, week_hours
-from dashboards.queries import Prices
-from fleet.catalogue import catalogue
 from fleet.errors import GputideError, Misconfigured, NotEnoughData, Unavailable
-from fleet.inventory import Quota
+from fleet.inventory import Node, Quota
+from fleet.money.book import PriceBook, Prices
+from fleet.money.budgets import BudgetStatus
+from fleet.money.charges import Owner
+from fleet.money.unit_costs import UnitCost, unit_costs
+from fleet.money.week_hours import WeekHours, week_hours
 from gputide.budget_states import budgets_now
 from gputide.price_shelf import book_path, with_price_book
 from gputide.session import Session
 from gputide.unit_counts import unit_counts
 from gputide.wiring_cost import CostPeriod, cost_period
-from recommender.prices import price_book
 
 _log = structlog.get_logger()
 _WEEK = timedelta(days=7)
@@ -47,27 +44,41 @@ class StoredMoney:
     Args:
         session: the session.
         quotas: quotas of a cluster, as the inventory has them.
+        nodes: nodes of a cluster, the same object while nothing changed.
         is_patient: True to wait for what takes long.
     """
 
     def __init__(
-        self, session: Session, *, quotas: Callable[[str], tuple[Quota, ...]], is_patient: bool = False
+        self,
+        session: Session,
+        *,
+        quotas: Callable[[str], tuple[Quota, ...]],
+        nodes: Callable[[str], tuple[Node, ...]],
+        is_patient: bool = False,
     ) -> None:
         self._session = session
         self._quotas = quotas
+        self._nodes = nodes
         self._lock = threading.Lock()
-        self._prices: tuple[object, Prices] | None = None
+        self._prices: dict[str, tuple[object, tuple[Node, ...], Prices]] = {}
         self._budgets = _Hourly(self._made_budgets, is_patient=is_patient)
         self._unit_costs = _Hourly(self._made_unit_costs, is_patient=is_patient)
         self._weeks = _Hourly(self._made_week, is_patient=is_patient, wait_seconds=WEEK_WAIT_SECONDS_MAX)
 
-    def prices(self) -> Prices:
-        """Prices as the price book says now."""
-        version = self._version()
+    @property
+    def currency(self) -> str:
+        """ISO 4217 code of every amount."""
+        return self._session.settings.prices.currency
+
+    def prices(self, cluster: str) -> Prices:
+        """What the cards of a cluster cost now, by the price book as it is now."""
+        version, nodes = self._version(), self._nodes(cluster)
         with self._lock:
-            if self._prices is None or self._prices[0] != version:
-                self._prices = (version, prices_of(self._priced()))
-            return self._prices[1]
+            kept = self._prices.get(cluster)
+            if kept is None or kept[0] != version or kept[1] is not nodes:
+                prices = PriceBook(self._priced().settings, nodes).at(self._session.now())
+                kept = self._prices[cluster] = version, nodes, prices
+            return kept[2]
 
     def budgets(self, cluster: str) -> tuple[BudgetStatus, ...]:
         """How this month's budgets stand."""
@@ -116,7 +127,7 @@ class StoredMoney:
         return replace(self._session, settings=with_price_book(bare, self._session.data_path))
 
     def _version(self) -> object:
-        """Changes with the price book, and every hour: prices may hold for a time, and hours are charged."""
+        """Changes with the price book's file, and every hour: a price may begin or end, and hours are charged."""
         now = self._session.now()
         path = book_path(self._session.settings, self._session.data_path)
         try:
@@ -124,22 +135,6 @@ class StoredMoney:
         except OSError:
             return now.date(), now.hour, None
         return now.date(), now.hour, (stat.st_mtime_ns, stat.st_size)
-
-
-def prices_of(session: Session) -> Prices:
-    """Amortised prices by card model, as the settings and the catalogue say now."""
-    book = price_book(session.settings, at=session.now())
-    per_hour: dict[str, Decimal] = {}
-    own_names = [*book.settings.overrides, *(rule.card_model for rule in book.settings.rules if rule.card_model)]
-    for name in (*(model.name for model in catalogue()), *own_names):
-        price = book.amortised_per_hour(name)
-        if price is not None:
-            per_hour[name] = price
-    has_own = session.settings.prices.overrides or session.settings.prices.rules
-    own = "your prices first, then " if has_own else ""
-    return Prices(
-        currency=book.currency, per_card_hour=per_hour, source=f"{own}public list prices (gputide cost prices list)"
-    )
 
 
 def period_unit_costs(period: CostPeriod) -> tuple[UnitCost, ...]:
@@ -200,7 +195,7 @@ class _Hourly(Generic[T]):
         if kept is not None:
             return kept
         raise Unavailable(
-            f"cannot tell what cluster {cluster!r} costs yet: its hours are being charged; ask again in a moment"
+            f"cannot show what cluster {cluster!r} costs yet: its hours are being charged; ask again in a moment"
         )
 
     def _made(self, cluster: str, version: object) -> None:
@@ -210,8 +205,8 @@ class _Hourly(Generic[T]):
         except Misconfigured as exc:
             kept = version, exc
         except GputideError as exc:
-            _log.warning("cost of a cluster unknown", cluster=cluster, reason=str(exc))
-            kept = None, exc  # whoever asks next has it tried again
+            _log.warning("cost of a cluster not summed", cluster=cluster, reason=str(exc))
+            kept = None, exc  # the next question tries again
         finally:
             with self._turn:
                 self._making.discard(cluster)

@@ -6,10 +6,10 @@ import math
 from contextlib import closing
 from datetime import datetime
 
-from dashboards.money.unit_costs import UnitCount
 from enforcer.instant_query import InstantQuery
 from fleet.errors import Misconfigured, Unavailable
 from fleet.inventory import WorkloadId
+from fleet.money.unit_costs import UnitCount
 from fleet.settings.money import PricesSettings, UnitRate
 from fleet.settings.prometheus import PrometheusSettings
 from gputide.wiring_prometheus import instant_query

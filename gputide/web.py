@@ -36,6 +36,7 @@ def views_of(session: Session, *, is_patient: bool = True) -> Views:
         history = load_history(folder, settings, session.now(), cluster=cluster)
         return Analysed(
             profiles=profiled(history, settings, session.now()),
+            nodes=history.inventory.nodes,
             strips=WorkloadStrips.of(history),
             interval_seconds=float(history.slices.step_seconds),
         )
@@ -62,6 +63,7 @@ def views_of(session: Session, *, is_patient: bool = True) -> Views:
         money=StoredMoney(
             session,
             quotas=lambda cluster: warehouse(folder, settings).quotas(cluster, as_of=session.now()),
+            nodes=fleet.nodes,
             is_patient=is_patient,
         ),
         relief=StoredRelief(folder, fleet),

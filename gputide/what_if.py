@@ -26,12 +26,11 @@ from fleet.decisions import Plan, Refusal, Saving
 from fleet.documents import document
 from fleet.errors import Misconfigured
 from fleet.inventory import Card, CardId, Inventory
+from fleet.money.book import Prices
 from fleet.units import Money, format_count, format_money_short, format_percent
 from gputide.answers import plan_answer, saving_text
 from gputide.output import Answer, Listing
-from recommender.cost import HOURS_PER_WEEK
 from recommender.hypothetical_cards import AddedCards, CardChange, Hypothesis, RemovedCards, RemovedNode, SwappedModel
-from recommender.prices import PriceBook
 
 WHAT_IF_SCHEMA = "gputide.what_if/v1"
 CARDS_MAX = 100_000
@@ -65,13 +64,13 @@ class Side:
         plan: the plan.
         cards: cards that stand there.
         known: cards by id, also those that were taken away while a pod holds them.
-        book: prices.
+        prices: what cards cost now.
     """
 
     plan: Plan
     cards: tuple[Card, ...]
     known: dict[CardId, Card]
-    book: PriceBook
+    prices: Prices
 
 
 def assumptions(texts: Sequence[str], inventory: Callable[[], Inventory]) -> Assumptions:
@@ -231,10 +230,10 @@ def _needed(side: Side) -> list[Card]:
     return [side.known[card.card] for card in side.plan.placement if card.card in side.known]
 
 
-def _cost(cards: Sequence[Card], book: PriceBook) -> Decimal | None:
+def _cost(cards: Sequence[Card], prices: Prices) -> Decimal | None:
     """Price of a week of cards, as far as prices are known; None where none is."""
-    prices = [price for card in cards if (price := book.price_of(card).amortised) is not None]
-    return (sum(prices, Decimal(0)) * HOURS_PER_WEEK).quantize(Decimal("0.01")) if prices or not cards else None
+    weeks = [week for card in cards if (week := prices.per_week(card)) is not None]
+    return sum(weeks, Decimal(0)).quantize(Decimal("0.01")) if weeks or not cards else None
 
 
 def _figures(side: Side) -> dict[str, Any]:
@@ -245,8 +244,8 @@ def _figures(side: Side) -> dict[str, Any]:
         "cards_needed": len(_needed(side)),
         "cards_freed": totals.cards_freed,
         "spare_cards": totals.spare_cards,
-        "cost_per_week": document(_cost(side.cards, side.book)),
-        "cost_of_needed_per_week": document(_cost(_needed(side), side.book)),
+        "cost_per_week": document(_cost(side.cards, side.prices)),
+        "cost_of_needed_per_week": document(_cost(_needed(side), side.prices)),
         "saving_per_week": document(totals.saving_per_week),
         "predicted_violation_ratio": totals.predicted_violation_ratio,
         "low_priority_gpu_hours_per_week": totals.low_priority_gpu_hours_per_week,
@@ -264,8 +263,8 @@ def _rows(present: Side, supposed: Side) -> list[tuple[str, str, str]]:
         row("cards there", lambda side: format_count(len(side.cards))),
         row("cards that pods hold", lambda side: format_count(side.plan.totals.cards_before)),
         row("cards needed after the plan", lambda side: format_count(len(_needed(side)))),
-        row("all cards, a week", lambda side: _money(_cost(side.cards, side.book), side.plan.currency)),
-        row("cards needed, a week", lambda side: _money(_cost(_needed(side), side.book), side.plan.currency)),
+        row("all cards, a week", lambda side: _money(_cost(side.cards, side.prices), side.plan.currency)),
+        row("cards needed, a week", lambda side: _money(_cost(_needed(side), side.prices), side.plan.currency)),
         row("the plan saves, a week", lambda side: _saving(side.plan.totals.saving_per_week, side.plan.currency)),
         row("predicted violation", lambda side: format_percent(side.plan.totals.predicted_violation_ratio, digits=2)),
         row(

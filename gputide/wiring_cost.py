@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from dashboards.money.charged_days import ChargedDay, charged_days
-from dashboards.money.charges import Chargeback, Owner, chargeback
-from dashboards.money.focus import Basis, ChargePeriod, FocusContext
-from dashboards.money.tenancies import Tenancies, lives_of, tenancies
+from dashboards.money.charged_days import charged_days
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.inventory import Inventory
+from fleet.money.book import PriceBook
+from fleet.money.charged_day import ChargedDay
+from fleet.money.charges import Chargeback, Owner, chargeback
+from fleet.money.focus import Basis, ChargePeriod, FocusContext
+from fleet.money.tenancies import Tenancies, lives_of, tenancies
 from fleet.settings.settings import Settings
 from fleet.units import format_time
 from gputide.measurements import cluster_name
@@ -19,7 +21,6 @@ from gputide.session import Session
 from gputide.wiring import plan_store
 from gputide.wiring_warehouse import warehouse
 from pipeline.warehouse.parquet_reads import ParquetReads
-from recommender.prices import PriceBook, price_book
 
 DAYS_DEFAULT = 7
 """Days that cost is shown of unless a start is named."""
@@ -138,7 +139,7 @@ def cost_period(
         until=end,
         inventory=inventory,
         who=who,
-        book=price_book(settings, inventory.nodes),
+        book=PriceBook(settings, inventory.nodes),
         settings=settings,
         source=source,
     )

@@ -156,7 +156,7 @@ class News:
     def _budgets(self, cluster: str, telling: Telling) -> tuple[Message, ...]:
         """News of budgets; what can't be summed keeps nobody from hearing of harm."""
         try:
-            statuses, currency = self._views.money.budgets(cluster), self._views.prices.currency
+            statuses, currency = self._views.money.budgets(cluster), self._views.money.currency
         except GputideError as exc:
             _log.error("budgets not looked at", cluster=cluster, reason=str(exc))
             return ()

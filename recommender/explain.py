@@ -130,7 +130,7 @@ def _saving(item: Recommendation, currency: str) -> str:
         return f"It makes room for {item.low_priority_gpu_hours_per_week:.0f} GPU hours a week of other work."
     amount = item.saving_per_week.amortised
     if amount is None:
-        return "What that saves can't be told: its card model has no price (prices.overrides)."
+        return "What that saves is unknown: no price for its cards (set one with `gputide cost prices set`)."
     return f"That saves {amount:,.2f} {currency} a week at the full price of its cards." if amount else ""
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from fleet.capabilities.register import CorePolicy
 from fleet.decisions import CardPlacement, PlacedSlice, RecommendationKind, Refusal, Totals
 from fleet.inventory import CardId, Grant, Inventory, WorkloadId
+from fleet.money.saving import saving_of
 from fleet.sharing import CONTENTION_RATIO_MAX
 from recommender.advice.case import Permits
 from recommender.consolidate import Group, Point
-from recommender.cost import saving_of
 from recommender.cuts import Cut, cuts_of, within_card
 from recommender.demand import Demand
 from recommender.harm.pair_guard import PairGuard
@@ -396,7 +396,7 @@ def _instance(grant: Grant, instance: InstanceAdvice, *, over: bool) -> PlacedSl
 
 def totals_of(problem: PlanningProblem, arrangement: Arrangement, violation_ratio: float, low_hours: float) -> Totals:
     """Sums of the plan; spare cards come off the freed ones, and nothing is saved by them."""
-    demand, book, kept = problem.demand, problem.book, problem.cards
+    demand, prices, kept = problem.demand, problem.prices, problem.cards
     after = len(arrangement.seats)
     freed = sorted(arrangement.freed)
     moved = arrangement.moves
@@ -405,7 +405,7 @@ def totals_of(problem: PlanningProblem, arrangement: Arrangement, violation_rati
     )
     cards = [kept[card] for card in freed]
     # Spare cards are taken from the cheapest, by name where prices are equal or unknown.
-    cards.sort(key=lambda card: (book.amortised_per_hour(card.card_model) or 0, card.card))
+    cards.sort(key=lambda card: (prices.of(card).amortised or 0, card.card))
     free = cards[spare:]
     taken = [kept[card] for card in sorted(arrangement.taken)]
     nodes_before = {grant.node for grant in demand.grants}
@@ -419,7 +419,7 @@ def totals_of(problem: PlanningProblem, arrangement: Arrangement, violation_rati
         framebuffer_bytes_freed=sum(card.framebuffer_bytes for card in free)
         - sum(card.framebuffer_bytes for card in taken),
         low_priority_gpu_hours_per_week=low_hours,
-        saving_per_week=saving_of(free, book, taken=taken),
+        saving_per_week=saving_of(free, prices, taken=taken),
         predicted_violation_ratio=violation_ratio,
         moves=moves_of(demand, arrangement),
     )

@@ -1,4 +1,4 @@
-"""Seats of workloads that a cheaper card fits: the last step of an arrangement. Called by `planner`."""
+"""Places of workloads that fit a cheaper card: the last step of an arrangement. Called by `planner`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ def with_cheaper_cards(problem: PlanningProblem, permits: Permits, arrangement: 
     demand, inventory = problem.demand, problem.inventory
     held = {seat.card for seat in arrangement.seats}
     free = [card for card in inventory.cards if card.card not in held]
+    price = {
+        name: found for name, card in problem.cards.items() if (found := problem.prices.of(card).amortised) is not None
+    }
     done = rehome(
         demand,
         _candidates(problem, permits, arrangement),
         free,
-        book=problem.book,
+        price_per_hour=price,
         headroom_ratio=problem.settings.recommender.framebuffer_headroom_ratio,
         room=NodeRoom(inventory, demand.grants),
         moves_max=moves_left(problem, arrangement),

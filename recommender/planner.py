@@ -17,6 +17,7 @@ import numpy as np
 
 from fleet.capabilities.register import Capabilities, Division
 from fleet.decisions import FrontierPoint, HistorySpan, Plan, RecommendationKind, Refusal, RiskLevel, Withheld
+from fleet.money.book import PriceBook
 from fleet.profiles import Profiles
 from fleet.settings.settings import Settings
 from fleet.sharing import ACTIVE_RATIO_MIN
@@ -37,7 +38,6 @@ from recommender.placement import Arrangement, Guards, arrange, moves_of, placem
 from recommender.placement_nodes import NodePoint, choose_nodes, node_points
 from recommender.placement_rehome import with_cheaper_cards
 from recommender.placement_tide import plan_tide
-from recommender.prices import price_book
 from recommender.problem import PlanningProblem
 from recommender.proposals import propose
 from recommender.scene import Scene
@@ -83,7 +83,7 @@ def make_plan(
         terms=node_terms(history.inventory, demand.grants, capability),
         settings=settings,
         capability=capability,
-        book=price_book(settings, history.inventory.nodes, at=now),
+        prices=PriceBook(settings, history.inventory.nodes).at(now),
         now=now,
         only=only,
         namespace=namespace,

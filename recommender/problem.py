@@ -13,6 +13,7 @@ from functools import cached_property
 from fleet.capabilities.register import Capabilities
 from fleet.decisions import RecommendationKind, RiskLevel
 from fleet.inventory import Card, CardId, Inventory, WorkloadId
+from fleet.money.book import Prices
 from fleet.profiles import Profile, Profiles
 from fleet.settings.settings import RiskSettings, Settings
 from fleet.usage import History
@@ -20,7 +21,6 @@ from recommender.demand import Demand
 from recommender.harm.interference import Interference
 from recommender.node_terms import NodeTerms
 from recommender.past_outcomes import OwnPast
-from recommender.prices import PriceBook
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class PlanningProblem:
         terms: on what terms nodes share their cards.
         settings: settings; `risk.preset` is the harm that may be predicted.
         capability: what the backend enforces.
-        book: prices of cards.
+        prices: what cards cost at the moment of the plan.
         now: moment of the plan, UTC.
         only: the one kind asked for, None for all.
         namespace: the one namespace asked for, None for all.
@@ -49,7 +49,7 @@ class PlanningProblem:
     terms: NodeTerms
     settings: Settings
     capability: Capabilities
-    book: PriceBook
+    prices: Prices
     now: datetime
     only: RecommendationKind | None
     namespace: str | None

@@ -1,9 +1,10 @@
 """Cheaper cards that workloads still fit on, after everything else has its place.
 
-A workload whose pods each hold a whole card may move to cards that are free then, of a model that costs less, has the
-framebuffer, is no older, and whose data sheet leaves it room: what it used of its card at most, times how much faster
-that card is by half-precision performance or by bandwidth of the framebuffer, whichever is worse. All pods of a
-workload move or none, for they have one template. Called by `planner`; pure.
+A workload whose pods each hold a whole card may move to cards that are free then, of another model, if each card costs
+less than the card that its pod leaves, has the framebuffer, is not older, and leaves room by its data sheet: the
+largest use of the old card, times how much faster that is by half-precision performance or by framebuffer bandwidth,
+whichever is worse. Two cards of one model may differ in price: node, label, cluster and contract decide. All pods of a
+workload move or none, because they have one template. Called by `planner`; pure.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ from decimal import Decimal
 import numpy as np
 
 from fleet.catalogue import CardModel, find_model
-from fleet.inventory import Card, CardModelName, WorkloadId
+from fleet.inventory import Card, CardId, CardModelName, WorkloadId
 from recommender.demand import Demand
-from recommender.prices import PriceBook
 from recommender.seating import NodeRoom
 
 LOAD_MAX = 0.7
-"""Most that a pod may be foretold to use of its new card, 0-1."""
+"""Largest predicted use of the new card by a pod, 0-1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +30,12 @@ class Rehoming:
     """One workload on cheaper cards.
 
     Attributes:
-        workload: who.
+        workload: the workload.
         source_model: model it leaves.
-        target_model: model it comes to.
+        target_model: model it moves to.
         targets: new card of each of its rows.
         slowdown: how much faster the old model is by its data sheet, at least 1 where the new one is slower.
-        load_max: most it is predicted to use of a new card, 0-1.
-        saved_per_card_hour: difference of the prices, in the book's currency.
+        load_max: largest predicted use of a new card, 0-1.
     """
 
     workload: WorkloadId
@@ -45,7 +44,6 @@ class Rehoming:
     targets: Mapping[int, Card]
     slowdown: float
     load_max: float
-    saved_per_card_hour: Decimal
 
 
 def rehome(
@@ -53,97 +51,111 @@ def rehome(
     candidates: Mapping[WorkloadId, Sequence[int]],
     free: Sequence[Card],
     *,
-    book: PriceBook,
+    price_per_hour: Mapping[CardId, Decimal],
     headroom_ratio: float,
     room: NodeRoom,
     moves_max: int | None,
 ) -> tuple[Rehoming, ...]:
-    """Who moves to which cheaper card; those that save most per hour choose first.
+    """Which workloads move to which cheaper cards; those that save most per hour choose first.
 
     Args:
         demand: live slices and their series.
         candidates: rows of each workload that may move; every pod holds one whole card.
-        free: cards that nobody holds after the plan.
-        book: prices; models without one are never compared.
+        free: cards that no pod holds after the plan.
+        price_per_hour: amortised price of every card; a card that is absent has none, and is neither left nor taken.
         headroom_ratio: kept free above the largest need of framebuffer.
         room: CPU and host memory that the nodes have left; what is taken of it is booked.
         moves_max: most pods that may move, None for any number.
     """
     left: dict[CardModelName, list[Card]] = defaultdict(list)
-    for card in sorted(free, key=lambda card: (card.node, card.card)):
+    priced = [card for card in free if card.card in price_per_hour]
+    for card in sorted(priced, key=lambda card: (price_per_hour[card.card], card.node, card.card)):
         left[card.card_model].append(card)
     offers = sorted(
         (
             offer
             for name, rows in candidates.items()
-            for model in left
-            if (offer := _offer(demand, name, tuple(rows), model, left[model], book, headroom_ratio)) is not None
+            for cards in left.values()
+            if (offer := _offer(demand, name, rows, cards, price_per_hour, headroom_ratio)) is not None
         ),
-        key=lambda offer: (-offer.saved_per_card_hour * len(offer.rows), offer.workload, offer.target_model),
+        key=lambda offer: (-offer.saved_per_hour_max, offer.workload, offer.target_model),
     )
     done: dict[WorkloadId, Rehoming] = {}
     moves = 0
     for offer in offers:
         if offer.workload in done or (moves_max is not None and moves + len(offer.rows) > moves_max):
             continue
-        taken = _take(demand, offer.rows, left[offer.target_model], room)
-        if taken is None:
+        targets = _take(demand, offer.rows, left[offer.target_model], price_per_hour, room)
+        if targets is None:
             continue
         moves += len(offer.rows)
-        left[offer.target_model] = [card for card in left[offer.target_model] if card not in taken]
+        taken = {card.card for card in targets.values()}
+        left[offer.target_model] = [card for card in left[offer.target_model] if card.card not in taken]
         done[offer.workload] = Rehoming(
             workload=offer.workload,
             source_model=demand.grants[offer.rows[0]].card_model,
             target_model=offer.target_model,
-            targets=dict(zip(offer.rows, taken, strict=True)),
+            targets=targets,
             slowdown=offer.slowdown,
             load_max=offer.load_max,
-            saved_per_card_hour=offer.saved_per_card_hour,
         )
     return tuple(done[name] for name in sorted(done))
 
 
-def _take(demand: Demand, rows: Sequence[int], cards: Sequence[Card], room: NodeRoom) -> list[Card] | None:
-    """A card for each row, on nodes with room for its pod; None, and nothing booked, where there are too few."""
-    if len(cards) < len(rows):
-        return None
+def _take(
+    demand: Demand, rows: Sequence[int], cards: Sequence[Card], price_per_hour: Mapping[CardId, Decimal], room: NodeRoom
+) -> dict[int, Card] | None:
+    """The cheapest card for each row that costs less than the row's own, on a node with room for its pod.
+
+    Rows on the cheapest cards choose first, because fewest cards cost less than theirs.
+
+    Returns:
+        A card per row; None, and nothing booked, where some row finds none.
+    """
     tried = room.copy()
-    taken: list[Card] = []
-    for row in rows:
+    taken: dict[int, Card] = {}
+    left = list(cards)
+    for row in sorted(rows, key=lambda row: (price_per_hour[demand.grants[row].card], row)):
         grant = demand.grants[row]
-        found = next((card for card in cards if card not in taken and tried.admit(card.node, [grant])), None)
+        paid = price_per_hour[grant.card]
+        found = next(
+            (card for card in left if price_per_hour[card.card] < paid and tried.admit(card.node, [grant])), None
+        )
         if found is None:
             return None
-        taken.append(found)
+        left.remove(found)
+        taken[row] = found
     room.book(tried)
     return taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Offer:
-    """A workload and a model that it fits on."""
+    """A workload and a model that it fits on; it saves at most what the cheapest cards of the model save."""
 
     workload: WorkloadId
-    rows: tuple[int, ...]
+    rows: Sequence[int]
     target_model: CardModelName
     slowdown: float
     load_max: float
-    saved_per_card_hour: Decimal
+    saved_per_hour_max: Decimal
 
 
 def _offer(
     demand: Demand,
     name: WorkloadId,
-    rows: tuple[int, ...],
-    target: CardModelName,
+    rows: Sequence[int],
     cards: Sequence[Card],
-    book: PriceBook,
+    price_per_hour: Mapping[CardId, Decimal],
     headroom_ratio: float,
 ) -> _Offer | None:
-    source = demand.grants[rows[0]].card_model
-    old, new = book.amortised_per_hour(source), book.amortised_per_hour(target)
+    """What a workload saves on the cards of one model, cheapest first; None where it can't move there."""
+    source, target = demand.grants[rows[0]].card_model, cards[0].card_model
+    paid = [price for row in rows if (price := price_per_hour.get(demand.grants[row].card)) is not None]
     slowdown = slowdown_of(find_model(source), find_model(target))
-    if source == target or old is None or new is None or new >= old or slowdown is None:
+    if source == target or slowdown is None or len(paid) < len(rows) or len(cards) < len(rows):
+        return None
+    if price_per_hour[cards[0].card] >= min(paid):
         return None
     compute = demand.compute[list(rows)]
     need = demand.need_bytes[list(rows)]
@@ -153,9 +165,11 @@ def _offer(
     held = float(np.nanmax(need)) * (1.0 + headroom_ratio)
     if load > LOAD_MAX or held > min(card.framebuffer_bytes for card in cards):
         return None
+    asked = sum((price_per_hour[card.card] for card in cards[: len(rows)]), Decimal(0))
     return _Offer(
-        workload=name, rows=rows, target_model=target, slowdown=slowdown, load_max=load, saved_per_card_hour=old - new
-    )
+        workload=name, rows=rows, target_model=target, slowdown=slowdown, load_max=load,
+        saved_per_hour_max=sum(paid, Decimal(0)) - asked,
+    )  # fmt: skip
 
 
 def slowdown_of(source: CardModel | None, target: CardModel | None) -> float | None:

@@ -16,9 +16,9 @@ import numpy as np
 
 from fleet.decisions import Evidence, Need, Recommendation, Saving
 from fleet.inventory import CardId, Grant, WorkloadId
+from fleet.money.saving import saving_of
 from fleet.schema import Measure
 from recommender.advice.case import Permits
-from recommender.cost import saving_of
 from recommender.mig.advice import InstanceAdvice
 from recommender.placement import Arrangement, Move
 from recommender.problem import PlanningProblem
@@ -83,7 +83,7 @@ class Scene:
 
     def saved(self, cards: Sequence[CardId]) -> Saving:
         """What freeing cards saves a week; None where there are cards and none has a price."""
-        savings = [saving_of((self.problem.cards[card],), self.problem.book) for card in cards]
+        savings = [saving_of((self.problem.cards[card],), self.problem.prices) for card in cards]
         return Saving(
             amortised=_sum([saving.amortised for saving in savings]),
             marginal=_sum([saving.marginal for saving in savings]),

@@ -11,9 +11,6 @@ from dataclasses import replace
 
 from dashboards.access.cut import cut_plan, cut_profiles, namespace_of, stage_namespaces, without_others
 from dashboards.access.people import Deed, NotAllowed, Person
-from dashboards.money.budgets import BudgetStatus
-from dashboards.money.unit_costs import UnitCost
-from dashboards.money.week_hours import WeekHours
 from dashboards.queries import (
     STAGE_KIND,
     ClusterSighting,
@@ -27,7 +24,6 @@ from dashboards.queries import (
     Outcomes,
     PlanDesk,
     PlanEntry,
-    Prices,
     ReliefLog,
     RolloutProgress,
     Rollouts,
@@ -42,6 +38,10 @@ from dashboards.shown.relief_acts import ReliefActs
 from fleet.decisions import Plan
 from fleet.errors import GputideError, NotEnoughData, Refused, Unavailable
 from fleet.inventory import Quota
+from fleet.money.book import Prices
+from fleet.money.budgets import BudgetStatus
+from fleet.money.unit_costs import UnitCost
+from fleet.money.week_hours import WeekHours
 from fleet.outcomes import ChangePhase, Outcome
 from fleet.profiles import Profiles
 
@@ -311,8 +311,13 @@ class _ScopedMoney:
     def __init__(self, inner: Money, who: Who) -> None:
         self._inner, self._who = inner, who
 
-    def prices(self) -> Prices:
-        return self._inner.prices()
+    @property
+    def currency(self) -> str:
+        return self._inner.currency
+
+    def prices(self, cluster: str) -> Prices:
+        _seen(self._who(), cluster)
+        return self._inner.prices(cluster)
 
     def budgets(self, cluster: str) -> tuple[BudgetStatus, ...]:
         namespaces = _seen(self._who(), cluster)

@@ -5,9 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from dashboards.money.budgets import BudgetStatus
-from dashboards.money.unit_costs import UnitCost
-from dashboards.money.week_hours import Measures, WeekHours
 from dashboards.queries import (
     Freshness,
     LedgerEntry,
@@ -20,6 +17,9 @@ from dashboards.queries import (
 from dashboards.shown.lag_chain import LagChain
 from dashboards.shown.quotas import QuotaUse
 from fleet.documents import document, iso
+from fleet.money.budgets import BudgetStatus
+from fleet.money.unit_costs import UnitCost
+from fleet.money.week_hours import Measures, WeekHours
 
 
 def freshness_answer(found: Freshness) -> dict[str, Any]:

@@ -204,12 +204,12 @@ def _card_hours(views: Views, asked: Asked) -> Mapping[str, Any]:
 
 
 def _budgets(views: Views, asked: Asked) -> Mapping[str, Any]:
-    currency = views.prices.currency
+    currency = views.money.currency
     return {"budgets": [budget_answer(found, currency) for found in views.money.budgets(asked.path["cluster"])]}
 
 
 def _unit_costs(views: Views, asked: Asked) -> Mapping[str, Any]:
-    currency = views.prices.currency
+    currency = views.money.currency
     return {"units": [unit_cost_answer(found, currency) for found in views.money.unit_costs(asked.path["cluster"])]}
 
 

@@ -1,1 +1,1 @@
-"""What the cards cost and whose cost it is: chargeback, budgets, energy and the FOCUS export."""
+"""The card hours of each day: what was measured in them, which were idle, whose part is how large, at what price."""

@@ -1,76 +1,29 @@
 """Card hours, day by day, with their split, price and electricity: what chargeback and export are summed from.
 
 A day is made at a time, so that a month of a large fleet fits memory; of a small fleet several are read together.
-Called by `charges` and `focus`.
-
-Electricity of card hours: measured where cards report power, else estimated from their model, else unknown.
-
-An estimate takes the resting power of the model and goes up to its power limit with activity, a straight line; it is
-marked as an estimate.
-
-Amounts rounded for people so that what is shown sums to the sum that is shown.
+Called by `gputide cost`, budgets, report and pages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from analyzer.state.card_hours import measured_parts
 from dashboards.money.hourly_usage import HOUR_MS, HOUR_SECONDS, HourlyUsage, Windows, hourly_usage, idle_grants
-from dashboards.money.tenancies import Tenancies, slots_of
-from fleet.catalogue import find_model
-from fleet.inventory import Card
-from fleet.profiles import HourMeasure
+from fleet.money.book import CardPrice, PriceBook
+from fleet.money.charged_day import ChargedDay
+from fleet.money.energy import card_energy
+from fleet.money.split import CardHours, split_card_hours
+from fleet.money.tenancies import Tenancies, slots_of
 from fleet.settings.settings import AnalyzerSettings
 from fleet.units import epoch_ms
-from recommender.cost_split import CardHours, Split, split_card_hours
-from recommender.prices import CardPrice, PriceBook, idle_watts
 
 SLICE_HOURS_AT_ONCE = 200_000
 """Hours of slices that are read from the warehouse together: a question costs as much as a day of a small fleet."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChargedDay:
-    """The card hours of one UTC day, or of the part of it that was asked for.
-
-    Attributes:
-        start: start of the first hour, UTC.
-        hours: number of hours.
-        card: place of the card of each card hour, int64, shape (card hours,).
-        hour: hour of each card hour, 0 … hours-1, int64, shape (card hours,).
-        grant: place of the grant of each row, int64, shape (rows,).
-        columns: who held what of which card hour.
-        split: whose part is how large.
-        measures: the part of each row by what becomes of it (`analyzer.state.card_hours`), millionths of a card hour,
-            int64, shape (rows,); they sum to its part by allocation.
-        prices: distinct prices.
-        price_of: place of each card's price among them, int64, shape (cards,).
-        kwh: electricity of each card hour, shape (card hours,); NaN where unknown.
-        kwh_is_measured: True where the card reported its power, shape (card hours,).
-        requests: requests that each row's pod answered in the hour, on its first row of the hour, else 0; NaN where
-            no server reports them; shape (rows,).
-    """
-
-    start: datetime
-    hours: int
-    card: NDArray[np.int64]
-    hour: NDArray[np.int64]
-    grant: NDArray[np.int64]
-    columns: CardHours
-    split: Split
-    measures: Mapping[HourMeasure, NDArray[np.int64]]
-    prices: tuple[CardPrice, ...]
-    price_of: NDArray[np.int64]
-    kwh: NDArray[np.float64]
-    kwh_is_measured: NDArray[np.bool_]
-    requests: NDArray[np.float64]
 
 
 def charged_days(
@@ -254,76 +207,7 @@ def _requests(
 
 
 def _prices(who: Tenancies, book: PriceBook, start: datetime) -> tuple[tuple[CardPrice, ...], NDArray[np.int64]]:
+    """Distinct prices of a day and the place of each card's among them: rules hold from a UTC day to a UTC day."""
     places: dict[CardPrice, int] = {}
-    known: dict[tuple[str, str, str, bool | None], int] = {}
-    of = np.empty(len(who.cards), np.int64)
-    for number, card in enumerate(who.cards):
-        key = (card.card_model, card.cluster, card.node, card.is_owned)
-        if key not in known:
-            price = book.price_of(card, day=start.astimezone(UTC).date())
-            known[key] = places.setdefault(price, len(places))
-        of[number] = known[key]
-    return tuple(places), of
-
-
-WATTS_PER_KILOWATT = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardEnergy:
-    """Electricity of each card in each hour, at the card, without the data centre's overhead.
-
-    Attributes:
-        kwh: kilowatt hours, float64, shape (cards, hours); NaN where unknown.
-        is_measured: True where the card reported its power, shape (cards, hours).
-    """
-
-    kwh: NDArray[np.float64]
-    is_measured: NDArray[np.bool_]
-
-
-def card_energy(
-    cards: Sequence[Card],
-    watts: NDArray[np.float64],
-    activity: NDArray[np.float64],
-    *,
-    idle_watts_ratio: float | None,
-) -> CardEnergy:
-    """Electricity per card hour.
-
-    Args:
-        cards: the cards.
-        watts: mean power, shape (cards, hours); NaN where not reported.
-        activity: share of the card that was busy, 0-1, shape (cards, hours); NaN where unknown.
-        idle_watts_ratio: resting power as a share of the power limit, for models without a measured one; None for
-            unknown.
-    """
-    models = [find_model(card.card_model) for card in cards]
-    idle = np.array([np.nan if (rest := idle_watts(m, idle_watts_ratio)) is None else rest for m in models], float)
-    limit = np.array([np.nan if model is None else model.watts_max for model in models], float)
-    estimate = idle[:, None] + (limit - idle)[:, None] * np.clip(activity, 0.0, 1.0)
-    is_measured = ~np.isnan(watts)
-    return CardEnergy(kwh=np.where(is_measured, watts, estimate) / WATTS_PER_KILOWATT, is_measured=is_measured)
-
-
-CENT = Decimal("0.01")
-
-
-def in_cents(amounts: Sequence[Decimal | None], *, quantum: Decimal = CENT) -> list[Decimal | None]:
-    """Amounts in cents whose sum is their exact sum in cents, by the largest remainder.
-
-    Args:
-        amounts: exact amounts of 0 or more; None stays None and adds nothing.
-        quantum: what to round to.
-    """
-    known = [amount for amount in amounts if amount is not None]
-    total = sum(known, Decimal(0)).quantize(quantum, ROUND_HALF_EVEN)
-    floors = [None if amount is None else amount.quantize(quantum, ROUND_FLOOR) for amount in amounts]
-    left = int((total - sum((floor for floor in floors if floor is not None), Decimal(0))) / quantum)
-    cut = sorted(
-        (number for number, amount in enumerate(amounts) if amount is not None),
-        key=lambda number: (floors[number] or 0) - (amounts[number] or 0),
-    )
-    for number in cut[:left]:
-        floors[number] = (floors[number] or Decimal(0)) + quantum
-    return floors
+    of = [places.setdefault(book.price_of(card, start), len(places)) for card in who.cards]
+    return tuple(places), np.array(of, np.int64)

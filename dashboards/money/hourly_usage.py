@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from analyzer.activity import COMPUTE, ENGINES
 from analyzer.state.card_hours import SeenHours, idle_hours, window_hours
-from dashboards.money.tenancies import Tenancies
 from fleet.inventory import Priority
+from fleet.money.tenancies import Tenancies
 from fleet.schema import CARD_USAGE, MEASURES, POD_USAGE, Measure, Table
 from fleet.settings.settings import AnalyzerSettings
 from fleet.units import epoch_ms

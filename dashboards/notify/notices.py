@@ -13,7 +13,6 @@ from decimal import Decimal
 from urllib.parse import quote
 
 from dashboards.access.cut import cut_plan_to, namespace_of, without_workloads
-from dashboards.money.budgets import BudgetState, BudgetStatus
 from dashboards.notify.message import Message
 from dashboards.notify.team import Team
 from dashboards.queries import LedgerEntry, PlanEntry
@@ -26,6 +25,7 @@ from dashboards.words.catalogue import Language, Words
 from enforcer.record.verdict import headline, sentences, verdict_of
 from fleet.decisions import Plan, Recommendation
 from fleet.inventory import WorkloadId
+from fleet.money.budgets import BudgetState, BudgetStatus
 from fleet.outcomes import Outcome
 from fleet.settings.notify import NoticeTopic
 

@@ -13,7 +13,6 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dashboards.address import Address, read_address
 from dashboards.figures.card_map import SMALL_FLEET_CARDS, SquareKind, fleet_groups, fleet_squares, lay_out, square_kind
 from dashboards.figures.figures import card_map_figure
-from dashboards.money.week_hours import IDLE, WASTED, WeekHours, part_of
 from dashboards.pages.advice import detail
 from dashboards.pages.card import holders
 from dashboards.pages.frame import (
@@ -40,11 +39,13 @@ from dashboards.shown.rows import (
     moment_words,
     money_words,
     percent_words,
+    price_per_week,
     state_shares,
 )
 from dashboards.tokens import STATE_LETTERS
 from dashboards.words.catalogue import READING, reader_words, say, say_code
 from fleet.errors import GputideError
+from fleet.money.week_hours import IDLE, WASTED, WeekHours, part_of
 from fleet.profiles import CardProfile, CardState, HourMeasure, Profiles
 from fleet.units import format_bytes_short, format_count
 
@@ -136,7 +137,8 @@ def _drawn(profiles: Profiles, group: NodeGroup | None) -> dict[str, Any]:
 
 def _asked(views: Views, address: Address) -> tuple[GridRows[CardProfile], Places | None]:
     """The table that an address means, and the rows of its group of nodes, where it names one."""
-    profiles, prices = views.fleet.profiles(address.get("cluster") or views.fleet.clusters()[0]), views.prices
+    profiles = views.fleet.profiles(address.get("cluster") or views.fleet.clusters()[0])
+    prices = views.money.prices(profiles.cluster)
     rows = MADE.of((profiles, prices), ("card table", READING.get()), lambda: card_table(profiles, prices))
     group = _group(address, profiles)
     return rows, None if group is None else rows.where("node", group.nodes)
@@ -352,7 +354,7 @@ def _card_panel(views: Views, address: Address, profiles: Profiles, found: CardP
     used = found.framebuffer_used_max
     held = say("savings.not_collected") if used is None else format_bytes_short(used)
     idle = found.idle_since
-    price = views.prices.per_card_week(found.card_model)
+    price = price_per_week(found, profiles, views.money.prices(profiles.cluster))
     facts: list[tuple[str, Any]] = [
         (say("fleet.model"), found.card_model),
         (say("term.node"), dcc.Link(found.node, href=address.href(node=found.node, card=None))),
@@ -366,7 +368,7 @@ def _card_panel(views: Views, address: Address, profiles: Profiles, found: CardP
             "–" if idle is None else f"{moment_words(idle)}, {age_words((profiles.as_of - idle).total_seconds())}",
         ),
         (say("health.coverage"), percent_words(found.coverage_ratio, 1)),
-        (say("fleet.price"), say("fleet.money_week", money=money_words(price, views.prices.currency))),
+        (say("fleet.price"), say("fleet.money_week", money=money_words(price, views.money.currency))),
     ]
     return [
         html.Header([_chip(found.state), _close(address.href(card=None))]),
@@ -436,7 +438,7 @@ def _chip(state: CardState) -> Any:
 
 
 def _columns(views: Views) -> list[dict[str, Any]]:
-    price = say("fleet.currency_week", currency=views.prices.currency)
+    price = say("fleet.currency_week", currency=views.money.currency)
     return [
         {"field": "node", "headerName": say("term.node"), "minWidth": 130},
         {"field": "card", "headerName": say("term.card"), "minWidth": 150},

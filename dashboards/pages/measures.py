@@ -10,13 +10,13 @@ from typing import Any
 
 from dash import html
 
-from dashboards.money.charged_days import in_cents
-from dashboards.money.week_hours import Measures, WeekHours
 from dashboards.pages.frame import card, scrolled, table
 from dashboards.queries import Views
 from dashboards.shown.rows import percent_words
 from dashboards.words.catalogue import say, say_code
 from fleet.errors import Corrupt, Misconfigured, Unavailable
+from fleet.money.charges import in_cents
+from fleet.money.week_hours import Measures, WeekHours
 from fleet.profiles import HourMeasure
 
 

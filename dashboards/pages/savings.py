@@ -56,7 +56,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
         )
     outcomes = views.outcomes.outcomes(profiles.cluster)
     steps, verdict = funnel(entries, outcomes), leading_verdict(entries, outcomes)
-    currency = views.prices.currency
+    currency = views.money.currency
     ledger = views.outcomes.ledger(profiles.cluster)
     weeks = realised_weeks(outcomes, now=profiles.as_of, weeks=WEEKS[address.time_range])
     return html.Div(

@@ -16,9 +16,6 @@ from dash import Dash, dcc, html
 from dashboards.address import Address
 from dashboards.long_list import FROM_KEY
 from dashboards.long_list import part_of as part_of_list
-from dashboards.money.budgets import BudgetState, BudgetStatus
-from dashboards.money.charged_days import in_cents
-from dashboards.money.week_hours import IDLE, WeekHours, added, part_of
 from dashboards.pages.frame import card, figure_number, heading, missing, scrolled, table
 from dashboards.pages.measures import cells_of, cost_words, hours_words, known_week, measures_card
 from dashboards.queries import Views
@@ -29,6 +26,9 @@ from dashboards.shown.tenants import Tenant, tenants
 from dashboards.words.catalogue import reader_words, say, say_code
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.inventory import Quota
+from fleet.money.budgets import BudgetState, BudgetStatus
+from fleet.money.charges import in_cents
+from fleet.money.week_hours import IDLE, WeekHours, added, part_of
 from fleet.profiles import HourMeasure, Profiles
 from fleet.units import format_count
 
@@ -191,7 +191,7 @@ def quotas(found: Sequence[Quota], tenants: Sequence[Tenant], address: Address) 
 def budgets_of(views: Views, cluster: str) -> Any:
     """Budgets of a cluster, or why they can't be told; None where there is none."""
     try:
-        return budgets(views.money.budgets(cluster), views.prices.currency)
+        return budgets(views.money.budgets(cluster), views.money.currency)
     except (Misconfigured, Unavailable, Corrupt) as exc:
         return card(say("tenants.budgets_month"), html.P(str(exc), className="soft"))
 

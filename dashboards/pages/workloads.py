@@ -16,7 +16,6 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from dashboards.address import RANGES, Address, read_address
 from dashboards.figures.figures import hour_of_week_figure, strips_figure
-from dashboards.money.unit_costs import UnitCost
 from dashboards.pages.advice import change_of_mind, detail, reason, state_reason
 from dashboards.pages.frame import (
     card,
@@ -39,6 +38,7 @@ from dashboards.words.catalogue import READING, reader_words, say, say_code
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, GputideError, Misconfigured, Unavailable
 from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL
+from fleet.money.unit_costs import UnitCost
 from fleet.profiles import Profile, Profiles, WorkloadState
 from fleet.units import format_bytes_short, format_count
 
@@ -375,7 +375,7 @@ def unit_cost(views: Views, cluster: str, workload: str) -> Any:
     columns = ((say("unit_cost.unit"), "t"), (say("unit_cost.last_week"), "n"), (say("unit_cost.million_costs"), "n"))
     return card(
         say("unit_cost.unit_cost"),
-        scrolled(table(columns, [_row(one, views.prices.currency) for one in found]), name=say("unit_cost.unit_cost")),
+        scrolled(table(columns, [_row(one, views.money.currency) for one in found]), name=say("unit_cost.unit_cost")),
         note=say("unit_cost.cost_by_allocation_over_what_was"),
     )
 

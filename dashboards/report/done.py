@@ -16,8 +16,6 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from dashboards.access.cut import namespace_of
-from dashboards.money.charges import Charge, MeasuredHours
-from dashboards.money.week_hours import NOT_USED, part_of
 from dashboards.queries import LedgerEntry, PlanEntry
 from dashboards.shown.rows import RefusalGroup, refusal_groups
 from dashboards.words.advice import reason_words, refusal_words, refused_words, state_words, verdict_words
@@ -25,6 +23,8 @@ from dashboards.words.catalogue import Language, Words
 from enforcer.record.verdict import verdict_of
 from fleet.decisions import Plan, Recommendation
 from fleet.inventory import WorkloadId
+from fleet.money.charges import Charge, MeasuredHours
+from fleet.money.week_hours import NOT_USED, part_of
 from fleet.outcomes import Outcome
 from fleet.profiles import Profile, Profiles, WorkloadState
 

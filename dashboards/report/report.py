@@ -8,8 +8,6 @@ it, because nobody measured which part is whose. Called by `gputide report`.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,10 +15,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from dashboards.access.cut import cut_plan, cut_profiles, namespace_of
-from dashboards.money.charges import MeasuredHours
-from dashboards.money.unit_costs import UnitCost
-from dashboards.money.week_hours import WASTED, WeekHours, part_of
-from dashboards.queries import LedgerEntry, PlanEntry, Prices
+from dashboards.queries import LedgerEntry, PlanEntry
 from dashboards.report.done import DoneItem, TopWorkload, WeekTold, data_notes, refused_in, top_workloads
 from dashboards.report.week_measured import MeasuredWeek
 from dashboards.shown.quotas import TeamQuota, team_quotas
@@ -31,6 +26,10 @@ from dashboards.words.advice import headline_words
 from dashboards.words.catalogue import Language, Words
 from enforcer.record.verdict import Level, Verdict, verdict_of
 from fleet.inventory import Quota
+from fleet.money.book import Prices
+from fleet.money.charges import MeasuredHours
+from fleet.money.unit_costs import UnitCost
+from fleet.money.week_hours import WASTED, WeekHours, part_of
 from fleet.outcomes import Outcome
 from fleet.profiles import CardState, Profiles
 
@@ -192,7 +191,7 @@ class Report:
         coverage_ratio: 0-1.
         method: how it was counted.
         price_source: where prices come from.
-        price_version: first 12 hex digits of the SHA-256 of the price table; another one is another table.
+        price_version: version of the price book; another one is another book.
         language: language of its sentences.
         team: namespace that it is cut to; None for the cluster.
         detail_figures: idle and low-priority GPU-hours, electricity, carbon.
@@ -255,7 +254,7 @@ def make_report(
         outcomes: newest outcome of each applied plan, newest plan first.
         ledger: what was done, newest first.
         now: moment of the report, UTC.
-        prices: prices and their source.
+        prices: what the cluster's cards cost now.
         past_weeks: facts of earlier reports, in any order; of the team, where one is named.
         title: headline of the document.
         top: length of the top list.
@@ -304,8 +303,8 @@ def make_report(
         data_notes=data_notes(profiles, words),
         coverage_ratio=profiles.coverage_ratio,
         method=words.say("report.small.method"),
-        price_source=words.in_english("source.", prices.source),
-        price_version=price_version(prices),
+        price_source=words.say("source.own" if prices.book.has_own_prices else "source.list"),
+        price_version=prices.book.version,
         language=edition.language,
         team=team,
         detail_figures=_detail_figures(week, past, measured, words, team),
@@ -315,13 +314,6 @@ def make_report(
         base_url=edition.base_url,
         units=tuple(one for one in edition.units if team in (None, namespace_of(one.workload))),
     )
-
-
-def price_version(prices: Prices) -> str:
-    """Names a price table by what is in it: the same prices have the same version on every machine."""
-    table = {model: str(price.normalize()) for model, price in sorted(prices.per_card_hour.items())}
-    text = json.dumps([prices.currency, table], sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _concerns(entry: PlanEntry) -> bool:

@@ -15,8 +15,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dashboards.address import search_text
-from dashboards.money.charges import MeasuredHours
-from dashboards.money.unit_costs import UnitCost
 from dashboards.report.report import REPORT_SCHEMA, PlanForecast, Report, ReportFigure, TeamLine, WeekFacts
 from dashboards.shown.realised import HarmBudget
 from dashboards.shown.rows import csv_text, money_words
@@ -25,6 +23,8 @@ from dashboards.tokens import STATE_COLOURS, STATE_INK, STATE_LETTERS, report_cs
 from dashboards.words.catalogue import Words
 from enforcer.record.verdict import Standing
 from fleet.documents import document
+from fleet.money.charges import MeasuredHours
+from fleet.money.unit_costs import UnitCost
 from fleet.profiles import CardState, HourMeasure
 from fleet.units import format_count
 

@@ -1,6 +1,6 @@
 """What the week took: card hours by measure, hours of low priority, electricity and carbon, of the cluster or a team.
 
-Summed from the charged card hours of `dashboards.money`, so that it is the same electricity that `gputide cost show`
+Summed from the charged card hours of `fleet.money`, so that it is the same electricity that `gputide cost show`
 tells. Pure; called by `gputide report`.
 """
 
@@ -12,12 +12,12 @@ from datetime import datetime
 
 import numpy as np
 
-from dashboards.money.charged_days import ChargedDay
-from dashboards.money.charges import Charge, ChargeSums, Owner
-from dashboards.money.tenancies import Tenancies
-from dashboards.money.week_hours import WeekHours, week_hours
 from fleet.inventory import Priority
-from recommender.cost_split import MILLION
+from fleet.money.charged_day import ChargedDay
+from fleet.money.charges import Charge, ChargeSums, Owner
+from fleet.money.split import MILLION
+from fleet.money.tenancies import Tenancies
+from fleet.money.week_hours import WeekHours, week_hours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

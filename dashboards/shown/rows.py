@@ -17,12 +17,13 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from dashboards.queries import Prices
 from dashboards.shown.grid_rows import GridColumn, GridRows
 from dashboards.shown.made_once import MADE
 from dashboards.tokens import STATE_LETTERS
 from dashboards.words.catalogue import reader_words, say, say_code
 from fleet.decisions import Need, Plan, Recommendation, Refusal, Saving, Stage
+from fleet.inventory import Card
+from fleet.money.book import Prices
 from fleet.profiles import CardProfile, CardState, Profile, Profiles, WorkloadState
 from fleet.sentences import Value
 from fleet.units import GIB, Money, format_money_short
@@ -74,6 +75,16 @@ def state_shares(profiles: Profiles) -> tuple[StateShare, ...]:
     )
 
 
+def price_per_week(card: CardProfile, profiles: Profiles, prices: Prices) -> Decimal | None:
+    """Amortised price of a week of a card at the price of now; None where it has none."""
+    return prices.per_week(
+        Card(
+            card=card.card, card_model=card.card_model, framebuffer_bytes=card.framebuffer_bytes, node=card.node,
+            cluster=profiles.cluster,
+        )
+    )  # fmt: skip
+
+
 def idle_nodes(profiles: Profiles, count: int = 10) -> tuple[tuple[str, int, int], ...]:
     """Nodes with most cards that are idle or unallocated now: name, these cards, all of its cards."""
     idle = Counter(card.node for card in profiles.cards if card.state in (CardState.IDLE_HELD, CardState.FREE))
@@ -85,8 +96,8 @@ def idle_nodes(profiles: Profiles, count: int = 10) -> tuple[tuple[str, int, int
 def card_table(profiles: Profiles, prices: Prices) -> GridRows[CardProfile]:
     """The fleet table: one row per card, wasted cards of the dearest models first."""
     order = {CardState.IDLE_HELD: 0, CardState.FREE: 1, CardState.LOW_USE: 2, CardState.UNTRUSTED: 3, CardState.BUSY: 4}
-    week = {model: _float(prices.per_card_week(model)) for model in {card.card_model for card in profiles.cards}}
-    cards = sorted(profiles.cards, key=lambda card: (order[card.state], -(week[card.card_model] or 0), card.node))
+    week = {card.card: _float(price_per_week(card, profiles, prices)) for card in profiles.cards}
+    cards = sorted(profiles.cards, key=lambda card: (order[card.state], -(week[card.card] or 0), card.node))
     return GridRows(
         cards,
         (
@@ -103,7 +114,7 @@ def card_table(profiles: Profiles, prices: Prices) -> GridRows[CardProfile]:
             GridColumn(field="owner", value=_owners),
             GridColumn(field="workload", value=lambda card: ", ".join(card.workloads) or None),
             GridColumn(field="coverage_ratio", value=lambda card: card.coverage_ratio, is_number=True),
-            GridColumn(field="price_per_week", value=lambda card: week[card.card_model], is_number=True),
+            GridColumn(field="price_per_week", value=lambda card: week[card.card], is_number=True),
         ),
     )
 

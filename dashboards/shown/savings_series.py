@@ -14,13 +14,13 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
-from dashboards.money.week_hours import WeekHours
 from dashboards.queries import PlanEntry, Views
 from dashboards.shown.realised import funnel
 from enforcer.record.verdict import verdict_of
 from exporter.families import CataloguedFamily, Family, FamilyKind
 from exporter.reader import Reading
 from fleet.errors import NotEnoughData
+from fleet.money.week_hours import WeekHours
 from fleet.outcomes import Outcome
 from fleet.profiles import Profile, Profiles
 
@@ -169,7 +169,7 @@ class SavingsReader:
         yield from _plan_points(cluster, entries[:PLANS_MAX], {one.plan_id: one for one in outcomes}, fresh.now)
         for step in funnel(entries, outcomes):
             yield _STEP_CARDS, (cluster, step.name), float(step.cards)
-            yield from _money(_STEP_MONEY, (cluster, step.name), step.amortised_per_week, self._views.prices.currency)
+            yield from _money(_STEP_MONEY, (cluster, step.name), step.amortised_per_week, self._views.money.currency)
         yield from _hour_points(cluster, self._views.money.week(cluster))
         yield from _profile_points(profiles, fresh.now, self._off_peak_ratio)
 

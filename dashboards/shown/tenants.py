@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from dashboards.money.charges import MeasuredHours
-from dashboards.money.week_hours import GRANTED, IDLE, Measures, WeekHours, part_of
+from fleet.money.charges import MeasuredHours
+from fleet.money.week_hours import GRANTED, IDLE, Measures, WeekHours, part_of
 from fleet.profiles import HourMeasure, Profiles
 
 

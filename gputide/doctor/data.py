@@ -18,6 +18,7 @@ from analyzer.profile import profile_parts
 from enforcer.safety.freeze import frozen_by
 from fleet.errors import GputideError, Misconfigured, NotEnoughData
 from fleet.inventory import Inventory
+from fleet.money.book import PriceBook
 from fleet.schema import Measure
 from fleet.units import format_percent
 from fleet.usage import History
@@ -28,7 +29,6 @@ from gputide.price_shelf import with_price_book
 from gputide.session import Session
 from gputide.wiring import journal, load_history
 from gputide.wiring_warehouse import warehouse, warehouse_folder
-from recommender.prices import price_book
 
 DISK_BYTES_MIN = 2 * 2**30
 FULL_DAYS_MIN = 14
@@ -283,8 +283,8 @@ def _prices(session: Session, inventory: Inventory) -> Diagnosis:
     models = {card.card_model for card in inventory.cards}
     try:
         settings = with_price_book(session.settings, session.data_path)
-        book = price_book(settings, inventory.nodes, at=session.now())
-        unpriced = sorted({card.card_model for card in inventory.cards if book.price_of(card).amortised is None})
+        prices = PriceBook(settings, inventory.nodes).at(session.now())
+        unpriced = sorted({card.card_model for card in inventory.cards if prices.of(card).amortised is None})
     except Misconfigured as exc:
         return finding(kind_of("prices-unusable"), check, str(exc))
     except GputideError as exc:

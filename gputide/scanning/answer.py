@@ -10,10 +10,10 @@ from fleet.documents import document, plan_document
 from fleet.inventory import CardModelName
 from fleet.profiles import CardState, Profiles, WorkloadState
 from fleet.units import format_bytes_short, format_count, format_duration, format_percent, format_time
-from gputide.answers import plan_answer, saving_text
+from gputide.answers import no_price_words, plan_answer, saving_text
 from gputide.output import Answer, Listing
 from gputide.scanning.backend import AssumedBackend, Basis
-from gputide.scanning.misses import Missed, no_price_words
+from gputide.scanning.misses import Missed
 from gputide.scanning.scan import Scanned
 
 SCAN_SCHEMA = "gputide.scan/v1"
@@ -111,9 +111,5 @@ def scan_answer(
 
 def _money(plan: Plan, unpriced: Sequence[CardModelName]) -> str:
     if plan.totals.saving_per_week.amortised is None:
-        return (
-            f"value unknown: {no_price_words(unpriced)}"
-            if unpriced
-            else "value unknown (see `gputide cost prices list`)"
-        )
+        return f"value unknown: {no_price_words(unpriced)}"
     return f"{saving_text(plan.totals.saving_per_week, plan.currency)} a week"

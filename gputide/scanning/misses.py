@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from shlex import quote
 
 from fleet.inventory import CardModelName
+from fleet.money.book import PriceBook
 from fleet.profiles import Profiles
 from fleet.schema import Measure
 from fleet.settings.settings import Settings
 from fleet.units import format_count, format_percent
 from fleet.usage import History
+from gputide.answers import no_price_words
 from gputide.scanning.scan import Scanned
-from recommender.prices import price_book
 
 COVERAGE_MIN = 0.9
 """Below it missing samples are worth a word."""
@@ -134,16 +134,10 @@ def _doubts(scanned: Scanned, profiles: Profiles) -> Iterator[Missed]:
 
 
 def unpriced_models(history: History, settings: Settings) -> tuple[CardModelName, ...]:
-    """Card models of a fleet that have no price, sorted."""
-    book = price_book(settings)
-    models = {card.card_model for card in history.inventory.cards}
-    return tuple(sorted(model for model in models if book.amortised_per_hour(model) is None))
-
-
-def no_price_words(unpriced: Sequence[CardModelName]) -> str:
-    """What has no price, and the command that gives it one."""
-    named = ", ".join(unpriced[:5])
-    return f"no price for {named} (set one with `gputide cost prices set {quote(unpriced[0])} PRICE`)"
+    """Card models of which some card of a fleet has no price when the history ends, sorted."""
+    inventory = history.inventory
+    prices = PriceBook(settings, inventory.nodes).at(inventory.as_of)
+    return tuple(sorted({card.card_model for card in inventory.cards if prices.of(card).amortised is None}))
 
 
 def _prices(history: History, settings: Settings) -> Iterator[Missed]:

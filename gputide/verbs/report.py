@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 
-from dashboards.money.unit_costs import UnitCost, unit_costs
 from dashboards.report.report import Edition, Report, make_report
 from dashboards.report.text import report_csv, report_html, report_json, report_markdown
 from dashboards.report.week_measured import MeasuredWeek, measured_week
@@ -20,6 +19,7 @@ from dashboards.words.catalogue import Language
 from fleet.data_folder import writing
 from fleet.durable import write_durably
 from fleet.errors import Misconfigured, NotEnoughData
+from fleet.money.unit_costs import UnitCost, unit_costs
 from fleet.profiles import Profiles
 from gputide.answers import clusters_answer
 from gputide.cost_export import export_focus
@@ -193,7 +193,7 @@ def _made(session: Session, language: Language | None, team: str | None, cluster
         views.outcomes.outcomes(cluster),
         views.outcomes.ledger(cluster),
         now=now,
-        prices=views.prices,
+        prices=views.money.prices(cluster),
         past_weeks=read_weeks(session.folder(), team, cluster=cluster),
         title=settings.report.title,
         top=top,

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from fleet.decisions import Recommendation, RecommendationKind, Refusal, Saving
 from fleet.inventory import WorkloadId
+from fleet.money.saving import saving_of
 from fleet.sentences import sentence
 from fleet.workload_kinds import JOB_KINDS
 from recommender.advice.case import Case, untouchable, untrusted
 from recommender.advice.joining import batch_title
-from recommender.cost import saving_of
 from recommender.harm.risk import level_of
 from recommender.rehome import Rehoming
 from recommender.scene import Draft, Scene, confidence_of, counted, each_of
@@ -139,4 +139,4 @@ def _saving(scene: Scene, item: Rehoming) -> Saving:
     cards = scene.problem.cards
     left = [cards[scene.grants[row].card] for row in sorted(item.targets)]
     taken = [card for _, card in sorted(item.targets.items()) if card.card in scene.arrangement.taken]
-    return saving_of(left, scene.problem.book, taken=taken)
+    return saving_of(left, scene.problem.prices, taken=taken)

@@ -8,16 +8,12 @@ from __future__ import annotations
 import math
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from dashboards.access.cut import namespace_of
-from dashboards.money.budgets import BudgetStatus, budget_status
-from dashboards.money.charges import Amounts, Charge, MeasuredHours
-from dashboards.money.unit_costs import UnitCost
-from dashboards.money.week_hours import GRANTED, Measures, WeekHours, added
 from dashboards.queries import (
     ClusterSighting,
     Event,
@@ -26,7 +22,6 @@ from dashboards.queries import (
     ObjectDiff,
     ObjectProgress,
     PlanEntry,
-    Prices,
     RolloutPhase,
     RolloutProgress,
     Signal,
@@ -58,6 +53,11 @@ from fleet.decisions import (
 from fleet.documents import seal_plan
 from fleet.errors import NotEnoughData, Refused
 from fleet.inventory import CardId, CardModelName, Priority, Quota, WorkloadId
+from fleet.money.book import PriceBook, Prices
+from fleet.money.budgets import BudgetStatus, budget_status
+from fleet.money.charges import Amounts, Charge, MeasuredHours
+from fleet.money.unit_costs import UnitCost
+from fleet.money.week_hours import GRANTED, Measures, WeekHours, added
 from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.profiles import (
     CardProfile,
@@ -73,6 +73,7 @@ from fleet.profiles import (
     WorkloadClass,
     WorkloadState,
 )
+from fleet.settings.settings import Settings
 from fleet.units import GIB
 
 NOW = datetime(2026, 1, 22, 9, 0, tzinfo=UTC)
@@ -85,16 +86,16 @@ MODELS = (
     ("Tesla T4", 16, 2, 24),
 )
 """Model, framebuffer GiB, cards per node, nodes: 1,520 cards."""
-PRICES = Prices(
-    currency="CNY",
-    per_card_hour={
-        "NVIDIA A10": Decimal("4.2"),
-        "NVIDIA A100-SXM4-80GB": Decimal("11.5"),
-        "NVIDIA H20": Decimal("9.8"),
-        "NVIDIA L20": Decimal("5.9"),
-    },
-    source="set by the operator, 2026-01",
-)
+PER_CARD_HOUR = {"NVIDIA A10": "4.2", "NVIDIA A100-SXM4-80GB": "11.5", "NVIDIA H20": "9.8", "NVIDIA L20": "5.9"}
+
+
+def prices_of(per_card_hour: Mapping[str, str], currency: str = "CNY") -> Prices:
+    """What cards cost by model; the catalogue's list prices are in another currency, without a rate."""
+    settings = Settings.model_validate({"prices": {"currency": currency, "overrides": per_card_hour}})
+    return PriceBook(settings).at(NOW)
+
+
+PRICES = prices_of(PER_CARD_HOUR)
 STATE_WEIGHTS = (
     (CardState.BUSY, 23),
     (CardState.IDLE_HELD, 41),
@@ -311,17 +312,19 @@ def make_measured(profiles: Profiles) -> MeasuredWeek:
 
 
 def _hours(count: float, card: CardProfile) -> MeasuredHours:
-    price = PRICES.per_card_hour.get(card.card_model)
-    return MeasuredHours(card_hours=count, cost=None if price is None else price * Decimal(str(count)))
+    price = PER_CARD_HOUR.get(card.card_model)
+    return MeasuredHours(card_hours=count, cost=None if price is None else Decimal(price) * Decimal(str(count)))
 
 
 class EmbeddedMoney:
     """`Money` with fixed prices, two quotas, a queue, a budget that is spent, and what a million tokens cost."""
 
+    currency = PRICES.currency
+
     def __init__(self, *, has_week: bool = True) -> None:
         self._has_week = has_week
 
-    def prices(self) -> Prices:
+    def prices(self, cluster: str) -> Prices:
         return PRICES
 
     def budgets(self, cluster: str) -> tuple[BudgetStatus, ...]:

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dashboards.money.charges import MeasuredHours
 from dashboards.shown.quotas import counts_cards, quota_uses, team_quotas
 from dashboards.shown.tenants import Tenant
 from exporter.allocation.records import AmountRecord, QueueRecord
 from exporter.allocation.rows import queue_rows
 from fleet.inventory import Quota
+from fleet.money.charges import MeasuredHours
 from fleet.profiles import HourMeasure
 from pipeline.remote_write.decode import Version
 from pipeline.remote_write.encode import LabelSets

@@ -6,12 +6,12 @@ from decimal import Decimal
 
 import pytest
 
-from dashboards.money.week_hours import WASTED, part_of
-from dashboards.report.report import Edition, Report, WeekFacts, make_report, price_version
+from dashboards.report.report import Edition, Report, WeekFacts, make_report
 from dashboards.report.text import report_csv, report_html, report_json, report_markdown
 from dashboards.shown.tenants import tenants
 from dashboards.words.catalogue import Language
 from enforcer.record.verdict import verdict_of
+from fleet.money.week_hours import WASTED, part_of
 from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_measured, make_profiles, make_views
 
 PROFILES = make_profiles()
@@ -91,13 +91,8 @@ def test_every_measured_plan_stands_with_its_forecast() -> None:
     assert all(one.plan_id in page for one in found)
 
 
-def test_price_table_has_a_version_that_changes_with_a_price_and_not_with_its_writing() -> None:
-    first = price_version(PRICES)
-    same = replace(PRICES, per_card_hour={k: Decimal(f"{v}0") for k, v in reversed(list(PRICES.per_card_hour.items()))})
-    other = replace(PRICES, per_card_hour={**PRICES.per_card_hour, "NVIDIA A10": Decimal("4.3")})
-    assert price_version(same) == first
-    assert price_version(other) != first
-    assert first in report_html(_report())
+def test_report_names_the_version_of_its_prices() -> None:
+    assert PRICES.book.version in report_html(_report())
 
 
 @pytest.mark.parametrize("language", list(Language))

@@ -35,7 +35,7 @@ def _report(language: Language) -> Report:
         views.outcomes.outcomes(CLUSTER),
         views.outcomes.ledger(CLUSTER),
         now=NOW,
-        prices=replace(PRICES, source=EN.say("source.list")),
+        prices=PRICES,
         edition=Edition(language=language, measured=make_measured(make_profiles())),
     )
     assert found.next_plan is not None

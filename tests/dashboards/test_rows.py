@@ -3,13 +3,12 @@
 import csv
 import io
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards.queries import Freshness, Prices
+from dashboards.queries import Freshness
 from dashboards.shown.rows import (
     age_words,
     card_table,
@@ -24,7 +23,7 @@ from dashboards.shown.rows import (
 from fleet.decisions import Need, Refusal
 from fleet.inventory import WorkloadId
 from fleet.profiles import Profiles, WorkloadState
-from tests.dashboards.embedded import HOSTILE, NOW, PRICES, make_plan, make_profiles
+from tests.dashboards.embedded import HOSTILE, NOW, PRICES, make_plan, make_profiles, prices_of
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +37,9 @@ def test_state_bar_adds_up_to_every_card(profiles: Profiles) -> None:
     assert sum(share.ratio for share in shares) == pytest.approx(1.0)
 
 
-def test_price_of_a_week_is_168_hours() -> None:
-    assert Prices(currency="USD", per_card_hour={"X": Decimal("0.5")}, source="").per_card_week("X") == Decimal(84)
+def test_fleet_without_prices_shows_no_money_rather_than_zero(profiles: Profiles) -> None:
+    table = card_table(profiles, prices_of({}))
+    assert {table.row(place)["price_per_week"] for place in range(len(table))} == {None}
 
 
 def test_idle_held_cards_of_dearest_model_come_first(profiles: Profiles) -> None:

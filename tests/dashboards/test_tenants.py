@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards.money.charges import MeasuredHours
-from dashboards.money.week_hours import GRANTED, WASTED, WeekHours, part_of
 from dashboards.shown.tenants import tenants
+from fleet.money.charges import MeasuredHours
+from fleet.money.week_hours import GRANTED, WASTED, WeekHours, part_of
 from fleet.profiles import Finding, HourMeasure
 from tests.dashboards.embedded import CLUSTER, make_views
 

@@ -7,7 +7,7 @@ import pytest
 from dashboards.report.week_measured import MeasuredWeek, measured_week
 from fleet.inventory import Priority
 from fleet.profiles import HourMeasure
-from tests.dashboards.money.builders import DAY, END, SIZE, a_card, a_day, a_grant, measured, settled
+from tests.fleet.money.builders import DAY, END, SIZE, a_card, a_day, a_grant, measured, settled
 
 
 def _week(team: str | None = None, *, watts: float | list[float] = 200.0, grid: float | None = 0.5) -> MeasuredWeek:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -10,7 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from dashboards.money.focus_columns import focus_faults
+from fleet.money.focus_columns import focus_faults
 from fleet.settings.settings import Settings
 from gputide.session import Session
 from gputide.wiring_cost import cost_period
@@ -54,6 +55,17 @@ def test_rows_idle_and_stranded_are_the_total_and_every_card_is_in_it(replayed: 
     assert found["total"]["card_hours"] == 60 * 24
     assert sum(line["card_hours"] for line in lines) == pytest.approx(60 * 24)
     assert found["total"]["unpriced_card_hours"] > 0
+
+
+def test_hours_without_a_price_name_their_card_models_and_the_verb_that_sets_one(
+    replayed: Path, program: Program
+) -> None:
+    said = " ".join(program(replayed, "cost", "show", *DAY).out.split())
+    assert "card hours unknown, and in no amount: no price for NVIDIA" in said
+    model = re.search(r"\(set one with `gputide cost prices set '([^']+)' PRICE`\)", said)
+    assert model is not None
+    assert program(replayed, "prices", "set", model[1], "1 USD").status == 0
+    assert f"no price for {model[1]}" not in program(replayed, "cost", "show", *DAY).out
 
 
 def test_export_conforms_and_is_the_cost_that_is_shown(replayed: Path, program: Program, tmp_path: Path) -> None:

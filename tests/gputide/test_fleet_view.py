@@ -37,7 +37,7 @@ class Warehouse:
             raise self.fault
         self.made += 1
         found = replace(PROFILES, cluster=cluster, coverage_ratio=self.made / 100)
-        return Analysed(profiles=found, strips=STRIPS, interval_seconds=600.0)
+        return Analysed(profiles=found, nodes=(), strips=STRIPS, interval_seconds=600.0)
 
     def view(self, *, is_patient: bool) -> WarehouseFleetView:
         return WarehouseFleetView(

@@ -13,6 +13,7 @@ import pytest
 
 from fleet.data_folder import open_data_folder
 from fleet.errors import Corrupt, GputideError, Misconfigured, Unavailable
+from fleet.inventory import Card, CardId, CardModelName
 from fleet.settings.settings import Settings
 from gputide import money_view
 from gputide.money_view import StoredMoney
@@ -20,6 +21,7 @@ from gputide.session import Session
 from tests.waiting import until
 
 NOW = datetime(2026, 1, 22, 9, 0, tzinfo=UTC)
+CARD = Card(card=CardId("GPU-1"), card_model=CardModelName("NVIDIA A10"), framebuffer_bytes=1, node="n", cluster="c1")
 BOOK = """
 [[price]]
 card_model = "NVIDIA A10"
@@ -38,7 +40,7 @@ def money_of(path: Path, *, is_patient: bool) -> StoredMoney:
     session = Session(
         data_path=path, settings=Settings(), now_override=NOW, is_quiet=True, bare_settings=Settings()
     )  # fmt: skip
-    return StoredMoney(session, quotas=lambda _: (), is_patient=is_patient)
+    return StoredMoney(session, quotas=lambda _: (), nodes=lambda _: (), is_patient=is_patient)
 
 
 def write_book(path: Path, price: str) -> None:
@@ -48,14 +50,16 @@ def write_book(path: Path, price: str) -> None:
 
 def test_changed_book_shows_without_a_restart_and_a_broken_one_is_said(tmp_path: Path) -> None:
     money = money_of(tmp_path / "data", is_patient=True)
-    assert money.prices().per_card_hour.get("NVIDIA A10") != Decimal("7.5")
+    first = money.prices("c1")
+    assert first.of(CARD).amortised != Decimal("7.5")
+    assert money.prices("c1") is first
     write_book(tmp_path / "data", "7.5")
-    assert money.prices().per_card_hour["NVIDIA A10"] == Decimal("7.5")
+    assert money.prices("c1").of(CARD).amortised == Decimal("7.5")
     write_book(tmp_path / "data", "8.25")
-    assert money.prices().per_card_hour["NVIDIA A10"] == Decimal("8.25")
+    assert money.prices("c1").of(CARD).amortised == Decimal("8.25")
     write_book(tmp_path / "data", "-1")
     with pytest.raises(Misconfigured, match=r"prices\.toml"):
-        money.prices()
+        money.prices("c1")
 
 
 def test_web_app_waits_for_no_sums_and_gets_them_later(tmp_path: Path) -> None:

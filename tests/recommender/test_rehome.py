@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fleet.decisions import Plan, RecommendationKind
-from fleet.inventory import Card, CardId, CardModelName
+from fleet.inventory import Card, CardId, CardModelName, Node
 from fleet.units import GIB
 from fleet.usage import History
 from tests.recommender.builders import ANY_CONFIDENCE, Service, cluster, plan_of
@@ -17,7 +17,7 @@ from tests.recommender.builders import ANY_CONFIDENCE, Service, cluster, plan_of
 A100 = CardModelName("NVIDIA A100-SXM4-80GB")
 L4 = CardModelName("NVIDIA L4")
 T4 = CardModelName("Tesla T4")
-PRICES = {"prices": {"overrides": {"A100-SXM4-80GB": 3, "L4": 1, "T4": Decimal("0.5")}}}
+PRICES: dict[str, Any] = {"prices": {"overrides": {"A100-SXM4-80GB": 3, "L4": 1, "T4": Decimal("0.5")}}}
 
 
 def on_a100(*services: Service, free: Sequence[tuple[CardModelName, float]] = ((L4, 24.0),)) -> History:
@@ -83,6 +83,51 @@ def test_who_does_not_fit_stays(service: Service, free: Sequence[tuple[CardModel
 def test_whoever_saves_most_goes_first() -> None:
     plan = rehomed(on_a100(SMALL, Service(name="pair", level=0.05, replicas=2), free=((L4, 24.0), (L4, 24.0))))
     assert [item.workloads[0].rpartition("/")[2] for item in plan.recommendations] == ["pair"]
+
+
+def priced(*rules: dict[str, Any]) -> dict[str, Any]:
+    """The same prices behind rules for some of the cards."""
+    filled = [{"source": "invoice", "date": "2026-01", **rule} for rule in rules]
+    return {"prices": {**PRICES["prices"], "rules": filled}}
+
+
+@pytest.mark.parametrize(
+    ("rule", "saving"),
+    [
+        ({"node": "cheap-0", "per_card_hour": "3.5"}, None),
+        ({"node": "cheap-0", "per_card_hour": "0.25"}, Decimal("462.00")),
+        ({"card_model": "A100-SXM4-80GB", "cluster": "c", "per_card_hour": "0.9"}, None),
+        ({"card_model": "A100-SXM4-80GB", "cluster": "another", "per_card_hour": "0.9"}, Decimal("336.00")),
+        ({"node": "cheap-0", "per_card_hour": "3.5", "until": "2026-01-01"}, Decimal("336.00")),
+        ({"card_model": "L4", "node_labels": {"pool": "spot"}, "per_card_hour": "3.5"}, Decimal("336.00")),
+        ({"card_model": "L4", "node_labels": {"pool": "reserved"}, "per_card_hour": "3.5"}, None),
+    ],
+)
+def test_cards_are_compared_at_their_own_price_of_now(rule: dict[str, Any], saving: Decimal | None) -> None:
+    history = on_a100(SMALL)
+    names = {card.node for card in history.inventory.cards}
+    nodes = tuple(Node(node=name, cluster="c", labels=(("pool", "reserved"),)) for name in sorted(names))
+    history = replace(history, inventory=replace(history.inventory, nodes=nodes))
+    plan = plan_of(history, only=RecommendationKind.REHOME, settings=priced(rule))
+    assert [item.saving_per_week.amortised for item in plan.recommendations] == ([] if saving is None else [saving])
+
+
+def test_of_two_cards_of_one_model_the_cheaper_is_taken() -> None:
+    rule = {"node": "cheap-1", "per_card_hour": "0.5"}
+    history = on_a100(SMALL, free=((L4, 24.0), (L4, 24.0)))
+    plan = plan_of(history, only=RecommendationKind.REHOME, settings=priced(rule))
+    assert [card.node for card in plan.placement] == ["cheap-1"]
+    assert plan.totals.saving_per_week.amortised == Decimal("420.00")
+
+
+def test_no_pod_of_a_workload_moves_to_a_card_that_costs_more_than_its_own() -> None:
+    pair = Service(name="pair", level=0.05, replicas=2)
+    history = on_a100(pair, free=((L4, 24.0), (L4, 24.0)))
+    node = history.inventory.grants[0].node
+    dear = priced({"node": "cheap-1", "per_card_hour": "2"}, {"node": node, "per_card_hour": "1.5"})
+    moved = plan_of(history, only=RecommendationKind.REHOME, settings=dear).recommendations
+    # Cards of both pods stand in one node: neither costs more than the second free card.
+    assert moved == ()
 
 
 def test_moves_limit_it() -> None:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from dashboards.money.budgets import BudgetState
 from fleet.errors import EXIT_FINDINGS, Misconfigured, NotEnoughData
+from fleet.money.budgets import BudgetState
 from fleet.units import format_time
 from gputide.budget_states import FIRST_HOUR, begin_of_month, budget_statuses
 from gputide.cost_answers import budget_answer

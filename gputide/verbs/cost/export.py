@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dashboards.money.focus import Basis, ChargePeriod
+from fleet.money.focus import Basis, ChargePeriod
 from gputide.cost_export import ExportFormat, export_focus
 from gputide.options import SinceOption, UntilOption
 from gputide.output import form_for

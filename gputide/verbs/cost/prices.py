@@ -15,6 +15,8 @@ from fleet.catalogue import catalogue, find_model
 from fleet.data_folder import writing
 from fleet.durable import write_durably
 from fleet.errors import Misconfigured
+from fleet.money.amortisation import card_hour_cost, formula_of
+from fleet.money.book import PriceBook
 from fleet.settings.money import PriceBasis, PriceRule
 from fleet.settings.settings import Settings
 from fleet.units import parse_decimal, parse_money
@@ -23,8 +25,6 @@ from gputide.output import Answer, Format, Listing, print_answer
 from gputide.price_import import COLUMNS, parse_price_csv
 from gputide.price_shelf import book_path, fault_words, parse_price_book, read_book, with_price_book, with_prices
 from gputide.session import Session, session_of
-from recommender.amortisation import card_hour_cost, formula_of
-from recommender.prices import PriceBook, price_book
 
 app = typer.Typer(no_args_is_help=True, help="Prices of card hours. Example: gputide cost prices list")
 
@@ -41,7 +41,7 @@ def list_prices(context: typer.Context, form: FormatOption = Format.TABLE, outpu
     """List prices per card hour in the order in which they count: your rules, your overrides, public list prices."""
     session = session_of(context)
     settings = with_price_book(session.settings, session.data_path)
-    book = price_book(settings)
+    book = PriceBook(settings)
     rows = [*_rule_rows(book), *_override_rows(settings), *_catalogue_rows(book)]
     machines = [(rule.source, rule.on_premises) for rule in settings.prices.rules if rule.on_premises is not None]
     columns = COLUMNS if form is Format.CSV else _COLUMNS

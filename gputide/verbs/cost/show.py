@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from dashboards.money.charges import Owner
-from dashboards.money.unit_costs import unit_costs
+from fleet.money.charges import Owner
+from fleet.money.unit_costs import unit_costs
 from gputide.cost_answers import cost_answer
 from gputide.options import FormatOption, OutputOption, SinceOption, UntilOption
 from gputide.output import Format, print_answer

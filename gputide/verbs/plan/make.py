@@ -12,6 +12,7 @@ from fleet.data_folder import writing
 from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import seal_plan
 from fleet.inventory import Card
+from fleet.money.book import PriceBook
 from fleet.profiles import Profiles
 from fleet.usage import History
 from gputide.answers import plan_answer, silence_note
@@ -35,7 +36,6 @@ from gputide.wiring_tide import own_scalings
 from recommender.hypothetical_cards import on_other_cards
 from recommender.past_outcomes import OwnPast, calibration_of
 from recommender.planner import make_plan
-from recommender.prices import price_book
 
 app = typer.Typer()
 
@@ -112,7 +112,7 @@ class _Planner:
             plan=self.plan(session, history, profiles),
             cards=tuple(cards),
             known={card.card: card for card in inventory.cards},
-            book=price_book(session.settings, inventory.nodes, at=session.now()),
+            prices=PriceBook(session.settings, inventory.nodes).at(session.now()),
         )
 
 

@@ -106,7 +106,7 @@ def test_the_report_goes_in_five_lines_and_to_a_team_with_its_own_workloads(view
     profiles = views.fleet.profiles(CLUSTER)
     report = make_report(
         profiles, views.plans.plans(CLUSTER), views.outcomes.outcomes(CLUSTER), views.outcomes.ledger(CLUSTER),
-        now=NOW, prices=views.prices, top=1000, edition=Edition(measured=make_measured(profiles)),
+        now=NOW, prices=views.money.prices(CLUSTER), top=1000, edition=Edition(measured=make_measured(profiles)),
     )  # fmt: skip
     whole = report_notice(report, base_url=None)
     assert whole.lines[0] == report.headline

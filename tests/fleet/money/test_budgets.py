@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from dashboards.money.budgets import BudgetState, budget_status, month_of
+from fleet.money.budgets import BudgetState, budget_status, month_of
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,27 @@
 """What a card costs: the first rule that fits, in one currency, and unknown where nobody knows."""
 
-from datetime import UTC, date, datetime
+from dataclasses import replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from fleet.errors import Misconfigured
 from fleet.inventory import Card, CardId, CardModelName, Node
+from fleet.money.amortisation import card_hour_cost, formula_of
+from fleet.money.book import PriceBook
+from fleet.money.saving import saving_of
 from fleet.settings.money import OnPremises, PriceBasis
 from fleet.settings.settings import Settings
-from recommender.amortisation import card_hour_cost, formula_of
-from recommender.cost import saving_of
-from recommender.prices import PriceBook, price_book
 
 MACHINE = {
     "purchase": "96000", "cards": 8, "life_years": 4, "capital_cost_ratio": "0.08", "availability_ratio": "0.97",
     "watts": 3200, "pue": "1.4", "per_kwh": "0.11", "hosting_per_month": 900, "operations_per_month": 700,
 }  # fmt: skip
 POOL = {"pool": "own"}
+NOW = datetime(2026, 1, 12, 8, tzinfo=UTC)
 
 
 def a_card(model: str = "NVIDIA A10", *, node: str = "n", is_owned: bool | None = None) -> Card:
@@ -28,63 +31,83 @@ def a_card(model: str = "NVIDIA A10", *, node: str = "n", is_owned: bool | None 
     )  # fmt: skip
 
 
-def a_book(*rules: dict[str, Any], at: datetime | None = None, **prices: Any) -> PriceBook:
+def a_book(*rules: dict[str, Any], **prices: Any) -> PriceBook:
     filled = [{"source": "invoice", "date": "2026-01", **rule} for rule in rules]
     settings = Settings.model_validate({"prices": {"rules": filled, **prices}, "energy": {"idle_watts_ratio": 0.2}})
-    return price_book(settings, [Node(node="own-1", cluster="c", labels=(("pool", "own"),))], at=at)
+    return PriceBook(settings, [Node(node="own-1", cluster="c", labels=(("pool", "own"),))])
 
 
-def test_the_first_rule_that_fits_counts() -> None:
+def test_the_first_rule_that_fits_the_card_counts() -> None:
     book = a_book(
         {"card_model": "A10", "node_labels": POOL, "per_card_hour": "0.3"},
         {"card_model": "A10", "per_card_hour": "0.9"},
         {"card_model": "A10", "per_card_hour": "5"},
         overrides={"A10": "7"},
     )
-    assert book.price_of(a_card(node="own-1")).amortised == Decimal("0.3")
-    assert book.price_of(a_card()).amortised == Decimal("0.9")
-    assert book.amortised_per_hour("NVIDIA A10") == Decimal("0.9")
+    assert book.price_of(a_card(node="own-1"), NOW).amortised == Decimal("0.3")
+    assert book.price_of(a_card(), NOW).amortised == Decimal("0.9")
 
 
-def test_a_rule_for_some_nodes_says_nothing_of_the_model_as_such() -> None:
-    book = a_book({"card_model": "A10", "node_labels": POOL, "per_card_hour": "0.3"})
-    assert book.amortised_per_hour("NVIDIA A10") is None
+def test_a_label_holds_for_the_node_of_its_cluster_alone() -> None:
+    book = a_book({"node_labels": POOL, "per_card_hour": "0.3"}, {"per_card_hour": "2"})
+    elsewhere = replace(a_card(node="own-1"), cluster="another")
+    assert book.price_of(a_card(node="own-1"), NOW).amortised == Decimal("0.3")
+    assert book.price_of(elsewhere, NOW).amortised == Decimal(2)
 
 
-def test_a_contract_holds_from_its_first_day_to_its_last() -> None:
+def test_a_contract_holds_from_its_first_day_to_its_last_whatever_was_asked_before() -> None:
     book = a_book({"since": "2026-01-10", "until": "2026-01-12", "per_card_hour": "2"}, overrides={"A10": "3"})
-    prices = [book.price_of(a_card(), day=date(2026, 1, day)).amortised for day in (9, 10, 11, 12)]
-    assert prices == [Decimal(3), Decimal(2), Decimal(2), Decimal(3)]
-    assert book.price_of(a_card()).amortised == Decimal(3)
-    today = a_book({"since": "2026-01-10", "per_card_hour": "2"}, at=datetime(2026, 1, 11, tzinfo=UTC))
-    assert today.price_of(a_card()).amortised == Decimal(2)
+    moments = [datetime(2026, 1, day, hour, tzinfo=UTC) for day in (9, 10, 11, 12) for hour in (0, 23)]
+    expected = [Decimal(2) if moment.day in (10, 11) else Decimal(3) for moment in moments]
+    assert [book.price_of(a_card(), moment).amortised for moment in moments] == expected
+    assert [book.price_of(a_card(), moment).amortised for moment in reversed(moments)] == expected[::-1]
+    # Days are UTC: an hour before midnight there is the next day in Shanghai.
+    shanghai = datetime(2026, 1, 10, 7, tzinfo=ZoneInfo("Asia/Shanghai"))
+    assert book.price_of(a_card(), shanghai).amortised == Decimal(3)
+
+
+def test_a_week_is_168_hours_at_the_price_of_now() -> None:
+    book = a_book({"since": "2026-01-10", "until": "2026-01-12", "per_card_hour": "0.5"})
+    assert book.at(datetime(2026, 1, 11, tzinfo=UTC)).per_week(a_card()) == Decimal(84)
+    assert book.at(datetime(2026, 1, 12, tzinfo=UTC)).per_week(a_card()) is None
+
+
+def test_the_version_changes_with_a_price_and_not_with_its_writing() -> None:
+    first = a_book({"per_card_hour": "4.2"}, overrides={"A10": "1", "L4": "2.50"}).version
+    assert a_book({"per_card_hour": "4.20"}, overrides={"L4": "2.5", "A10": "1"}).version == first
+    changed = [
+        a_book({"per_card_hour": "4.3"}, overrides={"A10": "1", "L4": "2.5"}),
+        a_book({"per_card_hour": "4.2", "node": "n"}, overrides={"A10": "1", "L4": "2.5"}),
+        a_book({"per_card_hour": "4.2"}, overrides={"A10": "1"}),
+    ]
+    assert len({first, *(book.version for book in changed)}) == 4
 
 
 def test_another_currency_is_converted_by_a_given_rate_and_refused_without_one() -> None:
     rule = {"card_model": "A10", "per_card_hour": "8", "currency": "CNY"}
     rate = {"currency": "CNY", "into": "USD", "rate": "0.14", "source": "bank", "date": "2026-01"}
-    assert a_book(rule, rates=[rate]).price_of(a_card()).amortised == Decimal("1.12")
+    assert a_book(rule, rates=[rate]).price_of(a_card(), NOW).amortised == Decimal("1.12")
     with pytest.raises(Misconfigured, match=r"rule 1 \(invoice\) of 8 CNY to sums in USD: no rate from CNY into USD"):
-        a_book(rule).price_of(a_card())
+        a_book(rule).price_of(a_card(), NOW)
     back = {**rate, "currency": "USD", "into": "CNY"}
     with pytest.raises(Misconfigured, match="no rate"):
-        a_book(rule, rates=[back]).price_of(a_card())
+        a_book(rule, rates=[back]).price_of(a_card(), NOW)
 
 
 def test_a_price_too_large_for_exact_sums_is_refused_however_it_came_about() -> None:
     machine = {"on_premises": {"purchase": "99999999999999999", "life_years": 0.5}}
     with pytest.raises(Misconfigured, match="is not below 1000000000"):
-        a_book(machine).price_of(a_card())
+        a_book(machine).price_of(a_card(), NOW)
 
 
 def test_a_list_price_in_another_currency_is_unknown_without_a_rate() -> None:
     rate = {"currency": "USD", "into": "EUR", "rate": "0.9", "source": "bank", "date": "2026-01"}
-    assert a_book(currency="EUR").price_of(a_card("NVIDIA A10G")).amortised is None
-    assert a_book(currency="EUR", rates=[rate]).price_of(a_card("NVIDIA A10G")).amortised == Decimal("0.9054")
+    assert a_book(currency="EUR").price_of(a_card("NVIDIA A10G"), NOW).amortised is None
+    assert a_book(currency="EUR", rates=[rate]).price_of(a_card("NVIDIA A10G"), NOW).amortised == Decimal("0.9054")
 
 
 def test_a_model_that_nobody_priced_is_unknown_and_not_free() -> None:
-    found = a_book().price_of(a_card("Accelerator nobody knows"))
+    found = a_book().price_of(a_card("Accelerator nobody knows"), NOW)
     assert (found.amortised, found.marginal, found.source) == (None, None, "")
 
 
@@ -95,8 +118,8 @@ def test_a_model_that_nobody_priced_is_unknown_and_not_free() -> None:
 )
 def test_what_a_free_card_saves_at_once_depends_on_how_it_is_paid(basis: PriceBasis, marginal: str) -> None:
     book = a_book({"per_card_hour": "0.9", "basis": basis}, power_per_kwh="0.2")
-    assert book.price_of(a_card()).marginal == Decimal(marginal)
-    saving = saving_of([a_card()], book)
+    assert book.price_of(a_card(), NOW).marginal == Decimal(marginal)
+    saving = saving_of([a_card()], book.at(NOW))
     assert (saving.amortised, saving.marginal) == (
         Decimal("151.20"),
         (Decimal(marginal) * 168).quantize(Decimal("0.01")),
@@ -105,7 +128,7 @@ def test_what_a_free_card_saves_at_once_depends_on_how_it_is_paid(basis: PriceBa
 
 def test_a_rule_says_itself_what_a_free_card_saves_where_that_is_known() -> None:
     book = a_book({"per_card_hour": "0.9", "basis": "committed", "marginal_per_card_hour": "0.05"})
-    assert book.price_of(a_card()).marginal == Decimal("0.05")
+    assert book.price_of(a_card(), NOW).marginal == Decimal("0.05")
 
 
 def test_a_machine_of_ones_own_costs_purchase_power_and_running_per_card_hour() -> None:
@@ -116,7 +139,7 @@ def test_a_machine_of_ones_own_costs_purchase_power_and_running_per_card_hour() 
     assert round(cost.running, 6) == Decimal("0.273973")  # 1,600 / 730 / 8
     assert cost.total == Decimal("0.716874679")
     assert formula_of(machine).endswith("= 0.3813 + 0.0616 + 0.2740 = 0.7169")
-    found = a_book({"on_premises": MACHINE}).price_of(a_card())
+    found = a_book({"on_premises": MACHINE}).price_of(a_card(), NOW)
     assert (found.amortised, found.basis) == (cost.total, PriceBasis.OWNED)
     assert found.marginal == Decimal("0.00462")  # 30 W × 1.4 × 0.11
 

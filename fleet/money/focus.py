@@ -1,38 +1,33 @@
-"""The FOCUS export: every card hour that was paid for, split into tenants, unallocated and stranded rest.
+"""The rows of the FOCUS export: every card hour with a price, split into tenants, unallocated and stranded rest.
 
-A card's charge over a charge period is the origin charge; in its place stand its allocated charges, which sum to it
-exactly in cost and quantity. Cards without a price have no cost that could be told, and FOCUS allows no null there:
-they are left out and counted. Called by `gputide cost export` and `gputide report --format focus`.
+A card's charge over a charge period is the origin charge; its allocated charges replace it and sum to it exactly in
+cost and quantity. A card without a price has no cost, and FOCUS allows no null there: it is left out. Called by
+`dashboards.report.focus_file`, which writes the rows.
 """
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dashboards.money.budgets import month_of
-from dashboards.money.charged_days import ChargedDay
-from dashboards.money.focus_columns import FOCUS_COLUMNS, FocusKind, focus_faults, focus_schema
-from dashboards.money.tenancies import Tenancies, slots_of, team_of
-from dashboards.shown.rows import csv_cell
-from fleet.durable import unwritable
 from fleet.inventory import Grant, Node
+from fleet.money.book import CardPrice
+from fleet.money.budgets import month_of
+from fleet.money.charged_day import ChargedDay
+from fleet.money.focus_columns import focus_schema
+from fleet.money.split import MILLION
+from fleet.money.tenancies import Tenancies, slots_of, team_of
 from fleet.profiles import HourMeasure
 from fleet.settings.money import PriceBasis
-from recommender.cost_split import MILLION
-from recommender.prices import CardPrice
 
 UNIT = "GPU-Hours"
 _PROVIDER = "gputide"
@@ -84,21 +79,6 @@ class FocusContext:
     basis: Basis = Basis.ALLOCATION
     period: ChargePeriod = ChargePeriod.DAY
     advice: Mapping[str, str] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FocusWritten:
-    """What an export holds.
-
-    Attributes:
-        rows: rows.
-        cost: sum of their effective cost.
-        unpriced_card_hours: card hours that were left out, as their cards have no price.
-    """
-
-    rows: int
-    cost: Decimal
-    unpriced_card_hours: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,65 +181,6 @@ def focus_table(day: ChargedDay, context: FocusContext) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def write_focus_parquet(days: Iterable[ChargedDay], context: FocusContext, path: Path) -> FocusWritten:
-    """Writes an export as Parquet, a row group per day; a file stands under its name only when it is whole.
-
-    Raises:
-        Corrupt: the storage can't take it.
-    """
-    aside = path.with_name(f".{path.name}.new")
-    total = _Total()
-    try:
-        with pq.ParquetWriter(aside, focus_schema(), compression="zstd") as writer:
-            for table in total.counted(days, context):
-                writer.write_table(table)
-        aside.replace(path)
-    except OSError as exc:
-        raise unwritable(path, exc) from exc
-    finally:
-        aside.unlink(missing_ok=True)
-    return total.written()
-
-
-def write_focus_csv(days: Iterable[ChargedDay], context: FocusContext, stream: TextIO) -> FocusWritten:
-    """Writes an export as CSV (RFC 4180): empty is null, numbers are plain decimals, times ISO 8601 in UTC.
-
-    Text that a spreadsheet would run as a formula is led by an apostrophe; Parquet keeps it as it is.
-    """
-    total = _Total()
-    writer = csv.writer(stream)
-    writer.writerow([column.name for column in FOCUS_COLUMNS])
-    for table in total.counted(days, context):
-        columns = [_csv_column(table.column(column.name), column.kind) for column in FOCUS_COLUMNS]
-        writer.writerows(zip(*columns, strict=True))
-    return total.written()
-
-
-class _Total:
-    """Counts what passes (mutable: it counts in place)."""
-
-    def __init__(self) -> None:
-        self._rows = 0
-        self._cost = Decimal(0)
-        self._unpriced = 0
-
-    def counted(self, days: Iterable[ChargedDay], context: FocusContext) -> Iterator[pa.Table]:
-        """Tables of the days, each checked against the specification."""
-        for day in days:
-            table = focus_table(day, context)
-            faults = focus_faults(table)
-            if faults:
-                raise RuntimeError(f"the export of {day.start} breaks FOCUS: {'; '.join(faults)}")
-            self._rows += table.num_rows
-            self._cost += sum(table.column("EffectiveCost").to_pylist(), Decimal(0))
-            self._unpriced += int(_is_unpriced(day)[day.card].sum())
-            yield table
-
-    def written(self) -> FocusWritten:
-        """What was counted."""
-        return FocusWritten(rows=self._rows, cost=self._cost, unpriced_card_hours=self._unpriced)
-
-
 def _entries(day: ChargedDay, context: FocusContext) -> _Entries:
     """Rows of the export: parts of a day summed per charge period, card and container."""
     parts = getattr(day.split, context.basis.value)
@@ -274,7 +195,7 @@ def _entries(day: ChargedDay, context: FocusContext) -> _Entries:
     allocated = day.split.allocation.rows
     nothing = np.zeros(2 * hours, np.int64)
     is_measured = ~np.isnan(day.columns.compute_used) & ~np.isnan(day.columns.framebuffer_used)
-    keep = (units > 0) & ~_is_unpriced(day)[card]
+    keep = (units > 0) & ~day.is_unpriced[card]
     keys = np.stack([bucket, card, kind, slot])[:, keep]
     distinct, first, place = np.unique(keys, axis=1, return_index=True, return_inverse=True)
     place = place.reshape(-1)
@@ -301,12 +222,6 @@ def _entries(day: ChargedDay, context: FocusContext) -> _Entries:
         framebuffer=summed(np.concatenate([day.columns.framebuffer_granted, empty])),
         origin=all_hours[distinct[0], distinct[1]],
     )
-
-
-def _is_unpriced(day: ChargedDay) -> NDArray[np.bool_]:
-    """Which cards have no price, shape (cards,)."""
-    unpriced = np.array([price.amortised is None for price in day.prices], np.bool_)
-    return unpriced[day.price_of]
 
 
 def _method_details(entries: _Entries) -> list[str]:
@@ -423,12 +338,3 @@ def _period_start(day: ChargedDay, context: FocusContext, bucket: int) -> dateti
 
 def _length(context: FocusContext) -> timedelta:
     return timedelta(hours=1 if context.period is ChargePeriod.HOUR else 24)
-
-
-def _csv_column(values: pa.ChunkedArray, kind: FocusKind) -> list[object]:
-    items = values.to_pylist()
-    if kind is FocusKind.DECIMAL:
-        return ["" if item is None else f"{item.normalize():f}" for item in items]
-    if kind is FocusKind.TIME:
-        return [f"{item:%Y-%m-%dT%H:%M:%SZ}" for item in items]
-    return [csv_cell(item) for item in items]

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from dashboards.money.charged_days import ChargedDay, charged_day
-from dashboards.money.charges import Chargeback, Owner, chargeback
+from dashboards.money.charged_days import charged_day
 from dashboards.money.hourly_usage import HourlyUsage
-from dashboards.money.tenancies import Tenancies, tenancies
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Priority
+from fleet.money.book import PriceBook
+from fleet.money.charged_day import ChargedDay
+from fleet.money.charges import Chargeback, Owner, chargeback
+from fleet.money.tenancies import Tenancies, tenancies
 from fleet.settings.settings import Settings
 from fleet.units import GIB
-from recommender.prices import price_book
 
 DAY = datetime(2026, 1, 12, tzinfo=UTC)
 END = DAY + timedelta(days=1)
@@ -77,7 +78,7 @@ def a_day(
     is_idle = np.zeros((len(who.grants), 24), np.bool_)
     is_idle[list(idle)] = True
     return charged_day(
-        usage if usage is not None else measured(who), who, price_book(settings), start=DAY, end=END, is_idle=is_idle,
+        usage if usage is not None else measured(who), who, PriceBook(settings), start=DAY, end=END, is_idle=is_idle,
         idle_held_bytes_min=settings.analyzer.idle_held_bytes_min,
     )  # fmt: skip
 

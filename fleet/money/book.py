@@ -1,27 +1,31 @@
-"""The price book: what a card hour costs, and what is saved in cash when a card falls free.
+"""The price book: what an hour of a card costs, and how much of that is no longer paid when the card is freed.
 
-The first rule that fits a card goes before `prices.overrides`, and those before the catalogue's list price. A rule in
-another currency needs an exchange rate; a list price in one is unknown without it. Called by `cost` and by the
-chargeback.
+One book answers for every card at every hour: cost, FOCUS export, budgets, plans, pages, report and messages ask it.
+The first rule that fits the card on that UTC day goes before `prices.overrides`, and those before the catalogue's list
+price. A rule in another currency needs an exchange rate; a list price in one is unknown without it. Prices change with
+the day alone and cards of one node and model cost the same, so each answer is computed once per such period and kept.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from datetime import date, datetime
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_EVEN, Decimal
-from types import MappingProxyType
 
-from fleet.catalogue import CardModel, find_model
+from fleet.catalogue import CardModel, catalogue, find_model
 from fleet.errors import Misconfigured
 from fleet.inventory import Card, Node
-from fleet.settings.money import PER_HOUR_MAX, PriceBasis, PriceRule, PricesSettings
+from fleet.money.amortisation import PRICE_QUANTUM, card_hour_cost
+from fleet.money.energy import WATTS_PER_KILOWATT, idle_watts
+from fleet.settings.money import PER_HOUR_MAX, PriceBasis, PriceRule
 from fleet.settings.settings import Settings
-from recommender.amortisation import PRICE_QUANTUM, card_hour_cost
 
-_WATTS_PER_KILOWATT = 1000
-_NO_LABELS: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+HOURS_PER_WEEK = 168
+_PRICED_BY = {"currency", "overrides", "marginal_overrides", "power_per_kwh", "rules", "rates"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,86 +49,56 @@ class CardPrice:
     contract: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PriceBook:
-    """Prices per card hour.
+    """Prices per card hour (mutable: it keeps the prices that it was asked for).
 
-    Attributes:
-        settings: prices that were set.
-        pue: power usage effectiveness of the data centre.
-        idle_watts_ratio: what an idle card draws, share of its power limit, where nothing better is known.
-        labels_of_node: labels per node.
-        day: UTC day that prices are asked for; None leaves out rules that hold for a time only.
+    Args:
+        settings: all settings, with the entries of the price book's file.
+        nodes: nodes, for rules that hold for nodes with some labels.
     """
 
-    settings: PricesSettings
-    pue: float
-    idle_watts_ratio: float | None = None
-    labels_of_node: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: _NO_LABELS)
-    day: date | None = None
+    def __init__(self, settings: Settings, nodes: Iterable[Node] = ()) -> None:
+        self.settings = settings.prices
+        self.idle_watts_ratio = settings.energy.idle_watts_ratio
+        self._pue = settings.energy.pue
+        self._labels_of_node = {(node.cluster, node.node): dict(node.labels) for node in nodes}
+        self._turns = sorted({day for rule in settings.prices.rules for day in (rule.since, rule.until) if day})
+        self._known: dict[tuple[int, str, str, str, bool | None], CardPrice] = {}
 
     @property
     def currency(self) -> str:
         """ISO 4217 code of every price."""
         return self.settings.currency
 
-    def price_of(self, card: Card, *, day: date | None = None) -> CardPrice:
-        """What a card costs.
+    @property
+    def has_own_prices(self) -> bool:
+        """True where somebody set a price; else all are public list prices."""
+        return bool(self.settings.overrides or self.settings.rules)
 
-        Args:
-            card: the card.
-            day: UTC day; the book's own unless given.
+    @property
+    def version(self) -> str:
+        """First 12 hex digits of the SHA-256 of all prices, list prices included: the same prices, the same version."""
+        listed = {model.name: model.price.per_card_hour.amount for model in catalogue() if model.price is not None}
+        content = [self.settings.model_dump(include=_PRICED_BY), listed]
+        text = json.dumps(content, sort_keys=True, ensure_ascii=False, default=_plain)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def at(self, moment: datetime) -> Prices:
+        """The book at one moment, UTC."""
+        return Prices(book=self, moment=moment)
+
+    def price_of(self, card: Card, moment: datetime) -> CardPrice:
+        """What a card costs in the hour that a moment lies in.
 
         Raises:
             Misconfigured: the rule that fits is in a currency that no rate converts.
         """
-        found = self._rule(card.card_model, card, day if day is not None else self.day)
+        day = moment.astimezone(UTC).date()
+        key = (bisect_right(self._turns, day), card.card_model, card.cluster, card.node, card.is_owned)
+        found = self._known.get(key)
         if found is None:
-            basis = {True: PriceBasis.OWNED, False: PriceBasis.RENTED, None: None}[card.is_owned]
-            return CardPrice(
-                amortised=self._unruled(card.card_model),
-                marginal=self.marginal_per_hour(card.card_model, is_owned=card.is_owned),
-                list_price=self.list_price(card.card_model),
-                basis=basis,
-                source=self._unruled_source(card.card_model),
-                contract="",
-            )
-        number, rule = found
-        basis = _basis(rule, card.is_owned)
-        return CardPrice(
-            amortised=self._amount(rule, number),
-            marginal=self._marginal(rule, number, card.card_model, basis),
-            list_price=self.list_price(card.card_model),
-            basis=basis,
-            source=f"{rule.source}, {rule.date}",
-            contract=rule.contract,
-        )
-
-    def amortised_per_hour(self, card_model: str) -> Decimal | None:
-        """Full price of an hour of any card of a model; None where nobody set one and no list price is known.
-
-        Rules for some nodes, labels or clusters only say nothing of a model as such.
-        """
-        found = self._rule(card_model, None, self.day)
-        return self._amount(found[1], found[0]) if found is not None else self._unruled(card_model)
-
-    def marginal_per_hour(self, card_model: str, *, is_owned: bool | None) -> Decimal | None:
-        """What stops being paid when a card is switched off or given back.
-
-        Args:
-            card_model: model of the card.
-            is_owned: True for bought cards (their power stops), False for rented ones (their rent stops), None where
-                unknown.
-
-        Returns:
-            Price per hour; None where neither a price nor power is known.
-        """
-        chosen = _chosen(self.settings.marginal_overrides, card_model)
-        if chosen is not None:
-            return chosen
-        if is_owned is False:
-            return self.amortised_per_hour(card_model)
-        return self._resting(card_model, self.settings.power_per_kwh, self.pue)
+            found = self._known[key] = self._price(card, day)
+        return found
 
     def list_price(self, card_model: str) -> Decimal | None:
         """Public price of a card hour, converted where a rate is given; None where there is none."""
@@ -161,10 +135,32 @@ class PriceBook:
             )
         return _rounded(amount * rate)
 
-    def _rule(self, card_model: str, card: Card | None, day: date | None) -> tuple[int, PriceRule] | None:
-        labels = self.labels_of_node.get(card.node, {}) if card is not None else {}
+    def _price(self, card: Card, day: date) -> CardPrice:
+        found = self._rule(card, day)
+        if found is None:
+            return CardPrice(
+                amortised=self._unruled(card.card_model),
+                marginal=self._unruled_marginal(card),
+                list_price=self.list_price(card.card_model),
+                basis={True: PriceBasis.OWNED, False: PriceBasis.RENTED, None: None}[card.is_owned],
+                source=self._unruled_source(card.card_model),
+                contract="",
+            )
+        number, rule = found
+        basis = _basis(rule, card.is_owned)
+        return CardPrice(
+            amortised=self._amount(rule, number),
+            marginal=self._marginal(rule, number, card.card_model, basis),
+            list_price=self.list_price(card.card_model),
+            basis=basis,
+            source=f"{rule.source}, {rule.date}",
+            contract=rule.contract,
+        )
+
+    def _rule(self, card: Card, day: date) -> tuple[int, PriceRule] | None:
+        labels = self._labels_of_node.get((card.cluster, card.node), {})
         for number, rule in enumerate(self.settings.rules, start=1):
-            if _holds_on(rule, day) and _is_of_model(rule, card_model) and _is_of_place(rule, card, labels):
+            if _holds_on(rule, day) and _is_of_model(rule, card.card_model) and _is_of_place(rule, card, labels):
                 return number, rule
         return None
 
@@ -192,7 +188,7 @@ class PriceBook:
             return Decimal(0)
         machine = rule.on_premises
         if machine is None or machine.per_kwh is None:
-            return self._resting(card_model, self.settings.power_per_kwh, self.pue)
+            return self._resting(card_model, self.settings.power_per_kwh, self._pue)
         per_kwh = self.converted(machine.per_kwh, rule.currency, of=f"the power price of rule {number}")
         return self._resting(card_model, per_kwh, machine.pue)
 
@@ -201,7 +197,16 @@ class PriceBook:
         watts = idle_watts(find_model(card_model), self.idle_watts_ratio)
         if per_kwh is None or watts is None:
             return None
-        return _rounded(per_kwh * Decimal(str(watts)) * Decimal(str(pue)) / _WATTS_PER_KILOWATT)
+        return _rounded(per_kwh * Decimal(str(watts)) * Decimal(str(pue)) / WATTS_PER_KILOWATT)
+
+    def _unruled_marginal(self, card: Card) -> Decimal | None:
+        """Of a bought card its power stops, of a rented one its rent; None where neither is known."""
+        chosen = _chosen(self.settings.marginal_overrides, card.card_model)
+        if chosen is not None:
+            return chosen
+        if card.is_owned is False:
+            return self._unruled(card.card_model)
+        return self._resting(card.card_model, self.settings.power_per_kwh, self._pue)
 
     def _unruled(self, card_model: str) -> Decimal | None:
         chosen = _chosen(self.settings.overrides, card_model)
@@ -216,35 +221,29 @@ class PriceBook:
         return f"{model.price.basis}, {model.price.source}, {model.price.date}"
 
 
-def price_book(settings: Settings, nodes: Iterable[Node] = (), *, at: datetime | None = None) -> PriceBook:
-    """The book that the settings and the catalogue make.
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
+class Prices:
+    """The book at one moment: what cards cost in that hour."""
 
-    Args:
-        settings: all settings.
-        nodes: nodes, for rules that hold for some labels.
-        at: moment that prices are asked for, UTC; None leaves out rules that hold for a time only.
-    """
-    return PriceBook(
-        settings=settings.prices,
-        pue=settings.energy.pue,
-        idle_watts_ratio=settings.energy.idle_watts_ratio,
-        labels_of_node={node.node: dict(node.labels) for node in nodes},
-        day=None if at is None else at.date(),
-    )
+    book: PriceBook
+    moment: datetime
 
+    @property
+    def currency(self) -> str:
+        """ISO 4217 code of every price."""
+        return self.book.currency
 
-def idle_watts(model: CardModel | None, ratio: float | None) -> float | None:
-    """What a card draws at rest: as was measured of its model, else a share of its power limit; None where unknown."""
-    if model is None:
-        return None
-    if model.watts_idle is not None:
-        return model.watts_idle
-    return None if ratio is None else model.watts_max * ratio
+    def of(self, card: Card) -> CardPrice:
+        """What a card costs; see `PriceBook.price_of`."""
+        return self.book.price_of(card, self.moment)
+
+    def per_week(self, card: Card) -> Decimal | None:
+        """Amortised price of 168 hours of a card at the price of now; None where it has none."""
+        price = self.of(card).amortised
+        return None if price is None else price * HOURS_PER_WEEK
 
 
-def _holds_on(rule: PriceRule, day: date | None) -> bool:
-    if day is None:
-        return rule.since is None and rule.until is None
+def _holds_on(rule: PriceRule, day: date) -> bool:
     return (rule.since is None or rule.since <= day) and (rule.until is None or day < rule.until)
 
 
@@ -255,9 +254,7 @@ def _is_of_model(rule: PriceRule, card_model: str) -> bool:
     return wanted is not None and wanted is find_model(card_model)
 
 
-def _is_of_place(rule: PriceRule, card: Card | None, labels: Mapping[str, str]) -> bool:
-    if card is None:
-        return rule.cluster is None and rule.node is None and not rule.node_labels
+def _is_of_place(rule: PriceRule, card: Card, labels: Mapping[str, str]) -> bool:
     if rule.cluster not in (None, card.cluster) or rule.node not in (None, card.node):
         return False
     return all(labels.get(key) == value for key, value in rule.node_labels.items())
@@ -286,3 +283,8 @@ def _rounded(amount: Decimal) -> Decimal:
     if isinstance(exponent, int) and exponent >= -9:
         return amount
     return amount.quantize(PRICE_QUANTUM, ROUND_HALF_EVEN)
+
+
+def _plain(value: object) -> str:
+    """How a price or a day enters the version: 4.20 and 4.2 are one price."""
+    return f"{value.normalize():f}" if isinstance(value, Decimal) else str(value)

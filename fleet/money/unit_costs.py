@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from dashboards.money.charges import Charge
 from fleet.inventory import WorkloadId
+from fleet.money.charges import Charge
 
 REQUESTS = "requests"
 """Unit of what inference servers report themselves."""

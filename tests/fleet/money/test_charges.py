@@ -10,10 +10,9 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from bench.money_fleets import BEGIN, money_fleet
-from dashboards.money.charged_days import in_cents
-from dashboards.money.charges import BASES, Chargeback, Owner, chargeback
+from fleet.money.charges import BASES, Chargeback, Owner, chargeback, in_cents
 from fleet.profiles import HourMeasure
-from tests.dashboards.money.builders import (
+from tests.fleet.money.builders import (
     DAY,
     SIZE,
     a_card,

@@ -1,6 +1,7 @@
 """Whose cost it is: card hours summed per cluster, node, namespace, team, workload or pod.
 
-Called by `gputide cost show` and the budgets. Amounts are exact; `cents` rounds them for people.
+Called by `gputide cost show` and the budgets. Amounts are exact; `in_cents` rounds them so that the
+amounts shown sum to the total shown.
 """
 
 from __future__ import annotations
@@ -8,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
+from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dashboards.money.charged_days import ChargedDay
-from dashboards.money.tenancies import Tenancies, team_of
 from fleet.inventory import Card, Grant
+from fleet.money.book import CardPrice
+from fleet.money.charged_day import ChargedDay
+from fleet.money.split import MILLION
+from fleet.money.tenancies import Tenancies, team_of
 from fleet.profiles import HourMeasure
-from recommender.cost_split import MILLION
-from recommender.prices import CardPrice
 
 
 class Owner(StrEnum):
@@ -138,6 +139,7 @@ class Chargeback:
         density_max: most of a card that was granted at once; over 1 is oversubscribed.
         measured_kwh_ratio: share of the known electricity that cards reported themselves; None where none is known.
         prices: prices that were used, with their card hours, most first.
+        unpriced_models: card models of which some card had no price, sorted.
     """
 
     cluster: str
@@ -153,6 +155,7 @@ class Chargeback:
     density_max: float
     measured_kwh_ratio: float | None
     prices: tuple[tuple[CardPrice, int], ...]
+    unpriced_models: tuple[str, ...]
 
 
 class _Sums:
@@ -277,6 +280,8 @@ class ChargeSums:
         by_grant = [owner_of(grant, by, team_labels) for grant in who.grants]
         by_card = [owner_of_card(card, by) for card in who.cards]
         self._by = by
+        self._cards = who.cards
+        self._unpriced_models: set[str] = set()
         self._names = list(dict.fromkeys([*by_grant, *by_card]))
         place = {name: number for number, name in enumerate(self._names)}
         count = len(self._names)
@@ -287,6 +292,8 @@ class ChargeSums:
     def add(self, day: ChargedDay) -> None:
         """Add a day."""
         self._sums.add(day, self._grant_owner[day.grant])
+        cards = np.unique(day.card)
+        self._unpriced_models |= {self._cards[place].card_model for place in cards[day.is_unpriced[cards]].tolist()}
 
     def chargeback(self, *, cluster: str, since: datetime, until: datetime, currency: str) -> Chargeback:
         """What was added so far.
@@ -319,6 +326,7 @@ class ChargeSums:
             density_max=sums.density_max,
             measured_kwh_ratio=min(1.0, sums.measured_kwh / kwh) if kwh > 0 else None,
             prices=_prices_used(sums),
+            unpriced_models=tuple(sorted(self._unpriced_models)),
         )
 
 
@@ -416,3 +424,26 @@ def _prices_used(sums: _Sums) -> tuple[tuple[CardPrice, int], ...]:
         price: int(block.sum()) // MILLION for (basis, price), block in sums.units.items() if basis == "allocation"
     }
     return tuple(sorted(hours.items(), key=lambda item: (-item[1], item[0].source)))
+
+
+CENT = Decimal("0.01")
+
+
+def in_cents(amounts: Sequence[Decimal | None], *, quantum: Decimal = CENT) -> list[Decimal | None]:
+    """Amounts in cents whose sum is their exact sum in cents, by the largest remainder.
+
+    Args:
+        amounts: exact amounts of 0 or more; None stays None and adds nothing.
+        quantum: what to round to.
+    """
+    known = [amount for amount in amounts if amount is not None]
+    total = sum(known, Decimal(0)).quantize(quantum, ROUND_HALF_EVEN)
+    floors = [None if amount is None else amount.quantize(quantum, ROUND_FLOOR) for amount in amounts]
+    left = int((total - sum((floor for floor in floors if floor is not None), Decimal(0))) / quantum)
+    cut = sorted(
+        (number for number, amount in enumerate(amounts) if amount is not None),
+        key=lambda number: (floors[number] or 0) - (amounts[number] or 0),
+    )
+    for number in cut[:left]:
+        floors[number] = (floors[number] or Decimal(0)) + quantum
+    return floors

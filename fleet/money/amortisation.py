@@ -1,6 +1,6 @@
 """What an hour of a card that was bought costs: purchase, interest, power, rack and staff, spread over its life.
 
-Called by `prices`. The formula is in `fleet.settings.money.OnPremises` and in `docs/money.md`.
+Called by `book`. The formula is in `fleet.settings.money.OnPremises` and in `docs/money.md`.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from dashboards.money.charges import Amounts, Charge
-from dashboards.money.unit_costs import UnitCount, unit_costs
 from fleet.errors import Misconfigured
 from fleet.inventory import WorkloadId
+from fleet.money.charges import Amounts, Charge
+from fleet.money.unit_costs import UnitCount, unit_costs
 from fleet.settings.money import PricesSettings
 from gputide.unit_counts import unit_counts
 

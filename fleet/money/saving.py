@@ -1,6 +1,6 @@
 """Savings per week, in whole freed cards only: a smaller slice on a card that stays in use saves nothing.
 
-Called by `planner`.
+Called by the recommender.
 """
 
 from __future__ import annotations
@@ -10,18 +10,17 @@ from decimal import Decimal
 
 from fleet.decisions import Saving
 from fleet.inventory import Card
-from recommender.prices import PriceBook
+from fleet.money.book import HOURS_PER_WEEK, Prices
 
-HOURS_PER_WEEK = 168
 _CENT = Decimal("0.01")
 
 
-def saving_of(cards: Iterable[Card], book: PriceBook, *, taken: Iterable[Card] = ()) -> Saving:
+def saving_of(cards: Iterable[Card], prices: Prices, *, taken: Iterable[Card] = ()) -> Saving:
     """What freeing these cards saves per week.
 
     Args:
         cards: cards that nobody needs any more.
-        book: prices.
+        prices: what cards cost now.
         taken: cards that somebody needs from now on and nobody did before: their price comes off.
 
     Returns:
@@ -31,12 +30,12 @@ def saving_of(cards: Iterable[Card], book: PriceBook, *, taken: Iterable[Card] =
     freed, added = list(cards), list(taken)
     return Saving(
         amortised=_per_week(
-            [book.price_of(card).amortised for card in freed],
-            [book.price_of(card).amortised for card in added],
+            [prices.of(card).amortised for card in freed],
+            [prices.of(card).amortised for card in added],
         ),
         marginal=_per_week(
-            [book.price_of(card).marginal for card in freed],
-            [book.price_of(card).marginal for card in added],
+            [prices.of(card).marginal for card in freed],
+            [prices.of(card).marginal for card in added],
         ),
     )
 

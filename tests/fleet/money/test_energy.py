@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dashboards.money.charged_days import card_energy
-from tests.dashboards.money.builders import a_card
+from fleet.money.energy import card_energy
+from tests.fleet.money.builders import a_card
 
 NOTHING = float("nan")
 

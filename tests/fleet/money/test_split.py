@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recommender.cost_split import MILLION, CardHours, Parts, Split, split_card_hours
+from fleet.money.split import MILLION, CardHours, Parts, Split, split_card_hours
 
 SHARES = st.one_of(
     st.sampled_from([0.0, 0.1, 0.25, 1 / 3, 0.5, 2 / 3, 1.0]), st.floats(0.0, 1.0, allow_subnormal=False)

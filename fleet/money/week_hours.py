@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 
-from dashboards.money.charges import Charge, Chargeback, MeasuredHours
+from fleet.money.charges import Charge, Chargeback, MeasuredHours
 from fleet.profiles import HourMeasure
 
 Measures = Mapping[HourMeasure, MeasuredHours]

@@ -3,9 +3,9 @@
 from datetime import timedelta
 from decimal import Decimal
 
-from dashboards.money.tenancies import lives_of, team_of, tenancies
 from fleet.inventory import CardId, Inventory
-from tests.dashboards.money.builders import DAY, END, a_card, a_day, a_grant, charged, settled
+from fleet.money.tenancies import lives_of, team_of, tenancies
+from tests.fleet.money.builders import DAY, END, a_card, a_day, a_grant, charged, settled
 
 FIRST, SECOND = CardId("GPU-0"), CardId("GPU-1")
 

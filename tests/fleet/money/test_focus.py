@@ -14,19 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from bench.money_fleets import money_fleet
-from dashboards.money.charged_days import ChargedDay
-from dashboards.money.focus import (
-    Basis,
-    ChargePeriod,
-    FocusContext,
-    focus_table,
-    write_focus_csv,
-    write_focus_parquet,
-)
-from dashboards.money.focus_columns import FOCUS_COLUMNS, FocusKind, focus_faults, focus_schema
-from dashboards.money.tenancies import Tenancies
+from dashboards.report.focus_file import write_focus_csv, write_focus_parquet
 from fleet.inventory import Node
-from tests.dashboards.money.builders import SIZE, a_card, a_day, a_grant, measured, settled, some_settings
+from fleet.money.charged_day import ChargedDay
+from fleet.money.focus import Basis, ChargePeriod, FocusContext, focus_table
+from fleet.money.focus_columns import FOCUS_COLUMNS, FocusKind, focus_faults, focus_schema
+from fleet.money.tenancies import Tenancies
+from tests.fleet.money.builders import SIZE, a_card, a_day, a_grant, measured, settled, some_settings
 
 HOSTILE = ("=cmd|' /C calc'!A0", 'say "hi", now', "two\nlines", "\u202egnp.exe", "-1+1", "@sum", "\tTab", "x" * 253)
 # FOCUS 1.3: what it calls mandatory in every cost and usage dataset.

@@ -1,0 +1,102 @@
+"""The FOCUS export as a file: Parquet, or CSV. Called by `gputide cost export` and `gputide report --format focus`."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import TextIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dashboards.shown.rows import csv_cell
+from fleet.durable import unwritable
+from fleet.money.charged_day import ChargedDay
+from fleet.money.focus import FocusContext, focus_table
+from fleet.money.focus_columns import FOCUS_COLUMNS, FocusKind, focus_faults, focus_schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FocusWritten:
+    """What an export holds.
+
+    Attributes:
+        rows: rows.
+        cost: sum of their effective cost.
+        unpriced_card_hours: card hours that were left out, as their cards have no price.
+    """
+
+    rows: int
+    cost: Decimal
+    unpriced_card_hours: int
+
+
+def write_focus_parquet(days: Iterable[ChargedDay], context: FocusContext, path: Path) -> FocusWritten:
+    """Writes an export as Parquet, a row group per day; a file stands under its name only when it is whole.
+
+    Raises:
+        Corrupt: the storage can't take it.
+    """
+    aside = path.with_name(f".{path.name}.new")
+    total = _Total()
+    try:
+        with pq.ParquetWriter(aside, focus_schema(), compression="zstd") as writer:
+            for table in total.counted(days, context):
+                writer.write_table(table)
+        aside.replace(path)
+    except OSError as exc:
+        raise unwritable(path, exc) from exc
+    finally:
+        aside.unlink(missing_ok=True)
+    return total.written()
+
+
+def write_focus_csv(days: Iterable[ChargedDay], context: FocusContext, stream: TextIO) -> FocusWritten:
+    """Writes an export as CSV (RFC 4180): empty is null, numbers are plain decimals, times ISO 8601 in UTC.
+
+    Text that a spreadsheet would run as a formula is led by an apostrophe; Parquet keeps it as it is.
+    """
+    total = _Total()
+    writer = csv.writer(stream)
+    writer.writerow([column.name for column in FOCUS_COLUMNS])
+    for table in total.counted(days, context):
+        columns = [_csv_column(table.column(column.name), column.kind) for column in FOCUS_COLUMNS]
+        writer.writerows(zip(*columns, strict=True))
+    return total.written()
+
+
+class _Total:
+    """Counts what passes (mutable: it counts in place)."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._cost = Decimal(0)
+        self._unpriced = 0
+
+    def counted(self, days: Iterable[ChargedDay], context: FocusContext) -> Iterator[pa.Table]:
+        """Tables of the days, each checked against the specification."""
+        for day in days:
+            table = focus_table(day, context)
+            faults = focus_faults(table)
+            if faults:
+                raise RuntimeError(f"the export of {day.start} breaks FOCUS: {'; '.join(faults)}")
+            self._rows += table.num_rows
+            self._cost += sum(table.column("EffectiveCost").to_pylist(), Decimal(0))
+            self._unpriced += int(day.is_unpriced[day.card].sum())
+            yield table
+
+    def written(self) -> FocusWritten:
+        """What was counted."""
+        return FocusWritten(rows=self._rows, cost=self._cost, unpriced_card_hours=self._unpriced)
+
+
+def _csv_column(values: pa.ChunkedArray, kind: FocusKind) -> list[object]:
+    items = values.to_pylist()
+    if kind is FocusKind.DECIMAL:
+        return ["" if item is None else f"{item.normalize():f}" for item in items]
+    if kind is FocusKind.TIME:
+        return [f"{item:%Y-%m-%dT%H:%M:%SZ}" for item in items]
+    return [csv_cell(item) for item in items]
