@@ -1,8 +1,8 @@
 """The analyzer's one door: a history in, a profile of every live workload and every card out.
 
 Runs the steps in order: survey (presence, activity, trust), facts (footprint, rhythm, kind), calibration (confidence),
-state, cards. Pure: the same history, settings and `now` give the same answer. Called by the front door's `analyze`, and
-by the recommender for every fold of a back-test.
+state, cards. Pure: the same history, settings and `now` give the same answer. Called by the front door's `workloads`,
+and by the recommender for every fold of a back-test.
 
 A fleet in parts, so that a history larger than memory is looked at piece by piece.
 

@@ -1,4 +1,4 @@
-"""A reader at the pages of a running `gputide dashboard`, with a clock: when a page can be used, what callbacks took.
+"""A reader at the pages of a running `gputide serve`, with a clock: when a page can be used, what callbacks took.
 
 A page is ready when what it is for is drawn, no callback is in flight and three frames in a row were drawn; the time
 is that of the first of these frames, by the browser's own clock from the start of the navigation. Callback times are
@@ -129,19 +129,19 @@ class Served:
 
 @contextmanager
 def served(folder: Path) -> Iterator[Served]:
-    """Run `gputide dashboard` on a data folder until the block ends.
+    """Run `gputide serve` on a data folder until the block ends.
 
     Raises:
         RuntimeError: it ended, or gave no figures in a quarter of an hour.
     """
     started = time.monotonic()
-    command = [str(GPUTIDE), "--data-dir", str(folder), "--quiet", "dashboard", "--port", "0"]
+    command = [str(GPUTIDE), "--data-dir", str(folder), "--quiet", "serve", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             line = process.stdout.readline() if process.stdout is not None else ""
             found = re.search(r"http://\S+", line)
             if found is None:
-                raise RuntimeError(f"gputide dashboard did not start: {line!r}")
+                raise RuntimeError(f"gputide serve did not start: {line!r}")
             # What it says later must not fill the pipe.
             threading.Thread(target=process.stdout.read if process.stdout is not None else str, daemon=True).start()
             server = Served(process, found[0])

@@ -43,7 +43,7 @@ def harvest_bounds(
     evictions_per_hour_max: float,
     step_seconds: int,
 ) -> HarvestBounds:
-    """Bounds for an endless queue of workers; arrays as `gputide.simulate_harvest.harvest` takes them.
+    """Bounds for an endless queue of workers; arrays as `recommender.simulate.harvest.harvest` takes them.
 
     Args:
         left: compute left on each card, (cards, steps).

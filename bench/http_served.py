@@ -53,7 +53,7 @@ def _serve_ours(what: str, port: int) -> None:
     if what == "scrape":
         _metrics_server(port).serve()
         return
-    from gputide.verbs.receive import SWITCH_SECONDS
+    from gputide.verbs.run.receive import SWITCH_SECONDS
     from pipeline.receiver.receiver import Receiver, ReceiverLimits
     from wire.http_server import listen
 

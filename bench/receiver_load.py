@@ -1,4 +1,4 @@
-"""Load on a running `gputide receive`: distinct bodies on many connections, by schedule or as fast as possible.
+"""Load on a running `gputide run receive`: distinct bodies on many connections, by schedule or as fast as possible.
 
 Used by the bars of the receiver. A latency is counted from the moment at which a request was due, not from when it
 could be sent, so that a receiver that stalls is not measured by fewer requests (coordinated omission).

@@ -1,4 +1,4 @@
-"""A running `gputide receive`, as the bars send to it: started, waited for, asked, ended as a service manager does."""
+"""A running `gputide run receive`, as the bars send to it: started, asked, ended as a service manager does."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def receiving(data: Path, *settings: str) -> Iterator[RunningReceiver]:
     options = [part for setting in settings for part in ("--set", setting)]
     port = free_port()
     process = subprocess.Popen(
-        [str(GPUTIDE), "--data-dir", str(data), *options, "receive", "--listen", f"127.0.0.1:{port}"]
+        [str(GPUTIDE), "--data-dir", str(data), *options, "run", "receive", "--listen", f"127.0.0.1:{port}"]
     )
     receiver = RunningReceiver(address=("127.0.0.1", port), pid=process.pid)
     try:

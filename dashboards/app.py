@@ -247,12 +247,12 @@ def _page(views: Views, address: Address, page: ModuleType | None, reader: Reade
             profiles = views.fleet.profiles(cluster)
             freshness = views.fleet.freshness(cluster)
             body = (
-                missing(say("No such page"), say("There is no page at {path}.", path=address.path), "gputide dashboard")
+                missing(say("No such page"), say("There is no page at {path}.", path=address.path), "gputide serve")
                 if page is None
                 else page.layout(views, address, profiles)
             )
     except NotEnoughData as exc:
-        body = missing(say("Not enough data"), str(exc), "gputide analyze")
+        body = missing(say("Not enough data"), str(exc), "gputide workloads")
     except NotAllowed as exc:
         body = not_allowed(str(exc), reader)
     except GputideError as exc:

@@ -54,7 +54,7 @@ def _families() -> Iterator[str]:
         yield "|---|---|---|---|"
         yield from map(_family_row, section.families)
     yield "\n## Plans and savings\n"
-    yield "From the data folder, by `gputide export savings`.\n"
+    yield "From the data folder, by `gputide run export savings`.\n"
     yield "| metric | type | labels | meaning |"
     yield "|---|---|---|---|"
     yield from map(_family_row, SAVINGS_FAMILIES)
@@ -84,7 +84,7 @@ def _checks() -> Iterator[str]:
 
 def _compat() -> Iterator[str]:
     yield "\n## Shown under other exporters' names\n"
-    yield "Where we have the figure, and with `export --compat` only.\n"
+    yield "Where we have the figure, and with `run export node --compat` only.\n"
     yield "| name | with | gputide's |"
     yield "|---|---|---|"
     for source in NameSource:

@@ -1,7 +1,7 @@
 """Reads a `DeviceReader` in the background and keeps the latest reading as an immutable snapshot.
 
 Nobody who asks for figures ever waits for a device: a scrape takes the snapshot that is there, with its age. Called by
-the front door's `export`; `exporter.server` asks it.
+the front door's `run export node`; `exporter.server` asks it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The scheduler layer as a `DeviceReader`, so that it is collected and served like a node: its readings are families.
 
 What a cluster grants is worked out in the background; a reading takes what is there. Chosen by the front door's
-`export cluster`.
+`run export cluster`.
 """
 
 from __future__ import annotations

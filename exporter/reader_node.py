@@ -2,7 +2,7 @@
 
 Joins the driver's cards and processes, the kubelet's and the API server's word on grants, and HAMi's regions. Only the
 driver is needed; what else can't be asked is told with its age, and what it last said stands until it speaks again: a
-kubelet that is being restarted ends no grant. Chosen by the front door's `export`.
+kubelet that is being restarted ends no grant. Chosen by the front door's `run export node`.
 
 Turns one attribution after the other into grants that begin and end.
 

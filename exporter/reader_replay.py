@@ -1,9 +1,10 @@
 """Reads a recorded or synthetic fleet as if it ran now: the `DeviceReader` that needs no GPU.
 
 `read` gives one step at a time, as a device would; `blocks` gives many steps at once, for a replay that goes as fast
-as it can. Called by the front door's `replay`, `export --replay` and `demo`. What a card shows is what the trace says
-of the card itself, else the sum of its slices. Where a `Seating` says that pods were moved, they and everybody on the
-cards concerned are played by the rules of `exporter.seating`, and those cards show the sum of their slices.
+as it can. Called by the front door's `admin replay`, `run export node --replay` and `demo`. What a card shows is what
+the trace says of the card itself, else the sum of its slices. Where a `Seating` says that pods were moved, they and
+everybody on the cards concerned are played by the rules of `exporter.seating`, and those cards show the sum of their
+slices.
 """
 
 from __future__ import annotations

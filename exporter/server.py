@@ -1,8 +1,8 @@
 """The exporter's HTTP side: `/metrics` for a scraper, `/healthz` for a kubelet.
 
-Called by `gputide export`. A request takes the collector's snapshot as it is and never touches a device, so a scraper's
-time-out (`X-Prometheus-Scrape-Timeout-Seconds`) has nothing to cut short. `text_format_of` and `accepts_gzip` read
-which format and encoding a scraper asks for. Grammar: RFC 9110 §12.5.1 and §12.5.3 (lists with weights); what
+Called by `gputide run export`. A request takes the collector's snapshot as it is and never touches a device, so a
+scraper's time-out (`X-Prometheus-Scrape-Timeout-Seconds`) has nothing to cut short. `text_format_of` and `accepts_gzip`
+read which format and encoding a scraper asks for. Grammar: RFC 9110 §12.5.1 and §12.5.3 (lists with weights); what
 Prometheus sends: prometheus/prometheus:scrape/scrape.go.
 """
 

@@ -74,7 +74,7 @@ def iso(moment: datetime) -> str:
 
 
 def profiles_document(profiles: Profiles) -> dict[str, Any]:
-    """The document of `analyze` (`gputide.profiles/v1`)."""
+    """The document of `workloads` (`gputide.profiles/v1`)."""
     return {"schema": PROFILES_SCHEMA, **document(profiles)}
 
 
@@ -93,7 +93,7 @@ def outcome_of(content: Mapping[str, Any], *, name: str) -> Outcome:
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
-    """The document of `recommend` (`gputide.plan/v1`)."""
+    """The document of `plan make` (`gputide.plan/v1`)."""
     return {"schema": PLAN_SCHEMA, **document(plan)}
 
 
@@ -129,7 +129,7 @@ def plan_from_json(content: bytes, *, name: str = "plan") -> Plan:
     if plan.plan_id != expected:
         raise Refused(
             f"cannot use {name}: it was edited after it was made: plan_id={plan.plan_id[:80]!r} but its content is "
-            f"{expected!r}; make a new plan with `gputide recommend`"
+            f"{expected!r}; make a new plan with `gputide plan make`"
         )
     return plan
 

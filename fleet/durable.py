@@ -70,6 +70,19 @@ class FolderLock:
         self.release()
 
 
+def lock_holder(path: Path) -> str | None:
+    """Id of the process that holds a lock file of `FolderLock`; None where nobody does."""
+    try:
+        with path.open("r", encoding="ascii", errors="replace") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return file.read(32).strip() or "unknown"
+    except OSError:
+        return None
+    return None
+
+
 def check_stamp(folder: Path, *, new_fields: dict[str, str]) -> dict[str, str]:
     """Reads the folder's stamp, or stamps an empty folder.
 

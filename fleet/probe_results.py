@@ -1,6 +1,6 @@
 """What a probe measured on one node, as a signed document, and what it makes of a backend's record.
 
-Written by `gputide probe run` inside a container that the backend limits, carried as a file, believed where its
+Written by `gputide admin probe run` inside a container that the backend limits, carried as a file, believed where its
 signature fits. A measurement replaces the table only downwards, for one container on one day can disprove a claim but
 not prove it for every program; the one exception is spill to host memory, which is a fact once it happened. Format
 `gputide.probe/v1`: JSON, keys as the records below, `signature` = HMAC-SHA256 over the rest in canonical form (RFC

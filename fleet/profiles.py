@@ -277,7 +277,7 @@ class CardProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Profiles:
-    """Everything `analyze` prints (`gputide.profiles/v1`).
+    """Everything `workloads` prints (`gputide.profiles/v1`).
 
     Attributes:
         cluster: cluster.

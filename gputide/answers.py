@@ -24,7 +24,7 @@ _MODELS_NAMED_MAX = 5
 
 
 def profiles_answer(profiles: Profiles, notes: Sequence[str] = ()) -> Answer:
-    """What `analyze` prints, with further notes first below."""
+    """What `workloads` prints, with further notes first below."""
     states = Counter(profile.state for profile in profiles.workloads)
     cards = Counter(card.state for card in profiles.cards)
     ranked = sorted(profiles.workloads, key=_waste, reverse=True)
@@ -154,7 +154,7 @@ def _cluster_row(line: ClusterLine) -> tuple[object, ...]:
 
 
 def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
-    """What `recommend` and `plan show` print, with further notes first below."""
+    """What `plan make` and `plan show` print, with further notes first below."""
     totals = plan.totals
     return Answer(
         document=plan_document(plan),
@@ -187,7 +187,7 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
                         round(item.confidence, 2),
                         item.reason,
                     )
-                    for item in plan.recommendations
+                    for item in sorted(plan.recommendations, key=lambda item: item.cards_freed, reverse=True)
                 ],
             ),
             Listing(
@@ -214,7 +214,7 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
             *(f"withheld: {item.kind.value}: {item.detail}" for item in plan.withheld),
             *_proof(plan),
             *_calibration(plan),
-            f"next: gputide explain ID · gputide plan diff --plan {plan.plan_id} · gputide plan approve",
+            f"next: gputide plan explain ID · gputide plan diff --plan {plan.plan_id} · gputide plan approve",
         ),
     )
 
@@ -307,9 +307,9 @@ def _per_move(plan: Plan) -> str:
 def no_price_words(card_models: Sequence[str]) -> str:
     """What has no price, and the command that sets one: `no price for NVIDIA L20 (set one with …)`."""
     if not card_models:
-        return "no price for its cards (set one with `gputide prices set`)"
+        return "no price for its cards (set one with `gputide cost prices set`)"
     named = ", ".join(card_models[:_MODELS_NAMED_MAX])
-    return f"no price for {named} (set one with `gputide prices set {quote(card_models[0])} PRICE`)"
+    return f"no price for {named} (set one with `gputide cost prices set {quote(card_models[0])} PRICE`)"
 
 
 def saving_text(saving: Saving, currency: str) -> str:

@@ -11,8 +11,11 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Annotated, Any
@@ -24,83 +27,94 @@ from fleet.errors import EXIT_BUG, GputideError, Misconfigured
 from fleet.logs import LogFormat, set_up_logs
 from fleet.settings.settings import load_settings
 from fleet.units import parse_time
-from gputide.price_shelf import PRICED_VERBS, with_price_book
+from gputide.arguments import arranged
+from gputide.output import show_everything
+from gputide.price_shelf import with_price_book
 from gputide.session import Session, default_data_path
-
-VERBS = (
-    "demo",
-    "scan",
-    "export",
-    "receive",
-    "rollup",
-    "warehouse",
-    "backup",
-    "replay",
-    "analyze",
-    "recommend",
-    "explain",
-    "backtest",
-    "simulate",
-    "plan",
-    "apply",
-    "undo",
-    "verify",
-    "tide",
-    "relief",
-    "admission",
-    "agent",
-    "probe",
-    "report",
-    "notify",
-    "grafana",
-    "dashboard",
-    "access",
-    "doctor",
-    "cost",
-    "prices",
-    "engines",
-)
-"""Every verb, in the order in which `--help` lists them; verb X lives in `gputide.verbs.X` as a Typer `app`."""
-
+from gputide.verbs import VERBS, nearest_verb, needs_prices
 
 _FIRST_PROCESS = 1
 """Process id of what a container runs."""
+_WORDS = "gputide.words"
+"""Key of the verb's words in what a call keeps."""
 
 
-class _Verbs(TyperGroup):
-    """Loads a verb's module only when it is asked for, so that `gputide export` never loads DuckDB or Dash."""
+class _Group(TyperGroup):
+    """A group of verbs; loads a verb's module only when the verb is called."""
 
-    _is_completing = False
+    verbs = VERBS
+    words: tuple[str, ...] = ()
+    _lists_only = False
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        # A shell waits for the names of verbs, and needs nothing of what they load.
-        self._is_completing = True
-        try:
+        # A shell waits for the names of verbs.
+        with self._listing():
             return super().shell_complete(ctx, incomplete)
-        finally:
-            self._is_completing = False
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(VERBS)
+        return [verb.name for verb in self.verbs]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in VERBS:
+        verb = next((one for one in self.verbs if one.name == cmd_name), None)
+        if verb is None:
             return None
-        if self._is_completing:
-            return TyperCommand(name=cmd_name)
-        command = typer.main.get_command(import_module(f"gputide.verbs.{cmd_name}").app)
-        command.name = cmd_name
+        if self._lists_only:
+            return TyperCommand(name=verb.name, help=verb.summary)
+        words = (*self.words, verb.name)
+        if verb.verbs:
+            group = _Group(name=verb.name, help=verb.summary, no_args_is_help=True, rich_markup_mode=None)
+            group.verbs, group.words = verb.verbs, words
+            return group
+        module = import_module(".".join(("gputide.verbs", *words)))
+        command = typer.main.get_command(module.app)
+        command.name = verb.name
+        # Completion is installed for the program, not for each verb.
+        command.params = [param for param in command.params if not str(param.name).endswith("_completion")]
         return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        words = (*self.words, args[0])
+        if args[0] not in self.list_commands(ctx):
+            near = nearest_verb(words)
+            advice = f"did you mean `{near}`?" if near else f"`{' '.join(('gputide', *self.words))} --help` lists all"
+            ctx.fail(f"there is no verb {' '.join(words)!r}; {advice}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for panel, verbs in groupby(self.verbs, key=lambda verb: verb.panel):
+            with formatter.section(panel):
+                formatter.write_dl([(verb.name, verb.summary) for verb in verbs])
+
+    @contextmanager
+    def _listing(self) -> Iterator[None]:
+        self._lists_only = True
+        try:
+            yield
+        finally:
+            self._lists_only = False
+
+
+class _Program(_Group):
+    """The program itself, whose options may stand anywhere."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            call = arranged(self, ctx, args)
+            ctx.meta[_WORDS] = call.words
+            args = call.arguments
+        return super().parse_args(ctx, args)
 
 
 app = typer.Typer(
     name="gputide",
-    cls=_Verbs,
+    cls=_Program,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Shows where GPUs idle, says what to do about it in cards and money, applies it, proves it, undoes it.",
+    help="Shows where GPUs are idle, says what to do about it in cards and money, applies it, proves it, undoes it.",
+    epilog="The options above stand before or after the verb. So do --format table|json|csv|yaml, -o FILE and "
+    "--cluster NAME, where a verb prints data. Example: gputide plan list --data-dir ./data --format json",
 )
 
 
@@ -121,8 +135,9 @@ def _program(
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="One setting; may be repeated.")
     ] = None,
     now: Annotated[str | None, typer.Option(help="Take this moment as now (ISO 8601, UTC).")] = None,
-    quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
-    check: Annotated[bool, typer.Option(help="Validate the settings and exit.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show every row of a table, not the first ten.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Validate the settings and exit.")] = False,
     _version: Annotated[
         bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
@@ -130,9 +145,10 @@ def _program(
     log_format: Annotated[LogFormat, typer.Option(help="How events are written to stderr.")] = LogFormat.AUTO,
 ) -> None:
     set_up_logs(level=log_level, log_format=log_format)
+    show_everything(everything)
     settings = load_settings(config, dict(_assignments(setting or [])), os.environ)
     data_path = data_dir if data_dir is not None else default_data_path()
-    bare = settings if context.invoked_subcommand in PRICED_VERBS else None
+    bare = settings if needs_prices(context.meta.get(_WORDS, ())) else None
     if bare is not None:
         settings = with_price_book(bare, data_path)
     context.obj = Session(

@@ -1,6 +1,6 @@
 """When each cluster of the warehouse was last heard: from the list of its files, without reading the rows of usage.
 
-Fulfils the pages' `Sightings`; `gputide analyze` and `recommend` say by it that a cluster is silent.
+Fulfils the pages' `Sightings`; `gputide workloads` and `plan make` say by it that a cluster is silent.
 """
 
 from __future__ import annotations

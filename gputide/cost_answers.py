@@ -206,7 +206,7 @@ def _footnotes(found: Chargeback) -> tuple[str, ...]:
         notes.append(f"up to {found.density_max:.2f} of a card was granted at once: such grants were scaled down to it")
     if found.total.kwh is not None and found.measured_kwh_ratio is not None:
         notes.append(_energy_words(found.total, found.measured_kwh_ratio))
-    notes.append("method: docs/money.md; prices: gputide prices list")
+    notes.append("method: docs/money.md; prices: gputide cost prices list")
     return tuple(notes)
 
 

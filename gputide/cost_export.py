@@ -59,7 +59,7 @@ def export_focus(
 
 def _summary(written: FocusWritten, currency: str) -> str:
     left = (
-        f"; {written.unpriced_card_hours:,} card hours without a price were left out (gputide prices set)"
+        f"; {written.unpriced_card_hours:,} card hours without a price were left out (gputide cost prices set)"
         if written.unpriced_card_hours
         else ""
     )

@@ -1,4 +1,4 @@
-"""Serves an exporter until it is told to stop: `gputide export` in its three forms ends here.
+"""Serves an exporter until it is told to stop: `gputide run export node` in its three forms ends here.
 
 Standard library and the exporter's own rooms only: the node exporter's process loads this module, and nothing that
 reads settings or draws tables.

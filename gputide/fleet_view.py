@@ -131,7 +131,7 @@ class WarehouseFleetView:
             if found is None:
                 if cluster not in self._clusters():
                     raise NotEnoughData(
-                        f"nothing is known of cluster {cluster!r}; feed it with `gputide replay` or `receive`"
+                        f"nothing is known of cluster {cluster!r}; feed it with `gputide admin replay` or `run receive`"
                     )
                 found = self._analyses[cluster] = _Analysis(cluster, self._analyse)
         version = self._version()

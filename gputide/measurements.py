@@ -24,7 +24,9 @@ def cluster_name(folder: DataFolder, settings: Settings, asked: str | None = Non
     """
     known = warehouse(folder, settings).clusters()
     if not known:
-        raise NotEnoughData("nothing was recorded yet; feed the folder with `gputide replay DIR` or `gputide receive`")
+        raise NotEnoughData(
+            "nothing was recorded yet; feed the folder with `gputide admin replay DIR` or `gputide run receive`"
+        )
     if asked is not None:
         if asked not in known:
             raise Misconfigured(f"cannot use --cluster {asked[:253]!r}: data came of {_listed(known)}")
@@ -34,7 +36,7 @@ def cluster_name(folder: DataFolder, settings: Settings, asked: str | None = Non
     if len(known) > 1:
         raise Misconfigured(
             f"cannot choose a cluster: cluster.name={settings.cluster.name!r} is not among {_listed(known)}; say "
-            "--cluster NAME, or --set cluster.name=NAME before the verb"
+            "--cluster NAME, or --set cluster.name=NAME"
         )
     return known[0]
 

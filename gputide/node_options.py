@@ -1,4 +1,4 @@
-"""What the node exporter's process is told, and how `gputide export` turns into it.
+"""What the node exporter's process is told, and how `gputide run export node` turns into it.
 
 Reading and checking settings takes some thirty megabytes, and a node exporter runs on every node: so the verb checks
 them and then becomes `gputide.node_exporter`, which knows nothing of them. Standard library and plain records only.

@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gputide.output import Format
+from fleet.units import parse_time
+from gputide.output import ENDINGS, Format, form_for
 
-FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to print: table, json, csv or yaml.")]
-OutputOption = Annotated[Path | None, typer.Option("-o", "--output", help="Write to this file.", show_default=False)]
+
+def fit_format(context: typer.Context, target: Path | None) -> Path | None:
+    """Settle the format of a verb by the ending of its output file, before anything is computed."""
+    is_given = context.get_parameter_source("form").name != "DEFAULT"  # type: ignore[union-attr]
+    form = form_for(target, context.params["form"] if is_given else None, ENDINGS)
+    if form is not None:
+        context.params["form"] = form
+    return target
+
+
+FormatOption = Annotated[
+    Format, typer.Option("--format", "-f", is_eager=True, help="How to print: table, json, csv or yaml.")
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "-o",
+        "--output",
+        callback=fit_format,
+        show_default=False,
+        help="Write to this file, in the format of its ending.",
+    ),
+]
 PlanOption = Annotated[str | None, typer.Option("--plan", metavar="ID", help="A plan; the newest unless given.")]
 ClusterOption = Annotated[
     str | None,
@@ -26,4 +49,13 @@ YesOption = Annotated[bool, typer.Option("--yes", help="Really do it; without it
 ByOption = Annotated[str | None, typer.Option("--by", help="Who says so; the login name unless given.")]
 RiskOption = Annotated[
     str | None, typer.Option("--risk", help="Harm preset: low (0.1 %), medium (0.5 %) or high (2 %).")
+]
+SinceOption = Annotated[
+    datetime | None,
+    typer.Option(
+        "--since", parser=parse_time, metavar="TIME", help="Start (ISO 8601, UTC); a week before the end unless given."
+    ),
+]
+UntilOption = Annotated[
+    datetime | None, typer.Option("--until", parser=parse_time, metavar="TIME", help="End; now unless given.")
 ]

@@ -10,11 +10,12 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from rich.console import Console
@@ -22,9 +23,19 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet.durable import unwritable, write_durably
+from fleet.errors import Misconfigured
 
-TABLE_ROWS_MAX = 40
-"""Rows of one table; the formats for programs print all."""
+TABLE_ROWS_MAX = 10
+"""Rows of one table, unless everything is shown; the formats for programs print all."""
+_LINES_MAX = 10
+"""Lines of one text, unless everything is shown."""
+_CELL_CHARS_MAX = 48
+"""Characters of one cell, unless everything is shown."""
+_LAST_CHARS_MIN = 16
+_BORDER_CHARS = 3
+_REST = "--all or -o FILE shows the rest"
+_shows_everything: ContextVar[bool] = ContextVar("shows_everything", default=False)
+Form = TypeVar("Form", bound=StrEnum)
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -35,6 +46,16 @@ class Format(StrEnum):
     JSON = "json"
     CSV = "csv"
     YAML = "yaml"
+
+
+ENDINGS = {
+    ".txt": (Format.TABLE,),
+    ".json": (Format.JSON,),
+    ".csv": (Format.CSV,),
+    ".yaml": (Format.YAML,),
+    ".yml": (Format.YAML,),
+}
+"""Which format each ending of an output file fits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +83,42 @@ class Answer:
         document: JSON values.
         listings: tables of it; the first is the one that CSV writes.
         headline: sentences above the tables.
-        footnotes: sentences below them.
+        texts: lines below them, such as a diff; each text is cut unless everything is shown.
+        footnotes: sentences below all of it.
     """
 
     document: Any
     listings: tuple[Listing, ...] = ()
     headline: tuple[str, ...] = ()
+    texts: tuple[Sequence[str], ...] = ()
     footnotes: tuple[str, ...] = field(default=())
+
+
+def form_for(target: Path | None, given: Form | None, endings: Mapping[str, tuple[Form, ...]]) -> Form | None:
+    """The format of an output file, by its ending unless one was given; None where neither says it.
+
+    Args:
+        target: the file; None for standard output. Pipes, devices and names without an ending take every format.
+        given: the format that was asked for.
+        endings: the formats that each ending fits, such as `.yml`; the first is meant where none was asked for.
+
+    Raises:
+        Misconfigured: the ending fits no format, or another than the one asked for.
+    """
+    ending = "" if target is None or (target.exists() and not target.is_file()) else target.suffix.lower()
+    if not ending:
+        return given
+    fitting = endings.get(ending)
+    if fitting is None:
+        raise Misconfigured(f"cannot write {target}: no format has the ending {ending}; use {', '.join(endings)}")
+    if given is not None and given not in fitting:
+        raise Misconfigured(f"cannot write {given.value} into {target}: {ending} is for {fitting[0].value}")
+    return given or fitting[0]
+
+
+def show_everything(is_wanted: bool) -> None:
+    """Whether tables and texts on standard output are whole from now on: the option `--all` of a call."""
+    _shows_everything.set(is_wanted)
 
 
 def print_answer(answer: Answer, *, form: Format, target: Path | None) -> None:
@@ -77,7 +127,7 @@ def print_answer(answer: Answer, *, form: Format, target: Path | None) -> None:
     Raises:
         Corrupt: the file can't be written.
     """
-    text = _RENDERERS[form](answer, target is not None)
+    text = _RENDERERS[form](answer, target)
     if target is None:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -92,46 +142,65 @@ def print_answer(answer: Answer, *, form: Format, target: Path | None) -> None:
     write_durably(target, text.encode())
 
 
-def _table(answer: Answer, to_file: bool) -> str:
+def _table(answer: Answer, target: Path | None) -> str:
     stream = io.StringIO()
-    is_terminal = sys.stdout.isatty() and not to_file
+    is_terminal = sys.stdout.isatty() and target is None
+    is_whole = target is not None or _shows_everything.get()
     width = None if is_terminal else 160
     console = Console(file=stream, force_terminal=is_terminal, width=width, highlight=False)
     for line in answer.headline:
         console.print(Text(line))
     for listing in answer.listings:
-        rows = listing.rows[:TABLE_ROWS_MAX] if is_terminal else listing.rows
-        left_out = len(listing.rows) - len(rows)
-        more = f"… {left_out:,} more: --format csv or json has them all" if left_out > 0 else ""
-        caption = " ".join(filter(None, (more, listing.caption)))
-        table = Table(title=Text(listing.title), title_justify="left", caption=Text(caption) or None)
+        rows = listing.rows if is_whole else listing.rows[:TABLE_ROWS_MAX]
+        table = Table(title=Text(listing.title), title_justify="left", caption=Text(listing.caption) or None)
         for place, column in enumerate(listing.columns):
             is_number = all(not isinstance(row[place], str) for row in listing.rows)
             table.add_column(Text(column), justify="right" if is_number else "left", overflow="fold")
-        for row in rows:
+        cells = [[_cell(value) for value in row] for row in rows]
+        for row in cells if is_whole else _shortened(cells, listing.columns, console.width):
             # Names come from tenants: Text keeps markup in them from being obeyed.
-            table.add_row(*(Text(_cell(value)) for value in row))
+            table.add_row(*map(Text, row))
         console.print(table)
+        if len(rows) < len(listing.rows):
+            console.print(f"{len(rows)} of {len(listing.rows):,}; {_REST}")
+    for text in answer.texts:
+        lines = text if is_whole else text[:_LINES_MAX]
+        for line in lines:
+            console.print(Text(line), no_wrap=not is_whole, overflow="fold" if is_whole else "ellipsis")
+        if len(lines) < len(text):
+            console.print(f"… {len(text) - len(lines):,} more lines; {_REST}")
     for line in answer.footnotes:
         console.print(Text(line))
     return stream.getvalue()
 
 
-def _json(answer: Answer, _: bool) -> str:
+def _json(answer: Answer, _: Path | None) -> str:
     return json.dumps(answer.document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _yaml(answer: Answer, _: bool) -> str:
+def _yaml(answer: Answer, _: Path | None) -> str:
     return str(yaml.safe_dump(answer.document, sort_keys=False, allow_unicode=True))
 
 
-def _csv(answer: Answer, _: bool) -> str:
+def _csv(answer: Answer, _: Path | None) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     for listing in answer.listings[:1]:
         writer.writerow(listing.columns)
         writer.writerows([_harmless(value) for value in row] for row in listing.rows)
     return stream.getvalue()
+
+
+def _shortened(rows: Sequence[list[str]], columns: Sequence[str], width: int) -> list[list[str]]:
+    """Rows whose cells are cut so that a row is one line where it can be: the last column takes what is left."""
+    cut = [[_cut(text, _CELL_CHARS_MAX) for text in row[:-1]] for row in rows]
+    others = sum(max(len(text) for text in column) + _BORDER_CHARS for column in zip(columns[:-1], *cut, strict=True))
+    room = max(width - others - _BORDER_CHARS - 1, _LAST_CHARS_MIN)
+    return [[*short, _cut(row[-1], room)] for short, row in zip(cut, rows, strict=True)]
+
+
+def _cut(text: str, chars_max: int) -> str:
+    return text if len(text) <= chars_max else f"{text[: chars_max - 1]}…"
 
 
 def _cell(value: object) -> str:

@@ -1,6 +1,6 @@
-"""Prices from a CSV, such as a cloud's price list or what `gputide prices list --format csv` wrote.
+"""Prices from a CSV, such as a cloud's price list or what `gputide cost prices list --format csv` wrote.
 
-Called by `gputide prices import`.
+Called by `gputide cost prices import`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COLUMNS = (
     "card_model", "price_per_card_hour", "currency", "source", "date", "cluster", "node", "node_labels", "since",
     "until", "basis", "contract", "marginal_per_card_hour",
 )  # fmt: skip
-"""Columns that are understood, and that `prices list --format csv` writes; only the first two must be there.
+"""Columns that are understood, and that `cost prices list --format csv` writes; only the first two must be there.
 
 `node_labels` is `key=value;key=value`; `any` is every card model.
 """

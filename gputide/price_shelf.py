@@ -1,7 +1,8 @@
 """The price book in its file: prices, exchange rates and budgets as TOML, read, checked, added to.
 
 Comments and order of a book that people keep by hand survive: a new price is put before the others, where it goes
-first. Called by the command line for verbs that need prices, and by `gputide prices`. `docs/money.md` shows a book.
+first. Called by the command line for verbs that need prices, and by `gputide cost prices`. `docs/money.md` shows a
+book.
 """
 
 from __future__ import annotations
@@ -27,23 +28,6 @@ from fleet.units import MIB
 BOOK_NAME = "prices.toml"
 _FAULTS_MAX = 6
 BOOK_BYTES_MAX = 4 * MIB
-PRICED_VERBS = frozenset(
-    {
-        "demo",
-        "scan",
-        "recommend",
-        "explain",
-        "backtest",
-        "simulate",
-        "plan",
-        "tide",
-        "report",
-        "dashboard",
-        "cost",
-        "notify",
-    }
-)
-"""Verbs that ask what a card costs; the others run whatever the book says."""
 
 Entry = TypeVar("Entry", bound=BaseModel)
 _HEADER = re.compile(r"^[ \t]*\[\[[ \t]*(price|rate|budget)[ \t]*\]\]", re.MULTILINE)

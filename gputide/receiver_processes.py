@@ -1,8 +1,8 @@
 """Several processes that serve one port: starts them, starts a dead one anew, stops them together.
 
-Called by `gputide receive`. The processes share the listening socket that this one opened, so that a connection waits
-for whichever is free and none is lost with a process that dies; each writes a lane of the bus of its own. Signals are
-waited for, never handled in between: this process does nothing but wait.
+Called by `gputide run receive`. The processes share the listening socket that this one opened, so that a connection
+waits for whichever is free and none is lost with a process that dies; each writes a lane of the bus of its own. Signals
+are waited for, never handled in between: this process does nothing but wait.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Plays a recorded fleet through the real pipeline: trace → remote-write bodies → receiver → bus → warehouse.
 
-Called by `gputide replay` and `gputide demo`. The simulated cluster lives beside it: its users start and end pods as
-the trace says, and pods that a plan moved are played where the cluster has them. The replay's clock moves on with what
-the receiver has acknowledged, so a replay that was killed goes on where it was, with the same result.
+Called by `gputide admin replay` and `gputide demo`. The simulated cluster lives beside it: its users start and end pods
+as the trace says, and pods that a plan moved are played where the cluster has them. The replay's clock moves on with
+what the receiver has acknowledged, so a replay that was killed goes on where it was, with the same result.
 """
 
 from __future__ import annotations

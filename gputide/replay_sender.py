@@ -1,6 +1,6 @@
 """Sends blocks of a trace to a receiver as a Prometheus would: remote write 2.0, one request after the other.
 
-Called by `replay`. A receiver that asks to come again later is asked again, as a Prometheus would.
+Called by `admin replay`. A receiver that asks to come again later is asked again, as a Prometheus would.
 """
 
 from __future__ import annotations

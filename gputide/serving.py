@@ -1,4 +1,4 @@
-"""Serves the web page until somebody stops it. Called by `gputide dashboard` and `gputide demo`."""
+"""Serves the web page until somebody stops it. Called by `gputide serve` and `gputide demo`."""
 
 from __future__ import annotations
 

@@ -20,11 +20,6 @@ from gputide.wiring_backend import backend
 from gputide.wiring_cluster import NO_CLUSTER, is_known, moment_of_change, open_cluster, rehearsal
 from gputide.wiring_warehouse import warehouse
 
-DIFF_LINES_MAX = 400
-"""Lines of diff on a terminal; `--format json` holds all."""
-PLACE_LINES_MAX = 100
-"""Lines on refused objects, and on nodes and cards, likewise."""
-
 
 def chosen_stages(plan: Plan, stages: Sequence[int] | None) -> tuple[int, ...]:
     """The stages that are meant: those named, or all.
@@ -107,31 +102,19 @@ def preview_of(folder: DataFolder, settings: Settings, now: datetime, plan: Plan
                 ],
             ),
         ),
+        texts=(
+            [line for stage in found for item in (*stage.made, *stage.objects) for line in item.text.splitlines()],
+            [
+                f"refused: stage {stage.stage}: {item.namespace}/{item.kind}/{item.name}: {item.refusal}"
+                for stage in found
+                for item in stage.objects
+                if item.refusal
+            ],
+            [line for stage in found for line in place_lines(stage)],
+            [f"note: stage {stage.stage}: {warning}" for stage in found for warning in stage.warnings],
+        ),
         footnotes=(
-            *_diff_lines(found),
-            *_shortened(
-                [
-                    f"refused: stage {stage.stage}: {item.namespace}/{item.kind}/{item.name}: {item.refusal}"
-                    for stage in found
-                    for item in stage.objects
-                    if item.refusal
-                ],
-                PLACE_LINES_MAX,
-            ),
-            *_shortened([line for stage in found for line in place_lines(stage)], PLACE_LINES_MAX),
             *experimental_note(plan.backend),
-            *(f"note: stage {stage.stage}: {warning}" for stage in found for warning in stage.warnings[:5]),
             "nothing was changed",
         ),
     )
-
-
-def _diff_lines(found: Sequence[StagePreview]) -> list[str]:
-    diffs = (item for stage in found for item in (*stage.made, *stage.objects))
-    return _shortened([line for item in diffs for line in item.text.splitlines()], DIFF_LINES_MAX)
-
-
-def _shortened(lines: list[str], lines_max: int) -> list[str]:
-    if len(lines) > lines_max:
-        return [*lines[:lines_max], f"… {len(lines) - lines_max:,} more lines: --format json, or one --stage"]
-    return lines

@@ -1,4 +1,4 @@
-"""`recommend --what-if`: settings or cards as they are not, and what would follow, beside the plan as things are.
+"""`plan make --what-if`: settings or cards as they are not, and what would follow, beside the plan as things are.
 
 The grammar, one assumption per option:
 
@@ -9,7 +9,7 @@ The grammar, one assumption per option:
 - `nodes-NAME` a node were gone, with its cards.
 
 A model is written as the driver prints it, with hyphens for blanks if you like. What comes of it is no plan: it has no
-id and a schema of its own, nothing keeps it, and no file of it is taken for one. Called by `gputide.verbs.recommend`.
+id and a schema of its own, nothing keeps it, and no file of it is taken for one. Called by `gputide.verbs.plan.make`.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def what_if_answer(assumed: Assumptions, present: Side, supposed: Side, hypothes
         ),
         footnotes=(
             *(note for note in told.footnotes if not note.startswith("next:")),
-            "this is no plan: it can't be approved or applied; `gputide recommend` makes one of the cards as they are",
+            "this is no plan: it can't be approved or applied; `gputide plan make` makes one of the cards as they are",
         ),
     )
 

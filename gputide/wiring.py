@@ -172,7 +172,7 @@ def chosen_plan(folder: DataFolder, plan_id: str | None, *, cluster: str | None 
     newest = plan_store(folder).newest(cluster)
     if newest is None:
         of = "" if cluster is None else f" for cluster {cluster!r}"
-        raise NotEnoughData(f"there is no plan yet{of}; make one with `gputide recommend`")
+        raise NotEnoughData(f"there is no plan yet{of}; make one with `gputide plan make`")
     return newest
 
 

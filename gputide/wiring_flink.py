@@ -61,8 +61,8 @@ def open_flink_rollup(folder: DataFolder, settings: Settings) -> Iterator[tuple[
         taken = any(warehouse.applied_offset(topic.source(number)) for number in range(topic.partitions))
         if taken and not publisher.published:
             raise Misconfigured(
-                f"cannot roll up topic {kafka.topic} with Flink: `rollup --engine duckdb` has put records of it into "
-                "this warehouse, and they would count twice; use another topic, such as kafka.topic="
+                f"cannot roll up topic {kafka.topic} with Flink: `run rollup --engine duckdb` has put records of it "
+                "into this warehouse, and they would count twice; use another topic, such as kafka.topic="
                 f"{kafka.topic}-rows"
             )
         rollup = FlinkRollup(

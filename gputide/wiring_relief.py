@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from enforcer.record.ledger import Ledger
 from enforcer.relief.book import ReliefBook
 from enforcer.relief.demand_feed import DemandFeed, NoObjectives, Objectives
 from enforcer.relief.feed_agents import AgentFeed
+from enforcer.relief.feed_replay import ReplayFeed
 from enforcer.relief.moving import Patience
 from enforcer.relief.objectives_queried import QueriedObjectives
-from enforcer.relief.overload import OverloadRules
 from enforcer.relief.runner import ReliefRunner
 from enforcer.relief.squeeze import OrdersWriter
 from enforcer.relief.tools import ReliefPolicy, ReliefTools
@@ -22,12 +22,10 @@ from enforcer.safety.harm_budget import HarmBudgets
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured
-from fleet.relief import ReliefRules
 from fleet.settings.settings import Settings
 from gputide.guard_policy import MeasuredHarm, guard_policy, harm_policy
 from gputide.measurements import WarehouseMeasurements
 from gputide.own_cluster import own_cluster
-from gputide.relief_replay import ReplayFeed
 from gputide.wiring import lease_holder
 from gputide.wiring_backend import backend
 from gputide.wiring_cluster import moment_of_change, open_cluster_to_change
@@ -71,7 +69,7 @@ def open_relief(folder: DataFolder, settings: Settings, now: datetime, *, at_onc
     measurements = WarehouseMeasurements(folder, settings, cluster=own_cluster(folder, settings))
     policy, objectives = relief_policy(settings), _objectives(settings)
     if at_once:
-        policy = replace(policy, sustain_seconds=0.0)
+        policy = replace(policy, rules=replace(policy.rules, sustain_seconds=0.0))
     with open_cluster_to_change(folder, settings, now) as cluster:
         dialect = backend(settings, moment_of_change(cluster, now)).dialect
         tools = ReliefTools(
@@ -119,26 +117,12 @@ def relief_policy(settings: Settings) -> ReliefPolicy:
     """What the settings say of relief, in the enforcer's words."""
     relief = settings.relief
     return ReliefPolicy(
-        overload=OverloadRules(
-            full_ratio=relief.full_ratio,
-            relieved_ratio=relief.relieved_ratio,
-            free_ratio_min=relief.framebuffer_free_ratio_min,
-            working_ratio=settings.agent.working_ratio,
-        ),
-        rules=ReliefRules(relieved_ratio=relief.relieved_ratio, swaps=False, grows_in_place=False),
+        rules=relief.rules(working_ratio=settings.agent.working_ratio),
         patience=Patience(
             ready_seconds_max=float(relief.ready_seconds_max), leave_seconds_max=float(relief.leave_seconds_max)
         ),
-        sustain_seconds=relief.sustain_seconds,
         squeeze_seconds=float(relief.squeeze_seconds),
         calm_seconds=float(relief.calm_seconds),
-        moves_at_once_max=relief.moves_at_once_max,
-        moves_per_day_max=relief.moves_per_day_max,
-        backoff=timedelta(seconds=relief.backoff_seconds),
-        rest=timedelta(seconds=relief.rest_seconds),
-        restarts=relief.restarts_pods,
-        home_seconds=float(relief.home_seconds),
-        home_ratio=relief.home_ratio,
         lease_seconds=float(settings.enforcer.lease_seconds),
     )
 

@@ -1,6 +1,6 @@
 """One recommendation in plain words: why, on what evidence, and what would change its mind.
 
-Called by the front door (`explain ID`) and the plan page.
+Called by the front door (`plan explain ID`) and the plan page.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _saving(item: Recommendation, currency: str) -> str:
         return f"It makes room for {item.low_priority_gpu_hours_per_week:.0f} GPU hours a week of other work."
     amount = item.saving_per_week.amortised
     if amount is None:
-        return "What that saves is unknown: no price for its cards (set one with `gputide prices set`)."
+        return "What that saves is unknown: no price for its cards (set one with `gputide cost prices set`)."
     return f"That saves {amount:,.2f} {currency} a week at the full price of its cards." if amount else ""
 
 

@@ -2,7 +2,7 @@
 
 All parts are one program, `kt`, built with helm from the locked sources in `engines_data/kubernetes` into the cache:
 ten minutes of one core, once per version of them and of Go. No kubelet and no container: pods of nodes that kwok plays
-turn ready at once. Not among the engines of `gputide engines`. Called by the tests of the tier `cluster`.
+turn ready at once. Not among the engines of `gputide admin engines`. Called by the tests of the tier `cluster`.
 
 Sources: kubernetes/kubernetes:cmd/kube-apiserver/app/options, kubernetes-sigs/kwok:pkg/kwok/cmd.
 """

@@ -199,7 +199,7 @@ def prepare_engines() -> dict[str, str]:
     """
     cache = os.environ.get("GPUTIDE_ENGINES_CACHE")
     where = ["--cache", cache] if cache else []
-    fetch = [sys.executable, "-m", "gputide.cli", "engines", "fetch", *where]
+    fetch = [sys.executable, "-m", "gputide.cli", "admin", "engines", "fetch", *where]
     reason = f"`{' '.join(fetch)}` ended without a word"
     with subprocess.Popen(fetch, cwd=ROOT, stderr=subprocess.PIPE, text=True) as fetching:
         for line in fetching.stderr or ():

@@ -139,11 +139,11 @@ class SoakSystem:
         # What JSON writes of texts, numbers and lists of them is TOML too.
         lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
         self._settings_file.write_text(lines, encoding="utf-8")
-        rollup = ("rollup", "--engine", "flink") if self._engines else ("rollup",)
+        rollup = ("run", "rollup", "--engine", "flink") if self._engines else ("run", "rollup")
         host, port = self.address
-        self._add("receiver", "receive", "--listen", f"{host}:{port}")
+        self._add("receiver", "run", "receive", "--listen", f"{host}:{port}")
         self._add("rollup", *rollup)
-        self._add("page", "dashboard", "--port", str(self._page[1]))
+        self._add("page", "serve", "--port", str(self._page[1]))
         for part in self._parts.values():
             part.start()
         end = time.monotonic() + _START_SECONDS_MAX
@@ -167,7 +167,7 @@ class SoakSystem:
         """End receiver and rollup in order, and roll up what is left on the bus."""
         self._parts["receiver"].end()
         self._parts["rollup"].end()
-        words = ["rollup", "--drain", *(("--engine", "flink") if self._engines else ())]
+        words = ["run", "rollup", "--drain", *(("--engine", "flink") if self._engines else ())]
         drained = subprocess.run(self._command(*words), capture_output=True, text=True, check=False)
         if drained.returncode != 0:
             sys.exit(f"the bus could not be drained: {drained.stderr[-2000:]}")

@@ -1,6 +1,6 @@
 """The back-test as a picture that opens in any browser: what each rule saved against the harm it did.
 
-Called by `gputide backtest --picture`; one HTML file that loads nothing from elsewhere.
+Called by `gputide plan backtest --picture`; one HTML file that loads nothing from elsewhere.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Grafana's dashboards and Prometheus' rules: what `gputide grafana export` hands to people who have both."""
+"""Grafana's dashboards and Prometheus' rules: what `gputide admin grafana export` hands to people who have both."""

@@ -20,7 +20,7 @@ LAG_SECONDS_MAX = 900
 """Three windows of five minutes."""
 
 _OF_CARD = "card {{ $labels.card }} on {{ $labels.node }}"
-_ANY = "dcgm-exporter, HAMi or gputide export"
+_ANY = "dcgm-exporter, HAMi or gputide run export node"
 
 
 def alert_groups(thresholds: Thresholds) -> tuple[RuleGroup, ...]:
@@ -43,7 +43,7 @@ def _cards(limits: Thresholds) -> tuple[AlertRule, ...]:
             severity=Severity.INFO,
             summary="{{ $value }} cards {{ $labels.card_model }} hold framebuffer and did nothing for "
             f"{limits.idle_seconds / 3600:g} h",
-            description="Pods hold these cards without using them. `gputide recommend` says which of them may be "
+            description="Pods hold these cards without using them. `gputide plan make` says which of them may be "
             "stopped, shared or scaled in, and at what risk.",
             needs=_ANY,
         ),
@@ -56,7 +56,8 @@ def _cards(limits: Thresholds) -> tuple[AlertRule, ...]:
             summary=f"{_OF_CARD} is shared and has {{{{ $value | humanizePercentage }}}} of its framebuffer left",
             description="The next allocation of any of its tenants may fail. Take low priority off the card, or lower "
             "the grants; the limit is low_priority.watermark_ratio.",
-            needs=f"{_ANY}; who shares a card needs pod labels (DCGM_EXPORTER_KUBERNETES), HAMi or gputide export",
+            needs=f"{_ANY}; the tenants of a card need pod labels (DCGM_EXPORTER_KUBERNETES), HAMi or "
+            "gputide run export node",
         ),
         AlertRule(
             alert="GputideCardHot",
@@ -75,7 +76,7 @@ def _cards(limits: Thresholds) -> tuple[AlertRule, ...]:
             summary=f"{_OF_CARD} reported XID {{{{ $value }}}}",
             description="The driver reports a fault of the card or its link: look the code up in NVIDIA's XID guide, "
             "move its pods and cordon the card.",
-            needs="gputide export, or dcgm-exporter with DCGM_FI_DEV_XID_ERRORS",
+            needs="gputide run export node, or dcgm-exporter with DCGM_FI_DEV_XID_ERRORS",
         ),
         AlertRule(
             alert="GputideProgramXid",
@@ -85,7 +86,7 @@ def _cards(limits: Thresholds) -> tuple[AlertRule, ...]:
             summary=f"a program on {_OF_CARD} caused XID {{{{ $value }}}}",
             description="A program did what the card can't do (a bad address, an illegal instruction). The card is "
             "healthy; the pod's owner should look.",
-            needs="gputide export, or dcgm-exporter with DCGM_FI_DEV_XID_ERRORS",
+            needs="gputide run export node, or dcgm-exporter with DCGM_FI_DEV_XID_ERRORS",
         ),
         AlertRule(
             alert="GputideCounterUntrusted",
@@ -95,7 +96,7 @@ def _cards(limits: Thresholds) -> tuple[AlertRule, ...]:
             summary="{{ $value }} series of {{ $labels.counter }} fail the cross-check {{ $labels.check }}",
             description="No advice is given on these pods while their counters contradict each other; the table of "
             "checks is in docs/metrics.md.",
-            needs="gputide export; two of the checks are also made from dcgm-exporter and HAMi together",
+            needs="gputide run export node; two of the checks are also made from dcgm-exporter and HAMi together",
         ),
     )
 
@@ -112,7 +113,7 @@ def _services() -> tuple[AlertRule, ...]:
             summary=f"{workload} is at {{{{ $value | humanizePercentage }}}} in an hour in which it is always low",
             description="Somebody else may run on its cards by that promise. Relief acts by itself where it is "
             "switched on; else give the cards back: `gputide undo`.",
-            needs="gputide export savings; else two weeks of gputide:workload:activity_ratio:max5m",
+            needs="gputide run export savings; else two weeks of gputide:workload:activity_ratio:max5m",
         ),
         AlertRule(
             alert="GputideLowPriorityBesideHigh",
@@ -122,7 +123,7 @@ def _services() -> tuple[AlertRule, ...]:
             summary=f"low priority computes {{{{ $value | humanizePercentage }}}} of {_OF_CARD} beside busy high "
             "priority",
             description="Low priority should have given way: look whether the backend enforces priority there "
-            "(`gputide probe`) and whether the node agent runs.",
+            "(`gputide admin probe`) and whether the node agent runs.",
             needs="priorities from HAMi's or gputide's grants, or from kube_pod_info's priority_class",
         ),
         AlertRule(
@@ -134,7 +135,7 @@ def _services() -> tuple[AlertRule, ...]:
             summary="services over their harm budget in plan {{ $labels.plan_id }}: {{ $value }}",
             description="`gputide verify` names the services; `gputide undo --plan {{ $labels.plan_id }}` takes the "
             "plan back.",
-            needs="gputide export savings, after gputide verify",
+            needs="gputide run export savings, after gputide verify",
         ),
         AlertRule(
             alert="GputidePlanSavesLess",
@@ -144,7 +145,7 @@ def _services() -> tuple[AlertRule, ...]:
             severity=Severity.WARNING,
             summary="of the cards that plan {{ $labels.plan_id }} promised only {{ $value }} stayed free",
             description="Cards were granted again or never came free: `gputide verify` says which.",
-            needs="gputide export savings, after gputide verify",
+            needs="gputide run export savings, after gputide verify",
         ),
         AlertRule(
             alert="GputidePlanWaits",
@@ -153,7 +154,7 @@ def _services() -> tuple[AlertRule, ...]:
             severity=Severity.INFO,
             summary="plan {{ $labels.plan_id }} would free {{ $value }} cards and waits for approval",
             description="Look at it on the page Plan, or `gputide plan show --plan {{ $labels.plan_id }}`.",
-            needs="gputide export savings",
+            needs="gputide run export savings",
         ),
     )
 
@@ -171,9 +172,9 @@ def _pipeline() -> tuple[AlertRule, ...]:
             hold="10m",
             severity=Severity.WARNING,
             summary="the newest window of {{ $labels.cluster }} is {{ $value | humanizeDuration }} old",
-            description="Look along the chain: exporters, Prometheus' remote write, `gputide receive`, bus, `gputide "
-            "rollup`. No plan is applied from history that is older than guard.history_age_max_seconds.",
-            needs="gputide export savings",
+            description="Look along the chain: exporters, Prometheus' remote write, `gputide run receive`, bus, "
+            "`gputide run rollup`. No plan is applied from history that is older than guard.history_age_max_seconds.",
+            needs="gputide run export savings",
         ),
         AlertRule(
             alert="GputideClusterSilent",
@@ -183,7 +184,7 @@ def _pipeline() -> tuple[AlertRule, ...]:
             summary="cluster {{ $labels.cluster }} sends nothing since {{ $value | humanizeTimestamp }}",
             description="Its figures are the last ones that came, and no plan of it is applied once its history is "
             "older than guard.history_age_max_seconds. Look at its Prometheus, its network, its token or certificate.",
-            needs="gputide export savings",
+            needs="gputide run export savings",
         ),
         AlertRule(
             alert="GputideRemoteWriteBehind",
@@ -206,7 +207,7 @@ def _pipeline() -> tuple[AlertRule, ...]:
             summary="the receiver {{ $labels.instance }} refuses bodies: {{ $labels.reason }}",
             description="full: the bus has no room (bus.bytes_max) or the roll-up stands; rate, busy: a sender sends "
             "more than its share; unavailable: storage fails. Senders try again, so nothing is lost yet.",
-            needs="gputide receive",
+            needs="gputide run receive",
         ),
         AlertRule(
             alert="GputideReceiverCorruptBodies",
@@ -215,7 +216,7 @@ def _pipeline() -> tuple[AlertRule, ...]:
             severity=Severity.WARNING,
             summary="the receiver {{ $labels.instance }} gets bodies that it can't decode",
             description="Who sends them stands in its log; these samples are lost.",
-            needs="gputide receive",
+            needs="gputide run receive",
         ),
         AlertRule(
             alert="GputideExporterStale",
@@ -224,6 +225,6 @@ def _pipeline() -> tuple[AlertRule, ...]:
             severity=Severity.WARNING,
             summary="the exporter {{ $labels.instance }} shows figures that are {{ $value | humanizeDuration }} old",
             description="A card or the driver hangs: `gputide doctor` on the node says which.",
-            needs="gputide export",
+            needs="gputide run export node",
         ),
     )

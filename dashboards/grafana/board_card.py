@@ -58,7 +58,7 @@ BOARD = Board(
             draw=Draw.STAT,
             queries=(Query(expression=f"min(gputide:card:framebuffer_left_ratio{{{_MODEL}}})"),),
             unit=Unit.RATIO,
-            empty="No capacity: add DCGM_FI_DEV_FB_FREE to dcgm-exporter's counters, or run gputide export",
+            empty="No capacity: add DCGM_FI_DEV_FB_FREE to dcgm-exporter's counters, or start gputide run export node",
             about="Share of the card's framebuffer that nobody holds.",
             width=6,
             height=4,
@@ -95,7 +95,8 @@ BOARD = Board(
                 ),
             ),
             unit=Unit.BYTES,
-            empty="No framebuffer: add DCGM_FI_DEV_FB_USED to dcgm-exporter's counters, or run gputide export",
+            empty="No framebuffer: add DCGM_FI_DEV_FB_USED to dcgm-exporter's counters, or "
+            "start gputide run export node",
             about="Granted above capacity is oversubscribed.",
         ),
         Panel(
@@ -113,7 +114,8 @@ BOARD = Board(
             draw=Draw.LINES,
             queries=(Query(expression=f"gputide:card:temperature_celsius{{{_MODEL}}}", legend="{{node}}"),),
             unit=Unit.CELSIUS,
-            empty="No temperature: add DCGM_FI_DEV_GPU_TEMP to dcgm-exporter's counters, or run gputide export",
+            empty="No temperature: add DCGM_FI_DEV_GPU_TEMP to dcgm-exporter's counters, or "
+            "start gputide run export node",
             about="Of the card's chip.",
             width=8,
         ),
@@ -122,7 +124,7 @@ BOARD = Board(
             draw=Draw.LINES,
             queries=(Query(expression=f"gputide:card:power_watts{{{_MODEL}}}", legend="{{node}}"),),
             unit=Unit.WATTS,
-            empty="No power: add DCGM_FI_DEV_POWER_USAGE to dcgm-exporter's counters, or run gputide export",
+            empty="No power: add DCGM_FI_DEV_POWER_USAGE to dcgm-exporter's counters, or start gputide run export node",
             about="What it draws.",
             width=8,
         ),

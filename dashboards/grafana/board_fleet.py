@@ -72,7 +72,7 @@ BOARD = Board(
                 ),
             ),
             unit=Unit.RATIO,
-            empty="No capacity: add DCGM_FI_DEV_FB_FREE to dcgm-exporter's counters, or run gputide export",
+            empty="No capacity: add DCGM_FI_DEV_FB_FREE to dcgm-exporter's counters, or start gputide run export node",
             about="Framebuffer that is held, of what the cards have.",
             width=4,
             height=4,
@@ -151,7 +151,7 @@ BOARD = Board(
                 ),
             ),
             unit=Unit.WATTS,
-            empty="No power: add DCGM_FI_DEV_POWER_USAGE to dcgm-exporter's counters, or run gputide export",
+            empty="No power: add DCGM_FI_DEV_POWER_USAGE to dcgm-exporter's counters, or start gputide run export node",
             about="Sum of what the cards draw.",
         ),
         Panel(
@@ -159,7 +159,8 @@ BOARD = Board(
             draw=Draw.TABLE,
             queries=(Query(expression=f"topk(10, gputide:card:temperature_celsius{{{CARD_FILTER}}})"),),
             unit=Unit.CELSIUS,
-            empty="No temperature: add DCGM_FI_DEV_GPU_TEMP to dcgm-exporter's counters, or run gputide export",
+            empty="No temperature: add DCGM_FI_DEV_GPU_TEMP to dcgm-exporter's counters, or "
+            "start gputide run export node",
             about="The ten hottest now.",
             columns=(("node", "node"), ("card", "card"), ("card_model", "card model")),
             value_heading="temperature",

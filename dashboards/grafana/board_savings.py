@@ -62,7 +62,7 @@ BOARD = Board(
                 ),
             ),
             unit=Unit.MONEY,
-            empty="No price of these card models: gputide prices list",
+            empty="No price of these card models: gputide cost prices list",
             about="Amortised: the full price of a card hour.",
         ),
         Panel(

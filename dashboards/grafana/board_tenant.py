@@ -60,7 +60,7 @@ BOARD = Board(
             title="Quota and use",
             draw=Draw.TABLE,
             queries=(Query(expression=f"gputide:namespace:quota{{{SLICE_FILTER}}}"),),
-            empty="No quota: run gputide export cluster, or kube-state-metrics with resourcequotas",
+            empty="No quota: start gputide run export cluster, or kube-state-metrics with resourcequotas",
             about="hard is what a namespace may have, used what it holds, in pieces of the resource.",
             columns=(("namespace", "namespace"), ("resource", "resource"), ("type", "hard or used")),
             value_heading="pieces",

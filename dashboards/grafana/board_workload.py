@@ -74,8 +74,9 @@ BOARD = Board(
                 ),
             ),
             unit=Unit.BYTES,
-            empty="No framebuffer of slices: run gputide export, HAMi's monitor, or dcgm-exporter with pod labels",
-            about="Servers that take all memory at their start hide what they need: `gputide explain` says more.",
+            empty="No framebuffer of slices: start gputide run export node, HAMi's monitor, or dcgm-exporter with "
+            "pod labels",
+            about="Servers that take all memory at their start hide what they need: `gputide plan explain` says more.",
         ),
         Panel(
             title="Slices",

@@ -1,7 +1,8 @@
 """Recording rules that say what the figures mean: who is idle, who is doubted, what was promised for this hour.
 
 The words are those of the analyzer, from the same settings, in PromQL: an estimate by Prometheus alone, that needs no
-gputide at all. Where gputide itself said something (`gputide export savings`, the exporters' cross-checks) that counts.
+gputide at all. Where gputide itself said something (`gputide run export savings`, the exporters' cross-checks) that
+counts.
 """
 
 from __future__ import annotations

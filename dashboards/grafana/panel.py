@@ -135,11 +135,11 @@ CARD_FILTER = 'cluster=~"$cluster", card_model=~"$model"'
 SLICE_FILTER = 'cluster=~"$cluster", namespace=~"$namespace"'
 """Selector of slices by the choices above."""
 NO_CARDS = (
-    "No card is known: load gputide's recording rules into Prometheus and let it scrape dcgm-exporter, HAMi or gputide "
-    "export"
+    "No card is known: load gputide's recording rules into Prometheus and let it scrape dcgm-exporter, HAMi or "
+    "gputide run export node"
 )
 NO_SLICES = (
-    "Nobody says which pod holds which card: run gputide export on the nodes, HAMi's monitor, or dcgm-exporter with "
-    "DCGM_EXPORTER_KUBERNETES=true"
+    "Nobody says which pod holds which card: start gputide run export node on the nodes, HAMi's monitor, or "
+    "dcgm-exporter with DCGM_EXPORTER_KUBERNETES=true"
 )
-NO_SAVINGS = "No series of plans: let Prometheus scrape gputide export savings"
+NO_SAVINGS = "No series of plans: let Prometheus scrape gputide run export savings"

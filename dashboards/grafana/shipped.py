@@ -1,7 +1,7 @@
 """The dashboards and rules as files for people who have a Grafana: plain, or as objects of Kubernetes.
 
-Called by `gputide grafana export`. The dashboards are the committed JSON; the rules are written from the settings, so
-that an alert and the analyzer mean the same by idle.
+Called by `gputide admin grafana export`. The dashboards are the committed JSON; the rules are written from the
+settings, so that an alert and the analyzer mean the same by idle.
 
 Rule groups as text: Prometheus rule files, or one PrometheusRule object of the Prometheus operator.
 """
@@ -139,7 +139,7 @@ def _link(docs_url: str, alert: str) -> str:
 
 
 def _file(groups: tuple[RuleGroup, ...], docs_url: str | None) -> str:
-    head = "# Made by `gputide grafana export`; change the settings and export again rather than this file.\n"
+    head = "# Made by `gputide admin grafana export`; change the settings and export again rather than this file.\n"
     return head + yaml_text({"groups": [_group(group, docs_url) for group in groups]})
 
 

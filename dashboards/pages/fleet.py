@@ -255,7 +255,7 @@ def _headline(views: Views, address: Address, profiles: Profiles, week: WeekHour
             ),
             dcc.Link(say("Review plan →"), href=address.href("/plan"), className="button primary", id="review-plan")
             if totals is not None
-            else html.Code("gputide recommend"),
+            else html.Code("gputide plan make"),
         ],
         className="headline",
     )

@@ -65,7 +65,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
         if wanted is not None:
             why = say("There is no plan {plan} for {cluster}.", plan=wanted, cluster=profiles.cluster)
             return missing(say("No such plan"), why, "gputide plan list")
-        return missing(say("No plan yet"), say("A plan is made from at least a day of history."), "gputide recommend")
+        return missing(say("No plan yet"), say("A plan is made from at least a day of history."), "gputide plan make")
     plan = entry.plan
     outcomes = views.outcomes.outcomes(profiles.cluster)
     confident = confident_stages(plan)

@@ -36,7 +36,7 @@ def relief(found: ReliefActs, address: Address) -> Any:
         scrolled(
             table(columns, [_row(move, address) for move in found.moves[:MOVES_MAX]]),
             html.P(
-                say("… and {count} more: `{command}`", count=format_count(rest), command="gputide relief show"),
+                say("… and {count} more: `{command}`", count=format_count(rest), command="gputide run relief show"),
                 className="soft",
             )
             if rest > 0

@@ -53,7 +53,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
         return missing(
             say("No plan yet"),
             say("Savings start with a plan, and are counted once it is applied."),
-            "gputide recommend",
+            "gputide plan make",
         )
     outcomes = views.outcomes.outcomes(profiles.cluster)
     steps, verdict = funnel(entries, outcomes), leading_verdict(entries, outcomes)

@@ -42,7 +42,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     found = () if isinstance(week, str) else MADE.of((profiles, week), "tenants", lambda: tenants(profiles, week))
     if not profiles.workloads and not found:
         return missing(
-            say("No teams"), say("Nobody holds a card in {place}.", place=profiles.cluster), "gputide analyze"
+            say("No teams"), say("Nobody holds a card in {place}.", place=profiles.cluster), "gputide workloads"
         )
     return html.Div(
         [

@@ -61,7 +61,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     profile = next((item for item in profiles.workloads if item.workload == wanted), None)
     if profile is None:
         why = say("{workload} has no live pod in {cluster}.", workload=wanted, cluster=profiles.cluster)
-        return missing(say("No such workload"), why, "gputide analyze")
+        return missing(say("No such workload"), why, "gputide workloads")
     entries = views.plans.plans(profiles.cluster)
     return _one(views, address, profiles, profile, entries[0] if entries else None)
 
@@ -130,7 +130,7 @@ def _all(address: Address, profiles: Profiles) -> Any:
     counts = Counter(profile.state for profile in profiles.workloads if team in (None, profile.namespace))
     if not counts:
         why = say("Nobody holds a card in {place}.", place=team or profiles.cluster)
-        return missing(say("No workloads"), why, "gputide analyze")
+        return missing(say("No workloads"), why, "gputide workloads")
     what = say("workloads of {team}", team=team) if team else say("workloads|counted")
     numbers = [figure_number(format_count(counts.total()), what)]
     numbers += [
@@ -177,7 +177,9 @@ def _one(views: Views, address: Address, profiles: Profiles, profile: Profile, e
         graph(strips_figure(history), id="strips", name=say("Use over time"))
         if history is not None and history.times
         else missing(
-            say("No history in this range"), say("No window of this workload arrived in it."), "gputide rollup --drain"
+            say("No history in this range"),
+            say("No window of this workload arrived in it."),
+            "gputide run rollup --drain",
         )
     )
     has_rate = history is None or history.request_rate is not None
@@ -273,7 +275,7 @@ def _trust(profile: Profile) -> str:
 
 def _proposals(address: Address, profile: Profile, entry: PlanEntry | None) -> list[Any]:
     if entry is None:
-        return [html.P([say("No plan yet: "), html.Code("gputide recommend")])]
+        return [html.P([say("No plan yet: "), html.Code("gputide plan make")])]
     plan = entry.plan
     found = [item for item in plan.recommendations if profile.workload in item.workloads]
     if not found:

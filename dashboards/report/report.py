@@ -468,7 +468,7 @@ def _next_plan(entry: PlanEntry | None, now: datetime, words: Words) -> NextPlan
             )
             for stage in plan.stages
         ),
-        command="gputide recommend" if is_expired else f"gputide plan approve --plan {plan.plan_id}",
+        command="gputide plan make" if is_expired else f"gputide plan approve --plan {plan.plan_id}",
     )
 
 

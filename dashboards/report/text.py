@@ -286,7 +286,7 @@ def _section(words: Words, heading: str, lines: list[str]) -> list[str]:
 def _next_lines(report: Report, words: Words) -> list[str]:
     plan, say = report.next_plan, words.say
     if plan is None:
-        return [f"{say('next.none')} `gputide recommend`"]
+        return [f"{say('next.none')} `gputide plan make`"]
     state = say("next.expired") if plan.is_expired else say("next.expires", moment=words.moment(plan.expires_at))
     room = say("next.room", hours=format_count(round(plan.low_priority_gpu_hours_per_week)))
     frees = say(

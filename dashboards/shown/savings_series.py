@@ -1,6 +1,6 @@
 """What gputide found, promised and brought, as series for Prometheus: plans, savings, promises, the warehouse's age.
 
-Served by `gputide export savings`; the dashboards Savings, Tenant and Pipeline and the alerts on plans stand on it.
+Served by `gputide run export savings`; the dashboards Savings, Tenant and Pipeline and the alerts on plans stand on it.
 Reads through the pages' ports only, so the figures are those of the pages.
 """
 

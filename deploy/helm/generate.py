@@ -2,10 +2,10 @@
 
     python deploy/helm/generate.py            # after a change of settings, dashboards, rules or templates
 
-Dashboards and rules are those of `gputide grafana export`; the schema knows every name of a setting, so that a misspelt
-one fails at `helm install` and not in a pod. `docs/*.yaml` are templates of the chart as helm renders them, for those
-who use kubectl alone. helm is taken from PATH, else from the cache of the tests. Tests hold all of it to what this
-writes.
+Dashboards and rules are those of `gputide admin grafana export`; the schema knows every name of a setting, so that a
+misspelt one fails at `helm install` and not in a pod. `docs/*.yaml` are templates of the chart as helm renders them,
+for those who use kubectl alone. helm is taken from PATH, else from the cache of the tests. Tests hold all of it to what
+this writes.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _chart() -> str:
 
 
 def _packed(text: str) -> str:
-    # In one line, as `grafana export --format configmap` has it: objects of Kubernetes end at a mebibyte.
+    # In one line, as `admin grafana export --format configmap` has it: objects of Kubernetes end at a mebibyte.
     return json.dumps(json.loads(text), sort_keys=True, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 

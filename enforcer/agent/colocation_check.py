@@ -3,7 +3,7 @@
 On every shared card that was looked at: high priority alone, low priority alone, both wanting the card. The third holds
 where low priority did nothing in every look in which high priority worked, whether or not high priority filled the
 card. What happens between two looks is not seen, so the result says how far apart they were; a situation that did not
-occur, or in which somebody was not measured, is no proof of anything. Pure; called by `gputide agent check`.
+occur, or in which somebody was not measured, is no proof of anything. Pure; called by `gputide run agent check`.
 """
 
 from __future__ import annotations

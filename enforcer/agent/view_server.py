@@ -1,9 +1,9 @@
-"""Shows `gputide relief` what a node's agent sees: at once when a card gets into trouble, else every few seconds.
+"""Shows `gputide run relief` what a node's agent sees: at once when a card gets into trouble, else every few seconds.
 
 `GET /view?wait=SECONDS&trouble=DIGEST` answers with the newest view as soon as the cards in trouble are others than
 those of the digest, or when the time is over; `/healthz` says that the agent runs. So a client that asks again and
 again knows within one look of the agent, without a thousand requests for nothing. It changes nothing, and shows names
-and use only. `gputide agent` runs it beside the agent's loop.
+and use only. `gputide run agent` runs it beside the agent's loop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Serves the admission of pods over TLS, as the API server asks for it: `/pods` for reviews, `/healthz` for a kubelet.
 
-Called by `gputide admission`. The API server waits for the answer, so a request that takes too long is ended; with the
-documented failure policy the pod then passes as it is. The API server counts reviews in its own metrics: no line is
+Called by `gputide run admission`. The API server waits for the answer, so a request that takes too long is ended; with
+the documented failure policy the pod then passes as it is. The API server counts reviews in its own metrics: no line is
 logged per pod.
 """
 

@@ -203,7 +203,7 @@ class KubernetesWriter:
         if version != resource_version and not self._reader.is_same(kind, namespace, name, resource_version):
             raise Refused(
                 f"cannot change {kind} {namespace}/{name}: it was changed since it was read: read "
-                f"resourceVersion={resource_version}, now {version}; make a new plan with `gputide recommend`"
+                f"resourceVersion={resource_version}, now {version}; make a new plan with `gputide plan make`"
             )
         return before
 

@@ -1,6 +1,6 @@
 """Plans as they were made: sealed JSON files that nobody edits, with who approved which stages beside them.
 
-The front door stores what `recommend` makes, pages list and approve, the guard reads approvals. A file is written
+The front door stores what `plan make` makes, pages list and approve, the guard reads approvals. A file is written
 whole or not at all. `ID.json` is the plan, `ID.inputs.json` the fingerprint of what it was made for,
 `ID.approvals.jsonl` its approvals.
 """
@@ -76,7 +76,7 @@ class PlanStore:
         """
         found = [name for name in self._ids() if name.startswith(plan_id)]
         if len(found) != 1:
-            known = ", ".join(self._ids()[-5:]) or "none; run `gputide recommend`"
+            known = ", ".join(self._ids()[-5:]) or "none; run `gputide plan make`"
             raise Misconfigured(f"cannot use plan {plan_id!r}: {len(found)} plans have that id; known: {known}")
         file = self._file(found[0])
         plan = plan_from_json(_content(file), name=str(file))

@@ -9,13 +9,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from enforcer.agent.node_view import ContainerKey
 from enforcer.record.ledger import Ledger
 from fleet.inventory import WorkloadId
+from fleet.relief.moves import PastMove
 from fleet.units import MIB, format_time, parse_time
 
 RELIEF_PLAN = "relief"
@@ -120,6 +121,22 @@ class MoveRecord:
         """It is not over."""
         return self.phase not in (MovePhase.DONE, MovePhase.TAKEN_BACK)
 
+    def past(self) -> PastMove:
+        """The move as the rules of relief look at it; times are Unix seconds."""
+        order = self.order
+        return PastMove(
+            pod=order.pod_id,
+            arrived_as=f"{order.namespace}/{order.replica or order.pod}",
+            workload=order.workload,
+            from_card=order.from_card,
+            to_card=order.to_card,
+            begun_seconds=self.begun_at.timestamp(),
+            ended_seconds=None if self.ended_at is None else self.ended_at.timestamp(),
+            is_made=self.phase is MovePhase.DONE,
+            is_restart=order.manner is Manner.RESTART,
+            is_home=order.is_home,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenSqueeze:
@@ -168,6 +185,7 @@ class ReliefBook:
         self._read = 0
         self._is_known = False
         self._moves: dict[str, MoveRecord] = {}
+        self._past: tuple[PastMove, ...] | None = None
         self._squeezes: dict[tuple[str, str], OpenSqueeze] = {}
 
     def squeeze(self, at: datetime, node: str, card: str, containers: frozenset[ContainerKey], reason: str) -> None:
@@ -210,48 +228,17 @@ class ReliefBook:
         """Moves that are under way."""
         return tuple(record for record in self.moves() if record.is_open)
 
-    def away(self) -> tuple[MoveRecord, ...]:
-        """Moves that were made and not taken home; of several of one pod the last."""
-        found: dict[str, MoveRecord] = {}
-        for record in self.moves():
-            order = record.order
-            if record.phase is MovePhase.DONE and order.manner is Manner.WARM:
-                earlier = found.pop(order.pod_id, None)
-                if not order.is_home:
-                    # Who was moved on goes home to where it first was.
-                    first = record if earlier is None else _from(earlier, record)
-                    found[f"{order.namespace}/{order.replica}"] = first
-        return tuple(found.values())
+    def past_moves(self) -> tuple[PastMove, ...]:
+        """All moves, oldest first, as the rules of relief look at them."""
+        self._follow()
+        if self._past is None:
+            self._past = tuple(record.past() for record in self._moves.values())
+        return self._past
 
     def open_squeezes(self) -> tuple[OpenSqueeze, ...]:
         """Cards whose low priority sleeps by an order of ours."""
         self._follow()
         return tuple(self._squeezes.values())
-
-    def moved_since(self, workload: WorkloadId, since: datetime) -> int:
-        """Moves of a workload that were begun since a moment."""
-        return sum(
-            record.order.workload == workload and record.begun_at >= since and record.phase is not MovePhase.TAKEN_BACK
-            for record in self.moves()
-        )
-
-    def backs_off_until(self, workload: WorkloadId, pause: timedelta) -> datetime | None:
-        """Until when a workload is left alone after moves that came to nothing; None where its last one was made.
-
-        Args:
-            workload: whose.
-            pause: after one such move; doubled with every further one in a row, up to a day.
-        """
-        failed = 0
-        last: datetime | None = None
-        for record in self.moves():
-            if record.order.workload != workload or record.is_open:
-                continue
-            failed = failed + 1 if record.phase is MovePhase.TAKEN_BACK else 0
-            last = record.ended_at
-        if not failed or last is None:
-            return None
-        return last + min(timedelta(days=1), pause * float(2 ** min(failed - 1, 20)))
 
     def measured(self) -> MeasuredRelief | None:
         """What moves took; None where too few were made."""
@@ -280,7 +267,7 @@ class ReliefBook:
         """Read what was written since; one relief writes at a time, so its own writing is all there is."""
         if self._is_known:
             return
-        entries = self._ledger.entries()
+        entries, self._past = self._ledger.entries(), None
         for entry in entries[self._read :]:
             self._take(entry.event, entry.at, entry.content)
         self._read, self._is_known = len(entries), True
@@ -315,16 +302,6 @@ class ReliefBook:
         self._ledger.append([(event, content)], plan_id=RELIEF_PLAN, at=at)
         self._is_known = False
         self._follow()
-
-
-def _from(first: MoveRecord, last: MoveRecord) -> MoveRecord:
-    """The last move, as one from where the first one began."""
-    values = {name: getattr(last.order, name) for name in MoveOrder.__slots__}
-    order = MoveOrder(**{**values, "from_card": first.order.from_card, "from_node": first.order.from_node})
-    return MoveRecord(
-        order=order, begun_at=last.begun_at, phase=last.phase, ready_at=last.ready_at, leaving_at=last.leaving_at,
-        ended_at=last.ended_at, why=last.why,
-    )  # fmt: skip
 
 
 def _order_of(content: Any) -> MoveOrder:

@@ -1,15 +1,14 @@
-"""Which pod leaves an overloaded card, and where to: the rules of `fleet.relief` over the cluster as it stands.
+"""Which pod leaves an overloaded card, and where to: `fleet.relief.choice` over the cluster as it stands.
 
 Demand comes from what nodes tell, seats and cards from the API server, wishes from the pods' owners. A card takes a
 newcomer only where its node tells its use, it is sound, open, not in trouble and not somebody's own, and where HAMi's
-scheduler would count room for slices, cores and framebuffer. Pods that can have a warm replica go before those that
-must be stopped. Reads nothing by itself.
+scheduler would count room for slices, cores and framebuffer. Reads nothing by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,12 +17,13 @@ from enforcer.backends.hami_cordon import cordoned_cards
 from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice, StandingCard
 from enforcer.relief.book import Manner
 from enforcer.relief.demand_memory import STEP_SECONDS, DemandMemory, SeatKey
-from enforcer.relief.overload import Cause, Overload
+from enforcer.relief.overload import Overload
 from enforcer.relief.wishes import Movable, wish
 from enforcer.seat import PodSeat
 from enforcer.snapshot import Snapshot
 from fleet.inventory import ISOLATION_LABEL, Priority
-from fleet.relief import Relief, ReliefMove, ReliefRules, Watch
+from fleet.relief.choice import Relief, Watch
+from fleet.relief.rules import ReliefRules
 from fleet.units import MIB
 
 _TARGETS_TRIED_MAX = 8
@@ -69,10 +69,10 @@ class Field:
     memory: DemandMemory
     movables: Mapping[str, Movable] = field(default_factory=dict)
     nodes: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    resting: Collection[str] = ()
+    resting: Collection[Hashable] = ()
     coming: Mapping[str, str] = field(default_factory=dict)
     arrived: Collection[str] = ()
-    closed: Collection[str] = ()
+    closed: Collection[Hashable] = ()
 
 
 def choose(overload: Overload, ground: Field, rules: ReliefRules) -> Proposal | None:
@@ -83,65 +83,51 @@ def choose(overload: Overload, ground: Field, rules: ReliefRules) -> Proposal | 
         ground: what is known.
         rules: costs and limits.
     """
-    for manner in (Manner.WARM, Manner.RESTART):
-        groups: dict[frozenset[str], dict[str, Movable]] = {}
-        for pod, entry in ground.movables.items():
-            if entry.manner is manner:
-                groups.setdefault(ground.nodes[pod], {})[pod] = entry
-        # Those who may go to the most nodes first: most have the same word, and are weighed together.
-        for nodes in sorted(groups, key=lambda names: (-len(names), sorted(names))):
-            elsewhere = [card.card for card in ground.snapshot.cards.values() if card.node not in nodes]
-            closed = frozenset((*ground.closed, *elsewhere))
-            found = _chosen(overload, replace(ground, movables=groups[nodes], closed=closed), rules)
-            if found is not None:
-                return found
-    return None
-
-
-def room_at_home(seat: PodSeat, card: str, ground: Field, *, ratio_max: float, seconds: float) -> bool:
-    """Whether a pod's old card has had room for it for a while.
-
-    Args:
-        seat: the pod as it sits now.
-        card: the card that it was moved from.
-        ground: what is known.
-        ratio_max: compute that may be needed there at most, with the pod, 0-1.
-        seconds: for how long.
-    """
-    target = ground.snapshot.cards.get(card)
-    if target is None or not _is_open(target, ground) or not seat.slices or len(seat.slices) != 1:
-        return False
-    there = [entry for entry in ground.snapshot.seats.values() if card in entry.cards]
-    if any(entry.workload == seat.workload for entry in there) or not _fits(seat.slices[0], target, there):
-        return False
-    low = _low_pods(ground)
-    keys = [SeatKey(namespace=entry.namespace, pod=entry.pod, card=card) for entry in there if entry.pod_id not in low]
-    keys += [SeatKey(namespace=seat.namespace, pod=seat.pod, card=own) for own in seat.cards]
-    largest = ground.memory.largest(keys, seconds)
-    return largest is not None and largest <= ratio_max
-
-
-def _chosen(overload: Overload, ground: Field, rules: ReliefRules) -> Proposal | None:
     tried: set[str] = set()
     for _ in range(_TARGETS_TRIED_MAX):
-        desk = _desk(ground, tried)
-        if overload.card not in desk.cards:
+        seen = _seen(ground, tried)
+        if overload.card not in seen.cards:
             return None
-        move = _asked(overload, desk, rules)
+        card = seen.cards.index(overload.card)
+        move = Relief(seen.watch, rules).way_out(card, overload.cause, overload.missing_bytes)
         if move is None:
             return None
-        seat, part = desk.rows[move.row]
-        target = ground.snapshot.cards[desk.cards[move.target]]
-        others = [entry for entry in ground.snapshot.seats.values() if target.card in entry.cards]
+        seat, part = seen.rows[move.row]
+        target = ground.snapshot.cards[seen.cards[move.target]]
         movable = ground.movables[seat.pod_id]
-        if _fits(part, target, others) and not (movable.is_isolated and others):
+        if _is_room(part, target, ground, is_isolated=movable.is_isolated):
             return Proposal(seat=seat, part=part, target=target, movable=movable, overload=overload)
         tried.add(target.card)
     return None
 
 
+def may_return(seat: PodSeat, home: str, ground: Field, rules: ReliefRules, *, is_isolated: bool) -> bool:
+    """Whether a pod's old card has had room for it for a while.
+
+    Args:
+        seat: the pod as it sits now.
+        home: the card that it was moved from.
+        ground: what is known.
+        rules: for how long, and how much.
+        is_isolated: it shares a card with no other pod.
+    """
+    target = ground.snapshot.cards.get(home)
+    if target is None or len(seat.slices) != 1:
+        return False
+    seen = _seen(ground, ())
+    row = next((row for row, (other, _) in enumerate(seen.rows) if other.pod_id == seat.pod_id), None)
+    if row is None or not _is_room(seat.slices[0], target, ground, is_isolated=is_isolated):
+        return False
+    return Relief(seen.watch, rules).may_return(row, seen.cards.index(home))
+
+
+def _is_room(part: SeatSlice, target: StandingCard, ground: Field, *, is_isolated: bool) -> bool:
+    there = [seat for seat in ground.snapshot.seats.values() if target.card in seat.cards]
+    return _fits(part, target, there) and not (is_isolated and there)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Desk:
+class _Seen:
     """Rows and cards of a watch, by their numbers."""
 
     rows: tuple[tuple[PodSeat, SeatSlice], ...]
@@ -149,21 +135,7 @@ class _Desk:
     watch: Watch
 
 
-def _asked(overload: Overload, desk: _Desk, rules: ReliefRules) -> ReliefMove | None:
-    relief = Relief(desk.watch, rules)
-    card = desk.cards.index(overload.card)
-    if overload.cause is Cause.DEMAND:
-        move = next(iter(relief.relieve([card])), None)
-        if move is not None:
-            return move
-    rows = [row for row in np.flatnonzero(desk.watch.card == card).tolist() if desk.watch.may_move[row]]
-    if overload.cause is Cause.FRAMEBUFFER:
-        enough = [row for row in rows if desk.watch.need_bytes[row] >= overload.missing_bytes]
-        rows = enough or sorted(rows, key=lambda row: -float(desk.watch.need_bytes[row]))[:1]
-    return next(iter(relief.leave(rows)), None)
-
-
-def _desk(ground: Field, tried: Collection[str]) -> _Desk:
+def _seen(ground: Field, tried: Collection[str]) -> _Seen:
     snapshot, low = ground.snapshot, _low_pods(ground)
     cards = tuple(sorted(snapshot.cards))
     number = {card: place for place, card in enumerate(cards)}
@@ -181,6 +153,10 @@ def _desk(ground: Field, tried: Collection[str]) -> _Desk:
     isolated = _isolated(ground)
     coming = {pod: number[card] for pod, card in ground.coming.items() if card in number}
     standing = [snapshot.cards[card] for card in cards]
+    single = {pod for pod, entry in ground.movables.items() if entry.manner is Manner.RESTART}
+    areas: dict[frozenset[str], int] = {}
+    everywhere = frozenset(snapshot.nodes)
+    area = [areas.setdefault(ground.nodes.get(seat.pod_id, everywhere), len(areas)) for seat, _ in rows]
     granted = np.array([float(part.framebuffer_mib * MIB) for _, part in rows])
     watch = Watch(
         card=np.array([number[str(part.card)] for _, part in rows], np.int64),
@@ -196,18 +172,19 @@ def _desk(ground: Field, tried: Collection[str]) -> _Desk:
             ],
             np.bool_,
         ),
+        is_single=np.array([seat.pod_id in single for seat, _ in rows], np.bool_),
         is_resting=np.array([seat.pod_id in ground.resting for seat, _ in rows], np.bool_),
+        area=np.array(area, np.int64),
+        reach=np.array([[card.node in nodes for card in standing] for nodes in areas], np.bool_),
         model=np.array([models.setdefault(card.device_type, len(models)) for card in standing], np.int64),
         capacity_bytes=np.array([float(card.framebuffer_mib * MIB) for card in standing]),
         is_open=np.array(
             [_is_open(card, ground) and card.card not in tried and card.card not in isolated for card in standing],
             np.bool_,
         ),
-        is_spare=np.zeros(len(cards), np.bool_),
         step_seconds=STEP_SECONDS,
-        violation_ratio=0.0,
     )
-    return _Desk(rows=rows, cards=cards, watch=watch)
+    return _Seen(rows=rows, cards=cards, watch=watch)
 
 
 def _now(ground: Field) -> dict[SeatKey, float]:

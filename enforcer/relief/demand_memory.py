@@ -85,20 +85,6 @@ class DemandMemory:
             found[number, -1] = now.get(key, 0.0)
         return found
 
-    def largest(self, keys: Sequence[SeatKey], seconds: float) -> float | None:
-        """The most that some pods used together in any minute of late; None where that long is not known yet.
-
-        Args:
-            keys: pods; one that was not seen used nothing.
-            seconds: how far back.
-        """
-        steps = max(1, int(seconds // STEP_SECONDS))
-        if self._known() < steps:
-            return None
-        order = [(self._step - number) % self._steps for number in range(min(steps, self._steps))]
-        rows = [row for key in keys if (row := self._rows.get(key)) is not None]
-        return float(self._load[rows][:, order].sum(axis=0).max()) if rows else 0.0
-
     def need_bytes(self, key: SeatKey) -> float:
         """Most framebuffer that a pod was seen to use; 0 where it was not seen."""
         row = self._rows.get(key)

@@ -1,80 +1,35 @@
-"""When a card is overloaded at run time, by what, and whether putting low priority to sleep is enough. Pure.
-
-Three causes. *Demand*: the card is full, and those above low priority need nearly all of it themselves: low priority
-sleeps, and one of them has to move. A card that low priority fills up is the node agent's business. *Framebuffer*: less
-of it is free than must stay free. *Objective*: somebody above low priority breaks the latency that was promised for
-him. A card on which nobody above low priority sits is never overloaded; one that its only pod fills can't be relieved.
-"""
+"""Which cards of the nodes' views are overloaded, by the rules of `fleet.relief.overload`. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 from enforcer.agent.node_view import CardView, NodeView, SliceView
 from fleet.inventory import Priority
-
-CONTENDED_RATIO = 2 / 3
-"""Use of a full card by those above low priority from which they may want all of it: pods that want more than there is
-get equal parts by the driver's time slices, so two of them get at least this beside one of low priority. Whether they
-do is seen once it sleeps."""
-
-
-class Cause(StrEnum):
-    """By what a card is overloaded."""
-
-    DEMAND = "demand"
-    FRAMEBUFFER = "framebuffer"
-    OBJECTIVE = "objective"
+from fleet.relief.overload import CardUse, Cause, Trouble, missing_bytes, trouble_of
+from fleet.relief.rules import ReliefRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OverloadRules:
-    """When a card is overloaded.
+class Overload(Trouble):
+    """One card that is overloaded now; `at_seconds` is Unix time.
 
     Attributes:
-        full_ratio: compute in use from which it is full, 0-1.
-        relieved_ratio: compute that those above low priority may need at most, 0-1.
-        free_ratio_min: free framebuffer / framebuffer below which it is short, 0-1.
-        working_ratio: duty cycle above which somebody works, 0-1.
-    """
-
-    full_ratio: float = 0.97
-    relieved_ratio: float = 0.9
-    free_ratio_min: float = 0.03
-    working_ratio: float = 0.01
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overload:
-    """One card that is overloaded now.
-
-    Attributes:
-        node: its node.
         card: UUID.
-        cause: by what.
-        at_seconds: when it was seen, Unix seconds.
+        node: its node.
         reason: one sentence with value, limit and setting.
         low: slices of low priority on it.
-        needs_move: putting low priority to sleep is not enough.
-        can_move: more than one pod above low priority sits there.
-        missing_bytes: framebuffer that must become free; 0 for the other causes.
     """
 
-    node: str
     card: str
-    cause: Cause
-    at_seconds: float
+    node: str
     reason: str
     low: tuple[SliceView, ...]
-    needs_move: bool
-    can_move: bool
-    missing_bytes: int = 0
 
 
 def overloads(
-    views: Mapping[str, NodeView], rules: OverloadRules, broken: Mapping[str, str] | None = None
+    views: Mapping[str, NodeView], rules: ReliefRules, broken: Mapping[str, str] | None = None
 ) -> tuple[Overload, ...]:
     """Cards that are overloaded now, by node and card.
 
@@ -117,50 +72,47 @@ def _overload(
     at_seconds: float,
     card: CardView,
     slices: tuple[SliceView, ...],
-    rules: OverloadRules,
+    rules: ReliefRules,
     broken: Mapping[str, str],
 ) -> Overload | None:
     low = tuple(part for part in slices if part.priority is Priority.LOW)
-    above = [part for part in slices if part.priority is not Priority.LOW]
-    if not above:
+    above = {part.pod_id for part in slices if part.priority is not Priority.LOW}
+    suffering = next((pod for pod in sorted(above) if pod in broken), None)
+    use = CardUse(
+        pods=len(above),
+        demand_ratio=demand_above_low(card, slices),
+        duty_ratio=card.duty_cycle_ratio,
+        low_ratio=sum(part.duty_cycle_ratio or 0.0 for part in low),
+        low_bytes=sum(part.framebuffer_used_bytes or 0 for part in low),
+        is_low_awake=any((part.duty_cycle_ratio or 0.0) > rules.working_ratio for part in low),
+        framebuffer_bytes=card.framebuffer_bytes,
+        free_bytes=card.framebuffer_free_bytes,
+        is_objective_broken=suffering is not None,
+    )
+    found = trouble_of(card.card, use, at_seconds, rules)
+    if found is None:
         return None
-    others = len({part.pod_id for part in above})
-    demand, duty = demand_above_low(card, slices), card.duty_cycle_ratio
-    missing = _missing(card, rules)
-    suffering = next((part.pod_id for part in above if part.pod_id in broken), None)
-    if missing > 0:
-        held = sum(part.framebuffer_used_bytes or 0 for part in low)
-        return Overload(
-            node=node, card=card.card, cause=Cause.FRAMEBUFFER, at_seconds=at_seconds, low=low,
-            reason=f"{card.framebuffer_free_bytes} bytes of framebuffer free of {card.framebuffer_bytes}, "
-            f"relief.framebuffer_free_ratio_min={rules.free_ratio_min:g} wants {missing} more",
-            # Low priority is evicted by the node's agent where it holds enough; the move is for where it does not.
-            needs_move=held < missing and others > 1, can_move=others > 1, missing_bytes=missing,
-        )  # fmt: skip
-    is_full = (duty is not None and duty >= rules.full_ratio) or demand >= rules.full_ratio
-    low_use = sum(part.duty_cycle_ratio or 0.0 for part in low)
-    is_contended = demand >= CONTENDED_RATIO and low_use > rules.working_ratio
-    if is_full and (demand > rules.relieved_ratio or is_contended):
-        return Overload(
-            node=node, card=card.card, cause=Cause.DEMAND, at_seconds=at_seconds, low=low,
-            reason=f"{max(demand, duty or 0.0):.0%} of the card in use, relief.full_ratio={rules.full_ratio:.0%}; "
-            f"those above low priority need {demand:.0%}, relief.relieved_ratio={rules.relieved_ratio:.0%}",
-            needs_move=demand > rules.relieved_ratio and others > 1, can_move=others > 1,
-        )  # fmt: skip
-    if suffering is not None:
-        awake = any((part.duty_cycle_ratio or 0.0) > rules.working_ratio for part in low)
-        return Overload(
-            node=node, card=card.card, cause=Cause.OBJECTIVE, at_seconds=at_seconds, low=low,
-            reason=f"{suffering} breaks its latency objective: {broken[suffering]}",
-            needs_move=not awake and others > 1, can_move=others > 1,
-        )  # fmt: skip
-    return None
+    return Overload(
+        node=node, card=card.card, cause=found.cause, at_seconds=at_seconds, low=low, needs_move=found.needs_move,
+        can_move=found.can_move, missing_bytes=found.missing_bytes,
+        reason=_reason(found, use, rules, "" if suffering is None else f"{suffering} breaks its latency objective: "
+        f"{broken[suffering]}"),
+    )  # fmt: skip
 
 
-def _missing(card: CardView, rules: OverloadRules) -> int:
-    if card.framebuffer_free_bytes is None:
-        return 0
-    return int(rules.free_ratio_min * card.framebuffer_bytes) - card.framebuffer_free_bytes
+def _reason(found: Trouble, use: CardUse, rules: ReliefRules, objective: str) -> str:
+    if found.cause is Cause.OBJECTIVE:
+        return objective
+    if found.cause is Cause.FRAMEBUFFER:
+        return (
+            f"{use.free_bytes} bytes of framebuffer free of {use.framebuffer_bytes}, "
+            f"relief.framebuffer_free_ratio_min={rules.free_ratio_min:g} wants {missing_bytes(use, rules)} more"
+        )
+    return (
+        f"{max(use.demand_ratio, use.duty_ratio or 0.0):.0%} of the card in use, "
+        f"relief.full_ratio={rules.full_ratio:.0%}; pods above low priority need {use.demand_ratio:.0%}, "
+        f"relief.relieved_ratio={rules.relieved_ratio:.0%}"
+    )
 
 
 def _by_card(slices: Iterable[SliceView]) -> dict[str, tuple[SliceView, ...]]:

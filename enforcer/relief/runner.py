@@ -7,19 +7,19 @@ on with the next. A freeze stops everything but what expires by itself; one enfo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from enforcer.admission import unpinned
 from enforcer.agent.node_view import NodeView
 from enforcer.dialect import Dialect
 from enforcer.manifest import Manifest
-from enforcer.node_choice import may_run_on, nodes_for
-from enforcer.relief.book import Manner, MoveOrder, MoveRecord
-from enforcer.relief.choice import Field, Proposal, choose, room_at_home
-from enforcer.relief.demand_memory import DemandMemory
+from enforcer.node_choice import nodes_for
+from enforcer.relief.book import Manner, MoveOrder
+from enforcer.relief.choice import Field, Proposal, choose, may_return
+from enforcer.relief.demand_memory import STEP_SECONDS, DemandMemory
 from enforcer.relief.moving import Mover
 from enforcer.relief.overload import Overload, overloads
 from enforcer.relief.sleeping import Sleeping
@@ -32,16 +32,11 @@ from enforcer.words import Words
 from fleet.errors import Misconfigured, Refused, Unavailable
 from fleet.inventory import WorkloadId
 from fleet.logs import logger
+from fleet.relief.moves import PastMove, home_due, resting, slots_free, unsettled, why_held
+from fleet.relief.pace import Pace
 
-DAY = timedelta(days=1)
-_HOME_LOOK_SECONDS = 60.0
-_SETTLED = timedelta(seconds=2)
-"""How long after a move its card's use is still that of before: the driver's figures are means over a second."""
-_FRUITLESS_SECONDS = 5.0
-_FRUITLESS_SECONDS_MAX = 120.0
 _CANDIDATES_MAX = 32
-SLEEP_SECONDS_MAX = 20.0
-"""How long low priority may take to fall asleep by an order: agents look at theirs every `agent.orders_seconds`."""
+_NOT_PAUSED = "low priority did not end it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +65,10 @@ class ReliefRunner:
 
     def __init__(self, tools: ReliefTools, policy: ReliefPolicy, memory: DemandMemory | None = None) -> None:
         self._tools, self._policy = tools, policy
-        self._memory = memory or DemandMemory()
+        self._memory = memory or DemandMemory(policy.rules.memory_seconds // STEP_SECONDS)
         self._mover = Mover(tools.reader, tools.writer, tools.book, policy.patience)
         self._sleeping = Sleeping(tools, policy)
-        self._since: dict[str, float] = {}
-        self._first_seen: dict[str, float] = {}
-        self._fruitless: dict[str, tuple[datetime, float]] = {}
-        self._home_look_at: datetime | None = None
+        self._pace = Pace(policy.rules)
         self._judged: dict[str, tuple[float, tuple[Overload, ...]]] = {}
         self._had_broken = False
         self._has_lease = False
@@ -105,16 +97,11 @@ class ReliefRunner:
 
     def _seen(self, views: Mapping[str, NodeView], broken: Mapping[str, str]) -> tuple[Overload, ...]:
         self._memory.see(views)
-        found = tuple(self._grown(entry) for entry in self._overloads(views, broken))
-        troubled = {entry.card for entry in found}
-        moving = {entry.card for entry in found if entry.needs_move}
-        self._first_seen = {card: at for card, at in self._first_seen.items() if card in troubled}
-        self._since = {card: at for card, at in self._since.items() if card in moving}
-        for entry in found:
-            self._first_seen.setdefault(entry.card, entry.at_seconds)
-            if entry.needs_move:
-                self._since.setdefault(entry.card, entry.at_seconds)
-        return found
+        found = self._overloads(views, broken)
+        return tuple(
+            entry if entry.needs_move == before.needs_move else replace(entry, reason=f"{entry.reason}; {_NOT_PAUSED}")
+            for entry, before in zip(self._pace.see(found), found, strict=True)
+        )
 
     def look(self, views: Mapping[str, NodeView]) -> ReliefLook:
         """Look once, and do what is due.
@@ -134,7 +121,9 @@ class ReliefRunner:
         book, now = self._tools.book, self._tools.reader.now()
         plan = self._sleeping.plan(found)
         is_watched = bool(found or book.open_squeezes())
-        is_due = any(self._is_due(entry, now) for entry in found) or self._is_home_due()
+        past = book.past_moves()
+        is_due = bool(self._pace.due(found, past, now.timestamp()))
+        is_due |= self._pace.is_home_look_due(past, now.timestamp())
         if plan is None and not book.open_moves() and not is_due:
             self._let_go()
             return ReliefLook(overloads=found, said=self._news(said), is_busy=is_watched)
@@ -189,20 +178,13 @@ class ReliefRunner:
             result.append((overload, choose(overload, ground, self._policy.rules), _reasons(left)))
         return tuple(result)
 
-    def _grown(self, entry: Overload) -> Overload:
-        """An overload that low priority should have ended by now: it opted out, or sleeps nowhere but on paper."""
-        since = self._first_seen.get(entry.card, entry.at_seconds)
-        if entry.needs_move or not entry.can_move or entry.at_seconds - since < SLEEP_SECONDS_MAX:
-            return entry
-        return replace(entry, needs_move=True, reason=f"{entry.reason}; low priority did not end it")
-
     def _overloads(self, views: Mapping[str, NodeView], broken: Mapping[str, str]) -> tuple[Overload, ...]:
         """Overloads of all nodes; those of a view that was judged before are remembered."""
         judged: dict[str, tuple[float, tuple[Overload, ...]]] = {}
         for node, view in views.items():
             known = None if broken or self._had_broken else self._judged.get(node)
             if known is None or known[0] != view.at_seconds:
-                known = (view.at_seconds, overloads({node: view}, self._policy.overload, broken))
+                known = (view.at_seconds, overloads({node: view}, self._policy.rules, broken))
             judged[node] = known
         self._judged, self._had_broken = judged, bool(broken)
         return tuple(entry for node in sorted(judged) for entry in judged[node][1])
@@ -218,49 +200,29 @@ class ReliefRunner:
 
     def _move(self, found: Sequence[Overload], views: Mapping[str, NodeView]) -> list[str]:
         tools, policy, now = self._tools, self._policy, self._tools.reader.now()
-        due = [entry for entry in found if self._is_due(entry, now)]
-        free = policy.moves_at_once_max - len(tools.book.open_moves())
-        if not due or free <= 0:
+        past = tools.book.past_moves()
+        if not self._pace.due(found, past, now.timestamp()) or slots_free(past, policy.rules) <= 0:
             return []
         snapshot = take_snapshot(tools.reader, tools.dialect)
         words = self._words(snapshot)
-        said = []
-        for overload in due:
-            if free <= 0:
-                break
+        said: list[str] = []
+
+        def begin(overload: Overload) -> bool:
             ground, left = self._ground(snapshot, views, overload, found, now)
             proposal = choose(overload, ground, policy.rules)
             if proposal is None:
                 said.append(f"{overload.card} stays overloaded: {_reasons(left)}")
-                self._found_nothing(overload.card, now)
-                continue
-            overloaded_at = datetime.fromtimestamp(self._first_seen[overload.card], UTC)
+                return False
+            overloaded_at = datetime.fromtimestamp(self._pace.first_seen(overload.card), UTC)
             try:
                 said.append(self._mover.begin(self._order(proposal, overload.reason, overloaded_at, now), words))
-                free -= 1
-                self._fruitless.pop(overload.card, None)
             except (Misconfigured, Refused) as exc:
                 said.append(str(exc))
-                self._found_nothing(overload.card, now)
+                return False
+            return True
+
+        self._pace.relieve(found, past, now.timestamp(), begin)
         return said
-
-    def _is_due(self, overload: Overload, now: datetime) -> bool:
-        since = self._since.get(overload.card)
-        if not overload.needs_move or since is None or overload.at_seconds - since < self._policy.sustain_seconds:
-            return False
-        seen = datetime.fromtimestamp(overload.at_seconds, UTC)
-        # Who left after this was seen, or is about to, relieves the card already.
-        leaving = {
-            record.order.from_card
-            for record in self._tools.book.moves()
-            if record.is_open or (record.ended_at is not None and seen <= record.ended_at + _SETTLED)
-        }
-        last = self._fruitless.get(overload.card)
-        return overload.card not in leaving and (last is None or (now - last[0]).total_seconds() >= last[1])
-
-    def _found_nothing(self, card: str, now: datetime) -> None:
-        pause = self._fruitless[card][1] * 2 if card in self._fruitless else _FRUITLESS_SECONDS
-        self._fruitless[card] = (now, min(pause, _FRUITLESS_SECONDS_MAX))
 
     def _ground(
         self,
@@ -277,40 +239,45 @@ class ReliefRunner:
         there = [seat for seat in snapshot.seats.values() if overload.card in seat.cards and seat.pod_id not in low]
         for seat in there[:_CANDIDATES_MAX]:
             pod = self._tools.reader.get("Pod", seat.namespace, seat.pod)
-            entry = None if pod is None else movable(pod, self._tools.reader, restarts=self._policy.restarts)
+            entry = None if pod is None else movable(pod, self._tools.reader, restarts=self._policy.rules.restarts)
             why = "it is gone" if entry is None else entry.why if entry.manner is None else self._held(entry, now)
             if entry is None or why:
                 left[seat.pod_id] = why or ""
             else:
                 movables[seat.pod_id] = entry
                 nodes[seat.pod_id] = nodes_for(unpinned(pod or {}), snapshot.nodes)
-        moves = self._tools.book.open_moves()
-        rest = self._policy.rest
-        recent = [record for record in self._tools.book.moves() if record.ended_at and now - record.ended_at < rest]
-        ground = Field(
+        troubled = {entry.card for entry in found}
+        closed = unsettled(self._tools.book.past_moves(), overload.at_seconds) | troubled
+        return self._field(snapshot, views, now, closed, movables=movables, nodes=nodes), left
+
+    def _field(
+        self,
+        snapshot: Snapshot,
+        views: Mapping[str, NodeView],
+        now: datetime,
+        closed: frozenset[Hashable],
+        *,
+        movables: Mapping[str, Movable],
+        nodes: Mapping[str, frozenset[str]],
+    ) -> Field:
+        moves = [record.order for record in self._tools.book.open_moves()]
+        return Field(
             snapshot=snapshot,
             views=views,
             memory=self._memory,
             movables=movables,
             nodes=nodes,
-            resting=frozenset(f"{record.order.namespace}/{record.order.replica}" for record in recent),
-            coming={record.order.pod_id: record.order.to_card for record in moves},
-            arrived=frozenset(f"{record.order.namespace}/{record.order.replica}" for record in moves),
-            closed=frozenset(entry.card for entry in found),
+            resting=resting(self._tools.book.past_moves(), now.timestamp(), self._policy.rules),
+            coming={order.pod_id: order.to_card for order in moves},
+            arrived=frozenset(f"{order.namespace}/{order.replica}" for order in moves),
+            closed=closed,
         )
-        return ground, left
 
     def _held(self, entry: Movable, now: datetime) -> str:
         """Why a workload is left alone now; empty where it is not."""
-        book, policy = self._tools.book, self._policy
-        moved = book.moved_since(entry.workload, now - DAY)
-        if moved >= policy.moves_per_day_max:
-            limit = f"relief.moves_per_day_max={policy.moves_per_day_max}"
-            return f"{entry.workload} was moved {moved} times in a day, {limit}"
-        until = book.backs_off_until(entry.workload, policy.backoff)
-        if until is not None and now < until:
-            return f"{entry.workload} is left alone until {until:%H:%M:%S}: its last move came to nothing"
-        return self._braked(entry.workload, now)
+        past, rules = self._tools.book.past_moves(), self._policy.rules
+        why = why_held(past, entry.workload, now.timestamp(), rules)
+        return why or self._braked(entry.workload, now)
 
     def _braked(self, workload: WorkloadId, now: datetime) -> str:
         """Whether the harm that a workload suffered since relief first moved it forbids to move it again."""
@@ -350,63 +317,46 @@ class ReliefRunner:
 
     # --- who comes home ---
 
-    def _is_home_due(self) -> bool:
-        now = self._tools.reader.now()
-        if self._home_look_at is not None and (now - self._home_look_at).total_seconds() < _HOME_LOOK_SECONDS:
-            return False
-        return bool(self._tools.book.away())
-
     def _go_home(self, views: Mapping[str, NodeView]) -> list[str]:
-        if not self._is_home_due():
+        tools, rules, now = self._tools, self._policy.rules, self._tools.reader.now()
+        past = tools.book.past_moves()
+        if not self._pace.is_home_look_due(past, now.timestamp()):
             return []
-        tools, policy, now = self._tools, self._policy, self._tools.reader.now()
-        self._home_look_at = now
-        free = policy.moves_at_once_max - len(tools.book.open_moves())
-        leaving = {record.order.pod for record in tools.book.open_moves()}
-        rest = min(policy.rest, timedelta(seconds=policy.home_seconds))
-        rested = [
-            record
-            for record in tools.book.away()
-            if record.ended_at is not None and now - record.ended_at >= rest and record.order.replica not in leaving
-        ]
-        if not rested or free <= 0:
-            return []
-        snapshot = take_snapshot(tools.reader, tools.dialect)
-        said = []
-        for record in rested:
-            if free <= 0:
-                break
-            proposal = self._proposed_home(record, snapshot, views, now)
-            if proposal is not None:
-                reason = (
-                    f"its old card had room for it for relief.home_seconds={policy.home_seconds:g}, at most "
-                    f"relief.home_ratio={policy.home_ratio:.0%} in use"
-                )
-                order = self._order(proposal, reason, now, now, is_home=True)
-                said.append(self._mover.begin(order, self._words(snapshot)))
-                free -= 1
+        # Only pods that rested are worth a look at the whole cluster.
+        snapshot = take_snapshot(tools.reader, tools.dialect) if home_due(past, now.timestamp(), rules) else None
+        said: list[str] = []
+
+        def begin(move: PastMove) -> bool:
+            proposal = None if snapshot is None else self._proposed_home(move, snapshot, views, now)
+            if proposal is None:
+                return False
+            reason = (
+                f"its old card had room for it for relief.home_seconds={rules.home_seconds:g}, at most "
+                f"relief.home_ratio={rules.home_ratio:.0%} in use"
+            )
+            order = self._order(proposal, reason, now, now, is_home=True)
+            said.append(self._mover.begin(order, self._words(snapshot)))
+            return True
+
+        self._pace.bring_home(past, now.timestamp(), begin)
         return said
 
     def _proposed_home(
-        self, record: MoveRecord, snapshot: Snapshot, views: Mapping[str, NodeView], now: datetime
+        self, move: PastMove, snapshot: Snapshot, views: Mapping[str, NodeView], now: datetime
     ) -> Proposal | None:
-        order = record.order
-        seat = snapshot.seats.get(f"{order.namespace}/{order.replica}")
-        pod = None if seat is None else self._tools.reader.get("Pod", order.namespace, order.replica)
-        if seat is None or pod is None or len(seat.slices) != 1:
-            return None
-        ground = Field(snapshot=snapshot, views=views, memory=self._memory, closed=frozenset(self._first_seen))
-        if not room_at_home(
-            seat, order.from_card, ground, ratio_max=self._policy.home_ratio, seconds=self._policy.home_seconds
-        ):
+        seat, home = snapshot.seats.get(str(move.arrived_as)), str(move.from_card)
+        pod = None if seat is None else self._tools.reader.get("Pod", seat.namespace, seat.pod)
+        if seat is None or pod is None:
             return None
         entry = movable(pod, self._tools.reader, restarts=False)
         if entry.manner is None or self._held(entry, now):
             return None
-        target = snapshot.cards[order.from_card]
-        if not may_run_on(unpinned(pod), snapshot.nodes[target.node]):
+        nodes = {seat.pod_id: nodes_for(unpinned(pod), snapshot.nodes)}
+        closed = self._pace.troubled | unsettled(self._tools.book.past_moves(), now.timestamp())
+        ground = self._field(snapshot, views, now, closed, movables={seat.pod_id: entry}, nodes=nodes)
+        if not may_return(seat, home, ground, self._policy.rules, is_isolated=entry.is_isolated):
             return None
-        return Proposal(seat=seat, part=seat.slices[0], target=target, movable=entry, overload=None)
+        return Proposal(seat=seat, part=seat.slices[0], target=snapshot.cards[home], movable=entry, overload=None)
 
     # --- inside ---
 

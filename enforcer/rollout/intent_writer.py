@@ -183,7 +183,7 @@ def _refuse_changed(current: Manifest | None, intent: ObjectIntent) -> None:
     what = f"{intent.kind} {intent.namespace}/{intent.name}" if intent.namespace else f"{intent.kind} {intent.name}"
     if current is None:
         raise Refused(f"cannot change {what}: it is gone")
-    again = "make a new plan with `gputide recommend`"
+    again = "make a new plan with `gputide plan make`"
     generation = current["metadata"].get("generation")
     if intent.generation is not None and generation is not None and generation != intent.generation:
         raise Refused(

@@ -43,7 +43,7 @@ HISTORY_AGE_MAX = timedelta(days=2)
 """Age of a plan's newest sample beyond which it is not applied."""
 
 _NAMED_MAX = 3
-_NEW_PLAN = "make a new plan with `gputide recommend`"
+_NEW_PLAN = "make a new plan with `gputide plan make`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class Guard:
         if now >= plan.expires_at:
             raise Refused(
                 f"cannot apply plan {plan.plan_id}: it expired at {format_time(plan.expires_at)} and it is "
-                f"{format_time(now)}; make a new one with `gputide recommend` (setting plan.expires_seconds)"
+                f"{format_time(now)}; make a new one with `gputide plan make` (setting plan.expires_seconds)"
             )
         self._check_coverage(plan)
         age = now - plan.history.until

@@ -267,7 +267,7 @@ class SimulatedCluster:
             if str(found[0]) != resource_version:
                 raise Refused(
                     f"cannot change {kind} {namespace}/{name}: it was changed since it was read: read "
-                    f"resourceVersion={resource_version}, now {found[0]}; make a new plan with `gputide recommend`"
+                    f"resourceVersion={resource_version}, now {found[0]}; make a new plan with `gputide plan make`"
                 )
             body = found[1]
             frozen = [change.field for change in fields if change.field.startswith("spec.template.")]

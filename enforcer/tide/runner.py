@@ -209,7 +209,7 @@ class TideRunner:
         if age > self._policy.plan_age_max:
             raise Refused(
                 f"cannot begin a night by plan {self._plan.plan_id}: it is {age.days} days old, "
-                f"tide.plan_age_days_max={self._policy.plan_age_max.days}; make a new one with `gputide recommend`"
+                f"tide.plan_age_days_max={self._policy.plan_age_max.days}; make a new one with `gputide plan make`"
             )
         self._tools.guard.check_schedule(self._plan, self._approvals, now)
 

@@ -1,7 +1,7 @@
 """Keeps the scheduler layer's state in the background, and hands out the latest families without any waiting.
 
 One thread per watched kind reads; one more works out what changed, a fifth of a second after it came at the latest,
-and swaps in an immutable snapshot. Called by the front door's `export cluster`.
+and swaps in an immutable snapshot. Called by the front door's `run export cluster`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Settings of money and energy: what a card hour costs where, how a shared card is split, what may be spent.
 
-Part of `fleet.settings.settings`. A price book (`gputide prices`, `docs/money.md`) holds the same records in a file.
+Part of `fleet.settings.settings`. A price book (`gputide cost prices`, `docs/money.md`) holds the same records in a
+file.
 """
 
 from __future__ import annotations

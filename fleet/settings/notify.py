@@ -160,7 +160,7 @@ class NotifySettings(Section):
     retry_after_max_seconds: Annotated[float, Field(ge=0.0, le=3600.0)] = 60.0
     """Longest pause that a service may ask for; a longer one is left to the next run."""
     interval_seconds: Seconds = 300
-    """Time between two looks of `gputide notify run`."""
+    """Time between two looks of `gputide admin notify run`."""
 
     @field_validator("quiet_hours")
     @classmethod

@@ -101,9 +101,9 @@ class RecordFormat(StrEnum):
     """How a record holds its rows."""
 
     COLUMNS = "columns"
-    """Compressed columns, for `rollup --engine duckdb`."""
+    """Compressed columns, for `run rollup --engine duckdb`."""
     ROWS = "rows"
-    """JSON rows, for SQL engines; `rollup --engine flink` needs them."""
+    """JSON rows, for SQL engines; `run rollup --engine flink` needs them."""
 
 
 class BusSettings(Section):
@@ -262,7 +262,7 @@ class WarehouseSettings(Section):
     retain_finest_days: Annotated[int, Field(ge=29)] | None = None
     """Days whose finest windows are kept, the four weeks of a profile at least; none for as long as the others."""
     upkeep_seconds: Seconds | None = 6 * 3600
-    """How often a running roll-up merges and drops, while its bus is empty; none for `gputide warehouse` alone."""
+    """How often a running roll-up merges and drops while its bus is empty; none: `gputide admin warehouse` does."""
 
     @model_validator(mode="after")
     def _finest_windows_go_first(self) -> Self:
@@ -283,7 +283,7 @@ class HiveAuth(StrEnum):
 
 
 class FlinkSettings(Section):
-    """The rollup on Flink (`gputide rollup --engine flink`); it reads the topic of `kafka`."""
+    """The rollup on Flink (`gputide run rollup --engine flink`); it reads the topic of `kafka`."""
 
     parallelism: Annotated[int, Field(ge=1, le=128)] = 1
     """Tasks of each kind that run beside each other."""
@@ -302,9 +302,9 @@ class FlinkSettings(Section):
     key_file: Path | None = None
     """Its key; none where it stands in the same file."""
     python: Path | None = None
-    """Python of an environment with `apache-flink`; none for the one that `gputide engines up` fetches."""
+    """Python of an environment with `apache-flink`; none for the one that `gputide admin engines up` fetches."""
     jars: Path | None = None
-    """Folder with the jars of Kafka connector, Parquet and Hadoop; none for those that `gputide engines up` fetches."""
+    """Folder with the jars of Kafka connector, Parquet and Hadoop; none for those of `gputide admin engines up`."""
     java_options: str = "-Xmx1g"
     """Options of the Java machine that runs the job, without a JobManager."""
     drain_seconds: Seconds = 1800

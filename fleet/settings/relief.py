@@ -19,6 +19,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
+from fleet.relief.rules import ReliefRules
 from fleet.settings.kinds import Bytes, Count, Ratio, Seconds, Section
 from fleet.units import GIB
 
@@ -37,7 +38,7 @@ class TideSettings(Section):
     home_seconds_max: Seconds = 3600
     """How long services coming back are waited for before it is told that they are late."""
     interval_seconds: Seconds = 60
-    """Time between two looks of `gputide tide run`."""
+    """Time between two looks of `gputide run tide run`."""
     queues: tuple[str, ...] = ()
     """Kueue's ClusterQueues that low priority waits in; they are held by day and opened at night."""
     holidays: tuple[str, ...] = ()
@@ -52,7 +53,7 @@ class TideSettings(Section):
 
 
 class ProbeSettings(Section):
-    """What `gputide probe` measures, and whom it is believed."""
+    """What `gputide admin probe` measures, and whom it is believed."""
 
     key_file: Path | None = None
     """File with the key that results are signed by, 32 bytes or more; the same where they are made and where they are
@@ -66,10 +67,11 @@ class ProbeSettings(Section):
 
 
 _LONGEST_QUERY = 4096
+_RULES = ReliefRules()
 
 
 class ReliefSettings(Section):
-    """What `gputide relief` does when a card overloads."""
+    """What `gputide run relief` does when a card overloads."""
 
     agents: tuple[str, ...] = ("http://gputide-agent.gputide.svc:9478",)
     """Where node agents tell what they see (`agent.listen`); a name stands for every address that it resolves to."""
@@ -85,13 +87,13 @@ class ReliefSettings(Section):
     """File with the token that is shown to agents (`agent.tokens_file`); read anew when it changes."""
     wait_seconds: Annotated[float, Field(ge=0.5, le=60.0)] = 10.0
     """How long an agent may wait before it tells its view again; a card in trouble is told at once."""
-    full_ratio: Ratio = 0.97
+    full_ratio: Ratio = _RULES.full_ratio
     """Compute in use on a card from which it counts as full."""
-    relieved_ratio: Ratio = 0.9
+    relieved_ratio: Ratio = _RULES.relieved_ratio
     """A card is relieved once those above low priority need at most this share of it; so is a card that takes a pod."""
-    framebuffer_free_ratio_min: Ratio = 0.03
+    framebuffer_free_ratio_min: Ratio = _RULES.free_ratio_min
     """Share of a card's framebuffer that must stay free."""
-    sustain_seconds: Annotated[float, Field(ge=0.0, le=600.0)] = 3.0
+    sustain_seconds: Annotated[float, Field(ge=0.0, le=600.0)] = _RULES.sustain_seconds
     """How long a card must be overloaded by those above low priority before a pod moves."""
     squeeze_seconds: Seconds = 60
     """How long an order to pause low priority counts without being renewed."""
@@ -101,19 +103,19 @@ class ReliefSettings(Section):
     """How long a warm replica may take to be ready; then it is taken back."""
     leave_seconds_max: Seconds = 600
     """How long a disruption budget is waited for before the warm replica is taken back."""
-    moves_at_once_max: Count = 3
+    moves_at_once_max: Count = _RULES.moves_at_once_max
     """Most moves under way at once."""
-    moves_per_day_max: Count = 6
+    moves_per_day_max: Count = _RULES.moves_per_day_max
     """Most moves of one workload in 24 hours, those home among them."""
-    backoff_seconds: Seconds = 300
+    backoff_seconds: Seconds = _RULES.backoff_seconds
     """Pause after a move that came to nothing, before its workload is moved again; doubled with every further one."""
-    rest_seconds: Seconds = 1800
+    rest_seconds: Seconds = _RULES.rest_seconds
     """How long a pod stays where it was moved before it moves again, unless nobody else can."""
-    restarts_pods: bool = True
+    restarts_pods: bool = _RULES.restarts
     """Whether a pod that can't have a second replica is stopped and started elsewhere, where no other pod can move."""
-    home_seconds: Seconds = 3600
+    home_seconds: Seconds = _RULES.home_seconds
     """How long a moved pod must have found room on its old card before it moves home."""
-    home_ratio: Ratio = 0.8
+    home_ratio: Ratio = _RULES.home_ratio
     """Compute that may be needed at most on the old card, with the pod, for it to move home."""
     prometheus_url: str | None = Field(default=None, pattern=r"^https?://[^\s]+$")
     """Prometheus that is asked for broken latency objectives; none for no such question."""
@@ -121,6 +123,27 @@ class ReliefSettings(Section):
     """PromQL whose every answer is a broken objective of the pod in its labels `namespace` and `pod`, as an alert's."""
     slo_seconds: Seconds = 10
     """Time between two looks at them."""
+
+    def rules(self, *, working_ratio: float) -> ReliefRules:
+        """The rules that the enforcer and the simulator play by.
+
+        Args:
+            working_ratio: duty cycle above which a pod works (`agent.working_ratio`), 0-1.
+        """
+        return ReliefRules(
+            full_ratio=self.full_ratio,
+            relieved_ratio=self.relieved_ratio,
+            free_ratio_min=self.framebuffer_free_ratio_min,
+            working_ratio=working_ratio,
+            sustain_seconds=self.sustain_seconds,
+            moves_at_once_max=self.moves_at_once_max,
+            moves_per_day_max=self.moves_per_day_max,
+            backoff_seconds=self.backoff_seconds,
+            rest_seconds=self.rest_seconds,
+            restarts=self.restarts_pods,
+            home_seconds=self.home_seconds,
+            home_ratio=self.home_ratio,
+        )
 
     @field_validator("slo_queries")
     @classmethod

@@ -173,7 +173,7 @@ class ClusterChoice(StrEnum):
     """Which cluster the enforcer changes."""
 
     SIMULATED = "simulated"
-    """The one that `replay` and `demo` keep in the data folder."""
+    """The one that `admin replay` and `demo` keep in the data folder."""
     KUBERNETES = "kubernetes"
     """A real one, through its API server."""
 

@@ -24,7 +24,7 @@ LAG_RECORDS_MAX = 100_000
 CHECKPOINTS_MISSED_MAX = 5
 FLINK_VERSION = "2.2"
 """What the job's connectors are made for (docs/engines.md)."""
-JOB_NAME = "gputide rollup"
+JOB_NAME = "gputide run rollup"
 _FAILING = ("RESTARTING", "FAILING")
 _TOPIC_RIGHTS = {"READ": "the rollup", "WRITE": "the receiver", "DESCRIBE": "both", "DESCRIBE_CONFIGS": "this look"}
 _GROUP_RIGHTS = {"READ": "the rollup", "DESCRIBE": "the bound of the bus"}
@@ -154,7 +154,7 @@ def _flink(settings: Settings) -> Iterator[Diagnosis]:
         text = f"bus.kind={settings.bus.kind.value}, bus.record_format={settings.bus.record_format.value}"
         yield finding(kind_of("flink-bus"), "bus", text)
     if flink.rest is None:
-        yield unchecked(Area.FLINK, check, "flink.rest=none: the job runs within `gputide rollup --engine flink`")
+        yield unchecked(Area.FLINK, check, "flink.rest=none: the job runs within `gputide run rollup --engine flink`")
         return
     rest = FlinkRest(
         flink.rest,

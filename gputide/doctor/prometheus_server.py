@@ -145,7 +145,7 @@ def rules(scene: Scene, url: str) -> Iterator[Diagnosis]:
 
 
 def remote_write(scene: Scene, url: str) -> Iterator[Diagnosis]:
-    """Samples that the server sends on, to `gputide receive` or others."""
+    """Samples that the server sends on, to `gputide run receive` or others."""
     check = "remote write"
     ask = scene.ask
     if not ask.vector('count({__name__=~"prometheus_remote_storage_.+"})'):

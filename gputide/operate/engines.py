@@ -1,7 +1,8 @@
 """Kafka, Flink and Hive on loopback, for development and tests: started in order, waited for, asked, stopped.
 
 A folder holds one set of engines with their data and logs. What is started here outlives the command, is found again by
-the folder's register, and nothing else is ever stopped. Called by `gputide.verbs.engines` and by the tests of engines.
+the folder's register, and nothing else is ever stopped. Called by `gputide.verbs.admin.engines` and by the tests of
+engines.
 """
 
 from __future__ import annotations
@@ -254,7 +255,7 @@ def _with_ports(kind: EngineKind, run: EngineRun | None, wanted: Mapping[str, in
             if wanted.get(name, last) != last:
                 raise Unavailable(
                     f"cannot move {kind.engine.value} to {name.replace('_', ' ')} {wanted[name]}: it runs on {last}; "
-                    f"say `gputide engines down {kind.engine.value}` first"
+                    f"say `gputide admin engines down {kind.engine.value}` first"
                 )
             ports[name] = last
         elif name in wanted:

@@ -76,7 +76,7 @@ def scan_answer(
                 f"use, {format_count(states[CardState.BUSY])} busy"
                 + (f", {states[CardState.UNTRUSTED]:,} not to be trusted" if states[CardState.UNTRUSTED] else "")
                 + f"; {format_count(unknown)} of {format_count(workloads)} workloads unknown"
-                + (" (no advice for these; `gputide analyze` says why)" if unknown else "")
+                + (" (no advice for these; `gputide workloads` says why)" if unknown else "")
             ),
             (
                 f"could be freed: {format_count(totals.cards_freed)} of {format_count(totals.cards_before)} cards "
@@ -104,7 +104,7 @@ def scan_answer(
             *planned.footnotes[:-1],
             "nothing was changed in the cluster; the history and the plan are in the data folder"
             + ("" if backend.basis is Basis.DEFAULT else lasting),
-            f"next: gputide explain ID · gputide analyze · gputide plan diff --plan {plan.plan_id} · gputide dashboard",
+            f"next: gputide plan explain ID · gputide plan diff --plan {plan.plan_id} · gputide serve",
         ),
     )
 

@@ -1,7 +1,7 @@
 """Takes in the history that others keep: from the names that a server has to rows and sightings in our warehouse.
 
-Called by `gputide scan`. Whatever else works on a data folder (`analyze`, `explain`, `report`, `dashboard` …) works on
-this one afterwards. A scan that was cut goes on where it was; one made later reads what is new.
+Called by `gputide scan`. Whatever else works on a data folder (`workloads`, `plan explain`, `report`, `serve` …) works
+on this one afterwards. A scan that was cut goes on where it was; one made later reads what is new.
 """
 
 from __future__ import annotations

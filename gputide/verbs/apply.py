@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,7 +15,7 @@ from fleet.documents import document
 from fleet.errors import Misconfigured, Refused
 from gputide.emitting import EmitForm, emit
 from gputide.freeze_desk import freeze_changes, thaw_changes
-from gputide.options import ByOption, FormatOption, OutputOption, PlanOption, StageOption, YesOption
+from gputide.options import ByOption, FormatOption, PlanOption, StageOption, YesOption, fit_format
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.own_cluster import own_cluster
 from gputide.session import session_of
@@ -22,6 +23,11 @@ from gputide.stages import chosen_stages, preview_of
 from gputide.wiring import chosen_plan, open_enforcer, plan_store, who
 
 app = typer.Typer()
+
+
+def _fit_format(context: typer.Context, target: Path | None) -> Path | None:
+    """What --emit writes is a folder, which has no format."""
+    return target if context.params.get("emit_form") is not None else fit_format(context, target)
 
 
 @app.command(epilog="Example: gputide apply --stage 1 --yes")
@@ -36,10 +42,17 @@ def apply(
     ] = None,
     emit_form: Annotated[
         EmitForm | None,
-        typer.Option("--emit", help="Change nothing; write approved stages to the folder of -o, for git a repository."),
+        typer.Option(
+            "--emit",
+            is_eager=True,
+            help="Change nothing; write approved stages to the folder of -o, for git a repository.",
+        ),
     ] = None,
     form: FormatOption = Format.TABLE,
-    output: OutputOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", callback=_fit_format, show_default=False, help="Write to this file, or folder."),
+    ] = None,
 ) -> None:
     """Apply approved stages: canary, watch, the rest, watch, keep or restore. Without --yes nothing is changed."""
     session = session_of(context)

@@ -25,12 +25,12 @@ from gputide.answers import clusters_answer
 from gputide.cost_export import export_focus
 from gputide.measurements import cluster_name
 from gputide.options import ClusterOption, FormatOption, OutputOption
-from gputide.output import Format, print_answer
+from gputide.output import Format, form_for, print_answer
 from gputide.report_pdf import write_pdf
 from gputide.report_schedule import cron_job, crontab_line
 from gputide.session import Session, session_of
 from gputide.unit_counts import unit_counts
-from gputide.verbs.notify import send_report
+from gputide.verbs.admin.notify import send_report
 from gputide.web import views_of
 from gputide.week_shelf import keep_week, read_weeks
 from gputide.wiring_cost import cost_period
@@ -63,6 +63,15 @@ _RENDERERS = {
     ReportFormat.JSON: report_json,
 }
 
+_ENDINGS = {
+    ".html": (ReportFormat.HTML,),
+    ".md": (ReportFormat.MARKDOWN,),
+    ".csv": (ReportFormat.CSV, ReportFormat.FOCUS),
+    ".json": (ReportFormat.JSON,),
+    ".pdf": (ReportFormat.PDF,),
+    ".parquet": (ReportFormat.FOCUS,),
+}
+
 
 @app.callback(invoke_without_command=True, epilog="Example: gputide report --lang zh -o report.html")
 def report(
@@ -90,7 +99,7 @@ def report(
     if context.invoked_subcommand is not None:
         return
     session = session_of(context)
-    form = form or _form_of(output)
+    form = form_for(output, form, _ENDINGS) or ReportFormat.MARKDOWN
     _check(form, output, team=team, send=send, is_detailed=to_file is not None or again)
     if form is ReportFormat.FOCUS:
         export_focus(session, cost_period(session, None, None, cluster=cluster), output=output)
@@ -114,12 +123,6 @@ def report(
         typer.echo(text, nl=False)
     else:
         write_durably(output, text.encode())
-
-
-def _form_of(output: Path | None) -> ReportFormat:
-    """The form that a file's ending names."""
-    ending = "" if output is None else output.suffix.lower().removeprefix(".")
-    return next((form for form in _RENDERERS | {ReportFormat.PDF: None} if form.value == ending), ReportFormat.MARKDOWN)
 
 
 @app.command("schedule", epilog='Example: gputide report schedule --cron "0 8 * * 1" --lang zh')
@@ -153,7 +156,9 @@ def clusters(context: typer.Context, form: FormatOption = Format.TABLE, output: 
     """Show every cluster of the warehouse: cards, what its newest plan frees and saves, silent since when."""
     lines = cluster_lines(views_of(session_of(context)))
     if not lines:
-        raise NotEnoughData("no cluster sent anything yet; feed the folder with `gputide receive`, or `gputide demo`")
+        raise NotEnoughData(
+            "no cluster sent anything yet; feed the folder with `gputide run receive`, or `gputide demo`"
+        )
     print_answer(clusters_answer(lines), form=form, target=output)
 
 

@@ -30,7 +30,7 @@ def undo(
     ] = None,
     stage: StageOption = None,
     recommendation: Annotated[str | None, typer.Option(metavar="ID", help="Only this recommendation.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that any plan changed, the last plan first.")] = False,
+    everything: Annotated[bool, typer.Option("--every-plan", help="Everything, the last plan first.")] = False,
     yes: YesOption = False,
     form: FormatOption = Format.TABLE,
     output: OutputOption = None,
@@ -39,7 +39,7 @@ def undo(
     session = session_of(context)
     folder, now = session.folder(), session.now()
     if everything and (plan is not None or stage or recommendation is not None):
-        raise Misconfigured("cannot use --all together with --plan, --stage or --recommendation: it takes back all")
+        raise Misconfigured("cannot use --every-plan with --plan, --stage or --recommendation: it restores everything")
     plan_id = None
     if not everything:
         plan_id = _own_plan(folder, session.settings, plan)

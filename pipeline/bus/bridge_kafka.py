@@ -2,7 +2,7 @@
 
 Messages of a poll become one body for the intake; the group's offset is committed once the bus has it. What comes again
 after a crash is told apart downstream like every sample that comes again. Messages that can't be read go to the topic's
-dead letters before. Called by `gputide receive --from-kafka`.
+dead letters before. Called by `gputide run receive --from-kafka`.
 """
 
 from __future__ import annotations

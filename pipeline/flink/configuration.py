@@ -54,7 +54,7 @@ def job_configuration(
     host, _, port = address.partition("://")[2].partition(":")
     found = {
         "$internal.pipeline.job-id": job,
-        "pipeline.name": "gputide rollup",
+        "pipeline.name": "gputide run rollup",
         "pipeline.max-parallelism": str(_MAX_PARALLELISM),
         "pipeline.object-reuse": "true",
         "parallelism.default": str(options.parallelism),

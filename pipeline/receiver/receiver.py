@@ -1,8 +1,8 @@
 """The remote-write receiver: what is asked of which path, by whom, and what is answered.
 
 `POST /api/v1/write` takes bodies of both versions, `GET /healthz` says that it listens, `GET /metrics` gives its own
-counters. Started by the front door (`gputide receive`) and by a replay, which sends real bodies through it. HTTP itself
-is `wire.http_server`'s business, bodies are `intake`'s, senders `senders`'.
+counters. Started by `gputide run receive` and by a replay, which sends real bodies through it. `wire.http_server`
+speaks HTTP, `intake` takes bodies, `senders` knows who may send.
 
 Answers: 204 written and durable; 400 corrupt, or part of it invalid (the valid part is written); 401, 403 an unknown
 sender; 411, 413 no or too long a body; 415 another content type or encoding; 429 with Retry-After when the bus or the

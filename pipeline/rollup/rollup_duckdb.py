@@ -1,4 +1,4 @@
-"""The embedded rollup (`rollup --engine duckdb`): bus to additive rows of every level, beside the DuckDB warehouse.
+"""The embedded rollup (`run rollup --engine duckdb`): bus to additive rows of every level, beside the DuckDB warehouse.
 
 One step takes a piece of the bus, makes one row of all partial rows of a slice or card and time, takes away what
 earlier steps have counted, and adds the rest up at all levels at once. The rows are appended under the piece's offsets

@@ -1,4 +1,4 @@
-"""The rollup on Flink (`rollup --engine flink`): runs the job that `flink.sql` writes, and publishes what it finishes.
+"""The rollup on Flink (`run rollup --engine flink`): runs the job of `flink.sql`, and publishes what it finishes.
 
 The job reads a Kafka topic and puts additive files into a staging folder at every checkpoint. This side starts it from
 its newest checkpoint or savepoint, starts it again where it dies, and takes finished files into the warehouse
@@ -244,7 +244,7 @@ class FlinkRollup:
         if former.statements != self._fingerprint and not former.is_drained:
             raise Misconfigured(
                 f"cannot go on with Flink job {former.job}: its SQL was another (a setting of rollup or flink, or the "
-                "program, has changed) and sums are under way in its state; run `gputide rollup --engine flink "
+                "program, has changed) and sums are under way in its state; run `gputide run rollup --engine flink "
                 "--drain` with the former settings and program first"
             )
 

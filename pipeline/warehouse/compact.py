@@ -3,7 +3,7 @@
 A partition (table, day, cluster) with many files is merged into one, in a new folder that takes the old one's place for
 everybody at once; the old files stay for a while, for those who are reading them. Works on any warehouse whose files
 are kept by `warehouse.files`; killed at any moment, it has done a partition wholly or not at all. Called by
-`gputide warehouse`.
+`gputide admin warehouse`.
 """
 
 from __future__ import annotations

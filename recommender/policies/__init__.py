@@ -1,1 +1,1 @@
-"""What others do with the same fleet: rules of known tools, played beside ours by `simulate` and the leaderboard."""
+"""What others do with the same fleet: rules of known tools, played by `plan simulate` and the leaderboard."""

@@ -2,7 +2,7 @@
 
 As gpu-pruner does it (`wseaton/gpu-pruner:gpu-pruner/src/main.rs`, `query.promql.j2`): the largest sample of the last
 30 minutes is exactly zero on every card of the owner, and then 300 s of grace. It never brings anything back; here the
-first request does, and waits until the framebuffer is loaded. Pure; called by the front door's `simulate`.
+first request does, and waits until the framebuffer is loaded. Pure; called by the front door's `plan simulate`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 As Kuaishou runs it: 22:30-23:30 release, 23:30-07:30 training, 07:30-08:30 give back, 08:30-22:30 online; times and
 the share of replicas that stay are written down once, for all services alike. Pure; called by the front door's
-`simulate`.
+`plan simulate`.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def address(demo: Path) -> Iterator[str]:
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """The pages of a data folder, and their address."""
-    command = [*PROGRAM, "--data-dir", str(folder), "dashboard", "--port", "0"]
+    command = [*PROGRAM, "--data-dir", str(folder), "serve", "--port", "0"]
     environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as server:
         assert server.stdout is not None

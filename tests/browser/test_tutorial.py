@@ -46,7 +46,7 @@ def test_every_command_of_the_tutorial_works_in_its_order(repository: Path, tmp_
             assert "as applied plans left it" in done.stdout
     report = (tmp_path / "tide" / "report.html").read_text(encoding="utf-8")
     assert "<html" in report
-    assert last[-1] == "dashboard"
+    assert last[-1] == "serve"
     serving = [*program, *last, "--port", "0"]
     with subprocess.Popen(serving, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None

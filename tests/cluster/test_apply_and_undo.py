@@ -241,7 +241,7 @@ def test_program_shows_applies_and_undoes_a_plan_on_a_real_cluster(
 ) -> None:
     before, contents_before = in_use(standing), contents(api, standing.namespace)
     began = audit.size()
-    shown = planned("plan", "diff")
+    shown = planned("plan", "diff", "--all")
     assert shown.status == 0, shown.err
     rehearsed = [write for write in audit.writes(began) if write.user == WRITER]
     assert {write.name for write in rehearsed if write.resource == "deployments"} >= {"rank", "embed"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from itertools import count
 from pathlib import Path
 
@@ -105,7 +104,7 @@ class Scene:
             book=self.book,
             orders=OrdersWriter(self.cluster, self.cluster, namespace="gputide", name="gputide-orders"),
         )
-        policy = replace(POLICY, rest=timedelta(seconds=1), home_seconds=60.0)
+        policy = replace(POLICY, rules=replace(POLICY.rules, rest_seconds=1, home_seconds=60))
         self.runner = ReliefRunner(tools, policy, self.memory)
 
     def look(self, **use: float) -> tuple[str, ...]:

@@ -81,7 +81,7 @@ def test_approval_command_names_the_waiting_plan_and_an_expired_plan_asks_for_a_
     ).next_plan
     assert late is not None
     assert late.is_expired
-    assert late.command == "gputide recommend"
+    assert late.command == "gputide plan make"
 
 
 def test_undone_plan_says_so_in_the_report() -> None:

@@ -20,7 +20,8 @@ from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_measured, make_
 ZH = Words(language=Language.ZH)
 _LATIN = re.compile(r"[A-Za-z][A-Za-z']+")
 _FOREIGN = {
-    "GPU", "Pod", "PUE", "UTC", "MIG", "SM", "Job", "kWh", "kg", "CO2", "CO", "CNY", "gputide", "prices", "list",
+    "GPU", "Pod", "PUE", "UTC", "MIG", "SM", "Job", "kWh", "kg", "CO2", "CO", "CNY", "gputide", "cost", "prices",
+    "list",
 }  # fmt: skip
 """Units, names of things, and a command, which are the same in Chinese."""
 

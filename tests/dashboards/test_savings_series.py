@@ -1,4 +1,4 @@
-"""What `gputide export savings` shows is what the pages show."""
+"""What `gputide run export savings` shows is what the pages show."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def own_processes() -> tuple[Series, ...]:
 
 
 def savings_words() -> tuple[Series, ...]:
-    """What `gputide export savings` tells of a plan that harms, one that waits, and a warehouse that is behind."""
+    """What `gputide run export savings` tells of a plan that harms, one that waits, and a warehouse that is behind."""
     one, two = {"cluster": "c1", "plan_id": "p1"}, {"cluster": "c1", "plan_id": "p2"}
     rank = {"cluster": "c1", "namespace": "ads", "workload": "rank", "workload_kind": "Deployment"}
     found = [

@@ -160,8 +160,8 @@ def test_program_takes_an_adapters_topic_and_stops_when_told(kafka, fresh_topic,
     program = [sys.executable, "-m", "gputide.cli", "--data-dir", str(tmp_path / "data")]
     environ = {**os.environ, "PYTHONPATH": str(repository), "GPUTIDE_KAFKA__SERVERS": kafka.bootstrap}
     receiving = subprocess.Popen(
-        [*program, "receive", "--from-kafka", settings.topic], cwd=repository, env=environ, stderr=subprocess.PIPE,
-        text=True,
+        [*program, "run", "receive", "--from-kafka", settings.topic], cwd=repository, env=environ,
+        stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     admin = KafkaConsumer(bootstrap_servers=kafka.bootstrap, group_id=f"gputide-rollup-of-{settings.topic}")
     place = TopicPartition(settings.topic, 0)
@@ -172,7 +172,9 @@ def test_program_takes_an_adapters_topic_and_stops_when_told(kafka, fresh_topic,
     _, told = receiving.communicate(timeout=60)
     assert receiving.returncode == 0
     assert f"stopped; {len(samples)} messages taken, 0 of them could not be read" in told
-    subprocess.run([*program, "rollup", "--drain"], cwd=repository, env=environ, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [*program, "run", "rollup", "--drain"], cwd=repository, env=environ, check=True, stdout=subprocess.DEVNULL
+    )
     warehouse = DuckdbWarehouse(tmp_path / "data" / "warehouse")
     for table in USAGE_TABLES:
         assert stored_rows(warehouse, table) == expected_rows(samples, table)

@@ -68,7 +68,7 @@ def test_a_cluster_keeps_the_job_of_a_killed_rollup_and_its_rows_are_the_oracles
     }  # fmt: skip
     options = [part for name, value in given.items() for part in ("--set", f"{name}={value}")]
     program = [sys.executable, "-m", "gputide.cli", "--data-dir", str(tmp_path / "data")]
-    command = [*program, *options, "rollup", "--engine", "flink"]
+    command = [*program, *options, "run", "rollup", "--engine", "flink"]
     environ = {**os.environ, "PYTHONPATH": str(repository)}
     first = subprocess.Popen(command, cwd=repository, env=environ, start_new_session=True)
     try:

@@ -42,7 +42,7 @@ def test_a_day_of_a_real_fleet_gives_the_same_rows_on_both_whole_paths(
 ) -> None:
     trace = str(shared_traces / "fleet-servegen")
     embedded, engines = tmp_path / "embedded", tmp_path / "engines"
-    run(repository, embedded, {}, "replay", trace, "--until", FIRST_DAY_ENDS)
+    run(repository, embedded, {}, "admin", "replay", trace, "--until", FIRST_DAY_ENDS)
     settings = {
         "bus.kind": "kafka",
         "bus.record_format": "rows",
@@ -57,8 +57,8 @@ def test_a_day_of_a_real_fleet_gives_the_same_rows_on_both_whole_paths(
         "flink.flush_seconds": "5",
     }
     with receiving(repository, engines, settings) as url:
-        run(repository, tmp_path / "sender", {}, "replay", trace, "--until", FIRST_DAY_ENDS, "--to", url)
-    run(repository, engines, settings, "rollup", "--engine", "flink", "--drain")
+        run(repository, tmp_path / "sender", {}, "admin", "replay", trace, "--until", FIRST_DAY_ENDS, "--to", url)
+    run(repository, engines, settings, "run", "rollup", "--engine", "flink", "--drain")
     compared, differing = compare(opened(embedded, {}), opened(engines, settings))
     with capsys.disabled():
         print(f"\n   one answer: {compared:,} rows compared, {differing:,} differ")
@@ -95,7 +95,9 @@ def opened(data: Path, settings: dict[str, str]) -> Any:
 def receiving(repository: Path, data: Path, settings: dict[str, str]) -> Iterator[str]:
     """A receiver that runs, stopped as a service manager does."""
     port = free_port()
-    process = subprocess.Popen(command(data, settings, "receive", "--listen", f"127.0.0.1:{port}"), cwd=repository)
+    process = subprocess.Popen(
+        command(data, settings, "run", "receive", "--listen", f"127.0.0.1:{port}"), cwd=repository
+    )
     try:
         until(lambda: text_of(f"http://127.0.0.1:{port}/healthz"), seconds_max=60)
         yield f"http://127.0.0.1:{port}/api/v1/write"

@@ -55,7 +55,7 @@ def test_receivers_replaced_one_by_one_lose_and_double_no_sample_of_prometheus(
     write_synthetic_fleet(tmp_path / "fleet", cards=60, days=2)
     exporter, server = (f"127.0.0.1:{free_port()}" for _ in range(2))
     ports = [free_port(), free_port()]
-    export = ["export", "--replay", str(tmp_path / "fleet"), "--listen", exporter, "--interval", "0.5"]
+    export = ["run", "export", "node", "--replay", str(tmp_path / "fleet"), "--listen", exporter, "--interval", "0.5"]
     prometheus = [str(go_peers.prometheus), "--config.file=prometheus.yml", "--storage.tsdb.path=tsdb",
                   f"--web.listen-address={server}"]  # fmt: skip
     data = [tmp_path / "receiver-0", tmp_path / "receiver-1"]
@@ -64,7 +64,7 @@ def test_receivers_replaced_one_by_one_lose_and_double_no_sample_of_prometheus(
 
         def started(number: int, generation: int) -> ProcessRecord:
             address = f"127.0.0.1:{ports[number]}"
-            command = gputide(data[number], *options, "receive", "--listen", address)
+            command = gputide(data[number], *options, "run", "receive", "--listen", address)
             process = stack.enter_context(running(f"receive-{number}-{generation}", command, tmp_path))
             wait_until(lambda: text_of(f"http://{address}/healthz") != "", process, seconds_max=60)
             return process
@@ -90,7 +90,7 @@ def test_receivers_replaced_one_by_one_lose_and_double_no_sample_of_prometheus(
     assert metric(own, "prometheus_remote_storage_samples_dropped_total") == 0
     assert stored
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run(gputide(tmp_path / "warehouse", *options, "rollup", "--drain"), check=True, env=environ)
+    subprocess.run(gputide(tmp_path / "warehouse", *options, "run", "rollup", "--drain"), check=True, env=environ)
     assert in_warehouse(tmp_path / "warehouse") == {
         card: (len(values), sum(math.floor(value * COLUMN[Measure.DUTY_CYCLE].scale) for value in values))
         for card, values in stored.items()

@@ -1,4 +1,4 @@
-"""A running `gputide rollup` outlives a broker that is away for a while."""
+"""A running `gputide run rollup` outlives a broker that is away for a while."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_running_rollup_waits_for_a_broker_that_is_away_and_goes_on(
     said = tmp_path / "said"
     with said.open("w") as errors:
         rollup = subprocess.Popen(
-            [sys.executable, "-m", "gputide.cli", "--data-dir", str(tmp_path / "data"), *options, "rollup"],
+            [sys.executable, "-m", "gputide.cli", "--data-dir", str(tmp_path / "data"), *options, "run", "rollup"],
             stderr=errors, cwd=repository, env={**os.environ, "PYTHONPATH": str(repository)},
         )  # fmt: skip
         try:

@@ -82,10 +82,10 @@ def test_prometheus_sends_both_versions_and_the_warehouse_has_each_sample_of_its
     receiver, exporter, server = (f"127.0.0.1:{free_port()}" for _ in range(3))
     (tmp_path / "prometheus.yml").write_text(CONFIGURATION.format(exporter=exporter, receiver=receiver))
     data = tmp_path / "data"
-    export = ["export", "--replay", str(tmp_path / "fleet"), "--listen", exporter, "--interval", "0.5"]
+    export = ["run", "export", "node", "--replay", str(tmp_path / "fleet"), "--listen", exporter, "--interval", "0.5"]
     prometheus = [str(go_peers.prometheus), "--config.file=prometheus.yml", "--storage.tsdb.path=tsdb",
                   f"--web.listen-address={server}"]  # fmt: skip
-    with running("receive", gputide(data, "receive", "--listen", receiver), tmp_path) as receiving:
+    with running("receive", gputide(data, "run", "receive", "--listen", receiver), tmp_path) as receiving:
         wait_until(lambda: text_of(f"http://{receiver}/healthz") != "", receiving, seconds_max=60)
         with running("prometheus", prometheus, tmp_path) as sending:
             with running("export", gputide(data, *export), tmp_path) as exporting:
@@ -101,7 +101,7 @@ def test_prometheus_sends_both_versions_and_the_warehouse_has_each_sample_of_its
     assert metric(own, "prometheus_remote_storage_samples_dropped_total") == 0
     assert metric(told, "gputide_receiver_samples_invalid_total") == 0
     assert set(re.findall(r'requests_total\{code="(\d+)"', told)) == {"200", "204"}
-    subprocess.run(gputide(data, "rollup", "--drain"), check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    subprocess.run(gputide(data, "run", "rollup", "--drain"), check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert sum(len(values) for values in stored.values()) >= SCRAPES * len(stored) / 2
     assert in_warehouse(data) == {
         card: (len(values), sum(math.floor(value * COLUMN[Measure.DUTY_CYCLE].scale) for value in values))

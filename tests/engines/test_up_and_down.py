@@ -1,4 +1,4 @@
-"""`gputide engines` as a user meets it: real Kafka and Hive, started, asked, killed and stopped by the program."""
+"""`gputide admin engines` as a user meets it: real Kafka and Hive, started, killed and stopped by the program."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_flink_cluster_has_a_worker_and_status_shows_the_environment_of_jobs(
 def test_ctrl_c_while_a_broker_starts_leaves_nothing_running(engines_cache: Path, tmp_path: Path) -> None:
     # Whoever runs tests in the background of a shell has them ignore the signal, and all that they start.
     program = ["env", "--default-signal=INT", sys.executable, "-m", "gputide.cli"]
-    command = [*program, "engines", "up", "kafka", "--dir", str(tmp_path)]
+    command = [*program, "admin", "engines", "up", "kafka", "--dir", str(tmp_path)]
     calling = subprocess.Popen([*command, "--cache", str(engines_cache)], stderr=subprocess.PIPE, text=True)
     pid = _first_pid(tmp_path)
     calling.send_signal(signal.SIGINT)
@@ -126,7 +126,10 @@ def test_a_killed_metastore_comes_back_with_its_tables_and_the_server_stays(hive
 
 def _engines(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, "-m", "gputide.cli", "engines", *arguments], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "gputide.cli", "admin", "engines", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == status, done.stderr + done.stdout
     return done

@@ -277,7 +277,7 @@ def test_verb_turns_an_embedded_warehouse_into_one_of_hive_and_merges_its_files(
         for number, node in enumerate("abc"):
             embedded.append(name_of(number, number + 1), (node_part(node, NOON),))
     options = ["--data-dir", str(data), "--set", "warehouse.kind=hive", "--set", f"hive.port={settings.port}"]
-    options += ["--set", f"hive.database={settings.database}", "warehouse"]
+    options += ["--set", f"hive.database={settings.database}", "admin", "warehouse"]
     told = [
         subprocess.run(
             [sys.executable, "-m", "gputide.cli", *options, word], capture_output=True, text=True, check=True

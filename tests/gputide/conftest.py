@@ -52,7 +52,7 @@ class Running:
 
 
 class Program:
-    """Calls the real program: `program(data, "analyze", …)`; every call is a process of its own.
+    """Calls the real program: `program(data, "workloads", …)`; every call is a process of its own.
 
     Args:
         folder: for what the calls print.
@@ -136,7 +136,7 @@ def small_fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def _replayed(small_fleet: Path, program: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = tmp_path_factory.mktemp("replayed") / "data"
-    said = program(data, "replay", str(small_fleet), "--until", CUT)
+    said = program(data, "admin", "replay", str(small_fleet), "--until", CUT)
     assert said.status == 0, said.err
     return data
 
@@ -153,7 +153,7 @@ def replayed(_replayed: Path, tmp_path: Path) -> Path:
 def _planned(_replayed: Path, program: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = tmp_path_factory.mktemp("planned") / "data"
     shutil.copytree(_replayed, data)
-    said = program(data, "recommend")
+    said = program(data, "plan", "make")
     assert said.status == 0, said.err
     return data
 

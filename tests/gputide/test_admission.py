@@ -1,4 +1,4 @@
-"""`gputide admission` serves until it is told to stop, and says what is wrong before it begins."""
+"""`gputide run admission` serves until it is told to stop, and says what is wrong before it begins."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CODE = "from gputide.cli import main; main()"
 
 def arguments(folder: Path, key: Path) -> list[str]:
     kubeconfig = write_kubeconfig(folder, "http://127.0.0.1:1")
-    options = ["--set", f"enforcer.kubeconfig={kubeconfig}", "admission", "--listen", "127.0.0.1:0"]
+    options = ["--set", f"enforcer.kubeconfig={kubeconfig}", "run", "admission", "--listen", "127.0.0.1:0"]
     files = ["--certificate", str(CERTIFICATES / "receiver.pem"), "--key", str(key)]
     return [sys.executable, "-c", CODE, "--data-dir", str(folder), *options, *files]
 

@@ -10,7 +10,17 @@ from tests.gputide.conftest import Program
 def test_backtest_draws_what_it_says(replayed: Path, program: Program, tmp_path: Path) -> None:
     picture = tmp_path / "frontier.html"
     said = program(
-        replayed, "backtest", "--train-days", "5", "--test-days", "2", "--picture", str(picture), "--format", "json"
+        replayed,
+        "plan",
+        "backtest",
+        "--train-days",
+        "5",
+        "--test-days",
+        "2",
+        "--picture",
+        str(picture),
+        "--format",
+        "json",
     )
     assert said.status == 0, said.err
     page = picture.read_text(encoding="utf-8")
@@ -22,7 +32,7 @@ def test_backtest_draws_what_it_says(replayed: Path, program: Program, tmp_path:
 
 def test_backtest_names_a_picture_that_cannot_be_written(replayed: Path, program: Program, tmp_path: Path) -> None:
     target = tmp_path / "nowhere" / "frontier.html"
-    said = program(replayed, "backtest", "--train-days", "5", "--test-days", "2", "--picture", str(target))
+    said = program(replayed, "plan", "backtest", "--train-days", "5", "--test-days", "2", "--picture", str(target))
     assert said.status == 2
     assert str(target) in said.err
 
@@ -54,6 +64,6 @@ def test_memory_that_is_no_size_is_named(replayed: Path, program: Program) -> No
 def test_measured_pairs_that_cannot_be_read_are_named(replayed: Path, program: Program, tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("victim,aggressor,speed_ratio\nweb,train,9\n", encoding="utf-8")
-    said = program(replayed, "recommend", "--what-if", f"recommender.measured_pairs={pairs}")
+    said = program(replayed, "plan", "make", "--what-if", f"recommender.measured_pairs={pairs}")
     assert said.status == 2
     assert "line 2: speed_ratio='9'" in said.err

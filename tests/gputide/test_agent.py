@@ -1,4 +1,4 @@
-"""`gputide agent` as a process: low priority sleeps while high priority works, and wakes when the agent ends."""
+"""`gputide run agent` as a process: low priority sleeps while high priority works, and wakes when the agent ends."""
 
 from __future__ import annotations
 
@@ -99,7 +99,9 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
 @contextmanager
 def running(node: Node, *settings: str) -> Iterator[subprocess.Popen[bytes]]:
     with (node.folder / "log").open("wb") as log:
-        process = subprocess.Popen([GPUTIDE, *node.options(*settings), "agent"], stderr=log, env=dict(os.environ))
+        process = subprocess.Popen(
+            [GPUTIDE, *node.options(*settings), "run", "agent"], stderr=log, env=dict(os.environ)
+        )
         try:
             until(lambda: b"runs; Ctrl-C stops" in (node.folder / "log").read_bytes())
             yield process
@@ -140,7 +142,8 @@ def test_agent_that_was_killed_is_made_good_by_the_next_one(node: Node) -> None:
 def test_check_says_that_low_priority_works_beside_high(node: Node) -> None:
     node.work(HIGH, 40)
     answer = CliRunner().invoke(
-        app, [*node.options("agent.interval_seconds=0.2"), "agent", "check", "--seconds", "4", "--format", "json"]
+        app,
+        [*node.options("agent.interval_seconds=0.2"), "run", "agent", "check", "--seconds", "4", "--format", "json"],
     )
     assert answer.exit_code == 1, answer.output
     found = json.loads(answer.stdout)
@@ -151,7 +154,9 @@ def test_check_says_that_low_priority_works_beside_high(node: Node) -> None:
 
 def test_container_that_never_called_cuda_does_nothing(node: Node) -> None:
     node.region(HIGH).unlink()
-    answer = CliRunner().invoke(app, [*node.options("agent.interval_seconds=0.2"), "agent", "check", "--seconds", "1"])
+    answer = CliRunner().invoke(
+        app, [*node.options("agent.interval_seconds=0.2"), "run", "agent", "check", "--seconds", "1"]
+    )
     # A container without a region never called CUDA: it shares the card and does nothing.
     assert answer.exit_code == 0, answer.output
     assert "low alone" in answer.stdout
@@ -159,7 +164,9 @@ def test_container_that_never_called_cuda_does_nothing(node: Node) -> None:
 
 def test_agent_without_regions_or_api_server_says_what_is_missing(node: Node) -> None:
     with pytest.raises(Misconfigured, match="containers_folder=none"):
-        CliRunner().invoke(app, [*node.options("exporter.containers_folder=none"), "agent"], catch_exceptions=False)
+        CliRunner().invoke(
+            app, [*node.options("exporter.containers_folder=none"), "run", "agent"], catch_exceptions=False
+        )
     (node.folder / "kubeconfig").unlink()
     with pytest.raises(Misconfigured, match=r"see enforcer\.kubeconfig"):
-        CliRunner().invoke(app, [*node.options(), "agent"], catch_exceptions=False)
+        CliRunner().invoke(app, [*node.options(), "run", "agent"], catch_exceptions=False)

@@ -16,34 +16,34 @@ from tests.gputide.conftest import Program
 
 
 def test_misspelt_setting_names_the_nearest(tmp_path: Path, program: Program) -> None:
-    said = program(tmp_path / "data", "--set", "risk.presett=low", "prices", "list")
+    said = program(tmp_path / "data", "--set", "risk.presett=low", "cost", "prices", "list")
     assert said.status == 2
     assert "'risk.preset'" in said.err
 
 
 def test_empty_data_folder_says_how_to_feed_it(tmp_path: Path, program: Program) -> None:
-    said = program(tmp_path / "data", "analyze")
+    said = program(tmp_path / "data", "workloads")
     assert said.status == 6
     assert "gputide demo" in said.err
 
 
 def test_folder_with_other_files_is_left_alone(tmp_path: Path, small_fleet: Path, program: Program) -> None:
     (tmp_path / "thesis.txt").write_text("ten years of work")
-    said = program(tmp_path, "replay", str(small_fleet))
+    said = program(tmp_path, "admin", "replay", str(small_fleet))
     assert said.status == 6
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
 def test_newer_schema_is_refused(replayed: Path, program: Program) -> None:
     (replayed / "FORMAT.json").write_text(json.dumps({"schema_version": 99}))
-    said = program(replayed, "analyze")
+    said = program(replayed, "workloads")
     assert said.status == 6
     assert "schema version is 99" in said.err
 
 
 def test_locked_folder_names_the_holder(planned: Path, program: Program) -> None:
     with FolderLock(planned, "writer"):
-        said = program(planned, "recommend")
+        said = program(planned, "plan", "make")
     assert said.status == 5
     assert f"process {os.getpid()}" in said.err
 
@@ -52,7 +52,7 @@ def test_locked_folder_names_the_holder(planned: Path, program: Program) -> None
 def test_read_only_folder_is_said_so(planned: Path, program: Program) -> None:
     planned.chmod(0o500)
     try:
-        said = program(planned, "recommend")
+        said = program(planned, "plan", "make")
     finally:
         planned.chmod(0o700)
     assert said.status == 6
@@ -65,7 +65,7 @@ def test_trace_with_a_missing_column_names_it(column: str, small_fleet: Path, tm
     shutil.copytree(small_fleet, broken)
     usage = pq.read_table(broken / "usage.parquet")
     pq.write_table(usage.drop_columns([column]), broken / "usage.parquet")
-    said = program(tmp_path / "data", "replay", str(broken))
+    said = program(tmp_path / "data", "admin", "replay", str(broken))
     assert said.status == 6
     assert column in said.err
     assert "usage.parquet" in said.err
@@ -79,13 +79,13 @@ def test_trace_with_an_unknown_card_names_it(small_fleet: Path, tmp_path: Path, 
     cards = pods.column("card").to_pylist()
     cards[0] = "GPU-nobody-knows"
     pq.write_table(pods.set_column(place, "card", pa.array(cards)), broken / "pods.parquet")
-    said = program(tmp_path / "data", "replay", str(broken))
+    said = program(tmp_path / "data", "admin", "replay", str(broken))
     assert said.status == 6
     assert "GPU-nobody-knows" in said.err
 
 
 def test_no_trace_there_is_said_so(tmp_path: Path, program: Program) -> None:
-    said = program(tmp_path / "data", "replay", str(tmp_path / "nothing"))
+    said = program(tmp_path / "data", "admin", "replay", str(tmp_path / "nothing"))
     assert said.status == 6
     assert "nothing" in said.err
 
@@ -113,6 +113,6 @@ def test_unknown_verb_is_wrong_use(tmp_path: Path, program: Program) -> None:
 
 
 def test_unknown_recommendation_is_wrong_use(planned: Path, program: Program) -> None:
-    said = program(planned, "explain", "slice-9999")
+    said = program(planned, "plan", "explain", "slice-9999")
     assert said.status == 2
     assert "slice-9999" in said.err

@@ -83,7 +83,7 @@ def test_value_that_cannot_be_is_named_and_nothing_is_kept(
 ) -> None:
     files = TraceFiles()
     change(files)
-    answer = program(tmp_path / "data", "replay", str(files.write(tmp_path / "trace")))
+    answer = program(tmp_path / "data", "admin", "replay", str(files.write(tmp_path / "trace")))
     assert answer.status == 6, answer.err
     assert answer.err.startswith("gputide: cannot")
     assert answer.err.count("\n") == 1
@@ -104,7 +104,7 @@ def test_missing_column_is_named_with_those_that_are_there(
         TraceFiles().write(tmp_path / "whole")
         for other in {"cards", "pods", "usage"} - {name}:
             shutil.copy(tmp_path / "whole" / f"{other}.parquet", trace)
-    answer = program(tmp_path / "data", "replay", str(trace))
+    answer = program(tmp_path / "data", "admin", "replay", str(trace))
     assert answer.status == 6, answer.err
     assert f"{name}.parquet: column {column} is missing" in answer.err
 
@@ -114,11 +114,11 @@ def test_file_that_is_missing_or_cut_is_named(name: str, tmp_path: Path, program
     trace = TraceFiles().write(tmp_path / "trace")
     file = trace / f"{name}.parquet"
     file.write_bytes(file.read_bytes()[:-20])
-    cut = program(tmp_path / "data", "replay", str(trace))
+    cut = program(tmp_path / "data", "admin", "replay", str(trace))
     assert cut.status == 6, cut.err
     assert str(file) in cut.err
     file.unlink()
-    missing = program(tmp_path / "data", "replay", str(trace))
+    missing = program(tmp_path / "data", "admin", "replay", str(trace))
     assert missing.status == 6, missing.err
     assert str(file) in missing.err
 
@@ -127,10 +127,10 @@ def test_trace_can_be_mended_and_fed_to_the_same_folder(tmp_path: Path, program:
     files = TraceFiles()
     trace = tmp_path / "trace"
     broken = replace(files, usage=[*files.usage, row(70, "web-0", "GPU-a", sm_active_ratio=2.0)])
-    assert program(tmp_path / "data", "replay", str(broken.write(trace))).status == 6
-    mended = program(tmp_path / "data", "replay", str(files.write(trace)))
+    assert program(tmp_path / "data", "admin", "replay", str(broken.write(trace))).status == 6
+    mended = program(tmp_path / "data", "admin", "replay", str(files.write(trace)))
     assert mended.status == 0, mended.err
-    fresh = program(tmp_path / "fresh", "replay", str(trace))
+    fresh = program(tmp_path / "fresh", "admin", "replay", str(trace))
     assert fresh.status == 0, fresh.err
     assert mended.out == fresh.out
 
@@ -140,9 +140,9 @@ def test_order_of_rows_changes_nothing(tmp_path: Path, program: Program) -> None
     rows = TraceFiles().usage
     for name, usage in (("tidy", rows), ("unordered", rows[::-1])):
         trace = TraceFiles(usage=list(usage)).write(tmp_path / name / "trace", row_group_rows=4)
-        replayed = program(tmp_path / name / "data", "replay", str(trace))
+        replayed = program(tmp_path / name / "data", "admin", "replay", str(trace))
         assert replayed.status == 0, replayed.err
-        analysed = program(tmp_path / name / "data", "analyze", "--format", "json")
+        analysed = program(tmp_path / name / "data", "workloads", "--format", "json")
         assert analysed.status == 0, analysed.err
         told.append(analysed.out)
     assert told[0] == told[1]
@@ -152,26 +152,26 @@ def test_order_of_rows_changes_nothing(tmp_path: Path, program: Program) -> None
 def test_second_row_for_one_moment_is_refused(change: dict[str, float], tmp_path: Path, program: Program) -> None:
     rows = TraceFiles().usage
     trace = TraceFiles(usage=[*rows, {**rows[4], **change}]).write(tmp_path / "trace")
-    said = program(tmp_path / "data", "replay", str(trace))
+    said = program(tmp_path / "data", "admin", "replay", str(trace))
     assert said.status == 6
     assert "usage.parquet: row 12 repeats" in said.err
 
 
 def test_second_trace_in_one_folder_is_refused(tmp_path: Path, program: Program) -> None:
     data = tmp_path / "data"
-    assert program(data, "replay", str(TraceFiles().write(tmp_path / "first"))).status == 0
-    before = program(data, "analyze", "--format", "json")
-    second = program(data, "replay", str(TraceFiles().write(tmp_path / "second")))
+    assert program(data, "admin", "replay", str(TraceFiles().write(tmp_path / "first"))).status == 0
+    before = program(data, "workloads", "--format", "json")
+    second = program(data, "admin", "replay", str(TraceFiles().write(tmp_path / "second")))
     assert second.status == 2
     assert "first" in second.err
     assert "--data-dir" in second.err
-    assert program(data, "analyze", "--format", "json").out == before.out
+    assert program(data, "workloads", "--format", "json").out == before.out
 
 
 def test_replay_that_would_leave_a_gap_says_where_it_stands(tmp_path: Path, program: Program) -> None:
     trace = str(TraceFiles().write(tmp_path / "trace"))
-    assert program(tmp_path / "data", "replay", trace, "--until", "2026-01-05T00:20").status == 0
-    said = program(tmp_path / "data", "replay", trace, "--from", "2026-01-05T00:40")
+    assert program(tmp_path / "data", "admin", "replay", trace, "--until", "2026-01-05T00:20").status == 0
+    said = program(tmp_path / "data", "admin", "replay", trace, "--from", "2026-01-05T00:40")
     assert said.status == 2
     assert "--from 2026-01-05T00:20:00Z" in said.err
 
@@ -179,8 +179,8 @@ def test_replay_that_would_leave_a_gap_says_where_it_stands(tmp_path: Path, prog
 def test_pod_without_usage_is_known_as_granted_and_never_seen(tmp_path: Path, program: Program) -> None:
     files = TraceFiles(pods=[pod("web-0", "GPU-a"), pod("silent-0", "GPU-b")])
     files.usage = [entry for entry in files.usage if entry["pod"] == "web-0"]
-    assert program(tmp_path / "data", "replay", str(files.write(tmp_path / "trace"))).status == 0
-    said = program(tmp_path / "data", "analyze", "--format", "json")
+    assert program(tmp_path / "data", "admin", "replay", str(files.write(tmp_path / "trace"))).status == 0
+    said = program(tmp_path / "data", "workloads", "--format", "json")
     assert said.status == 0, said.err
     silent = next(item for item in said.document["workloads"] if "silent" in item["workload"])
     assert silent["state"] == "unknown"

@@ -17,7 +17,7 @@ from tests.recommender.test_past_outcomes import outcome
 def test_plan_that_harmed_more_than_foretold_is_remembered(planned: Path, program: Program) -> None:
     folder = open_data_folder(planned, create=False)
     (plan,) = plan_store(folder).plans()
-    before = program(planned, "recommend", "--what-if", "plan.spare_card_ratio=0.0", "--format", "json").document
+    before = program(planned, "plan", "make", "--what-if", "plan.spare_card_ratio=0.0", "--format", "json").document
     assert before["calibration_ratio"] == 1.0
     changed = plan.recommendations[0].workloads[0]
     harmed = WorkloadOutcome(
@@ -29,10 +29,10 @@ def test_plan_that_harmed_more_than_foretold_is_remembered(planned: Path, progra
         until=plan.created_at + timedelta(days=7), workloads=(harmed,),
     )  # fmt: skip
     keep_outcome(folder, kept)
-    after = program(planned, "recommend", "--what-if", "plan.spare_card_ratio=0.0", "--format", "json").document
+    after = program(planned, "plan", "make", "--what-if", "plan.spare_card_ratio=0.0", "--format", "json").document
     assert 2.9 < after["calibration_ratio"] < 3.0
     assert after["totals"]["predicted_violation_ratio"] <= 0.005
     assert after["totals"]["cards_after"] >= before["totals"]["cards_after"]
     assert after["inputs_sha256"] != before["inputs_sha256"]
-    said = program(planned, "recommend", "--what-if", "plan.spare_card_ratio=0.0")
+    said = program(planned, "plan", "make", "--what-if", "plan.spare_card_ratio=0.0")
     assert "earlier plans" in said.out

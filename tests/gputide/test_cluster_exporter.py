@@ -1,4 +1,4 @@
-"""`gputide export cluster` as a process, against an HTTP server that answers as an API server does."""
+"""`gputide run export cluster` as a process, against an HTTP server that answers as an API server does."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def test_what_a_cluster_granted_is_served_until_the_signal(tmp_path: Path) -> No
     log = tmp_path / "log"
     options = ["--set", f"exporter.kubeconfig={kubeconfig}", "--set", "cluster.name=prod"]
     with log.open("wb") as said:
-        exporter = subprocess.Popen([GPUTIDE, *options, "export", "cluster", "--listen", "127.0.0.1:0"], stderr=said)
+        exporter = subprocess.Popen(
+            [GPUTIDE, *options, "run", "export", "cluster", "--listen", "127.0.0.1:0"], stderr=said
+        )
     try:
         deadline = time.monotonic() + SECONDS_MAX
         while (address := re.search(r"serving (http://[\d.:]+/metrics)", log.read_text())) is None:
@@ -55,7 +57,7 @@ def test_what_a_cluster_granted_is_served_until_the_signal(tmp_path: Path) -> No
 @pytest.mark.parametrize("option", [("--compat", "dcgm"), ("--processes", "5")])
 def test_options_of_a_node_are_refused_for_a_cluster(option: tuple[str, str]) -> None:
     said = subprocess.run(
-        [GPUTIDE, "export", *option, "cluster"], capture_output=True, text=True, timeout=60, check=False
+        [GPUTIDE, "run", "export", "cluster", *option], capture_output=True, text=True, timeout=60, check=False
     )
     assert said.returncode == 2
     assert option[0] in said.stderr

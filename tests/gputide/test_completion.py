@@ -13,14 +13,19 @@ import pytest
 BESIDE_PYTHON = Path(sys.executable).parent
 
 
-def test_verbs_are_named_without_loading_one() -> None:
+@pytest.mark.parametrize(
+    ("words", "named"), [("d", ["demo", "doctor"]), ("plan s", ["show", "simulate"]), ("run re", ["receive", "relief"])]
+)
+def test_verbs_are_named_without_loading_one(words: str, named: list[str]) -> None:
     code = (
-        "import sys, atexit; atexit.register(lambda: print(*(n for n in sys.modules if 'verb' in n), file=sys.stderr))"
+        "import sys, atexit; "
+        "atexit.register(lambda: print(*(n for n in sys.modules if 'verbs.' in n), file=sys.stderr))"
     )
-    environ = {**os.environ, "_GPUTIDE_COMPLETE": "complete_bash", "COMP_WORDS": "gputide rec", "COMP_CWORD": "1"}
+    typed = {"COMP_WORDS": f"gputide {words}", "COMP_CWORD": str(len(words.split()))}
+    environ = {**os.environ, "_GPUTIDE_COMPLETE": "complete_bash", **typed}
     command = [sys.executable, "-c", f"{code}; sys.argv[0] = 'gputide'; import gputide.cli; gputide.cli.main()"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
-    assert (done.stdout.split(), done.stderr.strip()) == (["receive", "recommend"], "")
+    assert (done.stdout.split(), done.stderr.strip()) == (named, "")
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from typer.core import TyperGroup
 
 from enforcer.agent.view_server import ViewServer
 from fleet.data_folder import open_data_folder
@@ -99,10 +100,14 @@ def test_every_command_of_ours_that_mends_is_one_that_exists() -> None:
             if words[0] == "--set":
                 assert words[1].partition("=")[0] in {*SETTINGS, "x"}, kind.code
             words = words[2:]
-        verb = program.get_command(typer.Context(program), words[0])  # type: ignore[attr-defined]
-        assert verb is not None, kind.mend
-        inner = getattr(verb, "commands", {}).get(words[1]) if len(words) > 1 else None
-        params = [param for one in (verb, inner) if one is not None for param in one.params]
+        verb: Any = program
+        params = []
+        for word in words:
+            if word.startswith("-") or not isinstance(verb, TyperGroup):
+                break
+            verb = verb.get_command(typer.Context(program), word)
+            assert verb is not None, kind.mend
+            params += verb.params
         known = {word for param in params for word in (*param.opts, *param.secondary_opts)}
         assert {word for word in words[1:] if word.startswith("-")} <= known, kind.code
 

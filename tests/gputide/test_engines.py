@@ -1,4 +1,4 @@
-"""What `gputide engines` does before and around the engines: cache, locks, tools, processes. Needs none of them."""
+"""What `gputide admin engines` does around the engines: cache, locks, tools, processes. Needs none."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def started(tmp_path: Path) -> Iterator[Callable[[str], ProcessRecord]]:
 
 def test_without_java_the_message_says_what_to_install(program: Program, tmp_path: Path) -> None:
     said = program(
-        tmp_path / "data", "engines", "up", "kafka", "--dir", str(tmp_path / "run"),
+        tmp_path / "data", "admin", "engines", "up", "kafka", "--dir", str(tmp_path / "run"),
         "--cache", str(tmp_path / "cache"), environ={"PATH": str(tmp_path), "JAVA_HOME": ""},
     )  # fmt: skip
     assert said.status == 5
@@ -247,15 +247,17 @@ def test_the_register_gives_back_what_was_written(started: Callable[[str], Proce
 )  # fmt: skip
 def test_a_register_that_is_not_ours_is_refused(text: str, program: Program, tmp_path: Path) -> None:
     (tmp_path / "engines.json").write_text(text, encoding="utf-8")
-    said = program(tmp_path / "data", "engines", "status", "--dir", str(tmp_path))
+    said = program(tmp_path / "data", "admin", "engines", "status", "--dir", str(tmp_path))
     assert said.status == 6
     assert "engines.json" in said.err
 
 
 def test_nothing_runs_where_nothing_was_started(program: Program, tmp_path: Path) -> None:
-    said = program(tmp_path / "data", "engines", "status", "kafka", "--dir", str(tmp_path / "none"), "--format", "json")
+    said = program(
+        tmp_path / "data", "admin", "engines", "status", "kafka", "--dir", str(tmp_path / "none"), "--format", "json"
+    )
     assert (said.status, json.loads(said.out)) == (0, [])
-    assert "nothing runs" in program(tmp_path / "data", "engines", "down", "--dir", str(tmp_path / "none")).err
+    assert "nothing runs" in program(tmp_path / "data", "admin", "engines", "down", "--dir", str(tmp_path / "none")).err
 
 
 def _number_in(path: Path) -> int:

@@ -64,7 +64,7 @@ class Node:
                     "setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--bounding-set=-all",
                     "--inh-caps=-all", "--no-new-privs", *GPUTIDE,
                     *(word for setting in settings for word in ("--set", setting)),
-                    "export", "--listen", "127.0.0.1:0", "--interval", "0.5", "--processes", "5",
+                    "run", "export", "node", "--listen", "127.0.0.1:0", "--interval", "0.5", "--processes", "5",
                 ],
                 stderr=target, env={**os.environ, DATA_VARIABLE: str(self.world.file), "HOME": "/"},
             )  # fmt: skip

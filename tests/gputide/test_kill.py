@@ -35,7 +35,7 @@ def short_fleet(tmp_path_factory: pytest.TempPathFactory) -> str:
 def unharmed(short_fleet: str, program: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder that nobody was killed in."""
     data = tmp_path_factory.mktemp("unharmed") / "data"
-    said = program(data, "replay", short_fleet, "--until", UNTIL)
+    said = program(data, "admin", "replay", short_fleet, "--until", UNTIL)
     assert said.status == 0, said.err
     return data
 
@@ -44,7 +44,9 @@ def unharmed(short_fleet: str, program: Program, tmp_path_factory: pytest.TempPa
 def fed(short_fleet: str, program: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with samples on the bus that were not rolled up."""
     data = tmp_path_factory.mktemp("fed") / "data"
-    assert program(data, "replay", short_fleet, "--until", UNTIL, dies_at=("fsync", 8, "after")).status == KILLED
+    assert (
+        program(data, "admin", "replay", short_fleet, "--until", UNTIL, dies_at=("fsync", 8, "after")).status == KILLED
+    )
     return data
 
 
@@ -53,7 +55,7 @@ def approved(unharmed: Path, program: Program, tmp_path_factory: pytest.TempPath
     """A data folder with an approved plan."""
     data = tmp_path_factory.mktemp("approved") / "data"
     shutil.copytree(unharmed, data)
-    for arguments in (("recommend", "--risk", "high"), ("plan", "approve", "--by", "ada")):
+    for arguments in (("plan", "make", "--risk", "high"), ("plan", "approve", "--by", "ada")):
         said = program(data, *arguments)
         assert said.status == 0, said.err
     return data
@@ -105,9 +107,9 @@ def test_replay_goes_on_where_it_was_killed(
     moment: Moment, short_fleet: str, unharmed: Path, tmp_path: Path, program: Program
 ) -> None:
     data = tmp_path / "data"
-    killed = program(data, "replay", short_fleet, "--until", UNTIL, dies_at=moment)
+    killed = program(data, "admin", "replay", short_fleet, "--until", UNTIL, dies_at=moment)
     assert killed.status == KILLED
-    again = program(data, "replay", short_fleet, "--until", UNTIL)
+    again = program(data, "admin", "replay", short_fleet, "--until", UNTIL)
     assert again.status == 0, again.err
     assert seats(data) == seats(unharmed)
     assert rows(data) == rows(unharmed)
@@ -121,9 +123,9 @@ def test_replay_killed_after_apply_plays_the_moved_pods_alike(
     straight, data = tmp_path / "straight", tmp_path / "data"
     for folder in (straight, data):
         shutil.copytree(applied, folder)
-    assert program(straight, "replay", short_fleet).status == 0
-    assert program(data, "replay", short_fleet, dies_at=moment).status == KILLED
-    again = program(data, "replay", short_fleet)
+    assert program(straight, "admin", "replay", short_fleet).status == 0
+    assert program(data, "admin", "replay", short_fleet, dies_at=moment).status == KILLED
+    again = program(data, "admin", "replay", short_fleet)
     assert again.status == 0, again.err
     assert seats(data) == seats(straight)
     assert rows(data) == rows(straight)
@@ -136,12 +138,12 @@ def test_rollup_counts_every_sample_once(moment: Moment, fed: Path, tmp_path: Pa
     straight, data = tmp_path / "straight", tmp_path / "data"
     for folder in (straight, data):
         shutil.copytree(fed, folder)
-    drained = program(straight, "rollup", "--drain")
+    drained = program(straight, "run", "rollup", "--drain")
     assert drained.status == 0, drained.err
     assert not drained.out.startswith("0 samples")
-    killed = program(data, "rollup", "--drain", dies_at=moment)
+    killed = program(data, "run", "rollup", "--drain", dies_at=moment)
     assert killed.status == KILLED
-    again = program(data, "rollup", "--drain")
+    again = program(data, "run", "rollup", "--drain")
     assert again.status == 0, again.err
     assert rows(data) == rows(straight)
 

@@ -15,10 +15,10 @@ from tests.gputide.conftest import CUT, Program
 
 
 def test_plan_is_applied_played_on_verified_and_undone(replayed: Path, small_fleet: Path, program: Program) -> None:
-    analysed = program(replayed, "analyze", "--format", "json")
+    analysed = program(replayed, "workloads", "--format", "json")
     assert analysed.status == 0, analysed.err
     assert analysed.document["schema"] == "gputide.profiles/v1"
-    made = program(replayed, "recommend", "--format", "json")
+    made = program(replayed, "plan", "make", "--format", "json")
     assert made.status == 0, made.err
     plan = made.document
     assert plan["schema"] == "gputide.plan/v1"
@@ -32,7 +32,7 @@ def test_plan_is_applied_played_on_verified_and_undone(replayed: Path, small_fle
     applied = program(replayed, "apply", "--yes", "--format", "json")
     assert applied.status == 0, applied.err
     assert program(replayed, "plan", "drift").out.startswith("everything is as applied plans left it")
-    later = program(replayed, "replay", str(small_fleet), "--from", CUT)
+    later = program(replayed, "admin", "replay", str(small_fleet), "--from", CUT)
     assert later.status == 0, later.err
     verified = program(replayed, "verify", "--format", "json")
     assert verified.status == 0, verified.err
@@ -62,7 +62,7 @@ def test_services_over_their_harm_budget_make_verify_exit_one_and_lead_the_repor
     )
     assert program(planned, "plan", "approve").status == 0
     assert program(planned, "apply", "--yes").status == 0
-    assert program(planned, "replay", str(risen), "--from", CUT).status == 0
+    assert program(planned, "admin", "replay", str(risen), "--from", CUT).status == 0
     said = program(planned, "verify")
     assert said.status == 1, said.err
     assert said.out.startswith("Harm above plan: ")
@@ -96,7 +96,7 @@ def test_apply_is_a_dry_run_unless_told(planned: Path, program: Program) -> None
 
 def test_approval_names_the_stages_that_rest_on_little_evidence(replayed: Path, program: Program) -> None:
     third_day = ("--now", "2026-01-08T00:00:00Z")
-    made = program(replayed, *third_day, "recommend", "--format", "json")
+    made = program(replayed, *third_day, "plan", "make", "--format", "json")
     assert made.status == 0, made.err
     approved = program(replayed, *third_day, "plan", "approve")
     assert approved.status == 0, approved.err
@@ -104,7 +104,7 @@ def test_approval_names_the_stages_that_rest_on_little_evidence(replayed: Path, 
     for stage in made.document["stages"]:
         assert f"warning: stage {stage['stage']} ({stage['title']}) has a confidence of 7" in approved.out
     assert "confidence" in next(line for line in shown.splitlines() if "recommendations" in line)
-    later = program(replayed, "recommend")
+    later = program(replayed, "plan", "make")
     assert later.status == 0, later.err
     assert "warning" not in program(replayed, "plan", "approve").out
 
@@ -116,17 +116,17 @@ def test_apply_of_a_plan_that_nobody_approved_is_refused(planned: Path, program:
 
 
 def test_same_input_gives_the_same_plan(replayed: Path, program: Program) -> None:
-    first = program(replayed, "recommend", "--format", "json")
-    second = program(replayed, "recommend", "--format", "json")
+    first = program(replayed, "plan", "make", "--format", "json")
+    second = program(replayed, "plan", "make", "--format", "json")
     assert first.status == 0, first.err
     assert first.out == second.out
 
 
 def test_replaying_the_same_days_again_changes_nothing(replayed: Path, small_fleet: Path, program: Program) -> None:
-    before = program(replayed, "analyze", "--format", "json")
-    again = program(replayed, "replay", str(small_fleet), "--until", CUT)
+    before = program(replayed, "workloads", "--format", "json")
+    again = program(replayed, "admin", "replay", str(small_fleet), "--until", CUT)
     assert again.status == 0, again.err
-    assert program(replayed, "analyze", "--format", "json").out == before.out
+    assert program(replayed, "workloads", "--format", "json").out == before.out
 
 
 def test_plan_is_written_as_files_and_changes_nothing(planned: Path, program: Program, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`gputide export` as a process: this node's cards and pods, what it says where nothing is there, and how it ends."""
+"""`gputide run export node` as a process: cards and pods, what it says where there are none, how it ends."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def exporting(folder: Path, *settings: str, environ: dict[str, str] | None = Non
     options = [word for setting in settings for word in ("--set", setting)]
     with log.open("wb") as target:
         process = subprocess.Popen(
-            [*GPUTIDE, *options, "export", "--listen", "127.0.0.1:0", "--interval", "0.5"],
+            [*GPUTIDE, *options, "run", "export", "node", "--listen", "127.0.0.1:0", "--interval", "0.5"],
             stderr=target, env={**os.environ, **(environ or {})},
         )  # fmt: skip
     try:
@@ -157,11 +157,11 @@ def test_wrong_use_of_export_is_refused_with_the_way_out(tmp_path: Path) -> None
         assert said.returncode == 2, said.stderr
         return said.stderr
 
-    assert "--from: it goes with --replay" in refused("export", "--from", "2026-01-01")
-    assert "expected HOST:PORT" in refused("export", "--listen", "9400")
-    assert "exporter.sample_seconds" in refused("--set", "exporter.sample_second=1", "export")
+    assert "--from: it goes with --replay" in refused("run", "export", "node", "--from", "2026-01-01")
+    assert "expected HOST:PORT" in refused("run", "export", "node", "--listen", "9400")
+    assert "exporter.sample_seconds" in refused("--set", "exporter.sample_second=1", "run", "export", "node")
     assert "see exporter.kubeconfig" in refused(
-        "--set", f"exporter.kubeconfig={tmp_path / 'none'}", "export", "cluster"
+        "--set", f"exporter.kubeconfig={tmp_path / 'none'}", "run", "export", "cluster"
     )
 
 
@@ -171,7 +171,7 @@ def test_wrong_use_of_export_is_refused_with_the_way_out(tmp_path: Path) -> None
      ("3601", "less than or equal to 3600")],
 )  # fmt: skip
 def test_interval_is_bounded_as_its_setting_is(interval: str, bound: str) -> None:
-    done = CliRunner().invoke(app, ["export", "--interval", interval])
+    done = CliRunner().invoke(app, ["run", "export", "node", "--interval", interval])
     assert isinstance(done.exception, Misconfigured)
     assert f"--interval {interval}: exporter.interval_seconds" in str(done.exception)
     assert bound in str(done.exception)
@@ -181,7 +181,7 @@ def test_busy_port_ends_the_exporter_with_its_address(tmp_path: Path) -> None:
     with exporting(tmp_path, "exporter.nvml_library=/nonexistent/libnvidia-ml.so.1") as exporter:
         port = exporter.address.rpartition(":")[2]
         second = subprocess.run(
-            [*GPUTIDE, "export", "--listen", f"127.0.0.1:{port}"],
+            [*GPUTIDE, "run", "export", "node", "--listen", f"127.0.0.1:{port}"],
             capture_output=True, text=True, timeout=SECONDS_MAX, check=False,
         )  # fmt: skip
     assert second.returncode == 2

@@ -29,15 +29,15 @@ def test_a_waiting_plan_is_told_once_and_again_only_after_a_failure(
 ) -> None:
     with chat_service(Answer(status=500), Answer()) as service:
         config = settings_file(tmp_path, service.url)
-        shown = program(planned, "--config", config, "notify", "show", "--format", "json").document
+        shown = program(planned, "--config", config, "admin", "notify", "show", "--format", "json").document
         assert {row["topic"] for row in shown["due"]} == {"plan"}
-        first = program(planned, "--config", config, "notify", "send")
+        first = program(planned, "--config", config, "admin", "notify", "send")
         assert first.status == 5
         assert "answered 500" in first.out
         assert service.url not in first.out + first.err
-        assert program(planned, "--config", config, "notify", "send").status == 0
+        assert program(planned, "--config", config, "admin", "notify", "send").status == 0
         before = len(service.received)
-        assert program(planned, "--config", config, "notify", "send").out == "nothing to tell\n"
+        assert program(planned, "--config", config, "admin", "notify", "send").out == "nothing to tell\n"
     assert len(service.received) == before
     titles = [json.loads(one.body)["title"] for one in service.received]
     assert all("waits for approval" in title for title in titles)
@@ -49,11 +49,11 @@ def test_nothing_is_sent_where_it_could_not_be_remembered(program: Program, plan
     (planned / "notices" / ".told.json.new").symlink_to("/dev/full")
     with chat_service() as service:
         config = settings_file(tmp_path, service.url)
-        failed = program(planned, "--config", config, "notify", "send")
+        failed = program(planned, "--config", config, "admin", "notify", "send")
         assert failed.status != 0
         assert "told.json" in failed.err
         assert not service.received
-        assert program(planned, "--config", config, "notify", "send").status == 0
+        assert program(planned, "--config", config, "admin", "notify", "send").status == 0
         assert service.received
 
 
@@ -75,21 +75,23 @@ def test_the_week_is_sent_to_all_and_to_each_team_and_a_dry_run_sends_nothing(
 
 
 def test_wrong_use_is_told_in_a_sentence(program: Program, planned: Path, tmp_path: Path) -> None:
-    nobody = program(planned, "notify", "send")
+    nobody = program(planned, "admin", "notify", "send")
     assert (nobody.status, nobody.out) == (2, "")
     assert "notify.channels" in nobody.err
     config = settings_file(tmp_path, "http://chat.example/hook?key=sesame")
-    refused = program(planned, "--config", config, "notify", "test", "ops")
+    refused = program(planned, "--config", config, "admin", "notify", "test", "ops")
     assert refused.status == 2
     assert "https" in refused.err
     assert "sesame" not in refused.err
-    assert program(planned, "--config", config, "notify", "test", "pos").status == 2
+    assert program(planned, "--config", config, "admin", "notify", "test", "pos").status == 2
     assert program(planned, "report", "--again").status == 2
 
 
 def test_dashboards_and_rules_are_written_with_the_settings(program: Program, tmp_path: Path) -> None:
     target = tmp_path / "grafana"
-    said = program(tmp_path / "no-data", "--set", "analyzer.idle_ratio_max=0.03", "grafana", "export", str(target))
+    said = program(
+        tmp_path / "no-data", "--set", "analyzer.idle_ratio_max=0.03", "admin", "grafana", "export", str(target)
+    )
     assert said.status == 0, said.err
     assert len(list((target / "dashboards").glob("gputide-*.json"))) == 6
     text = (target / "rules" / "gputide-recording.rules.yaml").read_text()
@@ -97,7 +99,7 @@ def test_dashboards_and_rules_are_written_with_the_settings(program: Program, tm
     assert yaml.safe_load(text)["groups"]
     in_the_way = tmp_path / "file"
     in_the_way.touch()
-    assert program(tmp_path / "no-data", "grafana", "export", str(in_the_way)).status == 2
+    assert program(tmp_path / "no-data", "admin", "grafana", "export", str(in_the_way)).status == 2
 
 
 def test_an_exceeded_budget_is_told_in_the_language_that_is_set(
@@ -108,7 +110,7 @@ def test_an_exceeded_budget_is_told_in_the_language_that_is_set(
         config = settings_file(tmp_path, "https://hooks.example/x")
         out = tmp_path / "out"
         said = program(
-            planned, "--config", config, "--set", "notify.language=zh", "notify", "send", "--to-file", str(out)
+            planned, "--config", config, "--set", "notify.language=zh", "admin", "notify", "send", "--to-file", str(out)
         )
         assert said.status == 0, said.err
         sent = {path.name: json.loads(path.read_text()) for path in out.iterdir()}

@@ -1,4 +1,4 @@
-"""Where answers go: files are replaced whole, what is no file stays what it is, and only a terminal cuts tables."""
+"""Where answers go: files are replaced whole, what is no file stays what it is; only standard output cuts tables."""
 
 from __future__ import annotations
 
@@ -9,8 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from fleet.errors import Corrupt
-from gputide.output import TABLE_ROWS_MAX, Answer, Format, Listing, print_answer
+from fleet.errors import Corrupt, Misconfigured
+from gputide.output import (
+    ENDINGS,
+    TABLE_ROWS_MAX,
+    Answer,
+    Format,
+    Listing,
+    form_for,
+    print_answer,
+    show_everything,
+)
 
 ROWS = TABLE_ROWS_MAX + 5
 ANSWER = Answer(
@@ -40,9 +49,55 @@ def test_a_table_in_a_file_has_every_row(tmp_path: Path) -> None:
     print_answer(ANSWER, form=Format.TABLE, target=tmp_path / "table.txt")
     text = (tmp_path / "table.txt").read_text()
     assert f" {ROWS - 1} " in text
-    assert "more:" not in text
+    assert "--all" not in text
 
 
-def test_a_table_on_a_pipe_has_every_row(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_on_standard_output_has_ten_rows_and_says_how_many_there_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     print_answer(ANSWER, form=Format.TABLE, target=None)
-    assert f" {ROWS - 1} " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f" {TABLE_ROWS_MAX - 1} " in out
+    assert f" {TABLE_ROWS_MAX} " not in out.partition("10 of")[0]
+    assert f"10 of {ROWS}; --all or -o FILE shows the rest" in out
+
+
+def test_everything_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    show_everything(True)
+    try:
+        print_answer(ANSWER, form=Format.TABLE, target=None)
+    finally:
+        show_everything(False)
+    out = capsys.readouterr().out
+    assert f" {ROWS - 1} " in out
+    assert "--all" not in out
+
+
+def test_long_texts_and_cells_are_cut_on_standard_output_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listing = Listing(title="One", columns=("name", "why"), rows=[("a", "w" * 300)])
+    answer = Answer(document={}, listings=(listing,), texts=([f"line {number}" for number in range(12)],))
+    print_answer(answer, form=Format.TABLE, target=None)
+    out = capsys.readouterr().out
+    assert "w…" in out
+    assert "… 2 more lines; --all or -o FILE shows the rest" in out
+    print_answer(answer, form=Format.TABLE, target=tmp_path / "all.txt")
+    whole = (tmp_path / "all.txt").read_text()
+    assert whole.count("w") == 300 + len("why") - 2
+    assert "line 11" in whole
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "meant"),
+    [("a.json", None, Format.JSON), ("a.YML", None, Format.YAML), ("a", None, None), ("a", Format.CSV, Format.CSV),
+     ("a.csv", Format.CSV, Format.CSV), (None, Format.JSON, Format.JSON)],
+)  # fmt: skip
+def test_the_ending_of_a_file_says_its_format(name: str | None, given: Format | None, meant: Format | None) -> None:
+    assert form_for(None if name is None else Path(name), given, ENDINGS) is meant
+
+
+@pytest.mark.parametrize(("name", "given"), [("a.docx", None), ("a.docx", Format.JSON), ("a.csv", Format.JSON)])
+def test_an_ending_that_fits_no_format_or_another_is_refused(name: str, given: Format | None) -> None:
+    with pytest.raises(Misconfigured, match="cannot write"):
+        form_for(Path(name), given, ENDINGS)

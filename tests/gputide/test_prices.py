@@ -24,19 +24,22 @@ def a_rule(**fields: object) -> PriceRule:
 def test_a_price_that_was_set_goes_before_the_others_and_keeps_what_people_wrote(
     tmp_path: Path, program: Program
 ) -> None:
-    data, first = tmp_path / "data", ("prices", "set", "A10", "0.90", "--node-label", "pool=own")
+    data, first = tmp_path / "data", ("cost", "prices", "set", "A10", "0.90", "--node-label", "pool=own")
     assert program(data, *first).status == 0
     book = data / "prices.toml"
     book.write_text("# ours\n" + book.read_text() + '\n# theirs\n[[price]]\ncard_model = "H20"\n'
                     'per_card_hour = 8.5\ncurrency = "CNY"\nsource = "offer"\ndate = 2026-01-02\n')  # fmt: skip
     assert (
-        program(data, "prices", "set", "A10", "0.85 USD", "--node-label", "pool=own", "--contract", "C-7").status == 0
+        program(
+            data, "cost", "prices", "set", "A10", "0.85 USD", "--node-label", "pool=own", "--contract", "C-7"
+        ).status
+        == 0
     )
-    assert program(data, "prices", "set", "any", "2").status == 0
+    assert program(data, "cost", "prices", "set", "any", "2").status == 0
     text = book.read_text()
     assert "# ours" in text
     assert "# theirs" in text
-    listed = program(data, "prices", "list", "--format", "json").document
+    listed = program(data, "cost", "prices", "list", "--format", "json").document
     own = [(row["card_model"], row["price_per_card_hour"], row["currency"], row["contract"]) for row in listed[:3]]
     assert own == [("any", 2.0, "USD", None), ("A10", 0.85, "USD", "C-7"), ("H20", 8.5, "CNY", None)]
     assert "no rate from CNY into USD" in listed[2]["applies_to"]
@@ -45,18 +48,29 @@ def test_a_price_that_was_set_goes_before_the_others_and_keeps_what_people_wrote
 def test_what_is_listed_as_csv_can_be_changed_and_imported(tmp_path: Path, program: Program) -> None:
     data, file = tmp_path / "data", tmp_path / "prices.csv"
     program(
-        data, "prices", "set", "A10", "0.9", "--node-label", "pool=own", "--since", "2026-01-10", "--basis", "owned"
+        data,
+        "cost",
+        "prices",
+        "set",
+        "A10",
+        "0.9",
+        "--node-label",
+        "pool=own",
+        "--since",
+        "2026-01-10",
+        "--basis",
+        "owned",
     )
-    rows = list(csv.DictReader(io.StringIO(program(data, "prices", "list", "--format", "csv").out)))
+    rows = list(csv.DictReader(io.StringIO(program(data, "cost", "prices", "list", "--format", "csv").out)))
     assert rows[0]["node_labels"] == "pool=own"
     rows[0]["price_per_card_hour"] = "0.8"
     with file.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, rows[0])
         writer.writeheader()
         writer.writerows(rows)
-    said = program(data, "prices", "import", "--replace", str(file))
+    said = program(data, "cost", "prices", "import", "--replace", str(file))
     assert (said.status, "rows without a price left out" in said.out) == (0, True)
-    again = list(csv.DictReader(io.StringIO(program(data, "prices", "list", "--format", "csv").out)))
+    again = list(csv.DictReader(io.StringIO(program(data, "cost", "prices", "list", "--format", "csv").out)))
     assert again[0] == rows[0]
 
 
@@ -77,7 +91,7 @@ def test_a_bad_csv_changes_nothing_and_names_its_line(
 ) -> None:
     file = tmp_path / "prices.csv"
     file.write_text(text)
-    said = program(tmp_path / "data", "prices", "import", str(file))
+    said = program(tmp_path / "data", "cost", "prices", "import", str(file))
     assert said.status == 2
     assert message in said.err
     assert not (tmp_path / "data" / "prices.toml").exists()
@@ -103,7 +117,7 @@ def test_a_bad_book_is_refused_with_its_line(text: str, message: str) -> None:
 def test_a_bad_book_stops_those_who_need_prices_and_nobody_else(replayed: Path, program: Program) -> None:
     (replayed / "prices.toml").write_text("[[price]\n")
     assert program(replayed, "cost", "show").status == 2
-    assert program(replayed, "analyze", "--format", "csv").status == 0
+    assert program(replayed, "workloads", "--format", "csv").status == 0
     doctor = program(replayed, "doctor", "--format", "json")
     assert any("not valid TOML" in item["found"] for item in doctor.document["diagnoses"])
 

@@ -1,4 +1,4 @@
-"""`gputide probe`: measured in a container, signed, kept, and planned with."""
+"""`gputide admin probe`: measured in a container, signed, kept, and planned with."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def probe(tmp_path: Path, settings: dict[str, str], monkeypatch: pytest.MonkeyPa
     def invoke(*words: str, **more: str) -> Result:
         options = [word for name, value in {**settings, **more}.items() for word in ("--set", f"{name}={value}")]
         return CliRunner().invoke(
-            app, ["--data-dir", str(tmp_path / "data"), *options, "probe", *words], catch_exceptions=False
+            app, ["--data-dir", str(tmp_path / "data"), *options, "admin", "probe", *words], catch_exceptions=False
         )
 
     return invoke

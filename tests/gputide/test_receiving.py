@@ -1,4 +1,4 @@
-"""`gputide receive` as a process: what it answers, and that what it acknowledged is on the bus however it ends."""
+"""`gputide run receive` as a process: what it answers, and that what it acknowledged is on the bus however it ends."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Receiving:
 @contextmanager
 def receiving(receivers: Program, data: Path, *options: str, **more: object) -> Iterator[Receiving]:
     """A receiver on a port of its own, ended at the latest at the end."""
-    running = receivers.start(data, *options, "receive", "--listen", "127.0.0.1:0", **more)  # type: ignore[arg-type]
+    running = receivers.start(data, *options, "run", "receive", "--listen", "127.0.0.1:0", **more)  # type: ignore[arg-type]
     receiver = Receiving(running)
     try:
         receiver.wait_until_it_listens()
@@ -235,7 +235,7 @@ def test_second_receiver_on_a_folder_is_refused_at_once_and_names_the_first(
     tmp_path: Path, receivers: Program, program: Program
 ) -> None:
     with receiving(receivers, tmp_path / "data") as receiver:
-        said = program(tmp_path / "data", "receive", "--listen", "127.0.0.1:0")
+        said = program(tmp_path / "data", "run", "receive", "--listen", "127.0.0.1:0")
         assert said.status == 5
         assert f"process {receiver.running.pid} holds it" in said.err
         assert receiver.ask(body_at(1)) == 204
@@ -245,21 +245,23 @@ def test_second_receiver_on_a_folder_is_refused_at_once_and_names_the_first(
 def test_busy_port_is_said_so(processes: int, tmp_path: Path, program: Program) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        said = program(tmp_path / "data", "--set", f"receiver.processes={processes}", "receive", "--listen", address)
+        said = program(
+            tmp_path / "data", "--set", f"receiver.processes={processes}", "run", "receive", "--listen", address
+        )
     assert said.status == 5
     assert address in said.err
     assert "in use" in said.err
 
 
 def test_address_for_everybody_needs_senders_that_say_who_they_are(tmp_path: Path, program: Program) -> None:
-    said = program(tmp_path / "data", "receive", "--listen", "0.0.0.0:0")
+    said = program(tmp_path / "data", "run", "receive", "--listen", "0.0.0.0:0")
     assert said.status == 2
     assert "receiver.tokens_file" in said.err
     assert "receiver.insecure_listen" in said.err
 
 
 def test_missing_tokens_file_is_wrong_use(tmp_path: Path, program: Program) -> None:
-    said = program(tmp_path / "data", "--set", f"receiver.tokens_file={tmp_path / 'none'}", "receive")
+    said = program(tmp_path / "data", "--set", f"receiver.tokens_file={tmp_path / 'none'}", "run", "receive")
     assert said.status == 2
     assert "receiver.tokens_file" in said.err
 
@@ -267,13 +269,13 @@ def test_missing_tokens_file_is_wrong_use(tmp_path: Path, program: Program) -> N
 BROKEN_VERB = """
 import sys, types, typer
 from gputide import cli
-verb = types.ModuleType("gputide.verbs.prices")
+verb = types.ModuleType("gputide.verbs.serve")
 verb.app = typer.Typer()
 @verb.app.command()
-def prices():
+def serve():
     print(1 // 0)
-sys.modules["gputide.verbs.prices"] = verb
-sys.argv = ["gputide", "prices"]
+sys.modules["gputide.verbs.serve"] = verb
+sys.argv = ["gputide", "serve"]
 cli.main()
 """
 
@@ -314,7 +316,7 @@ def test_repeated_late_and_disordered_requests_are_counted_once(
         assert [receiver.ask(body_at(step)) for step in steps] == [204] * len(steps)
         assert receiver.ask(body_at(5, samples=2)) == 204
         receiver.stop()
-    said = program(data, "rollup", "--drain")
+    said = program(data, "run", "rollup", "--drain")
     assert said.status == 0
     warehouse = DuckdbWarehouse(data / "warehouse")
     days = stored_rows(warehouse, POD_USAGE, levels=(86_400,))
@@ -332,7 +334,7 @@ def test_full_bus_is_429_and_taken_again_once_the_rollup_has_read(
     with receiving(receivers, data, *small) as receiver:
         answers = [receiver.ask(body_at(step)) for step in range(60)]
         assert set(answers) == {204, 429}
-        assert program(data, *small, "rollup", "--drain").status == 0
+        assert program(data, *small, "run", "rollup", "--drain").status == 0
         assert receiver.ask(body_at(1000)) == 204
 
 
@@ -357,7 +359,7 @@ def test_read_only_disk_is_refused_at_the_start_and_said_so(tmp_path: Path, prog
     with small_disk(tmp_path / "disk", "2m") as disk:
         (disk / "data").mkdir()
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-        said = program(disk / "data", "receive", "--listen", "127.0.0.1:0")
+        said = program(disk / "data", "run", "receive", "--listen", "127.0.0.1:0")
     assert said.status == 6
     assert "Read-only file system" in said.err
 
@@ -390,7 +392,7 @@ def test_running_rollup_waits_for_more_rather_than_make_a_file_of_every_request(
     manifest = DataFolder(path=data).warehouse / "MANIFEST"
     with receiving(receivers, data) as receiver:
         assert receiver.ask(body_at(0)) == 204
-        rollup = program.start(data, "--set", "rollup.pause_seconds=3", "rollup")
+        rollup = program.start(data, "--set", "rollup.pause_seconds=3", "run", "rollup")
         try:
             until(lambda: manifest.exists() and manifest.read_text().count("\n") >= 1)
             began = time.monotonic()
@@ -403,6 +405,6 @@ def test_running_rollup_waits_for_more_rather_than_make_a_file_of_every_request(
             os.kill(rollup.pid, signal.SIGTERM)
         assert rollup.wait().status == 0
     assert appends <= seconds / 3 + 1
-    assert program(data, "rollup", "--drain").status == 0
+    assert program(data, "run", "rollup", "--drain").status == 0
     with closing(DuckdbWarehouse(data / "warehouse")) as warehouse:
         assert sum(row["samples"] for row in stored_rows(warehouse, POD_USAGE, levels=(86_400,)).values()) == 31

@@ -1,4 +1,4 @@
-"""`gputide relief` as a user meets it, and what it teaches `simulate`."""
+"""`gputide run relief` as a user meets it, and what it teaches `plan simulate`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 
 from enforcer.record.ledger import Ledger
 from enforcer.relief.book import ReliefBook
+from enforcer.relief.timing import ASSUMED_REACTION_SECONDS, TimingSource, relief_timing
 from fleet.data_folder import open_data_folder
-from fleet.relief import LOAD_BYTES_PER_SECOND
+from fleet.relief.rules import LOAD_BYTES_PER_SECOND
 from fleet.units import GIB
-from gputide.relief_timing import ASSUMED_REACTION_SECONDS, TimingSource, relief_timing
 from tests.enforcer.relief.test_squeeze import an_order, carry_out
 from tests.gputide.conftest import Program
 
@@ -30,14 +30,14 @@ def moved(tmp_path: Path) -> Path:
 
 
 def test_recorded_overloads_are_shown_and_nothing_is_changed_without_yes(replayed: Path, program: Program) -> None:
-    quiet = program(replayed, "relief", "once", "--format", "json")
+    quiet = program(replayed, "run", "relief", "once", "--format", "json")
     assert (quiet.status, quiet.document["overloads"]) == (0, [])
-    found = program(replayed, *EVERYTHING, "relief", "once", "--format", "json")
+    found = program(replayed, *EVERYTHING, "run", "relief", "once", "--format", "json")
     assert found.status == 1, found.err
     assert found.document["nodes"] > 0
     assert {entry["cause"] for entry in found.document["overloads"]} == {"demand"}
     assert not (replayed / "relief.jsonl").exists()
-    done = program(replayed, *EVERYTHING, "relief", "once", "--yes")
+    done = program(replayed, *EVERYTHING, "run", "relief", "once", "--yes")
     assert done.status == 1, done.err
     assert "cards are overloaded" in done.out
 
@@ -45,10 +45,10 @@ def test_recorded_overloads_are_shown_and_nothing_is_changed_without_yes(replaye
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (("relief", "run"), 4, "--yes"),
-        (("--set", "relief.agents=ftp://host:1", "relief", "show"), 2, "relief.agents"),
-        (("--set", "relief.full_ratio=97", "relief", "show"), 2, "relief.full_ratio"),
-        (("--set", "relief.slo_queries=up == 0", "relief", "once"), 2, "relief.prometheus_url=none"),
+        (("run", "relief", "run"), 4, "--yes"),
+        (("--set", "relief.agents=ftp://host:1", "run", "relief", "show"), 2, "relief.agents"),
+        (("--set", "relief.full_ratio=97", "run", "relief", "show"), 2, "relief.full_ratio"),
+        (("--set", "relief.slo_queries=up == 0", "run", "relief", "once"), 2, "relief.prometheus_url=none"),
     ],
 )
 def test_wrong_use_is_said(arguments: tuple[str, ...], status: int, words: str, moved: Path, program: Program) -> None:
@@ -57,22 +57,22 @@ def test_wrong_use_is_said(arguments: tuple[str, ...], status: int, words: str, 
 
 
 def test_moves_are_shown_with_what_they_took(moved: Path, program: Program) -> None:
-    document = program(moved, "relief", "show", "--format", "json").document
+    document = program(moved, "run", "relief", "show", "--format", "json").document
     assert document["measured"]["reaction_seconds"] == 4.0
     assert [entry["state"] for entry in document["moves"]] == ["done"] * 5
-    assert "began 4.0 s after the overload was seen" in program(moved, "relief", "show").out
+    assert "began 4.0 s after the overload was seen" in program(moved, "run", "relief", "show").out
 
 
 def test_simulation_goes_by_what_was_measured_and_says_so(moved: Path, small_fleet: Path, program: Program) -> None:
-    call = ("simulate", str(small_fleet), "--policy", "maxima", "--format", "json")
+    call = ("plan", "simulate", str(small_fleet), "--policy", "maxima", "--format", "json")
     timing = program(moved, *call).document["timing"]
     assert (timing["reaction_seconds"], timing["reaction_source"], timing["moves"]) == (4.0, "measured", 5)
     given = program(moved, *call, "--reaction", "1m").document["timing"]
     assert (given["reaction_seconds"], given["reaction_source"], given["load_source"]) == (60.0, "given", "measured")
 
 
-def test_without_moves_the_table_counts(tmp_path: Path) -> None:
-    timing = relief_timing(tmp_path / "nowhere")
+def test_without_moves_the_table_counts() -> None:
+    timing = relief_timing(None)
     assert timing.reaction_source is timing.load_source is TimingSource.ASSUMED
     assert (timing.reaction_seconds, timing.load_bytes_per_second) == (ASSUMED_REACTION_SECONDS, LOAD_BYTES_PER_SECOND)
-    assert relief_timing(tmp_path, load_bytes_per_second=2.0 * GIB).load_source is TimingSource.GIVEN
+    assert relief_timing(None, load_bytes_per_second=2.0 * GIB).load_source is TimingSource.GIVEN

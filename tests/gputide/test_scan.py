@@ -516,8 +516,10 @@ def test_the_headline_counts_workloads_of_unknown_state_and_a_missing_price_name
         said = program(tmp_path / "data", *a_scan(script.url))
     text = " ".join(said.out.split())
     assert "1 of 19 workloads unknown" in text
-    assert "value unknown: no price for NVIDIA Z9000 (set one with `gputide prices set 'NVIDIA Z9000' PRICE`)" in text
-    assert program(tmp_path / "data", "prices", "set", "NVIDIA Z9000", "1.00").status == 0
+    assert (
+        "value unknown: no price for NVIDIA Z9000 (set one with `gputide cost prices set 'NVIDIA Z9000' PRICE`)" in text
+    )
+    assert program(tmp_path / "data", "cost", "prices", "set", "NVIDIA Z9000", "1.00").status == 0
 
 
 @pytest.mark.parametrize("backend", ["hami", "nvidia_time_slicing", "whole_cards"])

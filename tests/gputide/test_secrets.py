@@ -155,13 +155,13 @@ def test_secrets_are_printed_by_no_verb_and_kept_in_no_data_folder(program: Prog
     with echoing() as url:
         options = ("--config", str(settings_file(folder, url)), "--log-level", "debug")
         calls = (
-            ("--check", "recommend"),
+            ("--check", "plan", "make"),
             ("doctor", "prometheus", "cluster", "notify", "--format", "json"),
             ("scan", url),
-            ("notify", "test", "ops"),
-            ("rollup", "--drain", "--engine", "duckdb"),
-            ("--set", "bus.kind=kafka", "rollup", "--drain"),
-            ("--set", "warehouse.kind=hive", "warehouse", "compact"),
+            ("admin", "notify", "test", "ops"),
+            ("run", "rollup", "--drain", "--engine", "duckdb"),
+            ("--set", "bus.kind=kafka", "run", "rollup", "--drain"),
+            ("--set", "warehouse.kind=hive", "admin", "warehouse", "compact"),
         )
         for call in calls:
             said = program(data, *options, *call)
@@ -182,7 +182,8 @@ def test_running_receiver_shows_no_secret_in_answers_logs_or_process_list(progra
     config = settings_file(folder, "http://127.0.0.1:1")
     plain = ("--set", "receiver.tls_certificate_file=none", "--set", "receiver.tls_key_file=none")
     running = program.start(
-        tmp_path / "data", "--config", str(config), *plain, "--log-level", "debug", "receive", "--listen", "127.0.0.1:0"
+        tmp_path / "data", "--config", str(config), *plain, "--log-level", "debug", "run", "receive",
+        "--listen", "127.0.0.1:0",
     )  # fmt: skip
     until(lambda: "listening on" in running.err.read_text())
     port = int(running.err.read_text().partition("127.0.0.1:")[2].partition("/")[0])

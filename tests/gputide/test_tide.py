@@ -1,4 +1,4 @@
-"""`gputide tide` on the simulated cluster of a data folder: shown, checked, moved, ended."""
+"""`gputide run tide` on the simulated cluster of a data folder: shown, checked, moved, ended."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def program(tmp_path: Path) -> Program:
 
     def invoke(*words: str, now: str = MIDNIGHT) -> Result:
         options = ["--data-dir", str(folder.path), "--now", now, "--set", "tide.save_seconds=10"]
-        return CliRunner().invoke(app, [*options, "tide", *words], catch_exceptions=False)
+        return CliRunner().invoke(app, [*options, "run", "tide", *words], catch_exceptions=False)
 
     return invoke
 

@@ -1,4 +1,4 @@
-"""`gputide simulate` as a user meets it."""
+"""`gputide plan simulate` as a user meets it."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.gputide.conftest import Program
 
 
 def test_same_call_says_the_same(small_fleet: Path, tmp_path: Path, program: Program) -> None:
-    call = ("simulate", str(small_fleet), "--policy", "percentile", "--replan", "daily", "--format", "json")
+    call = ("plan", "simulate", str(small_fleet), "--policy", "percentile", "--replan", "daily", "--format", "json")
     first, second = (program(tmp_path, *call) for _ in range(2))
     assert first.status == 0, first.err
     assert first.out == second.out
@@ -18,7 +18,7 @@ def test_same_call_says_the_same(small_fleet: Path, tmp_path: Path, program: Pro
 
 def test_our_plan_is_played_beside_whole_cards(small_fleet: Path, tmp_path: Path, program: Program) -> None:
     said = program(
-        tmp_path / "data", "simulate", str(small_fleet), "--policy", "whole-cards", "--policy", "gputide",
+        tmp_path / "data", "plan", "simulate", str(small_fleet), "--policy", "whole-cards", "--policy", "gputide",
         "--format", "json",
     )  # fmt: skip
     assert said.status == 0, said.err
@@ -33,7 +33,7 @@ def test_our_plan_is_played_beside_whole_cards(small_fleet: Path, tmp_path: Path
 
 def test_table_has_a_row_for_each_policy(small_fleet: Path, tmp_path: Path, program: Program) -> None:
     said = program(
-        tmp_path, "simulate", str(small_fleet), "--policy", "maxima", "--policy", "idle-culler", "--no-relief",
+        tmp_path, "plan", "simulate", str(small_fleet), "--policy", "maxima", "--policy", "idle-culler", "--no-relief",
         "--replan", "daily", "--days", "2",
     )  # fmt: skip
     assert said.status == 0, said.err
@@ -54,7 +54,7 @@ def test_table_has_a_row_for_each_policy(small_fleet: Path, tmp_path: Path, prog
 def test_wrong_use_is_said(
     arguments: tuple[str, ...], status: int, words: str, small_fleet: Path, tmp_path: Path, program: Program
 ) -> None:
-    said = program(tmp_path, "simulate", str(small_fleet), *arguments)
+    said = program(tmp_path, "plan", "simulate", str(small_fleet), *arguments)
     assert said.status == status
     assert words in said.err
 
@@ -64,7 +64,7 @@ def test_smaller_workers_get_more_done_and_are_evicted_within_the_limit(
 ) -> None:
     def played(workers: str) -> dict[str, Any]:
         said = program(
-            tmp_path, "--set", f"low_priority.worker_ratios={workers}", "simulate", str(small_fleet),
+            tmp_path, "--set", f"low_priority.worker_ratios={workers}", "plan", "simulate", str(small_fleet),
             "--policy", "gputide", "--format", "json",
         )  # fmt: skip
         assert said.status == 0, said.err
@@ -77,6 +77,6 @@ def test_smaller_workers_get_more_done_and_are_evicted_within_the_limit(
 
 
 def test_folder_without_a_trace_is_named(tmp_path: Path, program: Program) -> None:
-    said = program(tmp_path, "simulate", str(tmp_path / "nowhere"))
+    said = program(tmp_path, "plan", "simulate", str(tmp_path / "nowhere"))
     assert said.status == 6
     assert "nowhere" in said.err

@@ -1,4 +1,4 @@
-"""`recommend --what-if` through the real program: both plans side by side, and nothing that could be applied."""
+"""`plan make --what-if` through the real program: both plans side by side, and nothing that could be applied."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_another_model_is_compared_with_the_cards_as_they_are(planned: Path, pro
     kept = plans(planned)
     made = program(planned, "plan", "show", "--format", "json").document
     said = program(
-        planned, "recommend", "--what-if", "cards.NVIDIA-A10G=NVIDIA-L40S", "--what-if", "cards+NVIDIA-L40S=3",
+        planned, "plan", "make", "--what-if", "cards.NVIDIA-A10G=NVIDIA-L40S", "--what-if", "cards+NVIDIA-L40S=3",
         "--format", "json",
     )  # fmt: skip
     assert said.status == 0, said.err
@@ -44,7 +44,7 @@ def test_another_model_is_compared_with_the_cards_as_they_are(planned: Path, pro
 def test_what_is_supposed_can_neither_be_approved_nor_applied(replayed: Path, program: Program) -> None:
     target = replayed / "supposed.json"
     said = program(
-        replayed, "recommend", "--what-if", "cards-NVIDIA-A10G=1", "--what-if", "risk.preset=high",
+        replayed, "plan", "make", "--what-if", "cards-NVIDIA-A10G=1", "--what-if", "risk.preset=high",
         "--format", "json", "-o", str(target),
     )  # fmt: skip
     assert said.status == 0, said.err
@@ -61,7 +61,7 @@ def test_what_is_supposed_can_neither_be_approved_nor_applied(replayed: Path, pr
 
 def test_too_few_cards_are_counted_and_said(planned: Path, program: Program) -> None:
     node = program(planned, "plan", "show", "--format", "json").document["placement"][0]["node"]
-    said = program(planned, "recommend", "--what-if", f"nodes-{node}", "--what-if", "cards-NVIDIA-A10G=15")
+    said = program(planned, "plan", "make", "--what-if", f"nodes-{node}", "--what-if", "cards-NVIDIA-A10G=15")
     assert said.status == 0, said.err
     assert said.out.startswith(f"Hypothetical, nothing was kept: what if nodes-{node} and cards-NVIDIA-A10G=15\n")
     assert "are gone" in said.out
@@ -70,7 +70,7 @@ def test_too_few_cards_are_counted_and_said(planned: Path, program: Program) -> 
 
 
 def test_a_model_that_is_older_is_refused(planned: Path, program: Program) -> None:
-    said = program(planned, "recommend", "--what-if", "cards.A10G=V100-PCIE-16GB")
+    said = program(planned, "plan", "make", "--what-if", "cards.A10G=V100-PCIE-16GB")
     assert said.status == 2
     assert "it is older (compute capability 7.0, not 8.6)" in said.err
 

@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from gputide import cli
+from gputide.verbs import verb_paths
 
 _EVENTS: dict[str, Callable[[object], bool]] = {
     "append": lambda called: called in (os.write, os.fdatasync),
@@ -36,8 +37,8 @@ _EVENTS: dict[str, Callable[[object], bool]] = {
 
 def main() -> None:
     """Answer calls until standard input ends."""
-    for verb in cli.VERBS:
-        importlib.import_module(f"gputide.verbs.{verb}")
+    for words in verb_paths():
+        importlib.import_module(".".join(("gputide.verbs", *words)))
     _load_what_verbs_load_late()
     gc.freeze()
     answers = os.fdopen(os.dup(1), "w")

@@ -108,7 +108,7 @@ def test_money_is_told_in_the_plans_currency_or_that_there_is_no_price() -> None
         ),
     )
     (other,) = told_of(nameless, history, RecommendationKind.REHOME)
-    assert any("unknown: no price" in text and "`gputide prices set`" in text for text in other.why)
+    assert any("unknown: no price" in text and "`gputide cost prices set`" in text for text in other.why)
 
 
 def test_an_unknown_id_names_some_that_are_there() -> None:

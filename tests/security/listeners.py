@@ -33,7 +33,7 @@ Port = tuple[int, str]
 
 @contextmanager
 def exporter(files: ListenerFiles, clock: Clock, folder: Path) -> Iterator[Port]:
-    """`gputide export`."""
+    """`gputide run export node`."""
     del folder
     collector = Collector(OneReading(), interval_seconds=60.0, deadline_seconds=1.0)
     collector.collect()
@@ -46,7 +46,7 @@ def exporter(files: ListenerFiles, clock: Clock, folder: Path) -> Iterator[Port]
 
 @contextmanager
 def receiver(files: ListenerFiles, clock: Clock, folder: Path) -> Iterator[Port]:
-    """`gputide receive`, what it tells of itself."""
+    """`gputide run receive`, what it tells of itself."""
     bus = file_bus(folder / "bus")
     with served(lambda _: intake_of(bus), tls=_contexts(files, clock), guard=_guard(files)) as server:
         yield server.address[1], "/metrics"
@@ -54,7 +54,7 @@ def receiver(files: ListenerFiles, clock: Clock, folder: Path) -> Iterator[Port]
 
 @contextmanager
 def agent(files: ListenerFiles, clock: Clock, folder: Path) -> Iterator[Port]:
-    """`gputide agent`, where it tells relief what it sees."""
+    """`gputide run agent`, where it tells relief what it sees."""
     del folder
     server = ViewServer(
         "n1", host="127.0.0.1", port=0, full_ratio=0.9, free_ratio_min=0.1, tls=_contexts(files, clock),
@@ -70,7 +70,7 @@ def agent(files: ListenerFiles, clock: Clock, folder: Path) -> Iterator[Port]:
 
 @contextmanager
 def admission(files: ListenerFiles, clock: Clock, folder: Path) -> Iterator[Port]:
-    """`gputide admission`; it looks at its files for every connection, by a clock of its own."""
+    """`gputide run admission`; it looks at its files for every connection, by a clock of its own."""
     del clock, folder
     server = AdmissionServer(
         PodAdmission(StandingCluster([])), host="127.0.0.1", port=0, certificate_file=Path(str(files.certificate_file)),
@@ -83,7 +83,7 @@ def admission(files: ListenerFiles, clock: Clock, folder: Path) -> Iterator[Port
 
 @contextmanager
 def dashboard(files: ListenerFiles, clock: Clock, folder: Path) -> Iterator[Port]:
-    """`gputide dashboard`: its server and connections, with a small application behind them."""
+    """`gputide serve`: its server and connections, with a small application behind them."""
     del folder
 
     def application(environ: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,13 @@ from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.snapshot import take_snapshot
 from fleet.inventory import Grant, Priority
+from fleet.relief.rules import ReliefRules
 from tests.enforcer.builders import HALF, a_cluster, a_grant, card_id
 
 POLICY = ReliefPolicy(
     patience=Patience(ready_seconds_max=120.0, leave_seconds_max=60.0),
-    sustain_seconds=2.0,
+    rules=ReliefRules(sustain_seconds=2.0, rest_seconds=300, home_seconds=300),
     calm_seconds=10.0,
-    rest=timedelta(minutes=5),
-    home_seconds=300.0,
 )
 
 

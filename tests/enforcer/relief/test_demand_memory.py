@@ -32,15 +32,6 @@ def test_largest_use_of_every_minute_is_kept_and_the_last_column_is_now() -> Non
     assert memory.load([TWO], {}).tolist() == [[0.0, 0.0]]
 
 
-def test_use_together_is_that_of_the_same_minute_and_unknown_until_so_long_was_looked() -> None:
-    memory = DemandMemory(steps=10)
-    memory.see(seen(0, 0.9, 0.1))
-    assert memory.largest([ONE, TWO], 120) is None
-    memory.see(seen(60, 0.1, 0.9))
-    assert memory.largest([ONE, TWO], 120) == pytest.approx(1.0)
-    assert memory.largest([], 120) == 0.0
-
-
 def test_what_is_older_than_the_memory_is_forgotten_and_its_place_taken() -> None:
     memory = DemandMemory(steps=3)
     memory.see(seen(0, 0.9))
@@ -48,7 +39,7 @@ def test_what_is_older_than_the_memory_is_forgotten_and_its_place_taken() -> Non
         memory.see({"n": replace(seen(60 * minute)["n"], slices=(slice_of(100 + minute, Priority.HIGH),))})
     assert memory.load([ONE], {}).max() == 0.0
     memory.see(seen(240, 0.5))
-    assert memory.largest([ONE], 60) == pytest.approx(0.5)
+    assert memory.load([ONE], {ONE: 0.4})[0].tolist() == pytest.approx([0.0, 0.0, 0.4])
 
 
 def test_many_pods_find_room_and_keep_their_own_use() -> None:

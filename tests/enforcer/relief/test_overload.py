@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from enforcer.agent.trouble import trouble_digest, troubled_cards
-from enforcer.relief.overload import Cause, Overload, OverloadRules, demand_above_low, overloads
+from enforcer.relief.overload import Overload, demand_above_low, overloads
 from fleet.inventory import Priority
+from fleet.relief.overload import Cause
+from fleet.relief.rules import ReliefRules
 from tests.enforcer.agent.nodes import CARD, CARD_BYTES, GIB, slice_of, view_of
 
-RULES = OverloadRules()
+RULES = ReliefRules()
 
 
 def judged(view: object, broken: dict[str, str] | None = None) -> list[Overload]:

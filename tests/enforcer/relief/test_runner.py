@@ -126,7 +126,7 @@ def test_card_of_somebody_who_shares_with_nobody_takes_no_newcomer(tmp_path: Pat
 
 
 def test_workload_that_was_moved_often_today_stays(tmp_path: Path) -> None:
-    world = a_world(tmp_path, use=dict(FULL), policy=replace(POLICY, moves_per_day_max=1))
+    world = a_world(tmp_path, use=dict(FULL), policy=replace(POLICY, rules=replace(POLICY.rules, moves_per_day_max=1)))
     world.run(40)
     moved = world.book.moves()[0].order.workload
     # Wherever it went, the same trouble comes again.
@@ -251,7 +251,9 @@ def test_pod_that_can_not_have_a_second_one_is_stopped_and_started_elsewhere(tmp
     node = world.cluster.get("Node", "", "node-0")
     assert node is not None
     assert "hami.io/device-cordon" not in node["metadata"]["annotations"]
-    stays = a_world(tmp_path / "other", grants, use=use, policy=replace(POLICY, restarts=False))
+    stays = a_world(
+        tmp_path / "other", grants, use=use, policy=replace(POLICY, rules=replace(POLICY.rules, restarts=False))
+    )
     stays.run(20)
     assert stays.book.moves() == ()
     assert any("relief.restarts_pods=false" in text for text in stays.said)

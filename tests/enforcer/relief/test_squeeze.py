@@ -15,6 +15,8 @@ from enforcer.relief.book import Manner, MoveOrder, MovePhase, ReliefBook
 from enforcer.relief.squeeze import OrdersWriter
 from enforcer.simulated.cluster import Faults, SimulatedCluster
 from fleet.inventory import WorkloadId
+from fleet.relief.moves import away, why_held
+from fleet.relief.rules import ReliefRules
 from fleet.units import GIB
 from tests.enforcer.builders import NOW, a_cluster, card_id
 
@@ -98,19 +100,23 @@ def test_pod_that_was_moved_on_goes_home_to_where_it_first_was_and_then_stays(tm
     book = ReliefBook(Ledger(tmp_path / "relief.jsonl"))
     carry_out(book, an_order(1, replica="a-1-x"))
     carry_out(book, an_order(2, pod="a-1-x", replica="a-1-y", to=2))
-    (away,) = book.away()
-    assert (away.order.replica, away.order.from_card, away.order.to_card) == ("a-1-y", card_id(0), card_id(2))
+    (move,) = away(book.past_moves())
+    assert (move.arrived_as, move.from_card, move.to_card) == ("team/a-1-y", card_id(0), card_id(2))
     carry_out(book, an_order(3, pod="a-1-y", replica="a-1-z", is_home=True, to=0))
-    assert book.away() == ()
+    assert away(book.past_moves()) == ()
 
 
 def test_pause_after_a_move_that_came_to_nothing_doubles_and_ends_with_one_that_was_made(tmp_path: Path) -> None:
     book = ReliefBook(Ledger(tmp_path / "relief.jsonl"))
-    workload, pause = WorkloadId("team/Deployment/a"), timedelta(minutes=5)
-    assert book.backs_off_until(workload, pause) is None
+    workload = WorkloadId("team/Deployment/a")
+
+    def is_held(minutes: float) -> bool:
+        return bool(why_held(book.past_moves(), workload, NOW.timestamp() + 60 * minutes, ReliefRules()))
+
+    assert not is_held(0)
     for number, minutes in ((1, 5), (2, 10)):
         book.begin(NOW, an_order(number))
         book.note(NOW, f"move-{number}", MovePhase.TAKEN_BACK, "it was not ready")
-        assert book.backs_off_until(workload, pause) == NOW + timedelta(minutes=minutes)
+        assert (is_held(minutes - 0.1), is_held(minutes)) == (True, False)
     carry_out(book, an_order(3))
-    assert book.backs_off_until(workload, pause) is None
+    assert not is_held(0)

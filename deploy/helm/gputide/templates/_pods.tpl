@@ -152,6 +152,7 @@ seccompProfile: {type: RuntimeDefault}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
   args:
     {{- include "gputide.before" . | nindent 4 }}
+    - run
     - receive
     - --listen
     - {{ printf "0.0.0.0:%v" .Values.receiver.port | quote }}
@@ -187,7 +188,7 @@ seccompProfile: {type: RuntimeDefault}
   imagePullPolicy: {{ $root.Values.image.pullPolicy }}
   args:
     {{- include "gputide.before" $root | nindent 4 }}
-    - dashboard
+    - serve
   env:
     {{- include "gputide.environment" $root | nindent 4 }}
   ports:

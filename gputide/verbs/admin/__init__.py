@@ -1,0 +1,1 @@
+"""`gputide admin`: what administrators do with data, engines, access and messages."""

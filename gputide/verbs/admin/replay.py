@@ -1,0 +1,55 @@
+"""`gputide admin replay DIR`: a recorded fleet through the whole pipeline, and its users in the simulated cluster."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fleet.data_folder import writing
+from fleet.units import format_bytes_short, format_count, format_time, parse_time
+from gputide.replay import replay as replay_trace
+from gputide.session import session_of
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: gputide admin replay traces/fleet --until 2026-01-12")
+def replay(
+    context: typer.Context,
+    trace: Annotated[Path, typer.Argument(metavar="DIR", help="Folder in the neutral trace format.")],
+    since: Annotated[str | None, typer.Option("--from", metavar="TIME", help="First moment that is sent.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="First moment that is not sent any more.")] = None,
+    speed: Annotated[float | None, typer.Option(min=0.001, help="Trace seconds per second; else unbounded.")] = None,
+    write_url: Annotated[
+        str | None,
+        typer.Option("--to", metavar="URL", help="Send to a receiver that runs; roll nothing up."),
+    ] = None,
+) -> None:
+    """Feed a recorded fleet through receiver, bus, rollup and warehouse; the clock of the data folder follows it."""
+    session = session_of(context)
+    folder = session.folder(create=True)
+    with writing(folder), session.progress("replaying (minutes of the trace)") as tick:
+        done = replay_trace(
+            folder,
+            trace,
+            since=parse_time(since) if since is not None else None,
+            until=parse_time(until) if until is not None else None,
+            settings=session.settings,
+            speed=speed,
+            tick=tick,
+            sleep=time.sleep,
+            write_url=write_url,
+        )
+    if done.samples == 0:
+        typer.echo(f"nothing to send: the replay stands at {format_time(done.until)}")
+        return
+    typer.echo(
+        f"replayed {format_time(done.since)} to {format_time(done.until)}: {format_count(done.samples)} samples in "
+        f"{format_count(done.requests)} requests ({format_bytes_short(done.bytes_sent)}), "
+        + (f"{format_count(done.rows)} rows in the warehouse" if write_url is None else f"taken by {write_url}")
+    )
+    if done.pending_pods:
+        typer.echo(f"{format_count(done.pending_pods)} pods wait for a card", err=True)

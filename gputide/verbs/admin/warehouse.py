@@ -1,0 +1,104 @@
+"""`gputide admin warehouse`: few files per partition, no older rows than wanted, Hive's tables up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+
+from fleet.documents import document
+from fleet.errors import Misconfigured
+from fleet.units import format_count
+from gputide.options import FormatOption, OutputOption
+from gputide.output import Answer, Format, Listing, print_answer
+from gputide.session import Session, session_of
+from gputide.wiring_warehouse import open_warehouse
+from pipeline.warehouse.compact import Upkeep, compact, remove_replaced, retain
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
+
+app = typer.Typer(no_args_is_help=True, help="Upkeep of the warehouse. Example: gputide admin warehouse compact")
+
+KeepOption = Annotated[
+    int | None,
+    typer.Option(min=0, help="Keep replaced files for this long instead of warehouse.keep_replaced_seconds."),
+]
+
+
+@app.callback()
+def _warehouse() -> None:
+    """Upkeep of the warehouse; no roll-up may write to it meanwhile."""
+
+
+@app.command("compact", epilog="Example: gputide admin warehouse compact")
+def compact_files(
+    context: typer.Context,
+    keep_seconds: KeepOption = None,
+    form: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Merge the files of partitions that have more than warehouse.files_max."""
+    session = session_of(context)
+    policy, now = session.settings.warehouse, session.now()
+    with open_warehouse(session.folder(), session.settings) as warehouse:
+        done = list(compact(warehouse, now=now, files_max=policy.files_max))
+        removed = remove_replaced(warehouse, now=now, keep_seconds=_kept_seconds(session, keep_seconds))
+    print_answer(_answer_of(done, removed, "merged"), form=form, target=output)
+
+
+@app.command("retain", epilog="Example: gputide --set warehouse.retain_days=90 admin warehouse retain")
+def retain_days(
+    context: typer.Context,
+    keep_seconds: KeepOption = None,
+    form: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Drop what is older than warehouse.retain_days, and finest windows older than warehouse.retain_finest_days."""
+    session = session_of(context)
+    policy, now = session.settings.warehouse, session.now()
+    if policy.retain_days is None and policy.retain_finest_days is None:
+        raise Misconfigured(
+            "cannot drop anything: neither warehouse.retain_days nor warehouse.retain_finest_days is set"
+        )
+    with open_warehouse(session.folder(), session.settings) as warehouse:
+        done = list(retain(warehouse, now=now, days=policy.retain_days, finest_days=policy.retain_finest_days))
+        removed = remove_replaced(warehouse, now=now, keep_seconds=_kept_seconds(session, keep_seconds))
+    print_answer(_answer_of(done, removed, "thinned or dropped"), form=form, target=output)
+
+
+@app.command("migrate", epilog="Example: gputide --set warehouse.kind=hive admin warehouse migrate")
+def migrate_tables(context: typer.Context) -> None:
+    """Make the tables, columns and partitions that Hive lacks; refuse tables that somebody has altered."""
+    session = session_of(context)
+    with open_warehouse(session.folder(create=True), session.settings) as warehouse:
+        if isinstance(warehouse, DuckdbWarehouse):
+            raise Misconfigured("cannot migrate tables: warehouse.kind=duckdb has none; set warehouse.kind=hive")
+        added = warehouse.migrate()
+    database = session.settings.hive.database
+    typer.echo(f"tables of {database} are as the schema has them; {format_count(added)} partitions were missing")
+
+
+def _kept_seconds(session: Session, given: int | None) -> int:
+    return session.settings.warehouse.keep_replaced_seconds if given is None else given
+
+
+def _answer_of(done: Iterable[Upkeep], removed: int, word: str) -> Answer:
+    done = list(done)
+    columns = ("table", "date", "cluster", "files before", "files after", "rows before", "rows after")
+    rows = [
+        (
+            item.table,
+            item.date,
+            item.cluster,
+            item.files_before,
+            item.files_after,
+            item.rows_before,
+            item.rows_after,
+        )
+        for item in done
+    ]
+    return Answer(
+        document={"partitions": document(done), "files_removed": removed},
+        headline=(f"{format_count(len(done))} partitions {word}, {format_count(removed)} replaced files removed",),
+        listings=(Listing(title="Partitions", columns=columns, rows=rows),) if rows else (),
+    )

@@ -1,0 +1,1 @@
+"""`gputide cost`: costs, budgets, prices and the FOCUS export."""

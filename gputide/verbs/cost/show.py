@@ -1,0 +1,51 @@
+"""`gputide cost show`: cost by allocation, by use and blended, by its owners."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fleet.money.charges import Owner
+from fleet.money.unit_costs import unit_costs
+from gputide.cost_answers import cost_answer
+from gputide.options import FormatOption, OutputOption, SinceOption, UntilOption
+from gputide.output import Format, print_answer
+from gputide.session import session_of
+from gputide.unit_counts import unit_counts
+from gputide.wiring_cost import cost_period
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: gputide cost show --by namespace --since 2026-01-05 --until 2026-01-12")
+def show(
+    context: typer.Context,
+    by: Annotated[Owner, typer.Option(help="Whom to sum by.")] = Owner.NAMESPACE,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    form: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Show cost by allocation, by use and blended, side by side; what is unallocated, stranded, idle and unused apart.
+
+    By workload also what a million requests, tokens or other units cost, where somebody counts them.
+    """
+    session = session_of(context)
+    period = cost_period(session, since, until)
+    found = period.chargeback(by)
+    units = (
+        unit_costs(
+            found.rows,
+            unit_counts(
+                session.settings.prices,
+                cluster=period.cluster,
+                since=period.known_since,
+                until=period.until,
+                way=session.settings.prometheus,
+            ),
+        )
+        if by is Owner.WORKLOAD
+        else ()
+    )
+    print_answer(cost_answer(found, session.settings, units), form=form, target=output)

@@ -1,0 +1,1 @@
+"""`gputide plan`: makes, explains, compares and approves plans."""

@@ -1,0 +1,86 @@
+"""`gputide plan approve`: a person's yes to stages of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import typer
+
+from fleet.confidence import CONFIDENT_MIN, stage_confidence
+from fleet.data_folder import DataFolder, writing
+from fleet.decisions import Plan
+from fleet.documents import document
+from fleet.errors import Misconfigured
+from fleet.settings.settings import Settings
+from fleet.units import format_percent, format_time
+from gputide.options import (
+    ByOption,
+    ClusterOption,
+    FormatOption,
+    OutputOption,
+    PlanOption,
+    StageOption,
+)
+from gputide.output import Answer, Format, print_answer
+from gputide.session import session_of
+from gputide.stages import chosen_stages
+from gputide.wiring import chosen_plan, plan_store, who
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: gputide plan approve --stage 1 --by ada")
+def approve(
+    context: typer.Context,
+    plan: PlanOption = None,
+    stage: StageOption = None,
+    cluster: ClusterOption = None,
+    by: ByOption = None,
+    form: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Approve stages of a plan, by name; `apply` does only what was approved."""
+    session = session_of(context)
+    folder = session.folder()
+    chosen = chosen_plan(folder, plan, cluster=_cluster_meant(folder, session.settings, cluster))
+    with writing(folder):
+        approval = plan_store(folder).approve(
+            chosen, chosen_stages(chosen, stage), by=by if by is not None else who(), at=session.now()
+        )
+    stages = ", ".join(map(str, approval.stages))
+    answer = Answer(
+        document=document(approval),
+        headline=(
+            (
+                f"{approval.by} approved stages {stages} of plan {chosen.plan_id} for {chosen.cluster} at "
+                f"{format_time(approval.at)}"
+            ),
+        ),
+        footnotes=(*_doubts(chosen, approval.stages), "next: gputide apply (dry run), gputide apply --yes"),
+    )
+    print_answer(answer, form=form, target=output)
+
+
+def _doubts(plan: Plan, stages: Sequence[int]) -> Iterator[str]:
+    """Stages among those approved that a person should not have approved without a look at their evidence."""
+    for stage in plan.stages:
+        confidence = stage_confidence(plan, stage)
+        if stage.stage in stages and confidence < CONFIDENT_MIN:
+            yield (
+                f"warning: stage {stage.stage} ({stage.title}) has a confidence of {format_percent(confidence)}, "
+                f"below {format_percent(CONFIDENT_MIN)}; its evidence: gputide plan show --plan {plan.plan_id}"
+            )
+
+
+def _cluster_meant(folder: DataFolder, settings: Settings, asked: str | None) -> str | None:
+    """Whose newest plan is approved: nobody says yes to a plan of a cluster that was not meant.
+
+    Raises:
+        Misconfigured: there are plans of several clusters, and neither a word nor the settings name one of them.
+    """
+    of = sorted({plan.cluster for plan in plan_store(folder).plans()})
+    if asked is not None or len(of) <= 1:
+        return asked
+    if settings.cluster.name not in of:
+        raise Misconfigured(f"cannot choose a plan: there are plans of {', '.join(of[:10])}; say --cluster NAME")
+    return settings.cluster.name

@@ -1,0 +1,105 @@
+"""`gputide plan backtest`: plans made on earlier days of one's own history, judged on the days that followed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated
+
+import typer
+
+from fleet.documents import document
+from fleet.errors import Misconfigured
+from fleet.units import format_percent
+from gputide.options import FormatOption, OutputOption
+from gputide.output import Answer, Format, Listing, print_answer
+from gputide.probe_shelf import measured_capability
+from gputide.session import session_of
+from gputide.wiring import load_history
+from recommender.backtest import BacktestScore
+from recommender.backtest import backtest as run_backtest
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: gputide plan backtest --train-days 5 --test-days 2 --folds 2")
+def backtest(
+    context: typer.Context,
+    train_days: Annotated[int, typer.Option(min=1, help="Days that each plan is made from.")] = 7,
+    test_days: Annotated[int, typer.Option(min=1, help="Days that each plan is judged on.")] = 3,
+    folds: Annotated[int, typer.Option(min=1, max=28, help="Cuts, one day apart.")] = 1,
+    picture: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Draw saved against harm into this HTML file.")
+    ] = None,
+    form: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Judge what plans would have saved and harmed, beside naive rules: per preset, on days they had not seen."""
+    session = session_of(context)
+    report = run_backtest(
+        load_history(session.folder(), session.settings, session.now()),
+        train_days=train_days,
+        test_days=test_days,
+        settings=session.settings,
+        capability=measured_capability(session.folder(), session.settings),
+        folds=folds,
+    )
+    by_rule: dict[str, list[BacktestScore]] = defaultdict(list)
+    for score in report.scores:
+        by_rule[score.rule].append(score)
+    answer = Answer(
+        document=document(report),
+        listings=(
+            Listing(
+                title=f"{folds} folds, {train_days} days learned, {test_days} days judged (means over folds)",
+                columns=("rule", "saved", "violation", "predicted", "contention", "framebuffer", "lost work"),
+                rows=[_row(rule, scores) for rule, scores in by_rule.items()],
+            ),
+        ),
+    )
+    if picture is not None:
+        _draw(by_rule, f"{folds} folds of {train_days} + {test_days} days, means over the folds", picture)
+    print_answer(answer, form=form, target=output)
+
+
+def _draw(by_rule: Mapping[str, Sequence[BacktestScore]], caption: str, picture: Path) -> None:
+    # Plotly is loaded where a picture is asked for, and nowhere else.
+    from dashboards.figures.backtest import JudgedRule, backtest_page
+
+    rules = [
+        JudgedRule(
+            rule=rule,
+            saved_ratio=fmean(score.saved_ratio for score in scores),
+            violation_ratio=fmean(score.violation_ratio for score in scores),
+            predicted_violation_ratio=None if (told := _told(scores)) is None else fmean(told),
+        )
+        for rule, scores in by_rule.items()
+    ]
+    try:
+        picture.write_text(backtest_page(rules, caption), encoding="utf-8")
+    except OSError as exc:
+        raise Misconfigured(f"cannot write --picture {picture}: {exc.strerror}") from exc
+
+
+def _told(scores: Sequence[BacktestScore]) -> list[float] | None:
+    """Predictions, where there are any."""
+    return [s.predicted_violation_ratio for s in scores if s.predicted_violation_ratio is not None] or None
+
+
+def _row(rule: str, scores: Sequence[BacktestScore]) -> tuple[str, ...]:
+    predicted = _told(scores) or []
+
+    def mean(values: list[float]) -> str:
+        return format_percent(sum(values) / len(values), digits=2) if values else ""
+
+    return (
+        rule,
+        mean([score.saved_ratio for score in scores]),
+        mean([score.violation_ratio for score in scores]),
+        mean(predicted),
+        mean([score.contention_ratio for score in scores]),
+        mean([score.framebuffer_ratio for score in scores]),
+        mean([score.lost_work_ratio for score in scores]),
+    )

@@ -1,0 +1,66 @@
+"""`gputide plan cordon`: cards to keep new pods off so that whole nodes are freed."""
+
+from __future__ import annotations
+
+import typer
+
+from fleet.documents import document
+from gputide.options import (
+    ClusterOption,
+    FormatOption,
+    OutputOption,
+)
+from gputide.output import Answer, Format, Listing, print_answer
+from gputide.session import session_of
+from gputide.wiring import load_history
+from recommender.online.advice import cards_to_cordon, stranded_cards
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: gputide plan cordon --format json")
+def cordon(
+    context: typer.Context,
+    cluster: ClusterOption = None,
+    form: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Show which cards to keep newcomers off so that whole nodes fall free, and free cards that nobody can use."""
+    session = session_of(context)
+    inventory = load_history(session.folder(), session.settings, session.now(), cluster=cluster).inventory
+    node_of = {card.card: card.node for card in inventory.cards}
+    cordons, stranded = cards_to_cordon(inventory), stranded_cards(inventory)
+    answer = Answer(
+        document={"cordons": document(cordons), "stranded": document(stranded)},
+        headline=(
+            (
+                f"{sum(item.cards_freed for item in cordons)} cards and {sum(item.frees_node for item in cordons)} "
+                f"nodes would fall free, {sum(item.cards_stranded for item in stranded):.1f} free cards can't be used"
+            ),
+        ),
+        listings=(
+            Listing(
+                title="Cards to cordon",
+                columns=("node", "cards", "falls free", "cards freed", "pods go to"),
+                rows=[
+                    (
+                        item.node,
+                        len(item.cards),
+                        "the node" if item.frees_node else "the cards",
+                        item.cards_freed,
+                        ", ".join(sorted({node_of[place.target] for place in item.relocations})),
+                    )
+                    for item in cordons
+                ],
+            ),
+            Listing(
+                title="Free cards without CPU or host memory",
+                columns=("node", "card model", "cards free", "stranded", "missing"),
+                rows=[
+                    (item.node, item.card_model, f"{item.cards_free:.1f}", f"{item.cards_stranded:.1f}", item.missing)
+                    for item in stranded
+                ],
+            ),
+        ),
+    )
+    print_answer(answer, form=form, target=output)

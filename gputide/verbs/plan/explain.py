@@ -1,0 +1,44 @@
+"""`gputide plan explain ID`: one recommendation in plain words, with its evidence and what would change its mind."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fleet.documents import document
+from gputide.options import FormatOption, OutputOption, PlanOption
+from gputide.output import Answer, Format, Listing, print_answer
+from gputide.session import session_of
+from gputide.wiring import chosen_plan, load_profiles
+from recommender.explain import explain as explain_recommendation
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: gputide plan explain slice-0007")
+def explain(
+    context: typer.Context,
+    identifier: Annotated[str, typer.Argument(metavar="ID", help="Recommendation, as `plan make` lists it.")],
+    plan: PlanOption = None,
+    form: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Say why a recommendation was made, on what evidence, and what would change it."""
+    session = session_of(context)
+    chosen = chosen_plan(session.folder(), plan)
+    _, profiles = load_profiles(session, chosen.cluster)
+    explanation = explain_recommendation(chosen, profiles, identifier)
+    answer = Answer(
+        document=document(explanation),
+        headline=(explanation.headline, *explanation.why, *explanation.change_of_mind),
+        listings=(
+            Listing(
+                title="Evidence",
+                columns=("figure", "value"),
+                rows=[(name, f"{value:,.6g}") for name, value in explanation.evidence.numbers],
+                caption=f"{explanation.evidence.samples:,} samples of {', '.join(explanation.evidence.counters)}",
+            ),
+        ),
+    )
+    print_answer(answer, form=form, target=output)

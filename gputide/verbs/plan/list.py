@@ -1,0 +1,67 @@
+"""`gputide plan list`: every plan, with what was decided about it, newest first."""
+
+from __future__ import annotations
+
+import typer
+
+from enforcer.record.journal import StageState
+from fleet.documents import iso
+from gputide.answers import saving_text
+from gputide.options import (
+    AnyClusterOption,
+    FormatOption,
+    OutputOption,
+)
+from gputide.output import Answer, Format, Listing, print_answer
+from gputide.session import session_of
+from gputide.wiring import journal, plan_store
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: gputide plan list")
+def list_plans(
+    context: typer.Context,
+    cluster: AnyClusterOption = None,
+    form: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """List every plan, of all clusters unless one is named, with what was decided about it, newest first."""
+    folder = session_of(context).folder()
+    store, ledger = plan_store(folder), journal(folder)
+    rows = []
+    for plan in reversed(store.plans()):
+        if cluster not in (None, plan.cluster):
+            continue
+        runs = ledger.runs(plan.plan_id)
+        records = [record for run in runs for record in run.records.values()]
+        applied = sorted({record.stage for record in records if record.state is StageState.PROMOTED})
+        rows.append(
+            (
+                plan.plan_id,
+                plan.cluster,
+                iso(plan.created_at),
+                iso(plan.expires_at),
+                plan.risk.value,
+                plan.totals.cards_freed,
+                saving_text(plan.totals.saving_per_week, plan.currency),
+                ", ".join(map(str, sorted(store.approved_stages(plan.plan_id)))),
+                ", ".join(map(str, applied)),
+            )
+        )
+    columns = (
+        "plan",
+        "cluster",
+        "created",
+        "expires",
+        "risk",
+        "cards freed",
+        "per week",
+        "approved stages",
+        "applied stages",
+    )
+    answer = Answer(
+        document=[dict(zip((name.replace(" ", "_") for name in columns), row, strict=True)) for row in rows],
+        listings=(Listing(title="Plans", columns=columns, rows=rows),),
+    )
+    print_answer(answer, form=form, target=output)

@@ -1,0 +1,142 @@
+"""`gputide plan make`: one consistent plan for the cluster, kept in the data folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import typer
+
+from fleet.data_folder import writing
+from fleet.decisions import Plan, RecommendationKind
+from fleet.documents import seal_plan
+from fleet.inventory import Card
+from fleet.money.book import PriceBook
+from fleet.profiles import Profiles
+from fleet.usage import History
+from gputide.answers import plan_answer, silence_note
+from gputide.cluster_sightings import silent_since
+from gputide.options import ClusterOption, FormatOption, OutputOption, RiskOption
+from gputide.outcome_shelf import StoredOutcomes
+from gputide.output import Answer, Format, print_answer
+from gputide.probe_shelf import measured_capability
+from gputide.session import Session, session_of
+from gputide.what_if import Side, assumptions, what_if_answer
+from gputide.wiring import (
+    for_plan,
+    keep_plan,
+    load_history,
+    load_interference,
+    load_profiles,
+    profiled,
+    with_overrides,
+)
+from gputide.wiring_tide import own_scalings
+from recommender.hypothetical_cards import on_other_cards
+from recommender.past_outcomes import OwnPast, calibration_of
+from recommender.planner import make_plan
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: gputide plan make --risk low --max-moves 200")
+def make(
+    context: typer.Context,
+    risk: RiskOption = None,
+    only: Annotated[RecommendationKind | None, typer.Option(help="Only this kind of advice.")] = None,
+    max_moves: Annotated[int | None, typer.Option(min=0, help="Most pods that the plan may move.")] = None,
+    namespace: Annotated[str | None, typer.Option(help="Only workloads of this namespace.")] = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ASSUMPTION",
+            help="Show what would follow, beside the plan as things are; kept by nobody. NAME=VALUE: a setting; "
+            "cards.MODEL=OTHER: another model; cards+MODEL=N, cards-MODEL=N: more or fewer; nodes-NAME: a node gone.",
+        ),
+    ] = None,
+    cluster: ClusterOption = None,
+    form: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Make a plan: what to reclaim, slice and put together, what that saves, what it may harm, and what was refused."""
+    session = session_of(context)
+    session = with_overrides(session, [f"risk.preset={risk}"] if risk is not None else [])
+    planner = _Planner(only=only, max_moves=max_moves, namespace=namespace, cluster=cluster)
+    if what_if:
+        print_answer(_what_if(session, planner, what_if), form=form, target=output)
+        return
+    history, profiles = load_profiles(session, cluster)
+    folder = session.folder()
+    since = silent_since(folder, session.settings, profiles.cluster, session.now())
+    plan = planner.plan(session, history, profiles)
+    if since is not None:
+        # The guard goes by where the history ends: with the last sample, not with the silence after it.
+        plan = replace(plan, history=replace(plan.history, until=min(plan.history.until, since)))
+    plan = seal_plan(plan)
+    with writing(folder):
+        keep_plan(folder, session.settings, plan)
+    print_answer(plan_answer(plan, silence_note(plan.cluster, since)), form=form, target=output)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planner:
+    """What is asked of every plan of one call."""
+
+    only: RecommendationKind | None
+    max_moves: int | None
+    namespace: str | None
+    cluster: str | None
+
+    def plan(self, session: Session, history: History, profiles: Profiles) -> Plan:
+        """The plan for a history, not sealed."""
+        outcomes = StoredOutcomes(session.folder()).outcomes(history.inventory.cluster)
+        with session.progress("planning") as _:
+            return make_plan(
+                history,
+                profiles,
+                settings=session.settings,
+                capability=measured_capability(session.folder(), session.settings),
+                now=session.now(),
+                only=self.only,
+                max_moves=self.max_moves,
+                namespace=self.namespace,
+                interference=load_interference(session.settings),
+                past=OwnPast(calibration_ratio=calibration_of(outcomes), scalings=own_scalings(session.folder())),
+            )
+
+    def side(self, session: Session, history: History, profiles: Profiles, cards: Sequence[Card]) -> Side:
+        """The plan for a history, with the cards that count and their prices."""
+        inventory = history.inventory
+        return Side(
+            plan=self.plan(session, history, profiles),
+            cards=tuple(cards),
+            known={card.card: card for card in inventory.cards},
+            prices=PriceBook(session.settings, inventory.nodes).at(session.now()),
+        )
+
+
+def _what_if(session: Session, planner: _Planner, texts: Sequence[str]) -> Answer:
+    """The plan as things are and the one that would follow; keeps neither."""
+    history = load_history(session.folder(), session.settings, session.now(), cluster=planner.cluster)
+    assumed = assumptions(texts, lambda: history.inventory)
+    other = with_overrides(session, assumed.settings)
+    hypothesis = None
+    if assumed.changes:
+        hypothesis = on_other_cards(
+            history,
+            assumed.changes,
+            headroom_ratio=other.settings.recommender.framebuffer_headroom_ratio,
+            video_ratio_max=other.settings.analyzer.idle_ratio_max,
+        )
+    supposed_history = history if hypothesis is None else hypothesis.history
+    supposed = planner.side(
+        other,
+        for_plan(supposed_history),
+        profiled(supposed_history, other.settings, other.now()),
+        history.inventory.cards if hypothesis is None else hypothesis.cards,
+    )
+    present = planner.side(
+        session, for_plan(history), profiled(history, session.settings, session.now()), history.inventory.cards
+    )
+    return what_if_answer(assumed, present, supposed, hypothesis)

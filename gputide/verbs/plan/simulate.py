@@ -1,0 +1,189 @@
+"""`gputide plan simulate FLEET`: days of a recorded fleet under one policy or all of them, with relief on or off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from enforcer.relief.timing import relief_timing
+from exporter.trace import Trace, open_trace
+from fleet.capabilities.register import capabilities_of
+from fleet.colocation import AdmissionRules
+from fleet.data_folder import DataFolder
+from fleet.documents import document, iso
+from fleet.errors import Misconfigured, NotEnoughData
+from fleet.settings.settings import LowPrioritySettings
+from fleet.units import format_count, format_percent, format_time, parse_bytes, parse_duration
+from gputide.options import FormatOption, OutputOption
+from gputide.output import Answer, Format, Listing, print_answer
+from gputide.session import session_of
+from gputide.trace_history import set_stage
+from gputide.wiring_relief import relief_book
+from recommender.simulate.harvest import HarvestRules
+from recommender.simulate.policies import Performance, Policy, Table, perform
+from recommender.simulate.stage import DAY_SECONDS
+
+app = typer.Typer()
+
+
+class Replanning(StrEnum):
+    """How often seats are looked at anew."""
+
+    NEVER = "never"
+    DAILY = "daily"
+    WEEKLY = "weekly"
+
+
+_COLUMNS = (
+    "policy",
+    "relief",
+    "cards",
+    "spares",
+    "saved",
+    "violation",
+    "predicted",
+    "lost work",
+    "moves/pod/day",
+    "harvested card-h",
+    "evictions/h",
+    "lost card-h",
+)
+_REPLAN_SECONDS = {Replanning.NEVER: None, Replanning.DAILY: DAY_SECONDS, Replanning.WEEKLY: 7 * DAY_SECONDS}
+
+
+@app.command(
+    epilog="Example: gputide plan simulate traces/fleet --policy gputide --relief --reaction 2m --replan daily"
+)
+def simulate(
+    context: typer.Context,
+    fleet: Annotated[Path, typer.Argument(metavar="FLEET", help="Folder in the neutral trace format.")],
+    policy: Annotated[list[Policy] | None, typer.Option(help="Who decides; may be repeated; all unless given.")] = None,
+    relief: Annotated[bool, typer.Option(help="Relieve cards that overload at run time.")] = True,
+    reaction: Annotated[
+        str | None,
+        typer.Option(help="From an overload to the decision: 10s, 2m; as relief measured it, else 2m, unless given."),
+    ] = None,
+    load_rate: Annotated[
+        str | None,
+        typer.Option(help="Framebuffer that a moving pod loads per second; as relief measured it, else 1GiB."),
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, help="Days that are played; what lies before is known.")] = 3,
+    replan: Annotated[Replanning, typer.Option(help="How often seats are looked at anew.")] = Replanning.NEVER,
+    form: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Play days of a fleet under policies: cards, harm, moves, and the work of low priority that was harvested."""
+    session = session_of(context)
+    trace = open_trace(fleet)
+    cut, until = _span(trace, days)
+    capability = capabilities_of(session.settings.enforcer.backend)
+    timing = relief_timing(
+        relief_book(DataFolder(path=session.data_path)).measured(),
+        reaction_seconds=None if reaction is None else _positive("--reaction", reaction, parse_duration(reaction)),
+        load_bytes_per_second=None
+        if load_rate is None
+        else _positive("--load-rate", load_rate, float(parse_bytes(load_rate))),
+    )
+    rate = timing.load_bytes_per_second
+    relief_settings, agent = session.settings.relief, session.settings.agent
+    rules = replace(
+        relief_settings.rules(working_ratio=agent.working_ratio),
+        sustain_seconds=timing.reaction_seconds,
+        load_bytes_per_second=rate,
+    )
+    table = Table(
+        settings=session.settings,
+        capability=capability,
+        relief=rules if relief else None,
+        replan_seconds=_REPLAN_SECONDS[replan],
+        load_bytes_per_second=rate,
+        harvest=_harvest_rules(session.settings.low_priority),
+        time_zone=session.settings.cluster.time_zone,
+    )
+    chosen = list(dict.fromkeys(policy or list(Policy)))
+    stage = set_stage(trace, cut=cut, until=until)
+    found = []
+    with session.progress("playing policies") as tick:
+        for number, name in enumerate(chosen):
+            tick(number, len(chosen))
+            found.append(perform(name, stage, table))
+    described = {
+        "schema": "gputide.simulation/v1",
+        "fleet": fleet.resolve().name,
+        "learned_since": iso(trace.since),
+        "since": iso(cut),
+        "until": iso(until),
+        "replan": replan.value,
+        "timing": {**document(timing), "sentence": timing.sentence},
+        "performances": document(found),
+    }
+    print_answer(_answer(described, found), form=form, target=output)
+
+
+def _span(trace: Trace, days: int) -> tuple[datetime, datetime]:
+    """The last days of the trace, with at least one day known before them."""
+    cut = trace.until - timedelta(days=days)
+    if cut < trace.since + timedelta(days=1):
+        held = (trace.until - trace.since).total_seconds() / DAY_SECONDS
+        raise NotEnoughData(
+            f"cannot play --days {days}: the trace holds {held:.1f} days ({format_time(trace.since)} to "
+            f"{format_time(trace.until)}), and a plan needs one day before them"
+        )
+    return cut, trace.until
+
+
+def _harvest_rules(settings: LowPrioritySettings) -> HarvestRules:
+    return HarvestRules(
+        sizes_ratio=settings.worker_ratios,
+        watermark_ratio=settings.watermark_ratio,
+        admission=AdmissionRules(evictions_per_hour_max=settings.evictions_per_hour_max),
+    )
+
+
+def _positive(option: str, text: str, value: float) -> float:
+    if value <= 0:
+        raise Misconfigured(f"cannot use {option} {text}: must be above 0")
+    return value
+
+
+def _answer(described: dict[str, Any], found: Sequence[Performance]) -> Answer:
+    pods = found[0].pods if found else 0
+    return Answer(
+        document=described,
+        headline=(
+            (
+                f"{described['fleet']}: {format_count(pods)} pods on cards of their own, played {described['since']} "
+                f"to {described['until']}, learned since {described['learned_since']}"
+            ),
+        ),
+        listings=(Listing(title="Policies", columns=_COLUMNS, rows=[_row(item) for item in found]),),
+        footnotes=(
+            *((described["timing"]["sentence"],) if "timing" in described else ()),
+            "saved counts spares at their peak; predicted is what the plan alone was expected to violate",
+            "harvested is work of low priority on what the others leave; lost is what eviction cost it",
+        ),
+    )
+
+
+def _row(item: Performance) -> tuple[object, ...]:
+    predicted = item.predicted_violation_ratio
+    return (
+        item.policy,
+        f"{item.reaction_seconds:g} s" if item.reaction_seconds is not None else "off",
+        item.cards_opening,
+        max(0, item.cards_peak - item.cards_opening),
+        format_percent(item.saved_ratio, digits=1),
+        format_percent(item.violation_ratio, digits=3),
+        format_percent(predicted, digits=2) if predicted is not None else None,
+        format_percent(item.lost_work_ratio, digits=3),
+        f"{item.moves_per_pod_day:.3f}",
+        round(item.low_priority_gpu_hours),
+        f"{item.evictions_per_worker_hour:.3f}",
+        round(item.low_priority_lost_gpu_hours),
+    )

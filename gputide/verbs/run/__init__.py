@@ -1,0 +1,1 @@
+"""`gputide run`: everything that runs as a process of its own."""

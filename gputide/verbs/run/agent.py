@@ -1,0 +1,122 @@
+"""`gputide run agent`: the node side of the enforcer, and a check of what co-location really does on this node."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from enforcer.agent.colocation_check import ColocationCheck, Verdict, check_colocation
+from enforcer.agent.node_view import NodeEyes, NodeView
+from fleet.errors import EXIT_FINDINGS, NotEnoughData
+from fleet.settings.settings import Settings
+from fleet.units import format_percent
+from gputide.agent_loop import stop_on_signals
+from gputide.options import FormatOption, OutputOption
+from gputide.output import Answer, Format, Listing, print_answer
+from gputide.session import session_of
+from gputide.wiring_agent import node_name, open_agent, open_eyes
+
+app = typer.Typer(
+    help="Run the agent of this node: low priority gives way, framebuffer stays free, limits change while pods run.",
+)
+
+SETTLE_SECONDS = 2.0
+"""How long after a burst began low priority may still be seen working: the driver's figures are means over a second."""
+
+
+@app.callback(invoke_without_command=True, epilog="Example: gputide --set agent.give_way=strict run agent")
+def agent(context: typer.Context) -> None:
+    """Look at this node twice a second and act; on SIGTERM everybody who was put to sleep wakes."""
+    if context.invoked_subcommand is not None:
+        return
+    session = session_of(context)
+    with open_agent(session.folder(create=True), session.settings) as loop:
+        stop_on_signals(loop)
+        typer.echo(f"agent of {node_name(session.settings)} runs; Ctrl-C stops", err=True)
+        loop.run()
+    typer.echo("stopped; everybody that was put to sleep is awake", err=True)
+
+
+@app.command(epilog="Example: gputide run agent check --seconds 120")
+def check(
+    context: typer.Context,
+    seconds: Annotated[float, typer.Option(min=1.0, max=86400.0, help="How long to look.")] = 120.0,
+    form: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Look at shared cards, change nothing, and say whether low priority really does nothing beside high priority.
+
+    Exit status 1 where it does, 3 where no card was shared.
+    """
+    settings = session_of(context).settings
+    with open_eyes(settings) as eyes:
+        views = _watched(eyes, settings, seconds)
+    found = check_colocation(views, working_ratio=settings.agent.working_ratio, settle_seconds=SETTLE_SECONDS)
+    if not found.situations:
+        raise NotEnoughData(f"no card of {node_name(settings)} was shared by high and low priority in {seconds:g} s")
+    print_answer(_answer(found), form=form, target=output)
+    if any(entry.verdict is Verdict.BROKEN for entry in found.situations):
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+def _watched(eyes: NodeEyes, settings: Settings, seconds: float) -> list[NodeView]:
+    interval = settings.agent.interval_seconds
+    until = time.monotonic() + seconds
+    views = []
+    while time.monotonic() < until:
+        began = time.monotonic()
+        # The API server's word on the pods may be still on its way at the first looks.
+        views.append(eyes.look(max(interval, 1.0)))
+        time.sleep(max(0.0, interval - (time.monotonic() - began)))
+    return views
+
+
+def _answer(found: ColocationCheck) -> Answer:
+    rows = [
+        (
+            entry.card,
+            entry.situation.value.replace("_", " "),
+            entry.looks,
+            _percent(entry.high_duty_ratio),
+            _percent(entry.low_duty_ratio),
+            _percent(entry.low_duty_max),
+            entry.verdict.value.replace("_", " "),
+        )
+        for entry in found.situations
+    ]
+    resolution = "unknown" if found.resolution_seconds is None else f"{found.resolution_seconds:.2f} s"
+    return Answer(
+        document={
+            "resolution_seconds": found.resolution_seconds,
+            "unmeasured_looks": found.unmeasured_looks,
+            "situations": [
+                {
+                    "card": entry.card,
+                    "situation": entry.situation.value,
+                    "looks": entry.looks,
+                    "high_duty_ratio": entry.high_duty_ratio,
+                    "low_duty_ratio": entry.low_duty_ratio,
+                    "low_duty_max": entry.low_duty_max,
+                    "verdict": entry.verdict.value,
+                }
+                for entry in found.situations
+            ],
+        },
+        listings=(
+            Listing(
+                title="High and low priority on one card",
+                columns=("card", "situation", "looks", "high", "low", "low at most", "verdict"),
+                rows=rows,
+            ),
+        ),
+        footnotes=(
+            f"looked every {resolution}: what happens between two looks is not seen",
+            f"{found.unmeasured_looks} looks without a measured duty cycle were left out",
+        ),
+    )
+
+
+def _percent(ratio: float | None) -> str:
+    return "" if ratio is None else format_percent(ratio, digits=1)

@@ -1,0 +1,106 @@
+"""`gputide run rollup`: from the bus to windows in the warehouse."""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import ExitStack
+from enum import StrEnum
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fleet.errors import Unavailable
+from fleet.units import format_count
+from gputide.session import Session, session_of
+from gputide.wiring_pipeline import open_rollup
+from pipeline.rollup.rollup import Rollup, RollupStep
+
+if TYPE_CHECKING:
+    from pipeline.rollup.rollup_flink import FlinkRollup
+
+app = typer.Typer()
+
+LITTLE_ROWS = 100_000
+"""A step that takes in fewer partial rows is followed by a pause (`rollup.pause_seconds`)."""
+IDLE_SECONDS = 1.0
+"""Pause between looks at an empty bus."""
+RETRY_SECONDS_MAX = 30.0
+"""Longest pause before what could not be reached is tried again."""
+
+
+class RollupEngine(StrEnum):
+    """What adds samples up."""
+
+    DUCKDB = "duckdb"
+    FLINK = "flink"
+
+
+@app.command(epilog="Example: gputide run rollup --drain")
+def rollup(
+    context: typer.Context,
+    drain: Annotated[bool, typer.Option(help="End when the bus is empty instead of waiting for more.")] = False,
+    engine: Annotated[RollupEngine, typer.Option(help="What adds up: this process, or Flink.")] = RollupEngine.DUCKDB,
+    explain: Annotated[bool, typer.Option(help="Print the SQL of the Flink job, without secrets, and end.")] = False,
+) -> None:
+    """Take samples from the bus and add their windows to the warehouse, exactly once."""
+    session = session_of(context)
+    if explain:
+        from gputide.wiring_flink import job_statements
+
+        typer.echo(str(job_statements(session.folder(create=True), session.settings, with_secrets=False)), nl=False)
+        return
+    rows = samples = corrupt = 0
+    is_under_way = False
+    with ExitStack() as opened:
+        worker, flink = _opened(engine, session, opened)
+        signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            if flink is not None and drain:
+                flink.settle(seconds_max=session.settings.flink.drain_seconds)
+            while True:
+                # What can't be reached from the start is likely wrong in the settings; later it is away for a while.
+                began = time.monotonic()
+                step = _step_or_wait(worker) if is_under_way and not drain else worker.step()
+                is_under_way = True
+                if step is not None:
+                    rows, samples, corrupt = rows + step.rows, samples + step.samples, corrupt + step.corrupt
+                    if step.samples < LITTLE_ROWS and not drain and flink is None:
+                        time.sleep(max(0.0, began + session.settings.rollup.pause_seconds - time.monotonic()))
+                elif drain:
+                    break
+                else:
+                    time.sleep(IDLE_SECONDS)
+            if flink is not None:
+                flink.stop()
+        except KeyboardInterrupt:
+            typer.echo("stopped between two steps; nothing is lost", err=True)
+    typer.echo(f"{format_count(samples)} samples rolled up into {format_count(rows)} rows")
+    if corrupt:
+        typer.echo(f"{format_count(corrupt)} records or rows could not be read and were passed over", err=True)
+
+
+def _step_or_wait(worker: Rollup) -> RollupStep | None:
+    """The next step; what can't be reached now is waited for, since nothing is lost meanwhile."""
+    pause_seconds = IDLE_SECONDS
+    while True:
+        try:
+            return worker.step()
+        except Unavailable as exc:
+            typer.echo(f"gputide: {exc}; trying again in {pause_seconds:.0f} s", err=True)
+            time.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, RETRY_SECONDS_MAX)
+
+
+def _opened(engine: RollupEngine, session: Session, opened: ExitStack) -> tuple[Rollup, FlinkRollup | None]:
+    folder = session.folder(create=True)
+    if engine is RollupEngine.DUCKDB:
+        return opened.enter_context(open_rollup(folder, session.settings)), None
+    from gputide.wiring_flink import open_flink_rollup
+
+    return opened.enter_context(open_flink_rollup(folder, session.settings))
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

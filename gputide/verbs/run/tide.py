@@ -1,0 +1,181 @@
+"""`gputide run tide`: the cluster-wide schedule of the plan: shown, checked, run."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from enforcer.tide.book import Night
+from enforcer.tide.calendar import TidePhase
+from enforcer.tide.runner import TideResult, TideStep
+from fleet.data_folder import writing
+from fleet.errors import EXIT_FINDINGS, Refused, Unavailable
+from fleet.units import format_duration, format_time
+from gputide.options import ByOption, FormatOption, OutputOption, PlanOption, YesOption
+from gputide.output import Answer, Format, Listing, print_answer
+from gputide.own_cluster import own_cluster
+from gputide.session import session_of
+from gputide.wiring import chosen_plan, who
+from gputide.wiring_tide import followed_plan, open_tide, tide_book, tide_calendar
+
+app = typer.Typer(
+    no_args_is_help=True, help="Services step back at night, others use what falls free, and get it back by morning."
+)
+
+
+@app.command("show", epilog="Example: gputide run tide show")
+def show(
+    context: typer.Context, plan: PlanOption = None, form: FormatOption = Format.TABLE, output: OutputOption = None
+) -> None:
+    """Show who steps back when, what that frees, and how the nights so far went."""
+    session = session_of(context)
+    folder = session.folder()
+    chosen = chosen_plan(folder, plan, cluster=own_cluster(folder, session.settings))
+    calendar = tide_calendar(chosen, session.settings)
+    nights = tide_book(folder).nights()
+    rows = [
+        (entry.workload, entry.replicas, entry.start, entry.end, entry.time_zone, len(entry.frees))
+        for entry in chosen.schedule
+    ]
+    answer = Answer(
+        document={
+            "plan_id": chosen.plan_id,
+            "start": f"{calendar.start:%H:%M}",
+            "end": f"{calendar.end:%H:%M}",
+            "time_zone": calendar.time_zone.key,
+            "workloads": [
+                {"workload": entry.workload, "replicas": entry.replicas, "frees": list(entry.frees)}
+                for entry in chosen.schedule
+            ],
+            "nights": [_night(entry) for entry in nights],
+        },
+        listings=(
+            Listing(
+                title="Who steps back", columns=("workload", "replicas", "from", "until", "zone", "frees"), rows=rows
+            ),
+            Listing(
+                title="Nights",
+                columns=("night", "cards free", "gave back after", "in time"),
+                rows=[
+                    (
+                        entry.night.isoformat(),
+                        len(entry.freed),
+                        "" if entry.gave_back_after_seconds is None else format_duration(entry.gave_back_after_seconds),
+                        "under way" if entry.is_open else "late" if entry.is_late else "yes",
+                    )
+                    for entry in nights[-14:]
+                ],
+            ),
+        ),
+    )
+    print_answer(answer, form=form, target=output)
+
+
+@app.command("check", epilog="Example: gputide run tide check")
+def check(
+    context: typer.Context, plan: PlanOption = None, form: FormatOption = Format.TABLE, output: OutputOption = None
+) -> None:
+    """Say what is due now, without doing it; exit status 1 where a night is under way and services are short."""
+    session = session_of(context)
+    folder, now = session.folder(), session.now()
+    chosen = followed_plan(folder, plan)
+    with writing(folder), open_tide(folder, session.settings, chosen, now) as tide:
+        moment, scale, short = tide.moment(), tide.would_scale(), tide.short()
+        why_not = tide.why_not()
+    is_short = bool(short) and moment.phase is TidePhase.DAY
+    answer = Answer(
+        document={
+            "phase": moment.phase.value,
+            "night": None if moment.night is None else moment.night.isoformat(),
+            "ends_at": None if moment.ends_at is None else format_time(moment.ends_at),
+            "why_not": why_not,
+            "would_change": [
+                {"object": intent.workload, "field": part.field, "from": part.old, "to": part.new}
+                for intent in scale.intents
+                for part in intent.fields
+            ],
+            "left": [{"workload": workload, "why": why} for workload, why in scale.left],
+            "short": [{"workload": workload, "why": why} for workload, why in short.items()],
+        },
+        headline=(f"it is {moment.phase.value.replace('_', ' ')}",),
+        listings=(
+            Listing(
+                title="Would step back",
+                columns=("object", "field", "from", "to"),
+                rows=[
+                    (intent.workload, part.field, part.old or "", part.new or "")
+                    for intent in scale.intents
+                    for part in intent.fields
+                ],
+            ),
+        ),
+        footnotes=(
+            *(() if why_not is None else (f"no night would begin: {why_not}",)),
+            *(f"{workload} stays as it is: {why}" for workload, why in scale.left),
+            *(f"{workload}: {why}" for workload, why in short.items()),
+        ),
+    )
+    print_answer(answer, form=form, target=output)
+    if is_short:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+@app.command("run", epilog="Example: gputide run tide run --yes")
+def run(
+    context: typer.Context,
+    plan: PlanOption = None,
+    yes: YesOption = False,
+    once: Annotated[bool, typer.Option("--once", help="Do what is due now and end.")] = False,
+) -> None:
+    """Move the tide until told to stop; a night that is under way goes on with the next start."""
+    if not yes:
+        raise Refused("cannot move the tide without --yes; see what is due with `gputide run tide check`")
+    session = session_of(context)
+    folder, settings = session.folder(), session.settings
+    by_day = chosen_plan(folder, plan, cluster=own_cluster(folder, settings)).plan_id
+    tide_calendar(followed_plan(folder, by_day), settings)
+    while True:
+        try:
+            chosen = followed_plan(folder, by_day)
+            with writing(folder), open_tide(folder, settings, chosen, session.now()) as tide:
+                _say(tide.step())
+        except (Refused, Unavailable) as exc:
+            if once:
+                raise
+            typer.echo(f"not now: {exc}", err=True)
+        if once:
+            return
+        time.sleep(settings.tide.interval_seconds)
+
+
+@app.command("abort", epilog="Example: gputide run tide abort --yes")
+def abort(context: typer.Context, plan: PlanOption = None, yes: YesOption = False, by: ByOption = None) -> None:
+    """End the night that is under way: stop low priority and give everything back now."""
+    if not yes:
+        raise Refused("cannot end the night without --yes")
+    session = session_of(context)
+    folder = session.folder()
+    chosen = followed_plan(folder, plan)
+    with writing(folder), open_tide(folder, session.settings, chosen, session.now()) as tide:
+        _say(tide.abort(by if by is not None else who()))
+
+
+def _say(result: TideResult) -> None:
+    for text in result.said:
+        typer.echo(text)
+    if result.step is TideStep.NOTHING and not result.said:
+        typer.echo(f"nothing is due: it is {result.moment.phase.value.replace('_', ' ')}", err=True)
+
+
+def _night(night: Night) -> dict[str, object]:
+    return {
+        "night": night.night.isoformat(),
+        "plan_id": night.plan_id,
+        "freed": list(night.freed),
+        "gave_back_after_seconds": night.gave_back_after_seconds,
+        "is_late": night.is_late,
+        "is_aborted": night.is_aborted,
+        "is_open": night.is_open,
+    }

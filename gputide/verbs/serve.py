@@ -1,0 +1,37 @@
+"""`gputide serve`: the web app."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dashboards.app import create_app, open_server
+from gputide.serving import serve_until_stopped
+from gputide.session import session_of
+from gputide.web import views_of
+from gputide.wiring import who
+from gputide.wiring_access import dashboard_tls, names_of, ways_in
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: gputide serve --port 8050")
+def serve(
+    context: typer.Context,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port; the setting dashboard.port else.")] = None,
+) -> None:
+    """Serve the pages: where cards stand idle, what to do, one click to apply, one to undo."""
+    session = session_of(context)
+    session.folder()
+    settings = session.settings.dashboard
+    pages = create_app(
+        views_of(session, is_patient=False),
+        ways=ways_in(settings, operator=who()),
+        hosts=names_of(settings),
+        public_url=settings.public_url,
+    )
+    server = open_server(
+        pages, host=settings.host, port=port if port is not None else settings.port, tls=dashboard_tls(settings)
+    )
+    serve_until_stopped(server)

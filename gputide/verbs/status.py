@@ -1,0 +1,112 @@
+"""`gputide status`: what runs on the data folder, how fresh the data are, which plan waits, what was harmed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from dashboards.shown.clusters import ClusterLine, cluster_lines
+from enforcer.record.verdict import verdict_of
+from fleet.documents import iso
+from fleet.durable import lock_holder
+from fleet.outcomes import Outcome
+from fleet.units import format_count, format_duration, format_time
+from gputide.options import FormatOption, OutputOption
+from gputide.outcome_shelf import read_outcomes
+from gputide.output import Answer, Format, Listing, print_answer
+from gputide.session import session_of
+from gputide.web import views_of
+
+app = typer.Typer()
+
+_LOCKS = {
+    "receiver": ("bus/writer.lock", "bus/*/writer.lock"),
+    "roll-up": ("warehouse/warehouse-writer.lock", "bus/committer.lock"),
+    "relief": ("relief.lock",),
+    "a verb that writes": ("writer.lock",),
+}
+"""The lock files that a running process holds in the data folder."""
+
+
+@app.command(epilog="Example: gputide status")
+def status(context: typer.Context, form: FormatOption = Format.TABLE, output: OutputOption = None) -> None:
+    """Show what is running, how fresh the data are, which plan waits, what was harmed, and the next command."""
+    session = session_of(context)
+    folder, now = session.folder(), session.now()
+    running = _running(folder.path)
+    outcomes = {outcome.plan_id: outcome for outcome in read_outcomes(folder)}
+    lines = cluster_lines(views_of(session))
+    states = [_state(line, outcomes.get(line.plan_id or "")) for line in lines]
+    harmed = [
+        (outcome.plan_id, workload) for outcome in outcomes.values() for workload in verdict_of(outcome).over_budget
+    ]
+    following = next((command for _, command in states if command), "gputide report") if lines else "gputide demo"
+    answer = Answer(
+        document={
+            "running": [{"process": name, "pid": pid} for name, pid in running],
+            "clusters": [
+                {
+                    "cluster": line.sighting.cluster,
+                    "newest_at": iso(line.sighting.newest_at),
+                    "plan_id": line.plan_id,
+                    "state": state,
+                }
+                for line, (state, _) in zip(lines, states, strict=True)
+            ],
+            "harmed": [{"plan_id": plan, "workload": workload.workload} for plan, workload in harmed],
+            "next": following,
+        },
+        headline=(
+            "running: " + (", ".join(f"{name} (process {pid})" for name, pid in running) or "nothing on this folder"),
+            f"{format_count(len(harmed))} services over their harm budget"
+            if harmed
+            else "no service over its harm budget",
+        ),
+        listings=(
+            Listing(
+                title="Clusters",
+                columns=("cluster", "cards", "newest window", "age", "plan"),
+                rows=[
+                    (
+                        line.sighting.cluster,
+                        line.sighting.cards,
+                        format_time(line.sighting.newest_at),
+                        format_duration(max(0.0, (now - line.sighting.newest_at).total_seconds())),
+                        state,
+                    )
+                    for line, (state, _) in zip(lines, states, strict=True)
+                ],
+            ),
+        )
+        if lines
+        else (),
+        footnotes=(f"next: {following}",),
+    )
+    print_answer(answer, form=form, target=output)
+
+
+def _running(path: Path) -> list[tuple[str, str]]:
+    """Processes that hold a lock of the data folder: what each is, and its process id."""
+    held = [
+        (name, lock_holder(lock))
+        for name, globs in _LOCKS.items()
+        for glob in globs
+        for lock in sorted(path.glob(glob))
+    ]
+    return list(dict.fromkeys((name, pid) for name, pid in held if pid is not None))
+
+
+def _state(line: ClusterLine, outcome: Outcome | None) -> tuple[str, str]:
+    """Where the newest plan of a cluster stands, and the command that follows; "" where none does."""
+    if line.plan_id is None:
+        return "none", "gputide plan make"
+    plan = line.plan_id[:12]
+    if line.approved_stages > line.applied_stages:
+        waiting = line.approved_stages - line.applied_stages
+        return f"{plan}: {waiting} approved stages wait to be applied", f"gputide apply --plan {plan}"
+    if line.applied_stages == 0:
+        return f"{plan} waits for approval: frees {line.cards_freed} cards", f"gputide plan diff --plan {plan}"
+    if outcome is None or not outcome.is_final:
+        return f"{plan}: applied, not judged yet", f"gputide verify --plan {plan}"
+    return f"{plan}: applied and judged", ""

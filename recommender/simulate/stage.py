@@ -1,0 +1,229 @@
+"""What is played: the pods that stood there when a plan was made, what they demand on the days that follow, and seats.
+
+A `Stage` is one fold: everything known at the cut, and the coming days. An `Opening` is what a policy makes of it
+before the first step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.decisions import Plan
+from fleet.inventory import ISOLATION_LABEL, LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, Grant, Priority
+from fleet.usage import Float32, History, SliceGrid, UsageGrid
+from recommender.backtest import JUDGED_KINDS, seats_of
+from recommender.demand import Demand, demand_of
+
+DAY_SECONDS = 86400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """The pods that live at the cut, and their days after it. Rows are live grants, in the inventory's order.
+
+    Attributes:
+        known: what was known at the cut.
+        whole: the same pods with the days after it.
+        demand: demand and need of every row, known and coming, (rows, past + steps).
+        past: steps of `demand` that lie before the cut.
+        since: the cut.
+        is_judged: pods whose harm and cards are counted: of a `Deployment` or `StatefulSet`, seen after the cut.
+        is_low: low priority, which others' demand comes before.
+        is_alone: pods that share a card with no other: isolated, with several cards or a hardware slice.
+        is_single: pods that cannot have a second replica, of a `StatefulSet`: to move is to stop.
+        is_fixed: pods that relief must not move: alone, opted out, or single and latency-critical.
+        capacity_bytes: framebuffer of each row's card.
+        model: number of each row's card model; cards of one name and two sizes are two models.
+        models: names of the card models.
+    """
+
+    known: History
+    whole: History
+    demand: Demand
+    past: int
+    since: datetime
+    is_judged: NDArray[np.bool_]
+    is_low: NDArray[np.bool_]
+    is_alone: NDArray[np.bool_]
+    is_single: NDArray[np.bool_]
+    is_fixed: NDArray[np.bool_]
+    capacity_bytes: NDArray[np.float64]
+    model: NDArray[np.int64]
+    models: tuple[str, ...]
+
+    @property
+    def rows(self) -> int:
+        """Number of live grants."""
+        return len(self.demand.grants)
+
+    @property
+    def steps(self) -> int:
+        """Steps that are played."""
+        return self.demand.steps - self.past
+
+    @property
+    def step_seconds(self) -> int:
+        """Length of a step."""
+        return self.demand.step_seconds
+
+    @property
+    def counted(self) -> NDArray[np.bool_]:
+        """Rows whose violation counts: judged, of high or normal priority."""
+        return self.is_judged & ~self.is_low
+
+    @property
+    def coming(self) -> Float32:
+        """Demand of the days that are played, (rows, steps)."""
+        return self.demand.compute[:, self.past :]
+
+    def known_at(self, step: int) -> History:
+        """What was known of the same pods when a step began."""
+        since = self.whole.slices.since
+        moment = self.since + timedelta(seconds=step * self.step_seconds)
+        part = part_of(self.whole, since, moment)
+        return replace(part, inventory=replace(self.known.inventory, as_of=moment))
+
+    def coming_slices(self) -> SliceGrid:
+        """Usage of the days that are played."""
+        return part_of(self.whole, self.since, self.until).slices
+
+    @property
+    def until(self) -> datetime:
+        """End of the last step."""
+        return self.since + timedelta(seconds=self.steps * self.step_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """Seats before the first step.
+
+    Attributes:
+        card: number of each row's card, (rows,), int64; any numbers, equal where a card is shared.
+        granted_bytes: framebuffer granted to each row, (rows,).
+        is_oversubscribed: True where a grant may be spilled, (rows,).
+        predicted_violation_ratio: what the policy said beforehand, None where it says nothing.
+        spills: True where the backend really moves oversubscribed framebuffer to host memory.
+    """
+
+    card: NDArray[np.int64]
+    granted_bytes: NDArray[np.float64]
+    is_oversubscribed: NDArray[np.bool_]
+    predicted_violation_ratio: float | None = None
+    spills: bool = False
+
+
+def cut_history(history: History, *, cut: datetime, until: datetime) -> Stage:
+    """One fold of a history that holds both what was known and what came.
+
+    Args:
+        history: grants and usage of the whole time.
+        cut: when the plan is made.
+        until: end of the last day that is played.
+    """
+    inventory = history.inventory
+    grants = tuple(
+        replace(grant, ended_at=None) if grant.ended_at is not None and grant.ended_at >= cut else grant
+        for grant in inventory.grants
+        if grant.started_at < cut
+    )
+    known = replace(inventory, as_of=cut, grants=grants)
+    before, whole = (part_of(history, history.slices.since, moment) for moment in (cut, until))
+    return stage_of(replace(before, inventory=known), replace(whole, inventory=known))
+
+
+def stage_of(known: History, whole: History) -> Stage:
+    """One fold, from what was known and the same pods' days after it.
+
+    Args:
+        known: inventory and usage at the cut.
+        whole: the same inventory, usage before and after the cut.
+    """
+    demand = demand_of(whole)
+    past = known.slices.steps
+    models = sorted({(grant.card_model, grant.framebuffer_bytes) for grant in demand.grants})
+    number = {model: index for index, model in enumerate(models)}
+    is_long = np.array([grant.workload_kind in JUDGED_KINDS for grant in demand.grants], bool)
+    is_alone = _alone(demand.grants)
+    is_single = np.array([grant.workload_kind == "StatefulSet" for grant in demand.grants], bool)
+    is_fixed = is_alone | _labelled(demand.grants, OPT_OUT_LABEL)
+    return Stage(
+        known=known,
+        whole=whole,
+        demand=demand,
+        past=past,
+        since=known.slices.until,
+        is_judged=is_long & np.isfinite(demand.compute[:, past:]).any(axis=1),
+        is_low=np.array([grant.priority is Priority.LOW for grant in demand.grants], bool),
+        is_alone=is_alone,
+        is_single=is_single,
+        is_fixed=is_fixed | (is_single & _labelled(demand.grants, LATENCY_CRITICAL_LABEL)),
+        capacity_bytes=np.array([grant.framebuffer_bytes for grant in demand.grants], float),
+        model=np.array([number[grant.card_model, grant.framebuffer_bytes] for grant in demand.grants], np.int64),
+        models=tuple(name for name, _ in models),
+    )
+
+
+def _alone(grants: tuple[Grant, ...]) -> NDArray[np.bool_]:
+    cards = Counter((grant.pod_id, grant.container) for grant in grants)
+    return np.array(
+        [
+            cards[grant.pod_id, grant.container] > 1
+            or grant.mig_profile is not None
+            or grant.label(ISOLATION_LABEL) not in {None, "soft"}
+            for grant in grants
+        ],
+        bool,
+    )
+
+
+def _labelled(grants: tuple[Grant, ...], label: str) -> NDArray[np.bool_]:
+    return np.array([grant.label(label) == "true" for grant in grants], bool)
+
+
+def part_of(history: History, since: datetime, until: datetime) -> History:
+    """The steps of a history between two moments; its inventory as it is."""
+    grid = history.slices
+    first, last = (round((moment - grid.since).total_seconds() / grid.step_seconds) for moment in (since, until))
+    part: SliceGrid = UsageGrid(
+        keys=grid.keys,
+        since=grid.since + timedelta(seconds=first * grid.step_seconds),
+        step_seconds=grid.step_seconds,
+        steps=last - first,
+        mean={measure: values[:, first:last] for measure, values in grid.mean.items()},
+        peak={measure: values[:, first:last] for measure, values in grid.peak.items()},
+    )
+    return History(inventory=history.inventory, slices=part)
+
+
+def whole_cards(stage: Stage) -> Opening:
+    """Every pod keeps a whole card."""
+    return Opening(
+        card=np.arange(stage.rows, dtype=np.int64),
+        granted_bytes=stage.capacity_bytes.copy(),
+        is_oversubscribed=np.zeros(stage.rows, bool),
+    )
+
+
+def opening_of_plan(stage: Stage, plan: Plan) -> Opening:
+    """Where a plan seats the pods.
+
+    A pod that the plan does not place, or places on another card model (where nobody has seen its demand), keeps a
+    card of its own.
+    """
+    card, granted_bytes, is_oversubscribed = seats_of(plan, stage.demand)
+    models = {number: placed.card_model for number, placed in enumerate(plan.placement)}
+    for row, grant in enumerate(stage.demand.grants):
+        if models.get(int(card[row]), grant.card_model) != grant.card_model:
+            card[row] = len(plan.placement) + row
+            granted_bytes[row], is_oversubscribed[row] = grant.framebuffer_bytes, False
+    return Opening(
+        card=card,
+        granted_bytes=granted_bytes,
+        is_oversubscribed=is_oversubscribed,
+        predicted_violation_ratio=plan.totals.predicted_violation_ratio,
+    )
