@@ -64,7 +64,7 @@ def test_hours_without_a_price_name_their_card_models_and_the_verb_that_sets_one
     assert "card hours unknown, and in no amount: no price for NVIDIA" in said
     model = re.search(r"\(set one with `gputide cost prices set '([^']+)' PRICE`\)", said)
     assert model is not None
-    assert program(replayed, "prices", "set", model[1], "1 USD").status == 0
+    assert program(replayed, "cost", "prices", "set", model[1], "1 USD").status == 0
     assert f"no price for {model[1]}" not in program(replayed, "cost", "show", *DAY).out
 
 

@@ -66,7 +66,7 @@ class Priced:
 
     def set(self, price: str, *where: str) -> None:
         """Set a price with the verb."""
-        said = self._program(self.data, "prices", "set", "any", f"{price} USD", *where)
+        said = self._program(self.data, "cost", "prices", "set", "any", f"{price} USD", *where)
         assert said.status == 0, said.err
 
     def on_the_twelfth(self, node: str) -> Decimal:
@@ -187,7 +187,7 @@ def test_report_and_savings_series_name_the_same_waste(priced: Priced) -> None:
 
 
 def test_plan_saves_what_its_freed_cards_cost(priced: Priced) -> None:
-    plan = priced.document("--set", "plan.spare_card_ratio=0", "recommend")
+    plan = priced.document("--set", "plan.spare_card_ratio=0", "plan", "make")
     by_id = {card.card: card for card in priced.cards}
     kept = {place["card"] for place in plan["placement"]}
     held = {card for one in priced.views().fleet.profiles("demo").workloads for card in one.cards}
