@@ -37,7 +37,7 @@ from dashboards.pages.language import speak
 from dashboards.queries import Freshness, Views
 from dashboards.shown.rows import search as search_fleet
 from dashboards.tokens import css_variables
-from dashboards.words.pages import READING, say
+from dashboards.words.catalogue import READING, say, say_code
 from fleet.errors import GputideError, NotEnoughData
 from fleet.profiles import Profiles
 from wire.http_connection import ServerLimits
@@ -119,7 +119,7 @@ def create_app(
                 dcc.Store(id="token", data=door.page_token()),
                 dcc.Store(id="page-key"),
                 html.Header(id="top", className="top"),
-                html.Main(html.Div(say("Reading the fleet …"), className="loading"), id="page", tabIndex="-1"),
+                html.Main(html.Div(say("frame.reading_fleet"), className="loading"), id="page", tabIndex="-1"),
             ]
         )
 
@@ -241,18 +241,18 @@ def _page(views: Views, address: Address, page: ModuleType | None, reader: Reade
     try:
         clusters = views.fleet.clusters()
         if not clusters:
-            body = missing(say("No data yet"), say("No cluster sent anything so far."), "gputide demo")
+            body = missing(say("frame.no_data_yet"), say("frame.no_cluster_sent_anything_so_far"), "gputide demo")
         else:
             cluster = address.get("cluster") or clusters[0]
             profiles = views.fleet.profiles(cluster)
             freshness = views.fleet.freshness(cluster)
             body = (
-                missing(say("No such page"), say("There is no page at {path}.", path=address.path), "gputide serve")
+                missing(say("frame.no_such_page"), say("frame.no_page_at_path", path=address.path), "gputide serve")
                 if page is None
                 else page.layout(views, address, profiles)
             )
     except NotEnoughData as exc:
-        body = missing(say("Not enough data"), str(exc), "gputide workloads")
+        body = missing(say("frame.not_enough_data"), str(exc), "gputide workloads")
     except NotAllowed as exc:
         body = not_allowed(str(exc), reader)
     except GputideError as exc:
@@ -276,17 +276,17 @@ def _register_search(app: Dash, views: Views) -> None:
         try:
             profiles = views.fleet.profiles(address.get("cluster") or views.fleet.clusters()[0])
         except (GputideError, IndexError):
-            return html.P(say("There is no data to search yet."), className="soft")
+            return html.P(say("frame.no_data_search_yet"), className="soft")
         bare = Address(path="", query=tuple(pair for pair in address.query if pair[0] in ("cluster", "lang")))
         hits = search_fleet(profiles, text)
         return [
             dcc.Link(
-                [html.Small(say(hit.kind)), html.Span(hit.text)],
+                [html.Small(say_code("term", hit.kind)), html.Span(hit.text)],
                 href=bare.href(hit.path, **dict(hit.query)),
                 className="hit",
             )
             for hit in hits
-        ] or html.P(say("Nothing is called so."), className="soft")
+        ] or html.P(say("frame.nothing_called_so"), className="soft")
 
 
 def _guard(app: Dash, hosts: frozenset[str], *, public_url: str | None, is_secure: bool) -> None:

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 from dash import dcc, html
 
 from dashboards.address import Address
-from dashboards.words.pages import say
-from fleet.units import format_count
+from dashboards.words.catalogue import say
 
 T = TypeVar("T")
 FROM_KEY = "from"
@@ -37,15 +36,15 @@ def part_of(rows: Sequence[T], address: Address, rows_max: int = ROWS_MAX) -> tu
     shown = rows[start : start + rows_max]
     before, after = start - rows_max, start + rows_max
     words = say(
-        "{first} to {last} of {count}",
-        first=format_count(start + 1),
-        last=format_count(start + len(shown)),
-        count=format_count(len(rows)),
+        "list.first_last_count",
+        first=start + 1,
+        last=start + len(shown),
+        count=len(rows),
     )
     links = [
-        dcc.Link(say("← before"), href=_href(address, before)) if before >= 0 else None,
+        dcc.Link(say("list.before"), href=_href(address, before)) if before >= 0 else None,
         html.Span(words, className="soft"),
-        dcc.Link(say("after →"), href=_href(address, after)) if after < len(rows) else None,
+        dcc.Link(say("list.after"), href=_href(address, after)) if after < len(rows) else None,
     ]
     return shown, html.P([part for link in links if link is not None for part in (link, " ")], className="parts")
 

@@ -47,16 +47,6 @@ STATE_LETTERS: Mapping[CardState, str] = MappingProxyType(
 )
 """The letter that says the state where colour can't."""
 
-STATE_WORDS: Mapping[CardState, str] = MappingProxyType(
-    {
-        CardState.BUSY: "busy",
-        CardState.LOW_USE: "low use",
-        CardState.IDLE_HELD: "idle, held",
-        CardState.FREE: "unallocated",
-        CardState.UNTRUSTED: "untrusted",
-    }
-)
-
 DANGER = "#D55E00"
 """Harm and nothing else."""
 ACCENT = "#0F8B8D"

@@ -124,7 +124,7 @@ class NodeReader:
         reading = self._sources.cards.read(_CARDS_SHARE * deadline_seconds)
         found = self._sources.cards.cards_reading
         if found is None:
-            raise Unavailable("cannot read this node: the driver has told nothing")
+            raise Unavailable("cannot read this node: the driver reports nothing")
         self._cards.update((card.card, card) for card in reading.change.cards)
         figures = {card.identity.card: card.figures for card in found.cards if card.is_new and card.figures is not None}
         self._await_pods(min(_PODS_SHARE * deadline_seconds, until - time.monotonic()))

@@ -10,7 +10,9 @@ from shlex import quote
 
 from dashboards.shown.clusters import ClusterLine, fleet_totals
 from dashboards.shown.rows import stage_risk
-from enforcer.record.verdict import Standing, Verdict, english, sentences, standing_of, verdict_document
+from dashboards.words.advice import verdict_words
+from dashboards.words.catalogue import Language
+from enforcer.record.verdict import Standing, Verdict, standing_of, verdict_document
 from fleet.capabilities.register import capabilities_of
 from fleet.confidence import stage_confidence
 from fleet.decisions import Plan, Refusal, Saving
@@ -266,6 +268,7 @@ def outcome_answer(outcome: Outcome, verdict: Verdict, currency: str) -> Answer:
             ("coverage", "", format_percent(outcome.coverage_ratio, digits=1)),
         ],
     )
+    text = verdict_words(verdict, Language.EN)
     standings = [(standing_of(item, outcome.harm_budget_ratio), item) for item in outcome.workloads]
     harmed = Listing(
         title="Most harmed services",
@@ -284,9 +287,9 @@ def outcome_answer(outcome: Outcome, verdict: Verdict, currency: str) -> Answer:
         ],
     )
     return Answer(
-        document=verdict_document(outcome),
+        document=verdict_document(outcome, text),
         headline=(
-            english(sentences(verdict)),
+            text,
             f"plan {outcome.plan_id}, {format_time(outcome.since)} to {format_time(outcome.until)} ({span})",
         ),
         listings=(harmed, amounts) if verdict.is_harmed else (amounts, harmed),

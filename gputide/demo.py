@@ -17,7 +17,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from analyzer.profile import profile_fleet
-from enforcer.record.verdict import Standing, english, sentences, standing_of, verdict_of
+from dashboards.words.advice import verdict_words
+from dashboards.words.catalogue import Language
+from enforcer.record.verdict import Standing, standing_of, verdict_of
 from enforcer.rollout.undo import Undo
 from enforcer.verify import verify
 from exporter.synthetic import write_synthetic_fleet
@@ -151,7 +153,7 @@ def run_demo(path: Path, settings: Settings, *, started: Callable[[str], None], 
             said.append(_replayed_words(_play(folder, trace, cut + timedelta(days=PLAYED_DAYS), settings, tick)))
         with steps.step("verify promised against realised") as said:
             outcome = _verify(folder, settings, plan)
-            said.append(english(sentences(verdict_of(outcome))))
+            said.append(verdict_words(verdict_of(outcome), Language.EN))
         with steps.step("restore the service that was harmed most") as said:
             restored, words = _restore_one(folder, settings, plan, outcome, trace)
             said.append(words)
@@ -159,7 +161,7 @@ def run_demo(path: Path, settings: Settings, *, started: Callable[[str], None], 
             said.append(_replayed_words(_play(folder, trace, None, settings, tick)))
         with steps.step("verify again") as said:
             outcome = _verify(folder, settings, plan)
-            said.append(english(sentences(verdict_of(outcome))))
+            said.append(verdict_words(verdict_of(outcome), Language.EN))
         with steps.step("make the next plan") as said:
             profiles = profile_fleet(_history(folder, settings), settings=settings.analyzer, now=_now(folder))
             waiting = _plan(folder, settings, profiles)
@@ -266,7 +268,7 @@ def _profile_words(profiles: Profiles) -> str:
     idle = sum(card.state is CardState.IDLE_HELD for card in profiles.cards)
     free = len(profiles.unallocated)
     return (
-        f"{len(profiles.workloads)} workloads; {idle} cards held and idle, {free} free; "
+        f"{len(profiles.workloads)} workloads; {idle} cards allocated but idle, {free} free; "
         f"coverage {profiles.coverage_ratio:.1%}"
     )
 

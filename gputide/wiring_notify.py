@@ -31,7 +31,7 @@ from dashboards.notify.outgoing import Hook, Outgoing
 from dashboards.notify.team import Team, teams_of
 from dashboards.queries import Views
 from dashboards.report.report import Report
-from dashboards.words.report import Language, Words
+from dashboards.words.catalogue import Language, Words
 from fleet.data_folder import DataFolder
 from fleet.errors import GputideError, Misconfigured, Unavailable
 from fleet.settings.notify import ChannelKind, ChannelSettings, NoticeTopic, NotifySettings

@@ -27,9 +27,10 @@ def tide_calendar(plan: Plan, settings: Settings) -> TideCalendar:
     """
     if not plan.schedule:
         raise Misconfigured(
-            f"plan {plan.plan_id} has no tide: no service is foretold to need fewer replicas at some hours of every day"
+            f"plan {plan.plan_id} has no tide: no service is predicted to need fewer replicas at some hours of "
+            "every day"
         )
-    # One window for the whole cluster: what falls free is used together.
+    # One window for the whole cluster: freed cards are used together.
     first = plan.schedule[0]
     return TideCalendar(
         start=time.fromisoformat(first.start),

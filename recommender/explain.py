@@ -121,7 +121,7 @@ def _harm(item: Recommendation) -> str:
     if inflation is None:
         return text
     return (
-        f"{text} Of a hundred of its requests the slowest is foretold to take {inflation:.2f} times as long as alone."
+        f"{text} Of a hundred of its requests the slowest is predicted to take {inflation:.2f} times as long as alone."
     )
 
 

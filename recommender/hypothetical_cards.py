@@ -268,7 +268,7 @@ def _why_not(
     if load > LOAD_MAX:
         detail = (
             f"a {target.name} would be used up to {load:.0%} ({slowdown:.2f} times as slow by the data sheets); "
-            f"{LOAD_MAX:.0%} is the most that may be foretold"
+            f"{LOAD_MAX:.0%} is the most that may be predicted"
         )
         return "compute", detail
     return None

@@ -24,7 +24,7 @@ from dashboards.access.proxy import TrustedProxy
 from dashboards.access.roster import Roster
 from dashboards.access.sessions import Identity, Sessions
 from dashboards.tokens import css_variables
-from dashboards.words.pages import READING, say
+from dashboards.words.catalogue import READING, say
 from fleet.errors import GputideError, Misconfigured, Refused
 
 SIGN_IN_PATH = "/sign-in"
@@ -216,7 +216,7 @@ class Door:
         except Misconfigured as exc:
             return told(str(exc), 503)
         if holder is None:
-            return _form(next_path, say("This token is not known, or has expired."))
+            return _form(next_path, say("frame.token_not_known_or_has_expired"))
         return self._signed_in(holder, next_path)
 
     def _come_back(self) -> AnyResponse:
@@ -250,7 +250,7 @@ class Door:
         secret = request.cookies.get(self.cookie)
         if secret is not None and self.ways.sessions is not None:
             self.ways.sessions.end(secret)
-        said = {"out": say("You are signed out."), "again": say("Sign in again")}
+        said = {"out": say("frame.you_signed_out"), "again": say("frame.sign_in_again")}
         answer = Response(_SIGNED_OUT.format(tokens=css_variables(), language=READING.get(), **said))
         answer.delete_cookie(self.cookie, path="/", secure=self.ways.is_secure, httponly=True, samesite="Lax")
         return answer
@@ -276,7 +276,7 @@ def told(text: str, status: int) -> Response:
 
 def _form(next_path: str, error: str) -> Response:
     message = f'<p role="alert">{escape(error)}</p>' if error else ""
-    said = {"language": READING.get(), "label": say("Access token"), "enter": say("Sign in")}
+    said = {"language": READING.get(), "label": say("frame.access_token"), "enter": say("frame.sign_in")}
     text = _FORM.format(tokens=css_variables(), next=escape(next_path, quote=True), message=message, **said)
     return Response(text, status=401 if error else 200)
 

@@ -31,7 +31,9 @@ from dashboards.api.answers import (
 from dashboards.queries import Views
 from dashboards.shown.quotas import quota_uses
 from dashboards.shown.tenants import tenants
-from enforcer.record.verdict import verdict_document
+from dashboards.words.advice import verdict_words
+from dashboards.words.catalogue import Language
+from enforcer.record.verdict import verdict_document, verdict_of
 from fleet.documents import document, plan_document, profiles_document
 from fleet.errors import NotEnoughData, Refused
 
@@ -128,7 +130,12 @@ def _plans(views: Views, asked: Asked) -> Mapping[str, Any]:
 
 
 def _outcomes(views: Views, asked: Asked) -> Mapping[str, Any]:
-    return {"outcomes": [verdict_document(found) for found in views.outcomes.outcomes(asked.path["cluster"])]}
+    return {
+        "outcomes": [
+            verdict_document(found, verdict_words(verdict_of(found), Language.EN))
+            for found in views.outcomes.outcomes(asked.path["cluster"])
+        ]
+    }
 
 
 def _ledger(views: Views, asked: Asked) -> Mapping[str, Any]:

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from dashboards.shown.made_once import MADE
 from dashboards.shown.node_groups import NodeGroup, node_groups
-from dashboards.tokens import MID_GREY, STATE_COLOURS, STATE_WORDS
-from dashboards.words.pages import READING, counted, say
+from dashboards.tokens import MID_GREY, STATE_COLOURS
+from dashboards.words.catalogue import READING, say, say_code
 from fleet.decisions import CardPlacement, Plan
 from fleet.profiles import CardProfile, CardState, Profiles
 
@@ -140,10 +140,10 @@ def _later_square(card: CardProfile, place: CardPlacement | None) -> Square:
     """A card after a plan. It keeps its place: the plan's own words for node and model never reorder the map."""
     cell = _later_cell(card, place)
     granted = (
-        say("granted to nobody")
+        say("fleet.granted_to_nobody")
         if place is None
         else say(
-            "{count} slices, {ratio} of compute granted",
+            "fleet.count_slices_ratio_compute_granted",
             count=len(place.slices),
             ratio=f"{sum(piece.compute_ratio for piece in place.slices):.0%}",
         )
@@ -192,8 +192,8 @@ def lay_out(squares: Sequence[Square], columns: int, *, label_height: float = LA
         nodes = [list(cards) for _, cards in groupby(listed, key=lambda square: square.node)]
         hosts = sum(members[0].nodes for members in nodes)
         sizes = (
-            counted(sum(square.cards for square in listed), "{count} card", "{count} cards"),
-            counted(hosts, "{count} node", "{count} nodes"),
+            say("count.cards", count=sum(square.cards for square in listed)),
+            say("count.nodes", count=hosts),
         )
         labels.append((0.0, y + label_height * 0.6, "  ·  ".join((group, *sizes))))
         y += label_height
@@ -267,11 +267,11 @@ def _box(x: float, y: float, share: float | None) -> str:
 def _square(card: CardProfile) -> Square:
     used = card.framebuffer_used_max
     held = (
-        say("not collected")
+        say("savings.not_collected")
         if used is None
-        else say("{ratio} of framebuffer", ratio=f"{used / card.framebuffer_bytes:.0%}")
+        else say("fleet.ratio_framebuffer", ratio=f"{used / card.framebuffer_bytes:.0%}")
     )
-    busy = say("not collected") if card.compute_p95 is None else f"{card.compute_p95:.0%}"
+    busy = say("savings.not_collected") if card.compute_p95 is None else f"{card.compute_p95:.0%}"
     return Square(
         key=card.card,
         group=card.card_model,
@@ -279,7 +279,7 @@ def _square(card: CardProfile) -> Square:
         state=card.state,
         fill_ratio=card.compute_p95,
         notch_ratio=None if used is None else min(1.0, used / card.framebuffer_bytes),
-        text=f"{card.node}<br>{say(STATE_WORDS[card.state])} · {say('SM active p95')} {busy}<br>{held}",
+        text=f"{card.node}<br>{say_code('state', card.state)} · {say('fleet.sm_active_p95')} {busy}<br>{held}",
     )
 
 
@@ -379,9 +379,9 @@ class _Sum:
 
     def words(self, kind: SquareKind) -> str:
         told = ", ".join(
-            f"{self._states[state]} {say(STATE_WORDS[state])}" for state in CardState if self._states[state]
+            f"{self._states[state]} {say_code('state', state)}" for state in CardState if self._states[state]
         )
-        cards = counted(self.cards, "{count} card", "{count} cards")
+        cards = say("count.cards", count=self.cards)
         if kind is SquareKind.NODE:
             return f"{cards}: {told}"
-        return f"{say('{cards} on {count} nodes', cards=cards, count=self.nodes)}<br>{told}"
+        return f"{say('fleet.cards_on_count_nodes', cards=cards, count=self.nodes)}<br>{told}"

@@ -15,7 +15,7 @@ from dashboards.figures.card_map import CardMap, card_map_svg
 from dashboards.queries import Series, Signal, WorkloadHistory
 from dashboards.shown.realised import WeekRealised
 from dashboards.tokens import ACCENT, CLEAR, DANGER, GRID_LINE, MID_GREY, STATE_COLOURS, figure_layout
-from dashboards.words.pages import day_words, say
+from dashboards.words.catalogue import reader_words, say, say_code
 from fleet.decisions import FrontierPoint
 from fleet.outcomes import Outcome
 from fleet.profiles import CardState, HourOfWeek
@@ -66,7 +66,7 @@ def hour_of_week_figure(hours: HourOfWeek, off_peak_hours: Iterable[int]) -> Fig
     values = [[_ratio(hours.p95, day * 24 + hour) for hour in range(24)] for day in range(7)]
     texts = [
         [
-            f"{say(DAYS[day])} {hour:02d}:00 · p50 {_percent(_ratio(hours.p50, day * 24 + hour))}"
+            f"{say_code('weekday', DAYS[day])} {hour:02d}:00 · p50 {_percent(_ratio(hours.p50, day * 24 + hour))}"
             f" · p95 {_percent(values[day][hour])} · max {_percent(_ratio(hours.max, day * 24 + hour))}"
             for hour in range(24)
         ]
@@ -96,13 +96,14 @@ def hour_of_week_figure(hours: HourOfWeek, off_peak_hours: Iterable[int]) -> Fig
     layout = figure_layout(
         xaxis={"tickvals": list(range(0, 24, 3)), "ticktext": [f"{h:02d}" for h in range(0, 24, 3)], "showgrid": False,
                "zeroline": False},
-        yaxis={"tickvals": list(range(7)), "ticktext": [say(day) for day in DAYS], "autorange": "reversed",
+        yaxis={"tickvals": list(range(7)), "ticktext": [say_code("weekday", day) for day in DAYS],
+               "autorange": "reversed",
                "showgrid": False, "zeroline": False},
         margin={"l": 36, "r": 8, "t": 6, "b": 22},
         height=190,
     )  # fmt: skip
     return {
-        "data": [heat, _lines(_outline(frozenset(off_peak_hours)), "#009E73", 2, name=say("off-peak"))],
+        "data": [heat, _lines(_outline(frozenset(off_peak_hours)), "#009E73", 2, name=say("workload_state.off_peak"))],
         "layout": layout,
     }
 
@@ -110,16 +111,16 @@ def hour_of_week_figure(hours: HourOfWeek, off_peak_hours: Iterable[int]) -> Fig
 def strips_figure(history: WorkloadHistory) -> Figure:
     """SM active, framebuffer, request rate where known, and events, on one time axis."""
     names = (
-        [say("SM active"), say("framebuffer GiB")]
-        + ([say("requests / s")] if history.request_rate is not None else [])
-        + [say("events")]
+        [say("figure.sm_active"), say("figure.framebuffer_gib")]
+        + ([say("figure.requests_s")] if history.request_rate is not None else [])
+        + [say("figure.events")]
     )
     weights = [3.0, 2.4, 1.8, 0.8] if len(names) == 4 else [3.0, 2.6, 0.8]
     tops = _domains(weights)
     times = [moment.isoformat() for moment in history.times]
     data = _compute_traces(times, history) + _framebuffer_traces(times, history)
     if history.request_rate is not None:
-        data.append(_line(times, history.request_rate, MID_GREY, "y3", say("requests / s"), "%{y:.1f} / s"))
+        data.append(_line(times, history.request_rate, MID_GREY, "y3", say("figure.requests_s"), "%{y:.1f} / s"))
     events_axis = f"y{len(names)}"
     data.append(
         {
@@ -128,7 +129,7 @@ def strips_figure(history: WorkloadHistory) -> Figure:
             "x": [event.at.isoformat() for event in history.events],
             "y": [0] * len(history.events),
             "yaxis": events_axis,
-            "text": [f"{say(event.kind)}: {event.text}" for event in history.events],
+            "text": [f"{say_code('event', event.kind)}: {event.text}" for event in history.events],
             "hovertemplate": "%{x|%d %b %H:%M}<br>%{text}<extra></extra>",
             "marker": {
                 "symbol": [_event_symbol(event.kind) for event in history.events],
@@ -183,9 +184,10 @@ def frontier_figure(points: Sequence[FrontierPoint], *, height_px: int = 250) ->
     ]  # fmt: skip
     best = max((point.cards_freed for point in points), default=0) or 1
     layout = figure_layout(
-        xaxis={"title": {"text": say("predicted harm, share of active time"), "font": {"size": 11}},
+        xaxis={"title": {"text": say("figure.predicted_harm_share_active_time"), "font": {"size": 11}},
                "tickformat": ".2~%", "range": [-0.08 * worst, worst * 1.28]},
-        yaxis={"title": {"text": say("cards freed"), "font": {"size": 11}, "standoff": 6}, "range": [0, best * 1.18]},
+        yaxis={"title": {"text": say("clusters.cards_freed"), "font": {"size": 11}, "standoff": 6},
+               "range": [0, best * 1.18]},
         margin={"l": 52, "r": 8, "t": 6, "b": 40},
         height=height_px,
     )  # fmt: skip
@@ -194,17 +196,17 @@ def frontier_figure(points: Sequence[FrontierPoint], *, height_px: int = 250) ->
 
 def weekly_bars_figure(weeks: Sequence[WeekRealised], currency: str) -> Figure:
     """Realised saving per week: marginal (solid) inside amortised (pale); cards where nothing is priced."""
-    x = [day_words(week.start).replace(" ", "<br>").replace("月", "月<br>") for week in weeks]
+    x = [reader_words().day(week.start).replace(" ", "<br>").replace("月", "月<br>") for week in weeks]
     green = STATE_COLOURS[CardState.FREE]
     has_money = any(week.amortised is not None for week in weeks)
     if has_money:
         data = [
-            _bar(x, [_float(week.amortised) for week in weeks], _rgba(green, 0.35), say("amortised")),
-            _bar(x, [_float(week.marginal) for week in weeks], green, say("marginal")),
+            _bar(x, [_float(week.amortised) for week in weeks], _rgba(green, 0.35), say("figure.amortised")),
+            _bar(x, [_float(week.marginal) for week in weeks], green, say("figure.marginal")),
         ]
     else:
-        data = [_bar(x, [week.cards for week in weeks], green, say("cards"))]
-    axis = say("{currency} / week", currency=currency) if has_money else say("cards")
+        data = [_bar(x, [week.cards for week in weeks], green, say("health.cards"))]
+    axis = say("figure.currency_week", currency=currency) if has_money else say("health.cards")
     layout = figure_layout(
         barmode="overlay",
         xaxis={"type": "category", "showgrid": False},
@@ -232,7 +234,8 @@ def promise_figure(outcomes: Sequence[Outcome]) -> Figure:
         "textposition": "middle left",
         "cliponaxis": False,
         "textfont": {"size": 11},
-        "hovertemplate": f"{say('plan')} %{{text}}<br>{say('promised')} %{{x}}, {say('freed')} %{{y}}<extra></extra>",
+        "hovertemplate": f"{say('figure.plan')} %{{text}}<br>{say('figure.promised')} %{{x}}, "
+        f"{say('savings.freed')} %{{y}}<extra></extra>",
         "marker": {
             "size": 10,
             "color": STATE_COLOURS[CardState.FREE],
@@ -241,8 +244,11 @@ def promise_figure(outcomes: Sequence[Outcome]) -> Figure:
         },
     }
     layout = figure_layout(
-        xaxis={"title": {"text": say("cards promised"), "font": {"size": 11}}, "range": [0, top]},
-        yaxis={"title": {"text": say("cards realised|axis"), "font": {"size": 11}, "standoff": 6}, "range": [0, top]},
+        xaxis={"title": {"text": say("figure.cards_promised"), "font": {"size": 11}}, "range": [0, top]},
+        yaxis={
+            "title": {"text": say("figure.cards_realised_axis"), "font": {"size": 11}, "standoff": 6},
+            "range": [0, top],
+        },
         margin={"l": 48, "r": 8, "t": 8, "b": 38},
         height=220,
     )
@@ -255,7 +261,7 @@ def signal_figure(signal: Signal) -> Figure:
     known = [value for value in signal.values if value is not None]
     top = max([signal.threshold * 1.25, *known, 1e-9])
     data = [
-        _line(steps, signal.values, ACCENT, "y", say(signal.name), "%{y:.4g} " + signal.unit),
+        _line(steps, signal.values, ACCENT, "y", say_code("event", signal.name), "%{y:.4g} " + signal.unit),
         {"type": "scatter", "mode": "lines", "x": [0, max(1, len(steps) - 1)], "y": [signal.threshold] * 2,
          "line": {"color": DANGER, "width": 1, "dash": "dash"}, "hoverinfo": "skip"},
     ]  # fmt: skip
@@ -312,13 +318,13 @@ def _framebuffer_traces(times: list[str], history: WorkloadHistory) -> list[Figu
         return _line(times, gib(values), colour, "y2", name, name + " %{y:.1f} GiB")
 
     traces = [
-        {**line(history.framebuffer_used_bytes, CLEAR, say("used")),
+        {**line(history.framebuffer_used_bytes, CLEAR, say("figure.used")),
          "fill": "tozeroy", "fillcolor": "rgba(230,159,0,0.35)"},
-        {**line(history.framebuffer_granted_bytes, MID_GREY, say("granted")),
+        {**line(history.framebuffer_granted_bytes, MID_GREY, say("tenants.granted")),
          "line": {"color": MID_GREY, "width": 1.5, "dash": "dash", "shape": "hv"}},
     ]  # fmt: skip
     if history.framebuffer_need_bytes is not None:
-        traces.append(line(history.framebuffer_need_bytes, STATE_COLOURS[CardState.BUSY], say("needed")))
+        traces.append(line(history.framebuffer_need_bytes, STATE_COLOURS[CardState.BUSY], say("figure.needed")))
     return traces
 
 
@@ -419,10 +425,14 @@ def _points(
         "mode": mode,
         "x": [point.violation_ratio for point in points],
         "y": [point.cards_freed for point in points],
-        "text": [f"  {say(point.label)}  " for point in points],
+        "text": [f"  {reader_words().in_english('recorded.', point.label)}  " for point in points],
         "textposition": list(places),
         "textfont": {"size": 11},
-        "hovertemplate": "%{text}: %{y} " + say("cards|counted") + ", " + say("harm") + " %{x:.3~%}<extra></extra>",
+        "hovertemplate": "%{text}: %{y} "
+        + say("health.cards_counted")
+        + ", "
+        + say("figure.harm")
+        + " %{x:.3~%}<extra></extra>",
         "marker": {"color": colour, "symbol": symbol, "size": size, "line": {"width": width, "color": colour}},
     }
 
@@ -462,7 +472,7 @@ def _ratio(values: Sequence[float | None], place: int) -> float | None:
 
 
 def _percent(value: float | None) -> str:
-    return say("not seen|hour") if value is None else f"{value:.0%}"
+    return say("figure.not_seen_hour") if value is None else f"{value:.0%}"
 
 
 def _float(value: object) -> float | None:

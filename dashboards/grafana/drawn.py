@@ -25,7 +25,8 @@ from dashboards.grafana.board_savings import BOARD as SAVINGS
 from dashboards.grafana.board_tenant import BOARD as TENANT
 from dashboards.grafana.board_workload import BOARD as WORKLOAD
 from dashboards.grafana.panel import GRID_COLUMNS, Board, Draw, Panel, Unit, Variable
-from dashboards.tokens import ACCENT, STATE_COLOURS, STATE_WORDS
+from dashboards.tokens import ACCENT, STATE_COLOURS
+from dashboards.words.catalogue import Language, Words
 
 BOARDS: tuple[Board, ...] = (FLEET, CARD, WORKLOAD, TENANT, SAVINGS, PIPELINE)
 """Every dashboard, in the order in which people meet them."""
@@ -106,7 +107,9 @@ def _panel(panel: Panel) -> _Drawing:
                 state.value,
                 [
                     models.DynamicConfigValue(id_val="color", value={"mode": "fixed", "fixedColor": colour}),
-                    models.DynamicConfigValue(id_val="displayName", value=STATE_WORDS[state]),
+                    models.DynamicConfigValue(
+                        id_val="displayName", value=Words(language=Language.EN).code("state", state)
+                    ),
                 ],
             )
     is_now = panel.draw in (Draw.STAT, Draw.TABLE, Draw.BARS)

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from dashboards.notify.message import Message
 from dashboards.notify.team import Team
-from dashboards.words.report import Words
+from dashboards.words.catalogue import Words
 from fleet.settings.guard import hours_of
 from fleet.settings.notify import NoticeTopic, NotifySettings
 
@@ -188,7 +188,7 @@ def _post(receiver: str, channel: str, news: Sequence[Message], now: datetime) -
         key=f"digest:{receiver}:{now.isoformat()}",
         title=words.say("notice.more", title=ordered[0].title, count=len(news) - 1)
         if ordered[0].leads
-        else words.say("notice.digest", clusters=words.say("list").join(clusters), count=len(news)),
+        else words.say("notice.digest", clusters=words.say("mark.list").join(clusters), count=len(news)),
         lines=tuple(
             line for message in ordered for line in (message.title, *(f"  {line}" for line in message.lines[:1]))
         ),

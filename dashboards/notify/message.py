@@ -11,7 +11,7 @@ import unicodedata
 from dataclasses import dataclass
 from datetime import datetime
 
-from dashboards.words.report import Language, Words
+from dashboards.words.catalogue import Language, Words
 from fleet.inventory import WorkloadId
 from fleet.settings.notify import NoticeTopic
 

@@ -21,14 +21,13 @@ from dashboards.report.text import report_lines
 from dashboards.shown.realised import standing_outcomes
 from dashboards.shown.rows import money_words
 from dashboards.words.advice import judged_words
-from dashboards.words.report import Language, Words
+from dashboards.words.catalogue import Language, Words
 from enforcer.record.verdict import headline, sentences, verdict_of
 from fleet.decisions import Plan, Recommendation
 from fleet.inventory import WorkloadId
 from fleet.money.budgets import BudgetState, BudgetStatus
 from fleet.outcomes import Outcome
 from fleet.settings.notify import NoticeTopic
-from fleet.units import format_count
 
 SHORTFALL_RATIO = 0.8
 """A plan whose realised cards are under this share of the promised ones is told of."""
@@ -141,7 +140,7 @@ def team_report_notice(report: Report, team: Team, *, base_url: str | None) -> M
     known = [row.unused_cost for row in mine if row.unused_cost is not None]
     total = words.say(
         "notice.team_total",
-        workloads=format_count(len(mine)),
+        workloads=len(mine),
         cards=words.cards(sum(row.cards for row in mine)),
         money=money_words(sum(known, Decimal(0)) if known else None, report.currency),
     )
@@ -190,7 +189,7 @@ def _waiting(entries: Sequence[PlanEntry], now: datetime, telling: Telling) -> I
                     "notice.waits_line",
                     saving=words.saving(plan.totals.saving_per_week, plan.currency),
                     harm=words.percent(plan.totals.predicted_violation_ratio),
-                    moves=format_count(plan.totals.moves),
+                    moves=plan.totals.moves,
                     moment=words.moment(plan.expires_at),
                 ),
                 *(
@@ -230,11 +229,11 @@ def _harms(
             plan,
             tuple(sorted(one.workload for one in outcome.workloads if telling.is_told(one.workload))),
             f"{'plan-harms' if verdict.is_harmed else 'plan-saves-less'}:{outcome.plan_id}",
-            f"{plan.cluster}{words.say('between')}{judged_words(lead, telling.language)}",
+            f"{plan.cluster}{words.say('mark.between')}{judged_words(lead, telling.language)}",
             (
                 judged_words(sentences(verdict)[len(lead) :], telling.language),
                 *(
-                    f"{one.workload}{words.say('between')}{words.percent(one.violation_ratio)}"
+                    f"{one.workload}{words.say('mark.between')}{words.percent(one.violation_ratio)}"
                     for one in verdict.over_budget
                 ),
                 *((f"gputide undo --plan {outcome.plan_id}",) if undo else ()),
@@ -255,7 +254,7 @@ def _taken_back(
             continue
         plan = plans[line.plan_id]
         kept = line.detail if telling.team is None else without_workloads(line.detail, telling.is_told)
-        detail = f"{words.say('between')}{kept}" if kept else ""
+        detail = f"{words.say('mark.between')}{kept}" if kept else ""
         yield _of_plan(
             plan,
             _workloads(plan.recommendations),
@@ -294,8 +293,8 @@ def _budget_notice(
         )
     ]
     if status.unpriced_card_hours:
-        lines.append(words.say("notice.budget_unpriced", hours=format_count(round(status.unpriced_card_hours))))
-    owner = words.say("of_team" if status.kind == "team" else "of_namespace", team=status.name)
+        lines.append(words.say("notice.budget_unpriced", hours=round(status.unpriced_card_hours)))
+    owner = words.say("report.of_team" if status.kind == "team" else "report.of_namespace", team=status.name)
     return Message(
         key=f"budget:{cluster}:{status.kind}:{status.name}:{now:%Y-%m}:{state}",
         topic=NoticeTopic.BUDGET,

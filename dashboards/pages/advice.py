@@ -16,40 +16,35 @@ from dashboards.words.advice import (
     refused_words,
     state_words,
 )
-from dashboards.words.pages import READING
-from dashboards.words.report import Language
+from dashboards.words.catalogue import READING
 from fleet.decisions import Recommendation, Refusal, Withheld
 from fleet.profiles import Profile
 
 
 def reason(item: Recommendation) -> Any:
     """Why an advice is given."""
-    return _shown(reason_words(item, _language()), item.reason)
+    return _shown(reason_words(item, READING.get()), item.reason)
 
 
 def change_of_mind(item: Recommendation) -> Any:
     """What would change an advice."""
-    return _shown(change_words(item, _language()), item.change_of_mind)
+    return _shown(change_words(item, READING.get()), item.change_of_mind)
 
 
 def detail(item: Refusal | Withheld) -> Any:
     """Why an advice is not given."""
-    return _shown(refusal_words(item, _language()), item.detail)
+    return _shown(refusal_words(item, READING.get()), item.detail)
 
 
 def group_detail(group: RefusalGroup) -> Any:
     """Why the first of a group gets no advice."""
     code = group.reason.replace(" ", "_")
-    return _shown(refused_words(code, group.detail, group.values, _language()), group.detail)
+    return _shown(refused_words(code, group.detail, group.values, READING.get()), group.detail)
 
 
 def state_reason(profile: Profile) -> Any:
     """Why a workload is in its state."""
-    return _shown(state_words(profile, _language()), profile.reason)
-
-
-def _language() -> Language:
-    return Language(READING.get())
+    return _shown(state_words(profile, READING.get()), profile.reason)
 
 
 def _shown(said: str, recorded: str) -> Any:

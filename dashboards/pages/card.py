@@ -18,7 +18,7 @@ from dashboards.access.cut import SHARED_WITH_OTHERS
 from dashboards.address import Address
 from dashboards.figures.figures import DAYS
 from dashboards.shown.rows import percent_words, workload_state_words
-from dashboards.words.pages import counted, say
+from dashboards.words.catalogue import say, say_code
 from fleet.inventory import Priority, WorkloadId
 from fleet.profiles import CardProfile, Profile, Profiles
 from fleet.units import format_bytes_short
@@ -27,7 +27,7 @@ from fleet.units import format_bytes_short
 def holders(address: Address, profiles: Profiles, card: CardProfile) -> list[Any]:
     """The workloads of a card with what each has and uses of it, and who would wait first."""
     if not card.workloads:
-        return [html.H3(say("Granted to nobody"))]
+        return [html.H3(say("fleet.heading_granted_to_nobody"))]
     found = sharing(profiles, card)
     by_name = {profile.workload: profile for profile in found.holders}
     lines = [
@@ -40,7 +40,7 @@ def holders(address: Address, profiles: Profiles, card: CardProfile) -> list[Any
         for name in card.workloads
     ]
     return [
-        html.H3(counted(len(card.workloads), "Held by {count} workload", "Shared by {count} workloads")),
+        html.H3(say("fleet.shared_by_count_workloads", count=len(card.workloads))),
         html.Ul(lines, className="holders"),
         html.P(_suffering(found, card), className="suffers soft"),
     ]
@@ -50,9 +50,9 @@ def _held(profile: Profile) -> str:
     return " · ".join(
         (
             workload_state_words(profile.state),
-            say("{level} priority", level=say(profile.priority.value)),
-            f"{say('SM active p95')} {percent_words(profile.compute.p95, 0)}",
-            say("granted {size}", size=format_bytes_short(profile.framebuffer.granted)),
+            say("fleet.level_priority", level=say_code("level", profile.priority)),
+            f"{say('fleet.sm_active_p95')} {percent_words(profile.compute.p95, 0)}",
+            say("fleet.granted_size", size=format_bytes_short(profile.framebuffer.granted)),
         )
     )
 
@@ -60,29 +60,27 @@ def _held(profile: Profile) -> str:
 def _suffering(found: Sharing, card: CardProfile) -> str:
     """One sentence: who waits first, and from what that is told."""
     if card.reason == SHARED_WITH_OTHERS:
-        return say("Who would suffer is not told: others share it whom you may not see.")
+        return say("fleet.who_would_suffer_not_told_others")
     if len(found.holders) < len(card.workloads):
-        return say("Who would suffer is not known: not every workload of it is profiled.")
+        return say("fleet.who_would_suffer_not_known_not")
     if len(found.holders) <= 1:
-        return say("Nobody else would suffer from it: it has the card alone.")
+        return say("fleet.nobody_else_would_suffer_from_has")
     if found.peak_ratio is None or found.peak_hour is None:
-        return say("Who would suffer is not known: nothing was measured.")
+        return say("fleet.who_would_suffer_not_known_nothing")
     day, hour = divmod(found.peak_hour, 24)
     told = {
         "ratio": percent_words(found.peak_ratio, 0),
-        "hour": f"{say(DAYS[day])} {hour:02d}:00",
+        "hour": f"{say_code('weekday', DAYS[day])} {hour:02d}:00",
         "framebuffer": percent_words(found.framebuffer_ratio, 0),
     }
     if not found.sufferers:
         return say(
-            "Nobody would suffer: at their busiest hour ({hour}) they need {ratio} of the compute and {framebuffer} of "
-            "the framebuffer.",
+            "fleet.nobody_would_suffer_at_their_busiest",
             **told,
         )
     return say(
-        "{who} would suffer first: at their busiest hour ({hour}) they need {ratio} of the compute and {framebuffer} "
-        "of the framebuffer.",
-        who=say(", ").join(found.sufferers),
+        "fleet.who_would_suffer_first_at_their",
+        who=say("mark.list").join(found.sufferers),
         **told,
     )
 

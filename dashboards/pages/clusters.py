@@ -12,7 +12,7 @@ from dashboards.pages.frame import card, figure_number, heading, scrolled, table
 from dashboards.queries import Views
 from dashboards.shown.clusters import ClusterLine, FleetTotals, cluster_lines, fleet_totals
 from dashboards.shown.rows import age_words, moment_words, money_words
-from dashboards.words.pages import say
+from dashboards.words.catalogue import say
 from fleet.profiles import Profiles
 from fleet.units import format_count
 
@@ -26,11 +26,11 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     totals = fleet_totals(lines)
     return html.Div(
         [
-            heading(say("Clusters")),
+            heading(say("clusters.clusters")),
             _headline(totals),
             card(
-                say("Clusters"), _table(address, lines, profiles.cluster), export="clusters",
-                note=say("a silent cluster keeps its last figures, and is in no sum"),
+                say("clusters.clusters"), _table(address, lines, profiles.cluster), export="clusters",
+                note=say("clusters.silent_cluster_keeps_its_last_figures"),
             ),
         ],
         className="page clusters",
@@ -46,13 +46,15 @@ def _headline(totals: FleetTotals) -> Any:
     saved = ", ".join(money_words(amount, currency) for currency, amount in totals.saving_per_week)
     return html.Div(
         [
-            figure_number(format_count(totals.clusters - totals.silent), say("clusters send")),
+            figure_number(format_count(totals.clusters - totals.silent), say("clusters.clusters_send")),
             figure_number(
-                format_count(totals.silent), say("clusters are silent"), tone="warn" if totals.silent else ""
+                format_count(totals.silent), say("clusters.clusters_silent"), tone="warn" if totals.silent else ""
             ),
-            figure_number(format_count(totals.cards), say("cards"), note=say("of clusters that send")),
-            figure_number(format_count(totals.cards_freed), say("cards freed"), note=say("by the newest plans")),
-            figure_number(saved or "–", say("saved a week"), note=say("by the newest plans")),
+            figure_number(format_count(totals.cards), say("health.cards"), note=say("clusters.of_those_that_send")),
+            figure_number(
+                format_count(totals.cards_freed), say("clusters.cards_freed"), note=say("clusters.by_newest_plans")
+            ),
+            figure_number(saved or "–", say("clusters.saved_week"), note=say("clusters.by_newest_plans")),
         ],
         className="headline",
     )
@@ -60,23 +62,24 @@ def _headline(totals: FleetTotals) -> Any:
 
 def _table(address: Address, lines: tuple[ClusterLine, ...], shown: str) -> Any:
     if not lines:
-        return html.P(say("There is no cluster that you may see as a whole."), className="soft")
+        return html.P(say("clusters.no_cluster_you_may_see_as"), className="soft")
     listed, around = part_of(lines, address)
     columns = (
-        (say("cluster"), "t"), (say("state"), "t"), (say("cards"), "n"), (say("cards freed"), "n"),
-        (say("a week"), "n"), (say("stages applied"), "n"),
+        (say("frame.cluster"), "t"), (say("tenants.state"), "t"), (say("health.cards"), "n"),
+        (say("clusters.cards_freed"), "n"),
+        (say("tenants.week"), "n"), (say("clusters.stages_applied"), "n"),
     )  # fmt: skip
     rows = [_row(address, line, shown) for line in listed]
-    return scrolled(table(columns, rows), around, name=say("Clusters"))
+    return scrolled(table(columns, rows), around, name=say("clusters.clusters"))
 
 
 def _row(address: Address, line: ClusterLine, shown: str) -> tuple[Any, ...]:
     sighting = line.sighting
     since = sighting.silent_since
     state = (
-        html.Span(["● ", say("sends"), html.Small(say("{age} old", age=age_words(sighting.age_seconds)))])
+        html.Span(["● ", say("clusters.sends"), html.Small(say("frame.age_old", age=age_words(sighting.age_seconds)))])
         if since is None
-        else html.Span(["▲ ", say("silent since {moment}", moment=moment_words(since))], className="warn")
+        else html.Span(["▲ ", say("clusters.silent_since_moment", moment=moment_words(since))], className="warn")
     )
     name = dcc.Link(sighting.cluster, href=address.href("/", cluster=sighting.cluster))
     return (
@@ -85,5 +88,5 @@ def _row(address: Address, line: ClusterLine, shown: str) -> tuple[Any, ...]:
         format_count(sighting.cards),
         "–" if line.cards_freed is None else format_count(line.cards_freed),
         "–" if line.currency is None else money_words(line.saving_per_week, line.currency),
-        say("{done} of {all}", done=line.applied_stages, all=line.stages) if line.stages else "–",
+        say("list.done_all", done=line.applied_stages, all=line.stages) if line.stages else "–",
     )

@@ -25,7 +25,6 @@ from dashboards.pages.frame import (
     heading,
     missing,
     number_column,
-    reader_words,
     spoken,
 )
 from dashboards.pages.measures import known_week, measures_card
@@ -43,8 +42,8 @@ from dashboards.shown.rows import (
     price_per_week,
     state_shares,
 )
-from dashboards.tokens import STATE_LETTERS, STATE_WORDS
-from dashboards.words.pages import READING, counted, say
+from dashboards.tokens import STATE_LETTERS
+from dashboards.words.catalogue import READING, reader_words, say, say_code
 from fleet.errors import GputideError
 from fleet.money.week_hours import IDLE, WASTED, WeekHours, part_of
 from fleet.profiles import CardProfile, CardState, HourMeasure, Profiles
@@ -67,35 +66,33 @@ _NO_ROWS = {"rowData": [], "rowCount": 0}
 def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     """The page for one cluster."""
     if not profiles.cards:
-        why = say("No card of {cluster} sent anything yet.", cluster=profiles.cluster)
-        return missing(say("No cards"), why, "gputide doctor")
+        why = say("fleet.no_card_cluster_sent_anything_yet", cluster=profiles.cluster)
+        return missing(say("fleet.no_cards"), why, "gputide doctor")
     group = _group(address, profiles)
     week = known_week(views, profiles.cluster)
     return html.Div(
         [
-            heading(say("Fleet")),
+            heading(say("page.fleet")),
             _headline(views, address, profiles, week),
             _state_bar(address, profiles),
             html.Div(
                 [
                     card(
-                        say("Cards by model and node"),
+                        say("fleet.cards_by_model_node"),
                         _way_up(address, group),
-                        graph(_card_map(profiles, group), id="card-map", name=say("Every card by model and node")),
-                        note=say(
-                            "bar: SM active p95 · notch: framebuffer used · empty frame: unallocated · ×: untrusted"
-                        ),
+                        graph(_card_map(profiles, group), id="card-map", name=say("fleet.every_card_by_model_node")),
+                        note=say("fleet.bar_sm_active_p95_notch_framebuffer"),
                         export="card-map",
                         has_figure=True,
                         class_name="map",
                     ),
-                    html.Aside(id="side", className="card side", **spoken(say("Chosen card"))),
+                    html.Aside(id="side", className="card side", **spoken(say("fleet.chosen_card"))),
                 ],
                 className="split",
             ),
             measures_card(week),
             card(
-                say("Cards"),
+                say("fleet.cards"),
                 grid("cards-grid", _columns(views), row_key="card", height_px=420, filters=_filter(address)[0]),
                 note=[
                     html.Span(id="cards-filter"),
@@ -122,7 +119,7 @@ def _way_up(address: Address, group: NodeGroup | None) -> Any:
     if group is None:
         return None
     nodes = f"{group.card_model}: {group.nodes[0]} – {group.nodes[-1]}"
-    back = dcc.Link(say("← all nodes"), href=address.href(group=None, node=None, card=None), className="back")
+    back = dcc.Link(say("fleet.all_nodes"), href=address.href(group=None, node=None, card=None), className="back")
     return html.P([back, f" {nodes}"], className="soft")
 
 
@@ -190,7 +187,7 @@ def register(app: Dash, views: Views) -> None:
             return no_update, no_update, no_update, no_update
         profiles = views.fleet.profiles(address.get("cluster") or views.fleet.clusters()[0])
         model, words = _filter(address)
-        clear = dcc.Link(say("clear"), href=address.href(state=None, node=None, card=None)) if words else None
+        clear = dcc.Link(say("fleet.clear"), href=address.href(state=None, node=None, card=None)) if words else None
         # What the reader typed into other columns stays, and into all of them while the address asks for the same.
         own = {field: held for field, held in (typed or {}).items() if field not in ("node", "state_word")}
         filters: Any = no_update if model == (asked or {}) else own | model
@@ -240,20 +237,20 @@ def _headline(views: Views, address: Address, profiles: Profiles, week: WeekHour
         [
             figure_number(
                 format_count(len(profiles.cards)),
-                say("cards|counted"),
-                note=counted(nodes, "on {count} node", "on {count} nodes"),
+                say("health.cards_counted"),
+                note=say("fleet.on_count_nodes", count=nodes),
             ),
             *_wasted(week),
             figure_number(
                 "–" if totals is None else format_count(0 if is_applied else totals.cards_freed),
-                say("would be free by the plan"),
-                note=say("no plan yet")
+                say("fleet.would_be_free_by_plan"),
+                note=say("fleet.no_plan_yet")
                 if totals is None
-                else say("the newest plan is applied")
+                else say("fleet.newest_plan_applied")
                 if is_applied
-                else say("{count} whole nodes", count=format_count(totals.nodes_freed)),
+                else say("plan.count_whole_nodes", count=totals.nodes_freed),
             ),
-            dcc.Link(say("Review plan →"), href=address.href("/plan"), className="button primary", id="review-plan")
+            dcc.Link(say("fleet.review_plan"), href=address.href("/plan"), className="button primary", id="review-plan")
             if totals is not None
             else html.Code("gputide plan make"),
         ],
@@ -264,10 +261,10 @@ def _headline(views: Views, address: Address, profiles: Profiles, week: WeekHour
 def _wasted(week: WeekHours | str) -> tuple[Any, Any]:
     """Share of the card hours that were unallocated or idle, and what they cost."""
     if isinstance(week, str):
-        nothing = say("not known yet")
+        nothing = say("fleet.not_known_yet")
         return (
-            figure_number("–", say("of the card-hours unallocated or idle"), note=nothing),
-            figure_number("–", say("unallocated or idle, last 7 days"), note=nothing),
+            figure_number("–", say("fleet.of_card_hours_unallocated_or_idle"), note=nothing),
+            figure_number("–", say("fleet.unallocated_or_idle_week"), note=nothing),
         )
     total = week.total
     wasted, hours = part_of(total, WASTED), sum(one.card_hours for one in total.values())
@@ -275,13 +272,13 @@ def _wasted(week: WeekHours | str) -> tuple[Any, Any]:
     return (
         figure_number(
             percent_words(wasted.card_hours / hours if hours else None, 0),
-            say("of the card-hours unallocated or idle"),
-            note=say("{count} card-hours in the last 7 days", count=format_count(round(wasted.card_hours))),
+            say("fleet.of_card_hours_unallocated_or_idle"),
+            note=say("fleet.card_hours_in_week", count=round(wasted.card_hours)),
         ),
         figure_number(
             money_words(wasted.cost, week.currency),
-            say("unallocated or idle, last 7 days"),
-            note=say("unallocated {unallocated}, idle {idle}", unallocated=parts[0], idle=parts[1]),
+            say("fleet.unallocated_or_idle_week"),
+            note=say("fleet.unallocated_and_idle", unallocated=parts[0], idle=parts[1]),
         ),
     )
 
@@ -310,13 +307,13 @@ def _state_bar(address: Address, profiles: Profiles) -> Any:
             html.Span(
                 [
                     html.B(STATE_LETTERS[share.state], className="letter"),
-                    html.Span(f" {say(STATE_WORDS[share.state])} "),
+                    html.Span(f" {say_code('state', share.state)} "),
                     html.B(percent_words(share.ratio, 0 if share.ratio >= 0.01 else 1)),
                 ]
             ),
             href=address.href(state=None if chosen == share.state.value else share.state.value, card=None, node=None),
             className=f"segment {_css(share.state)}",
-            title=f"{say(STATE_WORDS[share.state])}: {counted(share.cards, '{count} card', '{count} cards')}",
+            title=f"{say_code('state', share.state)}: {say('count.cards', count=share.cards)}",
         )
         for share in shares
     ]
@@ -331,9 +328,9 @@ def _filter(address: Address) -> tuple[dict[str, Any], str]:
     """The grid's filter, and what it says, for the state or node that the address names."""
     state, node = address.get("state"), address.get("node")
     if node is not None:
-        return {"node": {"filterType": "text", "type": "equals", "filter": node}}, say("node {node}", node=node)
+        return {"node": {"filterType": "text", "type": "equals", "filter": node}}, say("fleet.node_node", node=node)
     if state in set(CardState):
-        words = say(STATE_WORDS[CardState(state)])
+        words = say_code("state", state)
         return {"state_word": {"filterType": "text", "type": "equals", "filter": words}}, words
     return {}, ""
 
@@ -344,8 +341,8 @@ def _side(views: Views, address: Address, profiles: Profiles) -> Any:
         found = next((item for item in profiles.cards if item.card == wanted), None)
         if found is None:
             return [
-                html.H2(say("No such card")),
-                html.P([html.Code(wanted), " ", say("is no card of {cluster}.", cluster=profiles.cluster)]),
+                html.H2(say("fleet.no_such_card")),
+                html.P([html.Code(wanted), " ", say("fleet.no_card_cluster", cluster=profiles.cluster)]),
             ]
         return _card_panel(views, address, profiles, found)
     if node is not None:
@@ -355,23 +352,23 @@ def _side(views: Views, address: Address, profiles: Profiles) -> Any:
 
 def _card_panel(views: Views, address: Address, profiles: Profiles, found: CardProfile) -> Any:
     used = found.framebuffer_used_max
-    held = say("not collected") if used is None else format_bytes_short(used)
+    held = say("savings.not_collected") if used is None else format_bytes_short(used)
     idle = found.idle_since
     price = price_per_week(found, profiles, views.money.prices(profiles.cluster))
     facts: list[tuple[str, Any]] = [
-        (say("model"), found.card_model),
-        (say("node"), dcc.Link(found.node, href=address.href(node=found.node, card=None))),
-        (say("SM active p95"), percent_words(found.compute_p95, 1)),
+        (say("fleet.model"), found.card_model),
+        (say("term.node"), dcc.Link(found.node, href=address.href(node=found.node, card=None))),
+        (say("fleet.sm_active_p95"), percent_words(found.compute_p95, 1)),
         (
-            say("framebuffer"),
-            say("{used} of {all}", used=held, all=format_bytes_short(found.framebuffer_bytes)),
+            say("fleet.framebuffer"),
+            say("fleet.used_all", used=held, all=format_bytes_short(found.framebuffer_bytes)),
         ),
         (
-            say("idle since"),
+            say("fleet.idle_since"),
             "–" if idle is None else f"{moment_words(idle)}, {age_words((profiles.as_of - idle).total_seconds())}",
         ),
-        (say("coverage"), percent_words(found.coverage_ratio, 1)),
-        (say("price"), say("{money} / week", money=money_words(price, views.money.currency))),
+        (say("health.coverage"), percent_words(found.coverage_ratio, 1)),
+        (say("fleet.price"), say("fleet.money_week", money=money_words(price, views.money.currency))),
     ]
     return [
         html.Header([_chip(found.state), _close(address.href(card=None))]),
@@ -387,9 +384,9 @@ def _node_panel(address: Address, profiles: Profiles, node: str) -> Any:
     return [
         html.Header([html.H2(node), _close(address.href(node=None))]),
         html.P(
-            counted(len(cards), "{count} card", "{count} cards")
+            say("count.cards", count=len(cards))
             if cards
-            else say("No card in a node of this name in {cluster}.", cluster=profiles.cluster)
+            else say("fleet.no_card_node_name_cluster", cluster=profiles.cluster)
         ),
         html.Ul(
             [
@@ -407,13 +404,13 @@ def _waste_panel(address: Address, profiles: Profiles) -> Any:
     words = reader_words()
     worst = MADE.of((profiles,), "idle nodes", lambda: idle_nodes(profiles))
     return [
-        html.Header([html.H2(say("Most idle nodes now"))]),
+        html.Header([html.H2(say("fleet.most_idle_nodes_now"))]),
         html.Ul(
             [
                 html.Li(
                     [
                         dcc.Link(name, href=address.href(node=name)),
-                        html.Span(say("{done} of {all}", done=idle, all=cards), className="right"),
+                        html.Span(say("list.done_all", done=idle, all=cards), className="right"),
                     ]
                 )
                 for name, idle, cards in worst
@@ -421,38 +418,38 @@ def _waste_panel(address: Address, profiles: Profiles) -> Any:
             className="holders",
         )
         if worst
-        else html.P(say("No card is idle or unallocated now.")),
-        html.P(say("Click a square to see its card, who shares it and since when it is idle."), className="soft"),
-        *([html.H3(say("Withheld"))] if profiles.withheld else []),
+        else html.P(say("fleet.no_card_idle_or_unallocated_now")),
+        html.P(say("fleet.click_square_see_its_card_who"), className="soft"),
+        *([html.H3(say("fleet.withheld"))] if profiles.withheld else []),
         html.Ul([html.Li([f"{words.code('kind', item.kind.value)}: ", detail(item)]) for item in profiles.withheld]),
     ]
 
 
 def _close(href: str) -> Any:
     """Back to the panel without a choice."""
-    return dcc.Link([html.Span("×"), html.Span(say("close"), className="unseen")], href=href, className="close")
+    return dcc.Link([html.Span("×"), html.Span(say("fleet.close"), className="unseen")], href=href, className="close")
 
 
 def _chip(state: CardState) -> Any:
     return html.Span(
-        [html.B(STATE_LETTERS[state], className="letter"), f" {say(STATE_WORDS[state])}"],
+        [html.B(STATE_LETTERS[state], className="letter"), f" {say_code('state', state)}"],
         className=f"chip {state.value.replace('_', '-')}",
     )
 
 
 def _columns(views: Views) -> list[dict[str, Any]]:
-    price = say("{currency}/week", currency=views.money.currency)
+    price = say("fleet.currency_week", currency=views.money.currency)
     return [
-        {"field": "node", "headerName": say("node"), "minWidth": 130},
-        {"field": "card", "headerName": say("card"), "minWidth": 150},
-        {"field": "model", "headerName": say("model"), "minWidth": 140},
+        {"field": "node", "headerName": say("term.node"), "minWidth": 130},
+        {"field": "card", "headerName": say("term.card"), "minWidth": 150},
+        {"field": "model", "headerName": say("fleet.model"), "minWidth": 140},
         {"field": "letter", "headerName": "", "maxWidth": 44, "filter": False, "sortable": False, "minWidth": 44},
-        {"field": "state_word", "headerName": say("state"), "minWidth": 100},
-        number_column("compute_p95", say("SM p95"), ".0%", maxWidth=100),
-        number_column("held_gib", say("held GiB"), ".1f", maxWidth=110),
-        number_column("framebuffer_gib", say("of GiB"), ".0f", maxWidth=90),
-        {"field": "idle_since", "headerName": say("idle since (UTC)"), "minWidth": 140},
-        {"field": "owner", "headerName": say("owner"), "minWidth": 120},
-        number_column("coverage_ratio", say("coverage"), ".0%", maxWidth=110),
+        {"field": "state_word", "headerName": say("tenants.state"), "minWidth": 100},
+        number_column("compute_p95", say("fleet.sm_p95"), ".0%", maxWidth=100),
+        number_column("held_gib", say("fleet.held_gib"), ".1f", maxWidth=110),
+        number_column("framebuffer_gib", say("fleet.of_gib"), ".0f", maxWidth=90),
+        {"field": "idle_since", "headerName": say("fleet.idle_since_utc"), "minWidth": 140},
+        {"field": "owner", "headerName": say("fleet.owner"), "minWidth": 120},
+        number_column("coverage_ratio", say("health.coverage"), ".0%", maxWidth=110),
         number_column("price_per_week", price, ",.0f", minWidth=104, maxWidth=120),
     ]

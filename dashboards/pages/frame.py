@@ -19,32 +19,21 @@ from dashboards.queries import Freshness
 from dashboards.shown.rows import age_words, csv_text, percent_words
 from dashboards.tokens import GRID_THEME
 from dashboards.words.advice import judged_words
-from dashboards.words.looking import GRID_WORDS
-from dashboards.words.pages import ENGLISH, LANGUAGES, PAGE_WORDS, READING, day_words, say
-from dashboards.words.report import Language, Words
+from dashboards.words.catalogue import LANGUAGES, READING, Language, reader_words, say, say_code
 from enforcer.record.verdict import Verdict, headline, sentences
 from fleet.profiles import Profiles
 
-PAGES = (("/", "Fleet"), ("/workloads", "Workloads"), ("/plan", "Plan"), ("/savings", "Savings"),
-         ("/tenants", "Tenants"), ("/health", "Health"))  # fmt: skip
-"""Path and title of every page, in the order in which people ask."""
+PAGES = (("/", "page.fleet"), ("/workloads", "page.workloads"), ("/plan", "page.plan"), ("/savings", "page.savings"),
+         ("/tenants", "page.tenants"), ("/health", "page.health"))  # fmt: skip
+"""Path and title (a message) of every page, in the order in which people ask."""
 
 RANGE_PAGES = {
-    "/workloads": {"24h": "24 h", "7d": "7 d", "all": "all"},
-    "/savings": {"24h": "4 weeks", "7d": "8 weeks", "all": "26 weeks"},
+    "/workloads": {"24h": "range.day", "7d": "range.week", "all": "range.all"},
+    "/savings": {"24h": "range.weeks_4", "7d": "range.weeks_8", "all": "range.weeks_26"},
 }
 """Pages whose figures follow the time range, and what they call it; the others say which history they stand on."""
 
 GRAPH_CONFIG: Any = {"displayModeBar": False, "responsive": True, "scrollZoom": False, "doubleClick": False}
-
-_CHINESE_DATES: Any = {
-    "days": ["星期日", "星期一", "星期二", "星期三", "星期四", "星期五", "星期六"],
-    "shortDays": ["周日", "周一", "周二", "周三", "周四", "周五", "周六"],
-    "months": [f"{month}月" for month in range(1, 13)],
-    "shortMonths": [f"{month}月" for month in range(1, 13)],
-    "date": "%Y/%m/%d",
-}
-"""Names of days and months in figures (plotly.js, `locales` of the configuration)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +59,13 @@ def top_bar(
     reader: Reader,
 ) -> Any:
     """Cluster and time range on the left, coverage and age of data beside them, pages, search, the reader."""
-    cluster = profiles.cluster if profiles is not None else (clusters[0] if clusters else say("no cluster"))
+    cluster = profiles.cluster if profiles is not None else (clusters[0] if clusters else say("frame.no_cluster"))
     return [
-        html.A(say("Skip to the page"), href="#page", className="skip"),
+        html.A(say("frame.skip_page"), href="#page", className="skip"),
         dcc.Link([html.Span("◒", className="mark"), "gputide"], href=address.href("/"), className="brand"),
         html.Details(
             [
-                html.Summary([cluster, html.Span(" ▾", className="soft")], title=say("cluster")),
+                html.Summary([cluster, html.Span(" ▾", className="soft")], title=say("frame.cluster")),
                 _clusters(address, clusters),
             ],
             className="menu",
@@ -91,17 +80,17 @@ def top_bar(
                 )
                 for path, title in PAGES
             ],
-            **spoken(say("Pages")),
+            **spoken(say("frame.pages")),
         ),
         html.Div(
             [
                 html.Label(
                     [
-                        html.Span(say("Search"), className="unseen"),
+                        html.Span(say("frame.search"), className="unseen"),
                         dcc.Input(
                             id="search",
                             type="search",
-                            placeholder=say("Search card, node, team, workload   /"),
+                            placeholder=say("frame.search_card_node_team_workload"),
                             autoComplete="off",
                             debounce=False,
                             value="",
@@ -117,8 +106,8 @@ def top_bar(
             "◐",
             id="theme",
             className="quiet",
-            title=say("Switch between light and dark"),
-            **spoken(say("Switch between light and dark")),
+            title=say("frame.switch_between_light_dark"),
+            **spoken(say("frame.switch_between_light_dark")),
         ),
         _languages(address),
         _reader(reader) if reader.can_sign_out else None,
@@ -137,16 +126,12 @@ LIVE: Any = {"aria-live": "polite"}
 """A part that changes by itself, and is then read out."""
 
 
-def reader_words() -> Words:
-    """The codes of analyzer and planner in the reader's language."""
-    return Words(language=Language(READING.get()))
-
-
 def english(sentence: str) -> Any:
     """A sentence that was recorded in English: marked so, for a screen reader to read it right, if it has no other."""
-    if READING.get() == ENGLISH or not sentence:
-        return sentence
-    return say(sentence) if sentence in PAGE_WORDS else html.Span(sentence, lang=ENGLISH)
+    words = reader_words()
+    said = words.in_english("recorded.", sentence)
+    is_foreign = said == sentence and sentence and words.language is not Language.EN
+    return html.Span(sentence, lang=Language.EN.value) if is_foreign else said
 
 
 def heading(title: str) -> Any:
@@ -180,11 +165,11 @@ def _languages(address: Address) -> Any:
 
 
 def _reader(reader: Reader) -> Any:
-    leave = html.Form(html.Button(say("Sign out"), className="quiet"), action="/sign-out", method="POST")
+    leave = html.Form(html.Button(say("frame.sign_out"), className="quiet"), action="/sign-out", method="POST")
     return html.Details(
         [
-            html.Summary([reader.name, html.Span(" ▾", className="soft")], title=say(reader.role)),
-            html.Div([html.P(say(reader.role), className="soft"), leave], className="drop"),
+            html.Summary([reader.name, html.Span(" ▾", className="soft")], title=say_code("role", reader.role)),
+            html.Div([html.P(say_code("role", reader.role), className="soft"), leave], className="drop"),
         ],
         className="menu reader",
         id="reader",
@@ -193,13 +178,17 @@ def _reader(reader: Reader) -> Any:
 
 def freshness_badge(freshness: Freshness) -> Any:
     """Coverage and age of the data; amber, with a sign, where they are doubtful."""
-    age = say("no data") if freshness.age_seconds is None else say("{age} old", age=age_words(freshness.age_seconds))
+    age = (
+        say("frame.no_data")
+        if freshness.age_seconds is None
+        else say("frame.age_old", age=age_words(freshness.age_seconds))
+    )
     sign = "▲ " if freshness.is_doubtful else "● "
-    text = f"{say('coverage {ratio}', ratio=percent_words(freshness.coverage_ratio, 1))} · {age}"
+    text = f"{say('frame.coverage_ratio', ratio=percent_words(freshness.coverage_ratio, 1))} · {age}"
     title = (
-        say("Amber: under 90 % coverage, or over two intervals without data. `gputide doctor` says what is missing.")
+        say("frame.amber_under_90_coverage_or_over")
         if freshness.is_doubtful
-        else say("Windows with a row / windows expected over the last day, and age of the newest window.")
+        else say("frame.windows_with_row_windows_expected_over")
     )
     return html.Span(
         [sign, text], id="freshness", className="badge warn" if freshness.is_doubtful else "badge", title=title
@@ -216,9 +205,10 @@ def verdict_banner(verdict: Verdict | None, address: Address, shown_plan: str | 
     """
     if verdict is None:
         return None
-    language, lead = Language(READING.get()), headline(verdict)
+    language, lead = READING.get(), headline(verdict)
     review = dcc.Link(
-        say("Review plan {plan}", plan=verdict.plan_id), href=address.href("/plan", plan=verdict.plan_id, stages=None)
+        say("plan.review_plan_plan", plan=verdict.plan_id),
+        href=address.href("/plan", plan=verdict.plan_id, stages=None),
     )
     return html.Div(
         [
@@ -241,7 +231,7 @@ def missing(title: str, why: str, command: str) -> Any:
             html.H2(title),
             html.P(why),
             html.Div(
-                [html.Code(command), dcc.Clipboard(content=command, title=say("copy"), className="copy")],
+                [html.Code(command), dcc.Clipboard(content=command, title=say("frame.copy"), className="copy")],
                 className="command",
             ),
         ],
@@ -254,7 +244,7 @@ def failure(message: str) -> Any:
     return html.Div(
         [
             html.Div("▲", className="missing-mark"),
-            html.H2(say("This could not be shown")),
+            html.H2(say("frame.could_not_be_shown")),
             html.P(english(message)),
             html.Div([html.Code("gputide doctor")], className="command"),
         ],
@@ -268,13 +258,13 @@ def not_allowed(message: str, reader: Reader) -> Any:
     return html.Div(
         [
             html.Div("◌", className="missing-mark"),
-            html.H2(say("This is not for you to see")),
+            html.H2(say("frame.not_for_you")),
             html.P(english(message)),
             html.P(
                 say(
-                    "You are {name}, {role}. Whoever keeps the file of rights can give you more.",
+                    "frame.you_name_role_whoever_keeps_file",
                     name=reader.name,
-                    role=say(reader.role),
+                    role=say_code("role", reader.role),
                 )
             ),
         ],
@@ -315,7 +305,7 @@ def _exports(title: str, name: str, has_figure: bool) -> Any:
     kinds = ("csv", "json", "png") if has_figure else ("csv", "json")
     marks: list[Any] = [{"data-export": kind, "data-name": name} for kind in kinds]
     buttons = [html.Button(mark["data-export"].upper(), className="quiet", **mark) for mark in marks]
-    what = say("Save {title} as a file", title=title)
+    what = say("frame.save_title_as_file", title=title)
     return html.Details(
         [html.Summary("⤓", title=what, **spoken(what)), html.Div(buttons, className="drop")], className="menu exports"
     )
@@ -329,9 +319,9 @@ def graph(figure: dict[str, Any], *, name: str = "", **props: Any) -> Any:
         name: what a screen reader calls it.
         **props: of the graph.
     """
-    config: Any = dict(GRAPH_CONFIG)
-    if READING.get() != ENGLISH:
-        config |= {"locale": "zh-CN", "locales": {"zh-CN": {"dictionary": {}, "format": _CHINESE_DATES}}}
+    language = READING.get().value
+    dates = {"dictionary": {}, "format": reader_words().names_of_days()}
+    config: Any = {**GRAPH_CONFIG, "locale": language, "locales": {language: dates}}
     height = f"{figure['layout'].get('height', 240)}px"
     return html.Figure(dcc.Graph(figure=figure, config=config, style={"height": height}, **props), **spoken(name))
 
@@ -400,7 +390,7 @@ def grid(
             # Answers carry no number: of two questions at once, one would get the other's rows.
             "maxConcurrentDatasourceRequests": 1,
             "blockLoadDebounceMillis": 20,
-            "localeText": {} if READING.get() == ENGLISH else dict(GRID_WORDS),
+            "localeText": reader_words().group("grid"),
         },
         dangerously_allow_code=False,
         style={"height": f"{height_px}px", "width": "100%"},
@@ -442,7 +432,7 @@ def _clusters(address: Address, clusters: Sequence[str]) -> Any:
     # What else the address names (a plan, a card, a workload) is of the cluster that is left.
     kept = Address(path=address.path, query=tuple(pair for pair in address.query if pair[0] in ("range", "lang")))
     links = [dcc.Link(name, href=kept.href(cluster=name)) for name in clusters]
-    return html.Div([*links, dcc.Link(say("All clusters"), href=address.href("/clusters"))], className="drop")
+    return html.Div([*links, dcc.Link(say("clusters.all_clusters"), href=address.href("/clusters"))], className="drop")
 
 
 def _range(address: Address, profiles: Profiles | None) -> Any:
@@ -461,9 +451,9 @@ def _range(address: Address, profiles: Profiles | None) -> Any:
         return None
     days = (profiles.until - profiles.since).total_seconds() / 86400
     text = say(
-        "{days} d: {since} – {until}",
+        "frame.days_d_since_until",
         days=f"{days:.0f}",
-        since=day_words(profiles.since),
-        until=day_words(profiles.until, has_year=True),
+        since=reader_words().day(profiles.since),
+        until=reader_words().day(profiles.until, has_year=True),
     )
-    return html.Span(text, className="soft range", id="range", title=say("History that these figures stand on, UTC"))
+    return html.Span(text, className="soft range", id="range", title=say("frame.history_these_figures_stand_on_utc"))

@@ -14,13 +14,13 @@ from dash import Dash, dcc, html
 from dashboards.address import Address
 from dashboards.long_list import FROM_KEY, part_of
 from dashboards.pages.advice import detail
-from dashboards.pages.frame import card, english, figure_number, heading, reader_words, scrolled, table
+from dashboards.pages.frame import card, english, figure_number, heading, scrolled, table
 from dashboards.queries import Freshness, Views
 from dashboards.shown.health import COVERAGE_GOOD, FailedCheck, NodeCoverage, failed_checks, node_coverage
 from dashboards.shown.lag_chain import LagCause, LagChain
 from dashboards.shown.made_once import MADE
 from dashboards.shown.rows import age_words, moment_words, percent_words
-from dashboards.words.pages import say
+from dashboards.words.catalogue import reader_words, say
 from fleet.profiles import Profiles
 from fleet.units import format_bytes_short, format_count
 
@@ -37,21 +37,21 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     checks = MADE.of((profiles,), "failed checks", lambda: failed_checks(profiles))
     return html.Div(
         [
-            heading(say("Health of the data")),
+            heading(say("health.health_data")),
             _headline(freshness, nodes, checks),
             html.Div(
                 [
-                    card(say("Counters that are not believed"), _checks(address, checks), export="checks",
-                         note=say("a counter that fails a cross-check frees no card")),
-                    card(say("Coverage by node"), _nodes(address, nodes), export="coverage",
-                         note=say("windows with a row / windows expected")),
+                    card(say("health.counters_not_believed"), _checks(address, checks), export="checks",
+                         note=say("health.counter_fails_cross_check_frees_no")),
+                    card(say("health.coverage_by_node"), _nodes(address, nodes), export="coverage",
+                         note=say("health.windows_with_row_windows_expected")),
                 ],
                 className="halves",
             ),
             lag_chain(views.flow.lags(profiles.cluster)),
             card(
-                say("Advice that is withheld"), _withheld(profiles), export="withheld",
-                note=say("and what it would take"),
+                say("health.advice_withheld"), _withheld(profiles), export="withheld",
+                note=say("health.what_would_take"),
             ),
         ],
         className="page health",
@@ -71,22 +71,22 @@ def _headline(freshness: Freshness, nodes: tuple[NodeCoverage, ...], checks: tup
         [
             figure_number(
                 percent_words(freshness.coverage_ratio, 1),
-                say("coverage"),
-                note=say("of the last day"),
+                say("health.coverage"),
+                note=say("health.last_day"),
                 tone="warn" if freshness.is_doubtful else "",
             ),
             figure_number(
-                say("none") if age is None else age_words(age),
-                say("since the newest window"),
-                note=say("one is expected every {age}", age=age_words(freshness.interval_seconds)),
+                say("health.none") if age is None else age_words(age),
+                say("health.since_newest_window"),
+                note=say("health.one_expected_every_age", age=age_words(freshness.interval_seconds)),
             ),
             figure_number(
                 format_count(thin),
-                say("nodes are thinly covered"),
-                note=say("below {ratio}", ratio=f"{COVERAGE_GOOD:.0%}"),
+                say("health.nodes_thinly_covered"),
+                note=say("health.below_ratio", ratio=f"{COVERAGE_GOOD:.0%}"),
             ),
-            figure_number(format_count(len(distrusted)), say("workloads with counters that are not believed")),
-            figure_number(format_count(sum(entry.untrusted for entry in nodes)), say("cards untrusted")),
+            figure_number(format_count(len(distrusted)), say("health.workloads_with_counters_not_believed")),
+            figure_number(format_count(sum(entry.untrusted for entry in nodes)), say("health.cards_untrusted")),
         ],
         className="headline",
     )
@@ -94,7 +94,7 @@ def _headline(freshness: Freshness, nodes: tuple[NodeCoverage, ...], checks: tup
 
 def _checks(address: Address, checks: tuple[FailedCheck, ...]) -> Any:
     if not checks:
-        return html.P(say("Every cross-check holds."), className="soft")
+        return html.P(say("health.every_cross_check_holds"), className="soft")
     words = reader_words()
     rows = [
         (
@@ -105,7 +105,10 @@ def _checks(address: Address, checks: tuple[FailedCheck, ...]) -> Any:
                 ]
             ),
             html.Span(
-                [english(entry.first.detail), html.Small(say("frees nothing") if entry.distrusts else say("a remark"))]
+                [
+                    english(entry.first.detail),
+                    html.Small(say("health.frees_nothing") if entry.distrusts else say("health.remark")),
+                ]
             ),
             html.Details(
                 [
@@ -116,7 +119,7 @@ def _checks(address: Address, checks: tuple[FailedCheck, ...]) -> Any:
                             for name in entry.workloads[:WORKLOADS_MAX]
                         ]
                         + (
-                            [html.Li(say("and {count} more", count=format_count(len(entry.workloads) - WORKLOADS_MAX)))]
+                            [html.Li(say("health.count_more", count=len(entry.workloads) - WORKLOADS_MAX))]
                             if len(entry.workloads) > WORKLOADS_MAX
                             else []
                         )
@@ -126,19 +129,19 @@ def _checks(address: Address, checks: tuple[FailedCheck, ...]) -> Any:
         )
         for entry in checks
     ]
-    columns = ((say("check"), "t"), (say("what was seen"), "t"), (say("workloads"), "t"))
-    return scrolled(table(columns, rows), name=say("Counters that are not believed"))
+    columns = ((say("health.check"), "t"), (say("health.what_was_seen"), "t"), (say("health.workloads"), "t"))
+    return scrolled(table(columns, rows), name=say("health.counters_not_believed"))
 
 
 def _since(entry: FailedCheck) -> str:
     if entry.first.since is None:
-        return say("all the time")
-    return say("since {moment}", moment=moment_words(entry.first.since))
+        return say("health.all_time")
+    return say("health.since_moment", moment=moment_words(entry.first.since))
 
 
 def _nodes(address: Address, nodes: tuple[NodeCoverage, ...]) -> Any:
     if not nodes:
-        return html.P(say("No card was seen."), className="soft")
+        return html.P(say("health.no_card_was_seen"), className="soft")
     shown, around = part_of(nodes, address)
     rows = [
         (
@@ -152,15 +155,16 @@ def _nodes(address: Address, nodes: tuple[NodeCoverage, ...]) -> Any:
         for entry in shown
     ]
     columns = (
-        (say("node"), "t"), (say("cards"), "n"), (say("of them covered"), "t"), (say("coverage"), "n"),
-        (say("worst card"), "n"), (say("untrusted"), "n"),
+        (say("term.node"), "t"), (say("health.cards"), "n"), (say("health.them_covered"), "t"),
+        (say("health.coverage"), "n"),
+        (say("health.worst_card"), "n"), (say("state.untrusted"), "n"),
     )  # fmt: skip
-    return scrolled(table(columns, rows), around, name=say("Coverage by node"))
+    return scrolled(table(columns, rows), around, name=say("health.coverage_by_node"))
 
 
 def _strip(entry: NodeCoverage) -> Any:
     if entry.coverage_ratio is None:
-        return html.Small(say("nothing is granted"))
+        return html.Small(say("health.nothing_granted"))
     tone = "bar" if entry.coverage_ratio >= COVERAGE_GOOD else "bar over"
     return html.Span(
         html.Span(className=tone, style={"width": f"{100 * entry.coverage_ratio:.1f}%"}), className="track thin"
@@ -169,13 +173,13 @@ def _strip(entry: NodeCoverage) -> Any:
 
 def _withheld(profiles: Profiles) -> Any:
     if not profiles.withheld:
-        return html.P(say("Nothing: there is data for every kind of advice."), className="soft")
+        return html.P(say("health.nothing_data_for_every_kind_advice"), className="soft")
     words = reader_words()
     rows = [
         (words.code("kind", item.kind.value), words.code("reason", item.reason), detail(item))
         for item in profiles.withheld
     ]
-    return table(((say("advice"), "t"), (say("reason"), "t"), (say("detail"), "t")), rows)
+    return table(((say("health.advice"), "t"), (say("health.reason"), "t"), (say("health.detail"), "t")), rows)
 
 
 _UNKNOWN = "–"
@@ -185,31 +189,29 @@ def lag_chain(found: LagChain) -> Any:
     """One line per step, and a sentence that names the one that is behind."""
     waiting = _UNKNOWN if found.waiting_bytes is None else format_bytes_short(found.waiting_bytes)
     rows = (
-        (say("newest sample, by its own time"), _age(found.sample_age_seconds), say("exporter and Prometheus")),
-        (say("receiver wrote to the bus"), _age(found.received_age_seconds), say("receiver")),
-        (say("waits on the bus"), waiting, say("bus")),
-        (say("rollup stored something"), _age(found.stored_age_seconds), say("rollup and warehouse")),
+        (say("lag.newest_sample_by_its_own_time"), _age(found.sample_age_seconds), say("lag.exporter_prometheus")),
+        (say("lag.receiver_wrote_bus"), _age(found.received_age_seconds), say("lag.receiver")),
+        (say("lag.waits_on_bus"), waiting, say("lag.bus")),
+        (say("lag.rollup_stored_something"), _age(found.stored_age_seconds), say("lag.rollup_warehouse")),
     )
     is_behind = found.cause is not LagCause.NONE
     return card(
-        say("From exporter to warehouse"),
+        say("lag.from_exporter_warehouse"),
         html.P(_sentence(found.cause), className="message failed" if is_behind else "soft"),
-        table(((say("step"), "t"), (say("ago"), "n"), (say("whose"), "t")), rows),
-        note=say("behind: more than {age}", age=age_words(found.limit_seconds)),
+        table(((say("lag.step"), "t"), (say("lag.ago"), "n"), (say("lag.whose"), "t")), rows),
+        note=say("lag.behind_more_than_age", age=age_words(found.limit_seconds)),
         export="lag",
     )
 
 
 def _sentence(cause: LagCause) -> str:
     return {
-        LagCause.NONE: say("Every step keeps up."),
-        LagCause.SENDER: say("Nothing arrives: look at the exporter, its Prometheus and the way from there."),
-        LagCause.LATE_SAMPLES: say("What arrives is old: the exporter's Prometheus is behind with its remote write."),
-        LagCause.SENDER_OR_LATE: say(
-            "Other clusters send, and of this one nothing new arrives: look at its exporter and its Prometheus."
-        ),
-        LagCause.ROLLUP: say("What arrived waits on the bus: the rollup stands still or is too slow."),
-        LagCause.UNKNOWN: say("The newest sample is old, and the bus lies elsewhere: gputide doctor asks it."),
+        LagCause.NONE: say("lag.every_step_keeps_up"),
+        LagCause.SENDER: say("lag.nothing_arrives_look_at_exporter_its"),
+        LagCause.LATE_SAMPLES: say("lag.what_arrives_old_exporters_prometheus_behind"),
+        LagCause.SENDER_OR_LATE: say("lag.other_clusters_send_one_nothing_new"),
+        LagCause.ROLLUP: say("lag.what_arrived_waits_on_bus_rollup"),
+        LagCause.UNKNOWN: say("lag.newest_sample_old_bus_lies_elsewhere"),
     }[cause]
 
 

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from flask import Flask, Response, request
 
-from dashboards.words.pages import ENGLISH, LANGUAGES, READING
+from dashboards.words.catalogue import LANGUAGES, READING, Language
 
 COOKIE = "gputide_lang"
 PARAMETER = "lang"
@@ -41,17 +41,17 @@ def speak(server: Flask, *, is_secure: bool) -> None:
     server.after_request(_after)
 
 
-def asked_language() -> str:
-    """The language of the request that is being answered; a key of `LANGUAGES`."""
+def asked_language() -> Language:
+    """The language of the request that is being answered."""
     for chosen in (request.args.get(PARAMETER), _of_page(request.referrer), request.cookies.get(COOKIE)):
-        if chosen in LANGUAGES:
-            return str(chosen)
+        if chosen is not None and chosen in LANGUAGES:
+            return Language(chosen)
     # A browser asks for zh-CN, zh-TW …: what it wants most and we speak.
     for tag, _ in request.accept_languages:
         primary = tag.partition("-")[0].lower()
         if primary in LANGUAGES:
-            return primary
-    return ENGLISH
+            return Language(primary)
+    return Language.EN
 
 
 def _of_page(referrer: str | None) -> str | None:

@@ -1,4 +1,4 @@
-"""Card hours of the last seven days by measure, as pages show them; the words of the measures.
+"""Card hours of the last seven days by measure, as pages show them.
 
 Called by the fleet and tenants pages.
 """
@@ -13,20 +13,11 @@ from dash import html
 from dashboards.pages.frame import card, scrolled, table
 from dashboards.queries import Views
 from dashboards.shown.rows import percent_words
-from dashboards.words.pages import say
+from dashboards.words.catalogue import say, say_code
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.money.charges import in_cents
 from fleet.money.week_hours import Measures, WeekHours
 from fleet.profiles import HourMeasure
-
-MEASURE_WORDS = {
-    HourMeasure.UNALLOCATED: "unallocated",
-    HourMeasure.STRANDED: "stranded",
-    HourMeasure.IDLE: "idle",
-    HourMeasure.IDLE_HELD: "idle, holding framebuffer",
-    HourMeasure.UNUSED: "allocated but unused",
-    HourMeasure.USED: "used",
-}
 
 
 def known_week(views: Views, cluster: str) -> WeekHours | str:
@@ -35,12 +26,12 @@ def known_week(views: Views, cluster: str) -> WeekHours | str:
         found = views.money.week(cluster)
     except (Misconfigured, Unavailable, Corrupt) as exc:
         return str(exc)
-    return say("No card was known over the last 7 days.") if found is None else found
+    return say("measure.no_card_known_week") if found is None else found
 
 
 def measures_card(week: WeekHours | str) -> Any:
     """What became of every card hour; the rows sum to the total."""
-    title = say("Card-hours of the last 7 days")
+    title = say("measure.card_hours_week")
     if isinstance(week, str):
         return card(title, html.P(week, className="soft"))
     total = week.total
@@ -48,7 +39,7 @@ def measures_card(week: WeekHours | str) -> Any:
     costs = in_cents([one.cost for one in total.values()])
     rows: list[tuple[Any, ...]] = [
         (
-            say(MEASURE_WORDS[measure]),
+            say_code("hour_measure", measure),
             hours_words(one.card_hours),
             percent_words(one.card_hours / hours if hours else None, 1),
             cost_words(cost),
@@ -57,12 +48,17 @@ def measures_card(week: WeekHours | str) -> Any:
     ]
     known = [cost for cost in costs if cost is not None]
     whole = cost_words(sum(known, Decimal(0)) if known else None)
-    rows.append((html.B(say("total")), html.B(hours_words(hours)), "", html.B(whole)))
-    columns = ((say("measure"), "t"), (say("card-hours"), "n"), (say("share"), "n"), (week.currency, "n"))
+    rows.append((html.B(say("measure.total")), html.B(hours_words(hours)), "", html.B(whole)))
+    columns = (
+        (say("measure.measure"), "t"),
+        (say("measure.card_hours"), "n"),
+        (say("measure.share"), "n"),
+        (week.currency, "n"),
+    )
     return card(
         title,
         scrolled(table(columns, rows), name=title, class_name="measures"),
-        note=say("the same card-hours as on the tenants page, in the report and in gputide cost"),
+        note=say("measure.same_card_hours_elsewhere"),
         export="card-hours",
     )
 

@@ -37,7 +37,7 @@ from dashboards.shown.rows import (
     money_words,
     percent_words,
 )
-from dashboards.words.pages import counted, day_words, say
+from dashboards.words.catalogue import reader_words, say, say_code
 from enforcer.record.verdict import verdict_of
 from fleet.confidence import CONFIDENT_MIN, confident_stages
 from fleet.decisions import Plan
@@ -63,9 +63,9 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     entry = views.plans.plan(wanted) if wanted is not None else (entries[0] if entries else None)
     if entry is None or entry.plan.cluster != profiles.cluster:
         if wanted is not None:
-            why = say("There is no plan {plan} for {cluster}.", plan=wanted, cluster=profiles.cluster)
-            return missing(say("No such plan"), why, "gputide plan list")
-        return missing(say("No plan yet"), say("A plan is made from at least a day of history."), "gputide plan make")
+            why = say("plan.no_plan_plan_for_cluster", plan=wanted, cluster=profiles.cluster)
+            return missing(say("plan.no_such_plan"), why, "gputide plan list")
+        return missing(say("plan.no_plan_yet"), say("plan.plan_made_from_at_least_day"), "gputide plan make")
     plan = entry.plan
     outcomes = views.outcomes.outcomes(profiles.cluster)
     confident = confident_stages(plan)
@@ -87,22 +87,22 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
             html.Div(id="preview-answer", **LIVE),
             html.Div(
                 [
-                    card(say("Saved against harm"),
+                    card(say("plan.saved_against_harm"),
                          graph(frontier_figure(plan.frontier, height_px=330), id="frontier",
-                               name=say("Cards freed against predicted harm, of this plan and of other rules"))
-                         if plan.frontier else html.P(say("Drawn for whole clusters only."), className="soft"),
-                         note=say("ring: chosen · grey: naive rules"), export="frontier", has_figure=True),
-                    card(say("Before"), _map(before, "before", say("Every card before the plan")),
-                         note=say("bar: SM active p95"), class_name="map", export="before", has_figure=True),
-                    card(say("After"), _map(after, "after", say("Every card after the plan")),
-                         note=say("bar: compute granted · frame: receives a pod"), class_name="map", export="after",
+                               name=say("plan.cards_freed_against_predicted_harm_plan"))
+                         if plan.frontier else html.P(say("plan.drawn_for_whole_clusters_only"), className="soft"),
+                         note=say("plan.ring_chosen_grey_naive_rules"), export="frontier", has_figure=True),
+                    card(say("plan.before"), _map(before, "before", say("plan.every_card_before_plan")),
+                         note=say("plan.bar_sm_active_p95"), class_name="map", export="before", has_figure=True),
+                    card(say("plan.after"), _map(after, "after", say("plan.every_card_after_plan")),
+                         note=say("plan.bar_compute_granted_frame_receives_pod"), class_name="map", export="after",
                          has_figure=True),
                 ],
                 className="thirds",
             ),
-            card(say("Stages"), *[stage_row(plan, stage, chosen, address) for stage in plan.stages],
+            card(say("plan.stages"), *[stage_row(plan, stage, chosen, address) for stage in plan.stages],
                  note=_stages_note(plan, confident), export="stages"),
-            card(say("Tide"), tide(plan), note=say("a schedule: Apply leaves replicas as they are"), export="tide")
+            card(say("plan.tide"), tide(plan), note=say("plan.schedule_apply_leaves_replicas_as_they"), export="tide")
             if plan.schedule else None,
             relief(views.relief.acts(profiles.cluster), address),
             refused(plan),
@@ -137,11 +137,11 @@ def chosen_stages(address: Address, plan: Plan, confident: tuple[int, ...]) -> t
 
 
 def _stages_note(plan: Plan, confident: tuple[int, ...]) -> str:
-    safe = say("each is safe if the plan stops after it")
+    safe = say("plan.each_safe_if_plan_stops_after")
     if len(confident) == len(plan.stages):
         return safe
     least = percent_words(CONFIDENT_MIN, 0)
-    return safe + say(" · not chosen for you: confidence below {least}, and what rests on that", least=least)
+    return safe + say("plan.not_chosen_for_you_confidence_below", least=least)
 
 
 def _register_selection(app: Dash) -> None:
@@ -203,19 +203,19 @@ def _register_actions(app: Dash, views: Views, door: Door) -> None:
 def _carry_out(views: Views, action: str, plan_id: str, stages: tuple[int, ...], operator: str) -> str:
     if action == "approve":
         entry = views.plans.approve(plan_id, stages, operator)
-        said = say("Approved by {who}: {stages}", who=operator, stages=stage_words(entry.approved_stages))
+        said = say("plan.approved_by_who_stages", who=operator, stages=stage_words(entry.approved_stages))
         missing_words = ", ".join(entry.approvals_missing)
-        return said + (say("; still needed: {who}", who=missing_words) if entry.approvals_missing else "")
+        return said + (say("plan.still_needed_who", who=missing_words) if entry.approvals_missing else "")
     if action == "undo":
         views.rollouts.undo(plan_id, operator)
-        return say("Undo has started; it restores what the plan changed, unless somebody changed it since.")
+        return say("plan.undo_has_started_restores_what_plan")
     entry_or_none = views.plans.plan(plan_id)
     approved = entry_or_none.approved_stages if entry_or_none is not None else ()
     chosen = tuple(stage for stage in stages if stage in approved)
     if not chosen:
         raise Refused("cannot apply: none of the chosen stages is approved")
     views.rollouts.apply(plan_id, chosen, operator)
-    return say("Apply has started with {stages}, canary first.", stages=stage_words(chosen))
+    return say("plan.apply_has_started_with_stages_canary", stages=stage_words(chosen))
 
 
 def _register_progress(app: Dash, views: Views) -> None:
@@ -238,14 +238,14 @@ def _register_progress(app: Dash, views: Views) -> None:
         progress, entry = _standing(views, plan_id)
         statuses = ctx.outputs_list[-1]
         if entry is None:
-            gone = say("this plan is gone")
-            return say("Approve"), True, True, gone, True, None, None, True, [None] * len(statuses)
+            gone = say("plan.plan_gone")
+            return say("plan.approve"), True, True, gone, True, None, None, True, [None] * len(statuses)
         chosen = tuple(sorted(stage for value in values for stage in value or ()))
         fresh = tuple(stage for stage in chosen if stage not in entry.approved_stages)
         reason = apply_reason(entry, chosen, progress)
         can_undo = bool(entry.applied_stages) and not progress.is_running and entry.undo_refusal is None
         return (
-            counted(len(fresh), "Approve {count} stage", "Approve {count} stages") if fresh else say("Approved"),
+            say("plan.approve_count_stages", count=len(fresh)) if fresh else say("plan.approved"),
             not fresh or progress.is_running or entry.approve_refusal is not None,
             reason is not None,
             f"◂ {reason}" if reason is not None else approver_words(entry),
@@ -301,33 +301,33 @@ def _title(
     days = (plan.history.until - plan.history.since).total_seconds() / 86400
     return html.Div(
         [
-            html.H1([say("Plan"), " ", html.Code(plan.plan_id)]),
+            html.H1([say("page.plan"), " ", html.Code(plan.plan_id)]),
             html.P(
                 " · ".join(
                     (
                         say(
-                            "made {age} ago from {days} days (coverage {ratio})",
+                            "plan.made_age_ago_from_days_days",
                             age=age_words((now - plan.created_at).total_seconds()),
                             days=f"{days:.0f}",
                             ratio=percent_words(plan.history.coverage_ratio, 1),
                         ),
-                        say("expires in {age}", age=age_words(left)) if left > 0 else say("expired"),
-                        say("predicted harm {ratio}", ratio=percent_words(plan.totals.predicted_violation_ratio))
+                        say("plan.expires_age", age=age_words(left)) if left > 0 else say("plan.expired"),
+                        say("plan.predicted_harm_ratio", ratio=percent_words(plan.totals.predicted_violation_ratio))
                         + _track_record(outcomes),
-                        say("risk {level}", level=say(plan.risk.value)),
+                        say("plan.risk_level", level=say_code("level", plan.risk)),
                         plan.backend,
                     )
                 )
             ),
             html.Details(
                 [
-                    html.Summary([say("other plans"), html.Span(" ▾", className="soft")]),
+                    html.Summary([say("plan.other_plans"), html.Span(" ▾", className="soft")]),
                     html.Div(
                         [
                             dcc.Link(
-                                f"{other.plan.plan_id} · {day_words(other.plan.created_at)} "
+                                f"{other.plan.plan_id} · {reader_words().day(other.plan.created_at)} "
                                 f"{other.plan.created_at:%H:%M} · "
-                                + say("{count} cards", count=other.plan.totals.cards_freed),
+                                + say("count.cards", count=other.plan.totals.cards_freed),
                                 href=address.href(plan=other.plan.plan_id, stages=None, open=None),
                             )
                             for other in entries[:20]
@@ -347,10 +347,10 @@ def _title(
 def _track_record(outcomes: tuple[Outcome, ...]) -> str:
     judged = [one for one in map(verdict_of, outcomes) if one.observed_ratio is not None][:4]
     if not judged:
-        return say(" (no plan was verified yet)")
+        return say("plan.no_plan_was_verified_yet")
     return say(
-        " ({plans}: predicted {predicted}, observed {observed})",
-        plans=counted(len(judged), "last plan", "last {count} plans"),
+        "plan.plans_predicted_predicted_observed_observed",
+        plans=say("plan.last_count_plans", count=len(judged)),
         predicted=percent_words(fmean(one.predicted_ratio for one in judged)),
         observed=percent_words(fmean(one.observed_ratio or 0.0 for one in judged)),
     )
@@ -360,22 +360,24 @@ def _totals(plan: Plan) -> Any:
     totals = plan.totals
     hours = totals.low_priority_gpu_hours_per_week
     in_use = say(
-        "{before} → {after} cards in use",
-        before=format_count(totals.cards_before),
-        after=format_count(totals.cards_after),
+        "plan.before_after_cards_use",
+        before=totals.cards_before,
+        after=totals.cards_after,
     )
     amortised = money_words(totals.saving_per_week.amortised, plan.currency)
     return html.Div(
         [
-            figure_number(format_count(totals.cards_freed), say("cards free|counted"),
-                          note=say("{count} whole nodes", count=format_count(totals.nodes_freed))),
-            figure_number(format_count(totals.spare_cards), say("kept spare"), note=say("not counted as freed")),
-            figure_number(format_count(totals.moves), say("pods move"),
+            figure_number(format_count(totals.cards_freed), say("plan.cards_free_counted"),
+                          note=say("plan.count_whole_nodes", count=totals.nodes_freed)),
+            figure_number(format_count(totals.spare_cards), say("plan.kept_spare"),
+                          note=say("plan.not_counted_as_freed")),
+            figure_number(format_count(totals.moves), say("plan.pods_move"),
                           note=in_use),
-            figure_number(money_words(totals.saving_per_week.marginal, plan.currency), say("a week, marginal"),
-                          note=say("{money} amortised", money=amortised)),
-            figure_number(f"+{hours / 1000:.1f}k" if hours >= 1000 else f"+{hours:.0f}", say("GPU-h for low priority"),
-                          note=say("each week")),
+            figure_number(money_words(totals.saving_per_week.marginal, plan.currency), say("plan.week_marginal"),
+                          note=say("saving.amortised", money=amortised)),
+            figure_number(f"+{hours / 1000:.1f}k" if hours >= 1000 else f"+{hours:.0f}",
+                          say("plan.gpu_h_for_low_priority"),
+                          note=say("plan.each_week")),
         ],
         className="headline",
     )  # fmt: skip
@@ -384,17 +386,17 @@ def _totals(plan: Plan) -> Any:
 def _action_bar(chosen: tuple[int, ...]) -> Any:
     return html.Div(
         [
-            html.Button(say("Preview on the API server"), id="preview", className="button"),
+            html.Button(say("plan.preview_on_api_server"), id="preview", className="button"),
             html.Button(
-                counted(len(chosen), "Approve {count} stage", "Approve {count} stages"),
+                say("plan.approve_count_stages", count=len(chosen)),
                 id="approve",
                 className="button primary",
             ),
-            html.Button(say("Apply ▸ canary first"), id="apply", className="button primary", disabled=True),
+            html.Button(say("plan.apply_canary_first"), id="apply", className="button primary", disabled=True),
             html.Span(id="apply-reason", className="reason", **LIVE),
             html.Span(className="space"),
             html.Div(id="undo-preview", className="reason undo-words"),
-            html.Button(say("Undo"), id="undo", className="button danger", disabled=True),
+            html.Button(say("plan.undo"), id="undo", className="button danger", disabled=True),
         ],
         className="action-bar",
     )

@@ -23,9 +23,8 @@ from dashboards.access.door import Door, told
 from dashboards.access.people import Person
 from dashboards.pages.frame import card, english
 from dashboards.queries import ObjectDiff, Views
-from dashboards.words.pages import say
+from dashboards.words.catalogue import reader_words, say
 from fleet.errors import GputideError
-from fleet.units import format_count
 
 CHARACTERS_MAX = 64 * 2**20
 """Characters that are kept over all previews; the oldest previews go first."""
@@ -93,14 +92,16 @@ def register(app: Dash, views: Views, door: Door) -> None:
             return no_update
         stages = tuple(sorted(stage for value in values for stage in value or ()))
         answer = _answered(views, door, kept, plan_id, stages)
-        return card(say("Preview on the API server"), answer, note=say("nothing was changed"))
+        return card(say("plan.preview_on_api_server"), answer, note=say("plan.nothing_was_changed"))
 
     def _object(name: str, place: int) -> Any:
         found = kept.find(door.who(), name, place)
         if found is None:
-            return told(say("This preview is no longer kept: ask for it again."), 404)
+            return told(say("plan.preview_no_longer_kept_ask_for"), 404)
         before, after = sides(found.old_yaml, found.new_yaml)
-        return jsonify(before={"name": say("Before"), "runs": before}, after={"name": say("After"), "runs": after})
+        return jsonify(
+            before={"name": say("plan.before"), "runs": before}, after={"name": say("plan.after"), "runs": after}
+        )
 
     app.server.add_url_rule(f"{_PATH}/<name>/<int:place>", "previewed_object", _object, methods=["GET"])
 
@@ -131,7 +132,7 @@ def _answered(views: Views, door: Door, kept: KeptPreviews, plan_id: str, stages
     except GputideError as exc:
         return html.P(english(str(exc)), className="message failed")
     if not found:
-        return html.P(say("Nothing would change: the cluster is already as the plan wants it."), className="soft")
+        return html.P(say("plan.nothing_would_change_cluster_already_as"), className="soft")
     objects = tuple(sorted(found, key=lambda item: item.refusal is None))
     return _rows(objects, f"{_PATH}/{kept.keep(door.who(), objects)}")
 
@@ -139,12 +140,12 @@ def _answered(views: Views, door: Door, kept: KeptPreviews, plan_id: str, stages
 def _rows(objects: Sequence[ObjectDiff], address: str) -> Any:
     """How many objects, and their rows as values; those that are refused come first."""
     refused = sum(item.refusal is not None for item in objects)
-    words = say("{count} objects", count=format_count(len(objects)))
+    words = say("plan.count_objects", count=len(objects))
     if refused:
-        words += say(", {count} refused", count=format_count(refused))
+        words += say("plan.count_refused", count=refused)
     rows = [
         {
-            "kind": say(item.kind),
+            "kind": reader_words().in_english("recorded.", item.kind),
             "name": f"{item.namespace}/{item.name}" if item.namespace else item.name,
             "recommendation": item.recommendation,
             "refusal": item.refusal,
@@ -154,7 +155,7 @@ def _rows(objects: Sequence[ObjectDiff], address: str) -> Any:
     given: Any = {
         "data-objects": json.dumps(rows, ensure_ascii=False, separators=(",", ":")),
         "data-address": address,
-        "data-failed": say("This could not be shown"),
+        "data-failed": say("frame.could_not_be_shown"),
     }
     return html.Div([html.P(words, className="soft"), html.Div(className="diffs", **given)])
 

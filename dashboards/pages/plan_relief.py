@@ -13,9 +13,8 @@ from dashboards.address import Address
 from dashboards.pages.frame import card, english, scrolled, table
 from dashboards.shown.relief_acts import ReliefActs, ReliefMove, ReliefSleep
 from dashboards.shown.rows import age_words, moment_words
-from dashboards.words.pages import counted, say
+from dashboards.words.catalogue import say, say_code
 from fleet.decisions import Plan, RecommendationKind
-from fleet.units import format_count
 
 MOVES_MAX = 50
 _ABSENT = "–"
@@ -26,47 +25,52 @@ def relief(found: ReliefActs, address: Address) -> Any:
     if not found.sleeps and not found.moves:
         return None
     columns = (
-        ("UTC", "t"), (say("workload"), "t"), (say("way of the move"), "t"), (say("state"), "t"), (say("took"), "n"),
-        (say("why"), "t"),
+        ("UTC", "t"), (say("term.workload"), "t"), (say("plan.way_move"), "t"), (say("tenants.state"), "t"),
+        (say("plan.took"), "n"),
+        (say("plan.why"), "t"),
     )  # fmt: skip
     rest = len(found.moves) - MOVES_MAX
     return card(
-        say("Relief"),
+        say("plan.relief"),
         html.Ul([html.Li(_sleep(one, address)) for one in found.sleeps], className="holders"),
         scrolled(
             table(columns, [_row(move, address) for move in found.moves[:MOVES_MAX]]),
             html.P(
-                say("… and {count} more: `{command}`", count=format_count(rest), command="gputide run relief show"),
+                say("plan.count_more_command", count=rest, command="gputide run relief show"),
                 className="soft",
             )
             if rest > 0
             else None,
-            name=say("Relief"),
+            name=say("plan.relief"),
         )
         if found.moves
         else None,
-        note=say("pods that were moved off overloaded cards, newest first"),
+        note=say("plan.pods_were_moved_off_overloaded_cards"),
         export="relief",
     )
 
 
 def _sleep(one: ReliefSleep, address: Address) -> list[Any]:
-    words = counted(
-        one.containers, "{count} container of low priority sleeps", "{count} containers of low priority sleep"
-    )
+    words = say("plan.count_containers_low_priority_sleep", count=one.containers)
     return [
         dcc.Link(f"{one.node} · {one.card}", href=address.href("/", card=one.card)),
-        html.Small([words, " · ", say("since {moment}", moment=moment_words(one.since))]),
+        html.Small([words, " · ", say("health.since_moment", moment=moment_words(one.since))]),
     ]
 
 
 def _row(move: ReliefMove, address: Address) -> tuple[Any, ...]:
-    way = say("home") if move.is_home else say("restart|move") if move.is_restart else say("second replica first")
+    way = (
+        say("plan.moved_home")
+        if move.is_home
+        else say("plan.restart_move")
+        if move.is_restart
+        else say("plan.second_replica_first")
+    )
     return (
         moment_words(move.begun_at).removesuffix(" UTC"),
         html.Span([dcc.Link(move.workload, href=address.href("/workloads", w=move.workload)), html.Small(move.pod)]),
         html.Span([way, html.Small(f"{move.from_card[:18]} → {move.to_card[:18]}")]),
-        say(move.state.value),
+        say_code("move", move.state),
         _ABSENT if move.seconds is None else age_words(move.seconds),
         english(move.why or move.reason) or _ABSENT,
     )
@@ -90,22 +94,21 @@ def tide(plan: Plan) -> Any:
         [
             html.P(
                 say(
-                    "{start} – {end} ({zone}): {cards} cards of {workloads} workloads fall free, "
-                    "{hours} GPU-h a week for other work.",
+                    "plan.start_end_zone_cards_cards_workloads",
                     start=window.start,
                     end=window.end,
                     zone=window.time_zone,
-                    cards=format_count(len(cards)),
-                    workloads=format_count(len(plan.schedule)),
-                    hours=format_count(round(hours)),
+                    cards=len(cards),
+                    workloads=len(plan.schedule),
+                    hours=round(hours),
                 )
             ),
             table(
-                ((say("workload"), "t"), (say("replicas then"), "n"), (say("cards free"), "n")),
+                ((say("term.workload"), "t"), (say("plan.replicas_then"), "n"), (say("plan.cards_free"), "n")),
                 [(item.workload, item.replicas, len(item.frees)) for item in plan.schedule[:ROWS_MAX]],
             ),
             html.P(
-                say("… and {count} more: `{command}`", count=format_count(more), command="gputide plan show"),
+                say("plan.count_more_command", count=more, command="gputide plan show"),
                 className="soft",
             )
             if more > 0

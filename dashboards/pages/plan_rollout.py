@@ -16,9 +16,8 @@ from dashboards.figures.figures import signal_figure
 from dashboards.pages.frame import LIVE, card, english, graph, spoken
 from dashboards.queries import PlanEntry, RolloutPhase, RolloutProgress, Views
 from dashboards.shown.rows import age_words
-from dashboards.words.pages import PAGE_WORDS, say
+from dashboards.words.catalogue import reader_words, say, say_code
 from fleet.errors import GputideError, Refused
-from fleet.units import format_count
 
 OBJECTS_MAX = 60
 """Objects shown on the page."""
@@ -27,30 +26,30 @@ OBJECTS_MAX = 60
 def apply_reason(entry: PlanEntry, chosen: tuple[int, ...], progress: RolloutProgress) -> str | None:
     """Why apply can't be pressed, in words; None where it can."""
     if progress.is_running:
-        return say("a rollout is running")
+        return say("plan.rollout_running")
     if not chosen:
-        return say("no stage is chosen")
+        return say("plan.no_stage_chosen")
     if not set(chosen) & set(entry.approved_stages):
-        return entry.approve_refusal or say("the chosen stages are not approved yet")
+        return entry.approve_refusal or say("plan.chosen_stages_not_approved_yet")
     if entry.approvals_missing:
-        return say("still needs the approval of {who}", who=", ".join(entry.approvals_missing))
+        return say("plan.still_needs_approval_who", who=", ".join(entry.approvals_missing))
     if entry.apply_refusal is not None:
-        return say(entry.apply_refusal) if entry.apply_refusal in PAGE_WORDS else entry.apply_refusal
+        return reader_words().in_english("recorded.", entry.apply_refusal)
     if set(chosen) & set(entry.approved_stages) <= set(entry.applied_stages):
-        return say("these stages are applied")
+        return say("plan.these_stages_applied")
     return None
 
 
 def stage_status(entry: PlanEntry, stage: int) -> str:
     """Where a stage stands, with a sign."""
     if stage in entry.applied_stages:
-        return say("● applied")
-    return say("✓ approved") if stage in entry.approved_stages else say("○ proposed")
+        return say("plan.sign_applied")
+    return say("plan.sign_approved") if stage in entry.approved_stages else say("plan.sign_proposed")
 
 
 def approver_words(entry: PlanEntry) -> str:
     """Who approved."""
-    return say("approved by {who}", who=", ".join(entry.approved_by)) if entry.approved_by else ""
+    return say("plan.approved_by_who", who=", ".join(entry.approved_by)) if entry.approved_by else ""
 
 
 def undo_words(views: Views, entry: PlanEntry) -> Any:
@@ -60,10 +59,10 @@ def undo_words(views: Views, entry: PlanEntry) -> Any:
     except GputideError as exc:
         return str(exc)
     summary = say(
-        "Undo restores {count} objects, takes {cards} cards",
-        count=format_count(len(preview.restores)), cards=format_count(preview.cards_taken),
+        "plan.undo_restores_count_objects_takes_cards",
+        count=len(preview.restores), cards=preview.cards_taken,
     )  # fmt: skip
-    keeps = say(", keeps {count} changed since", count=format_count(len(preview.keeps))) if preview.keeps else ""
+    keeps = say("plan.keeps_count_changed_since", count=len(preview.keeps)) if preview.keeps else ""
     lines = [*(f"↩ {line}" for line in preview.restores), *(f"= {line}" for line in preview.keeps)]
     items = [html.Li(english(line)) for line in lines[:OBJECTS_MAX]]
     return html.Details([html.Summary(summary + keeps), html.Ul(items, className="drop")])
@@ -74,8 +73,8 @@ def undo_reason(entry: PlanEntry, progress: RolloutProgress) -> str:
     if entry.undo_refusal is not None:
         return entry.undo_refusal
     if progress.is_running:
-        return say("undo waits for the running step")
-    return say("undone") if entry.undone_at is not None else say("nothing to undo")
+        return say("plan.undo_waits_for_running_step")
+    return say("plan.undone") if entry.undone_at is not None else say("plan.nothing_undo")
 
 
 def progress_panel(progress: RolloutProgress) -> Any:
@@ -88,11 +87,11 @@ def progress_panel(progress: RolloutProgress) -> Any:
     is_back = progress.phase in (RolloutPhase.RESTORING, RolloutPhase.RESTORED, RolloutPhase.FAILED)
     phases = (progress.phase,) if is_back else path
     return card(
-        say("Progress"),
+        say("plan.progress"),
         html.Div(
             [
                 html.Span(
-                    say(phase.value.replace("_", " ")), className="phase on" if phase is progress.phase else "phase"
+                    say_code("phase", phase), className="phase on" if phase is progress.phase else "phase"
                 )
                 for phase in phases
             ]
@@ -105,13 +104,13 @@ def progress_panel(progress: RolloutProgress) -> Any:
             html.Div(className="bar", style={"width": f"{100 * share:.0f}%"}),
             className="track wide",
             role="progressbar",
-            **spoken(say("Progress")),
+            **spoken(say("plan.progress")),
             **_bounds(share),
         ),
         html.Div(
             [
                 html.Div(
-                    [html.Small(say(signal.name)), graph(signal_figure(signal), name=say(signal.name))],
+                    [html.Small(name := say_code("event", signal.name)), graph(signal_figure(signal), name=name)],
                     className="signal",
                 )
                 for signal in progress.signals
@@ -124,14 +123,17 @@ def progress_panel(progress: RolloutProgress) -> Any:
             [
                 html.Li(
                     [
-                        html.Span(f"{_phase_sign(item.phase)} {say(item.phase)}", className=f"phase-word {item.phase}"),
+                        html.Span(
+                            f"{_phase_sign(item.phase)} {say_code('phase', item.phase)}",
+                            className=f"phase-word {item.phase}",
+                        ),
                         html.Span(item.workload),
                         html.Small(
                             " · ".join(
                                 part
                                 for part in (
-                                    say("canary") if item.is_canary else "",
-                                    say("stage {number}", number=item.stage),
+                                    say("phase.canary") if item.is_canary else "",
+                                    say("plan.stage_number", number=item.stage),
                                     item.detail,
                                 )
                                 if part
@@ -143,8 +145,8 @@ def progress_panel(progress: RolloutProgress) -> Any:
             ],
             className="objects",
         ),
-        note=say("{done} of {all}", done=format_count(progress.done), all=format_count(progress.total))
-        + (say(" · watching {age} more", age=age_words(left)) if left is not None else ""),
+        note=say("list.done_all", done=progress.done, all=progress.total)
+        + (say("plan.watching_age_more", age=age_words(left)) if left is not None else ""),
         class_name="progress",
     )  # fmt: skip
 
@@ -163,8 +165,8 @@ def _phase_sign(phase: str) -> str:
 def stage_words(stages: tuple[int, ...]) -> str:
     """Stages by their numbers."""
     if len(stages) == 1:
-        return say("stage {number}", number=stages[0])
-    return say("stages {numbers}", numbers=", ".join(map(str, stages)))
+        return say("plan.stage_number", number=stages[0])
+    return say("plan.stages_numbers", numbers=", ".join(map(str, stages)))
 
 
 def freeze_bar(views: Views, cluster: str) -> Any:
@@ -207,7 +209,7 @@ def register(app: Dash, views: Views, door: Door) -> None:
             (views.freezes.freeze if what == "freeze" else views.freezes.thaw)(cluster, by)
         except GputideError as exc:
             return no_update, english(str(exc)), "message failed", no_update
-        words = say("Every change is stopped.") if what == "freeze" else say("Changes are allowed again.")
+        words = say("plan.every_change_stopped") if what == "freeze" else say("plan.changes_allowed_again")
         return _switch(views, cluster), words, "message", bump + 1
 
 
@@ -215,15 +217,15 @@ def _switch(views: Views, cluster: str) -> Any:
     """Both buttons are always there, so that a click finds the callback; the one that does nothing is hidden."""
     frozen = views.freezes.frozen_by(cluster)
     is_frozen = frozen is not None
-    words = say("Frozen by {who}: nothing is applied or undone.", who=frozen) if is_frozen else ""
+    words = say("plan.frozen_by_who_nothing_applied_or", who=frozen) if is_frozen else ""
     return [
         html.Span(cluster, id="freeze-cluster", hidden=True),
         html.Strong(words, className="reason") if words else None,
         html.Button(
-            say("Freeze every change"), id="freeze", className="button danger", style=_seen(not is_frozen),
-            title=say("Stops what is being applied before its next batch; nothing is changed until it is lifted."),
+            say("plan.freeze_every_change"), id="freeze", className="button danger", style=_seen(not is_frozen),
+            title=say("plan.stops_what_being_applied_before_its"),
         ),
-        html.Button(say("Lift the freeze"), id="thaw", className="button", style=_seen(is_frozen)),
+        html.Button(say("plan.lift_freeze"), id="thaw", className="button", style=_seen(is_frozen)),
     ]  # fmt: skip
 
 

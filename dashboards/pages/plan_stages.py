@@ -8,7 +8,7 @@ from dash import dcc, html
 
 from dashboards.address import Address
 from dashboards.pages.advice import detail, group_detail, reason
-from dashboards.pages.frame import card, reader_words, spoken, table
+from dashboards.pages.frame import card, spoken, table
 from dashboards.shown.made_once import MADE
 from dashboards.shown.rows import (
     percent_words,
@@ -19,7 +19,7 @@ from dashboards.shown.rows import (
     stage_owners,
     stage_risk,
 )
-from dashboards.words.pages import counted, say
+from dashboards.words.catalogue import reader_words, say, say_code
 from fleet.confidence import CONFIDENT_MIN, stage_confidence
 from fleet.decisions import Plan, Stage
 from fleet.units import format_count
@@ -42,32 +42,40 @@ def stage_row(plan: Plan, stage: Stage, chosen: tuple[int, ...], address: Addres
                 [
                     dcc.Checklist(
                         id={"type": "stage", "stage": stage.stage},
-                        options=[{"label": say("stage {number}", number=stage.stage), "value": stage.stage}],
+                        options=[{"label": say("plan.stage_number", number=stage.stage), "value": stage.stage}],
                         value=[stage.stage] if stage.stage in chosen else [],
                         className="tick",
                     ),
                     html.Span(words.stage(stage.title), className="title"),
-                    html.Span([html.B(format_count(stage.cards_freed)), " ", say("cards|counted")], className="n"),
-                    html.Span([html.B(format_count(stage.moves)), " ", say("moves")], className="n"),
+                    html.Span(
+                        [html.B(format_count(stage.cards_freed)), " ", say("health.cards_counted")], className="n"
+                    ),
+                    html.Span([html.B(format_count(stage.moves)), " ", say("plan.moves")], className="n"),
                     html.Span(
                         [
-                            html.Span(say("risk {level}", level=say(risk)), className=f"risk {risk}"),
                             html.Span(
-                                say("confidence {ratio}", ratio=percent_words(confidence, 0)),
+                                say("plan.risk_level", level=say_code("level", risk)),
+                                className=f"risk {risk}",
+                            ),
+                            html.Span(
+                                say("plan.confidence_ratio", ratio=percent_words(confidence, 0)),
                                 className="confidence soft" if confidence >= CONFIDENT_MIN else "confidence low",
                             ),
                         ],
                         className="sureness",
                     ),
                     html.Span(
-                        say("needs {needs}", needs=say(", ").join(map(say, needs)))
+                        say(
+                            "plan.needs_needs",
+                            needs=say("mark.list").join(say_code("need", need) for need in needs),
+                        )
                         if needs
-                        else say("needs nothing new"),
+                        else say("plan.needs_nothing_new"),
                         className="soft needs",
                     ),
                     html.Span(id={"type": "stage-status", "stage": stage.stage}, className="status"),
                     html.Button(
-                        say("Diff"), id={"type": "show-diff", "stage": stage.stage}, className="quiet", **_CLOSED
+                        say("plan.diff"), id={"type": "show-diff", "stage": stage.stage}, className="quiet", **_CLOSED
                     ),
                 ],
                 className="stage-line",
@@ -75,13 +83,7 @@ def stage_row(plan: Plan, stage: Stage, chosen: tuple[int, ...], address: Addres
             html.Div(id={"type": "diff", "stage": stage.stage}),
             html.Details(
                 [
-                    html.Summary(
-                        counted(
-                            len(stage.recommendations),
-                            "evidence: {count} recommendation",
-                            "evidence: {count} recommendations",
-                        )
-                    ),
+                    html.Summary(say("plan.evidence_count_recommendations", count=len(stage.recommendations))),
                     html.Div(
                         evidence(plan, stage) if is_open else None,
                         id={"type": "evidence-rows", "stage": stage.stage},
@@ -96,7 +98,7 @@ def stage_row(plan: Plan, stage: Stage, chosen: tuple[int, ...], address: Addres
             ),
             html.Details(
                 [
-                    html.Summary(counted(len(owners), "who is asked: {count} team", "who is asked: {count} teams")),
+                    html.Summary(say("plan.who_asked_count_teams", count=len(owners))),
                     html.P(", ".join(f"{team} ({count})" for team, count in owners)),
                 ]
             ),
@@ -109,8 +111,9 @@ def evidence(plan: Plan, stage: Stage) -> Any:
     """Why, recommendation by recommendation: made when somebody opens it, for it is most of what a page could hold."""
     words = reader_words()
     reason_of = {item.id: reason(item) for item in plan.recommendations}
-    columns = ((say("id"), "t"), (say("kind"), "t"), (say("workload"), "t"), (say("pods"), "n"), (say("cards"), "n"),
-               (say("per week"), "n"), (say("confidence"), "n"), (say("why"), "t"))  # fmt: skip
+    columns = ((say("plan.id"), "t"), (say("plan.kind"), "t"), (say("term.workload"), "t"), (say("plan.pods"), "n"),
+               (say("health.cards"), "n"),
+               (say("plan.per_week"), "n"), (say("plan.confidence"), "n"), (say("plan.why"), "t"))  # fmt: skip
     rows = table(
         columns,
         [
@@ -121,7 +124,7 @@ def evidence(plan: Plan, stage: Stage) -> Any:
         class_name="evidence",
     )  # fmt: skip
     more = len(stage.recommendations) - ROWS_MAX
-    rest = say("… and {count} more: `{command}`", count=format_count(more), command="gputide plan show")
+    rest = say("plan.count_more_command", count=more, command="gputide plan show")
     return [rows, html.P(rest, className="soft") if more > 0 else None]
 
 
@@ -147,15 +150,18 @@ def refused(plan: Plan) -> Any:
     ]
     lines += [
         html.Details(
-            [html.Summary([html.B(say("withheld")), f" {words.code('kind', item.kind.value)}"]), html.P(detail(item))]
+            [
+                html.Summary([html.B(say("plan.withheld")), f" {words.code('kind', item.kind.value)}"]),
+                html.P(detail(item)),
+            ]
         )
         for item in plan.withheld
     ]
     return card(
-        say("Refused {count}", count=format_count(len(plan.refused))),
-        html.Div(lines or [html.P(say("Nobody was refused."), className="soft")], className="refused"),
+        say("plan.refused_count", count=len(plan.refused)),
+        html.Div(lines or [html.P(say("plan.nobody_was_refused"), className="soft")], className="refused"),
         note=say(
-            "saving if all came true: {saving} a week",
+            "plan.saving_if_all_came_true_saving",
             saving=saving_words(plan.totals.saving_per_week, plan.currency),
         ),
     )

@@ -20,7 +20,6 @@ from dashboards.pages.frame import (
     graph,
     heading,
     missing,
-    reader_words,
     scrolled,
     table,
     verdict_banner,
@@ -29,7 +28,7 @@ from dashboards.pages.plan_rollout import stage_words
 from dashboards.queries import LedgerEntry, Views
 from dashboards.shown.realised import FunnelStep, HarmBudget, funnel, harm_budgets, leading_verdict, realised_weeks
 from dashboards.shown.rows import moment_words, money_words, percent_words
-from dashboards.words.pages import say
+from dashboards.words.catalogue import reader_words, say, say_code
 from enforcer.record.verdict import Level, Standing, Verdict
 from fleet.outcomes import Outcome
 from fleet.profiles import Profiles
@@ -43,7 +42,7 @@ WEEKS = {"24h": 4, "7d": 8, "all": 26}
 LEDGER_MAX = 200
 _STAGES = re.compile(r"stages? (\d{1,6}(?:, \d{1,6})*)", re.ASCII)
 HARM_MAX = 40
-_UNJUDGED = {Standing.TOO_FEW_WINDOWS: "too few windows", Standing.UNMEASURED: "not collected"}
+_UNJUDGED = {Standing.TOO_FEW_WINDOWS: "savings.too_few_windows", Standing.UNMEASURED: "savings.not_collected"}
 
 
 def layout(views: Views, address: Address, profiles: Profiles) -> Any:
@@ -51,8 +50,8 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     entries = views.plans.plans(profiles.cluster)
     if not entries:
         return missing(
-            say("No plan yet"),
-            say("Savings start with a plan, and are counted once it is applied."),
+            say("plan.no_plan_yet"),
+            say("savings.savings_start_with_plan_counted_once"),
             "gputide plan make",
         )
     outcomes = views.outcomes.outcomes(profiles.cluster)
@@ -62,26 +61,27 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     weeks = realised_weeks(outcomes, now=profiles.as_of, weeks=WEEKS[address.time_range])
     return html.Div(
         [
-            heading(say("Savings")),
+            heading(say("page.savings")),
             verdict_banner(verdict, address),
             _headline(steps, verdict, outcomes, ledger, currency),
             html.Div(
                 [
-                    card(say("From found to realised"), _funnel(address, steps, currency),
-                         note=say("whole freed cards"), class_name="grow", export="funnel"),
-                    card(say("Realised per week"), *_weeks(outcomes, weeks, currency), note=say("measured spans only"),
+                    card(say("savings.from_found_realised"), _funnel(address, steps, currency),
+                         note=say("savings.whole_freed_cards"), class_name="grow", export="funnel"),
+                    card(say("savings.realised_per_week"), *_weeks(outcomes, weeks, currency),
+                         note=say("savings.measured_spans_only"),
                          export="weeks", has_figure=True),
-                    card(say("Promised and realised"), *_promise(outcomes),
-                         note=say("one dot per plan; ring: interim"), export="outcomes", has_figure=True),
+                    card(say("savings.promised_realised"), *_promise(outcomes),
+                         note=say("savings.one_dot_per_plan_ring_interim"), export="outcomes", has_figure=True),
                 ],
                 className="thirds",
             ),
             html.Div(
                 [
-                    card(say("Harm per service"), _harm(harm_budgets(entries, outcomes)),
-                         note=say("share of active time, against the service's harm budget"), export="harm"),
-                    card(say("Ledger"), _ledger(ledger), export="ledger",
-                         note=say("newest first; {count} entries", count=format_count(len(ledger)))),
+                    card(say("savings.harm_per_service"), _harm(harm_budgets(entries, outcomes)),
+                         note=say("savings.share_active_time_against_services_harm"), export="harm"),
+                    card(say("savings.ledger"), _ledger(ledger), export="ledger",
+                         note=say("savings.newest_first_count_entries", count=len(ledger))),
                 ],
                 className="halves",
             ),
@@ -108,21 +108,21 @@ def _headline(
         [
             figure_number(
                 format_count(realised.cards),
-                say("cards realised"),
-                note=say("of {count} found", count=format_count(steps[0].cards)),
+                say("savings.cards_realised"),
+                note=say("savings.count_found", count=steps[0].cards),
             ),
-            figure_number(money_words(realised.amortised_per_week, currency), say("a week, amortised")),
+            figure_number(money_words(realised.amortised_per_week, currency), say("savings.week_amortised")),
             figure_number(
                 "–" if verdict is None else percent_words(verdict.observed_ratio),
-                say("harm of changed services"),
-                note=say("not verified yet")
+                say("savings.harm_changed_services"),
+                note=say("savings.not_verified_yet")
                 if verdict is None
-                else say("too few windows")
+                else say("savings.too_few_windows")
                 if verdict.level is Level.TOO_FEW_WINDOWS
-                else say("predicted {ratio}", ratio=percent_words(verdict.predicted_ratio)),
+                else say("savings.predicted_ratio", ratio=percent_words(verdict.predicted_ratio)),
             ),
-            figure_number(format_count(sum(o.given_back for o in outcomes)), say("cards given back")),
-            figure_number(format_count(len(undone)), say("undone or restored")),
+            figure_number(format_count(sum(o.given_back for o in outcomes)), say("savings.cards_given_back")),
+            figure_number(format_count(len(undone)), say("savings.undone_or_restored")),
         ],
         className="headline",
     )
@@ -153,7 +153,7 @@ def _funnel(address: Address, steps: tuple[FunnelStep, ...], currency: str) -> A
             rows.append(
                 html.Ul(
                     [html.Li(dcc.Link(plan_id, href=address.href("/plan", plan=plan_id))) for plan_id in step.plans]
-                    or [html.Li(say("no plan got here yet"))],
+                    or [html.Li(say("savings.no_plan_got_here_yet"))],
                     className="holders",
                 )
             )
@@ -162,20 +162,20 @@ def _funnel(address: Address, steps: tuple[FunnelStep, ...], currency: str) -> A
 
 def _weeks(outcomes: tuple[Outcome, ...], weeks: Any, currency: str) -> list[Any]:
     if not outcomes:
-        return [html.P([say("Nothing was verified yet: "), html.Code("gputide verify")], className="soft")]
-    return [graph(weekly_bars_figure(weeks, currency), id="weeks", name=say("Realised saving per week"))]
+        return [html.P([say("savings.nothing_was_verified_yet"), html.Code("gputide verify")], className="soft")]
+    return [graph(weekly_bars_figure(weeks, currency), id="weeks", name=say("savings.realised_saving_per_week"))]
 
 
 def _promise(outcomes: tuple[Outcome, ...]) -> list[Any]:
     if not outcomes:
-        return [html.P(say("A dot appears for each plan that was applied and verified."), className="soft")]
-    name = say("Cards realised against cards promised, one dot per plan")
+        return [html.P(say("savings.dot_appears_for_each_plan_was"), className="soft")]
+    name = say("savings.cards_realised_against_cards_promised_one")
     return [graph(promise_figure(outcomes), id="promise", name=name)]
 
 
 def _harm(budgets: tuple[HarmBudget, ...]) -> Any:
     if not budgets:
-        return html.P(say("No service was changed and measured yet."), className="soft")
+        return html.P(say("savings.no_service_was_changed_measured_yet"), className="soft")
     rows = [
         (
             _service(budget.workload),
@@ -183,19 +183,19 @@ def _harm(budgets: tuple[HarmBudget, ...]) -> Any:
             percent_words(budget.violation_ratio),
             percent_words(budget.budget_ratio, 1),
             _bullet(budget),
-            say(budget.cause) if budget.cause else "–",
+            say_code("cause", budget.cause) if budget.cause else "–",
         )
         for budget in budgets[:HARM_MAX]
     ]
     columns = (
-        (say("service"), "t"),
-        (say("predicted"), "n"),
-        (say("observed"), "n"),
-        (say("harm budget"), "n"),
-        (say("budget spent"), "t"),
-        (say("cause"), "t"),
+        (say("savings.service"), "t"),
+        (say("savings.predicted"), "n"),
+        (say("savings.observed"), "n"),
+        (say("savings.harm_budget"), "n"),
+        (say("savings.budget_spent"), "t"),
+        (say("savings.cause"), "t"),
     )
-    return scrolled(table(columns, rows), name=say("Harm per service"), class_name="harm")
+    return scrolled(table(columns, rows), name=say("savings.harm_per_service"), class_name="harm")
 
 
 def _service(workload: str) -> Any:
@@ -207,7 +207,7 @@ def _service(workload: str) -> Any:
 def _bullet(budget: HarmBudget) -> Any:
     burn, is_over = budget.burn_ratio, budget.standing is Standing.OVER_BUDGET
     if burn is None:
-        return say(_UNJUDGED.get(budget.standing, "–"))
+        return say(_UNJUDGED[budget.standing]) if budget.standing in _UNJUDGED else "–"
     return html.Span(
         [
             html.Span(
@@ -224,7 +224,7 @@ def _bullet(budget: HarmBudget) -> Any:
 
 def _ledger(entries: tuple[LedgerEntry, ...]) -> Any:
     if not entries:
-        return html.P(say("Nothing was done yet."), className="soft")
+        return html.P(say("savings.nothing_was_done_yet"), className="soft")
     words = reader_words()
     rows = [
         (
@@ -243,8 +243,8 @@ def _ledger(entries: tuple[LedgerEntry, ...]) -> Any:
         )
         for entry in entries[:LEDGER_MAX]
     ]
-    columns = (("UTC", "t"), (say("what"), "t"), (say("cards"), "n"), (say("whom"), "t"))
-    return scrolled(table(columns, rows), name=say("Ledger"), class_name="ledger")
+    columns = (("UTC", "t"), (say("savings.what"), "t"), (say("health.cards"), "n"), (say("savings.whom"), "t"))
+    return scrolled(table(columns, rows), name=say("savings.ledger"), class_name="ledger")
 
 
 def _subject(subject: str) -> Any:

@@ -17,20 +17,20 @@ from dashboards.address import Address
 from dashboards.long_list import FROM_KEY
 from dashboards.long_list import part_of as part_of_list
 from dashboards.pages.frame import card, figure_number, heading, missing, scrolled, table
-from dashboards.pages.measures import MEASURE_WORDS, cells_of, cost_words, hours_words, known_week, measures_card
+from dashboards.pages.measures import cells_of, cost_words, hours_words, known_week, measures_card
 from dashboards.queries import Views
 from dashboards.shown.made_once import MADE
 from dashboards.shown.quotas import QuotaUse, quota_uses
 from dashboards.shown.rows import money_words
 from dashboards.shown.tenants import Tenant, tenants
-from dashboards.words.pages import percent_sign, say
+from dashboards.words.catalogue import reader_words, say, say_code
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.inventory import Quota
 from fleet.money.budgets import BudgetState, BudgetStatus
 from fleet.money.charges import in_cents
 from fleet.money.week_hours import IDLE, WeekHours, added, part_of
 from fleet.profiles import HourMeasure, Profiles
-from fleet.units import format_count, format_percent
+from fleet.units import format_count
 
 KEYS = ("cluster", FROM_KEY)
 """Values of the address that build the page anew."""
@@ -42,15 +42,15 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     found = () if isinstance(week, str) else MADE.of((profiles, week), "tenants", lambda: tenants(profiles, week))
     if not profiles.workloads and not found:
         return missing(
-            say("No teams"), say("Nobody holds a card in {place}.", place=profiles.cluster), "gputide workloads"
+            say("tenants.no_teams"), say("tenants.nobody_holds_card_place", place=profiles.cluster), "gputide workloads"
         )
     return html.Div(
         [
-            heading(say("Tenants")),
+            heading(say("page.tenants")),
             measures_card(week) if isinstance(week, str) else _headline(found, week),
             None if isinstance(week, str) else card(
-                say("Card-hours of the last 7 days by team"), _table(found, week, address),
-                note=say("bar: of the granted card-hours, used · idle · the rest is unused"),
+                say("tenants.card_hours_week_by_team"), _table(found, week, address),
+                note=say("tenants.bar_granted_card_hours"),
                 export="teams",
             ),
             quotas(views.money.quotas(profiles.cluster), found, address),
@@ -71,20 +71,20 @@ def _headline(found: tuple[Tenant, ...], week: WeekHours) -> Any:
     first = found[0] if found else None
     return html.Div(
         [
-            figure_number(format_count(len(found)), say("teams")),
-            figure_number(format_count(round(granted)), say("card-hours granted, last 7 days")),
+            figure_number(format_count(len(found)), say("tenants.teams_counted")),
+            figure_number(format_count(round(granted)), say("tenants.card_hours_granted_week")),
             figure_number(
-                percent_sign(format_percent(idle.card_hours / granted if granted else 0.0)),
-                say("of them idle"),
-                note=say("{count} card-hours", count=format_count(round(idle.card_hours))),
+                reader_words().percent(idle.card_hours / granted if granted else 0.0, 0),
+                say("tenants.of_them_idle"),
+                note=say("count.card_hours", count=round(idle.card_hours)),
             ),
-            figure_number(money_words(idle.cost, week.currency), say("granted and idle, last 7 days")),
+            figure_number(money_words(idle.cost, week.currency), say("tenants.cost_idle_week")),
             figure_number(
                 first.name,
-                say("holds most of that") if first.idle.cost is not None else say("holds most idle card-hours"),
+                say("tenants.holds_most") if first.idle.cost is not None else say("tenants.holds_most_idle_card_hours"),
                 note=say(
-                    "{count} card-hours, {money}",
-                    count=format_count(round(first.idle.card_hours)),
+                    "tenants.card_hours_money",
+                    count=round(first.idle.card_hours),
                     money=money_words(first.idle.cost, week.currency),
                 ),
             )
@@ -118,23 +118,25 @@ def _table(found: tuple[Tenant, ...], week: WeekHours, address: Address) -> Any:
     known = [cost for cost in costs if cost is not None]
     total = cost_words(sum(known, Decimal(0)) if known else None)
     rest_hours, all_hours = every[-1].card_hours, sum(one.card_hours for one in every)
-    rest = (say("granted to nobody"), "", "", *cells_of(week.rest), hours_words(rest_hours), cost_words(costs[-1]))
+    nobody = say("fleet.granted_to_nobody")
+    rest = (nobody, "", "", *cells_of(week.rest), hours_words(rest_hours), cost_words(costs[-1]))
     rows += [] if not week.rest else [
         (*rest, "", ""),
         tuple(map(html.B, (
-            say("total"), "", "", *cells_of(week.total), hours_words(all_hours), total,
+            say("measure.total"), "", "", *cells_of(week.total), hours_words(all_hours), total,
             money_words(part_of(week.total, IDLE).cost, week.currency), "",
         ))),
     ]  # fmt: skip
     columns = (
-        (say("team"), "t"), (say("workloads"), "n"), (say("used, idle"), "t"),
-        *((say(MEASURE_WORDS[measure]), "n") for measure in HourMeasure),
-        (say("card-hours"), "n"), (week.currency, "n"), (say("cost of idle"), "n"), (say("untrusted"), "n"),
+        (say("term.team"), "t"), (say("health.workloads"), "n"), (say("tenants.used_idle"), "t"),
+        *((say_code("hour_measure", measure), "n") for measure in HourMeasure),
+        (say("measure.card_hours"), "n"), (week.currency, "n"), (say("tenants.cost_of_idle"), "n"),
+        (say("state.untrusted"), "n"),
     )  # fmt: skip
     return scrolled(
         table(columns, rows),
         around,
-        name=say("Card-hours of the last 7 days by team"),
+        name=say("tenants.card_hours_week_by_team"),
         class_name="teams",
     )
 
@@ -144,7 +146,7 @@ def _bar(team: Tenant, most: float) -> Any:
     granted, idle = team.granted.card_hours, team.idle.card_hours
     used = team.measures[HourMeasure.USED].card_hours
     words = say(
-        "{granted} card-hours granted, {used} used, {idle} idle",
+        "tenants.granted_used_idle",
         granted=hours_words(granted), used=hours_words(used), idle=hours_words(idle),
     )  # fmt: skip
     segments = [
@@ -168,19 +170,20 @@ def quotas(found: Sequence[Quota], tenants: Sequence[Tenant], address: Address) 
     uses = quota_uses(found, tenants)
     rest = len(uses) - QUOTAS_MAX
     columns = (
-        (say("team"), "t"), (say("quota of"), "t"), (say("resource"), "t"), (say("quota"), "n"), (say("granted"), "n"),
-        (say("in use"), "n"), (say("left"), "n"), (say("used of it"), "n"),
+        (say("term.team"), "t"), (say("tenants.quota_of"), "t"), (say("tenants.resource"), "t"),
+        (say("tenants.quota"), "n"), (say("tenants.granted"), "n"),
+        (say("tenants.in_use"), "n"), (say("tenants.left"), "n"), (say("tenants.used_of_it"), "n"),
     )  # fmt: skip
     under = sum(use.is_underused for use in uses)
     return card(
-        say("Quotas"),
+        say("tenants.quotas"),
         scrolled(
             table(columns, [_quota_row(use, address) for use in uses[:QUOTAS_MAX]]),
-            html.P(say("and {count} more", count=format_count(rest)), className="soft") if rest > 0 else None,
-            name=say("Quotas"),
+            html.P(say("health.count_more", count=rest), className="soft") if rest > 0 else None,
+            name=say("tenants.quotas"),
             class_name="quotas",
         ),
-        note=say("{count} use less than their quota; in use: cards, where a quota counts cards", count=under),
+        note=say("tenants.count_use_less_than_their_quota", count=under),
         export="quotas",
     )
 
@@ -190,7 +193,7 @@ def budgets_of(views: Views, cluster: str) -> Any:
     try:
         return budgets(views.money.budgets(cluster), views.money.currency)
     except (Misconfigured, Unavailable, Corrupt) as exc:
-        return card(say("Budgets of this month"), html.P(str(exc), className="soft"))
+        return card(say("tenants.budgets_month"), html.P(str(exc), className="soft"))
 
 
 def budgets(found: Sequence[BudgetStatus], currency: str) -> Any:
@@ -210,15 +213,16 @@ def budgets(found: Sequence[BudgetStatus], currency: str) -> Any:
         for status in sorted(found, key=lambda status: (order.index(status.state), status.kind, status.name))
     ]
     columns = (
-        (say("team"), "t"), (say("a month"), "n"), (say("spent"), "n"), (say("of it"), "n"), (say("month's end"), "n"),
-        (say("state"), "t"),
+        (say("term.team"), "t"), (say("tenants.month"), "n"), (say("tenants.spent"), "n"),
+        (say("tenants.of_it"), "n"), (say("tenants.months_end"), "n"),
+        (say("tenants.state"), "t"),
     )  # fmt: skip
-    title = say("Budgets of this month")
+    title = say("tenants.budgets_month")
     return card(title, scrolled(table(columns, rows), name=title), export="budgets")
 
 
 def _quota_row(use: QuotaUse, address: Address) -> tuple[Any, ...]:
-    who: Any = use.namespace or say("the cluster")
+    who: Any = use.namespace or say("tenants.the_cluster")
     if use.namespace:
         who = dcc.Link(use.namespace, href=address.href("/workloads", team=use.namespace))
     return (
@@ -235,10 +239,10 @@ def _quota_row(use: QuotaUse, address: Address) -> tuple[Any, ...]:
 
 def _state(state: BudgetState) -> str:
     return {
-        BudgetState.OK: say("within budget"),
-        BudgetState.FORECAST_OVER: say("foretold to be exceeded"),
-        BudgetState.OVER: say("exceeded"),
-        BudgetState.UNKNOWN: say("no price"),
+        BudgetState.OK: say("tenants.within_budget"),
+        BudgetState.FORECAST_OVER: say("tenants.foretold_be_exceeded"),
+        BudgetState.OVER: say("tenants.exceeded"),
+        BudgetState.UNKNOWN: say("tenants.no_price"),
     }[state]
 
 
@@ -250,4 +254,4 @@ def _amount(value: float | None) -> str:
 
 
 def _percent(ratio: float) -> str:
-    return percent_sign(format_percent(ratio))
+    return reader_words().percent(ratio, 0)

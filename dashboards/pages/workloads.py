@@ -27,7 +27,6 @@ from dashboards.pages.frame import (
     heading,
     missing,
     number_column,
-    reader_words,
     scrolled,
     table,
 )
@@ -35,7 +34,7 @@ from dashboards.queries import PlanEntry, Views
 from dashboards.shown.grid_rows import GridRows, Places
 from dashboards.shown.made_once import MADE
 from dashboards.shown.rows import percent_words, saving_words, state_sentence, workload_state_words, workload_table
-from dashboards.words.pages import READING, counted, say
+from dashboards.words.catalogue import READING, reader_words, say, say_code
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, GputideError, Misconfigured, Unavailable
 from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL
@@ -60,8 +59,8 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
         return _all(address, profiles)
     profile = next((item for item in profiles.workloads if item.workload == wanted), None)
     if profile is None:
-        why = say("{workload} has no live pod in {cluster}.", workload=wanted, cluster=profiles.cluster)
-        return missing(say("No such workload"), why, "gputide workloads")
+        why = say("workloads.workload_has_no_live_pod_cluster", workload=wanted, cluster=profiles.cluster)
+        return missing(say("workloads.no_such_workload"), why, "gputide workloads")
     entries = views.plans.plans(profiles.cluster)
     return _one(views, address, profiles, profile, entries[0] if entries else None)
 
@@ -129,9 +128,9 @@ def _all(address: Address, profiles: Profiles) -> Any:
     team = address.get("team")
     counts = Counter(profile.state for profile in profiles.workloads if team in (None, profile.namespace))
     if not counts:
-        why = say("Nobody holds a card in {place}.", place=team or profiles.cluster)
-        return missing(say("No workloads"), why, "gputide workloads")
-    what = say("workloads of {team}", team=team) if team else say("workloads|counted")
+        why = say("tenants.nobody_holds_card_place", place=team or profiles.cluster)
+        return missing(say("workloads.no_workloads"), why, "gputide workloads")
+    what = say("workloads.of_team", team=team) if team else say("workloads.workloads_counted")
     numbers = [figure_number(format_count(counts.total()), what)]
     numbers += [
         figure_number(format_count(counts[state]), workload_state_words(state))
@@ -139,28 +138,28 @@ def _all(address: Address, profiles: Profiles) -> Any:
         if counts[state]
     ]
     columns: list[dict[str, Any]] = [
-        {"field": "workload", "headerName": say("workload"), "minWidth": 280},
-        {"field": "class", "headerName": say("class"), "minWidth": 100},
-        {"field": "state", "headerName": say("state"), "minWidth": 100},
-        number_column("cards", say("cards"), ",d", maxWidth=90),
-        number_column("pods", say("pods"), ",d", maxWidth=90),
-        number_column("compute_p95", say("SM p95"), ".0%", maxWidth=100),
-        number_column("framebuffer_granted_gib", say("granted GiB"), ".1f", maxWidth=120),
-        number_column("framebuffer_need_gib", say("needed GiB"), ".1f", maxWidth=120),
-        {"field": "idle_since", "headerName": say("idle since (UTC)"), "minWidth": 140},
-        number_column("off_peak_hours", say("off-peak h"), ",d", maxWidth=110),
-        number_column("coverage_ratio", say("coverage"), ".0%", maxWidth=105),
-        number_column("confidence", say("confidence"), ".0%", maxWidth=115),
+        {"field": "workload", "headerName": say("term.workload"), "minWidth": 280},
+        {"field": "class", "headerName": say("workloads.class"), "minWidth": 100},
+        {"field": "state", "headerName": say("tenants.state"), "minWidth": 100},
+        number_column("cards", say("health.cards"), ",d", maxWidth=90),
+        number_column("pods", say("plan.pods"), ",d", maxWidth=90),
+        number_column("compute_p95", say("fleet.sm_p95"), ".0%", maxWidth=100),
+        number_column("framebuffer_granted_gib", say("workloads.granted_gib"), ".1f", maxWidth=120),
+        number_column("framebuffer_need_gib", say("workloads.needed_gib"), ".1f", maxWidth=120),
+        {"field": "idle_since", "headerName": say("fleet.idle_since_utc"), "minWidth": 140},
+        number_column("off_peak_hours", say("workloads.off_peak_h"), ",d", maxWidth=110),
+        number_column("coverage_ratio", say("health.coverage"), ".0%", maxWidth=105),
+        number_column("confidence", say("plan.confidence"), ".0%", maxWidth=115),
     ]
     return html.Div(
         [
-            heading(say("Workloads")),
+            heading(say("page.workloads")),
             html.Div(numbers, className="headline small"),
             card(
-                say("Workloads of {team}", team=team) if team else say("Workloads"),
+                say("workloads.heading_of_team", team=team) if team else say("page.workloads"),
                 grid("workloads-grid", columns, row_key="workload", height_px=680),
                 note=[
-                    dcc.Link(say("all teams"), href=address.href(team=None)) if team else None,
+                    dcc.Link(say("workloads.all_teams"), href=address.href(team=None)) if team else None,
                     html.Button("CSV", id="workloads-csv", className="quiet"),
                     html.Button("JSON", id="workloads-json", className="quiet"),
                     dcc.Download(id="workloads-download"),
@@ -174,16 +173,16 @@ def _all(address: Address, profiles: Profiles) -> Any:
 def _one(views: Views, address: Address, profiles: Profiles, profile: Profile, entry: PlanEntry | None) -> Any:
     history = views.fleet.history(profiles.cluster, profile.workload, RANGES[address.time_range])
     strips = (
-        graph(strips_figure(history), id="strips", name=say("Use over time"))
+        graph(strips_figure(history), id="strips", name=say("workloads.use_over_time"))
         if history is not None and history.times
         else missing(
-            say("No history in this range"),
-            say("No window of this workload arrived in it."),
+            say("workloads.no_history_range"),
+            say("workloads.no_window_workload_arrived"),
             "gputide run rollup --drain",
         )
     )
     has_rate = history is None or history.request_rate is not None
-    rate = "" if has_rate else say(" · no live source of request rates is read yet")
+    rate = "" if has_rate else say("workloads.no_live_source_request_rates_read")
     week = hour_of_week_figure(profile.hour_of_week, profile.off_peak_hours)
     return html.Div(
         [
@@ -193,16 +192,16 @@ def _one(views: Views, address: Address, profiles: Profiles, profile: Profile, e
                     html.Div(
                         [
                             card(
-                                say("Use over time"),
+                                say("workloads.use_over_time"),
                                 strips,
-                                note=say("p50–p95 band, max dots · dashed: granted") + rate,
+                                note=say("workloads.p50_p95_band_max_dots_dashed") + rate,
                                 export="use",
                                 has_figure=True,
                             ),
                             card(
-                                say("Week in {zone}", zone=profile.time_zone),
-                                graph(week, id="week", name=say("SM active p95 by hour of the week")),
-                                note=say("SM active p95 · outlined: hours promised off-peak"),
+                                say("workloads.week_zone", zone=profile.time_zone),
+                                graph(week, id="week", name=say("workloads.sm_active_p95_by_hour_week")),
+                                note=say("workloads.sm_active_p95_outlined_hours_promised"),
                                 export="week",
                                 has_figure=True,
                             ),
@@ -210,10 +209,10 @@ def _one(views: Views, address: Address, profiles: Profiles, profile: Profile, e
                     ),
                     html.Div(
                         [
-                            card(say("What gputide proposes"), *_proposals(address, profile, entry)),
-                            card(say("What it refused"), *_refusals(profile, entry)),
+                            card(say("workloads.what_gputide_proposes"), *_proposals(address, profile, entry)),
+                            card(say("workloads.what_refused"), *_refusals(profile, entry)),
                             unit_cost(views, profiles.cluster, profile.workload),
-                            card(say("What you may do"), *_actions(profile)),
+                            card(say("workloads.what_you_may_do"), *_actions(profile)),
                         ]
                     ),
                 ],
@@ -226,17 +225,19 @@ def _one(views: Views, address: Address, profiles: Profiles, profile: Profile, e
 
 def _header(address: Address, profile: Profile, profiles: Profiles) -> Any:
     name = profile.workload.split("/", 2)[-1]
-    kind = say(profile.workload_class.value.replace("_", " "))
-    level = say("{level} priority", level=say(profile.priority.value))
+    kind = say_code("class", profile.workload_class)
+    level = say("fleet.level_priority", level=say_code("level", profile.priority))
     need = profile.framebuffer.need_max
     needed = (
-        say("need hidden by pre-allocation") if need is None else say("needs {size}", size=format_bytes_short(need))
+        say("workloads.need_hidden_by_pre_allocation")
+        if need is None
+        else say("workloads.needs_size", size=format_bytes_short(need))
     )
     return html.Div(
         [
             html.Div(
                 [
-                    dcc.Link(say("← all workloads"), href=address.href(w=None), className="back"),
+                    dcc.Link(say("workloads.all_workloads"), href=address.href(w=None), className="back"),
                     html.H1(name),
                     html.P(
                         [
@@ -252,16 +253,18 @@ def _header(address: Address, profile: Profile, profiles: Profiles) -> Any:
             ),
             figure_number(
                 format_count(len(profile.pods)),
-                say("pod|counted") if len(profile.pods) == 1 else say("pods|counted"),
-                note=counted(len(profile.cards), "on {count} card", "on {count} cards"),
+                say("workloads.pod_counted") if len(profile.pods) == 1 else say("workloads.pods_counted"),
+                note=say("workloads.on_count_cards", count=len(profile.cards)),
             ),
             figure_number(
                 percent_words(profile.compute.p95, 0),
-                say("SM active p95"),
-                note=say("of {ratio} granted", ratio=percent_words(profile.compute.granted_ratio, 0)),
+                say("fleet.sm_active_p95"),
+                note=say("workloads.ratio_granted", ratio=percent_words(profile.compute.granted_ratio, 0)),
             ),
-            figure_number(format_bytes_short(profile.framebuffer.granted), say("granted per slice"), note=needed),
-            figure_number(percent_words(profile.coverage_ratio, 1), say("coverage"), note=_trust(profile)),
+            figure_number(
+                format_bytes_short(profile.framebuffer.granted), say("workloads.granted_per_slice"), note=needed
+            ),
+            figure_number(percent_words(profile.coverage_ratio, 1), say("health.coverage"), note=_trust(profile)),
         ],
         className="headline",
     )
@@ -269,17 +272,17 @@ def _header(address: Address, profile: Profile, profiles: Profiles) -> Any:
 
 def _trust(profile: Profile) -> str:
     if profile.is_trusted:
-        return say("counters trusted")
-    return f"▲ {reader_words().code('check', profile.trust[0].check)}"
+        return say("workloads.counters_trusted")
+    return f"▲ {say_code('check', profile.trust[0].check)}"
 
 
 def _proposals(address: Address, profile: Profile, entry: PlanEntry | None) -> list[Any]:
     if entry is None:
-        return [html.P([say("No plan yet: "), html.Code("gputide plan make")])]
+        return [html.P([say("workloads.no_plan_yet"), html.Code("gputide plan make")])]
     plan = entry.plan
     found = [item for item in plan.recommendations if profile.workload in item.workloads]
     if not found:
-        return [html.P(say("Nothing: it stays as it is."))]
+        return [html.P(say("workloads.nothing_stays_as"))]
     words = reader_words()
     return [
         html.Div(
@@ -289,23 +292,23 @@ def _proposals(address: Address, profile: Profile, entry: PlanEntry | None) -> l
                         f"{words.code('kind', item.kind.value)} ",
                         html.Code(item.id),
                         " · ",
-                        counted(item.cards_freed, "{count} card freed", "{count} cards freed"),
+                        say("workloads.count_cards_freed", count=item.cards_freed),
                     ]
                 ),
                 html.P(reason(item)),
-                html.P([html.B(say("Would change this: ")), change_of_mind(item)], className="soft"),
+                html.P([html.B(say("workloads.would_change")), change_of_mind(item)], className="soft"),
                 html.P(
                     say(
-                        "{saving} a week · risk {level} · confidence {ratio}",
+                        "workloads.saving_week_risk_level_confidence_ratio",
                         saving=saving_words(item.saving_per_week, plan.currency),
-                        level=say(item.risk_level.value),
+                        level=say_code("level", item.risk_level),
                         ratio=percent_words(item.confidence, 0),
                     ),
                     className="soft",
                 ),
                 _evidence(item.evidence.numbers),
                 dcc.Link(
-                    say("See in plan →"),
+                    say("workloads.see_plan"),
                     href=address.href("/plan", plan=plan.plan_id, open=_stage_of(plan, item.id)),
                     className="button",
                 ),
@@ -318,7 +321,7 @@ def _proposals(address: Address, profile: Profile, entry: PlanEntry | None) -> l
 
 def _evidence(numbers: tuple[tuple[str, float], ...]) -> Any:
     rows = [(english(name.replace("_", " ")), f"{value:,.4g}") for name, value in numbers]
-    return table(((say("evidence"), "t"), (say("value"), "n")), rows)
+    return table(((say("workloads.evidence"), "t"), (say("workloads.value"), "n")), rows)
 
 
 def _stage_of(plan: Plan, name: str) -> str | None:
@@ -335,7 +338,7 @@ def _refusals(profile: Profile, entry: PlanEntry | None) -> list[Any]:
     lines += [
         html.Li([html.B(words.code("check", found.check)), ": ", english(found.detail)]) for found in profile.trust
     ]
-    return [html.Ul(lines)] if lines else [html.P(say("Nothing."), className="soft")]
+    return [html.Ul(lines)] if lines else [html.P(say("workloads.nothing"), className="soft")]
 
 
 def _actions(profile: Profile) -> list[Any]:
@@ -344,16 +347,16 @@ def _actions(profile: Profile) -> list[Any]:
     name = quote(profile.workload.split("/", 2)[-1])
     annotate = f"kubectl -n {quote(profile.namespace)} annotate {quote(kind)} "
     commands = (
-        (say("Leave it alone"), annotate, name, f" {OPT_OUT_LABEL}=true"),
-        (say("Latency-critical"), annotate, name, f" {LATENCY_CRITICAL_LABEL}=true"),
-        (say("What is proposed"), "gputide plan show", "", ""),
+        (say("workloads.leave_alone"), annotate, name, f" {OPT_OUT_LABEL}=true"),
+        (say("workloads.latency_critical"), annotate, name, f" {LATENCY_CRITICAL_LABEL}=true"),
+        (say("workloads.what_proposed"), "gputide plan show", "", ""),
     )
     return [
         html.Div(
             [
                 html.Span(words),
                 html.Code([before, html.Bdi(told), after]),
-                dcc.Clipboard(content=f"{before}{told}{after}", title=say("copy"), className="copy"),
+                dcc.Clipboard(content=f"{before}{told}{after}", title=say("frame.copy"), className="copy"),
             ],
             className="command",
         )
@@ -366,14 +369,14 @@ def unit_cost(views: Views, cluster: str, workload: str) -> Any:
     try:
         found = [one for one in views.money.unit_costs(cluster) if one.workload == workload]
     except (Misconfigured, Unavailable, Corrupt) as exc:
-        return card(say("Unit cost"), html.P(str(exc), className="soft"))
+        return card(say("unit_cost.unit_cost"), html.P(str(exc), className="soft"))
     if not found:
         return None
-    columns = ((say("unit"), "t"), (say("last week"), "n"), (say("a million costs"), "n"))
+    columns = ((say("unit_cost.unit"), "t"), (say("unit_cost.last_week"), "n"), (say("unit_cost.million_costs"), "n"))
     return card(
-        say("Unit cost"),
-        scrolled(table(columns, [_row(one, views.money.currency) for one in found]), name=say("Unit cost")),
-        note=say("cost by allocation over what was counted"),
+        say("unit_cost.unit_cost"),
+        scrolled(table(columns, [_row(one, views.money.currency) for one in found]), name=say("unit_cost.unit_cost")),
+        note=say("unit_cost.cost_by_allocation_over_what_was"),
     )
 
 
@@ -381,5 +384,5 @@ def _row(one: UnitCost, currency: str) -> tuple[Any, ...]:
     count = format_count(round(one.count)) if one.count is not None else html.Span("–", title=one.fault)
     price: Any = "–" if one.per_million is None else f"{one.per_million:,.4f} {currency}"
     if one.per_million is not None and one.is_partly_priced:
-        price = html.Span(f"≥ {price}", title=say("some of its card hours have no price"))
-    return say(one.unit), count, price
+        price = html.Span(f"≥ {price}", title=say("unit_cost.some_its_card_hours_have_no"))
+    return say_code("unit", one.unit), count, price

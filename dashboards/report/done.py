@@ -19,7 +19,7 @@ from dashboards.access.cut import namespace_of
 from dashboards.queries import LedgerEntry, PlanEntry
 from dashboards.shown.rows import RefusalGroup, refusal_groups
 from dashboards.words.advice import reason_words, refusal_words, refused_words, state_words, verdict_words
-from dashboards.words.report import Language, Words
+from dashboards.words.catalogue import Language, Words
 from enforcer.record.verdict import verdict_of
 from fleet.decisions import Plan, Recommendation
 from fleet.inventory import WorkloadId
@@ -27,7 +27,6 @@ from fleet.money.charges import Charge, MeasuredHours
 from fleet.money.week_hours import NOT_USED, part_of
 from fleet.outcomes import Outcome
 from fleet.profiles import Profile, Profiles, WorkloadState
-from fleet.units import format_count
 
 _WEEK = timedelta(days=7)
 
@@ -71,26 +70,26 @@ class WeekTold:
 
     def _item(self, entry: PlanEntry, outcome: Outcome | None, lines: Sequence[LedgerEntry], now: datetime) -> DoneItem:
         say, count = self.words.say, len([stage for stage in entry.plan.stages if stage.stage in entry.applied_stages])
-        who = say("done.by", who=say("list").join(entry.approved_by)) if entry.approved_by else ""
-        actions = say("list").join(
-            say("done.action", count=times, action=self.words.code("action", action))
+        who = say("report.done.by", who=say("mark.list").join(entry.approved_by)) if entry.approved_by else ""
+        actions = say("mark.list").join(
+            say("report.done.action", count=times, action=self.words.code("action", action))
             for action, times in Counter(line.action for line in lines).most_common(5)
         )
-        done = say("done.stages", all=len(entry.plan.stages), count=count or say("done.no_stage")) + who
-        done += f"{say('open')}{actions}{say('close')}" if actions else ""
+        done = say("report.done.stages", all=len(entry.plan.stages), count=count or say("report.done.no_stage")) + who
+        done += f"{say('mark.open')}{actions}{say('mark.close')}" if actions else ""
         return DoneItem(
             plan_id=entry.plan.plan_id,
             at=lines[0].at if lines else entry.applied_at or now,
-            done=done + say("stop"),
+            done=done + say("mark.stop"),
             went=self._went(entry, outcome),
         )
 
     def _went(self, entry: PlanEntry, outcome: Outcome | None) -> str:
         say = self.words.say
         if entry.undone_at is not None:
-            return say("went.undone", day=f"{entry.undone_at:%Y-%m-%d}")
+            return say("report.went.undone", day=f"{entry.undone_at:%Y-%m-%d}")
         if outcome is None:
-            return say("went.unverified")
+            return say("report.went.unverified")
         part = None if self.team is None else lambda workload: namespace_of(workload) == self.team
         return verdict_words(verdict_of(outcome, part=part), self.words.language)
 
@@ -111,14 +110,14 @@ def data_notes(profiles: Profiles, words: Words) -> tuple[str, ...]:
     """Counters that failed a cross-check, thin coverage, and advice that is withheld, one sentence each."""
     distrusted = Counter(finding.check for profile in profiles.workloads for finding in profile.trust)
     notes = [
-        words.say("data.check", check=words.code("check", check), count=format_count(count))
+        words.say("report.data.check", check=words.code("check", check), count=count)
         for check, count in distrusted.most_common()
     ]
     if profiles.coverage_ratio < 0.9:
-        notes.append(words.say("data.coverage", ratio=words.percent(profiles.coverage_ratio, 1)))
+        notes.append(words.say("report.data.coverage", ratio=words.percent(profiles.coverage_ratio, 1)))
     notes += [
         words.say(
-            "data.withheld",
+            "report.data.withheld",
             kind=words.code("kind", item.kind.value),
             detail=refusal_words(item, words.language),
         )

@@ -23,7 +23,7 @@ from dashboards.shown.realised import FunnelStep, HarmBudget, funnel, harm_budge
 from dashboards.shown.rows import RefusalGroup
 from dashboards.shown.tenants import Tenant, tenants
 from dashboards.words.advice import headline_words
-from dashboards.words.report import Language, Words
+from dashboards.words.catalogue import Language, Words
 from enforcer.record.verdict import Level, Verdict, verdict_of
 from fleet.inventory import Quota
 from fleet.money.book import Prices
@@ -32,7 +32,6 @@ from fleet.money.unit_costs import UnitCost
 from fleet.money.week_hours import WASTED, WeekHours, part_of
 from fleet.outcomes import Outcome
 from fleet.profiles import CardState, Profiles
-from fleet.units import format_count
 
 REPORT_SCHEMA = "gputide.report/v1"
 WEEKS_MEAN = 4
@@ -280,7 +279,7 @@ def make_report(
     quota_of = team_quotas(edition.quotas)
     kwh_of = dict(measured.kwh_by_team) if measured is not None else {}
     return Report(
-        title=words.headline_title(title),
+        title=words.in_english("report.title", title),
         cluster=profiles.cluster,
         created_at=now,
         since=now - _WEEK,
@@ -303,7 +302,7 @@ def make_report(
         next_plan=_next_plan(newest, now, words),
         data_notes=data_notes(profiles, words),
         coverage_ratio=profiles.coverage_ratio,
-        method=words.say("small.method"),
+        method=words.say("report.small.method"),
         price_source=words.say("source.own" if prices.book.has_own_prices else "source.list"),
         price_version=prices.book.version,
         language=edition.language,
@@ -362,16 +361,16 @@ def _headline(
         return harm
     waiting = newest.plan.totals.cards_freed if newest is not None and _is_waiting(newest, now) else 0
     if week.cards_freed:
-        more = words.say("headline.more", count=format_count(waiting)) if waiting else ""
-        text = words.say("headline.freed", cards=words.cards(week.cards_freed)) + more
+        more = words.say("report.headline.more", count=waiting) if waiting else ""
+        text = words.say("report.headline.freed", cards=words.cards(week.cards_freed)) + more
     elif waiting:
-        text = words.say("headline.would", cards=words.cards(waiting))
+        text = words.say("report.headline.would", cards=words.cards(waiting))
     else:
         counts = dict(week.cards_by_state)
         idle = counts.get(CardState.IDLE_HELD, 0) + counts.get(CardState.FREE, 0)
-        key = "headline.idle" if team is None else "headline.team_idle"
-        text = words.say(key, cards=words.cards(idle), all=format_count(len(profiles.cards)))
-    return words.say("space").join(filter(None, (harm, text + words.say("stop"))))
+        key = "report.headline.idle" if team is None else "report.headline.team_idle"
+        text = words.say(key, cards=words.cards(idle), all=len(profiles.cards))
+    return words.sentences(*filter(None, (harm, text + words.say("mark.stop"))))
 
 
 def _figures(week: WeekFacts, past: Sequence[WeekFacts], currency: str) -> tuple[ReportFigure, ...]:
@@ -386,17 +385,16 @@ def _detail_figures(
     week: WeekFacts, past: Sequence[WeekFacts], measured: MeasuredWeek | None, words: Words, team: str | None
 ) -> tuple[ReportFigure, ...]:
     weeks = (week, *past)
-    hours = "basis.idle_hours" if team is None else "basis.idle_hours_team"
-    basis = {"hours": hours, "low": "basis.low_priority", "kwh": "basis.energy", "co2": "basis.carbon"}
-    told: dict[str, str] = {name: words.say("basis.none") for name in basis}
+    hours = "report.basis.idle_hours" if team is None else "report.basis.idle_hours_team"
+    told = dict.fromkeys(("hours", "low", "kwh", "co2"), words.say("report.basis.none"))
     if measured is not None:
         known, grid = words.percent(measured.kwh_known_ratio, 0), measured.grid_kg_co2_per_kwh
-        energy = words.say("basis.energy", ratio=known, pue=f"{measured.pue:g}")
+        energy = words.say("report.basis.energy", ratio=known, pue=measured.pue)
         told = {
             "hours": words.say(hours),
-            "low": words.say("basis.low_priority"),
-            "kwh": words.say("basis.energy_none") if measured.kwh is None else energy,
-            "co2": words.say("basis.carbon_none") if grid is None else words.say("basis.carbon", grid=f"{grid:g}"),
+            "low": words.say("report.basis.low_priority"),
+            "kwh": words.say("report.basis.energy_none") if measured.kwh is None else energy,
+            "co2": words.say("report.basis.carbon_none" if grid is None else "report.basis.carbon", grid=grid),
         }
     return (
         replace(
@@ -461,10 +459,10 @@ def _next_plan(entry: PlanEntry | None, now: datetime, words: Words) -> NextPlan
         is_expired=is_expired,
         stages=tuple(
             words.say(
-                "next.stage",
+                "report.next.stage",
                 title=words.stage(stage.title),
                 cards=words.cards(stage.cards_freed),
-                moves=format_count(stage.moves),
+                moves=stage.moves,
             )
             for stage in plan.stages
         ),

@@ -20,7 +20,7 @@ from dashboards.shown.realised import HarmBudget
 from dashboards.shown.rows import csv_text, money_words
 from dashboards.shown.tenants import Tenant
 from dashboards.tokens import STATE_COLOURS, STATE_INK, STATE_LETTERS, report_css
-from dashboards.words.report import Words
+from dashboards.words.catalogue import Words
 from enforcer.record.verdict import Standing
 from fleet.documents import document
 from fleet.money.charges import MeasuredHours
@@ -97,13 +97,14 @@ def report_markdown(report: Report) -> str:
     done = [f"- `{item.plan_id}` {_escaped(item.done)} {_escaped(item.went)}" for item in report.done]
     refused = [
         f"- {len(group.workloads)} × {_escaped(words.code('reason', group.reason))}"
-        f"{say('open')}{_escaped(words.code('kind', group.kind))}{say('close')}{say('between')}{_escaped(group.detail)}"
+        f"{say('mark.open')}{_escaped(words.code('kind', group.kind))}{say('mark.close')}"
+        f"{say('mark.between')}{_escaped(group.detail)}"
         for group in report.refused
     ]
     notes = [f"- {_escaped(note)}" for note in report.data_notes]
     scope = _escaped(_scope(report, words))
     lines = [
-        f"# {_escaped(report.title)}{say('between')}{scope}{say('comma')}{_span(report, words)}",
+        f"# {_escaped(report.title)}{say('mark.between')}{scope}{say('mark.comma')}{_span(report, words)}",
         "",
         f"**{_escaped(report.headline)}**",
         "",
@@ -111,16 +112,16 @@ def report_markdown(report: Report) -> str:
         "",
         *_top_table(report, words),
         "",
-        *_section(words, "next.heading", _next_lines(report, words)),
-        *_section(words, "done.heading", done or [f"- {say('done.none')}"]),
-        *_section(words, "detail.heading", _figures_table(report, words)),
-        *_section(words, "funnel.heading", _funnel_table(report, words)),
-        *(_section(words, "teams.heading", _teams_table(report, words)) if report.teams else []),
-        *(_section(words, "unit.heading", _units_table(report, words)) if report.units else []),
-        *(_section(words, "forecast.heading", _forecast_table(report, words)) if report.team is None else []),
-        *_section(words, "budget.heading", _budget_table(report, words)),
-        *_section(words, "refused.heading", refused or [f"- {say('refused.none')}"]),
-        *(_section(words, "data.heading", notes) if notes else []),
+        *_section(words, "report.next.heading", _next_lines(report, words)),
+        *_section(words, "report.done.heading", done or [f"- {say('report.done.none')}"]),
+        *_section(words, "report.detail.heading", _figures_table(report, words)),
+        *_section(words, "report.funnel.heading", _funnel_table(report, words)),
+        *(_section(words, "report.teams.heading", _teams_table(report, words)) if report.teams else []),
+        *(_section(words, "report.unit.heading", _units_table(report, words)) if report.units else []),
+        *(_section(words, "report.forecast.heading", _forecast_table(report, words)) if report.team is None else []),
+        *_section(words, "report.budget.heading", _budget_table(report, words)),
+        *_section(words, "report.refused.heading", refused or [f"- {say('report.refused.none')}"]),
+        *(_section(words, "report.data.heading", notes) if notes else []),
         f"_{_escaped(_small_print(report, words))}_",
     ]
     return "\n".join(lines) + "\n"
@@ -134,7 +135,7 @@ def report_lines(report: Report) -> tuple[str, ...]:
         if plan is None or plan.is_expired
         else (
             words.say(
-                "next.waits",
+                "report.next.waits",
                 plan=plan.plan_id,
                 moment=words.moment(plan.expires_at),
                 cards=words.cards(plan.cards_freed),
@@ -144,7 +145,7 @@ def report_lines(report: Report) -> tuple[str, ...]:
         )
     )
     return (
-        f"{report.title}{words.say('between')}{_scope(report, words)}{words.say('comma')}{_span(report, words)}",
+        _title(report, words),
         report.headline,
         *(_figure_line(figure, words) for figure in report.figures),
         *waiting,
@@ -187,7 +188,7 @@ def report_document(report: Report) -> dict[str, Any]:
 def figure_value(figure: ReportFigure, value: Decimal | None, words: Words) -> str:
     """A figure's value in its unit; an en dash, or `unknown` in the detail, where it is absent."""
     if value is None:
-        return words.say("unknown") if figure.basis else _ABSENT
+        return words.say("report.unknown") if figure.basis else _ABSENT
     if figure.unit == "ratio":
         return words.percent(float(value))
     if figure.unit in ("kwh", "kg"):
@@ -233,7 +234,7 @@ def state_bar_svg(weeks: Sequence[WeekFacts], words: Words) -> str:
     ]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 704 {height}" role="img" '
-        f'aria-label="{words.say("bar.label")}">{"".join(parts)}</svg>'
+        f'aria-label="{words.say("report.bar.label")}">{"".join(parts)}</svg>'
     )
 
 
@@ -245,30 +246,33 @@ def _state_shares(week: WeekFacts) -> dict[CardState, float]:
 
 
 def _figure_line(figure: ReportFigure, words: Words) -> str:
-    last = words.say("last_week", value=figure_value(figure, figure.last_week, words))
-    mean = words.say("mean", value=figure_value(figure, figure.mean_four_weeks, words))
-    value, name = figure_value(figure, figure.value, words), words.say(f"figure.{figure.name}")
-    return words.say("figure_line", value=value, name=name, last=last, mean=mean)
+    last = words.say("report.last_week", value=figure_value(figure, figure.last_week, words))
+    mean = words.say("report.mean", value=figure_value(figure, figure.mean_four_weeks, words))
+    value, name = figure_value(figure, figure.value, words), words.say(f"report.figure.{figure.name}")
+    return words.say("report.figure_line", value=value, name=name, last=last, mean=mean)
 
 
 def _span(report: Report, words: Words) -> str:
-    return words.say("span", since=f"{report.since:%Y-%m-%d}", until=f"{report.until:%Y-%m-%d}")
+    return words.say("report.span", since=f"{report.since:%Y-%m-%d}", until=f"{report.until:%Y-%m-%d}")
+
+
+def _title(report: Report, words: Words) -> str:
+    between, comma = words.say("mark.between"), words.say("mark.comma")
+    return f"{report.title}{between}{_scope(report, words)}{comma}{_span(report, words)}"
 
 
 def _scope(report: Report, words: Words) -> str:
     """The cluster, and the team where the report is cut to one."""
-    team = "" if report.team is None else words.say("comma") + words.say("of_team", team=report.team)
+    team = "" if report.team is None else words.say("mark.comma") + words.say("report.of_team", team=report.team)
     return report.cluster + team
 
 
 def _small_print(report: Report, words: Words) -> str:
-    return words.say("space").join(
-        (
-            report.method,
-            words.say("small.prices", source=report.price_source, version=report.price_version),
-            words.say("small.coverage", ratio=words.percent(report.coverage_ratio, 1)),
-            words.say("small.made", moment=words.moment(report.created_at)),
-        )
+    return words.sentences(
+        report.method,
+        words.say("report.small.prices", source=report.price_source, version=report.price_version),
+        words.say("report.small.coverage", ratio=words.percent(report.coverage_ratio, 1)),
+        words.say("report.small.made", moment=words.moment(report.created_at)),
     )
 
 
@@ -286,25 +290,28 @@ def _section(words: Words, heading: str, lines: list[str]) -> list[str]:
 def _next_lines(report: Report, words: Words) -> list[str]:
     plan, say = report.next_plan, words.say
     if plan is None:
-        return [f"{say('next.none')} `gputide plan make`"]
-    state = say("next.expired") if plan.is_expired else say("next.expires", moment=words.moment(plan.expires_at))
-    room = say("next.room", hours=format_count(round(plan.low_priority_gpu_hours_per_week)))
+        return [f"{say('report.next.none')} `gputide plan make`"]
+    state = say(
+        "report.next.expired" if plan.is_expired else "report.next.expires", moment=words.moment(plan.expires_at)
+    )
+    room = say("report.next.room", hours=round(plan.low_priority_gpu_hours_per_week))
     frees = say(
-        "next.frees",
+        "report.next.frees",
         cards=words.cards(plan.cards_freed),
         saving=_escaped(plan.saving),
         harm=words.percent(plan.predicted_violation_ratio),
     )
     stages = [f"- {_escaped(stage)}" for stage in plan.stages]
     link = _link(report, "/plan", plan=plan.plan_id)
-    review = [f"[{say('next.review')}](<{link}>)", ""] if link is not None and not plan.is_expired else []
-    text = say("clause").join((f"{say('next.plan')} `{plan.plan_id}` {frees}", room, state)) + say("stop")
+    review = [f"[{say('report.next.review')}](<{link}>)", ""] if link is not None and not plan.is_expired else []
+    clauses = (f"{say('report.next.plan')} `{plan.plan_id}` {frees}", room, state)
+    text = say("mark.clause").join(clauses) + say("mark.stop")
     return [text, "", *stages, "", *review, f"    {plan.command}"]
 
 
 def _top_table(report: Report, words: Words) -> list[str]:
     if not report.top:
-        return [words.say("top.none")]
+        return [words.say("report.top.none")]
     rows = []
     for row in report.top:
         link = _link(report, "/workloads", w=row.workload)
@@ -323,7 +330,7 @@ def _top_table(report: Report, words: Words) -> list[str]:
 def _figures_table(report: Report, words: Words) -> list[str]:
     rows = [
         (
-            words.say(f"figure.{figure.name}"),
+            words.say(f"report.figure.{figure.name}"),
             *(figure_value(figure, v, words) for v in (figure.value, figure.last_week, figure.mean_four_weeks)),
             _escaped(figure.basis),
         )
@@ -351,7 +358,7 @@ def _teams_table(report: Report, words: Words) -> list[str]:
         ">idle_cost",
         *((">quota", ">quota_left") if has_quota else ()),
     )
-    return _table(words, head, rows, last=words.say("figure.energy"))
+    return _table(words, head, rows, last=words.say("report.figure.energy"))
 
 
 def _units_table(report: Report, words: Words) -> list[str]:
@@ -365,7 +372,7 @@ def _units_table(report: Report, words: Words) -> list[str]:
         for one in report.units[:UNITS_MAX]
     ]
     left = len(report.units) - len(rows)
-    more = ["", words.say("unit.more", count=format_count(left))] if left > 0 else []
+    more = ["", words.say("report.unit.more", count=left)] if left > 0 else []
     return [*_table(words, ("workload", "unit", ">count", ">per_million"), rows), *more]
 
 
@@ -382,7 +389,7 @@ def _funnel_table(report: Report, words: Words) -> list[str]:
 
 def _forecast_table(report: Report, words: Words) -> list[str]:
     if not report.forecasts:
-        return [words.say("forecast.none")]
+        return [words.say("report.forecast.none")]
     rows = [
         (
             f"`{one.plan_id}`",
@@ -399,7 +406,7 @@ def _forecast_table(report: Report, words: Words) -> list[str]:
 
 def _budget_table(report: Report, words: Words) -> list[str]:
     if not report.harm_budgets:
-        return [words.say("budget.none")]
+        return [words.say("report.budget.none")]
     rows = [
         (
             _escaped(one.workload),
@@ -412,14 +419,14 @@ def _budget_table(report: Report, words: Words) -> list[str]:
         for one in report.harm_budgets[:BUDGETS_MAX]
     ]
     left = len(report.harm_budgets) - len(rows)
-    more = ["", words.say("budget.more", count=format_count(left))] if left else []
+    more = ["", words.say("report.budget.more", count=left)] if left else []
     head = ("workload", ">budget", ">harm_predicted", ">harm_observed", ">burnt", "cause")
     return [*_table(words, head, rows), *more]
 
 
 def _table(words: Words, head: Sequence[str], rows: Sequence[Sequence[str]], *, last: str | None = None) -> list[str]:
     """A table; columns are keys, those with `>` are numbers; `last` heads one number more."""
-    titles = [words.say(f"column.{name.removeprefix('>')}") for name in head]
+    titles = [words.say(f"report.column.{name.removeprefix('>')}") for name in head]
     rule = ["---:" if name.startswith(">") else "---" for name in head]
     if last is not None:
         titles.append(last)
@@ -447,7 +454,7 @@ def _burnt(budget: HarmBudget, words: Words) -> str:
 
 
 def _kwh(line: TeamLine, words: Words) -> str:
-    return words.say("unknown") if line.kwh is None else _one_digit(line.kwh)
+    return words.say("report.unknown") if line.kwh is None else _one_digit(line.kwh)
 
 
 def _measured(one: Tenant) -> list[MeasuredHours]:
@@ -471,7 +478,7 @@ def _quota_left(line: TeamLine) -> float | None:
 
 
 def _unit_count(one: UnitCost, words: Words) -> str:
-    return words.say("unknown") if one.count is None else format_count(round(one.count))
+    return words.say("report.unknown") if one.count is None else format_count(round(one.count))
 
 
 def _per_million(one: UnitCost, report: Report) -> str:

@@ -19,14 +19,14 @@ from typing import Any
 
 from dashboards.shown.grid_rows import GridColumn, GridRows
 from dashboards.shown.made_once import MADE
-from dashboards.tokens import STATE_LETTERS, STATE_WORDS
-from dashboards.words.pages import percent_sign, say
-from fleet.decisions import Plan, Recommendation, Refusal, Saving, Stage
+from dashboards.tokens import STATE_LETTERS
+from dashboards.words.catalogue import reader_words, say, say_code
+from fleet.decisions import Need, Plan, Recommendation, Refusal, Saving, Stage
 from fleet.inventory import Card
 from fleet.money.book import Prices
 from fleet.profiles import CardProfile, CardState, Profile, Profiles, WorkloadState
 from fleet.sentences import Value
-from fleet.units import GIB, Money, format_money_short, format_percent
+from fleet.units import GIB, Money, format_money_short
 
 Row = dict[str, Any]
 
@@ -105,7 +105,7 @@ def card_table(profiles: Profiles, prices: Prices) -> GridRows[CardProfile]:
             GridColumn(field="node", value=lambda card: card.node),
             GridColumn(field="model", value=lambda card: card.card_model),
             GridColumn(field="state", value=lambda card: card.state.value),
-            GridColumn(field="state_word", value=lambda card: say(STATE_WORDS[card.state])),
+            GridColumn(field="state_word", value=lambda card: say_code("state", card.state)),
             GridColumn(field="letter", value=lambda card: STATE_LETTERS[card.state]),
             GridColumn(field="compute_p95", value=lambda card: card.compute_p95, is_number=True),
             GridColumn(field="held_gib", value=lambda card: _gib(card.framebuffer_used_max), is_number=True),
@@ -129,7 +129,7 @@ def workload_table(profiles: Profiles) -> GridRows[Profile]:
         (
             GridColumn(field="workload", value=lambda profile: profile.workload),
             GridColumn(field="namespace", value=lambda profile: profile.namespace),
-            GridColumn(field="class", value=lambda profile: say(profile.workload_class.value.replace("_", " "))),
+            GridColumn(field="class", value=lambda profile: say_code("class", profile.workload_class)),
             GridColumn(field="state", value=lambda profile: workload_state_words(profile.state)),
             GridColumn(field="cards", value=lambda profile: len(profile.cards), is_number=True),
             GridColumn(field="pods", value=lambda profile: len(profile.pods), is_number=True),
@@ -159,9 +159,9 @@ def stage_risk(plan: Plan, stage: Stage) -> str:
     return next((level for level in ("high", "medium", "low") if level in levels), "low")
 
 
-def stage_needs(plan: Plan, stage: Stage) -> tuple[str, ...]:
-    """What the backend must enforce for a stage, in words, sorted."""
-    return tuple(sorted({need.value.replace("_", " ") for item in _of_stage(plan, stage) for need in item.needs}))
+def stage_needs(plan: Plan, stage: Stage) -> tuple[Need, ...]:
+    """What the backend must enforce for a stage, sorted."""
+    return tuple(sorted({need for item in _of_stage(plan, stage) for need in item.needs}))
 
 
 def stage_owners(plan: Plan, stage: Stage) -> tuple[tuple[str, int], ...]:
@@ -229,31 +229,25 @@ def csv_cell(value: object) -> object:
 
 def workload_state_words(state: WorkloadState) -> str:
     """A workload state as people read it."""
-    words = {"idle_held": "idle, held", "partly_idle": "partly idle", "off_peak": "off-peak"}
-    return say(words.get(state.value, state.value))
+    return say_code("workload_state", state)
 
 
 def state_sentence(profile: Profile, now: datetime) -> str:
     """The state of a workload in words, with confidence: `idle since 12 days; the state held in 97 % of such cases`."""
     words = workload_state_words(profile.state)
     if profile.idle_since is not None and profile.state in (WorkloadState.IDLE, WorkloadState.IDLE_HELD):
-        words += say(" since {age}", age=age_words((now - profile.idle_since).total_seconds()))
+        words += say("word.since_age", age=age_words((now - profile.idle_since).total_seconds()))
     if profile.state is WorkloadState.PARTLY_IDLE:
-        words += say(": {count} of {all} pods idle", count=len(profile.idle_pods), all=len(profile.pods))
+        words += say("word.count_all_pods_idle", count=len(profile.idle_pods), all=len(profile.pods))
     if profile.state is WorkloadState.OFF_PEAK:
-        words += say(" in {count} hours of the week", count=len(profile.off_peak_hours))
-    doubt = percent_sign(format_percent(1 - profile.confidence))
-    return say("{state}; would change within a week with {ratio}", state=words, ratio=doubt)
+        words += say("word.count_hours_week", count=len(profile.off_peak_hours))
+    doubt = reader_words().percent(1 - profile.confidence, 0)
+    return say("word.state_would_change_within_week_with", state=words, ratio=doubt)
 
 
 def saving_words(saving: Saving, currency: str) -> str:
     """`¥ 214k marginal, ¥ 390k amortised`; says so where nothing has a price."""
-    parts = [
-        say(sentence, money=format_money_short(Money(amount=amount, currency=currency)))
-        for amount, sentence in ((saving.marginal, "{money} marginal"), (saving.amortised, "{money} amortised"))
-        if amount is not None
-    ]
-    return say(", ").join(parts) or say("no price set")
+    return reader_words().saving(saving, currency)
 
 
 def money_words(amount: Decimal | None, currency: str) -> str:
@@ -263,20 +257,20 @@ def money_words(amount: Decimal | None, currency: str) -> str:
 
 def percent_words(ratio: float | None, digits: int = 2) -> str:
     """A ratio as a percentage; an en dash where nothing was collected."""
-    return "–" if ratio is None else percent_sign(format_percent(ratio, digits=digits))
+    return reader_words().percent(ratio, digits)
 
 
 def age_words(seconds: float) -> str:
     """A duration for the eye: `12 days`, `3 h`, `4 min`, `30 s`."""
-    for length, sentence in ((86400, "{count} days"), (3600, "{count} h"), (60, "{count} min")):
+    for length, message_id in ((86400, "age.days"), (3600, "age.hours"), (60, "age.minutes")):
         if seconds >= 2 * length or (seconds >= length and length < 86400):
-            return say(sentence, count=f"{seconds / length:.0f}")
-    return say("{count} s", count=f"{max(0.0, seconds):.0f}")
+            return say(message_id, count=round(seconds / length))
+    return say("age.seconds", count=round(max(0.0, seconds)))
 
 
 def moment_words(moment: datetime) -> str:
     """A moment for the eye, in UTC and said so: `2026-01-12 08:30 UTC`."""
-    return f"{moment:%Y-%m-%d %H:%M} UTC"
+    return reader_words().moment(moment)
 
 
 _SEARCHED = (

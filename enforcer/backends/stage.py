@@ -374,7 +374,7 @@ def _stepping_back(
                 continue
             if not window_is_open(window, now):
                 warnings.append(
-                    f"{window.workload} steps back from {window.start} to {window.end} ({window.time_zone}); until "
+                    f"{window.workload} scales in from {window.start} to {window.end} ({window.time_zone}); until "
                     "then it stays as it is"
                 )
                 continue

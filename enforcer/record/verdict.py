@@ -2,8 +2,7 @@
 
 Exit status and tables of `verify`, the report's headline, the banner of the pages and the messages all come from
 `verdict_of`; a test holds them together. Harm leads wherever a service is over its budget, otherwise the saving leads.
-Each sentence is a code with values (`fleet.sentences`): its English stands here, its Chinese in
-`dashboards.words.advice`.
+Each sentence is a message id with values (`fleet.sentences`); its texts are in the catalogues of `dashboards.words`.
 
 A rate of harm is a share of active windows, so few windows say little. Each rate is judged by its 95 % interval
 (`harm_interval`): a service is over its budget when the whole interval lies above the budget, within it when the whole
@@ -14,18 +13,15 @@ compared with its prediction when its interval lies above the budget or is no wi
 from __future__ import annotations
 
 import math
-import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any
 
 from fleet.documents import document, outcome_document
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome, WorkloadOutcome
-from fleet.sentences import Sentence, Value, sentence
-from fleet.units import format_percent
+from fleet.sentences import Sentence, sentence
 
 _Z = 1.96
 """Standard normal quantile of a two-sided 95 % interval."""
@@ -173,10 +169,15 @@ def verdict_of(outcome: Outcome, *, part: Callable[[WorkloadId], bool] | None = 
     )
 
 
-def verdict_document(outcome: Outcome) -> dict[str, Any]:
-    """The document of `verify` (`gputide.outcome/v1`): the verdict, then all services with standing and interval."""
+def verdict_document(outcome: Outcome, text: str) -> dict[str, Any]:
+    """The document of `verify` (`gputide.outcome/v1`): the verdict with its text, then services by standing and rate.
+
+    Args:
+        outcome: what was measured of the plan.
+        text: the verdict in English.
+    """
     verdict, measured = verdict_of(outcome), outcome_document(outcome)
-    judged = {"text": english(sentences(verdict)), **document(verdict)}
+    judged = {"text": text, **document(verdict)}
     for service, row in zip(outcome.workloads, measured["workloads"], strict=True):
         row["standing"] = standing_of(service, outcome.harm_budget_ratio).value
         row["violation_interval"] = (
@@ -198,7 +199,7 @@ def sentences(verdict: Verdict) -> tuple[Sentence, ...]:
     for worst in verdict.over_budget[:1]:
         found.append(
             sentence(
-                "worst_service",
+                "verdict.worst_service",
                 workload=worst.workload,
                 observed_ratio=round(_ratio_of(worst), 6),
                 budget_ratio=verdict.harm_budget_ratio or 0.0,
@@ -206,68 +207,34 @@ def sentences(verdict: Verdict) -> tuple[Sentence, ...]:
         )
         found += _cards(verdict)
     if verdict.cards_spare:
-        found.append(sentence("cards_spare", spare=verdict.cards_spare))
+        found.append(sentence("verdict.cards_spare", count=verdict.cards_spare))
     if verdict.services_too_few_windows and verdict.level is not Level.TOO_FEW_WINDOWS:
-        found.append(sentence("services_too_few_windows", services=verdict.services_too_few_windows))
-    found.append(sentence("measured_final" if verdict.is_final else "measured_interim", days=verdict.days))
+        found.append(sentence("verdict.services_too_few_windows", count=verdict.services_too_few_windows))
+    found.append(
+        sentence("verdict.measured_final" if verdict.is_final else "verdict.measured_interim", count=verdict.days)
+    )
     return tuple(found)
-
-
-ENGLISH: Mapping[str, str] = MappingProxyType(
-    {
-        "harm_over_budget": "Harm above plan: {over:,} of {changed:,} {changed:|service|services} exceeded "
-        "{over:|its|their} budget ({observed_ratio:%} observed, {predicted_ratio:%} predicted)",
-        "services_restored": "{restored:,} restored",
-        "worst_service": "Worst: {workload} with {observed_ratio:%} against a harm budget of {budget_ratio:%}",
-        "harm_more_than_predicted": "More harm than predicted ({observed_ratio:%} observed, {predicted_ratio:%} "
-        "predicted)",
-        "harm_as_predicted": "No more harm than predicted ({observed_ratio:%} observed, {predicted_ratio:%} predicted)",
-        "harm_too_few_windows": "Harm: too few windows to judge ({windows:,} active {windows:|window|windows})",
-        "harm_unmeasured": "Harm was not measured",
-        "cards_freed": "{freed:,} of {promised:,} promised {promised:|card|cards} {freed:|was|were} freed",
-        "cards_spare": "{spare:,} spare {spare:|card is|cards are} free besides these",
-        "services_too_few_windows": "{services:,} {services:|service has|services have} too few windows to judge",
-        "measured_final": "Measured over {days:g} {days:|day|days}",
-        "measured_interim": "Interim: measured over {days:g} {days:|day|days} so far",
-    }
-)
-"""What each code of a sentence says in English; `{n:|one|many}` chooses by a number."""
-
-
-def english(said: Sequence[Sentence]) -> str:
-    """Sentences in English."""
-    return " ".join(_English().vformat(ENGLISH[one.code], (), dict(one.values)) + "." for one in said)
-
-
-class _English(string.Formatter):
-    """Writes `%` as a percentage with two digits, `,` grouped by thousands, and `|one|many` as the word of a number."""
-
-    def format_field(self, value: Value, format_spec: str) -> str:
-        if not isinstance(value, str):
-            if format_spec.startswith("|"):
-                return format_spec.split("|")[1 if value == 1 else 2]
-            if format_spec == "%":
-                return format_percent(value, digits=2)
-        return str(format(value, format_spec))
 
 
 def _harm(verdict: Verdict) -> tuple[Sentence, ...]:
     if verdict.level is Level.UNMEASURED:
-        return (sentence("harm_unmeasured"),)
+        return (sentence("verdict.harm_unmeasured"),)
     if verdict.level is Level.TOO_FEW_WINDOWS:
-        return (sentence("harm_too_few_windows", windows=verdict.active_windows),)
+        return (sentence("verdict.harm_too_few_windows", count=verdict.active_windows),)
     ratios = {"observed_ratio": round(verdict.observed_ratio or 0.0, 6), "predicted_ratio": verdict.predicted_ratio}
     if not verdict.is_harmed:
-        return (sentence(f"harm_{verdict.level.value}", **ratios),)
-    over = sentence("harm_over_budget", over=len(verdict.over_budget), changed=verdict.services_changed, **ratios)
+        return (sentence(f"verdict.harm_{verdict.level.value}", **ratios),)
+    over = sentence(
+        "verdict.harm_over_budget", over=len(verdict.over_budget), changed=verdict.services_changed, **ratios
+    )
     restored = verdict.services_restored
-    return (over, sentence("services_restored", restored=restored)) if restored else (over,)
+    return (over, sentence("verdict.services_restored", restored=restored)) if restored else (over,)
 
 
 def _cards(verdict: Verdict) -> tuple[Sentence, ...]:
     if verdict.cards_freed is None or verdict.cards_promised is None:
         return ()
-    return (sentence("cards_freed", freed=verdict.cards_freed, promised=verdict.cards_promised),)
+    return (sentence("verdict.cards_freed", freed=verdict.cards_freed, promised=verdict.cards_promised),)
 
 
 def _level(observed: float | None, predicted: float, *, is_judged: bool) -> Level:

@@ -379,7 +379,7 @@ class ReliefRunner:
         words = getattr(dialect, "words", None)
         if not isinstance(words, Words) or words.use_card is None:
             raise Refused(
-                "cannot move pods: this backend can't be told a card by its UUID; low priority sleeps, no more"
+                "cannot move pods: this backend does not take a card by its UUID; low priority sleeps, no more"
             )
         return words
 

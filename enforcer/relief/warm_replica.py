@@ -60,7 +60,7 @@ def warm_replica(order: MoveOrder, replica_set: Manifest, words: Words) -> Manif
             card; the message is the reason alone.
     """
     if words.use_card is None:
-        raise Refused("the backend can't be told a card by its UUID")
+        raise Refused("the backend does not take a card by its UUID")
     template = copy.deepcopy(dict(template_of(replica_set)))
     metadata: Mapping[str, Any] = template.get("metadata") or {}
     labels = dict(metadata.get("labels") or {})

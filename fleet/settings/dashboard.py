@@ -33,7 +33,7 @@ class DashboardSettings(ListenerSettings):
     port: int = Field(default=8050, ge=0, le=65535)
     """Port to listen on; 0 lets the system choose."""
     access: Access = Access.NONE
-    """How people are known: none (whoever is on this machine), token, proxy (by a header of the proxy), oidc."""
+    """How people are known: none (everyone on this machine), token, proxy (by a header of the proxy), oidc."""
     rights_file: Path | None = None
     """Who may what, for every access but none: a TOML file, read again when it changes."""
     public_url: str | None = None

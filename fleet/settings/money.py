@@ -196,7 +196,7 @@ class PricesSettings(Section):
     budgets: tuple[Budget, ...] = ()
     """What teams and namespaces may spend a month."""
     units: tuple[UnitRate, ...] = ()
-    """Units whose cost is told beside that of their workload; requests that a server reports need no entry."""
+    """Units whose cost is shown beside that of their workload; requests that a server reports need no entry."""
     units_prometheus_url: str | None = Field(default=None, pattern=r"^https?://[^\s]+$")
     """Prometheus that the queries of `prices.units` are asked of."""
     compute_ratio: Ratio = 0.5

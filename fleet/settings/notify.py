@@ -144,13 +144,13 @@ class NotifySettings(Section):
     language: Literal["en", "zh"] | None = None
     """Language of the messages; none for `report.language`."""
     budget_ratio: Annotated[float, Field(gt=0.0, le=1.0)] = 0.8
-    """Share of a month's budget from which on it is told of; what is foretold to exceed it is told of in any case."""
+    """Share of a month's budget from which on it is reported; a predicted excess is reported in any case."""
     digest_seconds: Seconds = 86_400
     """Least time between two digests to one receiver; what comes meanwhile waits and goes in one message."""
     harm_seconds: Seconds = 3600
     """The same for harm, which does not wait for a digest."""
     quiet_hours: str | None = None
-    """Hours in which only harm is told, such as 20:00-08:00, by the clock of `cluster.time_zone`."""
+    """Hours in which only harm is sent, such as 20:00-08:00, by the clock of `cluster.time_zone`."""
     remember_days: Count = 35
     """Days for which a message is not sent again."""
     timeout_seconds: Annotated[float, Field(gt=0.0, le=120.0)] = 10.0

@@ -43,9 +43,9 @@ class ReceiverSettings(ListenerSettings):
     label_bytes_max: Bytes = 2048
     """Longest name or value of a label; a series with a longer one is dropped and counted."""
     pending_requests_max: Count = 64
-    """How many requests may wait at once; further senders are told to try again later."""
+    """How many requests may wait at once; further senders are asked to try again later."""
     pending_bytes_max: Bytes = 512 * MIB
-    """Most bytes of all bodies under way, compressed and decompressed; further senders are told to try again later."""
+    """Most bytes of all bodies under way, compressed and decompressed; further senders are asked to try again later."""
     connections_max: Count = 512
     """Open connections; a further one takes the place of the one that has been silent for longest."""
     request_seconds: Seconds = 30
@@ -53,7 +53,7 @@ class ReceiverSettings(ListenerSettings):
     idle_seconds: Seconds = 300
     """How long a connection may be silent between two requests."""
     stop_seconds: Seconds = 10
-    """How long requests under way may take to be answered once the receiver is told to stop."""
+    """How long requests under way may take to be answered once the receiver is asked to stop."""
     processes: Annotated[int, Field(ge=1, le=64)] = 1
     """Processes that serve the one port; all other limits are those of each process."""
     insecure_listen: bool = False
@@ -116,7 +116,7 @@ class BusSettings(Section):
     segment_bytes: Bytes = 64 * MIB
     """Size at which a segment file is closed and the next one begun."""
     bytes_max: Bytes = 20 * GIB
-    """Most bytes kept for readers that lag; when they are used up, senders are told to try again later."""
+    """Most bytes kept for readers that lag; when they are used up, senders are asked to try again later."""
 
     @model_validator(mode="after")
     def _bus_holds_segments(self) -> Self:
@@ -175,13 +175,13 @@ class KafkaSettings(Section):
     record_bytes_max: Bytes = 16 * MIB
     """Largest record; the topic must take it."""
     pending_bytes_max: Bytes = 64 * MIB
-    """Most bytes under way to the brokers; when they are used up, senders are told to try again later."""
+    """Most bytes under way to the brokers; when they are used up, senders are asked to try again later."""
     lag_bytes_max: Bytes = 64 * GIB
-    """Most bytes that may wait for the rollup, estimated; beyond them senders are told to try again later."""
+    """Most bytes that may wait for the rollup, estimated; beyond them senders are asked to try again later."""
     linger_milliseconds: Annotated[int, Field(ge=0, le=1000)] = 2
     """How long a record waits for others that can go with it."""
     delivery_seconds: Seconds = 20
-    """How long brokers may take to make a record durable before its sender is told to try again."""
+    """How long brokers may take to make a record durable before its sender is asked to try again."""
     request_seconds: Seconds = 10
     """How long brokers may take to answer one request."""
     compression: KafkaCompression = KafkaCompression.AUTO

@@ -30,13 +30,13 @@ class TideSettings(Section):
     lead_seconds_min: Seconds = 3600
     """Giving back begins at least this long before the window ends; longer where earlier nights took longer."""
     plan_age_days_max: Count = 14
-    """How old a plan may be when a night begins by it: what it foretells ages."""
+    """How old a plan may be when a night begins by it: its predictions age."""
     release_seconds_max: Seconds = 1800
-    """How long services may take to step back; then what is free is used."""
+    """How long services may take to scale in; then free cards are used."""
     save_seconds: Seconds = 300
     """Between asking low priority to save and stopping it."""
     home_seconds_max: Seconds = 3600
-    """How long services coming back are waited for before it is told that they are late."""
+    """How long services coming back are waited for before they count as late."""
     interval_seconds: Seconds = 60
     """Time between two looks of `gputide run tide run`."""
     queues: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class ReliefSettings(Section):
     agents_token_file: Path | None = None
     """File with the token that is shown to agents (`agent.tokens_file`); read anew when it changes."""
     wait_seconds: Annotated[float, Field(ge=0.5, le=60.0)] = 10.0
-    """How long an agent may wait before it tells its view again; a card in trouble is told at once."""
+    """How long an agent may wait before it sends its view again; a card in trouble is reported at once."""
     full_ratio: Ratio = _RULES.full_ratio
     """Compute in use on a card from which it counts as full."""
     relieved_ratio: Ratio = _RULES.relieved_ratio

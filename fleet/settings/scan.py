@@ -47,7 +47,7 @@ class ScanSettings(Section):
     server_name: str | None = Field(default=None, min_length=1, max_length=253)
     """Name that the server's certificate must have; none for the host of `scan.url`."""
     unchecked_tls: bool = False
-    """Take any certificate of the server: whoever is between may read and change everything."""
+    """Take any certificate of the server: everyone in between may read and change everything."""
     headers: Mapping[str, str] = {}
     """Further headers of every request, such as `X-Scope-OrgID`; no secrets (`scan.headers_file`)."""
     headers_file: Path | None = None

@@ -115,7 +115,7 @@ class RiskSettings(Section):
     """Most violation that a plan may predict, share of the active time; none takes the preset's."""
 
     latency_inflation_max: float = Field(default=1.5, ge=1.0, le=100.0)
-    """Most that sharing a card may raise the P99 latency of a latency-critical service, foretold: times that alone."""
+    """Most that sharing a card may raise the P99 latency of a latency-critical service, predicted: times that alone."""
 
     @property
     def violation_ratio_limit(self) -> float:

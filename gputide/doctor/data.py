@@ -55,7 +55,7 @@ _MEASURES = {
         "kubectl edit deployment NAME  # lower what its server takes at its start (vLLM: --gpu-memory-utilization)",
     ),
     Measure.ENCODER: (
-        "a transcoder can't be told from an idle pod",
+        "a transcoder look like idle pods",
         "echo 'DCGM_FI_DEV_ENC_UTIL, gauge, Encoder utilization (in %).' >> counters.csv  # of dcgm-exporter",
     ),
     Measure.POWER: (

@@ -140,7 +140,7 @@ def shared_cards(scene: Scene) -> Iterator[Diagnosis]:
     if beside:
         text = f"{len(beside)} cards have a series without a pod beside those of their pods"
         found.append(finding(kind_of("prometheus-card-beside-pods"), check, text, subject=some(beside)))
-    yield from found or [well(Area.PROMETHEUS, check, "no card is told twice, or for one pod of several")]
+    yield from found or [well(Area.PROMETHEUS, check, "no card is reported twice, or for one pod of several")]
 
 
 def _crowded(scene: Scene, cut: Set[str]) -> Iterator[str]:
@@ -180,7 +180,7 @@ def stale_grants(scene: Scene) -> Iterator[Diagnosis]:
     """Grants of pods that are gone, and pods whose namespace nobody tells."""
     check = "grants"
     if not scene.pods:
-        yield unchecked(Area.PROMETHEUS, check, "kube_pod_info is not there: whether a pod lives is not told")
+        yield unchecked(Area.PROMETHEUS, check, "kube_pod_info is not there: whether a pod lives is unknown")
         return
     found: list[Diagnosis] = []
     living = {pod_of(reading.labels) for reading in scene.pods}
@@ -216,14 +216,14 @@ def cards_once(scene: Scene) -> Iterator[Diagnosis]:
     if len(clusters) > 1 and scene.settings.cluster is None:
         text = f"{label} is {some(clusters)}"
         found.append(finding(kind_of("prometheus-several-clusters"), check, text, cluster=min(clusters)))
-    yield from found or [well(Area.PROMETHEUS, check, "each card is told once, of one cluster")]
+    yield from found or [well(Area.PROMETHEUS, check, "each card is reported once, for one cluster")]
 
 
 def measured_nodes(scene: Scene) -> Iterator[Diagnosis]:
     """Nodes with cards that nobody measures, and pods with cards that nobody tells."""
     check = "coverage"
     if not scene.has(ALLOCATABLE):
-        yield unchecked(Area.PROMETHEUS, check, f"{ALLOCATABLE} is not there: which nodes have cards is not told")
+        yield unchecked(Area.PROMETHEUS, check, f"{ALLOCATABLE} is not there: which nodes have cards is unknown")
         return
     query = f"{scene.ask.selector(ALLOCATABLE, OF_CARDS)} > 0"
     having = {reading.labels.get("node", "") for reading in scene.ask.vector(query)}
@@ -252,7 +252,7 @@ def card_models(scene: Scene) -> Iterator[Diagnosis]:
     for model in unknown[:20]:
         yield finding(kind_of("prometheus-card-model-unknown"), check, "no such model", subject=model, model=model)
     if not models:
-        yield unchecked(Area.PROMETHEUS, check, "no model is told")
+        yield unchecked(Area.PROMETHEUS, check, "no model is reported")
     elif not unknown:
         yield well(Area.PROMETHEUS, check, some(models))
 

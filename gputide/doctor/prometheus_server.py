@@ -62,7 +62,7 @@ def kept(scene: Scene) -> Iterator[Diagnosis]:
     check = "history"
     flags = scene.ask.state("/api/v1/status/flags")
     retention = flags.get("storage.tsdb.retention.time", "") if isinstance(flags, dict) else ""
-    told = f"retention {retention}" if retention and retention != "0s" else "retention is not told"
+    told = f"retention {retention}" if retention and retention != "0s" else "retention is unknown"
     base = scene.base
     if base is None:
         yield unchecked(Area.PROMETHEUS, check, f"dcgm-exporter is not there; {told}")

@@ -72,7 +72,7 @@ def facts(scene: Scene) -> Iterator[Diagnosis]:
         missing = [name for name in names if not scene.has(name)]
         if missing and (needs_all or len(missing) == len(names)):
             found.append(finding(kind_of(code), check, f"no series of {some(missing)}"))
-    yield from found or [well(Area.PROMETHEUS, check, "owners, requests and labels are told")]
+    yield from found or [well(Area.PROMETHEUS, check, "owners, requests and labels are there")]
 
 
 def profiled_cards(scene: Scene) -> Iterator[Diagnosis]:

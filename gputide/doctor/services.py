@@ -67,7 +67,7 @@ def notify_checks(settings: Settings) -> tuple[Check, ...]:
     """What is looked at of each channel; a check of its own each, as any may hang."""
     codes = ("channel-unusable", "channel-unreachable", "channel-unused")
     if not settings.notify.channels:
-        none = unchecked(Area.NOTIFY, "channels", "notify.channels names none: nobody is told of anything")
+        none = unchecked(Area.NOTIFY, "channels", "notify.channels names none: no message goes out")
         return (Check(area=Area.NOTIFY, name="channels", look=lambda: (none,), codes=codes),)
     return tuple(
         Check(area=Area.NOTIFY, name=f"channel {name}", look=_Channel(settings, name), codes=codes)

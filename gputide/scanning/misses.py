@@ -25,14 +25,14 @@ _MEASURES = {
     Measure.FRAMEBUFFER_USED: "who holds how much framebuffer stays unknown: nothing can share a card",
     Measure.DUTY_CYCLE: "whether a card works at all stays unknown where SM active is missing too",
     Measure.KV_CACHE_USAGE: "what servers that pre-allocate really need stays unknown, with or without vLLM's metrics",
-    Measure.ENCODER: "a transcoder can't be told from an idle pod (enable DCGM_FI_DEV_ENC_UTIL)",
+    Measure.ENCODER: "a transcoder look like idle pods (enable DCGM_FI_DEV_ENC_UTIL)",
     Measure.POWER: "energy of idle cards is not reported (enable DCGM_FI_DEV_POWER_USAGE)",
 }
 _NAMES = (
     (("kube_pod_owner",), "advice is for single pods and not for services (install kube-state-metrics)"),
     (
         ("kube_replicaset_owner",),
-        "pods of one Deployment are told apart by their ReplicaSet (let kube-state-metrics watch replicasets)",
+        "pods of one Deployment are distinguished by their ReplicaSet (let kube-state-metrics watch replicasets)",
     ),
     (
         ("kube_pod_container_resource_requests",),
@@ -86,7 +86,7 @@ def _whose(scanned: Scanned, history: History) -> Iterator[Missed]:
     if scanned.seats.unmeasured:
         yield Missed(
             what=f"what {format_count(scanned.seats.unmeasured)} pods do that share cards",
-            costs="only their grants are told: they are left as they are (run HAMi's monitor, or gputide's exporter)",
+            costs="only their grants are known: they are left as they are (run HAMi's monitor, or gputide's exporter)",
         )
     if scanned.seats.unsized:
         yield Missed(

@@ -1,4 +1,4 @@
-"""`gputide apply`: carry out approved stages of a plan, canary first; a dry run unless told otherwise."""
+"""`gputide apply`: carry out approved stages of a plan, canary first; a dry run unless `--yes` says otherwise."""
 
 from __future__ import annotations
 

@@ -12,7 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from dashboards.app import create_app, open_server
-from enforcer.record.verdict import english, sentences, verdict_of
+from dashboards.words.advice import verdict_words
+from dashboards.words.catalogue import Language
+from enforcer.record.verdict import verdict_of
 from fleet.errors import Unavailable
 from gputide.answers import outcome_answer
 from gputide.demo import DemoSummary, run_demo
@@ -81,7 +83,7 @@ def _print_summary(summary: DemoSummary) -> None:
     answer = outcome_answer(summary.outcome, verdict, summary.applied.currency)
     print_answer(replace(answer, headline=()), form=Format.TABLE, target=None)
     console.print(
-        f"{english(sentences(verdict))} {summary.restored} was restored; plan {waiting.plan_id} waits: "
+        f"{verdict_words(verdict, Language.EN)} {summary.restored} was restored; plan {waiting.plan_id} waits: "
         f"{waiting.totals.cards_freed} more cards",
         soft_wrap=True,
     )

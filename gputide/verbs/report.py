@@ -15,7 +15,7 @@ from dashboards.report.report import Edition, Report, make_report
 from dashboards.report.text import report_csv, report_html, report_json, report_markdown
 from dashboards.report.week_measured import MeasuredWeek, measured_week
 from dashboards.shown.clusters import cluster_lines
-from dashboards.words.report import Language
+from dashboards.words.catalogue import Language
 from fleet.data_folder import writing
 from fleet.durable import write_durably
 from fleet.errors import Misconfigured, NotEnoughData
@@ -95,7 +95,7 @@ def report(
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="With --send: also to those who have this week's.")] = False,
 ) -> None:
-    """Write the weekly report: what was freed, what stands idle, what was harmed, what is next."""
+    """Write the weekly report: what was freed, what is idle, what was harmed, what is next."""
     if context.invoked_subcommand is not None:
         return
     session = session_of(context)
@@ -145,7 +145,7 @@ def schedule(
         arguments, cron=cron, time_zone=zone, namespace=namespace, image=image, claim=claim, config_map=config_map
     )
     line = crontab_line(arguments, cron=cron, before=("--data-dir", str(session.data_path.absolute())))
-    typer.echo("# kubectl apply -f - (time zone: cluster.time_zone; who is told: notify.*, docs/notify.md)")
+    typer.echo("# kubectl apply -f - (time zone: cluster.time_zone; who gets it: notify.*, docs/notify.md)")
     typer.echo(job, nl=False)
     typer.echo("---\n# or, on one machine, a line of crontab (in the machine's time zone):")
     typer.echo(f"# {line}")

@@ -21,7 +21,7 @@ def serve(
     context: typer.Context,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port; the setting dashboard.port else.")] = None,
 ) -> None:
-    """Serve the pages: where cards stand idle, what to do, one click to apply, one to undo."""
+    """Serve the pages: where cards are idle, what to do, one click to apply, one to undo."""
     session = session_of(context)
     session.folder()
     settings = session.settings.dashboard

@@ -1,4 +1,4 @@
-"""`gputide undo`: take back what a plan changed; a dry run unless told otherwise."""
+"""`gputide undo`: take back what a plan changed; a dry run unless `--yes` says otherwise."""
 
 from __future__ import annotations
 

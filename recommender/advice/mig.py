@@ -99,7 +99,7 @@ class Mig:
             return case.refuse(
                 self.kind,
                 "history_too_short",
-                f"seen for {case.seen_seconds / DAY_SECONDS:.1f} days; a day is foretold from others, so {DAYS_MIN} "
+                f"seen for {case.seen_seconds / DAY_SECONDS:.1f} days; a day is predicted from others, so {DAYS_MIN} "
                 "are needed",
                 seen_days=round(case.seen_seconds / DAY_SECONDS, 1),
                 needed_days=DAYS_MIN,

@@ -90,7 +90,7 @@ def _cheaper(scene: Scene, number: int, item: Rehoming) -> Recommendation:
         confidence=confidence_of(evidence),
         reason=(
             f"{each_of(len(rows))} would fit a free {item.target_model} instead of its {item.source_model}: it is "
-            f"foretold to use {item.load_max:.0%} of that at most, the old model being {item.slowdown:.1f} times as "
+            f"predicted to use {item.load_max:.0%} of that at most, the old model being {item.slowdown:.1f} times as "
             "fast by its data sheet."
         ),
         change_of_mind=(

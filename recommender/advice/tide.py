@@ -24,9 +24,9 @@ class TideAdvice:
     """Services of several replicas with whole cards, where nobody asked for all of them to stay up."""
 
     kind = RecommendationKind.TIDE
-    headline = "Step back in quiet hours:"
+    headline = "Scale in at quiet hours:"
     meaning = (
-        "In hours in which fewer replicas carry the load the others step back, come up again when the hours end, and "
+        "In hours in which fewer replicas carry the load the others stop, come up again when the hours end, and "
         "other work has their cards meanwhile."
     )
     shares = False
@@ -80,10 +80,10 @@ class TideAdvice:
         """Whose cards would not fall free, who is to stay warm, and who was not seen for long enough."""
         pod, most = Counter(grant.pod for grant in case.grants).most_common(1)[0]
         if most > 1:
-            detail = f"pod {pod} holds {most} slices; only pods with one step back"
+            detail = f"pod {pod} holds {most} slices; only pods with one scale in"
             return case.refuse(self.kind, "multi_card", detail, pod=pod, slices=most)
         if any(grant.mig_profile for grant in case.grants):
-            return case.refuse(self.kind, "mig", "a pod holds a MIG instance: its card does not fall free")
+            return case.refuse(self.kind, "mig", "a pod holds a MIG instance: its card is not freed")
         replicas = len({grant.pod_id for grant in case.grants})
         if case.warm_replicas >= replicas:
             return case.refuse(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dashboards.words.report import WORDS
+from dashboards.words.catalogue import Language, Words
 from fleet.inventory import WorkloadId
 from fleet.profiles import Profiles
 from tests.browser.conftest import PATIENCE_MS
@@ -77,8 +77,9 @@ class House:
         found |= {part for profile in workloads for part in (*profile.workload.split("/"), profile.time_zone)}
         for entry in self.cluster.plans(CLUSTER):
             found |= {entry.plan.plan_id, entry.plan.plan_id[:6], *entry.approved_by}
+            knows = Words(language=Language.EN).knows
             found |= {
-                item.reason.replace("_", " ") for item in entry.plan.refused if f"reason.{item.reason}" not in WORDS
+                item.reason.replace("_", " ") for item in entry.plan.refused if not knows(f"reason.{item.reason}")
             }
             found |= {stage.title for stage in entry.plan.stages} | {point.label for point in entry.plan.frontier}
         found |= {entry.actor for entry in self.cluster.ledger(CLUSTER)}

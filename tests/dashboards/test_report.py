@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 
 from dashboards.report.report import Edition, Report, WeekFacts, make_report
 from dashboards.report.text import report_csv, report_html, report_json, report_markdown, state_bar_svg
-from dashboards.words.report import Language, Words
+from dashboards.words.catalogue import Language, Words
 from fleet.inventory import WorkloadId
 from fleet.profiles import CardState, Profiles, WorkloadState
 from tests.dashboards.embedded import CLUSTER, HOSTILE, NOW, PRICES, make_measured, make_profiles, make_views

@@ -9,7 +9,7 @@ import pytest
 from dashboards.report.report import Edition, Report, WeekFacts, make_report
 from dashboards.report.text import report_csv, report_html, report_json, report_markdown
 from dashboards.shown.tenants import tenants
-from dashboards.words.report import Language
+from dashboards.words.catalogue import Language
 from enforcer.record.verdict import verdict_of
 from fleet.money.week_hours import WASTED, part_of
 from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_measured, make_profiles, make_views

@@ -20,7 +20,7 @@ from dashboards.shown.rows import (
     state_sentence,
     state_shares,
 )
-from fleet.decisions import Refusal
+from fleet.decisions import Need, Refusal
 from fleet.inventory import WorkloadId
 from fleet.profiles import Profiles, WorkloadState
 from tests.dashboards.embedded import HOSTILE, NOW, PRICES, make_plan, make_profiles, prices_of
@@ -100,7 +100,7 @@ def test_idle_workload_says_since_when_and_how_sure(profiles: Profiles) -> None:
 def test_needs_of_a_stage_are_those_of_its_recommendations_only(profiles: Profiles) -> None:
     plan = make_plan(profiles)
     assert stage_needs(plan, plan.stages[0]) == ()
-    assert stage_needs(plan, plan.stages[2]) == ("core limit", "framebuffer limit")
+    assert stage_needs(plan, plan.stages[2]) == (Need.CORE_LIMIT, Need.FRAMEBUFFER_LIMIT)
 
 
 @pytest.mark.parametrize(

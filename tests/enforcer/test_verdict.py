@@ -7,13 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from dashboards.words.advice import headline_words, verdict_words
+from dashboards.words.catalogue import Language
 from enforcer.record.verdict import (
     Level,
     Standing,
-    english,
     harm_interval,
-    headline,
-    sentences,
     standing_of,
     verdict_document,
     verdict_of,
@@ -44,13 +43,17 @@ def outcome(*services: WorkloadOutcome, predicted: float = 0.005) -> Outcome:
     )  # fmt: skip
 
 
+def judged(measured: Outcome) -> dict:
+    return verdict_document(measured, verdict_words(verdict_of(measured), Language.EN))
+
+
 def test_harm_leads_where_one_service_is_over_its_budget_though_the_plan_is_within_its_prediction() -> None:
     found = verdict_of(outcome(service("ads/Deployment/a", 0.03), service("ads/Deployment/b", 0.0, 29_000)))
     assert (found.level, found.is_harmed) == (Level.HARMED, True)
-    assert english(headline(found)) == (
+    assert headline_words(found, Language.EN) == (
         "Harm above plan: 1 of 2 services exceeded its budget (0.10 % observed, 0.50 % predicted)."
     )
-    assert english(sentences(found)) == (
+    assert verdict_words(found, Language.EN) == (
         "Harm above plan: 1 of 2 services exceeded its budget (0.10 % observed, 0.50 % predicted). Worst: "
         "ads/Deployment/a with 3.00 % against a harm budget of 1.00 %. 38 of 40 promised cards were freed. Measured "
         "over 7 days."
@@ -59,12 +62,12 @@ def test_harm_leads_where_one_service_is_over_its_budget_though_the_plan_is_with
 
 def test_services_that_were_taken_back_stand_in_the_headline() -> None:
     bad = replace(outcome(service("ads/Deployment/a", 0.03)), restored=(WorkloadId("ads/Deployment/a"),))
-    assert english(headline(verdict_of(bad))).endswith("predicted). 1 restored.")
+    assert headline_words(verdict_of(bad), Language.EN).endswith("predicted). 1 restored.")
 
 
 def test_saving_leads_where_no_service_is_over_its_budget() -> None:
     found = verdict_of(outcome(service("ads/Deployment/a", 0.001, 10_000)))
-    assert english(headline(found)) == (
+    assert headline_words(found, Language.EN) == (
         "38 of 40 promised cards were freed. No more harm than predicted (0.10 % observed, 0.50 % predicted)."
     )
     more = verdict_of(outcome(service("ads/Deployment/a", 0.0075, 10_000)))
@@ -110,17 +113,19 @@ def test_service_is_judged_when_its_budget_lies_outside_the_interval_of_its_rate
 def test_service_that_was_hardly_active_but_surely_harmed_leads() -> None:
     rare = verdict_of(outcome(service("ads/Notebook/rare", 12 / 60, 60), service("ads/Deployment/a", 0.0, 5000)))
     assert rare.is_harmed
-    assert english(headline(rare)).startswith("Harm above plan: 1 of 2 services exceeded its budget (0.24 % observed")
+    assert headline_words(rare, Language.EN).startswith(
+        "Harm above plan: 1 of 2 services exceeded its budget (0.24 % observed"
+    )
 
 
 def test_too_few_windows_are_said_instead_of_a_rate() -> None:
     found = verdict_of(outcome(service("ads/Deployment/rare", 1 / 21, 21)))
     assert found.observed_ratio is None
-    assert english(headline(found)).endswith("Harm: too few windows to judge (21 active windows).")
-    assert "4.76" not in english(sentences(found))
+    assert headline_words(found, Language.EN).endswith("Harm: too few windows to judge (21 active windows).")
+    assert "4.76" not in verdict_words(found, Language.EN)
     beside = verdict_of(outcome(service("ads/Deployment/a", 0.0), service("ads/Deployment/rare", 1 / 21, 21)))
     assert beside.level is Level.AS_PREDICTED
-    assert "1 service has too few windows to judge." in english(sentences(beside))
+    assert "1 service has too few windows to judge." in verdict_words(beside, Language.EN)
 
 
 def test_low_priority_gives_way_by_design_and_is_no_part_of_the_plan_s_rate() -> None:
@@ -137,7 +142,7 @@ def test_low_priority_gives_way_by_design_and_is_no_part_of_the_plan_s_rate() ->
 def test_number_of_services_and_of_cards_agrees_with_its_words(over: int, said: str) -> None:
     one = replace(outcome(*(service(f"ads/Deployment/{n}", 0.03) for n in range(over))), spare_cards=over)
     one = replace(one, promised_cards_freed=over, realised_cards_freed=over, until=SINCE + timedelta(days=over))
-    words = english(sentences(verdict_of(one)))
+    words = verdict_words(verdict_of(one), Language.EN)
     assert said in words
     freed = "1 of 1 promised card was freed. 1 spare card is free besides these."
     assert (freed in words) == (over == 1)
@@ -147,7 +152,7 @@ def test_number_of_services_and_of_cards_agrees_with_its_words(over: int, said: 
 def test_nothing_measured_is_no_harm_and_no_praise() -> None:
     found = verdict_of(outcome(service("ads/Deployment/a", None, 0)))
     assert found.level is Level.UNMEASURED
-    assert english(headline(found)).endswith("Harm was not measured.")
+    assert headline_words(found, Language.EN).endswith("Harm was not measured.")
 
 
 def test_without_a_budget_no_service_is_over_it() -> None:
@@ -169,7 +174,7 @@ def test_part_that_holds_every_service_is_the_whole_plan() -> None:
 
 
 def test_document_leads_with_the_verdict() -> None:
-    found = verdict_document(outcome(service("ads/Deployment/a", 0.03)))
+    found = judged(outcome(service("ads/Deployment/a", 0.03)))
     assert list(found)[:2] == ["schema", "verdict"]
     assert found["schema"] == OUTCOME_SCHEMA
     assert found["verdict"]["level"] == "harmed"
@@ -178,6 +183,6 @@ def test_document_leads_with_the_verdict() -> None:
 
 
 def test_document_says_of_each_service_how_it_stands() -> None:
-    found = verdict_document(outcome(service("ads/Deployment/a", 0.03), service("ads/Deployment/rare", 1 / 21, 21)))
+    found = judged(outcome(service("ads/Deployment/a", 0.03), service("ads/Deployment/rare", 1 / 21, 21)))
     assert found["workloads"][1]["violation_interval"] == pytest.approx([0.0085, 0.2266], abs=5e-4)
     assert [one["standing"] for one in found["workloads"]] == ["over_budget", "too_few_windows"]

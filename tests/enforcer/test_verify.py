@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dashboards.words.advice import verdict_words
+from dashboards.words.catalogue import Language
 from enforcer.record.journal import RunRecord, StageState
-from enforcer.record.verdict import english, sentences, verdict_of
+from enforcer.record.verdict import verdict_of
 from enforcer.safety.harm_budget import HarmPolicy
 from enforcer.verify import verify
 from fleet.decisions import Plan
@@ -129,7 +131,7 @@ def test_promise_that_holds_is_realised(applied: list[RunRecord]) -> None:
 def test_verdict_before_its_days_is_interim(applied: list[RunRecord]) -> None:
     outcome = judged(applied, days=2.0)
     assert not outcome.is_final
-    assert "Interim: measured over 2 days so far." in english(sentences(verdict_of(outcome)))
+    assert "Interim: measured over 2 days so far." in verdict_words(verdict_of(outcome), Language.EN)
 
 
 def test_card_that_its_owner_took_back_is_no_saving(applied: list[RunRecord]) -> None:

@@ -13,7 +13,7 @@ from dashboards.access.scoped import scoped_views
 from dashboards.address import read_address
 from dashboards.pages.plan_relief import relief
 from dashboards.shown.relief_acts import MoveState
-from dashboards.words.pages import CHINESE, READING
+from dashboards.words.catalogue import READING, Language
 from enforcer.agent.node_view import ContainerKey
 from enforcer.record.ledger import Ledger
 from enforcer.relief.book import MovePhase, ReliefBook
@@ -71,7 +71,7 @@ def test_page_tells_it_in_the_readers_language_and_names_as_text(tmp_path: Path)
     english = json.dumps(relief(acts, ADDRESS).to_plotly_json(), default=_plain)
     assert "home again" in english
     assert "it was not ready" in english
-    token = READING.set(CHINESE)
+    token = READING.set(Language.ZH)
     chinese = json.dumps(relief(acts, ADDRESS).to_plotly_json(), default=_plain, ensure_ascii=False)
     READING.reset(token)
     assert "已迁回" in chinese

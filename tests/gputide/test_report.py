@@ -23,12 +23,15 @@ def test_language_is_what_the_setting_says_and_the_flag_goes_before_it(program: 
     assert '<html lang="en">' in english.out
 
 
-def test_ending_of_the_file_names_the_form_and_the_flag_goes_before_it(
+def test_ending_of_the_file_names_the_form_and_must_fit_a_form_that_is_asked_for(
     program: Program, planned: Path, tmp_path: Path
 ) -> None:
-    for name, flags, begins in (("w.html", (), "<!doctype html>"), ("w.json", (), "{"), ("w.html", ("-f", "md"), "# ")):
+    for name, flags, begins in (("w.html", (), "<!doctype html>"), ("w.json", (), "{"), ("w.md", ("-f", "md"), "# ")):
         assert program(planned, "report", *flags, "-o", str(tmp_path / name)).status == 0
         assert (tmp_path / name).read_text(encoding="utf-8").lower().startswith(begins)
+    refused = program(planned, "report", "-f", "md", "-o", str(tmp_path / "other.html"))
+    assert refused.status == 2
+    assert not (tmp_path / "other.html").exists()
 
 
 def test_same_data_and_moment_give_the_same_bytes_in_another_process(

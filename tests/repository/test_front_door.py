@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from gputide.verbs import VERBS
 
-DRIVERS = ("dash", "duckdb", "highspy", "kafka", "numba", "pandas", "plotly", "pyhive", "pynvml")
+DRIVERS = ("babel", "dash", "duckdb", "highspy", "kafka", "numba", "pandas", "plotly", "pyhive", "pynvml")
 OF_VERBS = {"--format", "-f", "--output", "-o", "--cluster"}
 """Options that may stand before the verb that has them."""
-TEXTS = (".md", ".py", ".toml", ".yaml", ".tpl", ".txt", ".j2", ".json", ".html")
+TEXTS = (".md", ".py", ".toml", ".yaml", ".tpl", ".txt", ".j2", ".json", ".html", ".po")
 NO_COMMANDS = {"CHANGELOG.md"}
 TITLES = ("gputide / ", "gputide can reach you")
 _SPAN = re.compile(r"`(gputide [^`\n]+)`")
@@ -87,6 +87,12 @@ def test_a_command_that_does_not_exist_is_found_in_a_text(app: Typer, tmp_path: 
 
 def test_the_command_line_starts_without_loading_a_driver() -> None:
     code = f"import sys, gputide.cli; print([name for name in {DRIVERS} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_node_exporter_loads_no_words_for_people() -> None:
+    code = "import sys, gputide.wiring_node; print([name for name in ('babel', 'dashboards') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -194,7 +194,7 @@ def _plugin(plugin: object, folder: Path) -> Credentials:
     if not isinstance(plugin, dict):
         raise Misconfigured("exec is no object")
     if plugin.get("interactiveMode") == "Always" or plugin.get("provideClusterInfo") is True:
-        raise Misconfigured("exec plugins that speak to a person or want to be told the cluster are not understood")
+        raise Misconfigured("exec plugins that speak to a person or need to know the cluster are not understood")
     arguments, variables = plugin.get("args") or [], plugin.get("env") or []
     if not isinstance(arguments, list) or not isinstance(variables, list):
         raise Misconfigured("args or env of exec is no list")

@@ -31,7 +31,7 @@ def new_token(
     namespace: Annotated[list[str] | None, typer.Option(help="Namespace; may be repeated, all without it.")] = None,
     days: Annotated[int | None, typer.Option(min=1, max=3650, help="Days until it expires; never without it.")] = None,
 ) -> None:
-    """Make a token: its text goes to whoever is to hold it, the table below it into dashboard.rights_file."""
+    """Make a token: its text goes to the person who is to hold it, the table below it into dashboard.rights_file."""
     token = secrets.token_urlsafe(32)
     # JSON text is TOML text: one quotes the other's letters.
     lines = [
@@ -58,7 +58,7 @@ def check(context: typer.Context, form: FormatOption = Format.TABLE, output: Out
     settings = session_of(context).settings.dashboard
     if settings.rights_file is None:
         raise Misconfigured(
-            "cannot list rights: dashboard.rights_file=none; with dashboard.access=none whoever is on this machine may "
+            "cannot list rights: dashboard.rights_file=none; with dashboard.access=none everyone on this machine may "
             "do everything"
         )
     entries = Roster(settings.rights_file).entries()

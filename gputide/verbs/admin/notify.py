@@ -55,7 +55,7 @@ def _notify() -> None:
 
 @app.command("show", epilog="Example: gputide admin notify show")
 def show(context: typer.Context, form: FormatOption = Format.TABLE, output: OutputOption = None) -> None:
-    """Show channels, who is told what, and which news wait to be told."""
+    """Show channels, who gets what, and which news wait to be sent."""
     session = session_of(context)
     settings, folder, now = session.settings, session.folder(), session.now()
     notify = settings.notify
@@ -80,13 +80,13 @@ def show(context: typer.Context, form: FormatOption = Format.TABLE, output: Outp
     }  # fmt: skip
     notes = [] if notify.channels else ["no channel is set: write [notify.channels.NAME] into the TOML file"]
     if is_quiet(settings, now):
-        notes.append(f"quiet hours {notify.quiet_hours}: only harm is told")
+        notes.append(f"quiet hours {notify.quiet_hours}: only harm is sent")
     answer = Answer(
         document=document,
         listings=(
             Listing(title="Goes out now", columns=("receiver", "channel", "about", "title"), rows=now_due),
             Listing(title="Channels", columns=("channel", "kind", "topics", "where"), rows=channels),
-            Listing(title="Who is told", columns=("receiver", "concerns", "channels"), rows=people),
+            Listing(title="Who gets what", columns=("receiver", "concerns", "channels"), rows=people),
         ),
         footnotes=(*notes, f"{len(news(None))} news in all, {len(told)} messages remembered"),
     )
@@ -146,7 +146,7 @@ def send_report(session: Session, report: Report, *, to_file: Path | None, is_ag
         is_again: True to send it to those who have it too.
 
     Raises:
-        Misconfigured: nobody is told anything, or a channel refused.
+        Misconfigured: there is no channel, or one refused.
     """
     settings, folder, now = session.settings, session.folder(), session.now()
     _need_channels(session)

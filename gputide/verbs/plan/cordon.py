@@ -25,7 +25,7 @@ def cordon(
     form: FormatOption = Format.TABLE,
     output: OutputOption = None,
 ) -> None:
-    """Show which cards to keep newcomers off so that whole nodes fall free, and free cards that nobody can use."""
+    """Show which cards to keep newcomers off so that whole nodes are freed, and free cards that nobody can use."""
     session = session_of(context)
     inventory = load_history(session.folder(), session.settings, session.now(), cluster=cluster).inventory
     node_of = {card.card: card.node for card in inventory.cards}
@@ -35,13 +35,13 @@ def cordon(
         headline=(
             (
                 f"{sum(item.cards_freed for item in cordons)} cards and {sum(item.frees_node for item in cordons)} "
-                f"nodes would fall free, {sum(item.cards_stranded for item in stranded):.1f} free cards can't be used"
+                f"nodes would be freed, {sum(item.cards_stranded for item in stranded):.1f} free cards can't be used"
             ),
         ),
         listings=(
             Listing(
                 title="Cards to cordon",
-                columns=("node", "cards", "falls free", "cards freed", "pods go to"),
+                columns=("node", "cards", "freed", "cards freed", "pods go to"),
                 rows=[
                     (
                         item.node,

@@ -61,7 +61,7 @@ def receive(
 
 
 def _receive_from_kafka(session: Session, topic: str) -> None:
-    """Takes an adapter's messages until told to stop; says what could not be read."""
+    """Takes an adapter's messages until it is stopped; says what could not be read."""
     stopped = threading.Event()
     # Between two steps nobody waits for a signal, as `wait_for_stop` does: a handler keeps it until then.
     for number in STOP_SIGNALS:

@@ -94,7 +94,7 @@ def once(
 
 @app.command("run", epilog="Example: gputide --set enforcer.cluster=kubernetes run relief run --yes")
 def run(context: typer.Context, yes: YesOption = False) -> None:
-    """Relieve cards until told to stop; what is under way then goes on with the next start."""
+    """Relieve cards until it is stopped; what is under way then goes on with the next start."""
     if not yes:
         raise Refused("cannot relieve cards without --yes; see what is due with `gputide run relief once`")
     session = session_of(context)
@@ -106,7 +106,7 @@ def run(context: typer.Context, yes: YesOption = False) -> None:
         stopped = _stop_on_signals()
         typer.echo("relief runs; Ctrl-C stops", err=True)
         _follow(relief, stopped, session.settings.relief.wait_seconds)
-    typer.echo("stopped; whoever sleeps by its order wakes when that expires", err=True)
+    typer.echo("stopped; pods that sleep by its order wake when that expires", err=True)
 
 
 def _follow(relief: OpenRelief, stopped: threading.Event, wait_seconds: float) -> None:

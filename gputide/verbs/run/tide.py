@@ -21,7 +21,8 @@ from gputide.wiring import chosen_plan, who
 from gputide.wiring_tide import followed_plan, open_tide, tide_book, tide_calendar
 
 app = typer.Typer(
-    no_args_is_help=True, help="Services step back at night, others use what falls free, and get it back by morning."
+    no_args_is_help=True,
+    help="Services scale in at night, other work uses the freed cards, and services get them back by morning.",
 )
 
 
@@ -29,7 +30,7 @@ app = typer.Typer(
 def show(
     context: typer.Context, plan: PlanOption = None, form: FormatOption = Format.TABLE, output: OutputOption = None
 ) -> None:
-    """Show who steps back when, what that frees, and how the nights so far went."""
+    """Show which services scale in when, what that frees, and how the nights so far went."""
     session = session_of(context)
     folder = session.folder()
     chosen = chosen_plan(folder, plan, cluster=own_cluster(folder, session.settings))
@@ -52,9 +53,7 @@ def show(
             "nights": [_night(entry) for entry in nights],
         },
         listings=(
-            Listing(
-                title="Who steps back", columns=("workload", "replicas", "from", "until", "zone", "frees"), rows=rows
-            ),
+            Listing(title="Scales in", columns=("workload", "replicas", "from", "until", "zone", "frees"), rows=rows),
             Listing(
                 title="Nights",
                 columns=("night", "cards free", "gave back after", "in time"),
@@ -102,7 +101,7 @@ def check(
         headline=(f"it is {moment.phase.value.replace('_', ' ')}",),
         listings=(
             Listing(
-                title="Would step back",
+                title="Would scale in",
                 columns=("object", "field", "from", "to"),
                 rows=[
                     (intent.workload, part.field, part.old or "", part.new or "")
@@ -129,7 +128,7 @@ def run(
     yes: YesOption = False,
     once: Annotated[bool, typer.Option("--once", help="Do what is due now and end.")] = False,
 ) -> None:
-    """Move the tide until told to stop; a night that is under way goes on with the next start."""
+    """Move the tide until it is stopped; a night that is under way goes on with the next start."""
     if not yes:
         raise Refused("cannot move the tide without --yes; see what is due with `gputide run tide check`")
     session = session_of(context)

@@ -14,7 +14,7 @@ from dashboards.notify.notices import Telling, budget_notices, notices, report_n
 from dashboards.notify.team import Team
 from dashboards.queries import LedgerEntry, Views
 from dashboards.report.report import Edition, make_report
-from dashboards.words.report import Language
+from dashboards.words.catalogue import Language
 from fleet.outcomes import Outcome
 from fleet.settings.notify import NoticeTopic
 from tests.dashboards.embedded import CLUSTER, NOW, make_measured, make_views
