@@ -205,7 +205,7 @@ class _Hourly(Generic[T]):
         except Misconfigured as exc:
             kept = version, exc
         except GputideError as exc:
-            _log.warning("cost of a cluster unknown", cluster=cluster, reason=str(exc))
+            _log.warning("cost of a cluster not summed", cluster=cluster, reason=str(exc))
             kept = None, exc  # the next question tries again
         finally:
             with self._turn:

@@ -23,7 +23,7 @@ TEXTS = (".md", ".py", ".toml", ".yaml", ".tpl", ".txt", ".j2", ".json", ".html"
 NO_COMMANDS = {"CHANGELOG.md"}
 TITLES = ("gputide / ", "gputide can reach you")
 _SPAN = re.compile(r"`(gputide [^`\n]+)`")
-_LINE = re.compile(r"^ *(?:\$ |-? ?run: )?(?:\.venv/bin/)?(gputide [^\n]+)$", re.MULTILINE)
+_LINE = re.compile(r"^ *(?:\$ |-? ?run: )?(?:\.venv/bin/|ExecStart=\S+/)?(gputide [^\n]+)$", re.MULTILINE)
 _STRING = re.compile(r"(?<!\w)[\"'](gputide(?: [\w{}./=:\[\]-]+)+)[\"']")
 _BLOCK = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 
