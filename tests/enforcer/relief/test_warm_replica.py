@@ -53,7 +53,7 @@ def test_tenants_own_choice_of_cards_does_not_make_way() -> None:
 
 def test_backend_without_a_choice_of_cards_and_owner_without_a_hash_are_refused() -> None:
     words = Words(**{**{name: getattr(HAMI_WORDS, name) for name in Words.__slots__}, "use_card": None})
-    with pytest.raises(Refused, match="can't be told a card"):
+    with pytest.raises(Refused, match="does not take a card by its UUID"):
         warm_replica(an_order(1), replica_set(), words)
     with pytest.raises(Refused, match="by a hash of their template"):
         warm_replica(an_order(1), replica_set(hash_label="version"), HAMI_WORDS)
