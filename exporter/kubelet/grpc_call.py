@@ -36,6 +36,7 @@ from fleet.errors import Corrupt, Unavailable
 
 STATUS_OK = 0
 STATUS_UNKNOWN = 2
+STATUS_DEADLINE_EXCEEDED = 4
 STATUS_NOT_FOUND = 5
 STATUS_UNIMPLEMENTED = 12
 
@@ -94,13 +95,17 @@ class UnaryCaller:
         was_open = self._socket is not None
         try:
             try:
-                return self._call(method, request, due)
+                reply = self._call(method, request, due)
             except _ConnectionLost:
                 if not was_open:
                     raise
-            # A connection from before a restart of the other side says nothing about whether it is there now.
-            self.close()
-            return self._call(method, request, due)
+                # A connection from before a restart of the other side says nothing about whether it is there now.
+                self.close()
+                reply = self._call(method, request, due)
+            if reply.status == STATUS_DEADLINE_EXCEEDED:
+                # The server knows the deadline too, and its clock may strike before ours.
+                raise TimeoutError
+            return reply
         except _ConnectionLost as exc:
             self.close()
             raise Unavailable(f"cannot ask {method} on {self._path}: {exc}") from exc

@@ -171,6 +171,14 @@ def test_a_silent_kubelet_costs_the_deadline_and_no_more(kubelet: StandInKubelet
     assert client.list(DEADLINE_SECONDS) == ()
 
 
+def test_a_deadline_that_the_kubelet_notices_first_is_no_answer_in_time(
+    kubelet: StandInKubelet, client: KubeletPodResources
+) -> None:
+    kubelet.refusals["List"] = (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+    with pytest.raises(Unavailable, match=r"no answer in 30 s"):
+        client.list(30.0)
+
+
 def test_a_kubelet_that_restarts_is_asked_again_without_a_failure(
     kubelet: StandInKubelet, client: KubeletPodResources
 ) -> None:
