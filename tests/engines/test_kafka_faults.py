@@ -216,7 +216,7 @@ WRITER = """
 import sys
 from fleet.settings.pipeline import KafkaSettings
 from pipeline.bus.bus_kafka import KafkaWriter
-from pipeline.remote_write import Version
+from pipeline.remote_write.decode import Version
 from tests.engines.test_kafka_faults import bodies_of
 from tests.pipeline.builders import intake_of, small_fleet
 intake = intake_of(KafkaWriter(KafkaSettings.model_validate_json(sys.argv[1])))
