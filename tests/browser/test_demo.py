@@ -162,6 +162,10 @@ def test_apply_and_undo_on_the_plan_page_change_the_cluster_and_change_it_back(
     page.goto(f"{address}plan")
     expect(page.locator("h1")).to_contain_text(plan.plan_id)
     expect(page.locator("#apply")).to_be_disabled()
+    # In its last stage pods of two workloads change places, which takes away more of them at once than is allowed.
+    page.locator(".stage .tick input").last.uncheck()
+    workloads_of = {item.id: item.workloads for item in plan.recommendations}
+    resting = {str(name) for number in plan.stages[-1].recommendations for name in workloads_of[number]}
     page.locator("#approve").click()
     expect(page.locator("#plan-message")).to_contain_text("Approved by")
     assert standing(demo) == before
@@ -169,7 +173,7 @@ def test_apply_and_undo_on_the_plan_page_change_the_cluster_and_change_it_back(
     page.locator("#apply").click()
     expect(page.locator("#progress-phase .on")).to_have_text("done", timeout=180_000)
     after = standing(demo)
-    freed = sum(stage.cards_freed for stage in plan.stages)
+    freed = sum(stage.cards_freed for stage in plan.stages[:-1])
     assert freed >= 1
     assert len(cards_in_use(before)) - len(cards_in_use(after)) == freed
     placed = cards_by_workload((str(part.workload), str(card.card)) for card in plan.placement for part in card.slices)
@@ -177,6 +181,7 @@ def test_apply_and_undo_on_the_plan_page_change_the_cluster_and_change_it_back(
         (str(seat.workload), str(seat.card)) for seat in after if seat.state is SeatState.RUNNING
     )
     moved = {str(seat.workload) for seat in after if seat.state is SeatState.RUNNING and seat not in before}
+    moved -= resting
     assert moved
     assert {name: seated[name] for name in moved} == {name: placed[name] for name in moved}
     page.reload()
