@@ -59,7 +59,9 @@ def status(context: typer.Context, form: FormatOption = Format.TABLE, output: Ou
         },
         headline=(
             "running: " + (", ".join(f"{name} (process {pid})" for name, pid in running) or "nothing on this folder"),
-            f"{format_count(len(harmed))} services over their harm budget"
+            "1 service over its harm budget"
+            if len(harmed) == 1
+            else f"{format_count(len(harmed))} services over their harm budget"
             if harmed
             else "no service over its harm budget",
         ),

@@ -124,7 +124,7 @@ def test_which_numbers_can_not_be_trusted(asker: Asker) -> None:
     from playwright.sync_api import expect  # noqa: PLC0415
 
     asker.to("Health")
-    checks = asker.page.get_by_role("region", name="Counters that are not believed")
+    checks = asker.page.get_by_role("region", name="Unreliable counters")
     expect(checks.locator("tbody tr").first).to_contain_text("frees nothing")
     expect(asker.page.get_by_role("region", name="Coverage by node").locator("tbody tr").first).to_contain_text("%")
 
