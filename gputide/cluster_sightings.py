@@ -13,7 +13,7 @@ from dashboards.queries import ClusterSighting
 from fleet.data_folder import DataFolder
 from fleet.settings.settings import Settings
 from fleet.units import time_from_epoch_ms
-from gputide.wiring_warehouse import warehouse
+from gputide.container.warehouse import warehouse
 from pipeline.warehouse.parquet_reads import ParquetReads
 
 _CARDS_WITHIN = timedelta(days=1)

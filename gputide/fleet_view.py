@@ -30,8 +30,8 @@ from fleet.inventory import CardId, Node
 from fleet.profiles import Profiles
 from fleet.settings.pipeline import BusKind
 from fleet.settings.settings import Settings
-from gputide.wiring_bus import file_bus
-from gputide.wiring_warehouse import warehouse_folder
+from gputide.container.bus import file_bus
+from gputide.container.warehouse import warehouse_folder
 from gputide.workload_strips import WorkloadStrips
 
 WAIT_SECONDS_MAX = 20.0

@@ -13,9 +13,9 @@ from fleet.documents import outcome_document, outcome_of
 from fleet.durable import write_durably
 from fleet.errors import Corrupt
 from fleet.outcomes import Outcome
+from gputide.container.plans import plan_store
 from gputide.freeze_desk import told_freezes
 from gputide.kept_plans import KeptPlans
-from gputide.wiring import plan_store
 
 
 def keep_outcome(folder: DataFolder, outcome: Outcome) -> None:

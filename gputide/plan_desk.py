@@ -15,10 +15,10 @@ from fleet.data_folder import DataFolder, writing
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.settings.settings import Settings
-from gputide.guard_policy import guard_policy
+from gputide.container.enforcer import guard_policy
+from gputide.container.plans import journal, plan_store
 from gputide.kept_plans import KeptPlans
 from gputide.stages import chosen_stages, previewed
-from gputide.wiring import journal, plan_store
 
 
 class StoredPlanDesk:

@@ -15,8 +15,9 @@ from fleet.data_folder import DataFolder, writing
 from fleet.errors import GputideError, Refused
 from fleet.outcomes import ChangePhase
 from fleet.settings.settings import Settings
-from gputide.own_cluster import check_own
-from gputide.wiring import journal, open_enforcer, plan_store
+from gputide.container.cluster import check_own
+from gputide.container.enforcer import open_enforcer
+from gputide.container.plans import journal, plan_store
 
 _PHASES = {
     ProgressPhase.CHANGING: RolloutPhase.APPLYING,

@@ -9,6 +9,9 @@ from dashboards.queries import Event, Views
 from fleet.data_folder import DataFolder
 from fleet.errors import GputideError
 from gputide.cluster_sightings import WarehouseSightings, newest_windows
+from gputide.container.history import load_history, profiled
+from gputide.container.plans import journal
+from gputide.container.warehouse import warehouse, warehouse_folder
 from gputide.fleet_view import Analysed, StoredFlow, StoredRelief, WarehouseFleetView
 from gputide.freeze_desk import StoredFreezes
 from gputide.kept_plans import KeptPlans
@@ -17,8 +20,6 @@ from gputide.outcome_shelf import StoredOutcomes
 from gputide.plan_desk import StoredPlanDesk
 from gputide.rollout_desk import BackgroundRollouts
 from gputide.session import Session
-from gputide.wiring import journal, load_history, profiled
-from gputide.wiring_warehouse import warehouse, warehouse_folder
 from gputide.workload_strips import WorkloadStrips
 
 

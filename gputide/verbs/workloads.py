@@ -6,10 +6,10 @@ import typer
 
 from gputide.answers import profiles_answer, silence_note
 from gputide.cluster_sightings import silent_since
+from gputide.container.history import load_profiles
 from gputide.options import ClusterOption, FormatOption, OutputOption
 from gputide.output import Format, print_answer
 from gputide.session import session_of
-from gputide.wiring import load_profiles
 
 app = typer.Typer()
 

@@ -14,8 +14,8 @@ from dashboards.queries import Freshness
 from dashboards.shown.lag_chain import LagCause, LagChain
 from fleet.data_folder import open_data_folder
 from fleet.settings.settings import Settings
+from gputide.container.bus import file_bus
 from gputide.fleet_view import StoredFlow
-from gputide.wiring_bus import file_bus
 
 NOW = datetime(2026, 1, 22, 9, 0, tzinfo=UTC)
 OLD = LagChain(
