@@ -16,9 +16,8 @@ from fleet.decisions import Plan
 from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.settings.settings import Settings
 from gputide.container.enforcer import guard_policy
-from gputide.container.plans import journal, plan_store
+from gputide.container.plans import chosen_stages, journal, plan_store, previewed
 from gputide.kept_plans import KeptPlans
-from gputide.stages import chosen_stages, previewed
 
 
 class StoredPlanDesk:

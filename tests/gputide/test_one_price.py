@@ -17,6 +17,7 @@ import pytest
 
 from dashboards.access.door import Ways
 from dashboards.address import read_address
+from dashboards.notify.news import News
 from dashboards.pages import fleet as fleet_page
 from dashboards.pages import tenants as tenants_page
 from dashboards.queries import Views
@@ -29,7 +30,6 @@ from fleet.money.week_hours import WASTED
 from fleet.schema import INVENTORY_NODES
 from fleet.settings.notify import NoticeTopic
 from fleet.settings.settings import Settings
-from gputide.container.notify import News
 from gputide.container.warehouse import warehouse
 from gputide.price_shelf import with_price_book
 from gputide.session import Session

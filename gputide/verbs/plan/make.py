@@ -20,7 +20,7 @@ from gputide.cluster_sightings import silent_since
 from gputide.container.history import for_plan, load_history, load_profiles, profiled
 from gputide.container.measured_pairs import load_interference
 from gputide.container.plans import keep_plan
-from gputide.container.tide import own_scalings
+from gputide.container.tide import tide_book
 from gputide.options import ClusterOption, FormatOption, OutputOption, RiskOption
 from gputide.outcome_shelf import StoredOutcomes
 from gputide.output import Answer, Format, print_answer
@@ -96,7 +96,9 @@ class _Planner:
                 max_moves=self.max_moves,
                 namespace=self.namespace,
                 interference=load_interference(session.settings),
-                past=OwnPast(calibration_ratio=calibration_of(outcomes), scalings=own_scalings(session.folder())),
+                past=OwnPast(
+                    calibration_ratio=calibration_of(outcomes), scalings=tide_book(session.folder()).scalings()
+                ),
             )
 
     def side(self, session: Session, history: History, profiles: Profiles, cards: Sequence[Card]) -> Side:
