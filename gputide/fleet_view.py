@@ -22,6 +22,7 @@ import structlog
 from dashboards.queries import Event, FleetView, Freshness, WorkloadHistory
 from dashboards.shown.lag_chain import LagChain
 from dashboards.shown.relief_acts import MoveState, ReliefActs, ReliefMove, ReliefSleep
+from dashboards.stored.workload_series import WorkloadSeries
 from enforcer.record.ledger import Ledger
 from enforcer.relief.book import Manner, MovePhase, MoveRecord, ReliefBook
 from fleet.data_folder import DataFolder
@@ -32,7 +33,6 @@ from fleet.settings.pipeline import BusKind
 from fleet.settings.settings import Settings
 from gputide.wiring_bus import file_bus
 from gputide.wiring_warehouse import warehouse_folder
-from gputide.workload_strips import WorkloadStrips
 
 WAIT_SECONDS_MAX = 20.0
 """How long an impatient reader waits for the first analysis of a cluster."""
@@ -51,13 +51,13 @@ class Analysed:
     Attributes:
         profiles: what the analyzer made of the history.
         nodes: nodes of the history's inventory.
-        strips: use of every workload over time.
+        series: use of every workload over time.
         interval_seconds: step of the history.
     """
 
     profiles: Profiles
     nodes: tuple[Node, ...]
-    strips: WorkloadStrips
+    series: WorkloadSeries
     interval_seconds: float
 
 
@@ -110,10 +110,10 @@ class WarehouseFleetView:
 
     def history(self, cluster: str, workload: str, hours: int | None) -> WorkloadHistory | None:
         """One workload over its last hours; None where it is unknown."""
-        strips = self._analysed(cluster).strips
-        if workload not in strips.grants:
+        series = self._analysed(cluster).series
+        if workload not in series.grants:
             return None
-        return strips.history(workload, hours, self._events(cluster, workload))
+        return series.history(workload, hours, self._events(cluster, workload))
 
     def freshness(self, cluster: str) -> Freshness:
         """Coverage and age of the data."""

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from dashboards.queries import LedgerEntry
 from enforcer.record.ledger import Entry, Ledger
+from enforcer.record.plan_cache import PlanCache
 from fleet.data_folder import DataFolder
 from fleet.documents import outcome_document, outcome_of
 from fleet.durable import write_durably
 from fleet.errors import Corrupt
 from fleet.outcomes import Outcome
 from gputide.freeze_desk import told_freezes
-from gputide.kept_plans import KeptPlans
 from gputide.wiring import plan_store
 
 
@@ -47,9 +47,9 @@ class StoredOutcomes:
         plans: its plans as they were read; None for a reading of its own.
     """
 
-    def __init__(self, folder: DataFolder, plans: KeptPlans | None = None) -> None:
+    def __init__(self, folder: DataFolder, plans: PlanCache | None = None) -> None:
         self._folder = folder
-        self._plans = plans or KeptPlans(folder.plans)
+        self._plans = plans or PlanCache(folder.plans)
 
     def outcomes(self, cluster: str) -> tuple[Outcome, ...]:
         """The newest outcome of every plan that was verified, newest first."""

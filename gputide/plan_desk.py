@@ -9,6 +9,7 @@ from datetime import datetime
 from dashboards.queries import STAGE_KIND, ObjectDiff, PlanEntry
 from enforcer.preview import StagePreview
 from enforcer.record.journal import StageState
+from enforcer.record.plan_cache import PlanCache
 from enforcer.safety.freeze import frozen_by
 from enforcer.safety.guard import Guard
 from fleet.data_folder import DataFolder, writing
@@ -16,7 +17,6 @@ from fleet.decisions import Plan
 from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.settings.settings import Settings
 from gputide.guard_policy import guard_policy
-from gputide.kept_plans import KeptPlans
 from gputide.stages import chosen_stages, previewed
 from gputide.wiring import journal, plan_store
 
@@ -32,10 +32,10 @@ class StoredPlanDesk:
     """
 
     def __init__(
-        self, folder: DataFolder, settings: Settings, now: Callable[[], datetime], plans: KeptPlans | None = None
+        self, folder: DataFolder, settings: Settings, now: Callable[[], datetime], plans: PlanCache | None = None
     ) -> None:
         self._folder = folder
-        self._plans = plans or KeptPlans(folder.plans)
+        self._plans = plans or PlanCache(folder.plans)
         self._settings = settings
         self._now = now
         self._lock = threading.Lock()

@@ -6,12 +6,13 @@ import threading
 from contextlib import suppress
 
 from dashboards.queries import Event, Views
+from dashboards.stored.workload_series import WorkloadSeries
+from enforcer.record.plan_cache import PlanCache
 from fleet.data_folder import DataFolder
 from fleet.errors import GputideError
 from gputide.cluster_sightings import WarehouseSightings, newest_windows
 from gputide.fleet_view import Analysed, StoredFlow, StoredRelief, WarehouseFleetView
 from gputide.freeze_desk import StoredFreezes
-from gputide.kept_plans import KeptPlans
 from gputide.money_view import StoredMoney
 from gputide.outcome_shelf import StoredOutcomes
 from gputide.plan_desk import StoredPlanDesk
@@ -19,7 +20,6 @@ from gputide.rollout_desk import BackgroundRollouts
 from gputide.session import Session
 from gputide.wiring import journal, load_history, profiled
 from gputide.wiring_warehouse import warehouse, warehouse_folder
-from gputide.workload_strips import WorkloadStrips
 
 
 def views_of(session: Session, *, is_patient: bool = True) -> Views:
@@ -30,14 +30,14 @@ def views_of(session: Session, *, is_patient: bool = True) -> Views:
         is_patient: True to wait for what takes long; a web app shows the last answer meanwhile.
     """
     folder, settings = session.folder(), session.settings
-    plans = KeptPlans(folder.plans, is_patient=is_patient)
+    plans = PlanCache(folder.plans, is_patient=is_patient)
 
     def analyse(cluster: str) -> Analysed:
         history = load_history(folder, settings, session.now(), cluster=cluster)
         return Analysed(
             profiles=profiled(history, settings, session.now()),
             nodes=history.inventory.nodes,
-            strips=WorkloadStrips.of(history),
+            series=WorkloadSeries.of(history),
             interval_seconds=float(history.slices.step_seconds),
         )
 
@@ -70,7 +70,7 @@ def views_of(session: Session, *, is_patient: bool = True) -> Views:
     )
 
 
-def _begin(fleet: WarehouseFleetView, plans: KeptPlans) -> None:
+def _begin(fleet: WarehouseFleetView, plans: PlanCache) -> None:
     """Read and analyse before the first reader comes; what fails is told to whoever asks for it."""
 
     def begin() -> None:

@@ -20,12 +20,12 @@ from fleet.errors import GputideError, Misconfigured, NotEnoughData
 from fleet.inventory import Inventory
 from fleet.money.book import PriceBook
 from fleet.schema import Measure
+from fleet.settings.price_book import with_price_book
 from fleet.units import format_percent
 from fleet.usage import History
 from gputide.doctor.catalogue import kind_of
 from gputide.doctor.finding import Area, Check, Diagnosis, finding, some, unchecked, well
 from gputide.freeze_desk import told_freezes
-from gputide.price_shelf import with_price_book
 from gputide.session import Session
 from gputide.wiring import journal, load_history
 from gputide.wiring_warehouse import warehouse, warehouse_folder

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from enforcer.probe.stored_results import measured_capability
 from fleet.capabilities.register import capabilities_of
 from fleet.data_folder import writing
 from fleet.documents import seal_plan
@@ -18,7 +19,6 @@ from fleet.units import format_count, parse_time
 from fleet.usage import History
 from gputide.options import FormatOption, OutputOption, RiskOption
 from gputide.output import Format, print_answer
-from gputide.probe_shelf import measured_capability
 from gputide.scanning.answer import scan_answer
 from gputide.scanning.backend import assumed_backend
 from gputide.scanning.misses import misses_of, unpriced_models

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.report.report import WeekFacts
+from dashboards.report.weeks import WeekFacts, keep_week, read_weeks
 from fleet.data_folder import DataFolder, open_data_folder
 from fleet.decisions import Plan
 from fleet.documents import seal_plan
@@ -22,7 +22,6 @@ from gputide.measurements import WarehouseMeasurements, cluster_name
 from gputide.own_cluster import check_uid, own_cluster
 from gputide.session import Session
 from gputide.web import views_of
-from gputide.week_shelf import keep_week, read_weeks
 from gputide.wiring import chosen_plan, plan_store
 from gputide.wiring_cluster import open_cluster_to_change
 from pipeline.remote_write.decode import Version

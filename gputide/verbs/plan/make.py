@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from enforcer.probe.stored_results import measured_capability
 from fleet.data_folder import writing
 from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import seal_plan
@@ -20,7 +21,6 @@ from gputide.cluster_sightings import silent_since
 from gputide.options import ClusterOption, FormatOption, OutputOption, RiskOption
 from gputide.outcome_shelf import StoredOutcomes
 from gputide.output import Answer, Format, print_answer
-from gputide.probe_shelf import measured_capability
 from gputide.session import Session, session_of
 from gputide.what_if import Side, assumptions, what_if_answer
 from gputide.wiring import (
