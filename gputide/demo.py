@@ -19,6 +19,7 @@ from pathlib import Path
 from analyzer.profile import profile_fleet
 from dashboards.words.advice import verdict_words
 from dashboards.words.catalogue import Language
+from enforcer.record.outcome_store import keep_outcome, read_outcomes
 from enforcer.record.verdict import Standing, standing_of, verdict_of
 from enforcer.rollout.undo import Undo
 from enforcer.verify import verify
@@ -38,7 +39,6 @@ from fleet.usage import History
 from gputide.clock import read_replay_clock
 from gputide.guard_policy import harm_policy
 from gputide.measurements import WarehouseMeasurements
-from gputide.outcome_shelf import keep_outcome, read_outcomes
 from gputide.replay import Replayed, replay
 from gputide.session import Tick
 from gputide.wiring import journal, keep_plan, load_history, open_enforcer, plan_store

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from analyzer.profile import profile_parts
+from enforcer.record.ledger import Ledger
 from enforcer.safety.freeze import frozen_by
 from fleet.errors import GputideError, Misconfigured, NotEnoughData
 from fleet.inventory import Inventory
@@ -25,7 +26,6 @@ from fleet.units import format_percent
 from fleet.usage import History
 from gputide.doctor.catalogue import kind_of
 from gputide.doctor.finding import Area, Check, Diagnosis, finding, some, unchecked, well
-from gputide.freeze_desk import told_freezes
 from gputide.session import Session
 from gputide.wiring import journal, load_history
 from gputide.wiring_warehouse import warehouse, warehouse_folder
@@ -213,7 +213,7 @@ def _ledger(session: Session) -> Iterator[Diagnosis]:
     folder = session.folder()
     try:
         runs = journal(folder).runs()
-        told_freezes(folder)
+        Ledger(folder.freezes).entries()
     except GputideError as exc:
         yield finding(kind_of("ledger-broken"), "ledger", str(exc))
         return

@@ -9,12 +9,12 @@ import typer
 
 from enforcer.record.journal import StageState
 from enforcer.rollout.stages import StageResult
+from enforcer.safety.freeze import freeze_changes, thaw_changes
 from fleet.data_folder import writing
 from fleet.decisions import Plan
 from fleet.documents import document
 from fleet.errors import Misconfigured, Refused
 from gputide.emitting import EmitForm, emit
-from gputide.freeze_desk import freeze_changes, thaw_changes
 from gputide.options import ByOption, FormatOption, PlanOption, StageOption, YesOption, fit_format
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.own_cluster import own_cluster

@@ -1,43 +1,29 @@
-"""Fulfils the pages' `FleetView` from the warehouse and the analyzer; reads only, from any thread.
+"""The newest analysis of each cluster, from the warehouse and the analyzer; reads only, from any thread.
 
-An analysis is kept until the warehouse holds something newer, so a page that polls costs nothing. Of a large fleet it
-takes minutes: whoever is patient waits for it, and a web app shows the last one while a thread makes the next.
-
-Fulfils the pages' `Flow`: how far each step from the receiver to the warehouse is, from the files that it left.
-
-Fulfils the pages' `ReliefLog`: what relief did, from its own ledger in the data folder.
+An analysis is kept until the warehouse holds something newer, so a page that polls costs nothing. The analysis of a
+large fleet takes minutes: verbs wait for it, and a web app shows the last one while a thread makes the next.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
+from datetime import datetime
 
 import structlog
 
-from dashboards.queries import Event, FleetView, Freshness, WorkloadHistory
-from dashboards.shown.lag_chain import LagChain
-from dashboards.shown.relief_acts import MoveState, ReliefActs, ReliefMove, ReliefSleep
+from dashboards.queries import Event, Freshness, WorkloadHistory
 from dashboards.stored.workload_series import WorkloadSeries
-from enforcer.record.ledger import Ledger
-from enforcer.relief.book import Manner, MovePhase, MoveRecord, ReliefBook
-from fleet.data_folder import DataFolder
 from fleet.errors import GputideError, NotEnoughData, Unavailable
-from fleet.inventory import CardId, Node
+from fleet.inventory import Node
 from fleet.profiles import Profiles
-from fleet.settings.pipeline import BusKind
-from fleet.settings.settings import Settings
-from gputide.wiring_bus import file_bus
-from gputide.wiring_warehouse import warehouse_folder
 
 WAIT_SECONDS_MAX = 20.0
-"""How long an impatient reader waits for the first analysis of a cluster."""
+"""How long a page waits for the first analysis of a cluster."""
 QUICK_SECONDS_MAX = 0.5
-"""An analysis that took no longer is waited for: of a small fleet nobody is shown the last one."""
+"""A page waits for an analysis that took no longer last time, so a small fleet is always up to date."""
 REST_RATIO = 4.0
 """Rest after an analysis over the time that it took: analysing takes a fifth of a processor at most."""
 
@@ -61,8 +47,8 @@ class Analysed:
     interval_seconds: float
 
 
-class WarehouseFleetView:
-    """`FleetView` over the clusters of a warehouse."""
+class WarehouseFleet:
+    """`Fleet` over the clusters of a warehouse."""
 
     def __init__(
         self,
@@ -75,7 +61,7 @@ class WarehouseFleetView:
         events: Callable[[str, str], tuple[Event, ...]],
         is_patient: bool = True,
     ) -> None:
-        """Make the view.
+        """Hold nothing yet; the first question about a cluster has it analysed.
 
         Args:
             clusters: names of the clusters with data.
@@ -209,151 +195,3 @@ class _Analysis:
             f"cannot show cluster {self._cluster!r} yet: its history is being read and analysed since "
             f"{time.monotonic() - self._begun_at:.0f} s; ask again in a moment"
         )
-
-
-class StoredFlow:
-    """`Flow` over a data folder.
-
-    Args:
-        folder: data folder.
-        settings: all settings.
-        fleet: knows the newest window of each cluster.
-        clock: the machine's clock, UTC, by which files are dated; for tests.
-    """
-
-    def __init__(
-        self,
-        folder: DataFolder,
-        settings: Settings,
-        fleet: FleetView,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._folder = folder
-        self._settings = settings
-        self._fleet = fleet
-        self._clock = clock
-
-    def lags(self, cluster: str) -> LagChain:
-        """The chain of one cluster.
-
-        Raises:
-            NotEnoughData: nothing is known of it.
-        """
-        fresh = self._fleet.freshness(cluster)
-        is_here = self._settings.bus.kind is BusKind.FILE
-        # A folder that nobody wrote to is not made by looking.
-        lanes = [lane for lane in self._folder.bus_lanes if self._folder.bus(lane).is_dir()] if is_here else []
-        waiting = 0
-        written: list[float | None] = []
-        for lane in lanes:
-            bus = file_bus(self._folder, self._settings, lane)
-            try:
-                waiting += bus.waiting_bytes
-                written.append(bus.written_seconds)
-            finally:
-                bus.close()
-        return LagChain(
-            newest_at=fresh.newest_at,
-            sample_age_seconds=fresh.age_seconds,
-            interval_seconds=fresh.interval_seconds,
-            received_age_seconds=self._age(written),
-            waiting_bytes=waiting if is_here else None,
-            stored_age_seconds=self._age([_written(warehouse_folder(self._folder, self._settings) / "MANIFEST")]),
-            is_shared=len(self._fleet.clusters()) > 1,
-        )
-
-    def _age(self, moments: Sequence[float | None]) -> float | None:
-        known = [moment for moment in moments if moment is not None]
-        return max(0.0, self._clock().timestamp() - max(known)) if known else None
-
-
-def _written(path: Path) -> float | None:
-    """When a file was last written, epoch seconds; None where there is none."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return None
-
-
-class StoredRelief:
-    """`ReliefLog` over a data folder.
-
-    Args:
-        folder: data folder.
-        fleet: knows which cards are of which cluster: the ledger of relief names none.
-    """
-
-    def __init__(self, folder: DataFolder, fleet: FleetView) -> None:
-        self._folder = folder
-        self._fleet = fleet
-        self._lock = threading.Lock()
-        self._read: tuple[tuple[int, int], ReliefActs] | None = None
-
-    def acts(self, cluster: str) -> ReliefActs:
-        """What relief did in one cluster.
-
-        Raises:
-            Corrupt: the ledger was edited.
-        """
-        found = self._all()
-        if (not found.moves and not found.sleeps) or self._fleet.clusters() == (cluster,):
-            return found
-        cards = {card.card for card in self._fleet.profiles(cluster).cards}
-        return ReliefActs(
-            sleeps=tuple(one for one in found.sleeps if one.card in cards),
-            moves=tuple(move for move in found.moves if move.from_card in cards or move.to_card in cards),
-        )
-
-    def _all(self) -> ReliefActs:
-        """Read anew when the ledger grew."""
-        file = self._folder.relief
-        if not file.exists():
-            return ReliefActs()
-        stat = file.stat()
-        version = (stat.st_mtime_ns, stat.st_size)
-        with self._lock:
-            if self._read is None or self._read[0] != version:
-                self._read = version, acts_of(ReliefBook(Ledger(file)))
-            return self._read[1]
-
-
-def acts_of(book: ReliefBook) -> ReliefActs:
-    """What a book of relief tells, as the pages show it.
-
-    Raises:
-        Corrupt: the ledger was edited.
-    """
-    return ReliefActs(
-        sleeps=tuple(
-            ReliefSleep(node=one.node, card=CardId(one.card), containers=len(one.containers), since=one.at)
-            for one in book.open_squeezes()
-        ),
-        moves=tuple(_move(record) for record in reversed(book.moves())),
-    )
-
-
-def _move(record: MoveRecord) -> ReliefMove:
-    order, ended = record.order, record.ended_at
-    return ReliefMove(
-        workload=order.workload,
-        pod=order.pod,
-        from_card=CardId(order.from_card),
-        to_card=CardId(order.to_card),
-        is_restart=order.manner is Manner.RESTART,
-        is_home=order.is_home,
-        state=_state(record),
-        begun_at=record.begun_at,
-        seconds=None if ended is None else (ended - record.begun_at).total_seconds(),
-        reason=order.reason,
-        why=record.why,
-    )
-
-
-def _state(record: MoveRecord) -> MoveState:
-    if record.phase is MovePhase.TAKEN_BACK:
-        return MoveState.TAKEN_BACK
-    if record.is_open:
-        return MoveState.UNDER_WAY
-    if record.order.is_home or record.is_home_again:
-        return MoveState.HOME_AGAIN
-    return MoveState.AWAY if record.order.manner is Manner.WARM else MoveState.STAYS

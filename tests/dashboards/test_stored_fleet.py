@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import gputide.fleet_view as module
+import dashboards.stored.fleet as module
+from dashboards.stored.fleet import Analysed, WarehouseFleet
 from dashboards.stored.workload_series import STEPS_MAX, WorkloadSeries
 from fleet.errors import Corrupt, NotEnoughData, Unavailable
 from fleet.schema import Measure
-from gputide.fleet_view import Analysed, WarehouseFleetView
 from tests.dashboards.embedded import NOW, make_profiles
 from tests.recommender.second_fleet import second_fleet
 from tests.waiting import until
@@ -39,8 +39,8 @@ class Warehouse:
         found = replace(PROFILES, cluster=cluster, coverage_ratio=self.made / 100)
         return Analysed(profiles=found, nodes=(), series=SERIES, interval_seconds=600.0)
 
-    def view(self, *, is_patient: bool) -> WarehouseFleetView:
-        return WarehouseFleetView(
+    def view(self, *, is_patient: bool) -> WarehouseFleet:
+        return WarehouseFleet(
             clusters=lambda: ("a", "b"), version=lambda: self.version, analyse=self.analyse, now=lambda: NOW,
             newest=lambda _: NOW, events=lambda _cluster, _workload: (), is_patient=is_patient,
         )  # fmt: skip
