@@ -36,12 +36,13 @@ from fleet.outcomes import Outcome
 from fleet.profiles import CardState, Profiles
 from fleet.settings.settings import ClusterChoice, Settings
 from fleet.usage import History
-from gputide.clock import read_replay_clock
-from gputide.guard_policy import harm_policy
-from gputide.measurements import WarehouseMeasurements
-from gputide.replay import Replayed, replay
+from gputide.container.enforcer import harm_policy, open_enforcer
+from gputide.container.history import load_history
+from gputide.container.plans import journal, keep_plan, plan_store
+from gputide.container.warehouse import WarehouseMeasurements
+from gputide.replay.clock import read_replay_clock
+from gputide.replay.play import Replayed, replay
 from gputide.session import Tick
-from gputide.wiring import journal, keep_plan, load_history, open_enforcer, plan_store
 from recommender.past_outcomes import OwnPast, calibration_of
 from recommender.planner import make_plan
 

@@ -21,11 +21,9 @@ from fleet.durable import unwritable
 from fleet.errors import Misconfigured, Refused
 from fleet.settings.settings import Settings
 from fleet.units import format_count
-from gputide.guard_policy import guard_policy
-from gputide.own_cluster import check_own
-from gputide.wiring import journal, plan_store
-from gputide.wiring_backend import backend
-from gputide.wiring_cluster import moment_of_change, open_cluster
+from gputide.container.cluster import backend, check_own, moment_of_change, open_cluster
+from gputide.container.enforcer import guard_policy
+from gputide.container.plans import journal, plan_store
 
 
 class EmitForm(StrEnum):

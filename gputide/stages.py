@@ -13,12 +13,18 @@ from fleet.errors import Misconfigured
 from fleet.settings.settings import Settings
 from fleet.units import format_count, format_time
 from gputide.answers import experimental_note
+from gputide.container.cluster import (
+    NO_CLUSTER,
+    backend,
+    check_own,
+    is_known,
+    moment_of_change,
+    open_cluster,
+    rehearsal,
+)
+from gputide.container.plans import journal
+from gputide.container.warehouse import warehouse
 from gputide.output import Answer, Listing
-from gputide.own_cluster import check_own
-from gputide.wiring import journal
-from gputide.wiring_backend import backend
-from gputide.wiring_cluster import NO_CLUSTER, is_known, moment_of_change, open_cluster, rehearsal
-from gputide.wiring_warehouse import warehouse
 
 
 def chosen_stages(plan: Plan, stages: Sequence[int] | None) -> tuple[int, ...]:

@@ -20,14 +20,15 @@ from enforcer.safety.guard import Guard
 from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
 from fleet.errors import GputideError
-from gputide.guard_policy import guard_policy
+from gputide.container.bus import file_bus
+from gputide.container.cluster import check_own
+from gputide.container.enforcer import guard_policy, open_enforcer
+from gputide.container.history import load_history, profiled
+from gputide.container.plans import journal
+from gputide.container.warehouse import warehouse, warehouse_folder
 from gputide.money_view import StoredMoney
-from gputide.own_cluster import check_own
 from gputide.session import Session
 from gputide.stages import chosen_stages, previewed
-from gputide.wiring import journal, load_history, open_enforcer, profiled
-from gputide.wiring_bus import file_bus
-from gputide.wiring_warehouse import warehouse, warehouse_folder
 from pipeline.warehouse.parquet_reads import ParquetReads
 
 

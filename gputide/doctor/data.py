@@ -24,11 +24,12 @@ from fleet.schema import Measure
 from fleet.settings.price_book import with_price_book
 from fleet.units import format_percent
 from fleet.usage import History
+from gputide.container.history import load_history
+from gputide.container.plans import journal
+from gputide.container.warehouse import warehouse, warehouse_folder
 from gputide.doctor.catalogue import kind_of
 from gputide.doctor.finding import Area, Check, Diagnosis, finding, some, unchecked, well
 from gputide.session import Session
-from gputide.wiring import journal, load_history
-from gputide.wiring_warehouse import warehouse, warehouse_folder
 
 DISK_BYTES_MIN = 2 * 2**30
 FULL_DAYS_MIN = 14

@@ -14,13 +14,14 @@ from fleet.data_folder import writing
 from fleet.decisions import Plan
 from fleet.documents import document
 from fleet.errors import Misconfigured, Refused
+from gputide.container.cluster import own_cluster
+from gputide.container.enforcer import open_enforcer
+from gputide.container.plans import chosen_plan, plan_store
 from gputide.emitting import EmitForm, emit
 from gputide.options import ByOption, FormatOption, PlanOption, StageOption, YesOption, fit_format
 from gputide.output import Answer, Format, Listing, print_answer
-from gputide.own_cluster import own_cluster
-from gputide.session import session_of
+from gputide.session import session_of, who
 from gputide.stages import chosen_stages, preview_of
-from gputide.wiring import chosen_plan, open_enforcer, plan_store, who
 
 app = typer.Typer()
 

@@ -25,16 +25,15 @@ from fleet.errors import Misconfigured, NotEnoughData
 from fleet.money.unit_costs import UnitCost, unit_costs
 from fleet.profiles import Profiles
 from gputide.answers import clusters_answer
+from gputide.container.cost import cost_period
+from gputide.container.prometheus import unit_counts
+from gputide.container.warehouse import cluster_name, warehouse
 from gputide.cost_export import export_focus
-from gputide.measurements import cluster_name
 from gputide.options import ClusterOption, FormatOption, OutputOption
 from gputide.output import Format, form_for, print_answer
 from gputide.session import Session, session_of
-from gputide.unit_counts import unit_counts
 from gputide.verbs.admin.notify import send_report
 from gputide.web import views_of
-from gputide.wiring_cost import cost_period
-from gputide.wiring_warehouse import warehouse
 
 app = typer.Typer()
 

@@ -17,6 +17,9 @@ from fleet.errors import Misconfigured
 from fleet.settings.settings import Settings
 from fleet.units import format_count, parse_time
 from fleet.usage import History
+from gputide.container.history import for_plan, load_history, profiled
+from gputide.container.measured_pairs import load_interference
+from gputide.container.plans import keep_plan
 from gputide.options import FormatOption, OutputOption, RiskOption
 from gputide.output import Format, print_answer
 from gputide.scanning.answer import scan_answer
@@ -25,7 +28,6 @@ from gputide.scanning.misses import misses_of, unpriced_models
 from gputide.scanning.record import Hide, hasher, record, shown
 from gputide.scanning.scan import scan as read_history
 from gputide.session import Session, session_of
-from gputide.wiring import for_plan, keep_plan, load_history, load_interference, profiled, with_overrides
 from recommender.planner import make_plan
 
 app = typer.Typer()
@@ -77,8 +79,7 @@ def scan(  # noqa: PLR0913, PLR0917 - one argument per option
     if record_to is not None and record_to.exists() and (not record_to.is_dir() or any(record_to.iterdir())):
         raise Misconfigured(f"cannot write trace {record_to}: it holds something already; name an empty or new folder")
     is_backend_set = backend is not None or "backend" in session_of(context).settings.enforcer.model_fields_set
-    session = with_overrides(
-        session_of(context),
+    session = session_of(context).with_overrides(
         [
             f"{name}={value}"
             for name, value in (

@@ -6,11 +6,11 @@ import typer
 
 from dashboards.stored.arrivals import silent_since
 from gputide.answers import profiles_answer, silence_note
+from gputide.container.history import load_profiles
+from gputide.container.warehouse import warehouse
 from gputide.options import ClusterOption, FormatOption, OutputOption
 from gputide.output import Format, print_answer
 from gputide.session import session_of
-from gputide.wiring import load_profiles
-from gputide.wiring_warehouse import warehouse
 
 app = typer.Typer()
 

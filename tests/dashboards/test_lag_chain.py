@@ -15,7 +15,7 @@ from dashboards.shown.lag_chain import LagCause, LagChain
 from dashboards.stored.arrivals import StoredFlow
 from fleet.data_folder import DataFolder, open_data_folder
 from fleet.settings.settings import Settings
-from gputide.wiring_bus import file_bus
+from gputide.container.bus import file_bus
 
 NOW = datetime(2026, 1, 22, 9, 0, tzinfo=UTC)
 OLD = LagChain(

@@ -25,7 +25,7 @@ from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.settings.price_book import parse_price_book, parse_price_csv
 from fleet.settings.settings import load_settings
-from gputide.measured_pairs import read_measured_pairs
+from gputide.container.measured_pairs import read_measured_pairs
 from gputide.operate.backup_list import LIST_NAME, read_list
 from pipeline.receiver.senders import Senders
 from tests.exporter.builders import TraceFiles

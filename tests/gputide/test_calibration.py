@@ -9,7 +9,7 @@ from pathlib import Path
 from enforcer.record.outcome_store import keep_outcome
 from fleet.data_folder import open_data_folder
 from fleet.outcomes import WorkloadOutcome
-from gputide.wiring import plan_store
+from gputide.container.plans import plan_store
 from tests.gputide.conftest import Program
 from tests.recommender.test_past_outcomes import outcome
 

@@ -17,14 +17,12 @@ from fleet.documents import seal_plan
 from fleet.errors import Misconfigured, Refused
 from fleet.schema import Measure
 from fleet.settings.settings import ClusterChoice, Settings
-from gputide.guard_policy import MeasuredHarm
-from gputide.measurements import WarehouseMeasurements, cluster_name
-from gputide.own_cluster import check_uid, own_cluster
+from gputide.container.cluster import check_uid, open_cluster_to_change, own_cluster
+from gputide.container.enforcer import MeasuredHarm
+from gputide.container.plans import chosen_plan, plan_store
+from gputide.container.warehouse import WarehouseMeasurements, cluster_name, warehouse
 from gputide.session import Session
 from gputide.web import views_of
-from gputide.wiring import chosen_plan, plan_store
-from gputide.wiring_cluster import open_cluster_to_change
-from gputide.wiring_warehouse import warehouse
 from pipeline.remote_write.decode import Version
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.enforcer.builders import standard_plan

@@ -19,8 +19,8 @@ from fleet.documents import seal_plan
 from fleet.errors import Misconfigured, Refused
 from fleet.inventory import WorkloadId
 from gputide.cli import app
-from gputide.wiring import plan_store
-from gputide.wiring_tide import own_scalings
+from gputide.container.plans import plan_store
+from gputide.container.tide import own_scalings
 from tests.enforcer.builders import NOW, a_cluster, a_recommendation, card_id, standard_plan
 
 Program = Callable[..., Result]

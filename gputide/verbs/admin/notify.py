@@ -18,11 +18,7 @@ from dashboards.report.report import Report
 from fleet.documents import iso
 from fleet.errors import GputideError, Misconfigured, Unavailable
 from fleet.settings.notify import ChannelKind
-from gputide.options import FormatOption, OutputOption
-from gputide.output import Answer, Format, Listing, print_answer
-from gputide.session import Session, session_of
-from gputide.web import views_of
-from gputide.wiring_notify import (
+from gputide.container.notify import (
     News,
     Sent,
     due,
@@ -35,6 +31,10 @@ from gputide.wiring_notify import (
     trial_message,
     write_posts,
 )
+from gputide.options import FormatOption, OutputOption
+from gputide.output import Answer, Format, Listing, print_answer
+from gputide.session import Session, session_of
+from gputide.web import views_of
 
 _log = structlog.get_logger()
 

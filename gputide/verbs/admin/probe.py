@@ -19,10 +19,10 @@ from fleet.durable import write_durably
 from fleet.errors import EXIT_FINDINGS
 from fleet.probe_results import ProbeResult, as_measured, probe_text
 from fleet.units import GIB, MIB, format_bytes, format_percent, format_time
+from gputide.container.agent import node_name
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import session_of
-from gputide.wiring_agent import node_name
 
 app = typer.Typer(no_args_is_help=True, help="Measure what a node's GPU sharing really enforces, and plan with that.")
 

@@ -10,7 +10,7 @@ import typer
 
 from fleet.data_folder import writing
 from fleet.units import format_bytes_short, format_count, format_time, parse_time
-from gputide.replay import replay as replay_trace
+from gputide.replay.play import replay as replay_trace
 from gputide.session import session_of
 
 app = typer.Typer()

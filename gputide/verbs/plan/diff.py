@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from gputide.container.cluster import own_cluster
+from gputide.container.plans import chosen_plan
 from gputide.options import (
     FormatOption,
     OutputOption,
@@ -11,10 +13,8 @@ from gputide.options import (
     StageOption,
 )
 from gputide.output import Format, print_answer
-from gputide.own_cluster import own_cluster
 from gputide.session import session_of
 from gputide.stages import chosen_stages, preview_of
-from gputide.wiring import chosen_plan
 
 app = typer.Typer()
 
