@@ -31,10 +31,10 @@ from typer.core import TyperCommand, TyperGroup
 
 from fleet.errors import EXIT_BUG, GputideError
 from fleet.logs import LogFormat, set_up_logs
+from fleet.settings.price_book import with_price_book
 from fleet.settings.settings import load_settings
 from fleet.units import parse_time
 from gputide.output import show_everything
-from gputide.price_shelf import with_price_book
 from gputide.session import Session, assigned, default_data_path
 from gputide.verbs import VERBS, nearest_verb, needs_prices
 

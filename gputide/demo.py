@@ -19,6 +19,7 @@ from pathlib import Path
 from analyzer.profile import profile_fleet
 from dashboards.words.advice import verdict_words
 from dashboards.words.catalogue import Language
+from enforcer.record.outcome_store import keep_outcome, read_outcomes
 from enforcer.record.verdict import Standing, standing_of, verdict_of
 from enforcer.rollout.undo import Undo
 from enforcer.verify import verify
@@ -39,7 +40,6 @@ from gputide.container.enforcer import harm_policy, open_enforcer
 from gputide.container.history import load_history
 from gputide.container.plans import journal, keep_plan, plan_store
 from gputide.container.warehouse import WarehouseMeasurements
-from gputide.outcome_shelf import keep_outcome, read_outcomes
 from gputide.replay.clock import read_replay_clock
 from gputide.replay.play import Playback, Replayed, replay
 from gputide.session import Tick

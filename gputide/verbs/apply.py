@@ -12,6 +12,7 @@ from enforcer.emit.files import EmitForm, emit_files
 from enforcer.preview import preview
 from enforcer.record.journal import StageState
 from enforcer.rollout.stages import StageResult
+from enforcer.safety.freeze import freeze_changes, thaw_changes
 from enforcer.safety.guard import Guard
 from fleet.data_folder import writing
 from fleet.decisions import Plan
@@ -20,7 +21,6 @@ from fleet.errors import Misconfigured, Refused
 from gputide.container.cluster import backend, check_own, moment_of_change, open_cluster, own_cluster
 from gputide.container.enforcer import guard_policy, open_enforcer
 from gputide.container.plans import chosen_plan, chosen_stages, journal, plan_store
-from gputide.freeze_desk import freeze_changes, thaw_changes
 from gputide.options import ByOption, FormatOption, PlanOption, StageOption, YesOption, fit_format
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import Session, session_of, who

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from enforcer.probe.stored_results import measured_capability
 from fleet.capabilities.register import capabilities_of
 from fleet.data_folder import writing
 from fleet.documents import seal_plan
@@ -21,7 +22,6 @@ from gputide.container.measured_pairs import load_interference
 from gputide.container.plans import keep_plan
 from gputide.options import FormatOption, OutputOption, RiskOption
 from gputide.output import Format, print_answer
-from gputide.probe_shelf import measured_capability
 from gputide.scanning.answer import misses_of, scan_answer, unpriced_models
 from gputide.scanning.backend import assumed_backend
 from gputide.scanning.record import Hide, hasher, record, shown

@@ -29,9 +29,9 @@ from fleet.inventory import Card
 from fleet.money.week_hours import WASTED
 from fleet.schema import INVENTORY_NODES
 from fleet.settings.notify import NoticeTopic
+from fleet.settings.price_book import with_price_book
 from fleet.settings.settings import Settings
 from gputide.container.warehouse import warehouse
-from gputide.price_shelf import with_price_book
 from gputide.session import Session
 from gputide.web import views_of
 from pipeline.warehouse.ddl import arrow_schema

@@ -8,6 +8,9 @@ from typing import Annotated
 
 import typer
 
+from dashboards.stored.arrivals import silent_since
+from dashboards.stored.changes import StoredOutcomes
+from enforcer.probe.stored_results import measured_capability
 from fleet.data_folder import writing
 from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import seal_plan
@@ -16,15 +19,13 @@ from fleet.money.book import PriceBook
 from fleet.profiles import Profiles
 from fleet.usage import History
 from gputide.answers import plan_answer, silence_note
-from gputide.cluster_sightings import silent_since
 from gputide.container.history import for_plan, load_history, load_profiles, profiled
 from gputide.container.measured_pairs import load_interference
 from gputide.container.plans import keep_plan
 from gputide.container.tide import tide_book
+from gputide.container.warehouse import warehouse
 from gputide.options import ClusterOption, FormatOption, OutputOption, RiskOption
-from gputide.outcome_shelf import StoredOutcomes
 from gputide.output import Answer, Format, print_answer
-from gputide.probe_shelf import measured_capability
 from gputide.session import Session, session_of
 from gputide.what_if import Side, assumptions, what_if_answer
 from recommender.hypothetical_cards import on_other_cards
@@ -62,7 +63,7 @@ def make(
         return
     history, profiles = load_profiles(session, cluster)
     folder = session.folder()
-    since = silent_since(folder, session.settings, profiles.cluster, session.now())
+    since = silent_since(warehouse(folder, session.settings), session.settings, profiles.cluster, session.now())
     plan = planner.plan(session, history, profiles)
     if since is not None:
         # The guard goes by where the history ends: with the last sample, not with the silence after it.

@@ -13,12 +13,12 @@ from dashboards.access.scoped import scoped_views
 from dashboards.address import read_address
 from dashboards.pages.plan_relief import relief
 from dashboards.shown.relief_acts import MoveState
+from dashboards.stored.changes import StoredRelief
 from dashboards.words.catalogue import READING, Language
 from enforcer.agent.node_view import ContainerKey
 from enforcer.record.ledger import Ledger
 from enforcer.relief.book import MovePhase, ReliefBook
 from fleet.data_folder import DataFolder
-from gputide.fleet_view import StoredRelief
 from tests.dashboards.embedded import CLUSTER, EmbeddedFleet, EmbeddedRelief, make_profiles, make_views
 from tests.enforcer.builders import NOW
 from tests.enforcer.relief.test_squeeze import an_order, carry_out

@@ -1,13 +1,15 @@
-"""The price book in its file: prices, exchange rates and budgets as TOML, read, checked, added to.
+"""The price book in its file: prices, exchange rates and budgets as TOML, read, checked, added to; prices from a CSV.
 
-Comments and order of a book that people keep by hand survive: a new price is put before the others, where it goes
-first. Called by the command line for verbs that need prices, and by `gputide cost prices`. `docs/money.md` shows a
-book.
+Comments and order of a book that people keep by hand survive: a new price is put before the others, because the first
+that fits is taken. A CSV is a cloud's price list or what `gputide cost prices list --format csv` wrote. Called by the
+command line for verbs that need prices, and by `gputide cost prices`. `docs/money.md` shows a book.
 """
 
 from __future__ import annotations
 
+import csv
 import difflib
+import io
 import json
 import re
 import tomllib
@@ -28,6 +30,15 @@ from fleet.units import MIB
 BOOK_NAME = "prices.toml"
 _FAULTS_MAX = 6
 BOOK_BYTES_MAX = 4 * MIB
+CSV_COLUMNS = (
+    "card_model", "price_per_card_hour", "currency", "source", "date", "cluster", "node", "node_labels", "since",
+    "until", "basis", "contract", "marginal_per_card_hour",
+)  # fmt: skip
+"""Columns that are understood, and that `cost prices list --format csv` writes; only the first two must be there.
+
+`node_labels` is `key=value;key=value`; `any` is every card model.
+"""
+CSV_ROWS_MAX = 100_000
 
 Entry = TypeVar("Entry", bound=BaseModel)
 _HEADER = re.compile(r"^[ \t]*\[\[[ \t]*(price|rate|budget)[ \t]*\]\]", re.MULTILINE)
@@ -164,7 +175,7 @@ def _entries(raw: list[dict[str, Any]], kind: type[Entry], word: str, text: str,
 
 
 def fault_words(error: ValidationError) -> Iterator[str]:
-    """What is wrong with an entry, field by field, of which the first are told."""
+    """What is wrong with an entry, field by field; the first few faults only."""
     for item in error.errors(include_url=False, include_context=False)[:_FAULTS_MAX]:
         field = ".".join(str(part) for part in item["loc"])[:80]
         shown = repr(item["input"]) if item["loc"] else ""
@@ -209,3 +220,90 @@ def _value(value: object) -> str:
 def _text(value: str) -> str:
     """A basic string: TOML's escapes are JSON's, but for DEL, which TOML wants escaped."""
     return json.dumps(value, ensure_ascii=False).replace(_DELETE, "\\u007F")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedPrices:
+    """What a CSV holds.
+
+    Attributes:
+        rules: prices, in the file's order.
+        without_price: rows that name no price: they set none.
+    """
+
+    rules: tuple[PriceRule, ...]
+    without_price: int
+
+
+def parse_price_csv(text: str, *, name: str, today: date, currency: str) -> ImportedPrices:
+    """Reads prices from CSV.
+
+    Args:
+        text: CSV with a heading.
+        name: where it came from: for messages, and as the source where a row names none.
+        today: date of prices that name none.
+        currency: ISO 4217 code of prices that name none.
+
+    Raises:
+        Misconfigured: an unknown or missing column, or a bad value; the message names the line.
+    """
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        columns = [column.strip() for column in reader.fieldnames or ()]
+        _check_columns(columns, name)
+        reader.fieldnames = columns
+        rules, without = [], 0
+        for row in reader:
+            if reader.line_num > CSV_ROWS_MAX:
+                raise Misconfigured(f"cannot read prices from {name}: more than {CSV_ROWS_MAX} lines")
+            if not (row.get("price_per_card_hour") or "").strip():
+                without += 1
+                continue
+            rules.append(_rule(row, name=name, line=reader.line_num, today=today, currency=currency))
+    except csv.Error as exc:
+        raise Misconfigured(f"cannot read prices from {name}, line {reader.line_num}: {exc}") from exc
+    return ImportedPrices(rules=tuple(rules), without_price=without)
+
+
+def _check_columns(columns: list[str], name: str) -> None:
+    for column in columns:
+        if column not in CSV_COLUMNS:
+            holding = [known for known in CSV_COLUMNS if column and column.lower() in known]
+            nearest = (holding or difflib.get_close_matches(column[:64], CSV_COLUMNS, n=1, cutoff=0.0))[0]
+            raise Misconfigured(
+                f"cannot read prices from {name}, line 1: unknown column {column[:64]!r}; did you mean {nearest!r}?"
+            )
+    for column in CSV_COLUMNS[:2]:
+        if column not in columns:
+            raise Misconfigured(
+                f"cannot read prices from {name}, line 1: no column {column!r}; expected {', '.join(CSV_COLUMNS)}"
+            )
+
+
+def _rule(row: dict[str, Any], *, name: str, line: int, today: date, currency: str) -> PriceRule:
+    if None in row or None in row.values():
+        raise Misconfigured(f"cannot read prices from {name}, line {line}: it has not as many cells as the heading")
+    cells = {key: _unescaped(value.strip()) for key, value in row.items() if value.strip()}
+    fields: dict[str, Any] = {
+        "source": f"imported from {name}", "date": today.isoformat(), "currency": currency, **cells
+    }  # fmt: skip
+    fields["per_card_hour"] = fields.pop("price_per_card_hour")
+    if fields.get("card_model") == "any":
+        del fields["card_model"]
+    if "node_labels" in fields:
+        pairs = [pair.partition("=") for pair in fields["node_labels"].split(";")]
+        if not all(sign for _, sign, _ in pairs):
+            raise Misconfigured(
+                f"cannot read prices from {name}, line {line}: node_labels={fields['node_labels'][:80]!r}: expected "
+                "key=value;key=value"
+            )
+        fields["node_labels"] = {key.strip(): value.strip() for key, _, value in pairs}
+    try:
+        return PriceRule.model_validate(fields)
+    except ValidationError as exc:
+        raise Misconfigured(f"cannot read prices from {name}, line {line}: {'; '.join(fault_words(exc))}") from exc
+
+
+def _unescaped(cell: str) -> str:
+    """Without the apostrophe that keeps a spreadsheet from taking text for a formula."""
+    return cell[1:] if cell[:1] == "'" and cell[1:2] in ("=", "+", "-", "@", "\t", "\r", "\n") else cell

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-import gputide.kept_plans as module
+import enforcer.record.plan_cache as module
+from enforcer.record.plan_cache import PlanCache
 from enforcer.record.plan_store import PlanStore
 from fleet.decisions import Plan
 from fleet.documents import seal_plan
 from fleet.errors import Corrupt, Misconfigured, Refused
-from gputide.kept_plans import KeptPlans
 from tests.dashboards.embedded import CLUSTER, NOW, make_plan, make_profiles
 from tests.waiting import until
 
@@ -36,7 +36,7 @@ def ids(plans: tuple[Plan, ...]) -> list[str]:
 
 
 def test_plan_is_the_same_object_until_its_file_is_touched(tmp_path: Path, store: PlanStore) -> None:
-    kept = KeptPlans(tmp_path)
+    kept = PlanCache(tmp_path)
     assert kept.get(FIRST.plan_id) is kept.plans(CLUSTER)[0]
     store.add(SECOND)
     assert ids(kept.plans(CLUSTER)) == [FIRST.plan_id, SECOND.plan_id]
@@ -48,7 +48,7 @@ def test_plan_is_the_same_object_until_its_file_is_touched(tmp_path: Path, store
 
 
 def test_edited_and_removed_plans_are_not_given_from_memory(tmp_path: Path, store: PlanStore) -> None:
-    kept = KeptPlans(tmp_path)
+    kept = PlanCache(tmp_path)
     file = tmp_path / f"{FIRST.plan_id}.json"
     kept.get(FIRST.plan_id)
     text = file.read_text(encoding="utf-8")
@@ -65,12 +65,12 @@ def test_edited_and_removed_plans_are_not_given_from_memory(tmp_path: Path, stor
 def test_name_that_is_no_id_opens_no_file(tmp_path: Path, store: PlanStore, name: str) -> None:
     store.add(SECOND)
     with pytest.raises(Misconfigured):
-        KeptPlans(tmp_path).get(name)
+        PlanCache(tmp_path).get(name)
 
 
 def test_old_plans_beyond_the_bound_are_listed_short_and_opened_whole(tmp_path: Path, store: PlanStore) -> None:
     store.add(SECOND)
-    kept = KeptPlans(tmp_path, things_max=1)
+    kept = PlanCache(tmp_path, items_max=1)
     kept.plans(CLUSTER)
     old, new = kept.plans(CLUSTER)
     assert (old.placement, old.refused) == ((), ())
@@ -84,7 +84,7 @@ def test_impatient_list_goes_on_without_a_large_new_plan_until_it_was_read(
     tmp_path: Path, store: PlanStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "QUICK_BYTES_MAX", 0)
-    kept = KeptPlans(tmp_path, is_patient=False)
+    kept = PlanCache(tmp_path, is_patient=False)
     assert ids(kept.plans(CLUSTER)) == [FIRST.plan_id]
     store.add(SECOND)
     assert ids(kept.plans(CLUSTER)) == [FIRST.plan_id]

@@ -8,18 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import gputide.fleet_view as module
+import dashboards.stored.fleet as module
+from dashboards.stored.fleet import Analysed, WarehouseFleet
+from dashboards.stored.workload_series import STEPS_MAX, WorkloadSeries
 from fleet.errors import Corrupt, NotEnoughData, Unavailable
 from fleet.schema import Measure
-from gputide.fleet_view import Analysed, WarehouseFleetView
-from gputide.workload_strips import STEPS_MAX, WorkloadStrips
 from tests.dashboards.embedded import NOW, make_profiles
 from tests.recommender.second_fleet import second_fleet
 from tests.waiting import until
 
 PROFILES = make_profiles()
 HISTORY = second_fleet(1, 12, 2)
-STRIPS = WorkloadStrips.of(HISTORY)
+SERIES = WorkloadSeries.of(HISTORY)
 
 
 class Warehouse:
@@ -37,10 +37,10 @@ class Warehouse:
             raise self.fault
         self.made += 1
         found = replace(PROFILES, cluster=cluster, coverage_ratio=self.made / 100)
-        return Analysed(profiles=found, nodes=(), strips=STRIPS, interval_seconds=600.0)
+        return Analysed(profiles=found, nodes=(), series=SERIES, interval_seconds=600.0)
 
-    def view(self, *, is_patient: bool) -> WarehouseFleetView:
-        return WarehouseFleetView(
+    def view(self, *, is_patient: bool) -> WarehouseFleet:
+        return WarehouseFleet(
             clusters=lambda: ("a", "b"), version=lambda: self.version, analyse=self.analyse, now=lambda: NOW,
             newest=lambda _: NOW, events=lambda _cluster, _workload: (), is_patient=is_patient,
         )  # fmt: skip
@@ -115,14 +115,14 @@ def test_use_of_a_workload_is_that_of_its_own_slices() -> None:
         for row, key in enumerate(HISTORY.slices.keys)
         if key.card in {g.card for g in grants if g.workload_id == workload}
     ]
-    found = STRIPS.history(workload, None, ())
+    found = SERIES.history(workload, None, ())
     assert found is not None
     used = HISTORY.slices.mean[Measure.FRAMEBUFFER_USED][rows].max(axis=0)
     assert [value for value in found.framebuffer_used_bytes if value is not None] == pytest.approx(
         [float(value) for value in used if np.isfinite(value)]
     )
-    assert STRIPS.history("team/Deployment/none", None, ()) is None
-    last_day = STRIPS.history(workload, 24, ())
+    assert SERIES.history("team/Deployment/none", None, ()) is None
+    last_day = SERIES.history(workload, 24, ())
     assert last_day is not None
     assert len(last_day.times) == 144
 
@@ -134,8 +134,8 @@ def test_peaks_survive_where_steps_are_folded() -> None:
     peak[:] = 0.1
     peak[:, 1234] = 0.9
     workload = long.inventory.grants[0].workload_id
-    for strips in (WorkloadStrips.of(long), WorkloadStrips.of(long, cells_max=1)):
-        found = strips.history(workload, None, ())
+    for series in (WorkloadSeries.of(long), WorkloadSeries.of(long, cells_max=1)):
+        found = series.history(workload, None, ())
         assert found is not None
         assert len(found.times) <= STEPS_MAX
         assert max(value for value in found.compute_max if value is not None) == pytest.approx(0.9)

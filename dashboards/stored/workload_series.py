@@ -1,7 +1,7 @@
-"""What the pages keep of a history: each workload's use over time, found by its name.
+"""Use of each workload over time, by its name: the part of a history that the pages keep in memory.
 
-Of everything that was read for the analysis a page draws a few measures of one workload, so the rest is let go of, and
-a very large fleet is kept in steps of an hour. Called by `fleet_view`.
+A page draws a few measures of one workload, so the other measures of the history are dropped, and a very large fleet is
+kept in steps of an hour.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from fleet.usage import Float32, History, SliceGrid
 STEPS_MAX = 2000
 """Most points of one curve."""
 CELLS_MAX = 60_000_000
-"""Steps of slices that are kept as they are: a thousand cards over four weeks of minutes; beyond, of hours."""
+"""Steps times slices up to which steps stay as they are: a thousand cards over four weeks of minutes."""
 _COARSE_SECONDS = 3600
 _COMPUTE = (Measure.SM_ACTIVE, Measure.DUTY_CYCLE)
 _DRAWN = (*_COMPUTE, Measure.FRAMEBUFFER_USED, Measure.KV_CACHE_USAGE, Measure.REQUEST_RATE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadStrips:
+class WorkloadSeries:
     """Use of every workload of one cluster.
 
     Attributes:
@@ -45,8 +45,8 @@ class WorkloadStrips:
     grants: Mapping[str, tuple[Grant, ...]]
 
     @classmethod
-    def of(cls, history: History, *, cells_max: int = CELLS_MAX) -> WorkloadStrips:
-        """What is kept of a history.
+    def of(cls, history: History, *, cells_max: int = CELLS_MAX) -> WorkloadSeries:
+        """Keep the drawn measures of a history.
 
         Args:
             history: of the cluster.

@@ -98,7 +98,7 @@ def cron_job(
         "spec": {
             "schedule": cron,
             "timeZone": time_zone,
-            # Two reports of one week would tell people twice.
+            # People would get two reports of one week.
             "concurrencyPolicy": "Forbid",
             "startingDeadlineSeconds": 3600,
             "successfulJobsHistoryLimit": 3,

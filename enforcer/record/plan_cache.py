@@ -1,10 +1,9 @@
-"""Plans as they lie in the store, read once: a plan of a large fleet takes seconds to read and never changes.
+"""Plans of the store, kept in memory: a plan of a large fleet takes seconds to read and never changes.
 
-A plan is sealed by its content, so a file that has neither been touched nor replaced holds what was read from it. What
-is kept is bounded by the number of things in it: of the plans that were asked for longest ago only what a list needs
-stays, without who sits where and who was refused, and the rest is read anew when somebody opens one. In a web app a
-list of plans goes without a large new one until a thread has read it. Called by the pages' plan desk and outcomes;
-whoever changes a cluster reads the store itself.
+A plan is sealed by its content, so a file that was neither touched nor replaced still holds what was read from it.
+Memory is bounded by the number of items in all plans: a plan that was not asked for lately loses its placement,
+schedule and refusals, and is read again when somebody opens it. In a web app the list of plans leaves out a large new
+plan until a thread has read it. Called by the pages; code that changes a cluster reads the store itself.
 """
 
 from __future__ import annotations
@@ -20,30 +19,30 @@ from enforcer.record.plan_store import PlanStore
 from fleet.decisions import Plan
 from fleet.errors import GputideError
 
-THINGS_MAX = 1_500_000
-"""Cards, slices, recommendations and refusals of all plans that are kept: about two gigabytes."""
+ITEMS_MAX = 1_500_000
+"""Cards, slices, recommendations and refusals of all plans in memory: about two gigabytes."""
 
 QUICK_BYTES_MAX = 4 * 2**20
-"""A file up to this size is read at once, however impatient: a third of a second."""
+"""A file up to this size is read at once in a web app too: it takes a third of a second."""
 
 _Stamp = tuple[int, int, int]
 _log = structlog.get_logger()
 
 
-class KeptPlans:
+class PlanCache:
     """The plans of one folder.
 
     Args:
         path: the plan store's folder.
-        things_max: things of all plans that are kept; the newest asked for is kept whatever it holds.
-        is_patient: True to wait for large files; else a list goes without them while they are read, unless none is
-            known yet.
+        items_max: items of all plans in memory; the plan that was asked for last is kept whatever it holds.
+        is_patient: True to wait for large files; else a list leaves them out while they are read, unless no plan
+            is known yet.
     """
 
-    def __init__(self, path: Path, *, things_max: int = THINGS_MAX, is_patient: bool = True) -> None:
+    def __init__(self, path: Path, *, items_max: int = ITEMS_MAX, is_patient: bool = True) -> None:
         self._path = path
         self._store = PlanStore(path)
-        self._things_max = things_max
+        self._items_max = items_max
         self._is_patient = is_patient
         self._reader: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -52,9 +51,9 @@ class KeptPlans:
         self._listed: dict[str, tuple[_Stamp, Plan]] = {}
 
     def plans(self, cluster: str) -> tuple[Plan, ...]:
-        """Every plan of a cluster, in the order in which they were kept, the newest last.
+        """Every plan of a cluster, the newest last.
 
-        Beyond the bound old ones come without placement, schedule and refusals; `get` gives them whole.
+        Old plans beyond the bound have no placement, schedule and refusals; `get` returns them whole.
 
         Raises:
             Refused: one was edited.
@@ -117,14 +116,14 @@ class KeptPlans:
         self._reader.start()
 
     def _drop(self) -> None:
-        things = sum(_things(plan) for _, plan in self._kept.values())
-        while len(self._kept) > 1 and things > self._things_max:
+        items = sum(_items(plan) for _, plan in self._kept.values())
+        while len(self._kept) > 1 and items > self._items_max:
             plan_id, (stamp, plan) = self._kept.popitem(last=False)
             self._listed[plan_id] = (stamp, replace(plan, placement=(), schedule=(), refused=()))
-            things -= _things(plan)
+            items -= _items(plan)
 
     def _stamp(self, plan_id: str) -> _Stamp | None:
-        """What tells that a file was touched or replaced; None where no plan has exactly this id."""
+        """Changes when the file is touched or replaced; None where no plan has exactly this id."""
         if not plan_id.isalnum():
             return None
         try:
@@ -134,6 +133,6 @@ class KeptPlans:
         return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _things(plan: Plan) -> int:
+def _items(plan: Plan) -> int:
     slices = sum(len(place.slices) for place in plan.placement)
     return len(plan.placement) + slices + len(plan.recommendations) + len(plan.refused)

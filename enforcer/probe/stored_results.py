@@ -1,4 +1,4 @@
-"""Results of probes in the data folder, and the backend's record as they leave it: what is planned with."""
+"""Results of probes in the data folder, and the capabilities of the backend as those results correct them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read_key(settings: Settings) -> bytes:
     path = settings.probe.key_file
     if path is None:
         raise Misconfigured(
-            "cannot sign or believe a probe's result: probe.key_file=none; name a file of 32 bytes or more"
+            "cannot sign or check a probe's result: probe.key_file=none; name a file of 32 bytes or more"
         )
     try:
         return path.read_bytes().strip()
@@ -53,10 +53,10 @@ def read_result(path: Path, key: bytes) -> ProbeResult:
 
 
 def keep_result(folder: DataFolder, result: ProbeResult, key: bytes) -> Path:
-    """Keep a result; an earlier one of the same node and backend makes way.
+    """Keep a result; it replaces an earlier one of the same node and backend.
 
     Raises:
-        Refused: the one that is kept is newer, or can't be believed.
+        Refused: the one that is kept is newer, or its signature does not fit.
         Corrupt: the one that is kept can't be read.
     """
     folder.probes.mkdir(parents=True, exist_ok=True)
@@ -85,11 +85,11 @@ def kept_results(folder: DataFolder, key: bytes) -> tuple[ProbeResult, ...]:
 
 
 def measured_capability(folder: DataFolder, settings: Settings) -> Capabilities:
-    """What the backend of the settings enforces: the table's word, as far as probes of this cluster bear it out.
+    """What the backend of the settings enforces: the register's record, as far as probes of this cluster confirm it.
 
     Args:
         folder: data folder.
-        settings: all settings. Without `probe.key_file` no result is believed.
+        settings: all settings. Without `probe.key_file` no result counts.
 
     Raises:
         Misconfigured: no such backend, or the key can't be read.
