@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from dashboards.spreadsheet import as_meant
 from fleet.errors import Misconfigured
 from fleet.settings.money import PriceRule
 from gputide.price_shelf import fault_words
@@ -90,7 +91,7 @@ def _check_columns(columns: list[str], name: str) -> None:
 def _rule(row: dict[str, Any], *, name: str, line: int, today: date, currency: str) -> PriceRule:
     if None in row or None in row.values():
         raise Misconfigured(f"cannot read prices from {name}, line {line}: it has not as many cells as the heading")
-    cells = {key: _unescaped(value.strip()) for key, value in row.items() if value.strip()}
+    cells = {key: as_meant(value.strip()) for key, value in row.items() if value.strip()}
     fields: dict[str, Any] = {
         "source": f"imported from {name}", "date": today.isoformat(), "currency": currency, **cells
     }  # fmt: skip
@@ -109,8 +110,3 @@ def _rule(row: dict[str, Any], *, name: str, line: int, today: date, currency: s
         return PriceRule.model_validate(fields)
     except ValidationError as exc:
         raise Misconfigured(f"cannot read prices from {name}, line {line}: {'; '.join(fault_words(exc))}") from exc
-
-
-def _unescaped(cell: str) -> str:
-    """Without the apostrophe that keeps a spreadsheet from taking text for a formula."""
-    return cell[1:] if cell[:1] == "'" and cell[1:2] in ("=", "+", "-", "@", "\t", "\r", "\n") else cell
