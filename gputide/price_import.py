@@ -15,8 +15,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from fleet.errors import Misconfigured
+from fleet.settings.faults import fault_words
 from fleet.settings.money import PriceRule
-from gputide.price_shelf import fault_words
 
 COLUMNS = (
     "card_model", "price_per_card_hour", "currency", "source", "date", "cluster", "node", "node_labels", "since",
@@ -108,7 +108,7 @@ def _rule(row: dict[str, Any], *, name: str, line: int, today: date, currency: s
     try:
         return PriceRule.model_validate(fields)
     except ValidationError as exc:
-        raise Misconfigured(f"cannot read prices from {name}, line {line}: {'; '.join(fault_words(exc))}") from exc
+        raise Misconfigured(f"cannot read prices from {name}, line {line}: {fault_words(exc, PriceRule)}") from exc
 
 
 def _unescaped(cell: str) -> str:

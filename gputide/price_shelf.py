@@ -21,12 +21,12 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from fleet.errors import Misconfigured
+from fleet.settings.faults import fault_words
 from fleet.settings.money import Budget, ExchangeRate, PriceRule
 from fleet.settings.settings import Settings
 from fleet.units import MIB
 
 BOOK_NAME = "prices.toml"
-_FAULTS_MAX = 6
 BOOK_BYTES_MAX = 4 * MIB
 
 Entry = TypeVar("Entry", bound=BaseModel)
@@ -158,18 +158,9 @@ def _entries(raw: list[dict[str, Any]], kind: type[Entry], word: str, text: str,
             # A header inside a multi-line text would shift the lines: then only the entry's number is named.
             where = f" (line {lines[number]})" if len(lines) == len(raw) else ""
             raise Misconfigured(
-                f"cannot read price book {name}: {word} {number + 1}{where}: {'; '.join(fault_words(exc))}"
+                f"cannot read price book {name}: {word} {number + 1}{where}: {fault_words(exc, kind)}"
             ) from exc
     return tuple(found)
-
-
-def fault_words(error: ValidationError) -> Iterator[str]:
-    """What is wrong with an entry, field by field, of which the first are told."""
-    for item in error.errors(include_url=False, include_context=False)[:_FAULTS_MAX]:
-        field = ".".join(str(part) for part in item["loc"])[:80]
-        shown = repr(item["input"]) if item["loc"] else ""
-        reason = item["msg"].removeprefix("Value error, ")
-        yield f"{field}={shown[:80]}: {reason}" if field else reason
 
 
 def _selector(rule: PriceRule) -> str:

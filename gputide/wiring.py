@@ -30,7 +30,7 @@ from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.profiles import Profiles
-from fleet.settings.settings import Settings, load_settings
+from fleet.settings.settings import Settings, changed_settings
 from fleet.usage import History
 from gputide.guard_policy import MeasuredHarm, guard_policy, harm_policy
 from gputide.measured_pairs import read_measured_pairs
@@ -130,13 +130,7 @@ def with_overrides(session: Session, assignments: Sequence[str]) -> Session:
         if not sign:
             raise Misconfigured(f"cannot use {text!r}: expected NAME=VALUE, such as risk.preset=low")
         flat[name.strip()] = value
-    fresh = load_settings(None, flat, {})
-    merged = session.settings.model_dump()
-    for name in flat:
-        section, _, leaf = name.partition(".")
-        leaf = leaf.partition(".")[0]
-        merged[section][leaf] = getattr(getattr(fresh, section), leaf)
-    return replace(session, settings=Settings.model_validate(merged))
+    return replace(session, settings=changed_settings(session.settings, flat))
 
 
 def plan_store(folder: DataFolder) -> PlanStore:

@@ -17,13 +17,14 @@ from fleet.durable import write_durably
 from fleet.errors import Misconfigured
 from fleet.money.amortisation import card_hour_cost, formula_of
 from fleet.money.book import PriceBook
+from fleet.settings.faults import fault_words
 from fleet.settings.money import PriceBasis, PriceRule
 from fleet.settings.settings import Settings
 from fleet.units import parse_decimal, parse_money
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.price_import import COLUMNS, parse_price_csv
-from gputide.price_shelf import book_path, fault_words, parse_price_book, read_book, with_price_book, with_prices
+from gputide.price_shelf import book_path, parse_price_book, read_book, with_price_book, with_prices
 from gputide.session import Session, session_of
 
 app = typer.Typer(no_args_is_help=True, help="Prices of card hours. Example: gputide cost prices list")
@@ -102,7 +103,7 @@ def set_price(  # noqa: PLR0913, PLR0917 - one option per field of a price
     try:
         rule = PriceRule.model_validate(fields)
     except ValidationError as exc:
-        raise Misconfigured(f"cannot set a price: {'; '.join(fault_words(exc))}") from exc
+        raise Misconfigured(f"cannot set a price: {fault_words(exc, PriceRule)}") from exc
     path = _add(session, (rule,), replace_all=False)
     if card_model != "any" and find_model(card_model) is None:
         typer.echo(
