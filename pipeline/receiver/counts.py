@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -127,7 +127,7 @@ class SharedCounts:
 
     def of_process(self, process: int) -> ProcessCounts:
         """The counts of one process, from 0."""
-        return ProcessCounts(self._rows[process], self._places)
+        return ProcessCounts(self._rows[process], self._places, self.text)
 
     def text(self) -> str:
         """All metrics of all processes together, in the Prometheus text format 0.0.4."""
@@ -151,9 +151,16 @@ class SharedCounts:
 class ProcessCounts:
     """What one process counts; its threads may count at once."""
 
-    def __init__(self, row: np.ndarray[tuple[int], np.dtype[np.int64]], places: Mapping[tuple[str, str], int]) -> None:
+    def __init__(
+        self,
+        row: np.ndarray[tuple[int], np.dtype[np.int64]],
+        places: Mapping[tuple[str, str], int],
+        text: Callable[[], str],
+    ) -> None:
         self._row = row
         self._places = places
+        self.text = text
+        """All metrics of all processes together, see `SharedCounts.text`."""
         self._lock = threading.Lock()
 
     def add(self, name: str, count: int = 1, label: str = "") -> None:
