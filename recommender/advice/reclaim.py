@@ -12,7 +12,7 @@ from fleet.settings.guard import WEEKDAYS
 from fleet.workload_kinds import SERVICE_KINDS
 from recommender.advice.case import DAY_SECONDS, Case, untouchable, untrusted
 from recommender.harm.risk import level_of
-from recommender.scene import Draft, Scene, counted
+from recommender.scene import Draft, Scene, cards_in, counted, saved
 
 _IDLE = frozenset({WorkloadState.IDLE, WorkloadState.IDLE_HELD})
 
@@ -98,21 +98,22 @@ class Reclaim:
 
 def _reclaim(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
     rows = scene.problem.rows_of[name]
-    cards = sorted({scene.grants[row].card for row in rows} & scene.arrangement.freed)
+    freed = scene.freed({scene.grants[row].card for row in rows} & scene.arrangement.freed)
     profile = scene.problem.profile_of[name]
     return Recommendation(
         id=f"reclaim-{number:04d}",
         kind=RecommendationKind.RECLAIM,
         workloads=(name,),
         pods=scene.pods(rows),
-        cards_freed=len(cards),
-        saving_per_week=scene.saved(cards),
+        cards_freed=cards_in(freed),
+        saving_per_week=saved(freed),
+        freed=freed,
         risk_level=level_of(0.0, profile.confidence),
         confidence=profile.confidence,
-        reason=f"{_sentence(profile.reason)} Scaling it to zero frees {counted(len(cards), 'card')}.",
+        reason=f"{_sentence(profile.reason)} Scaling it to zero frees {counted(cards_in(freed), 'card')}.",
         change_of_mind="Any activity on one of its engines, or the annotation gputide.io/opt-out.",
         evidence=scene.evidence(name),
-        told=(*profile.told, sentence("reclaim", cards=len(cards))),
+        told=(*profile.told, sentence("reclaim", cards=cards_in(freed))),
     )
 
 

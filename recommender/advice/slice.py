@@ -16,7 +16,7 @@ from fleet.units import GIB
 from recommender.advice.case import Case, untouchable, untrusted
 from recommender.advice.joining import batch_title, joins
 from recommender.harm.risk import level_of
-from recommender.scene import Draft, Scene, confidence_of, each_of, needs_of
+from recommender.scene import Draft, Scene, confidence_of, each_of, needs_of, saved
 
 
 def unshareable(case: Case, kind: RecommendationKind) -> Refusal | None:
@@ -182,7 +182,7 @@ def _cut(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
         workloads=(name,),
         pods=scene.pods(rows),
         cards_freed=0,
-        saving_per_week=scene.saved(()),
+        saving_per_week=saved(()),
         risk_level=level_of(0.0, confidence_of(evidence)),
         confidence=confidence_of(evidence),
         reason=(

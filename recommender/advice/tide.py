@@ -11,7 +11,7 @@ from fleet.sentences import Sentence, Value, sentence
 from recommender.advice.case import DAY_SECONDS, Case, untouchable, untrusted
 from recommender.harm.risk import level_of
 from recommender.replica_counts import LOOK_BACK_DAYS
-from recommender.scene import Draft, Scene, confidence_of
+from recommender.scene import Draft, Scene, confidence_of, saved
 from recommender.tide import DAYS_MIN, Ebb, Tide
 
 SCALED_KINDS = frozenset({"Deployment", "StatefulSet"})
@@ -119,7 +119,7 @@ def _ebb(scene: Scene, tide: Tide, number: int, ebb: Ebb) -> Recommendation:
         workloads=(ebb.workload,),
         pods=scene.pods(ebb.rows),
         cards_freed=0,
-        saving_per_week=scene.saved(()),
+        saving_per_week=saved(()),
         risk_level=level_of(ebb.violation_ratio, confidence_of(evidence)),
         confidence=confidence_of(evidence),
         reason=_reason(tide, ebb),
