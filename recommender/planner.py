@@ -28,6 +28,7 @@ from fleet.decisions import (
     Withheld,
 )
 from fleet.money.book import PriceBook
+from fleet.money.saving import cards_in, saved
 from fleet.profiles import Profiles
 from fleet.settings.settings import Settings
 from fleet.sharing import ACTIVE_RATIO_MIN
@@ -50,7 +51,7 @@ from recommender.placement_rehome import with_cheaper_cards
 from recommender.placement_tide import plan_tide
 from recommender.problem import PlanningProblem
 from recommender.proposals import propose
-from recommender.scene import Scene, cards_in, saved
+from recommender.scene import Scene
 
 _PLANNED_SECTIONS = ("cluster", "analyzer", "risk", "plan", "recommender", "prices")
 

@@ -10,12 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from decimal import Decimal
 from functools import cached_property
 
 import numpy as np
 
-from fleet.decisions import Evidence, FreedCard, Need, Recommendation, Saving
+from fleet.decisions import Evidence, FreedCard, Need, Recommendation
 from fleet.inventory import CardId, CardModelName, Grant, WorkloadId
 from fleet.money.saving import saving_of
 from fleet.schema import Measure
@@ -211,23 +210,3 @@ def counted(number: int, word: str) -> str:
 def each_of(pods: int) -> str:
     """The pods of a workload as the subject of a sentence."""
     return "Its only pod" if pods == 1 else f"Each of its {pods} pods"
-
-
-def cards_in(freed: Iterable[FreedCard]) -> int:
-    """How many cards fewer are in use: those that no other card replaces."""
-    return sum(card.replaced_by is None for card in freed)
-
-
-def saved(freed: Iterable[FreedCard]) -> Saving:
-    """What cards save a week together; None where there are cards and none has a price."""
-    savings = [card.saving_per_week for card in freed]
-    return Saving(
-        amortised=_sum([saving.amortised for saving in savings]),
-        marginal=_sum([saving.marginal for saving in savings]),
-    )
-
-
-def _sum(amounts: Sequence[Decimal | None]) -> Decimal | None:
-    """The sum of what is known; None where there are amounts and none is."""
-    known = [amount for amount in amounts if amount is not None]
-    return None if amounts and not known else sum(known, start=Decimal("0.00"))

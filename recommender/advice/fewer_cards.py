@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from fleet.decisions import Recommendation, RecommendationKind, Refusal
 from fleet.inventory import WorkloadId
+from fleet.money.saving import cards_in, saved
 from fleet.sentences import sentence
 from recommender.advice.case import DAY_SECONDS, SPAN_SLACK_RATIO, WEEK_SECONDS, Case, untouchable, untrusted
 from recommender.harm.risk import level_of
-from recommender.scene import Draft, Scene, cards_in, confidence_of, counted, each_of, saved
+from recommender.scene import Draft, Scene, confidence_of, counted, each_of
 
 
 class FewerCards:

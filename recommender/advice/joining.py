@@ -6,13 +6,13 @@ Called by the kinds whose `shares` is true.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 
 from fleet.decisions import FreedCard, Recommendation, RecommendationKind
 from fleet.inventory import CardId, WorkloadId
+from fleet.money.saving import cards_in, saved
 from fleet.sentences import sentence
 from recommender.harm.risk import level_of
-from recommender.scene import Draft, Scene, cards_in, confidence_of, counted, needs_of, saved
+from recommender.scene import Draft, Scene, confidence_of, counted, needs_of
 
 _KIND_ORDER = (
     RecommendationKind.COLOCATE,
@@ -53,7 +53,7 @@ def joins(scene: Scene, kind: RecommendationKind, why: str) -> list[Draft]:
 
 
 def _join(
-    scene: Scene, number: int, kind: RecommendationKind, why: str, name: WorkloadId, freed: Sequence[FreedCard]
+    scene: Scene, number: int, kind: RecommendationKind, why: str, name: WorkloadId, freed: tuple[FreedCard, ...]
 ) -> Recommendation:
     moves = scene.moves_of[name]
     ratio = max(move.violation_ratio for move in moves)

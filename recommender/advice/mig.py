@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from fleet.catalogue import CardModel, find_model
 from fleet.decisions import Recommendation, RecommendationKind, Refusal
 from fleet.inventory import CardId, WorkloadId
+from fleet.money.saving import cards_in, saved
 from fleet.sentences import Sentence, sentence
 from fleet.units import GIB
 from fleet.workload_kinds import JOB_KINDS
@@ -16,7 +17,7 @@ from recommender.harm.risk import level_of
 from recommender.mig.advice import DAYS_MIN
 from recommender.mig.geometry import profile_framebuffer_bytes
 from recommender.mig.stages import Carving
-from recommender.scene import Draft, Scene, cards_in, confidence_of, counted, each_of, needs_of, saved
+from recommender.scene import Draft, Scene, confidence_of, counted, each_of, needs_of
 
 
 class Mig:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from fleet.decisions import Recommendation, RecommendationKind, Refusal
 from fleet.inventory import Priority, WorkloadId
+from fleet.money.saving import cards_in, saved
 from fleet.profiles import Profile, WorkloadState
 from fleet.sentences import sentence
 from fleet.settings.guard import WEEKDAYS
 from fleet.workload_kinds import SERVICE_KINDS
 from recommender.advice.case import DAY_SECONDS, Case, untouchable, untrusted
 from recommender.harm.risk import level_of
-from recommender.scene import Draft, Scene, cards_in, counted, saved
+from recommender.scene import Draft, Scene, counted
 
 _IDLE = frozenset({WorkloadState.IDLE, WorkloadState.IDLE_HELD})
 

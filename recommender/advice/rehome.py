@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 from fleet.decisions import Recommendation, RecommendationKind, Refusal
 from fleet.inventory import WorkloadId
+from fleet.money.saving import cards_in, saved
 from fleet.sentences import sentence
 from fleet.workload_kinds import JOB_KINDS
 from recommender.advice.case import Case, untouchable, untrusted
 from recommender.advice.joining import batch_title
 from recommender.harm.risk import level_of
 from recommender.rehome import Rehoming
-from recommender.scene import Draft, Scene, cards_in, confidence_of, counted, each_of, saved
+from recommender.scene import Draft, Scene, confidence_of, counted, each_of
 
 _NODES_NAMED_MAX = 3
 

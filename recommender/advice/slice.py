@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from fleet.capabilities.register import CorePolicy, Division
 from fleet.decisions import Recommendation, RecommendationKind, Refusal
 from fleet.inventory import Priority, WorkloadId
+from fleet.money.saving import saved
 from fleet.sentences import sentence
 from fleet.units import GIB
 from recommender.advice.case import Case, untouchable, untrusted
 from recommender.advice.joining import batch_title, joins
 from recommender.harm.risk import level_of
-from recommender.scene import Draft, Scene, confidence_of, each_of, needs_of, saved
+from recommender.scene import Draft, Scene, confidence_of, each_of, needs_of
 
 
 def unshareable(case: Case, kind: RecommendationKind) -> Refusal | None:

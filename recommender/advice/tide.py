@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from fleet.decisions import Recommendation, RecommendationKind, Refusal
 from fleet.inventory import AUTOSCALED_LABEL, Priority
+from fleet.money.saving import saved
 from fleet.sentences import Sentence, Value, sentence
 from recommender.advice.case import DAY_SECONDS, Case, untouchable, untrusted
 from recommender.harm.risk import level_of
 from recommender.replica_counts import LOOK_BACK_DAYS
-from recommender.scene import Draft, Scene, confidence_of, saved
+from recommender.scene import Draft, Scene, confidence_of
 from recommender.tide import DAYS_MIN, Ebb, Tide
 
 SCALED_KINDS = frozenset({"Deployment", "StatefulSet"})

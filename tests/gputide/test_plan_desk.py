@@ -1,13 +1,15 @@
-"""What the plan page is given of a preview."""
+"""What the plan page is given of a plan and of a preview."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from dashboards.queries import STAGE_KIND
 from fleet.settings.settings import EnforcerSettings, Settings
 from gputide.session import Session
 from gputide.web import views_of
+from tests.gputide.conftest import Program
 
 
 def test_stage_that_cannot_be_made_is_shown_as_refused_and_not_as_nothing_to_change(planned: Path) -> None:
@@ -20,3 +22,16 @@ def test_stage_that_cannot_be_made_is_shown_as_refused_and_not_as_nothing_to_cha
     assert refused
     assert {item.name for item in refused} <= {str(stage.stage) for stage in plan.stages}
     assert all("no node registers it" in (item.refusal or "") for item in refused)
+
+
+def test_undone_plan_has_the_moment_of_its_undo_and_the_stages_that_once_stood(planned: Path, program: Program) -> None:
+    for words in (("plan", "approve"), ("apply", "--yes"), ("undo", "--yes")):
+        assert program(planned, *words).status == 0
+    later = datetime.now(UTC) + timedelta(days=30)
+    views = views_of(Session(data_path=planned, settings=Settings(), now_override=later, is_quiet=True))
+    (cluster,) = views.fleet.clusters()
+    entry = views.plans.plans(cluster)[0]
+    assert entry.undone_at is not None
+    assert entry.undone_at < later - timedelta(days=20)
+    assert entry.applied_stages == ()
+    assert entry.once_applied_stages == tuple(stage.stage for stage in entry.plan.stages)
