@@ -180,6 +180,7 @@ class _ScopedPlans:
             approved_stages=approved,
             approved_by=entry.approved_by if approved else (),
             applied_stages=tuple(stage for stage in entry.applied_stages if stage in shown),
+            once_applied_stages=tuple(stage for stage in entry.once_applied_stages if stage in shown),
         )
 
 

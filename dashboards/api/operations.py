@@ -33,6 +33,7 @@ from dashboards.shown.quotas import quota_uses
 from dashboards.shown.tenants import tenants
 from dashboards.words.advice import verdict_words
 from dashboards.words.catalogue import Language
+from enforcer.record.savings import savings_steps
 from enforcer.record.verdict import verdict_document, verdict_of
 from fleet.documents import document, plan_document, profiles_document
 from fleet.errors import NotEnoughData, Refused
@@ -130,11 +131,13 @@ def _plans(views: Views, asked: Asked) -> Mapping[str, Any]:
 
 
 def _outcomes(views: Views, asked: Asked) -> Mapping[str, Any]:
+    cluster = asked.path["cluster"]
+    outcomes = views.outcomes.outcomes(cluster)
     return {
-        "outcomes": [
-            verdict_document(found, verdict_words(verdict_of(found), Language.EN))
-            for found in views.outcomes.outcomes(asked.path["cluster"])
-        ]
+        "outcomes": [verdict_document(found, verdict_words(verdict_of(found), Language.EN)) for found in outcomes],
+        "savings": document(
+            [step for step in savings_steps(views.plans.plans(cluster), outcomes) if outcomes or not step.is_measured]
+        ),
     }
 
 
@@ -266,8 +269,9 @@ OPERATIONS = (
               query={"limit": {"type": "integer", "minimum": 1, "maximum": PLANS_MAX}},
               says="Plans of a cluster, newest first.", answer=_plans, required=("plans",)),
     Operation(name="outcomes", method="GET", path="/clusters/{cluster}/outcomes", parameters=_CLUSTER,
-              says="What came of every plan that was applied and verified.", answer=_outcomes,
-              required=("outcomes",)),
+              says="What came of every plan that was applied and verified, and whole cards by step over all plans: "
+              "found, accepted, applied and, once a plan was verified, verified and realised; each card once.",
+              answer=_outcomes, required=("outcomes", "savings")),
     Operation(name="ledger", method="GET", path="/clusters/{cluster}/ledger", parameters=_CLUSTER,
               says="Everything that was done, newest first.", answer=_ledger, required=("entries",)),
     Operation(name="lag", method="GET", path="/clusters/{cluster}/lag", parameters=_CLUSTER,

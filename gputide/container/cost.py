@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from analyzer.state.card_hours import window_hours
 from dashboards.money.charged_days import charged_days
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.inventory import Inventory
@@ -34,7 +35,7 @@ class CostPeriod:
         cluster: cluster.
         since: start, a whole hour, UTC.
         until: end, a whole hour, UTC.
-        inventory: cards, nodes and grants known at its end.
+        inventory: cards, nodes and grants known when the last idle window that reaches into it is over.
         who: the same as columns.
         book: prices.
         settings: all settings.
@@ -121,9 +122,11 @@ def cost_period(
         raise Misconfigured(f"cannot show cost of {(end - start).days} days: at most {_DAYS_MAX}; name a later --since")
     cluster = cluster_name(folder, settings, cluster)
     source = warehouse(folder, settings)
-    inventory = source.inventory(cluster, as_of=end, time_zone=settings.cluster.time_zone)
-    lives = lives_of(source.card_lives(cluster, as_of=end), until=end)
-    who = tenancies(inventory, lives, until=end)
+    # An idle window may end after the last hour that is charged: grants are known as far as it reaches.
+    horizon = min(_whole_hour(now), end + timedelta(hours=window_hours(settings.analyzer) - 1))
+    inventory = source.inventory(cluster, as_of=horizon, time_zone=settings.cluster.time_zone)
+    lives = lives_of(source.card_lives(cluster, as_of=horizon), until=horizon)
+    who = tenancies(inventory, lives, until=horizon)
     if not _stands_any(who, start, end):
         raise NotEnoughData(
             f"cannot show cost of cluster {cluster!r}: no card is known from {format_time(start)} to {format_time(end)}"
