@@ -185,7 +185,7 @@ def print_summary(runs: list[TierRun], *, is_ci: bool) -> None:
 
 
 def prepare_nothing() -> dict[str, str]:
-    """The quick tier needs Python alone."""
+    """These tiers need Python alone."""
     return {}
 
 
@@ -306,12 +306,21 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 TIERS = (
     Tier(
         name="quick",
-        marker_expression="not browser and not engines and not cluster",
+        marker_expression="not browser and not cluster and not engines and not program",
         prepare=prepare_nothing,
         # A module stays on one worker, so that its fixtures are made once.
         pytest_arguments=("-n", "auto", "--maxprocesses", "4", "--dist", "loadscope"),
     ),
-    Tier(name="engines", marker_expression="engines", prepare=prepare_engines, lane="engines"),
+    Tier(
+        name="engines",
+        marker_expression="engines",
+        prepare=prepare_engines,
+        # Half its time it waits: for a Java to start, a fault to pass, a checkpoint. Two workers, each with a broker
+        # of its own, fill that. Modules are handed out in their order, so that long ones with one test aren't last.
+        pytest_arguments=("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"),
+        lane="engines",
+    ),
+    Tier(name="program", marker_expression="program", prepare=prepare_nothing, lane="program"),
     Tier(name="cluster", marker_expression="cluster", prepare=prepare_cluster, lane="control plane and browser"),
     Tier(name="browser", marker_expression="browser", prepare=prepare_browser, lane="control plane and browser"),
 )
