@@ -9,8 +9,9 @@ from datetime import timedelta
 from decimal import Decimal
 from html.parser import HTMLParser
 
-from dashboards.report.report import Edition, Report, WeekFacts, make_report
+from dashboards.report.report import Edition, Report, make_report
 from dashboards.report.text import report_csv, report_html, report_json, report_markdown, state_bar_svg
+from dashboards.report.weeks import WeekFacts
 from dashboards.words.catalogue import Language, Words
 from fleet.inventory import WorkloadId
 from fleet.profiles import CardState, Profiles, WorkloadState

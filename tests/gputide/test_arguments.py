@@ -12,8 +12,7 @@ from typer.core import TyperGroup
 from typer.testing import CliRunner
 
 from fleet.errors import Misconfigured
-from gputide.arguments import arranged
-from gputide.cli import app
+from gputide.cli import app, arranged
 from gputide.verbs import nearest_verb
 
 
