@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
 from collections.abc import Iterator
 from datetime import date
 from decimal import Decimal
+from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import pytest
@@ -22,6 +24,7 @@ from fleet.settings.faults import FAULTS_MAX, fault_words, faults
 from fleet.settings.money import PriceRule
 from fleet.settings.settings import Settings
 
+ROOT = Path(__file__).resolve().parents[2]
 OF_THE_VALIDATOR = re.compile(
     r"Input|Field required|Extra inputs|valid (integer|number|string|boolean|tuple|dict|list|decimal|date)|"
     r"should (be|have|match)|Unable to|unable to|[Pp]ydantic|Value error|Datetimes|class '|isoformat"
@@ -124,6 +127,37 @@ def test_every_wrong_value_for_every_part_of_every_model_is_said_in_our_words() 
         "bool_parsing",
         "datetime_type",
     } <= seen
+
+
+PACKAGES = ("fleet", "wire", "exporter", "pipeline", "analyzer", "recommender", "enforcer", "dashboards", "gputide")
+VALIDATING = {"validate_json", "validate_python", "model_validate", "model_validate_json"}
+
+
+def test_everything_that_is_validated_has_its_errors_worded_here() -> None:
+    """Without this a reader that catches ValueError shows what the validator wrote."""
+    found, unworded = 0, []
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            worded = {
+                call
+                for node in ast.walk(tree)
+                if isinstance(node, ast.Try) and any("ValidationError" in ast.dump(one) for one in node.handlers)
+                for call in _validations(node)
+            }
+            calls = _validations(tree)
+            found += len(calls)
+            unworded += [f"{path.relative_to(ROOT)}:{call.lineno}" for call in calls if call not in worded]
+    assert unworded == []
+    assert found >= 7
+
+
+def _validations(tree: ast.AST) -> list[ast.Call]:
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in VALIDATING
+    ]
 
 
 def test_unknown_name_inside_an_entry_is_answered_with_the_nearest() -> None:
