@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import openpyxl
 import pytest
 
 from dashboards.words.catalogue import Language, Words
@@ -237,6 +238,18 @@ def test_tables_and_figures_are_taken_along_as_files(page: Page, house: House) -
         page.locator("#cards-json").click()
     cards = json.loads(Path(download.value.path()).read_bytes())
     assert {card["card"] for card in cards} == {card.card for card in house.profiles.cards}
+
+
+def test_grid_is_saved_as_excel_and_copied_for_a_spreadsheet(page: Page, house: House) -> None:
+    opened(page, house.at("/"))
+    with page.expect_download() as download:
+        page.locator("#cards-xlsx").click()
+    sheet = openpyxl.load_workbook(io.BytesIO(Path(download.value.path()).read_bytes())).active
+    assert {row[0].value for row in sheet.iter_rows(min_row=2)} == {card.card for card in house.profiles.cards}
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.locator("#cards-copy").click()
+    page.wait_for_function("navigator.clipboard.readText().then(text => text.startsWith('card\\tnode\\t'))")
+    assert len(page.evaluate("navigator.clipboard.readText()").splitlines()) == len(house.profiles.cards) + 1
 
 
 def saved(page: Page, name: str, kind: str) -> bytes:
