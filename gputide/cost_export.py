@@ -13,8 +13,8 @@ from dashboards.report.focus_file import FocusWritten, write_focus_csv, write_fo
 from fleet.durable import write_durably
 from fleet.errors import Misconfigured
 from fleet.money.focus import Basis, ChargePeriod
+from gputide.container.cost import CostPeriod, newest_advice
 from gputide.session import Session
-from gputide.wiring_cost import CostPeriod, newest_advice
 
 
 class ExportFormat(StrEnum):

@@ -15,7 +15,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dashboards.address import search_text
-from dashboards.report.report import REPORT_SCHEMA, PlanForecast, Report, ReportFigure, TeamLine, WeekFacts
+from dashboards.report.report import REPORT_SCHEMA, PlanForecast, Report, ReportFigure, TeamLine
+from dashboards.report.weeks import WeekFacts
 from dashboards.shown.realised import HarmBudget
 from dashboards.shown.rows import money_words
 from dashboards.shown.tenants import Tenant

@@ -12,10 +12,13 @@ from typing import Annotated
 
 import typer
 
+from dashboards.report.pdf import write_pdf
 from dashboards.report.report import Edition, Report, make_report
+from dashboards.report.schedule import cron_job, crontab_line
 from dashboards.report.table import report_csv, report_excel
 from dashboards.report.text import report_html, report_json, report_markdown
 from dashboards.report.week_measured import MeasuredWeek, measured_week
+from dashboards.report.weeks import keep_week, read_weeks
 from dashboards.shown.clusters import cluster_lines
 from dashboards.words.catalogue import Language
 from fleet.data_folder import writing
@@ -24,19 +27,15 @@ from fleet.errors import Misconfigured, NotEnoughData
 from fleet.money.unit_costs import UnitCost, unit_costs
 from fleet.profiles import Profiles
 from gputide.answers import clusters_answer
+from gputide.container.cost import cost_period
+from gputide.container.prometheus import unit_counts
+from gputide.container.warehouse import cluster_name, warehouse
 from gputide.cost_export import export_focus
-from gputide.measurements import cluster_name
 from gputide.options import ClusterOption, FormatOption, OutputOption
 from gputide.output import Format, form_for, print_answer
-from gputide.report_pdf import write_pdf
-from gputide.report_schedule import cron_job, crontab_line
 from gputide.session import Session, session_of
-from gputide.unit_counts import unit_counts
 from gputide.verbs.admin.notify import send_report
 from gputide.web import views_of
-from gputide.week_shelf import keep_week, read_weeks
-from gputide.wiring_cost import cost_period
-from gputide.wiring_warehouse import warehouse
 
 app = typer.Typer()
 
@@ -180,7 +179,7 @@ def _check(form: ReportFormat, output: Path | None, *, team: str | None, send: b
 
 
 def _is_kept_apart(session: Session, cluster: str) -> bool:
-    """Whether a cluster is one of several and not that of the settings, whose weeks lie on the common shelf."""
+    """Whether a cluster is one of several and not that of the settings, whose weeks lie in the common folder."""
     known = warehouse(session.folder(), session.settings).clusters()
     return len(known) > 1 and cluster != session.settings.cluster.name
 

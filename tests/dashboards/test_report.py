@@ -11,9 +11,10 @@ from html.parser import HTMLParser
 
 import openpyxl
 
-from dashboards.report.report import Edition, Report, WeekFacts, make_report
+from dashboards.report.report import Edition, Report, make_report
 from dashboards.report.table import report_csv, report_excel
 from dashboards.report.text import report_html, report_json, report_markdown, state_bar_svg
+from dashboards.report.weeks import WeekFacts
 from dashboards.words.catalogue import Language, Words
 from fleet.inventory import WorkloadId
 from fleet.profiles import CardState, Profiles, WorkloadState

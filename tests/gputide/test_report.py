@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dashboards.report.pdf import CHROMIUM_VARIABLE
+from dashboards.report.schedule import cron_job, crontab_line
 from fleet.errors import Misconfigured
-from gputide.report_pdf import CHROMIUM_VARIABLE
-from gputide.report_schedule import cron_job, crontab_line
 from tests.gputide.conftest import Program
 
 

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from fleet.money.focus import Basis, ChargePeriod
+from gputide.container.cost import cost_period
 from gputide.cost_export import ExportFormat, export_focus
 from gputide.options import SinceOption, UntilOption
 from gputide.output import form_for
 from gputide.session import session_of
-from gputide.wiring_cost import cost_period
 
 app = typer.Typer()
 
