@@ -20,6 +20,7 @@ from fleet.inventory import WorkloadId
 from fleet.profiles import Profiles
 from tests.browser.conftest import PATIENCE_MS
 from tests.dashboards.embedded import CLUSTER, HOSTILE, EmbeddedFleet, make_profiles, make_views
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -248,8 +249,10 @@ def test_grid_is_saved_as_excel_and_copied_for_a_spreadsheet(page: Page, house: 
     assert {row[0].value for row in sheet.iter_rows(min_row=2)} == {card.card for card in house.profiles.cards}
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.locator("#cards-copy").click()
-    page.wait_for_function("navigator.clipboard.readText().then(text => text.startsWith('card\\tnode\\t'))")
-    assert len(page.evaluate("navigator.clipboard.readText()").splitlines()) == len(house.profiles.cards) + 1
+    until(lambda: page.evaluate("navigator.clipboard.readText()") != "")
+    copied = list(csv.reader(page.evaluate("navigator.clipboard.readText()").splitlines(), delimiter="\t"))
+    assert copied[0][:2] == ["card", "node"]
+    assert len(copied) == len(house.profiles.cards) + 1
 
 
 def saved(page: Page, name: str, kind: str) -> bytes:
