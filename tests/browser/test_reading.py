@@ -248,7 +248,8 @@ def test_grid_is_saved_as_excel_and_copied_for_a_spreadsheet(page: Page, house: 
     sheet = openpyxl.load_workbook(io.BytesIO(Path(download.value.path()).read_bytes())).active
     assert {row[0].value for row in sheet.iter_rows(min_row=2)} == {card.card for card in house.profiles.cards}
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page.locator("#cards-copy").click()
+    page.locator("#cards-copy").focus()
+    page.keyboard.press("Enter")
     until(lambda: page.evaluate("navigator.clipboard.readText()") != "")
     copied = list(csv.reader(page.evaluate("navigator.clipboard.readText()").splitlines(), delimiter="\t"))
     assert copied[0][:2] == ["card", "node"]
