@@ -3,8 +3,8 @@
 Called by the command line, the report, the FOCUS export and the downloads of the pages. pandas is imported when a
 table is written, because it takes half a second and 70 MB.
 
-Names come from tenants: text that a spreadsheet would run as a formula gets an apostrophe before it. Absent values are
-empty cells. Decimals stay exact in text; in Excel they are numbers of 15 digits.
+Names come from tenants: text that a spreadsheet would run as a formula gets an apostrophe before it (owasp.org, CSV
+injection). Absent values are empty cells. Decimals stay exact in text; in Excel they are numbers of 15 digits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TextIO
 
 from fleet.errors import Misconfigured
-from fleet.formulas import harmless
+from fleet.spreadsheet_text import harmless
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,6 +1,6 @@
-"""Cells of a spreadsheet: text of tenants that must not run as a formula (owasp.org, CSV injection).
+"""Text in cells of spreadsheets, where names come from tenants: kept from being run as a formula, and read back.
 
-Called by what writes tables for spreadsheets, and by what reads a price list that came through one.
+The rule is OWASP's for CSV injection (owasp.org, CSV Injection).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ _FORMULA_START = re.compile(r"\s*[=+\-@\t\r]|[\t\r\n]")
 
 
 def harmless(text: str) -> str:
-    """Text that no spreadsheet takes for a formula: an apostrophe stands before what it would run."""
+    """Text that no spreadsheet takes for a formula."""
     return f"'{text}" if _FORMULA_START.match(text) else text
 
 
