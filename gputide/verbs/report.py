@@ -26,7 +26,6 @@ from gputide.cost_export import export_focus
 from gputide.measurements import cluster_name
 from gputide.options import ClusterOption, FormatOption, OutputOption
 from gputide.output import Format, form_for, print_answer
-from gputide.report_pdf import write_pdf
 from gputide.report_schedule import cron_job, crontab_line
 from gputide.session import Session, session_of
 from gputide.unit_counts import unit_counts
@@ -51,7 +50,7 @@ class ReportFormat(StrEnum):
     CSV = "csv"
     JSON = "json"
     PDF = "pdf"
-    """The HTML as a Chromium prints it."""
+    """The HTML on A4."""
     FOCUS = "focus"
     """Every charge of the week in the columns of FOCUS, as `gputide cost export` writes it."""
 
@@ -115,14 +114,11 @@ def report(
         if output is None:
             return
         made = replace(made, top=made.top[: settings.top_workloads])
-    if form is ReportFormat.PDF and output is not None:
-        write_pdf(report_html(made), output)
-        return
-    text = _RENDERERS[form](made)
+    content = _pdf(made) if form is ReportFormat.PDF else _RENDERERS[form](made).encode()
     if output is None:
-        typer.echo(text, nl=False)
+        typer.echo(content, nl=False)
     else:
-        write_durably(output, text.encode())
+        write_durably(output, content)
 
 
 @app.command("schedule", epilog='Example: gputide report schedule --cron "0 8 * * 1" --lang zh')
@@ -172,6 +168,16 @@ def _check(form: ReportFormat, output: Path | None, *, team: str | None, send: b
         raise Misconfigured("cannot use --team with --format focus: FOCUS holds every charge; filter its SubAccountId")
     if form is ReportFormat.PDF and output is None:
         raise Misconfigured("cannot write PDF to standard output: name a file with -o")
+
+
+def _pdf(made: Report) -> bytes:
+    try:
+        from dashboards.report.pdf import report_pdf
+    except ModuleNotFoundError as exc:
+        raise Misconfigured(
+            f"cannot write PDF without {exc.name}: pip install 'gputide[dashboards]' brings it"
+        ) from exc
+    return report_pdf(report_html(made), created_at=made.created_at)
 
 
 def _is_kept_apart(session: Session, cluster: str) -> bool:
