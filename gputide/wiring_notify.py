@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import structlog
 
-from dashboards.notify import (
-    format_dingtalk,
-    format_feishu,
-    format_slack,
-    format_teams,
-    format_webhook,
-    format_wecom,
-)
-from dashboards.notify.delivery import Delivery, Patience, send_patiently
-from dashboards.notify.delivery_file import FileDelivery, readable
+from dashboards.notify.chat_formats import CHAT_FORMATS, Hook
+from dashboards.notify.delivery import Delivery, FileDelivery, Patience, send_patiently
 from dashboards.notify.delivery_http import HttpDelivery
-from dashboards.notify.delivery_smtp import MailServer, SmtpDelivery
+from dashboards.notify.delivery_smtp import MailServer, SmtpDelivery, mail_of
 from dashboards.notify.digest import Post, Told, in_quiet_hours, posts, receivers
-from dashboards.notify.format_mail import mail_of
 from dashboards.notify.memory import Memory, read_told
 from dashboards.notify.message import Message
 from dashboards.notify.notices import Telling, budget_notices, notices, report_notice, team_report_notice
-from dashboards.notify.outgoing import Hook, Outgoing
 from dashboards.notify.team import Team, teams_of
 from dashboards.queries import Views
 from dashboards.report.report import Report
@@ -45,14 +36,6 @@ NEWS_DAYS_MAX = 7
 
 _SECRET_BYTES_MAX = 8192
 
-_FORMATS: Mapping[ChannelKind, Callable[[Message, Hook, datetime], Outgoing]] = {
-    ChannelKind.SLACK: format_slack.outgoing,
-    ChannelKind.TEAMS: format_teams.outgoing,
-    ChannelKind.FEISHU: format_feishu.outgoing,
-    ChannelKind.DINGTALK: format_dingtalk.outgoing,
-    ChannelKind.WECOM: format_wecom.outgoing,
-    ChannelKind.WEBHOOK: format_webhook.outgoing,
-}
 _DRY_HOOK = Hook(url="https://dry-run.invalid/")
 
 
@@ -96,7 +79,7 @@ def open_channel(name: str, settings: NotifySettings) -> Delivery:
     return HttpDelivery(
         channel=name,
         hook=Hook(url=_secret(channel.url_file, f"{name}.url_file"), secret=secret),
-        outgoing=_FORMATS[channel.kind],
+        outgoing=CHAT_FORMATS[channel.kind],
         timeout_seconds=settings.timeout_seconds,
         ca_file=channel.ca_file,
         certificate_file=channel.certificate_file,
@@ -300,7 +283,8 @@ def trial_message(now: datetime, base_url: str | None, language: Language) -> Me
 def _dry_body(channel: ChannelSettings, message: Message, at: datetime) -> bytes:
     if channel.kind is ChannelKind.MAIL:
         return bytes(mail_of(message, sender=channel.sender or "", recipients=channel.recipients, at=at))
-    return readable(_FORMATS[channel.kind](message, _DRY_HOOK, at).body)
+    body = json.loads(CHAT_FORMATS[channel.kind](message, _DRY_HOOK, at).body)
+    return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def _secret(path: Path, name: str) -> str:
