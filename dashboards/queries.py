@@ -1,4 +1,4 @@
-"""What the pages ask: nine ports, which `gputide.web` fulfils, and the records they answer with.
+"""What the pages ask: nine ports, which `dashboards.stored` fulfils, and the records they answer with.
 
 Every method may raise `NotEnoughData`, `Unavailable`, `Corrupt` or `Refused`: the page shows the message instead.
 """
@@ -248,7 +248,7 @@ class LedgerEntry:
     cards: int = 0
 
 
-class FleetView(Protocol):
+class Fleet(Protocol):
     """What is known of the clusters; reads only, from any thread."""
 
     def clusters(self) -> tuple[str, ...]:
@@ -272,7 +272,7 @@ class FleetView(Protocol):
         ...
 
 
-class PlanDesk(Protocol):
+class Plans(Protocol):
     """Plans and what people decide about them."""
 
     def plans(self, cluster: str) -> tuple[PlanEntry, ...]:
@@ -337,7 +337,7 @@ class Outcomes(Protocol):
 
 
 class Freezes(Protocol):
-    """The big red switch: one for all clusters whose changes are made from here."""
+    """The freeze: one for all clusters that are changed from here."""
 
     def frozen_by(self, cluster: str) -> str | None:
         """Who stopped every change, and when; None where nobody did."""
@@ -469,8 +469,8 @@ class ReliefLog(Protocol):
 class Views:
     """The nine ports together, as the app is given them."""
 
-    fleet: FleetView
-    plans: PlanDesk
+    fleet: Fleet
+    plans: Plans
     rollouts: Rollouts
     outcomes: Outcomes
     freezes: Freezes

@@ -10,8 +10,8 @@ from decimal import Decimal
 
 from fleet.money.budgets import FORECAST_DAYS, BudgetStatus, budget_status, month_of
 from fleet.money.charges import Charge, ChargeSums, Owner
+from gputide.container.cost import CostPeriod, cost_period
 from gputide.session import Session
-from gputide.wiring_cost import CostPeriod, cost_period
 
 FIRST_HOUR = timedelta(hours=1)
 """Before it is over nothing of a month is charged."""

@@ -22,11 +22,11 @@ from fleet.money.budgets import BudgetStatus
 from fleet.money.charges import Owner
 from fleet.money.unit_costs import UnitCost, unit_costs
 from fleet.money.week_hours import WeekHours, week_hours
+from fleet.settings.price_book import book_path, with_price_book
 from gputide.budget_states import budgets_now
-from gputide.price_shelf import book_path, with_price_book
+from gputide.container.cost import CostPeriod, cost_period
+from gputide.container.prometheus import unit_counts
 from gputide.session import Session
-from gputide.unit_counts import unit_counts
-from gputide.wiring_cost import CostPeriod, cost_period
 
 _log = structlog.get_logger()
 _WEEK = timedelta(days=7)

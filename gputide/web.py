@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
-from dashboards.queries import Event, Views
+from dashboards.queries import Views
+from dashboards.stored.arrivals import StoredFlow, WarehouseSightings, newest_windows
+from dashboards.stored.changes import StoredFreezes, StoredOutcomes, StoredRelief, change_events
+from dashboards.stored.fleet import Analysed, WarehouseFleet
+from dashboards.stored.plans import BackgroundRollouts, StoredPlans
+from dashboards.stored.workload_series import WorkloadSeries
+from enforcer.preview import StagePreview
+from enforcer.record.plan_cache import PlanCache
+from enforcer.rollout.progress import Progress
+from enforcer.rollout.stages import Rollout
+from enforcer.safety.guard import Guard
 from fleet.data_folder import DataFolder
+from fleet.decisions import Plan
 from fleet.errors import GputideError
-from gputide.cluster_sightings import WarehouseSightings, newest_windows
-from gputide.fleet_view import Analysed, StoredFlow, StoredRelief, WarehouseFleetView
-from gputide.freeze_desk import StoredFreezes
-from gputide.kept_plans import KeptPlans
+from gputide.container.bus import file_bus
+from gputide.container.cluster import check_own
+from gputide.container.enforcer import guard_policy, open_enforcer
+from gputide.container.history import load_history, profiled
+from gputide.container.plans import chosen_stages, journal, previewed
+from gputide.container.warehouse import warehouse, warehouse_folder
 from gputide.money_view import StoredMoney
-from gputide.outcome_shelf import StoredOutcomes
-from gputide.plan_desk import StoredPlanDesk
-from gputide.rollout_desk import BackgroundRollouts
 from gputide.session import Session
-from gputide.wiring import journal, load_history, profiled
-from gputide.wiring_warehouse import warehouse, warehouse_folder
-from gputide.workload_strips import WorkloadStrips
+from pipeline.warehouse.parquet_reads import ParquetReads
 
 
 def views_of(session: Session, *, is_patient: bool = True) -> Views:
@@ -30,39 +39,61 @@ def views_of(session: Session, *, is_patient: bool = True) -> Views:
         is_patient: True to wait for what takes long; a web app shows the last answer meanwhile.
     """
     folder, settings = session.folder(), session.settings
-    plans = KeptPlans(folder.plans, is_patient=is_patient)
+    plans = PlanCache(folder.plans, is_patient=is_patient)
 
     def analyse(cluster: str) -> Analysed:
         history = load_history(folder, settings, session.now(), cluster=cluster)
         return Analysed(
             profiles=profiled(history, settings, session.now()),
             nodes=history.inventory.nodes,
-            strips=WorkloadStrips.of(history),
+            series=WorkloadSeries.of(history),
             interval_seconds=float(history.slices.step_seconds),
         )
 
-    fleet = WarehouseFleetView(
-        clusters=lambda: warehouse(folder, settings).clusters(),
+    def source() -> ParquetReads:
+        return warehouse(folder, settings)
+
+    def preview(plan: Plan, stages: Sequence[int]) -> tuple[StagePreview, ...]:
+        chosen = chosen_stages(plan, stages)
+        return previewed(folder, settings, session.now(), plan, chosen, rehearses=False)
+
+    @contextmanager
+    def open_rollout(on_progress: Callable[[Progress], None]) -> Iterator[Rollout]:
+        with open_enforcer(folder, settings, session.now(), on_progress=on_progress) as enforcer:
+            yield enforcer.rollout
+
+    fleet = WarehouseFleet(
+        clusters=lambda: source().clusters(),
         version=lambda: _version(folder, session),
         analyse=analyse,
         now=session.now,
-        newest=lambda cluster: newest_windows(warehouse(folder, settings), settings).get(cluster),
-        events=lambda cluster, workload: _events(folder, cluster, workload),
+        newest=lambda cluster: newest_windows(source(), settings).get(cluster),
+        events=lambda cluster, workload: change_events(journal(folder, cluster=cluster), workload),
         is_patient=is_patient,
     )
     if not is_patient:
         _begin(fleet, plans)
     return Views(
         fleet=fleet,
-        plans=StoredPlanDesk(folder, settings, session.now, plans),
-        rollouts=BackgroundRollouts(folder, settings, session.now),
+        plans=StoredPlans(
+            folder, plans, session.now, guard=lambda: Guard(guard_policy(settings, folder)), preview=preview
+        ),
+        rollouts=BackgroundRollouts(
+            folder, check=lambda plan: check_own(plan, folder, settings), open_rollout=open_rollout
+        ),
         outcomes=StoredOutcomes(folder, plans),
         freezes=StoredFreezes(folder, session.now),
-        sightings=WarehouseSightings(folder, settings, session.now),
-        flow=StoredFlow(folder, settings, fleet),
+        sightings=WarehouseSightings(source, settings, session.now),
+        flow=StoredFlow(
+            folder,
+            settings,
+            fleet,
+            bus=lambda lane: file_bus(folder, settings, lane),
+            manifest=warehouse_folder(folder, settings) / "MANIFEST",
+        ),
         money=StoredMoney(
             session,
-            quotas=lambda cluster: warehouse(folder, settings).quotas(cluster, as_of=session.now()),
+            quotas=lambda cluster: source().quotas(cluster, as_of=session.now()),
             nodes=fleet.nodes,
             is_patient=is_patient,
         ),
@@ -70,8 +101,8 @@ def views_of(session: Session, *, is_patient: bool = True) -> Views:
     )
 
 
-def _begin(fleet: WarehouseFleetView, plans: KeptPlans) -> None:
-    """Read and analyse before the first reader comes; what fails is told to whoever asks for it."""
+def _begin(fleet: WarehouseFleet, plans: PlanCache) -> None:
+    """Read and analyse before the first reader comes; a failure is reported to the reader who asks again."""
 
     def begin() -> None:
         with suppress(GputideError):
@@ -87,15 +118,3 @@ def _version(folder: DataFolder, session: Session) -> str:
     files = warehouse_folder(folder, session.settings).glob("*")
     manifest = sorted((path.name, path.stat().st_mtime_ns) for path in files if path.is_file())
     return f"{session.now().isoformat(timespec='minutes')} {manifest}"
-
-
-def _events(folder: DataFolder, cluster: str, workload: str) -> tuple[Event, ...]:
-    """Changes of a workload; another cluster may have one of the same name."""
-    found = []
-    for run in journal(folder, cluster=cluster).runs():
-        for record in run.records.values():
-            kinds = {move.recommendation for move in record.moves if move.workload == workload}
-            if kinds and record.applied_at is not None:
-                text = f"plan {run.plan_id}: {', '.join(sorted(kinds))}"
-                found.append(Event(at=record.applied_at, kind="change", text=text))
-    return tuple(found)

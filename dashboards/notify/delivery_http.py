@@ -10,7 +10,6 @@ The address comes from a file that the operator named and from nowhere else; pla
 from __future__ import annotations
 
 import email.utils
-import ipaddress
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +18,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from dashboards.notify.chat_formats import Hook, Outgoing
 from dashboards.notify.delivery import TryAgain
 from dashboards.notify.message import Message
+from fleet.addresses import is_loopback
 from fleet.errors import Misconfigured, Unavailable
 from wire.http_answer import read_body
 from wire.http_client import Endpoint, HttpClient, Request, Untrusted
@@ -154,18 +154,9 @@ def _checked(url: str, channel: str) -> SplitResult:
         raise Misconfigured(f"{where}: no user name and no # may stand in it")
     if is_metadata(parts.hostname):
         raise Misconfigured(f"{where}: {parts.hostname} is a machine's metadata service, no hook")
-    if parts.scheme == "http" and not _is_here(parts.hostname):
+    if parts.scheme == "http" and not is_loopback(parts.hostname):
         raise Misconfigured(f"{where}: http would send it in plain text to {parts.hostname}; use https")
     return parts
-
-
-def _is_here(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _seconds(retry_after: str | None, now: datetime) -> float | None:

@@ -82,7 +82,7 @@ program() {
     strip --strip-unneeded "$site/llvmlite/binding/libllvmlite.so" "$site"/typst/_typst*.so
     python3 -W ignore -m compileall -q --invalidation-mode unchecked-hash "$site"
     # One machine code for every processor of the architecture: the image's environment names the same.
-    (cd / && NUMBA_CPU_NAME=generic PYTHONDONTWRITEBYTECODE=1 "$PROGRAM/bin/python" -m gputide.compile_kernels)
+    (cd / && NUMBA_CPU_NAME=generic PYTHONDONTWRITEBYTECODE=1 "$PROGRAM/bin/python" -m gputide.kernels.compile)
     rm -f "$PROGRAM/.lock" "$PROGRAM"/bin/activate* "$PROGRAM/.gitignore"
     mkdir -p "$root/opt"
     cp -a "$PROGRAM" "$root/opt/"

@@ -222,7 +222,7 @@ def make_plan(
 
 
 class EmbeddedFleet:
-    """`FleetView` over one analysis."""
+    """`Fleet` over one analysis."""
 
     def __init__(self, profiles: Profiles, *, coverage_ratio: float = 0.994, age: timedelta = timedelta(seconds=40)):
         self._profiles = profiles

@@ -9,8 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from fleet.errors import Misconfigured
-from gputide.arguments import arranged
-from gputide.cli import app
+from gputide.cli import app, arranged
 from gputide.verbs import nearest_verb
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from fleet.errors import Misconfigured
 from fleet.settings.money import PriceRule
+from fleet.settings.price_book import parse_price_book, with_prices
 from fleet.settings.settings import Settings
-from gputide.price_shelf import parse_price_book, with_prices
 from tests.gputide.conftest import Program
 
 HOSTILE = 'x"]\n[[budget]]\nteam = "\u202e\x7f\\'

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from pypdf import PdfReader
 
+from dashboards.report.schedule import cron_job, crontab_line
 from fleet.errors import Misconfigured
-from gputide.report_schedule import cron_job, crontab_line
 from tests.gputide.conftest import Program
 
 

@@ -23,7 +23,7 @@ from enforcer.relief.feed_agents import AgentFeed
 from fleet.errors import Misconfigured, Refused, Unavailable
 from fleet.listener_files import ListenerFiles
 from fleet.settings.prometheus import PrometheusSettings
-from gputide.wiring_prometheus import instant_query
+from gputide.container.prometheus import instant_query
 from pipeline.flink.rest import FlinkRest
 from tests.dashboards.notify.build import message
 from tests.security.authority import Authority, Pair

@@ -13,16 +13,16 @@ import typer
 
 from enforcer.probe.cuda_driver import CudaDriver
 from enforcer.probe.run import granted_by_environment, probe
+from enforcer.probe.stored_results import keep_result, kept_results, read_key, read_result
 from fleet.capabilities.register import capabilities_of
 from fleet.durable import write_durably
 from fleet.errors import EXIT_FINDINGS
 from fleet.probe_results import ProbeResult, as_measured, probe_text
 from fleet.units import GIB, MIB, format_bytes, format_percent, format_time
+from gputide.container.agent import node_name
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, print_answer
-from gputide.probe_shelf import keep_result, kept_results, read_key, read_result
 from gputide.session import session_of
-from gputide.wiring_agent import node_name
 
 app = typer.Typer(no_args_is_help=True, help="Measure what a node's GPU sharing really enforces, and plan with that.")
 

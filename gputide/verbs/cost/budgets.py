@@ -10,11 +10,11 @@ from fleet.errors import EXIT_FINDINGS, Misconfigured, NotEnoughData
 from fleet.money.budgets import BudgetState
 from fleet.units import format_time
 from gputide.budget_states import FIRST_HOUR, begin_of_month, budget_statuses
+from gputide.container.cost import cost_period
 from gputide.cost_answers import budget_answer
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Format, print_answer
 from gputide.session import session_of
-from gputide.wiring_cost import cost_period
 
 app = typer.Typer()
 

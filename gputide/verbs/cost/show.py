@@ -8,12 +8,12 @@ import typer
 
 from fleet.money.charges import Owner
 from fleet.money.unit_costs import unit_costs
+from gputide.container.cost import cost_period
+from gputide.container.prometheus import unit_counts
 from gputide.cost_answers import cost_answer
 from gputide.options import FormatOption, OutputOption, SinceOption, UntilOption
 from gputide.output import Format, print_answer
 from gputide.session import session_of
-from gputide.unit_counts import unit_counts
-from gputide.wiring_cost import cost_period
 
 app = typer.Typer()
 

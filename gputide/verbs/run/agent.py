@@ -8,15 +8,15 @@ from typing import Annotated
 import typer
 
 from enforcer.agent.colocation_check import ColocationCheck, Verdict, check_colocation
+from enforcer.agent.loop import stop_on_signals
 from enforcer.agent.node_view import NodeEyes, NodeView
 from fleet.errors import EXIT_FINDINGS, NotEnoughData
 from fleet.settings.settings import Settings
 from fleet.units import format_percent
-from gputide.agent_loop import stop_on_signals
+from gputide.container.agent import node_name, open_agent, open_eyes
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import session_of
-from gputide.wiring_agent import node_name, open_agent, open_eyes
 
 app = typer.Typer(
     help="Run the agent of this node: low priority gives way, framebuffer stays free, limits change while pods run.",

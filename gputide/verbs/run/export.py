@@ -13,16 +13,15 @@ import typer
 from pydantic import ValidationError
 
 from exporter.compat.translation import Compat
+from exporter.serving import serve
+from fleet.addresses import host_and_port
 from fleet.errors import Misconfigured
 from fleet.logs import LogFormat
 from fleet.settings.exporter import ApiUse, ExporterSettings
 from fleet.settings.settings import Settings
 from fleet.units import parse_time
-from gputide.addresses import host_and_port
-from gputide.exporting import serve
-from gputide.node_options import NodeOptions, become
+from gputide.node_exporter import NodeOptions, become
 from gputide.session import session_of
-from gputide.wiring_listener import listener_files
 from wire.kubernetes.access import SERVICE_ACCOUNT
 
 app = typer.Typer(
@@ -70,7 +69,7 @@ def node(
         from exporter.trace import open_trace
 
         reader = ReplayReader(open_trace(replay), since=parse_time(since) if since is not None else None)
-        files = listener_files("exporter", settings.exporter, settings.exporter.scrape_tokens_file)
+        files = settings.exporter.files("exporter", settings.exporter.scrape_tokens_file)
         serve(reader, host=host, port=port, interval_seconds=interval_seconds, compat=compat or (), files=files)
         return
     if since is not None:
@@ -102,7 +101,7 @@ def cluster(context: typer.Context, listen: ListenOption = "127.0.0.1:9401") -> 
         host=host,
         port=port,
         interval_seconds=CLUSTER_INTERVAL_SECONDS,
-        files=listener_files("exporter", settings.exporter, settings.exporter.scrape_tokens_file),
+        files=settings.exporter.files("exporter", settings.exporter.scrape_tokens_file),
     )
 
 
@@ -123,7 +122,7 @@ def savings(
     host, port = host_and_port(listen)
     reader = SavingsReader(views_of(session), off_peak_ratio=session.settings.analyzer.off_peak_ratio)
     exporter = session.settings.exporter
-    files = listener_files("exporter", exporter, exporter.scrape_tokens_file)
+    files = exporter.files("exporter", exporter.scrape_tokens_file)
     serve(reader, host=host, port=port, interval_seconds=interval, files=files)
 
 
@@ -161,7 +160,7 @@ def _node_options(
         compat=compat,
         log_level=str(program["log_level"]),
         log_format=LogFormat(program["log_format"]).value,
-        files=listener_files("exporter", exporter, exporter.scrape_tokens_file),
+        files=exporter.files("exporter", exporter.scrape_tokens_file),
     )
 
 
