@@ -175,20 +175,8 @@ def open_server(app: Dash, *, host: str, port: int, tls: TlsContexts | None = No
 class _Pages(Dash):
     """An app whose document says which language it is in."""
 
-    def interpolate_index(
-        self,
-        metas: str = "",
-        title: str = "",
-        css: str = "",
-        config: str = "",
-        scripts: str = "",
-        app_entry: str = "",
-        favicon: str = "",
-        renderer: str = "",
-    ) -> str:
-        made: str = super().interpolate_index(  # type: ignore[no-untyped-call]
-            metas, title, css, config, scripts, app_entry, favicon, renderer
-        )
+    def interpolate_index(self, *parts: str, **named: str) -> str:
+        made: str = super().interpolate_index(*parts, **named)  # type: ignore[no-untyped-call]
         return made.replace('<html lang="en">', f'<html lang="{READING.get()}">', 1)
 
 

@@ -10,12 +10,12 @@ injection). Absent values are empty cells. Decimals stay exact in text; in Excel
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TextIO
 
 from fleet.errors import Misconfigured
+from fleet.spreadsheet_text import harmless
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,18 +24,7 @@ EXCEL_ROWS_MAX = 1_048_575
 """Rows of one sheet below its heading (support.microsoft.com, Excel specifications and limits)."""
 LINE_END = "\r\n"
 """RFC 4180; Python's csv quotes a lone carriage return only beside this one."""
-_FORMULA_START = re.compile(r"\s*[=+\-@\t\r]|[\t\r\n]")
 _EXCEL_OPTIONS = {"strings_to_formulas": False, "strings_to_urls": False}
-
-
-def harmless(text: str) -> str:
-    """Text that no spreadsheet takes for a formula."""
-    return f"'{text}" if _FORMULA_START.match(text) else text
-
-
-def as_meant(text: str) -> str:
-    """Text as it was before `harmless`."""
-    return text[1:] if text[:1] == "'" and _FORMULA_START.match(text[1:]) else text
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

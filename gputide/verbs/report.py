@@ -228,11 +228,8 @@ def _measured(session: Session, cluster: str, team: str | None) -> tuple[Measure
     week = measured_week(
         period.days(),
         period.who,
-        cluster=period.cluster,
-        since=period.since,
-        until=period.until,
+        period.billed,
         known_since=period.known_since,
-        currency=period.book.currency,
         pue=energy.pue,
         grid_kg_co2_per_kwh=energy.grid_kg_co2_per_kwh,
         team=team,

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards.spreadsheet import as_meant, csv_text, excel, harmless, tab_separated
+from dashboards.spreadsheet import csv_text, excel, tab_separated
 from fleet.errors import Misconfigured
+from fleet.spreadsheet_text import as_meant, harmless
 from tests.dashboards.embedded import HOSTILE
 
 AMOUNTS = st.decimals(min_value=0, max_value=10**12, places=2)
