@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from dashboards.report.pdf import write_pdf
 from dashboards.report.report import Edition, Report, make_report
 from dashboards.report.schedule import cron_job, crontab_line
 from dashboards.report.table import report_csv, report_excel
@@ -53,7 +52,7 @@ class ReportFormat(StrEnum):
     EXCEL = "xlsx"
     JSON = "json"
     PDF = "pdf"
-    """The HTML as a Chromium prints it."""
+    """The HTML on A4."""
     FOCUS = "focus"
     """Every charge of the week in the columns of FOCUS, as `gputide cost export` writes it."""
 
@@ -119,10 +118,7 @@ def report(
         if output is None:
             return
         made = replace(made, top=made.top[: settings.top_workloads])
-    if form is ReportFormat.PDF and output is not None:
-        write_pdf(report_html(made), output)
-        return
-    content: str | bytes = _RENDERERS[form](made)
+    content: str | bytes = _pdf(made) if form is ReportFormat.PDF else _RENDERERS[form](made)
     if output is None:
         typer.echo(content, nl=False)
     else:
@@ -176,6 +172,16 @@ def _check(form: ReportFormat, output: Path | None, *, team: str | None, send: b
         raise Misconfigured("cannot use --team with --format focus: FOCUS holds every charge; filter its SubAccountId")
     if form in (ReportFormat.PDF, ReportFormat.EXCEL) and output is None:
         raise Misconfigured(f"cannot write {form.value} to standard output: name a file with -o")
+
+
+def _pdf(made: Report) -> bytes:
+    try:
+        from dashboards.report.pdf import report_pdf
+    except ModuleNotFoundError as exc:
+        raise Misconfigured(
+            f"cannot write PDF without {exc.name}: pip install 'gputide[dashboards]' brings it"
+        ) from exc
+    return report_pdf(report_html(made), created_at=made.created_at)
 
 
 def _is_kept_apart(session: Session, cluster: str) -> bool:
