@@ -12,7 +12,7 @@ from fleet.documents import document
 from fleet.errors import Misconfigured
 from fleet.settings.settings import Settings
 from fleet.units import format_count, format_time
-from gputide.answers import experimental_note
+from gputide.answers.plan import experimental_note
 from gputide.container.cluster import (
     NO_CLUSTER,
     backend,

@@ -10,7 +10,7 @@ from fleet.documents import document, plan_document
 from fleet.inventory import CardModelName
 from fleet.profiles import CardState, Profiles, WorkloadState
 from fleet.units import format_bytes_short, format_count, format_duration, format_percent, format_time
-from gputide.answers import no_price_words, plan_answer, saving_text
+from gputide.answers.plan import no_price_words, plan_answer, saving_text
 from gputide.output import Answer, Listing
 from gputide.scanning.backend import AssumedBackend, Basis
 from gputide.scanning.misses import Missed

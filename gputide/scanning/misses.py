@@ -12,7 +12,7 @@ from fleet.schema import Measure
 from fleet.settings.settings import Settings
 from fleet.units import format_count, format_percent
 from fleet.usage import History
-from gputide.answers import no_price_words
+from gputide.answers.plan import no_price_words
 from gputide.scanning.scan import Scanned
 
 COVERAGE_MIN = 0.9

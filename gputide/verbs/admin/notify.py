@@ -31,10 +31,10 @@ from gputide.container.notify import (
     trial_message,
     write_posts,
 )
+from gputide.container.pages import views_of
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import Session, session_of
-from gputide.web import views_of
 
 _log = structlog.get_logger()
 
