@@ -41,7 +41,7 @@ from gputide.container.history import load_history
 from gputide.container.plans import journal, keep_plan, plan_store
 from gputide.container.warehouse import WarehouseMeasurements
 from gputide.replay.clock import read_replay_clock
-from gputide.replay.play import Replayed, replay
+from gputide.replay.play import Playback, Replayed, replay
 from gputide.session import Tick
 from recommender.past_outcomes import OwnPast, calibration_of
 from recommender.planner import make_plan
@@ -182,7 +182,7 @@ def _history(folder: DataFolder, settings: Settings) -> History:
 
 
 def _play(folder: DataFolder, trace: Path, until: datetime | None, settings: Settings, tick: Tick) -> Replayed:
-    return replay(folder, trace, since=None, until=until, settings=settings, speed=None, tick=tick, sleep=time.sleep)
+    return replay(folder, settings, Playback(trace=trace, until=until), tick=tick)
 
 
 def _plan(folder: DataFolder, settings: Settings, profiles: Profiles) -> Plan:

@@ -27,10 +27,9 @@ from gputide.container.cluster import check_own
 from gputide.container.cost import cost_period, period_unit_counts
 from gputide.container.enforcer import guard_policy, open_enforcer
 from gputide.container.history import load_history, profiled
-from gputide.container.plans import journal
+from gputide.container.plans import chosen_stages, journal, previewed
 from gputide.container.warehouse import warehouse, warehouse_folder
 from gputide.session import Session
-from gputide.stages import chosen_stages, previewed
 from pipeline.warehouse.parquet_reads import ParquetReads
 
 

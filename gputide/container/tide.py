@@ -14,7 +14,6 @@ from enforcer.tide.runner import TidePolicy, TideRunner
 from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
 from fleet.errors import Misconfigured
-from fleet.inventory import WorkloadId
 from fleet.settings.settings import Settings
 from gputide.container.enforcer import open_enforcer
 from gputide.container.plans import chosen_plan, plan_store
@@ -44,23 +43,6 @@ def tide_calendar(plan: Plan, settings: Settings) -> TideCalendar:
 def tide_book(folder: DataFolder) -> TideBook:
     """The nights that were."""
     return TideBook(Ledger(folder.tide))
-
-
-def own_scalings(folder: DataFolder) -> dict[WorkloadId, list[tuple[datetime, datetime]]]:
-    """When the tide moved the replicas of whom: its going out and its coming home.
-
-    Raises:
-        Corrupt: the ledger was edited.
-    """
-    found: dict[WorkloadId, list[tuple[datetime, datetime]]] = {}
-    for night in tide_book(folder).nights():
-        spans = [(night.began_at, night.began_at)]
-        if night.ended_at is not None:
-            home = night.ended_at - timedelta(seconds=night.gave_back_after_seconds or 0.0)
-            spans.append((home, night.ended_at))
-        for intent in night.scale:
-            found.setdefault(WorkloadId(f"{intent.namespace}/{intent.kind}/{intent.name}"), []).extend(spans)
-    return found
 
 
 def followed_plan(folder: DataFolder, plan_id: str | None) -> Plan:

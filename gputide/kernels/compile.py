@@ -18,7 +18,7 @@ from fleet.data_folder import open_data_folder
 from fleet.settings.settings import Settings
 from gputide.container.history import load_history
 from gputide.replay.clock import read_replay_clock
-from gputide.replay.play import replay
+from gputide.replay.play import Playback, replay
 from pipeline.history.matrix import read_matrix
 from recommender.online.placement import FreeNodes, PodKinds, cards_for, place_arrivals, placement_scores
 from recommender.packing.exact import ExactPacker, pack_slots_exactly
@@ -35,16 +35,7 @@ def main() -> None:
         trace = Path(scratch) / "trace"
         write_synthetic_fleet(trace, cards=CARDS_MIN, days=DAYS)
         folder = open_data_folder(Path(scratch) / "data", create=True)
-        replay(
-            folder,
-            trace,
-            since=None,
-            until=None,
-            settings=settings,
-            speed=None,
-            tick=lambda done, total: None,
-            sleep=lambda seconds: None,
-        )
+        replay(folder, settings, Playback(trace=trace), tick=lambda done, total: None)
         clock = read_replay_clock(folder)
         if clock is None:
             raise AssertionError("a replay leaves its clock behind")

@@ -8,6 +8,7 @@ what the receiver has acknowledged, so a replay that was killed goes on where it
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -47,6 +48,25 @@ block longer, a pod could get the card of one that still runs there in the block
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Playback:
+    """What is played, and how.
+
+    Attributes:
+        trace: folder in the neutral trace format.
+        since: first sample; the replay's clock, or the start of the trace, unless given.
+        until: first sample that is not sent any more; the end of the trace unless given.
+        speed: trace seconds per second; None for as fast as possible.
+        write_url: where a receiver that already runs takes bodies; None for one of its own, with the rollup behind it.
+    """
+
+    trace: Path
+    since: datetime | None = None
+    until: datetime | None = None
+    speed: float | None = None
+    write_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
     """What a replay did.
 
@@ -71,44 +91,37 @@ class Replayed:
 
 def replay(
     folder: DataFolder,
-    trace_path: Path,
-    *,
-    since: datetime | None,
-    until: datetime | None,
     settings: Settings,
-    speed: float | None,
+    playback: Playback,
+    *,
     tick: Tick,
-    sleep: Callable[[float], None],
-    write_url: str | None = None,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Replayed:
     """Send a trace's samples with since ≤ ts < until through the pipeline.
 
     Args:
         folder: data folder, held for writing.
-        trace_path: folder in the neutral trace format.
-        since: first sample; the replay's clock, or the start of the trace, unless given.
-        until: the sample that is not sent any more; the end of the trace unless given.
         settings: all settings.
-        speed: trace seconds per second; None for as fast as possible.
-        tick: told how far it is, in minutes of the trace.
-        sleep: waits real seconds, for `speed`.
-        write_url: where a receiver that already runs takes bodies; None for one of its own, with the rollup behind it.
+        playback: what is played.
+        tick: called with how far it is, in minutes of the trace.
+        sleep: waits real seconds, for the speed and for a receiver that asks for a pause.
 
     Raises:
         Corrupt: the trace can't be read.
         Misconfigured: the trace is another one than the folder was fed with, or a span that leaves a gap.
     """
-    trace = open_trace(trace_path)
+    trace, speed = open_trace(playback.trace), playback.speed
+    trace_name = playback.trace.resolve().name
     clock = read_replay_clock(folder)
     cluster = SimulatedCluster.open(folder.cluster)
     try:
         clock = _caught_up(folder, clock, cluster.replay_mark())
-        begin, end = _span(trace, trace_path.resolve().name, clock, since, until)
-        name = ReplayClock(now=begin, trace=trace_path.resolve().name, cluster=_cluster_of(trace))
+        begin, end = _span(trace, trace_name, clock, playback.since, playback.until)
+        name = ReplayClock(now=begin, trace=trace_name, cluster=_cluster_of(trace))
         if clock is None:
             write_replay_clock(folder, name)
         seating = ClusterSeating(cluster, trace)
-        with _pipeline(folder, settings, write_url) as (url, rollup), cluster.replaying() as keep:
+        with _pipeline(folder, settings, playback.write_url) as (url, rollup), cluster.replaying() as keep:
             sender = ReplaySender(url, sleep=sleep)
             with _rolling_up(rollup) as rolled:
                 if begin < end:

@@ -22,9 +22,8 @@ from gputide.container.measured_pairs import load_interference
 from gputide.container.plans import keep_plan
 from gputide.options import FormatOption, OutputOption, RiskOption
 from gputide.output import Format, print_answer
-from gputide.scanning.answer import scan_answer
+from gputide.scanning.answer import misses_of, scan_answer, unpriced_models
 from gputide.scanning.backend import assumed_backend
-from gputide.scanning.misses import misses_of, unpriced_models
 from gputide.scanning.record import Hide, hasher, record, shown
 from gputide.scanning.scan import scan as read_history
 from gputide.session import Session, session_of

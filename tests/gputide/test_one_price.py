@@ -17,6 +17,7 @@ import pytest
 
 from dashboards.access.door import Ways
 from dashboards.address import read_address
+from dashboards.notify.news import News
 from dashboards.pages import fleet as fleet_page
 from dashboards.pages import tenants as tenants_page
 from dashboards.queries import Views
@@ -30,7 +31,6 @@ from fleet.schema import INVENTORY_NODES
 from fleet.settings.notify import NoticeTopic
 from fleet.settings.price_book import with_price_book
 from fleet.settings.settings import Settings
-from gputide.container.notify import News
 from gputide.container.pages import views_of
 from gputide.container.warehouse import warehouse
 from gputide.session import Session

@@ -18,7 +18,7 @@ from fleet.settings.scan import ScanSettings
 from fleet.settings.settings import ClusterSettings, Settings
 from gputide.container.history import load_history, profiled
 from gputide.container.warehouse import warehouse
-from gputide.scanning.misses import misses_of
+from gputide.scanning.answer import misses_of
 from gputide.scanning.queries import checked_matchers, scan_endpoint
 from gputide.scanning.record import hasher, record, shown
 from gputide.scanning.scan import scan

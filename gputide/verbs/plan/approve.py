@@ -13,7 +13,7 @@ from fleet.documents import document
 from fleet.errors import Misconfigured
 from fleet.settings.settings import Settings
 from fleet.units import format_percent, format_time
-from gputide.container.plans import chosen_plan, plan_store
+from gputide.container.plans import chosen_plan, chosen_stages, plan_store
 from gputide.options import (
     ByOption,
     ClusterOption,
@@ -24,7 +24,6 @@ from gputide.options import (
 )
 from gputide.output import Answer, Format, print_answer
 from gputide.session import session_of, who
-from gputide.stages import chosen_stages
 
 app = typer.Typer()
 

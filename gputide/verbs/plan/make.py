@@ -24,7 +24,7 @@ from gputide.answers.what_if import Side, assumptions, what_if_answer
 from gputide.container.history import for_plan, load_history, load_profiles, profiled
 from gputide.container.measured_pairs import load_interference
 from gputide.container.plans import keep_plan
-from gputide.container.tide import own_scalings
+from gputide.container.tide import tide_book
 from gputide.container.warehouse import warehouse
 from gputide.options import ClusterOption, FormatOption, OutputOption, RiskOption
 from gputide.output import Answer, Format, print_answer
@@ -98,7 +98,9 @@ class _Planner:
                 max_moves=self.max_moves,
                 namespace=self.namespace,
                 interference=load_interference(session.settings),
-                past=OwnPast(calibration_ratio=calibration_of(outcomes), scalings=own_scalings(session.folder())),
+                past=OwnPast(
+                    calibration_ratio=calibration_of(outcomes), scalings=tide_book(session.folder()).scalings()
+                ),
             )
 
     def side(self, session: Session, history: History, profiles: Profiles, cards: Sequence[Card]) -> Side:
