@@ -59,14 +59,12 @@ class Withheld:
 
     Attributes:
         kind: what is withheld.
-        reason: short code, for example `no_sm_counter`, `history_too_short`.
-        detail: one sentence with numbers.
-        values: numbers and names in that sentence.
+        reason: short code, for example `no_sm_counter`, `history_too_short`; the message `refused.CODE` says it.
+        values: numbers and names in that message.
     """
 
     kind: RecommendationKind
     reason: str
-    detail: str
     values: tuple[tuple[str, Value], ...] = ()
 
 
@@ -117,14 +115,13 @@ class Recommendation:
         saving_per_week: money.
         risk_level: the worse of what its predicted harm and its confidence say.
         confidence: chance that it holds, 0-1.
-        reason: one or two plain sentences for a service owner.
-        change_of_mind: what would change this advice.
+        why: what is said for it to a service owner, as clauses of one sentence (messages `said.CODE`); the message
+            `changes.CODE` of the last one says what would change the advice.
         evidence: numbers behind it.
         needs: what the backend must enforce.
         conflicts_with: ids of recommendations that exclude it.
         violation_ratio: predicted share of its pods' active steps that are violated, 0-1.
         low_priority_gpu_hours_per_week: work of low priority that it makes room for.
-        told: what the reason says, sentence by sentence; the last one's code says what would change it, too.
     """
 
     id: str
@@ -135,14 +132,12 @@ class Recommendation:
     saving_per_week: Saving
     risk_level: RiskLevel
     confidence: float
-    reason: str
-    change_of_mind: str
+    why: tuple[Sentence, ...]
     evidence: Evidence
     needs: tuple[Need, ...] = ()
     conflicts_with: tuple[str, ...] = ()
     violation_ratio: float = 0.0
     low_priority_gpu_hours_per_week: float = 0.0
-    told: tuple[Sentence, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,15 +146,13 @@ class Refusal:
 
     Attributes:
         workload: who.
-        reason: short code, for example `opt_out`, `counter_untrusted`, `history_too_short`.
-        detail: one sentence with numbers.
+        reason: short code, for example `opt_out`, `counter_untrusted`; the message `refused.CODE` says it.
         kind: the kind of advice that was refused, None for all.
-        values: numbers and names in the sentence.
+        values: numbers and names in that message.
     """
 
     workload: WorkloadId
     reason: str
-    detail: str
     kind: RecommendationKind | None = None
     values: tuple[tuple[str, Value], ...] = ()
 
@@ -239,7 +232,7 @@ class Stage:
 
     Attributes:
         stage: number, from 1.
-        title: a few words.
+        title: a few words (message `stage.CODE`).
         recommendations: ids, in the order of application.
         cards_freed: cards that are free after it and were not before.
         moves: pods that are restarted on another card or with another grant.
@@ -247,7 +240,7 @@ class Stage:
     """
 
     stage: int
-    title: str
+    title: Sentence
     recommendations: tuple[str, ...]
     cards_freed: int
     moves: int

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from decimal import Decimal
 from shlex import quote
 
 from dashboards.shown.clusters import ClusterLine, fleet_totals
 from dashboards.shown.rows import stage_risk
-from dashboards.words.advice import verdict_words
-from dashboards.words.catalogue import Language
+from dashboards.words.advice import (
+    plan_in_english,
+    profiles_in_english,
+    reason_words,
+    refusal_words,
+    state_words,
+    verdict_words,
+)
+from dashboards.words.catalogue import Language, Words
 from enforcer.record.verdict import Standing, Verdict, standing_of, verdict_document
 from fleet.capabilities.register import capabilities_of
 from fleet.confidence import stage_confidence
-from fleet.decisions import Plan, Refusal, Saving
-from fleet.documents import document, iso, plan_document, profiles_document
+from fleet.decisions import Plan, Refusal, Saving, Withheld
+from fleet.documents import document, iso
 from fleet.outcomes import Outcome
 from fleet.profiles import CardState, Profile, Profiles, WorkloadState
 from fleet.units import Money, format_bytes_short, format_count, format_money_short, format_percent, format_time
@@ -31,7 +38,7 @@ def profiles_answer(profiles: Profiles, notes: Sequence[str] = ()) -> Answer:
     cards = Counter(card.state for card in profiles.cards)
     ranked = sorted(profiles.workloads, key=_waste, reverse=True)
     return Answer(
-        document=profiles_document(profiles),
+        document=profiles_in_english(profiles),
         headline=(
             (
                 f"{format_count(len(profiles.cards))} cards, {format_count(len(profiles.workloads))} workloads in "
@@ -67,7 +74,10 @@ def profiles_answer(profiles: Profiles, notes: Sequence[str] = ()) -> Answer:
                 rows=[(state.value, cards[state]) for state in CardState if cards[state]],
             ),
         ),
-        footnotes=(*notes, *(f"withheld: {item.kind.value}: {item.detail}" for item in profiles.withheld)),
+        footnotes=(
+            *notes,
+            *(f"withheld: {item.kind.value}: {refusal_words(item, Language.EN)}" for item in profiles.withheld),
+        ),
     )
 
 
@@ -159,7 +169,7 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
     """What `plan make` and `plan show` print, with further notes first below."""
     totals = plan.totals
     return Answer(
-        document=plan_document(plan),
+        document=plan_in_english(plan),
         headline=(
             (
                 f"Plan {plan.plan_id} for {plan.cluster}: frees {format_count(totals.cards_freed)} of "
@@ -187,7 +197,7 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
                         saving_text(item.saving_per_week, plan.currency),
                         item.risk_level.value,
                         round(item.confidence, 2),
-                        item.reason,
+                        reason_words(item, Language.EN),
                     )
                     for item in sorted(plan.recommendations, key=lambda item: item.cards_freed, reverse=True)
                 ],
@@ -198,7 +208,7 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
                 rows=[
                     (
                         stage.stage,
-                        stage.title,
+                        Words(language=Language.EN).stage(stage.title),
                         len(stage.recommendations),
                         stage.cards_freed,
                         stage.moves,
@@ -213,7 +223,7 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
         footnotes=(
             *notes,
             *experimental_note(plan.backend),
-            *(f"withheld: {item.kind.value}: {item.detail}" for item in plan.withheld),
+            *_withheld(plan.withheld),
             *_proof(plan),
             *_calibration(plan),
             f"next: gputide plan explain ID · gputide plan diff --plan {plan.plan_id} · gputide plan approve",
@@ -334,10 +344,14 @@ def _refusals(refused: tuple[Refusal, ...]) -> Listing:
         title="Refused",
         columns=("reason", "advice", "workloads", "for example"),
         rows=[
-            (reason, kind, len(items), f"{items[0].workload}: {items[0].detail}")
+            (reason, kind, len(items), f"{items[0].workload}: {refusal_words(items[0], Language.EN)}")
             for (reason, kind), items in sorted(groups.items(), key=lambda group: -len(group[1]))
         ],
     )
+
+
+def _withheld(found: Iterable[Withheld]) -> Iterator[str]:
+    return (f"withheld: {item.kind.value}: {refusal_words(item, Language.EN)}" for item in found)
 
 
 def _profile_row(profile: Profile) -> tuple[object, ...]:
@@ -352,7 +366,7 @@ def _profile_row(profile: Profile) -> tuple[object, ...]:
         format_bytes_short(profile.framebuffer.granted),
         format_percent(profile.coverage_ratio),
         round(profile.confidence, 2),
-        profile.reason,
+        state_words(profile, Language.EN),
     )
 
 

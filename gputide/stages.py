@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from dashboards.words.catalogue import Language, Words
 from enforcer.preview import StagePreview, place_lines, preview, preview_of_history
 from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
@@ -75,6 +76,7 @@ def preview_of(folder: DataFolder, settings: Settings, now: datetime, plan: Plan
     """
     found = previewed(folder, settings, now, plan, stages, rehearses=True)
     moves = format_count(sum(len(stage.moves) for stage in found))
+    titles = {stage.stage: Words(language=Language.EN).stage(stage.title) for stage in plan.stages}
     headline: tuple[str, ...]
     if is_known(folder, settings):
         objects = format_count(sum(len(stage.objects) for stage in found))
@@ -92,7 +94,7 @@ def preview_of(folder: DataFolder, settings: Settings, now: datetime, plan: Plan
                 rows=[
                     (
                         stage.stage,
-                        stage.title,
+                        titles[stage.stage],
                         len(stage.objects),
                         len(stage.moves),
                         stage.cards_freed,

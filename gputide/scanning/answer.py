@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from dashboards.words.advice import plan_in_english
 from fleet.decisions import Plan
-from fleet.documents import document, plan_document
+from fleet.documents import document
 from fleet.inventory import CardModelName
 from fleet.profiles import CardState, Profiles, WorkloadState
 from fleet.units import format_bytes_short, format_count, format_duration, format_percent, format_time
@@ -66,7 +67,7 @@ def scan_answer(
                 "tried_again": work.tried_again,
             },
             "missed": document(tuple(missed)),
-            "plan": plan_document(plan),
+            "plan": plan_in_english(plan),
         },
         headline=(
             backend.sentence,

@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
+from dashboards.words.catalogue import Language, Words
+from dashboards.words.explain import explain as explain_recommendation
 from fleet.documents import document
 from gputide.options import FormatOption, OutputOption, PlanOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import session_of
 from gputide.wiring import chosen_plan, load_profiles
-from recommender.explain import explain as explain_recommendation
 
 app = typer.Typer()
 
@@ -28,7 +29,7 @@ def explain(
     session = session_of(context)
     chosen = chosen_plan(session.folder(), plan)
     _, profiles = load_profiles(session, chosen.cluster)
-    explanation = explain_recommendation(chosen, profiles, identifier)
+    explanation = explain_recommendation(chosen, profiles, identifier, Words(language=Language.EN))
     answer = Answer(
         document=document(explanation),
         headline=(explanation.headline, *explanation.why, *explanation.change_of_mind),
