@@ -8,10 +8,12 @@ from pathlib import Path
 
 from dashboards.queries import LedgerEntry
 from enforcer.record.ledger import Entry, Ledger
+from enforcer.record.savings import promised_cards
 from fleet.data_folder import DataFolder
 from fleet.documents import outcome_document, outcome_of
 from fleet.durable import write_durably
 from fleet.errors import Corrupt
+from fleet.money.saving import cards_in
 from fleet.outcomes import Outcome
 from gputide.freeze_desk import told_freezes
 from gputide.kept_plans import KeptPlans
@@ -60,7 +62,11 @@ class StoredOutcomes:
     def ledger(self, cluster: str) -> tuple[LedgerEntry, ...]:
         """Everything that was done, newest first."""
         plans = {plan.plan_id: plan for plan in self._plans.plans(cluster)}
-        freed = {(plan.plan_id, stage.stage): stage.cards_freed for plan in plans.values() for stage in plan.stages}
+        freed = {
+            (plan.plan_id, stage.stage): cards_in(promised_cards(plan, [stage.stage]))
+            for plan in plans.values()
+            for stage in plan.stages
+        }
         by: dict[str, str] = {}
         found: list[LedgerEntry] = []
         for entry in Ledger(self._folder.ledger).entries():

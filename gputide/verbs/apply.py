@@ -8,11 +8,13 @@ from typing import Annotated
 import typer
 
 from enforcer.record.journal import StageState
+from enforcer.record.savings import promised_cards
 from enforcer.rollout.stages import StageResult
 from fleet.data_folder import writing
 from fleet.decisions import Plan
 from fleet.documents import document
 from fleet.errors import Misconfigured, Refused
+from fleet.money.saving import cards_in
 from gputide.emitting import EmitForm, emit
 from gputide.freeze_desk import freeze_changes, thaw_changes
 from gputide.options import ByOption, FormatOption, PlanOption, StageOption, YesOption, fit_format
@@ -97,7 +99,7 @@ def apply(
 
 
 def _answer(plan: Plan, results: tuple[StageResult, ...]) -> Answer:
-    freed = {stage.stage: stage.cards_freed for stage in plan.stages}
+    freed = {stage.stage: cards_in(promised_cards(plan, [stage.stage])) for stage in plan.stages}
     kept = [result for result in results if result.state is StageState.PROMOTED]
     return Answer(
         document={"plan_id": plan.plan_id, "stages": document(results)},
