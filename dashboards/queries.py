@@ -1,4 +1,4 @@
-"""What the pages ask: nine ports, which `gputide.web` fulfils, and the records they answer with.
+"""What the pages ask: nine ports, which `dashboards.stored` fulfils, and the records they answer with.
 
 Every method may raise `NotEnoughData`, `Unavailable`, `Corrupt` or `Refused`: the page shows the message instead.
 """
@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from dashboards.shown.lag_chain import LagChain
+from dashboards.shown.health import LagChain
 from dashboards.shown.relief_acts import ReliefActs
 from enforcer.record.savings import PlanRecord
 from fleet.inventory import Quota, WorkloadId
@@ -240,7 +240,7 @@ class LedgerEntry:
     cards: int = 0
 
 
-class FleetView(Protocol):
+class Fleet(Protocol):
     """What is known of the clusters; reads only, from any thread."""
 
     def clusters(self) -> tuple[str, ...]:
@@ -264,7 +264,7 @@ class FleetView(Protocol):
         ...
 
 
-class PlanDesk(Protocol):
+class Plans(Protocol):
     """Plans and what people decide about them."""
 
     def plans(self, cluster: str) -> tuple[PlanEntry, ...]:
@@ -329,7 +329,7 @@ class Outcomes(Protocol):
 
 
 class Freezes(Protocol):
-    """The big red switch: one for all clusters whose changes are made from here."""
+    """The freeze: one for all clusters that are changed from here."""
 
     def frozen_by(self, cluster: str) -> str | None:
         """Who stopped every change, and when; None where nobody did."""
@@ -461,8 +461,8 @@ class ReliefLog(Protocol):
 class Views:
     """The nine ports together, as the app is given them."""
 
-    fleet: FleetView
-    plans: PlanDesk
+    fleet: Fleet
+    plans: Plans
     rollouts: Rollouts
     outcomes: Outcomes
     freezes: Freezes

@@ -19,6 +19,7 @@ from pathlib import Path
 from analyzer.profile import profile_fleet
 from dashboards.words.advice import verdict_words
 from dashboards.words.catalogue import Language
+from enforcer.record.outcome_store import keep_outcome, read_outcomes
 from enforcer.record.verdict import Standing, standing_of, verdict_of
 from enforcer.rollout.undo import Undo
 from enforcer.verify import verify
@@ -35,13 +36,13 @@ from fleet.outcomes import Outcome
 from fleet.profiles import CardState, Profiles
 from fleet.settings.settings import ClusterChoice, Settings
 from fleet.usage import History
-from gputide.clock import read_replay_clock
-from gputide.guard_policy import harm_policy
-from gputide.measurements import WarehouseMeasurements
-from gputide.outcome_shelf import keep_outcome, read_outcomes
-from gputide.replay import Replayed, replay
+from gputide.container.enforcer import harm_policy, open_enforcer
+from gputide.container.history import load_history
+from gputide.container.plans import journal, keep_plan, plan_store
+from gputide.container.warehouse import WarehouseMeasurements
+from gputide.replay.clock import read_replay_clock
+from gputide.replay.play import Playback, Replayed, replay
 from gputide.session import Tick
-from gputide.wiring import journal, keep_plan, load_history, open_enforcer, plan_store
 from recommender.past_outcomes import OwnPast, calibration_of
 from recommender.planner import make_plan
 
@@ -181,7 +182,7 @@ def _history(folder: DataFolder, settings: Settings) -> History:
 
 
 def _play(folder: DataFolder, trace: Path, until: datetime | None, settings: Settings, tick: Tick) -> Replayed:
-    return replay(folder, trace, since=None, until=until, settings=settings, speed=None, tick=tick, sleep=time.sleep)
+    return replay(folder, settings, Playback(trace=trace, until=until), tick=tick)
 
 
 def _plan(folder: DataFolder, settings: Settings, profiles: Profiles) -> Plan:

@@ -14,7 +14,7 @@ from dashboards.access.people import Deed, NotAllowed, Person
 from dashboards.queries import (
     STAGE_KIND,
     ClusterSighting,
-    FleetView,
+    Fleet,
     Flow,
     Freezes,
     Freshness,
@@ -22,8 +22,8 @@ from dashboards.queries import (
     Money,
     ObjectDiff,
     Outcomes,
-    PlanDesk,
     PlanEntry,
+    Plans,
     ReliefLog,
     RolloutProgress,
     Rollouts,
@@ -32,7 +32,7 @@ from dashboards.queries import (
     Views,
     WorkloadHistory,
 )
-from dashboards.shown.lag_chain import LagChain
+from dashboards.shown.health import LagChain
 from dashboards.shown.made_once import MADE, MadeOnce
 from dashboards.shown.relief_acts import ReliefActs
 from fleet.decisions import Plan
@@ -52,7 +52,7 @@ _ENDED = frozenset({ChangePhase.PROMOTED, ChangePhase.RESTORED, ChangePhase.REFU
 
 
 def scoped_views(views: Views, who: Who) -> Views:
-    """The ports for whoever asks.
+    """The ports as one person may use them.
 
     Args:
         views: the ports without limits.
@@ -74,7 +74,7 @@ def scoped_views(views: Views, who: Who) -> Views:
 
 
 class _ScopedFleet:
-    def __init__(self, inner: FleetView, who: Who) -> None:
+    def __init__(self, inner: Fleet, who: Who) -> None:
         self._inner, self._who, self._cuts = inner, who, MadeOnce(_CUTS_MAX)
 
     def clusters(self) -> tuple[str, ...]:
@@ -112,7 +112,7 @@ class _ScopedSightings:
 
 
 class _ScopedPlans:
-    def __init__(self, inner: PlanDesk, who: Who) -> None:
+    def __init__(self, inner: Plans, who: Who) -> None:
         self._inner, self._who, self._cuts = inner, who, MadeOnce(_CUTS_MAX)
 
     def plans(self, cluster: str) -> tuple[PlanEntry, ...]:
@@ -142,8 +142,8 @@ class _ScopedPlans:
             # What could not be asked for may be another's.
             kind = Refused if isinstance(exc, Refused) else Unavailable
             raise kind(
-                f"cannot preview plan {plan.plan_id}: the cluster can't be asked now, or a stage can't be made; who "
-                "may see the cluster as a whole is told why"
+                f"cannot preview plan {plan.plan_id}: the cluster can't be asked now, or a stage can't be made; "
+                "people who may see the cluster as a whole see why"
             ) from exc
         # Who refuses, and why, may name others.
         return tuple(
@@ -223,7 +223,7 @@ class _ScopedRollouts:
         self._inner.undo(plan.plan_id, self._who().name)
 
     def _ask_to_undo(self, plan: Plan, deed: Deed) -> None:
-        """An undo takes back all that was applied, whoever's it is."""
+        """An undo takes back all that was applied, of every tenant."""
         if not self._who().may(deed, plan.cluster, None):
             raise NotAllowed(
                 f"cannot undo plan {plan.plan_id}: it is of cluster {plan.cluster} as a whole, and {_who_may(deed)}"
@@ -271,7 +271,7 @@ class _ScopedRelief:
 class _ScopedFreezes:
     """The switch stops every cluster that is changed from here, so it takes the right in all of them."""
 
-    def __init__(self, inner: Freezes, fleet: FleetView, who: Who) -> None:
+    def __init__(self, inner: Freezes, fleet: Fleet, who: Who) -> None:
         self._inner, self._fleet, self._who = inner, fleet, who
 
     def frozen_by(self, cluster: str) -> str | None:
@@ -369,7 +369,7 @@ def _ask(person: Person, deed: Deed, plan: Plan, stages: tuple[int, ...]) -> Non
 
 
 def _with_rights(entry: PlanEntry, person: Person) -> PlanEntry:
-    """What whoever asks may not do with a plan, beside what nobody may."""
+    """The entry with what this person may not do with the plan, beside what nobody may."""
     plan = entry.plan
     if person.may(Deed.CHANGE, plan.cluster, None):
         return entry

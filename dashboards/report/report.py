@@ -18,6 +18,7 @@ from dashboards.access.cut import cut_plan, cut_profiles, namespace_of
 from dashboards.queries import LedgerEntry, PlanEntry
 from dashboards.report.done import DoneItem, TopWorkload, WeekTold, data_notes, refused_in, top_workloads
 from dashboards.report.week_measured import MeasuredWeek
+from dashboards.report.weeks import WeekFacts
 from dashboards.shown.quotas import TeamQuota, team_quotas
 from dashboards.shown.rows import RefusalGroup
 from dashboards.shown.tenants import Tenant, tenants
@@ -58,34 +59,6 @@ class Edition:
     base_url: str | None = None
     quotas: tuple[Quota, ...] = ()
     units: tuple[UnitCost, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeekFacts:
-    """What one week is remembered by; the report of a later week takes it from this one.
-
-    Attributes:
-        week_start: Monday 00:00 UTC.
-        cards_freed: realised, whole cards; None of a team.
-        wasted_per_week: price of the card hours of the last seven days that were unallocated or idle; of a team of its
-            idle ones; None where nothing is priced or measured.
-        violation_ratio: harm of changed services by the verdict that leads, 0-1; None where it is not judged.
-        cards_by_state: cards by state word.
-        idle_gpu_hours: these card hours; None where the week was not measured.
-        low_priority_gpu_hours: card hours granted to pods of low priority.
-        kwh: electricity with the data centre's overhead; None where unknown.
-        kg_co2: carbon of it; None where unknown.
-    """
-
-    week_start: datetime
-    cards_freed: int | None
-    wasted_per_week: Decimal | None
-    violation_ratio: float | None
-    cards_by_state: tuple[tuple[CardState, int], ...]
-    idle_gpu_hours: float | None = None
-    low_priority_gpu_hours: float | None = None
-    kwh: float | None = None
-    kg_co2: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

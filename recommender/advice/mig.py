@@ -162,7 +162,7 @@ def _instance(scene: Scene, number: int, item: Carving) -> Recommendation:
         evidence=evidence,
         needs=needs_of(is_hard=True),
         violation_ratio=found.violation_ratio,
-        told=_told(scene, item, cards_in(freed)),
+        sentences=_told(scene, item, cards_in(freed)),
     )
 
 

@@ -17,12 +17,12 @@ import pytest
 
 from enforcer.record.journal import Journal, StageState
 from enforcer.record.ledger import Ledger
+from enforcer.record.outcome_store import read_outcomes
 from enforcer.record.plan_store import PlanStore
 from enforcer.simulated.cluster import SeatState, SimulatedCluster, SimulatedSeat
 from enforcer.verify import emptied_cards
 from fleet.data_folder import open_data_folder
 from fleet.decisions import Plan
-from gputide.outcome_shelf import read_outcomes
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -13,8 +13,8 @@ import pytest
 
 from fleet.money.focus_columns import focus_faults
 from fleet.settings.settings import Settings
+from gputide.container.cost import cost_period
 from gputide.session import Session
-from gputide.wiring_cost import cost_period
 from tests.gputide.conftest import Program
 
 DAY = ("--since", "2026-01-12", "--until", "2026-01-13")
