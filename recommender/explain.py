@@ -20,7 +20,7 @@ _INFLATION = "latency_p99_inflation_ratio"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """A recommendation, told.
+    """A recommendation, explained.
 
     Attributes:
         recommendation: which.
@@ -48,7 +48,7 @@ def explain(plan: Plan, profiles: Profiles, recommendation_id: str) -> Explanati
 
     Args:
         plan: the plan.
-        profiles: profiles of the same cluster; a workload that has none is told without its state.
+        profiles: profiles of the same cluster; a workload that has none is explained without its state.
         recommendation_id: id within the plan.
 
     Raises:

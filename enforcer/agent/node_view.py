@@ -53,7 +53,7 @@ class SliceView:
     Attributes:
         namespace: namespace of the pod.
         pod: pod.
-        pod_uid: its UID; None where the API server has not told it yet.
+        pod_uid: its UID; None where the API server has not reported it yet.
         container: container.
         card: UUID of the card.
         priority: as its manifest says, never as its region does, which is the tenant's to write.
@@ -108,7 +108,7 @@ class NodeEyes(Protocol):
     """Looks at this node."""
 
     def look(self, deadline_seconds: float) -> NodeView:
-        """What stands there now; what can't be told is None, never 0.
+        """What stands there now; what is not known is None, never 0.
 
         Raises:
             Unavailable: the driver did not answer in time.
