@@ -14,7 +14,7 @@ FIND_PYTHON = test -n "$(PYTHON)" || { echo "cannot set up: no Python ≥ 3.11 a
     "python3; install one, or say make PYTHON=/path/to/python" >&2; exit 2; }
 
 # Kernels are compiled by the set-up, so that no run waits for the compiler.
-COMPILE = echo "compiling kernels" && $(BIN)/python -m gputide.compile_kernels
+COMPILE = echo "compiling kernels" && $(BIN)/python -m gputide.kernels.compile
 
 # Quiet, it would be silent about what makes it fail.
 SITE = told="$$(NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build 2>&1)" || { echo "$$told" | grep -v INFO >&2; exit 1; }

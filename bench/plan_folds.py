@@ -21,7 +21,7 @@ from exporter.trace import Trace
 from fleet.capabilities.register import HAMI
 from fleet.decisions import Plan
 from fleet.settings.settings import Settings
-from gputide.trace_history import read_history
+from gputide.replay.history import read_history
 from recommender.planner import make_plan
 
 HINDSIGHT = "hindsight (first fit decreasing on the test days)"

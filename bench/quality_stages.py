@@ -14,7 +14,7 @@ from pathlib import Path
 
 from exporter.synthetic import write_synthetic_fleet
 from exporter.trace import Trace, open_trace
-from gputide.trace_history import set_stage
+from gputide.replay.history import set_stage
 from recommender.simulate.stage import Stage, cut_history
 from tests.recommender.second_fleet import second_fleet
 

@@ -22,7 +22,7 @@ from fleet.data_folder import open_data_folder
 from fleet.inventory import Card, CardId, CardModelName, Grant
 from fleet.schema import ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, POD_USAGE, SLICE_MEASURES, Merge, Table
 from fleet.usage import History
-from gputide.clock import ReplayClock, write_replay_clock
+from gputide.replay.clock import ReplayClock, write_replay_clock
 from pipeline.warehouse.ddl import arrow_schema
 from pipeline.warehouse.warehouse import AppendName, Part
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse

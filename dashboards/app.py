@@ -24,7 +24,6 @@ from dashboards.access.people import NotAllowed
 from dashboards.access.scoped import scoped_views
 from dashboards.address import Address, read_address
 from dashboards.api import routes as api
-from dashboards.compressed import compress
 from dashboards.pages import clusters as page_clusters
 from dashboards.pages import fleet as page_fleet
 from dashboards.pages import health as page_health
@@ -33,8 +32,8 @@ from dashboards.pages import savings as page_savings
 from dashboards.pages import tenants as page_tenants
 from dashboards.pages import workloads as page_workloads
 from dashboards.pages.frame import Reader, failure, missing, not_allowed, top_bar
-from dashboards.pages.language import speak
 from dashboards.queries import Freshness, Views
+from dashboards.request_hooks import compress, speak
 from dashboards.shown.rows import search as search_fleet
 from dashboards.tokens import css_variables
 from dashboards.words.catalogue import READING, say, say_code
@@ -61,7 +60,10 @@ CONNECTIONS_MAX = 500
 """Open connections; beyond them one that is silent gives way."""
 REQUEST_SECONDS_MAX = 30.0
 """How long a request may take to arrive."""
-_BODY_BYTES_MAX = 16 * 2**20
+BODY_BYTES_MAX = 2**20
+"""Largest body of a request; the largest that a page sends is a table of 60 rows, about 60 KB."""
+PENDING_BYTES_MAX = 32 * BODY_BYTES_MAX
+"""Bytes of bodies that all requests may hold together, signed in or not; beyond them the answer is 429."""
 _IDLE_SECONDS_MAX = 60.0
 _ANSWER_SECONDS_MAX = 120.0
 _STOP_SECONDS = 1.0
@@ -158,8 +160,8 @@ def open_server(app: Dash, *, host: str, port: int, tls: TlsContexts | None = No
     scheme = "http" if tls is None else "https"
     limits = ServerLimits(
         connections_max=CONNECTIONS_MAX,
-        body_bytes_max=_BODY_BYTES_MAX,
-        pending_bytes_max=32 * _BODY_BYTES_MAX,
+        body_bytes_max=BODY_BYTES_MAX,
+        pending_bytes_max=PENDING_BYTES_MAX,
         idle_seconds=_IDLE_SECONDS_MAX,
         request_seconds=REQUEST_SECONDS_MAX,
         answer_seconds=_ANSWER_SECONDS_MAX,

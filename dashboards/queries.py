@@ -1,4 +1,4 @@
-"""What the pages ask: nine ports, which `gputide.web` fulfils, and the records they answer with.
+"""What the pages ask: nine ports, which `dashboards.stored` fulfils, and the records they answer with.
 
 Every method may raise `NotEnoughData`, `Unavailable`, `Corrupt` or `Refused`: the page shows the message instead.
 """
@@ -10,9 +10,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from dashboards.shown.lag_chain import LagChain
+from dashboards.shown.health import LagChain
 from dashboards.shown.relief_acts import ReliefActs
-from fleet.decisions import Plan
+from enforcer.record.savings import PlanRecord
 from fleet.inventory import Quota, WorkloadId
 from fleet.money.book import Prices
 from fleet.money.budgets import BudgetStatus
@@ -116,29 +116,21 @@ class ObjectDiff:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanEntry:
-    """A plan with what people decided about it.
+class PlanEntry(PlanRecord):
+    """A plan with what became of it and what people decided about it.
 
     Attributes:
-        plan: the plan.
-        approved_stages: stages that may be applied.
-        approved_by: who said so, in order.
+        approved_by: who approved its stages, in order.
         approvals_missing: who else must, empty where nobody.
-        applied_stages: stages that stand in the cluster now.
-        applied_at: when the first of them was applied.
-        undone_at: when the plan was taken back.
+        applied_at: when the first of its stages was applied.
         apply_refusal: why it can't be applied now (expired, frozen, inputs changed, not approved); None where it can.
         approve_refusal: why whoever asks may approve nothing of it; None where they may something.
         undo_refusal: why whoever asks may not take it back; None where they may.
     """
 
-    plan: Plan
-    approved_stages: tuple[int, ...] = ()
     approved_by: tuple[str, ...] = ()
     approvals_missing: tuple[str, ...] = ()
-    applied_stages: tuple[int, ...] = ()
     applied_at: datetime | None = None
-    undone_at: datetime | None = None
     apply_refusal: str | None = None
     approve_refusal: str | None = None
     undo_refusal: str | None = None
@@ -248,7 +240,7 @@ class LedgerEntry:
     cards: int = 0
 
 
-class FleetView(Protocol):
+class Fleet(Protocol):
     """What is known of the clusters; reads only, from any thread."""
 
     def clusters(self) -> tuple[str, ...]:
@@ -272,7 +264,7 @@ class FleetView(Protocol):
         ...
 
 
-class PlanDesk(Protocol):
+class Plans(Protocol):
     """Plans and what people decide about them."""
 
     def plans(self, cluster: str) -> tuple[PlanEntry, ...]:
@@ -337,7 +329,7 @@ class Outcomes(Protocol):
 
 
 class Freezes(Protocol):
-    """The big red switch: one for all clusters whose changes are made from here."""
+    """The freeze: one for all clusters that are changed from here."""
 
     def frozen_by(self, cluster: str) -> str | None:
         """Who stopped every change, and when; None where nobody did."""
@@ -469,8 +461,8 @@ class ReliefLog(Protocol):
 class Views:
     """The nine ports together, as the app is given them."""
 
-    fleet: FleetView
-    plans: PlanDesk
+    fleet: Fleet
+    plans: Plans
     rollouts: Rollouts
     outcomes: Outcomes
     freezes: Freezes

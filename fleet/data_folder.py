@@ -1,6 +1,6 @@
 """The one folder that holds all state: where each part lies, which schema it has, who may write to it now.
 
-Removing the folder removes everything. `gputide.wiring` opens the parts; nothing else knows their places.
+Removing the folder removes everything. `gputide.container` opens the parts; nothing else knows their places.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 `gputide VERB --help` shows each verb with an example. Exit status: 0 fine, 1 findings over a threshold that was asked
 for, 2 wrong use or settings, 3 not enough data, 4 refused by a guard, 5 a service could not be reached, 6 given or
 stored data can't be read or storage is full, 70 a bug of ours.
+
+Common options may stand anywhere: `gputide plan list --data-dir D` means `gputide --data-dir D plan list`, and `gputide
+--format json plan list` means `gputide plan list --format json`. An option that a verb has itself belongs to the verb
+wherever it stands behind it.
 """
 
 from __future__ import annotations
@@ -11,8 +15,10 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
 from itertools import groupby
@@ -23,15 +29,90 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from fleet.errors import EXIT_BUG, GputideError, Misconfigured
+from fleet.errors import EXIT_BUG, GputideError
 from fleet.logs import LogFormat, set_up_logs
+from fleet.settings.price_book import with_price_book
 from fleet.settings.settings import load_settings
 from fleet.units import parse_time
-from gputide.arguments import arranged
 from gputide.output import show_everything
-from gputide.price_shelf import with_price_book
-from gputide.session import Session, default_data_path
+from gputide.session import Session, assigned, default_data_path
 from gputide.verbs import VERBS, nearest_verb, needs_prices
+
+_CLUSTER = "--cluster"
+_OF_VERBS = frozenset({"--format", "-f", "--output", "-o", _CLUSTER})
+"""Options of verbs that may stand before the verb; each takes one value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arranged:
+    """A call in the order that Typer parses.
+
+    Attributes:
+        words: the words of the verb, such as `("plan", "list")`; as many as are known.
+        arguments: options of the program, the words, options and arguments of the verb.
+    """
+
+    words: tuple[str, ...]
+    arguments: list[str]
+
+
+def arranged(program: TyperGroup, context: Any, arguments: Sequence[str]) -> Arranged:
+    """Options of the program go before the verb, options of the verb behind it.
+
+    `--cluster` of a verb that has no such option is the setting `cluster.name`. What is unknown stays where it is, for
+    Typer to refuse.
+    """
+    ahead: list[str] = []
+    behind: list[str] = []
+    postponed: list[list[str]] = []
+    words: list[str] = []
+    verb_ends = 0
+    command: Any = program
+    left = deque(arguments)
+    while left:
+        text = left.popleft()
+        if text == "--":
+            behind += [text, *left]
+            break
+        if not text.startswith("-") or text == "-":
+            inner = command.get_command(context, text) if isinstance(command, TyperGroup) else None
+            behind.append(text)
+            if inner is not None:
+                command, verb_ends = inner, len(behind)
+                words.append(text)
+            continue
+        name = text.partition("=")[0] if text.startswith("--") else text[:2]
+        own = None if command is program else _option(command, context, name)
+        of_program = _option(program, context, name)
+        has_value = name in _OF_VERBS if own is None and of_program is None else _takes_value(own or of_program)
+        whole = [text, left.popleft()] if has_value and text == name and left else [text]
+        if own is None and of_program is not None:
+            ahead += whole
+        elif own is None and name in _OF_VERBS:
+            postponed.append(whole)
+        else:
+            behind += whole
+    for whole in postponed:
+        if whole[0].startswith(_CLUSTER) and _option(command, context, _CLUSTER) is None:
+            value = whole[1] if len(whole) > 1 else whole[0].partition("=")[2]
+            ahead += ["--set", f"cluster.name={value}"]
+        else:
+            behind[verb_ends:verb_ends] = whole
+            verb_ends += len(whole)
+    return Arranged(words=tuple(words), arguments=[*ahead, *behind])
+
+
+def _option(command: Any, context: Any, name: str) -> Any:
+    """The option of a command that has a name such as `--now` or `-o`; None where there is none."""
+    for param in command.get_params(context):
+        if name in (*param.opts, *param.secondary_opts) and name.startswith("-"):
+            return param
+    return None
+
+
+def _takes_value(option: Any) -> bool:
+    return not option.is_flag and not getattr(option, "count", False)
+
 
 _FIRST_PROCESS = 1
 """Process id of what a container runs."""
@@ -113,7 +194,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Shows where GPUs are idle, says what to do about it in cards and money, applies it, proves it, undoes it.",
-    epilog="The options above stand before or after the verb. So do --format table|json|csv|yaml, -o FILE and "
+    epilog="The options above stand before or after the verb. So do --format table|json|csv|tsv|xlsx|yaml, -o FILE and "
     "--cluster NAME, where a verb prints data. Example: gputide plan list --data-dir ./data --format json",
 )
 
@@ -146,7 +227,7 @@ def _program(
 ) -> None:
     set_up_logs(level=log_level, log_format=log_format)
     show_everything(everything)
-    settings = load_settings(config, dict(_assignments(setting or [])), os.environ)
+    settings = load_settings(config, assigned(setting or []), os.environ)
     data_path = data_dir if data_dir is not None else default_data_path()
     bare = settings if needs_prices(context.meta.get(_WORDS, ())) else None
     if bare is not None:
@@ -182,16 +263,6 @@ def main() -> None:
 def _end(number: int, _frame: FrameType | None) -> None:
     """Ends as the signal would end any other process; what is open is closed on the way. Verbs may know better."""
     sys.exit(128 + number)
-
-
-def _assignments(texts: list[str]) -> list[tuple[str, str]]:
-    pairs = []
-    for text in texts:
-        name, sign, value = text.partition("=")
-        if not sign:
-            raise Misconfigured(f"cannot use --set {text!r}: expected NAME=VALUE, such as risk.preset=low")
-        pairs.append((name.strip(), value))
-    return pairs
 
 
 def _report_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

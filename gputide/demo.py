@@ -19,6 +19,7 @@ from pathlib import Path
 from analyzer.profile import profile_fleet
 from dashboards.words.advice import verdict_words
 from dashboards.words.catalogue import Language
+from enforcer.record.outcome_store import keep_outcome, read_outcomes
 from enforcer.record.verdict import Standing, standing_of, verdict_of
 from enforcer.rollout.undo import Undo
 from enforcer.verify import verify
@@ -35,13 +36,13 @@ from fleet.outcomes import Outcome
 from fleet.profiles import CardState, Profiles
 from fleet.settings.settings import ClusterChoice, Settings
 from fleet.usage import History
-from gputide.clock import read_replay_clock
-from gputide.guard_policy import harm_policy
-from gputide.measurements import WarehouseMeasurements
-from gputide.outcome_shelf import keep_outcome, read_outcomes
-from gputide.replay import Replayed, replay
+from gputide.container.enforcer import harm_policy, open_enforcer
+from gputide.container.history import load_history
+from gputide.container.plans import journal, keep_plan, plan_store
+from gputide.container.warehouse import WarehouseMeasurements
+from gputide.replay.clock import read_replay_clock
+from gputide.replay.play import Playback, Replayed, replay
 from gputide.session import Tick
-from gputide.wiring import journal, keep_plan, load_history, open_enforcer, plan_store
 from recommender.past_outcomes import OwnPast, calibration_of
 from recommender.planner import make_plan
 
@@ -181,7 +182,7 @@ def _history(folder: DataFolder, settings: Settings) -> History:
 
 
 def _play(folder: DataFolder, trace: Path, until: datetime | None, settings: Settings, tick: Tick) -> Replayed:
-    return replay(folder, trace, since=None, until=until, settings=settings, speed=None, tick=tick, sleep=time.sleep)
+    return replay(folder, settings, Playback(trace=trace, until=until), tick=tick)
 
 
 def _plan(folder: DataFolder, settings: Settings, profiles: Profiles) -> Plan:
@@ -219,7 +220,7 @@ def _verify(folder: DataFolder, settings: Settings, plan: Plan) -> Outcome:
         kept.runs(plan.plan_id),
         WarehouseMeasurements(folder, settings),
         now=_now(folder),
-        verify_days=settings.enforcer.verify_days,
+        settings=settings,
         harm_policy=harm_policy(settings),
         undone=kept.undone_recommendations(plan.plan_id),
     )
@@ -235,9 +236,9 @@ def _restore_one(
     Returns:
         The workload, and what was done in words.
     """
-    # Most harmed first; of one with too few windows nothing can be said.
+    # Most harmed first; of one that is not decided yet nothing can be said.
     budget = outcome.harm_budget_ratio
-    judged = [one for one in outcome.workloads if standing_of(one, budget) is not Standing.TOO_FEW_WINDOWS]
+    judged = [one for one in outcome.workloads if standing_of(one, budget) is not Standing.UNDECIDED]
     worst = (judged or outcome.workloads)[0]
     namespace, _, name = worst.workload.split("/")
     objects = [

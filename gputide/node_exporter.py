@@ -1,15 +1,88 @@
-"""The node exporter's own process: `python -m gputide.node_exporter OPTIONS`; see `gputide.node_options`.
+"""The node exporter's own process: what it is told, and how `gputide run export node` becomes it.
 
-Nobody calls it by hand.
+Reading and checking settings takes some thirty megabytes, and a node exporter runs on every node: so the verb checks
+them and then becomes `python -m gputide.node_exporter OPTIONS`, which knows nothing of them. Nobody calls that by hand.
+Standard library and plain records only.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import traceback
+from dataclasses import asdict, dataclass
 
 from fleet.errors import EXIT_BUG
-from gputide.node_options import options_of
+from fleet.listener_files import ListenerFiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOptions:
+    """What the process is told; settings of the same names (`fleet.settings.exporter`) with their defaults settled.
+
+    Attributes:
+        cluster: name of the cluster.
+        node: name of the node.
+        host: address to listen on.
+        port: port to listen on.
+        interval_seconds: time between two readings.
+        sample_seconds: time between two sub-samples of a card.
+        nvml_library: file of the driver's library; None for the usual places.
+        pod_resources_socket: the kubelet's socket; None not to ask it.
+        pod_resources_bytes_max: longest answer of it.
+        containers_folder: where HAMi keeps its regions; None for none.
+        claims_folder: where HAMi's driver for dynamic resource allocation keeps its regions; None for none.
+        proc_folder: the host's `/proc`.
+        processes_max: processes with series of their own.
+        asks_api_server: ask the API server for this node's pods.
+        kubeconfig: kubeconfig file; None for the usual places.
+        kubeconfig_context: context of it; None for the current one.
+        compat: words of `--compat`.
+        log_level: see `fleet.logs.set_up_logs`.
+        log_format: see there.
+        files: TLS of the port, and who may see figures.
+    """
+
+    cluster: str
+    node: str
+    host: str
+    port: int
+    interval_seconds: float
+    sample_seconds: float
+    nvml_library: str | None
+    pod_resources_socket: str | None
+    pod_resources_bytes_max: int
+    containers_folder: str | None
+    claims_folder: str | None
+    proc_folder: str
+    processes_max: int
+    asks_api_server: bool
+    kubeconfig: str | None
+    kubeconfig_context: str | None
+    compat: tuple[str, ...]
+    log_level: str
+    log_format: str
+    files: ListenerFiles
+
+
+def become(options: NodeOptions) -> None:
+    """Turns this process into the node exporter; does not return.
+
+    Args:
+        options: what it is told.
+    """
+    # Without docstrings, and with one arena of the allocator for all threads: some five megabytes.
+    arguments = [sys.executable, "-OO", "-m", "gputide.node_exporter", json.dumps(asdict(options))]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, arguments, {"MALLOC_ARENA_MAX": "1", **os.environ})
+
+
+def options_of(text: str) -> NodeOptions:
+    """The options, as `become` writes them."""
+    told = json.loads(text)
+    return NodeOptions(**{**told, "compat": tuple(told["compat"]), "files": ListenerFiles(**told["files"])})
 
 
 def main() -> int:
@@ -20,7 +93,7 @@ def main() -> int:
     """
     # structlog does without it where it is not there; only its pretty tracebacks need it, and it is six megabytes.
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
-    from gputide.wiring_node import serve_node
+    from gputide.container.node import serve_node
 
     try:
         return serve_node(options_of(sys.argv[1]))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
@@ -17,8 +18,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fleet.data_folder import DataFolder, open_data_folder
-from fleet.settings.settings import Settings
-from gputide.clock import now_of
+from fleet.errors import Misconfigured
+from fleet.settings.settings import Settings, changed_settings
+from gputide.replay.clock import now_of
 
 
 class Tick(Protocol):
@@ -55,6 +57,16 @@ class Session:
         """The moment all verbs take as now, UTC."""
         return now_of(self.folder(), self.now_override)
 
+    def with_overrides(self, assignments: Sequence[str]) -> Session:
+        """The session with some settings changed for one call, each by a text `NAME=VALUE`.
+
+        Raises:
+            Misconfigured: unknown name or bad value.
+        """
+        if not assignments:
+            return self
+        return replace(self, settings=changed_settings(self.settings, assigned(assignments)))
+
     @contextmanager
     def progress(self, title: str) -> Iterator[Tick]:
         """A progress bar on standard error; silent when asked for or when nobody looks."""
@@ -83,6 +95,29 @@ def default_data_path() -> Path:
     """Where state lives unless `--data-dir` or `GPUTIDE_DATA_DIR` says otherwise."""
     named = os.environ.get("GPUTIDE_DATA_DIR")
     return Path(named) if named else user_data_path("gputide", appauthor=False)
+
+
+def assigned(texts: Sequence[str]) -> dict[str, str]:
+    """Values of settings by dotted names, from texts `NAME=VALUE`.
+
+    Raises:
+        Misconfigured: a text has no `=`.
+    """
+    found = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise Misconfigured(f"cannot use the setting {text!r}: expected NAME=VALUE, such as risk.preset=low")
+        found[name.strip()] = value
+    return found
+
+
+def who() -> str:
+    """Login name of the person at the keyboard, for approvals and the audit log."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
 
 
 def _unseen(done: int, total: int) -> None:

@@ -25,11 +25,11 @@ from bench.soak.spoiled_machine import SpoiledMachine
 from fleet.data_folder import open_data_folder
 from fleet.schema import CARD_MEASURES, CARD_USAGE, POD_USAGE, SLICE_MEASURES, Table
 from fleet.settings.settings import load_settings
+from gputide.container.warehouse import warehouse
 from gputide.operate.engine_cache import default_cache_path
 from gputide.operate.engine_parts import Engine
 from gputide.operate.engine_process import ProcessRecord, read_register
 from gputide.operate.engines import down, free_port, up
-from gputide.wiring_warehouse import warehouse
 from pipeline.warehouse.parquet_reads import ParquetReads
 
 FLEET, BEACON, STRANGER = "soak", "beacon", "stranger"

@@ -14,7 +14,7 @@ from dashboards.access.people import Deed, NotAllowed, Person
 from dashboards.queries import (
     STAGE_KIND,
     ClusterSighting,
-    FleetView,
+    Fleet,
     Flow,
     Freezes,
     Freshness,
@@ -22,8 +22,8 @@ from dashboards.queries import (
     Money,
     ObjectDiff,
     Outcomes,
-    PlanDesk,
     PlanEntry,
+    Plans,
     ReliefLog,
     RolloutProgress,
     Rollouts,
@@ -32,7 +32,7 @@ from dashboards.queries import (
     Views,
     WorkloadHistory,
 )
-from dashboards.shown.lag_chain import LagChain
+from dashboards.shown.health import LagChain
 from dashboards.shown.made_once import MADE, MadeOnce
 from dashboards.shown.relief_acts import ReliefActs
 from fleet.decisions import Plan
@@ -74,7 +74,7 @@ def scoped_views(views: Views, who: Who) -> Views:
 
 
 class _ScopedFleet:
-    def __init__(self, inner: FleetView, who: Who) -> None:
+    def __init__(self, inner: Fleet, who: Who) -> None:
         self._inner, self._who, self._cuts = inner, who, MadeOnce(_CUTS_MAX)
 
     def clusters(self) -> tuple[str, ...]:
@@ -112,7 +112,7 @@ class _ScopedSightings:
 
 
 class _ScopedPlans:
-    def __init__(self, inner: PlanDesk, who: Who) -> None:
+    def __init__(self, inner: Plans, who: Who) -> None:
         self._inner, self._who, self._cuts = inner, who, MadeOnce(_CUTS_MAX)
 
     def plans(self, cluster: str) -> tuple[PlanEntry, ...]:
@@ -180,6 +180,7 @@ class _ScopedPlans:
             approved_stages=approved,
             approved_by=entry.approved_by if approved else (),
             applied_stages=tuple(stage for stage in entry.applied_stages if stage in shown),
+            once_applied_stages=tuple(stage for stage in entry.once_applied_stages if stage in shown),
         )
 
 
@@ -270,7 +271,7 @@ class _ScopedRelief:
 class _ScopedFreezes:
     """The switch stops every cluster that is changed from here, so it takes the right in all of them."""
 
-    def __init__(self, inner: Freezes, fleet: FleetView, who: Who) -> None:
+    def __init__(self, inner: Freezes, fleet: Fleet, who: Who) -> None:
         self._inner, self._fleet, self._who = inner, fleet, who
 
     def frozen_by(self, cluster: str) -> str | None:

@@ -1,20 +1,24 @@
 """Sends to chat services and webhooks: one POST, certificates verified, no redirect followed, answers bounded.
 
+Apprise 2.2 is not used: on the same local services it reports refusals of Feishu and DingTalk (200 with a code) as
+sent, does not sign Feishu, drops Retry-After, knows no certificate authority per channel, obeys HTTP_PROXY, holds a
+time-out of 2 s open for 20 s when bytes drip, and reads an answer of 300 MiB into 605 MiB of memory.
+
 The address comes from a file that the operator named and from nowhere else; plain http goes to this machine only.
 """
 
 from __future__ import annotations
 
 import email.utils
-import ipaddress
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
+from dashboards.notify.chat_formats import Hook, Outgoing
 from dashboards.notify.delivery import TryAgain
 from dashboards.notify.message import Message
-from dashboards.notify.outgoing import Hook, Outgoing
+from fleet.addresses import is_loopback
 from fleet.errors import Misconfigured, Unavailable
 from wire.http_answer import read_body
 from wire.http_client import Endpoint, HttpClient, Request, Untrusted
@@ -150,18 +154,9 @@ def _checked(url: str, channel: str) -> SplitResult:
         raise Misconfigured(f"{where}: no user name and no # may stand in it")
     if is_metadata(parts.hostname):
         raise Misconfigured(f"{where}: {parts.hostname} is a machine's metadata service, no hook")
-    if parts.scheme == "http" and not _is_here(parts.hostname):
+    if parts.scheme == "http" and not is_loopback(parts.hostname):
         raise Misconfigured(f"{where}: http would send it in plain text to {parts.hostname}; use https")
     return parts
-
-
-def _is_here(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _seconds(retry_after: str | None, now: datetime) -> float | None:

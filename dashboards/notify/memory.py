@@ -13,6 +13,7 @@ from dashboards.notify.digest import Told
 from fleet.documents import document
 from fleet.durable import FolderLock, unwritable, write_durably
 from fleet.errors import Corrupt
+from fleet.settings.faults import fault_words
 
 _FILE = "sent.json"
 
@@ -75,4 +76,5 @@ def read_told(folder: Path) -> tuple[Told, ...]:
     except FileNotFoundError:
         return ()
     except (OSError, ValidationError) as exc:
-        raise Corrupt(f"cannot read {path}: {exc}; without it news are sent again: move it away to begin anew") from exc
+        fault = fault_words(exc) if isinstance(exc, ValidationError) else exc
+        raise Corrupt(f"cannot read {path}: {fault}; move it away to begin anew: messages are then sent again") from exc

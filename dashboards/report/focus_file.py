@@ -1,22 +1,41 @@
-"""The FOCUS export as a file: Parquet, or CSV. Called by `gputide cost export` and `gputide report --format focus`."""
+"""The FOCUS export as Parquet, CSV or Excel. Called by `gputide cost export` and `gputide report --format focus`."""
 
 from __future__ import annotations
 
-import csv
+import io
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from enum import StrEnum
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dashboards.shown.rows import csv_cell
-from fleet.durable import unwritable
+from dashboards.money.charged_days import CostPeriod
+from dashboards.spreadsheet import excel, write_csv
+from fleet.durable import unwritable, write_durably
+from fleet.errors import Misconfigured
 from fleet.money.charged_day import ChargedDay
-from fleet.money.focus import FocusContext, focus_table
+from fleet.money.focus import Basis, ChargePeriod, FocusContext, focus_table
 from fleet.money.focus_columns import FOCUS_COLUMNS, FocusKind, focus_faults, focus_schema
+
+_NAMES = [column.name for column in FOCUS_COLUMNS]
+
+
+class ExportFormat(StrEnum):
+    """Forms of the export; all are FOCUS."""
+
+    FOCUS = "focus"
+    """As the file's name says: Parquet for `.parquet`, Excel for `.xlsx`, else CSV."""
+    PARQUET = "parquet"
+    CSV = "csv"
+    EXCEL = "xlsx"
+
+
+_BY_ENDING = {".parquet": ExportFormat.PARQUET, ".xlsx": ExportFormat.EXCEL}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +45,59 @@ class FocusWritten:
     Attributes:
         rows: rows.
         cost: sum of their effective cost.
-        unpriced_card_hours: card hours that were left out, as their cards have no price.
+        unpriced_card_hours: card hours that were left out, because their cards have no price.
     """
 
     rows: int
     cost: Decimal
     unpriced_card_hours: int
+
+    def words(self, currency: str) -> str:
+        """What was written, in one line."""
+        left = (
+            f"; {self.unpriced_card_hours:,} card hours without a price were left out (gputide cost prices set)"
+            if self.unpriced_card_hours
+            else ""
+        )
+        return f"{self.rows:,} rows, {self.cost:,.2f} {currency}{left}"
+
+
+def export_focus(
+    period: CostPeriod,
+    advice: dict[str, str],
+    basis: Basis = Basis.ALLOCATION,
+    charge_period: ChargePeriod = ChargePeriod.DAY,
+    form: ExportFormat = ExportFormat.FOCUS,
+    output: Path | None = None,
+) -> FocusWritten:
+    """Writes the FOCUS export of a period to a file or to standard output.
+
+    Args:
+        period: what is charged.
+        advice: id of the recommendation for each workload that has one.
+        basis: how the cost of a shared card is split.
+        charge_period: length of a row.
+        form: form of the export.
+        output: the file; None for standard output.
+
+    Raises:
+        Misconfigured: Parquet or Excel was asked for without a file, or has more rows than a sheet takes.
+        Corrupt: the file can't be written.
+    """
+    if form is ExportFormat.FOCUS and output is not None and output.suffix.lower() in _BY_ENDING:
+        form = _BY_ENDING[output.suffix.lower()]
+    focus = period.focus_context(basis, charge_period, advice)
+    if form in (ExportFormat.PARQUET, ExportFormat.EXCEL):
+        if output is None:
+            raise Misconfigured(f"cannot write {form.value} to standard output: name a file with -o")
+        write = write_focus_parquet if form is ExportFormat.PARQUET else write_focus_excel
+        return write(period.days(), focus, output)
+    if output is None:
+        return write_focus_csv(period.days(), focus, sys.stdout)
+    text = io.StringIO(newline="")
+    written = write_focus_csv(period.days(), focus, text)
+    write_durably(output, text.getvalue().encode())
+    return written
 
 
 def write_focus_parquet(days: Iterable[ChargedDay], context: FocusContext, path: Path) -> FocusWritten:
@@ -60,11 +126,22 @@ def write_focus_csv(days: Iterable[ChargedDay], context: FocusContext, stream: T
     Text that a spreadsheet would run as a formula is led by an apostrophe; Parquet keeps it as it is.
     """
     total = _Total()
-    writer = csv.writer(stream)
-    writer.writerow([column.name for column in FOCUS_COLUMNS])
+    write_csv(stream, _NAMES, ())
     for table in total.counted(days, context):
-        columns = [_csv_column(table.column(column.name), column.kind) for column in FOCUS_COLUMNS]
-        writer.writerows(zip(*columns, strict=True))
+        write_csv(stream, _NAMES, _rows(table), heading=False)
+    return total.written()
+
+
+def write_focus_excel(days: Iterable[ChargedDay], context: FocusContext, path: Path) -> FocusWritten:
+    """Writes an export as an Excel workbook, whose numbers have 15 digits.
+
+    Raises:
+        Misconfigured: it has more rows than a sheet takes.
+        Corrupt: the storage can't take it.
+    """
+    total = _Total()
+    rows = (row for table in total.counted(days, context) for row in _rows(table))
+    write_durably(path, excel(_NAMES, rows))
     return total.written()
 
 
@@ -93,10 +170,12 @@ class _Total:
         return FocusWritten(rows=self._rows, cost=self._cost, unpriced_card_hours=self._unpriced)
 
 
-def _csv_column(values: pa.ChunkedArray, kind: FocusKind) -> list[object]:
-    items = values.to_pylist()
+def _rows(table: pa.Table) -> Iterator[tuple[object, ...]]:
+    return zip(*(_column(table.column(column.name), column.kind) for column in FOCUS_COLUMNS), strict=True)
+
+
+def _column(values: pa.ChunkedArray, kind: FocusKind) -> list[object]:
+    items: list[Any] = values.to_pylist()
     if kind is FocusKind.DECIMAL:
-        return ["" if item is None else f"{item.normalize():f}" for item in items]
-    if kind is FocusKind.TIME:
-        return [f"{item:%Y-%m-%dT%H:%M:%SZ}" for item in items]
-    return [csv_cell(item) for item in items]
+        return [None if item is None else item.normalize() for item in items]
+    return [f"{item:%Y-%m-%dT%H:%M:%SZ}" for item in items] if kind is FocusKind.TIME else items

@@ -1,6 +1,6 @@
 """What pages make of an answer is made once per answer: tables, maps and sums of a large fleet are kept with it.
 
-The ports give the same object while nothing changed (`queries.FleetView.profiles`), and each person's cut of it is an
+The ports give the same object while nothing changed (`queries.Fleet.profiles`), and each person's cut of it is an
 object of its own (`access/scoped`), so what is kept under an object is of that data and of that reach, and of no
 other. It is dropped when the object is gone, and the longest unused goes first when there is too much. What is made
 must not hold the object itself, else neither is ever let go of. Called by the pages.

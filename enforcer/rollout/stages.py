@@ -59,6 +59,11 @@ class Rollout:
         self._tools = tools
         self._backend = backend
 
+    @property
+    def tools(self) -> Tools:
+        """What it works with; an undo on the same cluster takes it as well."""
+        return self._tools
+
     def apply(
         self,
         plan: Plan,

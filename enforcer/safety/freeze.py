@@ -1,7 +1,8 @@
-"""The big red switch on this machine: while a freeze file lies in the data folder, nothing is applied or undone.
+"""The freeze of a data folder: while its file is there, nothing is applied or undone, and a ledger says who set it.
 
-`apply --freeze` and the web page set and lift it; the guard looks for it before every batch. In the cluster a ConfigMap
-does the same (see `guard`).
+`gputide apply --freeze`, the pages and the API set and lift it; the guard looks for it before every batch. In the
+cluster a ConfigMap does the same (see `guard`). The ledger is a file of its own, because a rollout holds the ledger of
+changes while it runs, and a freeze must not wait for the rollout that it stops.
 """
 
 from __future__ import annotations
@@ -9,8 +10,14 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
+from enforcer.record.ledger import Ledger
+from fleet.data_folder import DataFolder
+from fleet.durable import FolderLock
 from fleet.errors import Corrupt
 from fleet.units import format_time
+
+FROZEN, THAWED = "frozen", "thawed"
+"""Events of the ledger of freezes."""
 
 
 def freeze(path: Path, *, by: str, at: datetime) -> None:
@@ -46,3 +53,45 @@ def frozen_by(path: Path) -> str | None:
         return None
     except OSError:
         return "somebody"
+
+
+def freeze_changes(folder: DataFolder, *, by: str, at: datetime) -> None:
+    """Stop every change from now on; the file is set before the ledger is written.
+
+    Args:
+        folder: data folder.
+        by: who.
+        at: when, UTC.
+
+    Raises:
+        Corrupt: storage can't take the file or the ledger.
+        Unavailable: another process freezes or thaws at this moment.
+    """
+    if frozen_by(folder.freeze) is None:
+        freeze(folder.freeze, by=by, at=at)
+        _note(folder, FROZEN, by, at)
+
+
+def thaw_changes(folder: DataFolder, *, by: str, at: datetime) -> None:
+    """Let changes go on; where the ledger can't be written, the freeze stays.
+
+    Args:
+        folder: data folder.
+        by: who.
+        at: when, UTC.
+
+    Raises:
+        Corrupt: storage can't take the ledger.
+        Unavailable: another process freezes or thaws at this moment.
+    """
+    if frozen_by(folder.freeze) is not None:
+        _note(folder, THAWED, by, at)
+        lift(folder.freeze)
+
+
+def _note(folder: DataFolder, event: str, by: str, at: datetime) -> None:
+    lock = FolderLock(folder.path, "freeze-writer")
+    try:
+        Ledger(folder.freezes).append([(event, {"by": by})], plan_id="", at=at)
+    finally:
+        lock.release()

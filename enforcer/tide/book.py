@@ -9,6 +9,7 @@ from typing import Any
 
 from enforcer.record.journal import ObjectIntent, object_content, object_of
 from enforcer.record.ledger import Ledger
+from fleet.inventory import WorkloadId
 
 _NIGHTS_REMEMBERED = 14
 _LEAD_FACTOR = 1.25
@@ -123,6 +124,22 @@ class TideBook:
                 found[-1].is_late = bool(content["late"])
                 found[-1].is_open = False
         return tuple(found)
+
+    def scalings(self) -> dict[WorkloadId, list[tuple[datetime, datetime]]]:
+        """When the tide changed the replicas of each workload: the spans of scaling in and of scaling back.
+
+        Raises:
+            Corrupt: the audit log was edited.
+        """
+        found: dict[WorkloadId, list[tuple[datetime, datetime]]] = {}
+        for night in self.nights():
+            spans = [(night.began_at, night.began_at)]
+            if night.ended_at is not None:
+                home = night.ended_at - timedelta(seconds=night.gave_back_after_seconds or 0.0)
+                spans.append((home, night.ended_at))
+            for intent in night.scale:
+                found.setdefault(WorkloadId(f"{intent.namespace}/{intent.kind}/{intent.name}"), []).extend(spans)
+        return found
 
     def lead(self, least: timedelta) -> timedelta:
         """How long before its end a night must begin to give back: measured, once it was.

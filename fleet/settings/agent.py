@@ -48,7 +48,7 @@ class AgentSettings(ListenerSettings):
     """ConfigMap in `enforcer.namespace` with the orders of the control plane, one key per node."""
     orders_seconds: Seconds = 10
     """Time between two looks at the orders; a second while a card is in trouble."""
-    listen: str | None = Field(default=None, pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]*):[0-9]{1,5}$")
+    listen: str | None = Field(default=None, pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):[0-9]{1,5}$")
     """Where it tells `gputide run relief` what it sees, such as `0.0.0.0:9478` or `[::]:9478`; none for nowhere."""
     tokens_file: Path | None = None
     """File with a line `TOKEN NAME` per reader of it (TOKEN or `sha256:` and its digest); read again when changed."""

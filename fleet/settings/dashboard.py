@@ -6,12 +6,13 @@ A section of `fleet.settings.settings`, apart for its size.
 from __future__ import annotations
 
 from enum import StrEnum
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
+from fleet.addresses import is_loopback
 from fleet.settings.kinds import Seconds
 from fleet.settings.listener import ListenerSettings
 
@@ -109,13 +110,3 @@ class DashboardSettings(ListenerSettings):
             if "openid" not in self.oidc_scopes:
                 raise ValueError("oidc_scopes needs openid")
         return self
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address or name means this machine alone."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

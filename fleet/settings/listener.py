@@ -12,6 +12,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from fleet.listener_files import ListenerFiles
 from fleet.settings.kinds import Section
 
 
@@ -41,3 +42,23 @@ class ListenerSettings(Section):
         if self.client_ca_file is not None and self.tls_certificate_file is None:
             raise ValueError("client_ca_file needs tls_certificate_file: certificates are shown over TLS only")
         return self
+
+    def files(self, section: str, tokens_file: Path | None) -> ListenerFiles:
+        """The files of the port, without the means to check them.
+
+        Args:
+            section: name of the section, for messages.
+            tokens_file: who may ask by a token; None for nobody.
+        """
+        return ListenerFiles(
+            section=section,
+            certificate_file=_text(self.tls_certificate_file),
+            key_file=_text(self.tls_key_file),
+            client_ca_file=_text(self.client_ca_file),
+            version_min=self.tls_version_min.value,
+            tokens_file=_text(tokens_file),
+        )
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

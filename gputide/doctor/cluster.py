@@ -6,17 +6,23 @@ Everything is read by the enforcer's own client; what it may not read is uncheck
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
+from typing import Any
 
+from enforcer.disruption import selects
+from enforcer.kubernetes.lease import LEASE_NAME
+from enforcer.manifest import Manifest
+from enforcer.safety.gitops import gitops_manager
 from fleet.errors import Misconfigured, Unavailable
 from fleet.settings.settings import Settings
+from fleet.units import parse_time
 from gputide.doctor import cluster_nodes as nodes
-from gputide.doctor import cluster_workloads as workloads
 from gputide.doctor.catalogue import kind_of
 from gputide.doctor.cluster_rights import checked_roles, rights_of
 from gputide.doctor.cluster_scene import ClusterScene
-from gputide.doctor.finding import Area, Check, Diagnosis, finding, unchecked, well
+from gputide.doctor.finding import Area, Check, Diagnosis, finding, some, unchecked, well
 
 REACH = "reach"
 SKEW_SECONDS_MAX = 5.0
@@ -52,11 +58,9 @@ def cluster_checks(settings: Settings, *, roles: Sequence[str], account: str | N
         _check("nodes", partial(nodes.nodes, scene), of_nodes),
         _check("backend's parts", partial(nodes.parts, scene), "device-plugin-unready backend-config-missing"),
         _check("webhooks", partial(nodes.webhooks, scene), "hami-webhook-missing admission-missing admission-unready"),
-        _check(
-            "owners", partial(workloads.owners, scene), "gitops-owned autoscaled metrics-server-missing", seconds=60.0
-        ),
-        _check("disruption budgets", partial(workloads.budgets, scene), "budget-blocks"),
-        _check("stops", partial(workloads.stops, scene), "frozen lease-held namespace-missing orders-missing"),
+        _check("owners", partial(owners, scene), "gitops-owned autoscaled metrics-server-missing", seconds=60.0),
+        _check("disruption budgets", partial(budgets, scene), "budget-blocks"),
+        _check("stops", partial(stops, scene), "frozen lease-held namespace-missing orders-missing"),
         _check("audit", _audit, ""),
     )
 
@@ -112,3 +116,105 @@ def _audit() -> Iterator[Diagnosis]:
         Area.CLUSTER, "audit", "whether the API server keeps an audit log is not to be seen through its API; every "
         "change by gputide stands in its own ledger and as an Event",
     )  # fmt: skip
+
+
+_METRICS_GROUP = "metrics.k8s.io"
+
+
+def owners(scene: ClusterScene) -> Iterator[Diagnosis]:
+    """Workloads with cards that a repository or an autoscaler keeps as they are."""
+    check = "owners"
+    found: list[Diagnosis] = []
+    workloads = set(scene.workloads)
+    marked = {}
+    for kind in ("Deployment", "StatefulSet", "DaemonSet"):
+        for manifest in scene.reader.list_objects(kind):
+            name = _name(manifest)
+            manager = gitops_manager(manifest) if name in workloads else None
+            if manager is not None:
+                marked[name] = manager
+    if marked:
+        text = f"{len(marked)} of {len(workloads)} workloads: {some(f'{name} by {by}' for name, by in marked.items())}"
+        found.append(finding(kind_of("gitops-owned"), check, text, subject=some(marked)))
+    scalers = [*scene.reader.list_objects("HorizontalPodAutoscaler"), *scene.reader.list_objects("ScaledObject")]
+    scaled = {target: scaler for scaler in scalers if (target := _target(scaler)) in workloads}
+    if scaled:
+        text = f"{len(scaled)} of {len(workloads)} workloads: {some(scaled)}"
+        found.append(finding(kind_of("autoscaled"), check, text, subject=some(scaled)))
+    by_resource = [
+        _name(scaler) for scaler in scalers
+        if any(metric.get("type") == "Resource" for metric in scaler.get("spec", {}).get("metrics") or [])
+    ]  # fmt: skip
+    if by_resource and _METRICS_GROUP not in scene.groups:
+        text = f"{len(by_resource)} autoscalers go by CPU or memory: {some(by_resource)}"
+        found.append(finding(kind_of("metrics-server-missing"), check, text))
+    yield from found or [well(Area.CLUSTER, check, f"{len(workloads)} workloads with cards are nobody else's")]
+
+
+def budgets(scene: ClusterScene) -> Iterator[Diagnosis]:
+    """Disruption budgets that never let a pod with cards go."""
+    check, is_well = "disruption budgets", True
+    listed = scene.reader.list_objects("PodDisruptionBudget")
+    for budget in listed:
+        status = budget.get("status", {})
+        is_closed = status.get("disruptionsAllowed", 0) == 0 and status.get("expectedPods", 0) > 0
+        is_healthy = status.get("currentHealthy", 0) >= status.get("expectedPods", 0)
+        namespace, name = str(budget["metadata"]["namespace"]), str(budget["metadata"]["name"])
+        if is_closed and is_healthy and any(selects(budget, pod) for pod in scene.card_pods):
+            is_well = False
+            spec = budget.get("spec", {})
+            bound = {key: spec[key] for key in ("minAvailable", "maxUnavailable") if key in spec}
+            text = f"{bound} of {status.get('expectedPods')} pods"
+            kind = kind_of("budget-blocks")
+            yield finding(kind, check, text, subject=f"{namespace}/{name}", namespace=namespace, name=name)
+    if is_well:
+        yield well(Area.CLUSTER, check, f"{len(listed)} budgets, none in the way of a pod with cards")
+
+
+def stops(scene: ClusterScene) -> Iterator[Diagnosis]:
+    """What stops every change now: a freeze, another holder of the lease, a namespace that is missing."""
+    check, enforcer = "stops", scene.settings.enforcer
+    namespace = enforcer.namespace
+    found: list[Diagnosis] = []
+    if scene.reader.get("Namespace", "", namespace) is None:
+        yield finding(kind_of("namespace-missing"), check, f"enforcer.namespace={namespace}", namespace=namespace)
+        return
+    if scene.reader.get("ConfigMap", namespace, enforcer.freeze_config_map) is not None:
+        text = f"ConfigMap {namespace}/{enforcer.freeze_config_map}"
+        found.append(finding(kind_of("frozen"), check, text, namespace=namespace, name=enforcer.freeze_config_map))
+    orders = scene.settings.agent.orders_config_map
+    has_agents = bool(scene.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/gputide-agent", "daemonsets.apps"))
+    if has_agents and scene.reader.get("ConfigMap", namespace, orders) is None:
+        text = f"ConfigMap {namespace}/{orders}, and gputide-agent runs"
+        found.append(finding(kind_of("orders-missing"), check, text, namespace=namespace, name=orders))
+    lease = scene.reader.get("Lease", namespace, LEASE_NAME)
+    holder = _holder(scene, lease)
+    if holder:
+        found.append(
+            finding(kind_of("lease-held"), check, holder, subject=f"{namespace}/{LEASE_NAME}", namespace=namespace)
+        )
+    yield from found or [well(Area.CLUSTER, check, f"namespace {namespace}, no freeze, nobody holds the lease")]
+
+
+def _holder(scene: ClusterScene, lease: Manifest | None) -> str:
+    """Who holds the lease now; empty where nobody does."""
+    spec: Mapping[str, Any] = {} if lease is None else lease.get("spec") or {}
+    holder, renewed = str(spec.get("holderIdentity") or ""), spec.get("renewTime")
+    if not holder or not renewed:
+        return ""
+    try:
+        until = parse_time(str(renewed)) + timedelta(seconds=float(spec.get("leaseDurationSeconds") or 0))
+    except (Misconfigured, ValueError):
+        return holder
+    return holder if until > scene.client.now() else ""
+
+
+def _name(manifest: Manifest) -> str:
+    metadata = manifest["metadata"]
+    return f"{metadata.get('namespace', '')}/{manifest['kind']}/{metadata['name']}"
+
+
+def _target(scaler: Manifest) -> str:
+    reference = scaler.get("spec", {}).get("scaleTargetRef") or {}
+    kind = reference.get("kind") or "Deployment"  # KEDA's default
+    return f"{scaler['metadata'].get('namespace', '')}/{kind}/{reference.get('name', '')}"

@@ -15,20 +15,21 @@ from pathlib import Path
 import numpy as np
 
 from analyzer.profile import profile_parts
+from enforcer.record.ledger import Ledger
 from enforcer.safety.freeze import frozen_by
 from fleet.errors import GputideError, Misconfigured, NotEnoughData
 from fleet.inventory import Inventory
 from fleet.money.book import PriceBook
 from fleet.schema import Measure
+from fleet.settings.price_book import with_price_book
 from fleet.units import format_percent
 from fleet.usage import History
+from gputide.container.history import load_history
+from gputide.container.plans import journal
+from gputide.container.warehouse import warehouse, warehouse_folder
 from gputide.doctor.catalogue import kind_of
 from gputide.doctor.finding import Area, Check, Diagnosis, finding, some, unchecked, well
-from gputide.freeze_desk import told_freezes
-from gputide.price_shelf import with_price_book
 from gputide.session import Session
-from gputide.wiring import journal, load_history
-from gputide.wiring_warehouse import warehouse, warehouse_folder
 
 DISK_BYTES_MIN = 2 * 2**30
 FULL_DAYS_MIN = 14
@@ -213,7 +214,7 @@ def _ledger(session: Session) -> Iterator[Diagnosis]:
     folder = session.folder()
     try:
         runs = journal(folder).runs()
-        told_freezes(folder)
+        Ledger(folder.freezes).entries()
     except GputideError as exc:
         yield finding(kind_of("ledger-broken"), "ledger", str(exc))
         return

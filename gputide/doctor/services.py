@@ -21,10 +21,10 @@ from fleet.errors import GputideError, Misconfigured, Unavailable
 from fleet.settings.dashboard import Access
 from fleet.settings.notify import ChannelKind
 from fleet.settings.settings import Settings
+from gputide.container.prometheus import instant_query
+from gputide.container.receiver import receiver_guard, receiver_senders, receiver_tls
 from gputide.doctor.catalogue import kind_of
 from gputide.doctor.finding import Area, Check, Diagnosis, finding, some, unchecked, well
-from gputide.wiring_pipeline import receiver_guard, receiver_senders, receiver_tls
-from gputide.wiring_prometheus import instant_query
 from wire.http_answer import read_body
 from wire.http_client import Endpoint, HttpClient, Request, endpoint_of
 from wire.tls import Tls
@@ -161,7 +161,7 @@ def _access(settings: Settings) -> Iterator[Diagnosis]:
     if find_spec("dash") is None:
         yield unchecked(Area.DASHBOARD, check, "the extra dashboards is not installed")
         return
-    from gputide.wiring_access import ways_in
+    from gputide.container.access import ways_in
 
     try:
         ways_in(dashboard, operator="doctor")
@@ -211,7 +211,7 @@ class _Channel:
         notify, check = self.settings.notify, f"channel {self.name}"
         channel = notify.channels[self.name]
         # It loads the formats of all services.
-        from gputide.wiring_notify import open_channel
+        from gputide.container.notify import open_channel
 
         try:
             open_channel(self.name, notify)

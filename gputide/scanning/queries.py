@@ -9,9 +9,9 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from fleet.addresses import is_loopback
 from fleet.errors import Misconfigured
 from fleet.settings.scan import ScanSettings
-from gputide.addresses import is_loopback
 from pipeline.history.prometheus import PrometheusHistory
 from pipeline.password_file import read_password
 from wire.credentials import Credentials, FixedHeader, TokenFile, basic

@@ -19,9 +19,9 @@ from fleet.schema import CARD_IDENTITY, CARD_USAGE, POD_USAGE, SLICE_IDENTITY, T
 from fleet.series import known_names
 from fleet.settings.settings import Settings
 from fleet.units import epoch_ms, format_time, time_from_epoch_ms
+from gputide.container.warehouse import open_warehouse
 from gputide.scanning.queries import open_history
 from gputide.session import Tick
-from gputide.wiring_warehouse import open_warehouse
 from pipeline.bus.bus import Chunk
 from pipeline.history.facts import FACT_NAMES, Facts, read_facts
 from pipeline.history.places import Places

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from enforcer.emit.files import EmitForm, emit_files
+from enforcer.preview import preview
 from enforcer.record.journal import StageState
 from enforcer.rollout.stages import StageResult
+from enforcer.safety.freeze import freeze_changes, thaw_changes
+from enforcer.safety.guard import Guard
 from fleet.data_folder import writing
 from fleet.decisions import Plan
 from fleet.documents import document
 from fleet.errors import Misconfigured, Refused
-from gputide.emitting import EmitForm, emit
-from gputide.freeze_desk import freeze_changes, thaw_changes
+from gputide.container.cluster import backend, check_own, moment_of_change, open_cluster, own_cluster
+from gputide.container.enforcer import guard_policy, open_enforcer
+from gputide.container.plans import chosen_plan, chosen_stages, journal, plan_store
 from gputide.options import ByOption, FormatOption, PlanOption, StageOption, YesOption, fit_format
 from gputide.output import Answer, Format, Listing, print_answer
-from gputide.own_cluster import own_cluster
-from gputide.session import session_of
-from gputide.stages import chosen_stages, preview_of
-from gputide.wiring import chosen_plan, open_enforcer, plan_store, who
+from gputide.session import Session, session_of, who
+from gputide.verbs.plan.diff import preview_of
 
 app = typer.Typer()
 
@@ -67,15 +71,10 @@ def apply(
     if emit_form is not None:
         if yes:
             raise Misconfigured("cannot --emit and apply at once: leave out --yes, or --emit")
-        emitted = emit(folder, session.settings, now, chosen, stages, form=emit_form, target=output)
-        typer.echo(emitted.said)
-        if emitted.left_out:
-            listed = ", ".join(map(str, emitted.left_out))
-            typer.echo(f"left out, because nobody approved them: stages {listed}; `gputide plan approve`", err=True)
+        _emit(session, chosen, stages, emit_form, output)
         return
     if not yes:
-        preview = preview_of(folder, session.settings, now, chosen, stages)
-        print_answer(preview, form=form, target=output)
+        print_answer(preview_of(session, chosen, stages), form=form, target=output)
         return
     store = plan_store(folder)
     with (
@@ -94,6 +93,32 @@ def apply(
     taken_back = [result for result in results if result.state is not StageState.PROMOTED]
     if taken_back:
         raise Refused(f"stage {taken_back[0].stage} was taken back: {taken_back[0].reason}")
+
+
+def _emit(session: Session, plan: Plan, stages: Sequence[int], form: EmitForm, target: Path | None) -> None:
+    """Write the approved ones of some stages as files: these travel to where no guard asks again."""
+    if target is None:
+        raise Misconfigured(f"cannot emit {form.value} to nowhere: name a folder with -o, for git the repository")
+    folder, settings = session.folder(), session.settings
+    check_own(plan, folder, settings)
+    approvals = plan_store(folder).approvals(plan.plan_id)
+    given = {stage for approval in approvals for stage in approval.stages}
+    approved = tuple(stage for stage in stages if stage in given)
+    if not approved:
+        wanted = " ".join(f"--stage {stage}" for stage in stages)
+        raise Refused(
+            f"cannot emit plan {plan.plan_id}: nobody approved what would be written; "
+            f"`gputide plan approve --plan {plan.plan_id} {wanted}`"
+        )
+    freed = sum(entry.cards_freed for entry in plan.stages if entry.stage in approved)
+    Guard(guard_policy(settings, folder)).check_approvals(plan, approved, approvals, freed)
+    with open_cluster(folder, settings) as cluster:
+        runs = journal(folder).runs(plan.plan_id)
+        found = preview(plan, cluster, backend(settings, moment_of_change(cluster, session.now())), approved, runs)
+    typer.echo(emit_files(plan.plan_id, found, form, target))
+    left_out = ", ".join(str(stage) for stage in stages if stage not in approved)
+    if left_out:
+        typer.echo(f"left out, because nobody approved them: stages {left_out}; `gputide plan approve`", err=True)
 
 
 def _answer(plan: Plan, results: tuple[StageResult, ...]) -> Answer:

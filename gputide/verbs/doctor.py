@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from gputide.doctor.answer import codes_answer, doctor_answer, exit_status
-from gputide.doctor.areas import Wish, checks_of, is_wanted, unused_areas
+from gputide.doctor.checks import Wish, checks_of, is_wanted, run_checks, unused_areas
 from gputide.doctor.finding import Area, State
-from gputide.doctor.running import run_checks
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Format, print_answer
 from gputide.session import session_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
@@ -11,9 +12,13 @@ from typing import Annotated
 
 import typer
 
+from dashboards.report.focus_file import export_focus
 from dashboards.report.report import Edition, Report, make_report
-from dashboards.report.text import report_csv, report_html, report_json, report_markdown
+from dashboards.report.schedule import cron_job, crontab_line
+from dashboards.report.table import report_csv, report_excel
+from dashboards.report.text import report_html, report_json, report_markdown
 from dashboards.report.week_measured import MeasuredWeek, measured_week
+from dashboards.report.weeks import keep_week, read_weeks
 from dashboards.shown.clusters import cluster_lines
 from dashboards.words.catalogue import Language
 from fleet.data_folder import writing
@@ -21,20 +26,14 @@ from fleet.durable import write_durably
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.money.unit_costs import UnitCost, unit_costs
 from fleet.profiles import Profiles
-from gputide.answers import clusters_answer
-from gputide.cost_export import export_focus
-from gputide.measurements import cluster_name
+from gputide.answers.fleet import clusters_answer
+from gputide.container.cost import cost_period, newest_advice, period_unit_counts
+from gputide.container.pages import views_of
+from gputide.container.warehouse import cluster_name, warehouse
 from gputide.options import ClusterOption, FormatOption, OutputOption
 from gputide.output import Format, form_for, print_answer
-from gputide.report_pdf import write_pdf
-from gputide.report_schedule import cron_job, crontab_line
 from gputide.session import Session, session_of
-from gputide.unit_counts import unit_counts
 from gputide.verbs.admin.notify import send_report
-from gputide.web import views_of
-from gputide.week_shelf import keep_week, read_weeks
-from gputide.wiring_cost import cost_period
-from gputide.wiring_warehouse import warehouse
 
 app = typer.Typer()
 
@@ -49,17 +48,19 @@ class ReportFormat(StrEnum):
     HTML = "html"
     MARKDOWN = "md"
     CSV = "csv"
+    EXCEL = "xlsx"
     JSON = "json"
     PDF = "pdf"
-    """The HTML as a Chromium prints it."""
+    """The HTML on A4."""
     FOCUS = "focus"
     """Every charge of the week in the columns of FOCUS, as `gputide cost export` writes it."""
 
 
-_RENDERERS = {
+_RENDERERS: dict[ReportFormat, Callable[[Report], str | bytes]] = {
     ReportFormat.HTML: report_html,
     ReportFormat.MARKDOWN: report_markdown,
     ReportFormat.CSV: report_csv,
+    ReportFormat.EXCEL: report_excel,
     ReportFormat.JSON: report_json,
 }
 
@@ -69,6 +70,7 @@ _ENDINGS = {
     ".csv": (ReportFormat.CSV, ReportFormat.FOCUS),
     ".json": (ReportFormat.JSON,),
     ".pdf": (ReportFormat.PDF,),
+    ".xlsx": (ReportFormat.EXCEL, ReportFormat.FOCUS),
     ".parquet": (ReportFormat.FOCUS,),
 }
 
@@ -78,7 +80,7 @@ def report(
     context: typer.Context,
     form: Annotated[
         ReportFormat | None,
-        typer.Option("--format", "-f", help="html, md, csv, json, pdf or focus; by the file's ending, else md."),
+        typer.Option("--format", "-f", help="html, md, csv, xlsx, json, pdf or focus; by the file's ending, else md."),
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write to this file.")] = None,
     language: Annotated[
@@ -102,7 +104,9 @@ def report(
     form = form_for(output, form, _ENDINGS) or ReportFormat.MARKDOWN
     _check(form, output, team=team, send=send, is_detailed=to_file is not None or again)
     if form is ReportFormat.FOCUS:
-        export_focus(session, cost_period(session, None, None, cluster=cluster), output=output)
+        period = cost_period(session, None, None, cluster=cluster)
+        written = export_focus(period, newest_advice(session, period.cluster), output=output)
+        typer.echo(written.words(period.book.currency), err=True)
         return
     settings = session.settings.report
     made = _made(session, language, team, cluster, top=ROWS_OF_TEAMS_MAX if send else settings.top_workloads)
@@ -115,14 +119,11 @@ def report(
         if output is None:
             return
         made = replace(made, top=made.top[: settings.top_workloads])
-    if form is ReportFormat.PDF and output is not None:
-        write_pdf(report_html(made), output)
-        return
-    text = _RENDERERS[form](made)
+    content: str | bytes = _pdf(made) if form is ReportFormat.PDF else _RENDERERS[form](made)
     if output is None:
-        typer.echo(text, nl=False)
+        typer.echo(content, nl=False)
     else:
-        write_durably(output, text.encode())
+        write_durably(output, content.encode() if isinstance(content, str) else content)
 
 
 @app.command("schedule", epilog='Example: gputide report schedule --cron "0 8 * * 1" --lang zh')
@@ -170,12 +171,22 @@ def _check(form: ReportFormat, output: Path | None, *, team: str | None, send: b
         raise Misconfigured("cannot use --team with --send: notify.teams says what each team is sent (docs/notify.md)")
     if team is not None and form is ReportFormat.FOCUS:
         raise Misconfigured("cannot use --team with --format focus: FOCUS holds every charge; filter its SubAccountId")
-    if form is ReportFormat.PDF and output is None:
-        raise Misconfigured("cannot write PDF to standard output: name a file with -o")
+    if form in (ReportFormat.PDF, ReportFormat.EXCEL) and output is None:
+        raise Misconfigured(f"cannot write {form.value} to standard output: name a file with -o")
+
+
+def _pdf(made: Report) -> bytes:
+    try:
+        from dashboards.report.pdf import report_pdf
+    except ModuleNotFoundError as exc:
+        raise Misconfigured(
+            f"cannot write PDF without {exc.name}: pip install 'gputide[dashboards]' brings it"
+        ) from exc
+    return report_pdf(report_html(made), created_at=made.created_at)
 
 
 def _is_kept_apart(session: Session, cluster: str) -> bool:
-    """Whether a cluster is one of several and not that of the settings, whose weeks lie on the common shelf."""
+    """Whether a cluster is one of several and not that of the settings, whose weeks lie in the common folder."""
     known = warehouse(session.folder(), session.settings).clusters()
     return len(known) > 1 and cluster != session.settings.cluster.name
 
@@ -214,7 +225,7 @@ def _measured(session: Session, cluster: str, team: str | None) -> tuple[Measure
         period = cost_period(session, session.now() - timedelta(days=7), None, cluster=cluster)
     except NotEnoughData:
         return None, ()
-    prices, energy = session.settings.prices, session.settings.energy
+    energy = session.settings.energy
     week = measured_week(
         period.days(),
         period.who,
@@ -224,10 +235,7 @@ def _measured(session: Session, cluster: str, team: str | None) -> tuple[Measure
         grid_kg_co2_per_kwh=energy.grid_kg_co2_per_kwh,
         team=team,
     )
-    counts = unit_counts(
-        prices, cluster=period.cluster, since=period.known_since, until=period.until, way=session.settings.prometheus
-    )
-    return week, unit_costs(week.workloads, counts)
+    return week, unit_costs(week.workloads, period_unit_counts(period))
 
 
 def _check_team(team: str, profiles: Profiles) -> None:

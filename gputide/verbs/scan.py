@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from enforcer.probe.stored_results import measured_capability
 from fleet.capabilities.register import capabilities_of
 from fleet.data_folder import writing
 from fleet.documents import seal_plan
@@ -16,16 +17,16 @@ from fleet.errors import Misconfigured
 from fleet.settings.settings import Settings
 from fleet.units import format_count, parse_time
 from fleet.usage import History
+from gputide.container.history import for_plan, load_history, profiled
+from gputide.container.measured_pairs import load_interference
+from gputide.container.plans import keep_plan
 from gputide.options import FormatOption, OutputOption, RiskOption
 from gputide.output import Format, print_answer
-from gputide.probe_shelf import measured_capability
-from gputide.scanning.answer import scan_answer
+from gputide.scanning.answer import misses_of, scan_answer, unpriced_models
 from gputide.scanning.backend import assumed_backend
-from gputide.scanning.misses import misses_of, unpriced_models
 from gputide.scanning.record import Hide, hasher, record, shown
 from gputide.scanning.scan import scan as read_history
 from gputide.session import Session, session_of
-from gputide.wiring import for_plan, keep_plan, load_history, load_interference, profiled, with_overrides
 from recommender.past_outcomes import OwnPast
 from recommender.planner import make_plan
 
@@ -78,8 +79,7 @@ def scan(  # noqa: PLR0913, PLR0917 - one argument per option
     if record_to is not None and record_to.exists() and (not record_to.is_dir() or any(record_to.iterdir())):
         raise Misconfigured(f"cannot write trace {record_to}: it holds something already; name an empty or new folder")
     is_backend_set = backend is not None or "backend" in session_of(context).settings.enforcer.model_fields_set
-    session = with_overrides(
-        session_of(context),
+    session = session_of(context).with_overrides(
         [
             f"{name}={value}"
             for name, value in (

@@ -6,12 +6,10 @@ from typing import Annotated
 
 import typer
 
-from dashboards.app import create_app, open_server
-from gputide.serving import serve_until_stopped
-from gputide.session import session_of
-from gputide.web import views_of
-from gputide.wiring import who
-from gputide.wiring_access import dashboard_tls, names_of, ways_in
+from dashboards.app import Server, create_app, open_server
+from gputide.container.access import dashboard_tls, names_of, ways_in
+from gputide.container.pages import views_of
+from gputide.session import session_of, who
 
 app = typer.Typer()
 
@@ -35,3 +33,14 @@ def serve(
         pages, host=settings.host, port=port if port is not None else settings.port, tls=dashboard_tls(settings)
     )
     serve_until_stopped(server)
+
+
+def serve_until_stopped(server: Server, *, as_what: str = "") -> None:
+    """Say where the page is, after `as_what`, serve it until Ctrl-C, and give back its port."""
+    typer.echo(f"{as_what}{server.address} (Ctrl-C stops)")
+    try:
+        server.run()
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+    finally:
+        server.close()

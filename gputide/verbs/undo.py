@@ -13,11 +13,12 @@ from fleet.data_folder import DataFolder, writing
 from fleet.documents import document
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.settings.settings import Settings
+from gputide.container.cluster import check_own, own_cluster
+from gputide.container.enforcer import open_enforcer
+from gputide.container.plans import journal, plan_store
 from gputide.options import FormatOption, OutputOption, StageOption, YesOption
 from gputide.output import Answer, Format, Listing, print_answer
-from gputide.own_cluster import check_own, own_cluster
 from gputide.session import session_of
-from gputide.wiring import journal, open_enforcer, plan_store
 
 app = typer.Typer()
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import typer
 
+from enforcer.record.outcome_store import keep_outcome
 from enforcer.record.verdict import verdict_of
 from enforcer.verify import verify as verify_plan
 from fleet.data_folder import writing
 from fleet.errors import EXIT_FINDINGS
-from gputide.answers import outcome_answer
-from gputide.guard_policy import harm_policy
-from gputide.measurements import WarehouseMeasurements
+from gputide.answers.plan import outcome_answer
+from gputide.container.enforcer import harm_policy
+from gputide.container.plans import journal, plan_store
+from gputide.container.warehouse import WarehouseMeasurements
 from gputide.options import AnyClusterOption, FormatOption, OutputOption, PlanOption
-from gputide.outcome_shelf import keep_outcome
 from gputide.output import Format, print_answer
 from gputide.session import session_of
 from gputide.verbs.undo import newest_applied
-from gputide.wiring import journal, plan_store
 
 app = typer.Typer()
 
@@ -42,7 +42,7 @@ def verify(
         kept.runs(chosen.plan_id),
         WarehouseMeasurements(folder, session.settings, cluster=chosen.cluster),
         now=session.now(),
-        verify_days=session.settings.enforcer.verify_days,
+        settings=session.settings,
         harm_policy=harm_policy(session.settings),
         undone=kept.undone_recommendations(chosen.plan_id),
     )

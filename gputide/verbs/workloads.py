@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import typer
 
-from gputide.answers import profiles_answer, silence_note
-from gputide.cluster_sightings import silent_since
+from dashboards.stored.arrivals import silent_since
+from gputide.answers.fleet import profiles_answer, silence_note
+from gputide.container.history import load_profiles
+from gputide.container.warehouse import warehouse
 from gputide.options import ClusterOption, FormatOption, OutputOption
 from gputide.output import Format, print_answer
 from gputide.session import session_of
-from gputide.wiring import load_profiles
 
 app = typer.Typer()
 
@@ -24,5 +25,7 @@ def workloads(
     """Describe every workload: what it needs, when it is busy, how long it has been idle, how far to trust that."""
     session = session_of(context)
     _, profiles = load_profiles(session, cluster)
-    since = silent_since(session.folder(), session.settings, profiles.cluster, session.now())
+    since = silent_since(
+        warehouse(session.folder(), session.settings), session.settings, profiles.cluster, session.now()
+    )
     print_answer(profiles_answer(profiles, silence_note(profiles.cluster, since)), form=form, target=output)

@@ -4,7 +4,7 @@ Records in the *rows* format come from a Kafka topic. Per identity and time, an 
 measure was there: only the first occurrence is added (its memory is the job's state, let go of after
 `rollup.repeat_memory_seconds`). Sums are kept by *event* window, flushed by a *processing-time* window: a late row
 makes one more additive row for its window, nothing waits for a watermark and nothing is dropped. Pure text; called by
-`gputide.wiring_flink` and by `gputide run rollup --engine flink --explain`.
+`gputide.container.flink` and by `gputide run rollup --engine flink --explain`.
 
 What can't be read, a record or a row of one, goes to files of its own (`flink.sql_unread`).
 """

@@ -20,6 +20,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
+
 from pipeline.receiver.counts import ProcessCounts, SharedCounts
 from pipeline.receiver.intake import Answer, Intake
 from pipeline.receiver.senders import ANYONE, RateLimit, Sender, Senders
@@ -35,7 +37,6 @@ SENDERS_MAX = 1000
 
 _PROTOS = {"": Version.V1, "prometheus.WriteRequest": Version.V1, "io.prometheus.write.v2.Request": Version.V2}
 _TEXT = "text/plain; charset=utf-8"
-_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _WRITTEN = "X-Prometheus-Remote-Write-"
 
 
@@ -136,13 +137,13 @@ class Receiver:
             self._write(exchange)
         elif path == "/healthz":
             exchange.check_method("GET")
-            self._say(exchange, "ok\n")
+            self._say(exchange, b"ok\n")
         elif path == "/metrics":
             exchange.check_method("GET")
             if self._guard is not None:
                 self._guard.check(exchange)
             self._gauge()
-            self._say(exchange, self._counts.text(), _METRICS_TYPE)
+            self._say(exchange, self._counts.text(), CONTENT_TYPE_PLAIN_0_0_4)
         else:
             raise Refusal(404, f"there is nothing at {path[:200]!r}: bodies go to {WRITE_PATH}")
 
@@ -248,9 +249,9 @@ class Receiver:
         self._counts.set("pending_requests", self._pending)
         self._counts.set("pending_bytes", self._server.held_bytes)
 
-    def _say(self, exchange: Exchange, text: str, kind: str = _TEXT) -> None:
+    def _say(self, exchange: Exchange, content: bytes, kind: str = _TEXT) -> None:
         self._counts.add("requests_total", label="200")
-        exchange.connection.answer(200, text.encode(), kind=kind)
+        exchange.connection.answer(200, content, kind=kind)
 
     def _refused(self, status: int) -> None:
         if status:

@@ -2,7 +2,7 @@
 
 One partition is done per step that brought nothing, so samples never wait for more than one. Under a bus that is never
 empty upkeep waits for as long again as it is due, and then takes turns with the steps: files would pile up without end.
-Called by `gputide.wiring_warehouse`.
+Called by `gputide.container.warehouse`.
 """
 
 from __future__ import annotations

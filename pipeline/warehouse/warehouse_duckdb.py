@@ -1,7 +1,7 @@
 """The embedded warehouse: DuckDB over dated Parquet.
 
-`warehouse.files` keeps the files, `parquet_reads` answers questions. Chosen by `gputide.wiring`; the contract is that
-of `pipeline.warehouse.warehouse`.
+`warehouse.files` keeps the files, `parquet_reads` answers questions. Chosen by
+`gputide.container.warehouse`; the contract is that of `pipeline.warehouse.warehouse`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `warehouse.files` keeps the files and their manifest, `catalogue_hive` the tables, `parquet_reads` answers questions
 straight from the files: Hive is asked for nothing that a file can say, and has no part in reading. Chosen by
-`gputide.wiring`; the contract is that of `pipeline.warehouse.warehouse`.
+`gputide.container.warehouse`; the contract is that of `pipeline.warehouse.warehouse`.
 
 What a reader through SQL sees: a partition (`dt`, `cluster`) of each table is a folder that only gains whole files, one
 per append. The files of one append appear one after the other, so for a moment a table may have rows whose

@@ -165,7 +165,7 @@ class PodDouble:
         mounts.write_text("".join(f"{line}\n" for line in self._mounts(container)), encoding="utf-8")
         environ = {
             "PATH": "/usr/bin:/bin", "HOME": "/tmp", "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1",
-            "NUMBA_CACHE_LOCATOR_CLASSES": "gputide.shipped_kernels.ShippedKernels,UserWideCacheLocator",
+            "NUMBA_CACHE_LOCATOR_CLASSES": "gputide.kernels.shipped.ShippedKernels,UserWideCacheLocator",
             "KUBERNETES_SERVICE_HOST": "127.0.0.1",
             "KUBERNETES_SERVICE_PORT": str(urlsplit(self._control_plane.url).port),
             **{one["name"]: one["value"] for one in container.get("env", ()) if "value" in one},

@@ -33,7 +33,7 @@ from fleet.decisions import Plan
 from fleet.documents import seal_plan
 from fleet.settings.settings import Settings
 from fleet.usage import History
-from gputide.wiring import keep_plan
+from gputide.container.plans import keep_plan
 from recommender.planner import make_plan
 from tests.cluster.api import Api, Manifest
 from tests.cluster.audit import AuditLog, unwanted

@@ -23,7 +23,7 @@ from exporter.reader_replay import ReplayReader
 from exporter.synthetic import CARDS_MIN, write_synthetic_fleet
 from exporter.trace import open_trace
 from gputide.operate.engines import free_port
-from gputide.replay_sender import ReplaySender
+from gputide.replay.sender import ReplaySender
 from tests.cluster.api import Api, Manifest
 from tests.cluster.helm_release import HelmRelease
 from tests.cluster.pod_double import Installed, needs_root

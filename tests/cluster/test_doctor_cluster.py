@@ -13,9 +13,9 @@ import pytest
 
 from bench.measured_run import GPUTIDE
 from fleet.settings.settings import EnforcerSettings, Settings
+from gputide.doctor.checks import run_checks
 from gputide.doctor.cluster import cluster_checks
 from gputide.doctor.finding import Diagnosis, State
-from gputide.doctor.running import run_checks
 from tests.cluster.api import Api
 from tests.cluster.audit import AuditLog
 from tests.control_plane import ControlPlane, User

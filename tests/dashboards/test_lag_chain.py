@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from dashboards.queries import Freshness
-from dashboards.shown.lag_chain import LagCause, LagChain
-from fleet.data_folder import open_data_folder
+from dashboards.shown.health import LagCause, LagChain
+from dashboards.stored.arrivals import StoredFlow
+from fleet.data_folder import DataFolder, open_data_folder
 from fleet.settings.settings import Settings
-from gputide.fleet_view import StoredFlow
-from gputide.wiring_bus import file_bus
+from gputide.container.bus import file_bus
 
 NOW = datetime(2026, 1, 22, 9, 0, tzinfo=UTC)
 OLD = LagChain(
@@ -53,9 +53,20 @@ class _Fleet:
         return Freshness(coverage_ratio=1.0, newest_at=NOW - timedelta(hours=1), interval_seconds=60.0, now=NOW)
 
 
+def a_flow(folder: DataFolder, settings: Settings) -> StoredFlow:
+    return StoredFlow(
+        folder,
+        settings,
+        _Fleet(),  # type: ignore[arg-type]
+        bus=lambda lane: file_bus(folder, settings, lane),
+        manifest=folder.warehouse / "MANIFEST",
+        clock=lambda: NOW,
+    )
+
+
 def test_chain_is_read_from_bus_and_warehouse_and_looking_leaves_nothing_behind(tmp_path: Path) -> None:
     folder, settings = open_data_folder(tmp_path / "data", create=True), Settings()
-    flow = StoredFlow(folder, settings, _Fleet(), clock=lambda: NOW)  # type: ignore[arg-type]
+    flow = a_flow(folder, settings)
     found = flow.lags("c1")
     assert (found.waiting_bytes, found.received_age_seconds, found.stored_age_seconds) == (0, None, None)
     assert not folder.bus().exists()
@@ -72,4 +83,4 @@ def test_chain_is_read_from_bus_and_warehouse_and_looking_leaves_nothing_behind(
     assert 50 < (flow.lags("c1").waiting_bytes or 0) < (found.waiting_bytes or 0)
     bus.close()
     on_kafka = Settings.model_validate({"bus": {"kind": "kafka"}})
-    assert StoredFlow(folder, on_kafka, _Fleet(), clock=lambda: NOW).lags("c1").cause is LagCause.UNKNOWN  # type: ignore[arg-type]
+    assert a_flow(folder, on_kafka).lags("c1").cause is LagCause.UNKNOWN

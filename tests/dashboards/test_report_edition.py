@@ -6,8 +6,10 @@ from decimal import Decimal
 
 import pytest
 
-from dashboards.report.report import Edition, Report, WeekFacts, make_report
-from dashboards.report.text import report_csv, report_html, report_json, report_markdown
+from dashboards.report.report import Edition, Report, make_report
+from dashboards.report.table import report_csv
+from dashboards.report.text import report_html, report_json, report_markdown
+from dashboards.report.weeks import WeekFacts
 from dashboards.shown.tenants import tenants
 from dashboards.words.catalogue import Language
 from enforcer.record.verdict import verdict_of

@@ -15,7 +15,7 @@ from fleet.data_folder import DataFolder
 from fleet.errors import Unavailable
 from fleet.settings.pipeline import BusKind, BusSettings, RecordFormat
 from fleet.settings.settings import Settings
-from gputide.wiring_bus import JSON_ROWS_PER_RECORD_MAX, open_bridge
+from gputide.container.bus import JSON_ROWS_PER_RECORD_MAX, open_bridge
 from pipeline.bus.bridge_kafka import AdapterBridge
 from pipeline.bus.dead_letters_kafka import KafkaDeadLetters
 from pipeline.records.json_rows import unpack_rows

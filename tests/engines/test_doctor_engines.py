@@ -18,9 +18,9 @@ from kafka.admin import (
 
 from fleet.settings.pipeline import BusSettings, HiveSettings, WarehouseKind, WarehouseSettings
 from fleet.settings.settings import Settings
+from gputide.doctor.checks import run_checks
 from gputide.doctor.engines import flink_checks, hive_checks, kafka_checks
 from gputide.doctor.finding import Diagnosis, State
-from gputide.doctor.running import run_checks
 from gputide.operate.engines import free_port
 from pipeline.bus.bus_kafka import KafkaWriter
 from pipeline.bus.kafka_survey import survey_topic

@@ -23,10 +23,10 @@ from bench.scanned_prometheus import prometheus_with, send_body
 from fleet.settings.scan import ScanSettings
 from fleet.settings.settings import Settings
 from gputide.doctor import prometheus_server as server
+from gputide.doctor.checks import run_checks
 from gputide.doctor.finding import Diagnosis, State
 from gputide.doctor.prometheus import prometheus_checks
 from gputide.doctor.prometheus_scene import Scene
-from gputide.doctor.running import run_checks
 from gputide.operate.engine_process import kill_process, start_process, wait_until
 from gputide.operate.engines import free_port
 from gputide.scanning.queries import scan_endpoint, scan_options

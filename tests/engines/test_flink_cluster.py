@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from fleet.settings.settings import load_settings
+from gputide.doctor.checks import run_checks
 from gputide.doctor.engines import flink_checks
-from gputide.doctor.running import run_checks
 from gputide.operate.engine_flink import FlinkStock
 from gputide.operate.engine_parts import Engine
 from gputide.operate.engine_process import read_register

@@ -17,8 +17,8 @@ from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
 from fleet.data_folder import DataFolder, open_data_folder
 from fleet.settings.pipeline import KafkaMechanism, KafkaSecurity, KafkaSettings
 from fleet.settings.settings import Settings
+from gputide.container.flink import job_statements, open_flink_rollup
 from gputide.operate.engine_flink import FlinkStock
-from gputide.wiring_flink import job_statements, open_flink_rollup
 from pipeline.remote_write.decode import Version
 from pipeline.rollup.rollup_flink import FlinkRollup
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse

@@ -16,8 +16,8 @@ import pytest
 from fleet.data_folder import open_data_folder
 from fleet.schema import CARD_USAGE, POD_USAGE, WINDOW_SECONDS
 from fleet.settings.settings import load_settings
+from gputide.container.warehouse import warehouse
 from gputide.operate.engines import free_port
-from gputide.wiring_warehouse import warehouse
 from tests.engines.running import Hive, Kafka
 from tests.waiting import text_of, until
 

@@ -16,7 +16,7 @@ from fleet.data_folder import open_data_folder
 from fleet.schema import CARD_USAGE, POD_USAGE
 from fleet.settings.settings import Settings
 from fleet.units import epoch_ms, format_time
-from gputide.wiring_warehouse import warehouse
+from gputide.container.warehouse import warehouse
 from tests.engines.go_peers import GoPeers
 
 pytestmark = pytest.mark.engines

@@ -21,12 +21,12 @@ from exporter.exposition.rendering import Exposition, TextFormat
 from exporter.reader import DeviceReader, Reading
 from exporter.reader_replay import ReplayReader
 from exporter.server import MetricsServer
+from exporter.serving import serve
 from exporter.trace import open_trace
 from fleet.errors import Unavailable
 from fleet.inventory import CardId, CardModelName
 from fleet.schema import Measure
 from fleet.usage import SliceKey
-from gputide.exporting import serve
 from tests.exporter.builders import T0, TraceFiles, at, pod
 
 KEY = SliceKey(

@@ -23,11 +23,10 @@ from fleet.decisions import Saving
 from fleet.documents import outcome_document, outcome_of, plan_from_json, plan_to_json, seal_plan
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome, WorkloadOutcome
+from fleet.settings.price_book import parse_price_book, parse_price_csv
 from fleet.settings.settings import load_settings
-from gputide.measured_pairs import read_measured_pairs
+from gputide.container.measured_pairs import read_measured_pairs
 from gputide.operate.backup_list import LIST_NAME, read_list
-from gputide.price_import import parse_price_csv
-from gputide.price_shelf import parse_price_book
 from pipeline.receiver.senders import Senders
 from tests.exporter.builders import TraceFiles
 from tests.fleet.test_documents import a_plan

@@ -6,10 +6,10 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+from enforcer.record.outcome_store import keep_outcome
 from fleet.data_folder import open_data_folder
 from fleet.outcomes import WorkloadOutcome
-from gputide.outcome_shelf import keep_outcome
-from gputide.wiring import plan_store
+from gputide.container.plans import plan_store
 from tests.gputide.conftest import Program
 from tests.recommender.test_past_outcomes import outcome
 

@@ -27,14 +27,13 @@ from fleet.settings.settings import Settings, setting_names
 from gputide import cli
 from gputide.doctor import data as doctor_data
 from gputide.doctor.answer import exit_status
-from gputide.doctor.areas import Wish, checks_of
 from gputide.doctor.catalogue import catalogue, kind_of
+from gputide.doctor.checks import Wish, checks_of, run_checks
 from gputide.doctor.cluster_rights import ROLES, rules
 from gputide.doctor.data import daily_growth, data_checks, history_checks
 from gputide.doctor.engines import _kafka_state
 from gputide.doctor.finding import Area, Check, Diagnosis, State, finding, unchecked, well
 from gputide.doctor.installation import earliest_end, installation_checks
-from gputide.doctor.running import run_checks
 from gputide.doctor.services import (
     dashboard_checks,
     notify_checks,

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from fleet.settings.settings import Settings
+from gputide.doctor.checks import run_checks
 from gputide.doctor.finding import Diagnosis, State
 from gputide.doctor.node import node_checks
-from gputide.doctor.running import run_checks
 from tests.exporter.host_processes import HostProcesses
 from tests.exporter.kubelet import StandInKubelet, container, device, pod
 from tests.exporter.nvml.standin import A100, DATA_VARIABLE, GPM, H100, StandInWorld, library_file, uuid

@@ -9,22 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.report.report import WeekFacts
+from dashboards.report.weeks import WeekFacts, keep_week, read_weeks
+from dashboards.stored.arrivals import WarehouseSightings
 from fleet.data_folder import DataFolder, open_data_folder
 from fleet.decisions import Plan
 from fleet.documents import seal_plan
 from fleet.errors import Misconfigured, Refused
 from fleet.schema import Measure
 from fleet.settings.settings import ClusterChoice, Settings
-from gputide.cluster_sightings import WarehouseSightings
-from gputide.guard_policy import MeasuredHarm
-from gputide.measurements import WarehouseMeasurements, cluster_name
-from gputide.own_cluster import check_uid, own_cluster
+from gputide.container.cluster import check_uid, open_cluster_to_change, own_cluster
+from gputide.container.enforcer import MeasuredHarm
+from gputide.container.pages import views_of
+from gputide.container.plans import chosen_plan, plan_store
+from gputide.container.warehouse import WarehouseMeasurements, cluster_name, warehouse
 from gputide.session import Session
-from gputide.web import views_of
-from gputide.week_shelf import keep_week, read_weeks
-from gputide.wiring import chosen_plan, plan_store
-from gputide.wiring_cluster import open_cluster_to_change
 from pipeline.remote_write.decode import Version
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.enforcer.builders import standard_plan
@@ -38,10 +36,10 @@ NOW = datetime.fromtimestamp(START_MS / 1000, UTC) + timedelta(hours=2)
 
 def receive(folder: DataFolder, cluster: str, minutes: int) -> None:
     """Samples of one pod of a cluster for some minutes from the start on."""
-    with closing(file_bus(folder.bus())) as bus, closing(DuckdbWarehouse(folder.warehouse)) as warehouse:
+    with closing(file_bus(folder.bus())) as bus, closing(DuckdbWarehouse(folder.warehouse)) as tables:
         samples = [Sample(0, Measure.DUTY_CYCLE, START_MS + 60_000 * (step + 1), 0.5) for step in range(minutes)]
         intake_of(bus).take(body_of(samples, cluster=cluster), Version.V2)
-        roll_up(bus, warehouse)
+        roll_up(bus, tables)
 
 
 def settings_of(**sections: dict[str, object]) -> Settings:
@@ -67,7 +65,8 @@ def test_one_of_several_clusters_must_be_named_and_known(two: DataFolder) -> Non
 
 
 def test_cluster_is_silent_since_the_end_of_its_last_window(two: DataFolder) -> None:
-    found = WarehouseSightings(two, settings_of(cluster={"silent_seconds": 3600}), lambda: NOW).sightings()
+    settings = settings_of(cluster={"silent_seconds": 3600})
+    found = WarehouseSightings(lambda: warehouse(two, settings), settings, lambda: NOW).sightings()
     start = datetime.fromtimestamp(START_MS / 1000, UTC)
     assert [(item.cluster, item.newest_at, item.silent_since) for item in found] == [
         ("east", start + timedelta(minutes=30), start + timedelta(minutes=30)),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import Misconfigured
-from gputide.measured_pairs import read_measured_pairs
+from gputide.container.measured_pairs import read_measured_pairs
 
 HEADER = "victim,aggressor,speed_ratio,victim_duty_cycle_ratio,aggressor_framebuffer_bytes\n"
 

@@ -17,6 +17,7 @@ import pytest
 
 from dashboards.access.door import Ways
 from dashboards.address import read_address
+from dashboards.notify.news import News
 from dashboards.pages import fleet as fleet_page
 from dashboards.pages import tenants as tenants_page
 from dashboards.queries import Views
@@ -28,12 +29,11 @@ from fleet.inventory import Card
 from fleet.money.week_hours import WASTED
 from fleet.schema import INVENTORY_NODES
 from fleet.settings.notify import NoticeTopic
+from fleet.settings.price_book import with_price_book
 from fleet.settings.settings import Settings
-from gputide.price_shelf import with_price_book
+from gputide.container.pages import views_of
+from gputide.container.warehouse import warehouse
 from gputide.session import Session
-from gputide.web import views_of
-from gputide.wiring_notify import News
-from gputide.wiring_warehouse import warehouse
 from pipeline.warehouse.ddl import arrow_schema
 from pipeline.warehouse.warehouse import AppendName, Part
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse

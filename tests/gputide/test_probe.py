@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from enforcer.probe.stored_results import kept_results, measured_capability, read_result
 from fleet.capabilities.capability import ComputeIsolation
 from fleet.data_folder import open_data_folder
 from fleet.errors import Misconfigured, Refused
 from fleet.probe_results import probe_text
 from fleet.settings.settings import load_settings
 from gputide.cli import app
-from gputide.probe_shelf import kept_results, measured_capability, read_result
 from tests.enforcer.probe.conftest import cuda_library
 
 __all__ = ("cuda_library",)

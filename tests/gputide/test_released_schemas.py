@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from dashboards.report.weeks import read_weeks
+from dashboards.stored.changes import StoredOutcomes
 from enforcer.record.journal import StageState
 from enforcer.record.plan_store import PlanStore
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.data_folder import DataFolder, open_data_folder
 from fleet.schema import CARD_USAGE, POD_USAGE, SCHEMA_VERSION, WINDOW_SECONDS, Measure, Table
+from gputide.container.plans import journal
 from gputide.operate.backup_create import create_backup
 from gputide.operate.backup_list import check_files
-from gputide.outcome_shelf import StoredOutcomes
-from gputide.week_shelf import read_weeks
-from gputide.wiring import journal
 from pipeline.remote_write.decode import Version
 from pipeline.warehouse.compact import compact, retain
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse

@@ -13,7 +13,7 @@ from enforcer.relief.warm_replica import RELIEF_LABEL
 from fleet.relief.rules import ReliefRules
 from fleet.settings.settings import Settings
 from fleet.units import GIB
-from gputide.wiring_relief import relief_policy
+from gputide.container.relief import relief_policy
 from recommender.simulate.play import play
 from recommender.simulate.stage import Stage, cut_history, whole_cards
 from tests.enforcer.builders import NOW, a_cluster, a_grant, card_id

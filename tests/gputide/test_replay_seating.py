@@ -11,7 +11,7 @@ from enforcer.simulated.cluster import SimulatedCluster
 from exporter.seating import seated_grants
 from exporter.trace import open_trace
 from fleet.inventory import CardId
-from gputide.replay import ClusterSeating
+from gputide.replay.play import ClusterSeating
 from tests.exporter.builders import TraceFiles, at, card, pod
 
 A, B = CardId("GPU-a"), CardId("GPU-b")

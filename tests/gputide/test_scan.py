@@ -16,12 +16,12 @@ from fleet.inventory import OPT_OUT_LABEL
 from fleet.schema import CARD_USAGE, POD_USAGE, Measure
 from fleet.settings.scan import ScanSettings
 from fleet.settings.settings import ClusterSettings, Settings
-from gputide.scanning.misses import misses_of
+from gputide.container.history import load_history, profiled
+from gputide.container.warehouse import warehouse
+from gputide.scanning.answer import misses_of
 from gputide.scanning.queries import checked_matchers, scan_endpoint
 from gputide.scanning.record import hasher, record, shown
 from gputide.scanning.scan import scan
-from gputide.wiring import load_history, profiled
-from gputide.wiring_warehouse import warehouse
 from pipeline.remote_write.decode import Version
 from pipeline.remote_write.encode import LabelSets
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse

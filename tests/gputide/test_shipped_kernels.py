@@ -10,8 +10,8 @@ import pytest
 from numba.core import config
 from numba.core.caching import CacheImpl
 
-from gputide import shipped_kernels
-from gputide.shipped_kernels import ShippedKernels
+from gputide.kernels import shipped as shipped_kernels
+from gputide.kernels.shipped import ShippedKernels
 
 SOURCE = """
 from numba import njit

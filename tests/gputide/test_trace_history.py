@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from exporter.trace import Trace, open_trace
 from fleet.errors import NotEnoughData
 from fleet.schema import Measure
-from gputide.trace_history import read_history, set_stage
+from gputide.replay.history import read_history, set_stage
 from recommender.simulate.replan import matched_cards
 from recommender.simulate.stage import part_of
 

@@ -10,7 +10,7 @@ from fleet.data_folder import open_data_folder
 from fleet.errors import Misconfigured
 from fleet.settings.pipeline import KafkaMechanism, KafkaSecurity, KafkaSettings
 from fleet.settings.settings import Settings
-from gputide.wiring_flink import job_statements, kafka_properties
+from gputide.container.flink import job_statements, kafka_properties
 
 PASSWORD = "pass\"word\\of 'mine"
 

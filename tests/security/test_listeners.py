@@ -18,7 +18,7 @@ import pytest
 from fleet.errors import Misconfigured
 from fleet.listener_files import ListenerFiles
 from fleet.settings.settings import Settings
-from gputide.wiring_pipeline import receiver_guard
+from gputide.container.receiver import receiver_guard
 from tests.security.authority import Authority, Pair
 from tests.security.listeners import LISTENERS
 from wire.listener_tls import ListenerContexts

@@ -14,12 +14,12 @@ from fleet.errors import Misconfigured
 from fleet.settings.pipeline import BusKind, RecordFormat, WarehouseKind
 from fleet.settings.settings import Settings
 from fleet.units import format_bytes_short, format_count, format_time
+from gputide.container.warehouse import warehouse_folder
 from gputide.operate.backup_create import STATE_OF_FLINK, create_backup, restore_backup
 from gputide.operate.backup_list import DATA, BackupList, check_files, read_list
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, print_answer
 from gputide.session import session_of
-from gputide.wiring_warehouse import warehouse_folder
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -10,31 +11,21 @@ from typing import Annotated
 import structlog
 import typer
 
-from dashboards.notify.digest import receivers
+from dashboards.notify.digest import Post, in_quiet_hours, receivers
 from dashboards.notify.memory import read_told
+from dashboards.notify.news import News, language_of, trial_message
+from dashboards.notify.sending import Sent, send_posts
 from dashboards.notify.team import Team
 from dashboards.queries import Views
 from dashboards.report.report import Report
 from fleet.documents import iso
 from fleet.errors import GputideError, Misconfigured, Unavailable
 from fleet.settings.notify import ChannelKind
+from gputide.container.notify import due, due_reports, open_channel, teams, write_posts
+from gputide.container.pages import views_of
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import Session, session_of
-from gputide.web import views_of
-from gputide.wiring_notify import (
-    News,
-    Sent,
-    due,
-    due_reports,
-    is_quiet,
-    language_of,
-    open_channel,
-    send_posts,
-    teams,
-    trial_message,
-    write_posts,
-)
 
 _log = structlog.get_logger()
 
@@ -79,7 +70,7 @@ def show(context: typer.Context, form: FormatOption = Format.TABLE, output: Outp
         ],
     }  # fmt: skip
     notes = [] if notify.channels else ["no channel is set: write [notify.channels.NAME] into the TOML file"]
-    if is_quiet(settings, now):
+    if in_quiet_hours(notify.quiet_hours, now, settings.cluster.time_zone):
         notes.append(f"quiet hours {notify.quiet_hours}: only harm is sent")
     answer = Answer(
         document=document,
@@ -155,7 +146,7 @@ def send_report(session: Session, report: Report, *, to_file: Path | None, is_ag
         write_posts(settings.notify, wanted, to_file, now)
         typer.echo(f"wrote {len(wanted)} messages to {to_file}; nothing was sent")
         return
-    told_of(send_posts(folder, settings.notify, lambda: due_reports(folder, settings, report, is_again=is_again), now))
+    told_of(_sent_posts(session, lambda: due_reports(folder, settings, report, is_again=is_again)))
 
 
 def told_of(found: tuple[Sent, ...]) -> None:
@@ -176,7 +167,14 @@ def told_of(found: tuple[Sent, ...]) -> None:
 def _sent(session: Session, views: Views) -> tuple[Sent, ...]:
     folder, settings, now = session.folder(), session.settings, session.now()
     news = News(views, settings, now)
-    return send_posts(folder, settings.notify, lambda: due(folder, settings, news, now), now)
+    return _sent_posts(session, lambda: due(folder, settings, news, now))
+
+
+def _sent_posts(session: Session, wanted: Callable[[], Sequence[Post]]) -> tuple[Sent, ...]:
+    notify = session.settings.notify
+    return send_posts(
+        session.folder(), notify, wanted, session.now(), open_channel=lambda name: open_channel(name, notify)
+    )
 
 
 def _need_channels(session: Session) -> None:

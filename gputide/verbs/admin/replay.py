@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,8 @@ import typer
 
 from fleet.data_folder import writing
 from fleet.units import format_bytes_short, format_count, format_time, parse_time
-from gputide.replay import replay as replay_trace
+from gputide.replay.play import Playback
+from gputide.replay.play import replay as replay_trace
 from gputide.session import session_of
 
 app = typer.Typer()
@@ -32,17 +32,14 @@ def replay(
     session = session_of(context)
     folder = session.folder(create=True)
     with writing(folder), session.progress("replaying (minutes of the trace)") as tick:
-        done = replay_trace(
-            folder,
-            trace,
+        playback = Playback(
+            trace=trace,
             since=parse_time(since) if since is not None else None,
             until=parse_time(until) if until is not None else None,
-            settings=session.settings,
             speed=speed,
-            tick=tick,
-            sleep=time.sleep,
             write_url=write_url,
         )
+        done = replay_trace(folder, session.settings, playback, tick=tick)
     if done.samples == 0:
         typer.echo(f"nothing to send: the replay stands at {format_time(done.until)}")
         return

@@ -10,10 +10,10 @@ import typer
 from fleet.documents import document
 from fleet.errors import Misconfigured
 from fleet.units import format_count
+from gputide.container.warehouse import open_warehouse
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import Session, session_of
-from gputide.wiring_warehouse import open_warehouse
 from pipeline.warehouse.compact import Upkeep, compact, remove_replaced, retain
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 

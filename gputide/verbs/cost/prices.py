@@ -17,13 +17,21 @@ from fleet.durable import write_durably
 from fleet.errors import Misconfigured
 from fleet.money.amortisation import card_hour_cost, formula_of
 from fleet.money.book import PriceBook
+from fleet.settings.faults import fault_words
 from fleet.settings.money import PriceBasis, PriceRule
+from fleet.settings.price_book import (
+    CSV_COLUMNS,
+    book_path,
+    parse_price_book,
+    parse_price_csv,
+    read_book,
+    with_price_book,
+    with_prices,
+)
 from fleet.settings.settings import Settings
 from fleet.units import parse_decimal, parse_money
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, print_answer
-from gputide.price_import import COLUMNS, parse_price_csv
-from gputide.price_shelf import book_path, fault_words, parse_price_book, read_book, with_price_book, with_prices
 from gputide.session import Session, session_of
 
 app = typer.Typer(no_args_is_help=True, help="Prices of card hours. Example: gputide cost prices list")
@@ -44,9 +52,9 @@ def list_prices(context: typer.Context, form: FormatOption = Format.TABLE, outpu
     book = PriceBook(settings)
     rows = [*_rule_rows(book), *_override_rows(settings), *_catalogue_rows(book)]
     machines = [(rule.source, rule.on_premises) for rule in settings.prices.rules if rule.on_premises is not None]
-    columns = COLUMNS if form is Format.CSV else _COLUMNS
+    columns = CSV_COLUMNS if form is Format.CSV else _COLUMNS
     answer = Answer(
-        document=[{name: _plain(row.get(name)) for name in (*_COLUMNS, *COLUMNS)} for row in rows],
+        document=[{name: _plain(row.get(name)) for name in (*_COLUMNS, *CSV_COLUMNS)} for row in rows],
         listings=(
             Listing(
                 title="Price per card hour; the first that fits a card counts",
@@ -102,7 +110,7 @@ def set_price(  # noqa: PLR0913, PLR0917 - one option per field of a price
     try:
         rule = PriceRule.model_validate(fields)
     except ValidationError as exc:
-        raise Misconfigured(f"cannot set a price: {'; '.join(fault_words(exc))}") from exc
+        raise Misconfigured(f"cannot set a price: {fault_words(exc, PriceRule)}") from exc
     path = _add(session, (rule,), replace_all=False)
     if card_model != "any" and find_model(card_model) is None:
         typer.echo(
@@ -161,7 +169,7 @@ def _rule_rows(book: PriceBook) -> list[dict[str, Any]]:
         basis = rule.basis.value if rule.basis is not None else ("owned" if machine is not None else None)
         rows.append(
             {
-                **rule.model_dump(mode="json", include=set(COLUMNS)),
+                **rule.model_dump(mode="json", include=set(CSV_COLUMNS)),
                 "node_labels": ";".join(f"{key}={value}" for key, value in rule.node_labels.items()) or None,
                 "card_model": rule.card_model or "any",
                 "applies_to": where,

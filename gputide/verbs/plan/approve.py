@@ -13,6 +13,7 @@ from fleet.documents import document
 from fleet.errors import Misconfigured
 from fleet.settings.settings import Settings
 from fleet.units import format_percent, format_time
+from gputide.container.plans import chosen_plan, chosen_stages, plan_store
 from gputide.options import (
     ByOption,
     ClusterOption,
@@ -22,9 +23,7 @@ from gputide.options import (
     StageOption,
 )
 from gputide.output import Answer, Format, print_answer
-from gputide.session import session_of
-from gputide.stages import chosen_stages
-from gputide.wiring import chosen_plan, plan_store, who
+from gputide.session import session_of, who
 
 app = typer.Typer()
 

@@ -10,14 +10,14 @@ from typing import Annotated
 
 import typer
 
+from enforcer.probe.stored_results import measured_capability
 from fleet.documents import document
 from fleet.errors import Misconfigured
 from fleet.units import format_percent
+from gputide.container.history import load_history
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, print_answer
-from gputide.probe_shelf import measured_capability
 from gputide.session import session_of
-from gputide.wiring import load_history
 from recommender.backtest import BacktestScore
 from recommender.backtest import backtest as run_backtest
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from fleet.documents import document
+from gputide.container.history import load_history
 from gputide.options import (
     ClusterOption,
     FormatOption,
@@ -12,7 +13,6 @@ from gputide.options import (
 )
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import session_of
-from gputide.wiring import load_history
 from recommender.online.advice import cards_to_cordon, stranded_cards
 
 app = typer.Typer()

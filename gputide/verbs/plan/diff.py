@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import typer
 
+from enforcer.preview import place_lines
+from fleet.decisions import Plan
+from fleet.documents import document
+from fleet.units import format_count, format_time
+from gputide.answers.plan import experimental_note
+from gputide.container.cluster import NO_CLUSTER, is_known, own_cluster
+from gputide.container.plans import chosen_plan, chosen_stages, previewed
 from gputide.options import (
     FormatOption,
     OutputOption,
     PlanOption,
     StageOption,
 )
-from gputide.output import Format, print_answer
-from gputide.own_cluster import own_cluster
-from gputide.session import session_of
-from gputide.stages import chosen_stages, preview_of
-from gputide.wiring import chosen_plan
+from gputide.output import Answer, Format, Listing, print_answer
+from gputide.session import Session, session_of
 
 app = typer.Typer()
 
@@ -31,5 +37,58 @@ def diff(
     session = session_of(context)
     folder = session.folder()
     chosen = chosen_plan(folder, plan, cluster=own_cluster(folder, session.settings))
-    preview = preview_of(folder, session.settings, session.now(), chosen, chosen_stages(chosen, stage))
-    print_answer(preview, form=form, target=output)
+    print_answer(preview_of(session, chosen, chosen_stages(chosen, stage)), form=form, target=output)
+
+
+def preview_of(session: Session, plan: Plan, stages: Sequence[int]) -> Answer:
+    """What stages would change, which the dry run of `apply` prints too; changes nothing.
+
+    Raises:
+        Refused: the plan is of another cluster.
+    """
+    folder, settings = session.folder(), session.settings
+    found = previewed(folder, settings, session.now(), plan, stages, rehearses=True)
+    moves = format_count(sum(len(stage.moves) for stage in found))
+    headline: tuple[str, ...]
+    if is_known(folder, settings):
+        objects = format_count(sum(len(stage.objects) for stage in found))
+        headline = (f"plan {plan.plan_id}: would change {objects} objects and move {moves} pods",)
+    else:
+        seen = f"by what was seen until {format_time(plan.created_at)}; which objects change is not known"
+        headline = (f"plan {plan.plan_id}: would move {moves} pods, {seen}", NO_CLUSTER)
+    return Answer(
+        document={"plan_id": plan.plan_id, "stages": document(found)},
+        headline=headline,
+        listings=(
+            Listing(
+                title="Stages",
+                columns=("stage", "title", "objects", "pods", "cards freed", "refused"),
+                rows=[
+                    (
+                        stage.stage,
+                        stage.title,
+                        len(stage.objects),
+                        len(stage.moves),
+                        stage.cards_freed,
+                        stage.refusal or "",
+                    )
+                    for stage in found
+                ],
+            ),
+        ),
+        texts=(
+            [line for stage in found for item in (*stage.made, *stage.objects) for line in item.text.splitlines()],
+            [
+                f"refused: stage {stage.stage}: {item.namespace}/{item.kind}/{item.name}: {item.refusal}"
+                for stage in found
+                for item in stage.objects
+                if item.refusal
+            ],
+            [line for stage in found for line in place_lines(stage)],
+            [f"note: stage {stage.stage}: {warning}" for stage in found for warning in stage.warnings],
+        ),
+        footnotes=(
+            *experimental_note(plan.backend),
+            "nothing was changed",
+        ),
+    )

@@ -12,6 +12,7 @@ from enforcer.reconcile import repair as write_again
 from fleet.data_folder import writing
 from fleet.documents import document
 from fleet.errors import EXIT_FINDINGS
+from gputide.container.enforcer import open_enforcer
 from gputide.options import (
     ByOption,
     FormatOption,
@@ -19,8 +20,7 @@ from gputide.options import (
     YesOption,
 )
 from gputide.output import Answer, Format, Listing, print_answer
-from gputide.session import session_of
-from gputide.wiring import open_enforcer, who
+from gputide.session import session_of, who
 
 app = typer.Typer()
 

@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 from fleet.documents import document
+from gputide.container.history import load_profiles
+from gputide.container.plans import chosen_plan
 from gputide.options import FormatOption, OutputOption, PlanOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import session_of
-from gputide.wiring import chosen_plan, load_profiles
 from recommender.explain import explain as explain_recommendation
 
 app = typer.Typer()

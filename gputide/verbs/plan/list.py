@@ -6,7 +6,8 @@ import typer
 
 from enforcer.record.journal import StageState
 from fleet.documents import iso
-from gputide.answers import saving_text
+from gputide.answers.plan import saving_text
+from gputide.container.plans import journal, plan_store
 from gputide.options import (
     AnyClusterOption,
     FormatOption,
@@ -14,7 +15,6 @@ from gputide.options import (
 )
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import session_of
-from gputide.wiring import journal, plan_store
 
 app = typer.Typer()
 

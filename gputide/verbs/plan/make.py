@@ -8,6 +8,9 @@ from typing import Annotated
 
 import typer
 
+from dashboards.stored.arrivals import silent_since
+from dashboards.stored.changes import StoredOutcomes
+from enforcer.probe.stored_results import measured_capability
 from fleet.data_folder import writing
 from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import seal_plan
@@ -15,24 +18,17 @@ from fleet.inventory import Card
 from fleet.money.book import PriceBook
 from fleet.profiles import Profiles
 from fleet.usage import History
-from gputide.answers import plan_answer, silence_note
-from gputide.cluster_sightings import silent_since
+from gputide.answers.fleet import silence_note
+from gputide.answers.plan import plan_answer
+from gputide.answers.what_if import Side, assumptions, what_if_answer
+from gputide.container.history import for_plan, load_history, load_profiles, profiled
+from gputide.container.measured_pairs import load_interference
+from gputide.container.plans import keep_plan
+from gputide.container.tide import tide_book
+from gputide.container.warehouse import warehouse
 from gputide.options import ClusterOption, FormatOption, OutputOption, RiskOption
-from gputide.outcome_shelf import StoredOutcomes
 from gputide.output import Answer, Format, print_answer
-from gputide.probe_shelf import measured_capability
 from gputide.session import Session, session_of
-from gputide.what_if import Side, assumptions, what_if_answer
-from gputide.wiring import (
-    for_plan,
-    keep_plan,
-    load_history,
-    load_interference,
-    load_profiles,
-    profiled,
-    with_overrides,
-)
-from gputide.wiring_tide import own_scalings
 from recommender.hypothetical_cards import on_other_cards
 from recommender.past_outcomes import OwnPast, calibration_of
 from recommender.planner import make_plan
@@ -62,14 +58,14 @@ def make(
 ) -> None:
     """Make a plan: what to reclaim, slice and put together, what that saves, what it may harm, and what was refused."""
     session = session_of(context)
-    session = with_overrides(session, [f"risk.preset={risk}"] if risk is not None else [])
+    session = session.with_overrides([f"risk.preset={risk}"] if risk is not None else [])
     planner = _Planner(scope=PlanScope(only=only, namespace=namespace, moves_max=max_moves), cluster=cluster)
     if what_if:
         print_answer(_what_if(session, planner, what_if), form=form, target=output)
         return
     history, profiles = load_profiles(session, cluster)
     folder = session.folder()
-    since = silent_since(folder, session.settings, profiles.cluster, session.now())
+    since = silent_since(warehouse(folder, session.settings), session.settings, profiles.cluster, session.now())
     plan = planner.plan(session, history, profiles)
     if since is not None:
         # The guard goes by where the history ends: with the last sample, not with the silence after it.
@@ -100,7 +96,7 @@ class _Planner:
                 scope=self.scope,
                 past=OwnPast(
                     calibration_ratio=calibration_of(outcomes),
-                    scalings=own_scalings(session.folder()),
+                    scalings=tide_book(session.folder()).scalings(),
                     interference=load_interference(session.settings),
                 ),
             )
@@ -120,7 +116,7 @@ def _what_if(session: Session, planner: _Planner, texts: Sequence[str]) -> Answe
     """The plan as things are and the one that would follow; keeps neither."""
     history = load_history(session.folder(), session.settings, session.now(), cluster=planner.cluster)
     assumed = assumptions(texts, lambda: history.inventory)
-    other = with_overrides(session, assumed.settings)
+    other = session.with_overrides(assumed.settings)
     hypothesis = None
     if assumed.changes:
         hypothesis = on_other_cards(

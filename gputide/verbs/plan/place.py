@@ -9,6 +9,7 @@ import typer
 from fleet.documents import document
 from fleet.inventory import CardModelName
 from fleet.units import parse_bytes
+from gputide.container.history import load_history
 from gputide.options import (
     ClusterOption,
     FormatOption,
@@ -16,7 +17,6 @@ from gputide.options import (
 )
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import session_of
-from gputide.wiring import load_history
 from recommender.online.advice import nodes_for
 
 app = typer.Typer()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from gputide.answers import plan_answer
+from gputide.answers.plan import plan_answer
+from gputide.container.plans import chosen_plan
 from gputide.options import (
     AnyClusterOption,
     FormatOption,
@@ -13,7 +14,6 @@ from gputide.options import (
 )
 from gputide.output import Format, print_answer
 from gputide.session import session_of
-from gputide.wiring import chosen_plan
 
 app = typer.Typer()
 

@@ -20,11 +20,11 @@ from fleet.documents import document, iso
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.settings.settings import LowPrioritySettings
 from fleet.units import format_count, format_percent, format_time, parse_bytes, parse_duration
+from gputide.container.relief import relief_book
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, print_answer
+from gputide.replay.history import set_stage
 from gputide.session import session_of
-from gputide.trace_history import set_stage
-from gputide.wiring_relief import relief_book
 from recommender.simulate.harvest import HarvestRules
 from recommender.simulate.policies import Performance, Policy, Table, perform
 from recommender.simulate.stage import DAY_SECONDS

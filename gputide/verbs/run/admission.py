@@ -10,11 +10,10 @@ from typing import Annotated
 import typer
 
 from enforcer.kubernetes.seat_claims import SEATS_NAMESPACE
-from gputide.addresses import host_and_port
-from gputide.receiver_processes import hold_stop_signals, wait_for_stop
+from fleet.addresses import host_and_port
+from gputide.container.cluster import backend, open_kubernetes
 from gputide.session import session_of
-from gputide.wiring_backend import backend
-from gputide.wiring_cluster import open_kubernetes
+from wire.processes import hold_stop_signals, wait_for_stop
 
 app = typer.Typer()
 

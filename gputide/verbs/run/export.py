@@ -13,16 +13,16 @@ import typer
 from pydantic import ValidationError
 
 from exporter.compat.translation import Compat
+from exporter.serving import serve
+from fleet.addresses import host_and_port
 from fleet.errors import Misconfigured
 from fleet.logs import LogFormat
 from fleet.settings.exporter import ApiUse, ExporterSettings
+from fleet.settings.faults import fault_words
 from fleet.settings.settings import Settings
 from fleet.units import parse_time
-from gputide.addresses import host_and_port
-from gputide.exporting import serve
-from gputide.node_options import NodeOptions, become
+from gputide.node_exporter import NodeOptions, become
 from gputide.session import session_of
-from gputide.wiring_listener import listener_files
 from wire.kubernetes.access import SERVICE_ACCOUNT
 
 app = typer.Typer(
@@ -70,7 +70,7 @@ def node(
         from exporter.trace import open_trace
 
         reader = ReplayReader(open_trace(replay), since=parse_time(since) if since is not None else None)
-        files = listener_files("exporter", settings.exporter, settings.exporter.scrape_tokens_file)
+        files = settings.exporter.files("exporter", settings.exporter.scrape_tokens_file)
         serve(reader, host=host, port=port, interval_seconds=interval_seconds, compat=compat or (), files=files)
         return
     if since is not None:
@@ -102,7 +102,7 @@ def cluster(context: typer.Context, listen: ListenOption = "127.0.0.1:9401") -> 
         host=host,
         port=port,
         interval_seconds=CLUSTER_INTERVAL_SECONDS,
-        files=listener_files("exporter", settings.exporter, settings.exporter.scrape_tokens_file),
+        files=settings.exporter.files("exporter", settings.exporter.scrape_tokens_file),
     )
 
 
@@ -116,14 +116,14 @@ def savings(
 ) -> None:
     """Serve what was found, promised and saved, and how old the warehouse is: plans, savings, promised quiet hours."""
     from dashboards.shown.savings_series import SavingsReader
-    from gputide.web import views_of
+    from gputide.container.pages import views_of
 
     session = session_of(context)
     session.folder()
     host, port = host_and_port(listen)
     reader = SavingsReader(views_of(session), off_peak_ratio=session.settings.analyzer.off_peak_ratio)
     exporter = session.settings.exporter
-    files = listener_files("exporter", exporter, exporter.scrape_tokens_file)
+    files = exporter.files("exporter", exporter.scrape_tokens_file)
     serve(reader, host=host, port=port, interval_seconds=interval, files=files)
 
 
@@ -132,8 +132,9 @@ def _interval(seconds: float) -> float:
     try:
         return ExporterSettings(interval_seconds=seconds).interval_seconds
     except ValidationError as exc:
-        said = exc.errors()[0]["msg"]
-        raise Misconfigured(f"cannot export with --interval {seconds:g}: exporter.interval_seconds: {said}") from exc
+        raise Misconfigured(
+            f"cannot export with --interval {seconds:g}: exporter.{fault_words(exc, ExporterSettings)}"
+        ) from exc
 
 
 def _node_options(
@@ -161,7 +162,7 @@ def _node_options(
         compat=compat,
         log_level=str(program["log_level"]),
         log_format=LogFormat(program["log_format"]).value,
-        files=listener_files("exporter", exporter, exporter.scrape_tokens_file),
+        files=exporter.files("exporter", exporter.scrape_tokens_file),
     )
 
 

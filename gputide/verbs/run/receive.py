@@ -12,14 +12,14 @@ from typing import Annotated
 
 import typer
 
+from fleet.addresses import host_and_port
 from fleet.data_folder import DataFolder
 from fleet.errors import EXIT_BUG, EXIT_FINE, GputideError
-from gputide.addresses import host_and_port
-from gputide.receiver_processes import STOP_SIGNALS, ReceiverProcesses, hold_stop_signals, wait_for_stop
+from gputide.container.bus import open_bridge
+from gputide.container.receiver import open_listener, open_receiver, receiver_senders, receiver_tls
 from gputide.session import Session, session_of
-from gputide.wiring_bus import open_bridge
-from gputide.wiring_pipeline import open_listener, open_receiver, receiver_senders, receiver_tls
 from pipeline.receiver.counts import SharedCounts
+from wire.processes import STOP_SIGNALS, ReceiverProcesses, hold_stop_signals, wait_for_stop
 
 app = typer.Typer()
 

@@ -19,10 +19,10 @@ from fleet.durable import FolderLock
 from fleet.errors import EXIT_FINDINGS, Refused, Unavailable
 from fleet.settings.settings import ClusterChoice
 from fleet.units import format_bytes_short, format_duration, format_time
+from gputide.container.relief import OpenRelief, open_relief, relief_book
 from gputide.options import FormatOption, OutputOption, YesOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import session_of
-from gputide.wiring_relief import OpenRelief, open_relief, relief_book
 
 app = typer.Typer(
     no_args_is_help=True, help="Relieve cards that overload at run time: low priority sleeps, a pod moves, and home."

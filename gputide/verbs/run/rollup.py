@@ -13,8 +13,8 @@ import typer
 
 from fleet.errors import Unavailable
 from fleet.units import format_count
+from gputide.container.rollup import open_rollup
 from gputide.session import Session, session_of
-from gputide.wiring_pipeline import open_rollup
 from pipeline.rollup.rollup import Rollup, RollupStep
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def rollup(
     """Take samples from the bus and add their windows to the warehouse, exactly once."""
     session = session_of(context)
     if explain:
-        from gputide.wiring_flink import job_statements
+        from gputide.container.flink import job_statements
 
         typer.echo(str(job_statements(session.folder(create=True), session.settings, with_secrets=False)), nl=False)
         return
@@ -97,7 +97,7 @@ def _opened(engine: RollupEngine, session: Session, opened: ExitStack) -> tuple[
     folder = session.folder(create=True)
     if engine is RollupEngine.DUCKDB:
         return opened.enter_context(open_rollup(folder, session.settings)), None
-    from gputide.wiring_flink import open_flink_rollup
+    from gputide.container.flink import open_flink_rollup
 
     return opened.enter_context(open_flink_rollup(folder, session.settings))
 

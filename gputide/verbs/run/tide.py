@@ -13,12 +13,12 @@ from enforcer.tide.runner import TideResult, TideStep
 from fleet.data_folder import writing
 from fleet.errors import EXIT_FINDINGS, Refused, Unavailable
 from fleet.units import format_duration, format_time
+from gputide.container.cluster import own_cluster
+from gputide.container.plans import chosen_plan
+from gputide.container.tide import followed_plan, open_tide, tide_book, tide_calendar
 from gputide.options import ByOption, FormatOption, OutputOption, PlanOption, YesOption
 from gputide.output import Answer, Format, Listing, print_answer
-from gputide.own_cluster import own_cluster
-from gputide.session import session_of
-from gputide.wiring import chosen_plan, who
-from gputide.wiring_tide import followed_plan, open_tide, tide_book, tide_calendar
+from gputide.session import session_of, who
 
 app = typer.Typer(
     no_args_is_help=True,

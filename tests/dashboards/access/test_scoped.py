@@ -9,7 +9,7 @@ import pytest
 from dashboards.access.cut import namespace_of
 from dashboards.access.people import Person, Right, Role, everything
 from dashboards.access.scoped import scoped_views
-from dashboards.queries import STAGE_KIND, ObjectDiff, PlanDesk, RolloutProgress, Rollouts, Views
+from dashboards.queries import STAGE_KIND, ObjectDiff, Plans, RolloutProgress, Rollouts, Views
 from fleet.errors import Refused, Unavailable
 from tests.dashboards.embedded import CLUSTER, EmbeddedCluster, make_views
 
@@ -77,7 +77,7 @@ def test_change_goes_to_the_plan_whose_rights_were_checked(world: tuple[Views, E
 
     @dataclass
     class ByPrefix:
-        inner: PlanDesk
+        inner: Plans
 
         def plan(self, plan_id: str) -> object:
             return next((e for e in self.inner.plans(CLUSTER) if e.plan.plan_id.startswith(plan_id)), None)
@@ -121,7 +121,7 @@ def test_reader_of_a_team_sees_that_a_stage_is_refused_but_not_why(world: tuple[
 
     @dataclass
     class Refusing:
-        inner: PlanDesk
+        inner: Plans
 
         def plan(self, plan_id: str) -> object:
             return self.inner.plan(plan_id)
@@ -149,7 +149,7 @@ def test_preview_that_fails_names_no_object_of_another(
 
     @dataclass
     class Failing:
-        inner: PlanDesk
+        inner: Plans
 
         def plan(self, plan_id: str) -> object:
             return self.inner.plan(plan_id)

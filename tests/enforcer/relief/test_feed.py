@@ -21,7 +21,7 @@ from enforcer.relief.objectives_queried import QueriedObjectives
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.inventory import Priority
 from fleet.settings.prometheus import PrometheusSettings
-from gputide.wiring_prometheus import instant_query
+from gputide.container.prometheus import instant_query
 from tests.enforcer.agent.nodes import slice_of, view_of
 from tests.waiting import until
 

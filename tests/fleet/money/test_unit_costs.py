@@ -19,7 +19,7 @@ from fleet.inventory import WorkloadId
 from fleet.money.charges import Amounts, Charge
 from fleet.money.unit_costs import UnitCount, unit_costs
 from fleet.settings.money import PricesSettings
-from gputide.unit_counts import unit_counts
+from gputide.container.prometheus import unit_counts
 
 SINCE = datetime(2026, 1, 5, tzinfo=UTC)
 UNTIL = SINCE + timedelta(days=7)

@@ -1,0 +1,1 @@
+"""Answers the pages' questions from the data folder: one module per port of `dashboards.queries`."""

@@ -1,0 +1,213 @@
+"""Prices by the price book as it is now, budgets, quotas, card hours and unit costs of a cluster.
+
+The book is read again when its file changes. Budgets and unit costs are summed from charged days, which takes seconds
+for a large fleet: a web app gets the last answer while a thread sums the next one, at most once an hour, because whole
+hours are charged. Before the first answer it gets `Unavailable`. Verbs wait.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Generic, TypeVar
+
+import structlog
+
+from dashboards.money.budgets import FIRST_HOUR, budget_statuses
+from dashboards.money.charged_days import CostPeriod
+from fleet.data_folder import DataFolder
+from fleet.errors import GputideError, Misconfigured, NotEnoughData, Unavailable
+from fleet.inventory import Node, Quota
+from fleet.money.book import PriceBook, Prices
+from fleet.money.budgets import BudgetStatus, month_of
+from fleet.money.charges import Owner
+from fleet.money.unit_costs import UnitCost, UnitCount, unit_costs
+from fleet.money.week_hours import WeekHours, week_hours
+from fleet.settings.price_book import book_path, with_price_book
+from fleet.settings.settings import Settings
+
+_log = structlog.get_logger()
+_WEEK = timedelta(days=7)
+WAIT_SECONDS_MAX = 0.2
+"""How long a page waits for the first sums of a cluster."""
+WEEK_WAIT_SECONDS_MAX = 20.0
+"""How long the fleet page waits for its card hours: as long as for the first analysis."""
+
+T = TypeVar("T")
+
+
+class StoredMoney:
+    """`Money` over a data folder.
+
+    Args:
+        folder: data folder.
+        settings: all settings, without what the price book adds.
+        now: the clock of the data.
+        period: what a cluster is charged by the settings given, from a moment until now.
+        unit_counts: requests and tokens that were counted in a period.
+        quotas: quotas of a cluster, as the inventory has them.
+        nodes: nodes of a cluster, the same object while nothing changed.
+        is_patient: True to wait for sums.
+    """
+
+    def __init__(
+        self,
+        folder: DataFolder,
+        settings: Settings,
+        now: Callable[[], datetime],
+        *,
+        period: Callable[[Settings, str, datetime], CostPeriod],
+        unit_counts: Callable[[CostPeriod], tuple[UnitCount, ...]],
+        quotas: Callable[[str], tuple[Quota, ...]],
+        nodes: Callable[[str], tuple[Node, ...]],
+        is_patient: bool = False,
+    ) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._now = now
+        self._period = period
+        self._unit_counts = unit_counts
+        self._quotas = quotas
+        self._nodes = nodes
+        self._lock = threading.Lock()
+        self._prices: dict[str, tuple[object, tuple[Node, ...], Prices]] = {}
+        self._budgets = _Hourly(self._made_budgets, is_patient=is_patient)
+        self._unit_costs = _Hourly(self._made_unit_costs, is_patient=is_patient)
+        self._weeks = _Hourly(self._made_week, is_patient=is_patient, wait_seconds=WEEK_WAIT_SECONDS_MAX)
+
+    @property
+    def currency(self) -> str:
+        """ISO 4217 code of every amount."""
+        return self._settings.prices.currency
+
+    def prices(self, cluster: str) -> Prices:
+        """What the cards of a cluster cost now, by the price book as it is now."""
+        version, nodes = self._version(), self._nodes(cluster)
+        with self._lock:
+            kept = self._prices.get(cluster)
+            if kept is None or kept[0] != version or kept[1] is not nodes:
+                prices = PriceBook(self._priced(), nodes).at(self._now())
+                kept = self._prices[cluster] = version, nodes, prices
+            return kept[2]
+
+    def budgets(self, cluster: str) -> tuple[BudgetStatus, ...]:
+        """How this month's budgets stand."""
+        if not self._priced().prices.budgets:
+            return ()
+        return self._budgets.of(cluster, self._version())
+
+    def quotas(self, cluster: str) -> tuple[Quota, ...]:
+        """Quotas and queues that stand."""
+        return self._quotas(cluster)
+
+    def week(self, cluster: str) -> WeekHours | None:
+        """Card hours of the last seven days; None where no card was known then."""
+        return next(iter(self._weeks.of(cluster, self._version())), None)
+
+    def unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:
+        """Cost of a request or token over the last week."""
+        return self._unit_costs.of(cluster, self._version())
+
+    def _made_budgets(self, cluster: str) -> tuple[BudgetStatus, ...]:
+        begin, _ = month_of(self._now())
+        if self._now() - begin < FIRST_HOUR:
+            return ()
+        try:
+            return budget_statuses(self._period(self._priced(), cluster, begin))
+        except NotEnoughData:
+            return ()
+
+    def _made_week(self, cluster: str) -> tuple[WeekHours, ...]:
+        try:
+            period = self._period(self._priced(), cluster, self._now() - _WEEK)
+        except NotEnoughData:
+            return ()
+        return (week_hours(period.chargeback(Owner.NAMESPACE), known_since=period.known_since),)
+
+    def _made_unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:
+        try:
+            period = self._period(self._priced(), cluster, self._now() - _WEEK)
+        except NotEnoughData:
+            return ()
+        return unit_costs(period.chargeback(Owner.WORKLOAD).rows, self._unit_counts(period))
+
+    def _priced(self) -> Settings:
+        """The settings with the price book as it is now."""
+        return with_price_book(self._settings, self._folder.path)
+
+    def _version(self) -> object:
+        """Changes with the price book's file, and every hour: a price may begin or end, and hours are charged."""
+        now = self._now()
+        path = book_path(self._settings, self._folder.path)
+        try:
+            stat = path.stat()
+        except OSError:
+            return now.date(), now.hour, None
+        return now.date(), now.hour, (stat.st_mtime_ns, stat.st_size)
+
+
+class _Hourly(Generic[T]):
+    """Answers per cluster that are made anew when their version changes."""
+
+    def __init__(
+        self, make: Callable[[str], tuple[T, ...]], *, is_patient: bool, wait_seconds: float = WAIT_SECONDS_MAX
+    ) -> None:
+        self._make = make
+        self._wait_seconds = wait_seconds
+        self._is_patient = is_patient
+        self._turn = threading.Condition()
+        self._known: dict[str, tuple[object, tuple[T, ...] | GputideError]] = {}
+        self._making: set[str] = set()
+
+    def of(self, cluster: str, version: object) -> tuple[T, ...]:
+        """The answer.
+
+        Raises:
+            Unavailable: the first one is still being made.
+            GputideError: it could not be made.
+        """
+        with self._turn:
+            kept = self._known.get(cluster)
+        if kept is None or kept[0] != version:
+            if self._is_patient:
+                kept = version, self._make(cluster)
+                with self._turn:
+                    self._known[cluster] = kept
+            else:
+                kept = self._last(cluster, version)
+        if isinstance(kept[1], GputideError):
+            raise kept[1]
+        return kept[1]
+
+    def _last(self, cluster: str, version: object) -> tuple[object, tuple[T, ...] | GputideError]:
+        with self._turn:
+            if cluster not in self._making:
+                self._making.add(cluster)
+                threading.Thread(target=self._made, args=(cluster, version), daemon=True).start()
+            kept = self._known.get(cluster)
+            if kept is None or isinstance(kept[1], GputideError):
+                # The fault may be gone by now, because the book was changed.
+                self._turn.wait_for(lambda: cluster not in self._making, self._wait_seconds)
+                kept = self._known.get(cluster)
+        if kept is not None:
+            return kept
+        raise Unavailable(
+            f"cannot show what cluster {cluster!r} costs yet: its hours are being charged; ask again in a moment"
+        )
+
+    def _made(self, cluster: str, version: object) -> None:
+        kept: tuple[object, tuple[T, ...] | GputideError] | None = None
+        try:
+            kept = version, self._make(cluster)
+        except Misconfigured as exc:
+            kept = version, exc
+        except GputideError as exc:
+            _log.warning("cost of a cluster not summed", cluster=cluster, reason=str(exc))
+            kept = None, exc  # the next question tries again
+        finally:
+            with self._turn:
+                self._making.discard(cluster)
+                if kept is not None:
+                    self._known[cluster] = kept
+                self._turn.notify_all()

@@ -1,0 +1,336 @@
+"""Plans, their approvals and what they would change; rollouts and undos in the background, one at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import datetime
+
+from dashboards.queries import (
+    STAGE_KIND,
+    ObjectDiff,
+    ObjectProgress,
+    PlanEntry,
+    RolloutPhase,
+    RolloutProgress,
+    UndoPreview,
+)
+from enforcer.preview import StagePreview
+from enforcer.record.journal import Journal, StageRecord, StageState
+from enforcer.record.ledger import Ledger
+from enforcer.record.plan_cache import PlanCache
+from enforcer.record.plan_store import PlanStore
+from enforcer.record.savings import stages_in_place
+from enforcer.rollout.progress import Progress, ProgressPhase
+from enforcer.rollout.stages import Rollout
+from enforcer.rollout.undo import Undo
+from enforcer.safety.freeze import frozen_by
+from enforcer.safety.guard import Guard
+from fleet.data_folder import DataFolder, writing
+from fleet.decisions import Plan
+from fleet.errors import Corrupt, GputideError, Misconfigured, Refused
+from fleet.outcomes import ChangePhase
+
+_PHASES = {
+    ProgressPhase.CHANGING: RolloutPhase.APPLYING,
+    ProgressPhase.MOVING: RolloutPhase.APPLYING,
+    ProgressPhase.WATCHING: RolloutPhase.WATCHING,
+    ProgressPhase.PROMOTED: RolloutPhase.APPLYING,
+    ProgressPhase.RESTORING: RolloutPhase.RESTORING,
+    ProgressPhase.RESTORED: RolloutPhase.RESTORING,
+}
+_STATES = {
+    StageState.PROMOTED: ChangePhase.PROMOTED,
+    StageState.RESTORED: ChangePhase.RESTORED,
+    StageState.UNDONE: ChangePhase.RESTORED,
+}
+_ENDED = frozenset({ChangePhase.PROMOTED, ChangePhase.RESTORED, ChangePhase.REFUSED})
+"""Phases after which nothing happens to a workload."""
+_IDLE = RolloutProgress(phase=RolloutPhase.NOT_STARTED, done=0, total=0)
+
+
+class StoredPlans:
+    """`Plans` over the plan store and the ledger of a data folder.
+
+    Args:
+        folder: data folder.
+        plans: its plans in memory.
+        now: the clock of the data.
+        guard: the guard by the settings.
+        preview: what stages of a plan would change in the cluster as it is.
+    """
+
+    def __init__(
+        self,
+        folder: DataFolder,
+        plans: PlanCache,
+        now: Callable[[], datetime],
+        *,
+        guard: Callable[[], Guard],
+        preview: Callable[[Plan, tuple[int, ...]], tuple[StagePreview, ...]],
+    ) -> None:
+        self._folder = folder
+        self._plans = plans
+        self._now = now
+        self._guard = guard
+        self._preview = preview
+        self._store = PlanStore(folder.plans)
+        self._lock = threading.Lock()
+
+    def plans(self, cluster: str) -> tuple[PlanEntry, ...]:
+        """All plans of a cluster, newest first."""
+        return tuple(self._entry(plan) for plan in reversed(self._plans.plans(cluster)))
+
+    def plan(self, plan_id: str) -> PlanEntry | None:
+        """One plan; None where there is none of this id."""
+        try:
+            return self._entry(self._plans.get(plan_id))
+        except (Misconfigured, Refused, Corrupt):
+            return None
+
+    def approve(self, plan_id: str, stages: tuple[int, ...], by: str) -> PlanEntry:
+        """Approve stages in a person's name."""
+        plan = self._store.get(plan_id)
+        with self._lock, writing(self._folder):
+            self._store.approve(plan, stages, by=by, at=self._now())
+        return self._entry(plan)
+
+    def preview(self, plan_id: str, stages: tuple[int, ...]) -> tuple[ObjectDiff, ...]:
+        """What the stages would change, asked of the cluster without changing anything."""
+        found = self._preview(self._store.get(plan_id), stages)
+        return tuple(diff for stage in found for diff in _stage_diffs(stage))
+
+    def _entry(self, plan: Plan) -> PlanEntry:
+        approvals = self._store.approvals(plan.plan_id)
+        approved = tuple(sorted({stage for approval in approvals for stage in approval.stages}))
+        kept = Journal(Ledger(self._folder.ledger))
+        records = [record for run in kept.runs(plan.plan_id) for record in run.records.values()]
+        applied = _in_place(plan, [record for record in records if record.state is StageState.PROMOTED])
+        once_applied = [record for record in records if record.applied_at is not None]
+        moments = [record.applied_at for record in records if record.applied_at is not None]
+        undone = [record.undone_at for record in records if record.undone_at is not None]
+        return PlanEntry(
+            plan=plan,
+            approved_stages=approved,
+            approved_by=tuple(dict.fromkeys(approval.by for approval in approvals)),
+            applied_stages=applied,
+            once_applied_stages=_in_place(plan, once_applied),
+            undone_recommendations=kept.undone_recommendations(plan.plan_id),
+            applied_at=min(moments, default=None),
+            undone_at=max(undone, default=None) if not applied else None,
+            apply_refusal=self._refusal(plan, approved, applied),
+        )
+
+    def _refusal(self, plan: Plan, approved: tuple[int, ...], applied: tuple[int, ...]) -> str | None:
+        """Why the approved stages can't be applied now; None where they can."""
+        frozen = frozen_by(self._folder.freeze)
+        if frozen is not None:
+            return f"frozen by {frozen}; `gputide apply --no-freeze` or the plan page lifts it"
+        left = [stage for stage in approved if stage not in applied]
+        if not left:
+            return "every approved stage is applied" if applied else "approve at least one stage first"
+        try:
+            self._guard().check_plan(plan, left, self._store.approvals(plan.plan_id), self._now())
+        except Refused as exc:
+            return str(exc)
+        return None
+
+
+def _in_place(plan: Plan, records: Sequence[StageRecord]) -> tuple[int, ...]:
+    return tuple(sorted(stages_in_place(plan, records)))
+
+
+def _stage_diffs(stage: StagePreview) -> list[ObjectDiff]:
+    """Objects of a stage, then what becomes of nodes and cards, which belong to no namespace.
+
+    A stage that is refused before its objects are known is one entry that says so. Where single objects keep the
+    stage from being applied, the reason stands beside those alone.
+    """
+    if stage.refusal is not None and not stage.objects:
+        name = str(stage.stage)
+        return [
+            ObjectDiff(
+                kind=STAGE_KIND,
+                namespace="",
+                name=name,
+                recommendation="",
+                old_yaml="",
+                new_yaml="",
+                refusal=stage.refusal,
+            )
+        ]
+    of_stage = None if any(item.refusal for item in stage.objects) else stage.refusal
+    found = [
+        ObjectDiff(
+            kind=item.kind,
+            namespace=item.namespace,
+            name=item.name,
+            recommendation=item.recommendation,
+            old_yaml=item.before,
+            new_yaml=item.after,
+            refusal=item.refusal or of_stage,
+        )
+        for item in (*stage.made, *stage.objects)
+    ]
+    nodes: dict[str, tuple[list[str], list[str]]] = {}
+    for node in stage.nodes:
+        before, after = nodes.setdefault(node.node, ([], []))
+        if node.cards_before is not None:
+            before.append(f"cards held: {node.cards_before}")
+            after.append(f"cards held: {node.cards_after}")
+        after += node.steps
+    for card in stage.cards:
+        before, after = nodes.setdefault(card.node, ([], []))
+        before.append(f"{card.card}: {', '.join(card.before) or 'free'}")
+        after.append(f"{card.card}: {', '.join(card.after) or 'free'}")
+    return found + [
+        ObjectDiff(
+            kind="Cards of node",
+            namespace="",
+            name=name,
+            recommendation="",
+            old_yaml="\n".join(before),
+            new_yaml="\n".join(after),
+        )
+        for name, (before, after) in sorted(nodes.items())
+    ]
+
+
+class BackgroundRollouts:
+    """`Rollouts` over the enforcer of a data folder.
+
+    Args:
+        folder: data folder.
+        check: refuses a plan of another cluster than the enforcer's.
+        open_rollout: opens the enforcer on its cluster; reports progress to what it is given.
+    """
+
+    def __init__(
+        self,
+        folder: DataFolder,
+        *,
+        check: Callable[[Plan], None],
+        open_rollout: Callable[[Callable[[Progress], None]], AbstractContextManager[Rollout]],
+    ) -> None:
+        self._folder = folder
+        self._check = check
+        self._open = open_rollout
+        self._store = PlanStore(folder.plans)
+        self._lock = threading.Lock()
+        self._worker: threading.Thread | None = None
+        self._running = ""
+        self._news: dict[str, RolloutProgress] = {}
+
+    def apply(self, plan_id: str, stages: tuple[int, ...], by: str) -> None:
+        """Start the approved stages, canary first."""
+        plan = self._store.get(plan_id)
+        approved = self._store.approvals(plan.plan_id)
+        fingerprint = self._store.fingerprint(plan.plan_id)
+
+        def work() -> None:
+            with writing(self._folder), self._open(self._hear) as rollout:
+                results = rollout.apply(plan, stages, by=by, approved=approved, fingerprint=fingerprint)
+            back = [result for result in results if result.state is not StageState.PROMOTED]
+            message = f"stage {back[0].stage} was taken back: {back[0].reason}" if back else "every stage is kept"
+            self._end(plan.plan_id, RolloutPhase.RESTORED if back else RolloutPhase.DONE, message)
+
+        self._start(plan.plan_id, work, RolloutPhase.CANARY, "starting with the canary")
+
+    def progress(self, plan_id: str) -> RolloutProgress:
+        """Where the rollout or the undo of a plan stands; after a restart, what the ledger says."""
+        with self._lock:
+            news = self._news.get(plan_id)
+        records = [
+            record for run in Journal(Ledger(self._folder.ledger)).runs(plan_id) for record in run.records.values()
+        ]
+        objects = tuple(item for record in records for item in _objects(record))
+        if news is not None:
+            if news.total or news.is_running:
+                return replace(news, objects=objects)
+            # The last word of a rollout counts nothing; what it came to stands in the journal.
+            done = sum(item.phase in _ENDED for item in objects)
+            return replace(news, objects=objects, done=done, total=len(objects))
+        if not records:
+            return _IDLE
+        total = sum(len(record.moves) for record in records)
+        undone = all(record.state is StageState.UNDONE for record in records)
+        return RolloutProgress(
+            phase=RolloutPhase.RESTORED if undone else RolloutPhase.DONE, done=total, total=total, objects=objects
+        )
+
+    def undo_preview(self, plan_id: str) -> UndoPreview:
+        """What an undo would restore and keep."""
+        self._check(self._store.get(plan_id))
+        with self._open(_unheard) as rollout:
+            undo = Undo(rollout.tools)
+            record = undo.preview(plan_id)
+            keeps = undo.kept_now(record)
+        taken = {part.card for move in record.moves for part in move.old}
+        held = {part.card for move in record.moves for part in move.new}
+        return UndoPreview(
+            restores=tuple(f"{intent.kind} {intent.namespace}/{intent.name}" for intent in record.objects),
+            keeps=keeps,
+            cards_taken=len(taken - held),
+        )
+
+    def undo(self, plan_id: str, by: str) -> None:
+        """Start to restore everything that the plan changed."""
+        self._check(self._store.get(plan_id))
+
+        def work() -> None:
+            with writing(self._folder), self._open(self._hear) as rollout:
+                result = Undo(rollout.tools).undo(plan_id)
+            kept = f"; kept: {'; '.join(result.kept[:3])}" if result.kept else ""
+            message = f"{len(result.workloads)} workloads are as they were, asked by {by}{kept}"
+            self._end(plan_id, RolloutPhase.RESTORED, message)
+
+        self._start(plan_id, work, RolloutPhase.RESTORING, "restoring")
+
+    def _start(self, plan_id: str, work: Callable[[], None], phase: RolloutPhase, message: str) -> None:
+        with self._lock:
+            if self._worker is not None and self._worker.is_alive():
+                raise Refused(f"cannot start: plan {self._running} is being changed; wait until it is done")
+            self._running = plan_id
+            self._news[plan_id] = RolloutProgress(phase=phase, done=0, total=0, message=message)
+
+            def guarded() -> None:
+                try:
+                    work()
+                except GputideError as exc:
+                    self._end(plan_id, RolloutPhase.FAILED, str(exc))
+
+            self._worker = threading.Thread(target=guarded, name=f"rollout {plan_id}")
+            self._worker.start()
+
+    def _hear(self, news: Progress) -> None:
+        with self._lock:
+            self._news[news.plan_id] = RolloutProgress(
+                phase=_PHASES[news.phase], done=news.done, total=news.total, message=news.text
+            )
+
+    def _end(self, plan_id: str, phase: RolloutPhase, message: str) -> None:
+        with self._lock:
+            before = self._news.get(plan_id, _IDLE)
+            done = before.total if phase is not RolloutPhase.FAILED else before.done
+            self._news[plan_id] = replace(before, phase=phase, message=message, done=done)
+
+
+def _objects(record: StageRecord) -> tuple[ObjectProgress, ...]:
+    phase = _STATES.get(record.state, ChangePhase.APPLIED)
+    workloads = dict.fromkeys(move.workload for move in record.moves)
+    return tuple(
+        ObjectProgress(
+            workload=workload,
+            stage=record.stage,
+            phase=phase.value,
+            is_canary=str(workload) in record.canary,
+            detail=record.reason or "",
+        )
+        for workload in workloads
+    )
+
+
+def _unheard(_: Progress) -> None:
+    """News of a preview."""

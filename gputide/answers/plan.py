@@ -1,0 +1,215 @@
+"""A plan, and what came of it, as answers of the command line; money and its prices in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from shlex import quote
+
+from dashboards.shown.rows import stage_risk
+from dashboards.words.advice import verdict_words
+from dashboards.words.catalogue import Language
+from enforcer.record.verdict import Standing, Verdict, standing_in, verdict_document
+from fleet.capabilities.register import capabilities_of
+from fleet.confidence import stage_confidence
+from fleet.decisions import Plan, Refusal, Saving
+from fleet.documents import plan_document
+from fleet.outcomes import Outcome
+from fleet.units import Money, format_count, format_money_short, format_percent, format_time
+from gputide.output import Answer, Listing
+
+_MODELS_NAMED_MAX = 5
+
+
+def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
+    """What `plan make` and `plan show` print, with further notes first below."""
+    totals = plan.totals
+    return Answer(
+        document=plan_document(plan),
+        headline=(
+            (
+                f"Plan {plan.plan_id} for {plan.cluster}: frees {format_count(totals.cards_freed)} of "
+                f"{format_count(totals.cards_before)} cards ({format_count(totals.nodes_freed)} whole nodes), keeps "
+                f"{format_count(totals.spare_cards)} spare, moves {format_count(totals.moves)} pods"
+            ),
+            (
+                f"saves {saving_text(totals.saving_per_week, plan.currency)} a week{_per_move(plan)}; predicted "
+                f"violation {format_percent(totals.predicted_violation_ratio, digits=2)} (risk {plan.risk.value}); "
+                f"made from {format_time(plan.history.since)} to {format_time(plan.history.until)}, coverage "
+                f"{format_percent(plan.history.coverage_ratio, digits=1)}; expires {format_time(plan.expires_at)}"
+            ),
+        ),
+        listings=(
+            Listing(
+                title="Recommendations",
+                columns=("id", "kind", "workloads", "pods", "cards freed", "per week", "risk", "confidence", "why"),
+                rows=[
+                    (
+                        item.id,
+                        item.kind.value,
+                        _names(item.workloads),
+                        len(item.pods),
+                        item.cards_freed,
+                        saving_text(item.saving_per_week, plan.currency),
+                        item.risk_level.value,
+                        round(item.confidence, 2),
+                        item.reason,
+                    )
+                    for item in sorted(plan.recommendations, key=lambda item: item.cards_freed, reverse=True)
+                ],
+            ),
+            Listing(
+                title="Stages",
+                columns=("stage", "title", "recommendations", "cards freed", "moves", "risk", "confidence"),
+                rows=[
+                    (
+                        stage.stage,
+                        stage.title,
+                        len(stage.recommendations),
+                        stage.cards_freed,
+                        stage.moves,
+                        stage_risk(plan, stage),
+                        round(stage_confidence(plan, stage), 2),
+                    )
+                    for stage in plan.stages
+                ],
+            ),
+            _refusals(plan.refused),
+        ),
+        footnotes=(
+            *notes,
+            *experimental_note(plan.backend),
+            *(f"withheld: {item.kind.value}: {item.detail}" for item in plan.withheld),
+            *_proof(plan),
+            *_calibration(plan),
+            f"next: gputide plan explain ID · gputide plan diff --plan {plan.plan_id} · gputide plan approve",
+        ),
+    )
+
+
+def experimental_note(backend: str) -> tuple[str, ...]:
+    """What is said of a plan for a backend that nothing real has accepted yet; nothing of others."""
+    if not capabilities_of(backend).is_experimental:
+        return ()
+    return (f"experimental: no real scheduler or device plugin of {backend} has accepted such changes in a test yet",)
+
+
+def _proof(plan: Plan) -> tuple[str, ...]:
+    """How much any packing could free beyond the plan's, where that was proven."""
+    beyond = next((point.cards_beyond_max for point in plan.frontier if point.is_chosen), None)
+    if beyond is None:
+        return ()
+    cards = "not one card" if beyond == 0 else f"at most {beyond} card{'s' if beyond > 1 else ''}"
+    return (f"packing: of the pods that share, no other packing as harmless frees more: {cards} (proven)",)
+
+
+def _calibration(plan: Plan) -> tuple[str, ...]:
+    """What earlier plans taught of forecasts, where they taught anything."""
+    if plan.calibration_ratio == 1.0:
+        return ()
+    return (
+        (
+            f"calibration: earlier plans of {plan.cluster} harmed more than predicted, so forecasts of harm are "
+            f"multiplied by {plan.calibration_ratio:.2f}"
+        ),
+    )
+
+
+def outcome_answer(outcome: Outcome, verdict: Verdict, currency: str) -> Answer:
+    """What `verify` prints: the verdict, then what it stands on; harm first where a service is over its budget."""
+    span = "final" if outcome.is_final else "interim"
+    amounts = Listing(
+        title="Predicted and observed",
+        columns=("", "predicted", "observed"),
+        rows=[
+            ("cards freed", outcome.promised_cards_freed, outcome.realised_cards_freed),
+            (
+                "saving per week",
+                saving_text(outcome.promised_saving_per_week, currency),
+                saving_text(outcome.realised_saving_per_week, currency),
+            ),
+            ("harm", format_percent(verdict.predicted_ratio, digits=2), percent_text(verdict.observed_ratio)),
+            ("harm of untouched workloads", "", percent_text(outcome.control_violation_ratio)),
+            ("cards given back", "", outcome.given_back),
+            ("coverage", "", format_percent(outcome.coverage_ratio, digits=1)),
+        ],
+    )
+    text = verdict_words(verdict, Language.EN)
+    standings = [(standing_in(outcome, item), item) for item in outcome.workloads]
+    harmed = Listing(
+        title="Most harmed services",
+        columns=("service", "predicted", "observed", "harm budget", "active windows", "cause"),
+        rows=[
+            (
+                item.workload,
+                format_percent(item.predicted_violation_ratio, digits=2),
+                percent_text(item.violation_ratio) if how is not Standing.UNDECIDED else "–",
+                how.value.replace("_", " "),
+                item.active_steps,
+                item.cause or "",
+            )
+            for how, item in sorted(standings, key=lambda one: one[0] is not Standing.OVER_BUDGET)
+            if item.violation_ratio
+        ],
+    )
+    return Answer(
+        document=verdict_document(outcome, text),
+        headline=(
+            text,
+            f"plan {outcome.plan_id}, {format_time(outcome.since)} to {format_time(outcome.until)} ({span})",
+        ),
+        listings=(harmed, amounts) if verdict.is_harmed else (amounts, harmed),
+    )
+
+
+def _per_move(plan: Plan) -> str:
+    """What one moved pod brings: nothing to say where nobody moves."""
+    saving, moves = plan.totals.saving_per_week, plan.totals.moves
+    if moves == 0 or saving.amortised is None:
+        return ""
+    each = Saving(
+        amortised=saving.amortised / moves, marginal=None if saving.marginal is None else saving.marginal / moves
+    )
+    return f", {saving_text(each, plan.currency)} per moved pod"
+
+
+def no_price_words(card_models: Sequence[str]) -> str:
+    """What has no price, and the command that sets one: `no price for NVIDIA L20 (set one with …)`."""
+    if not card_models:
+        return "no price for its cards (set one with `gputide cost prices set`)"
+    named = ", ".join(card_models[:_MODELS_NAMED_MAX])
+    return f"no price for {named} (set one with `gputide cost prices set {quote(card_models[0])} PRICE`)"
+
+
+def saving_text(saving: Saving, currency: str) -> str:
+    """Amortised money and, where known, what stops being paid at once."""
+    if saving.amortised is None:
+        return "no price"
+    shown = format_money_short(Money(amount=saving.amortised, currency=currency))
+    if saving.marginal is None or saving.marginal == saving.amortised:
+        return shown
+    return f"{shown} ({format_money_short(Money(amount=saving.marginal, currency=currency))} marginal)"
+
+
+def _refusals(refused: tuple[Refusal, ...]) -> Listing:
+    groups: dict[tuple[str, str], list[Refusal]] = {}
+    for refusal in refused:
+        kind = refusal.kind.value if refusal.kind is not None else "all"
+        groups.setdefault((refusal.reason, kind), []).append(refusal)
+    return Listing(
+        title="Refused",
+        columns=("reason", "advice", "workloads", "for example"),
+        rows=[
+            (reason, kind, len(items), f"{items[0].workload}: {items[0].detail}")
+            for (reason, kind), items in sorted(groups.items(), key=lambda group: -len(group[1]))
+        ],
+    )
+
+
+def percent_text(ratio: float | None) -> str:
+    """A ratio in percent; a dash where it is unknown."""
+    return "–" if ratio is None else format_percent(ratio, digits=2)
+
+
+def _names(names: Iterable[str]) -> str:
+    listed = list(names)
+    return listed[0] if len(listed) == 1 else f"{listed[0]} and {len(listed) - 1} more" if listed else ""

@@ -1,0 +1,256 @@
+"""Opens the cluster that the enforcer changes: the simulated one of the data folder, or a real one by its API server.
+
+Also says which cluster that is and which GPU-sharing backend renders its changes. One warehouse may hold many
+clusters, and plans are kept for each of them; a plan that reached the enforcer of another cluster would find objects of
+the same names there. The real cluster's adapter is imported only where the settings choose it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
+
+from enforcer.backend import Backend
+from enforcer.backends.effectivegpu import EffectiveGpuBackend, words_of_models
+from enforcer.backends.hami import HamiBackend
+from enforcer.backends.hami_dialect import HAMI_WORDS, HamiDialect
+from enforcer.backends.register import BACKENDS
+from enforcer.backends.volcano import VolcanoBackend
+from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange, Lease
+from enforcer.dialect import ObjectKey
+from enforcer.record.journal import ObjectIntent
+from enforcer.safety.guard import check_cluster_name
+from enforcer.simulated.cluster import SimulatedCluster
+from fleet.data_folder import DataFolder
+from fleet.decisions import Plan
+from fleet.errors import Misconfigured, Refused
+from fleet.settings.settings import ClusterChoice, ClusterSettings, Settings
+from gputide.container.warehouse import warehouse
+from gputide.replay.clock import read_replay_clock
+
+if TYPE_CHECKING:
+    from enforcer.kubernetes.cluster import KubernetesCluster
+
+_UID_NAMESPACE = "kube-system"
+"""Every cluster has it from its first start to its end, so its UID serves as the cluster's (OpenTelemetry semantic
+conventions, resource attribute k8s.cluster.uid)."""
+
+_UNNAMED = ClusterSettings().name
+
+
+def own_cluster(folder: DataFolder, settings: Settings) -> str | None:
+    """Name of the cluster that the enforcer changes.
+
+    Of the simulated cluster it is that of the trace it follows, None before there was one. Of a real one it is
+    `cluster.name`; where nobody has set that and the warehouse knows one cluster only, it is that one.
+    """
+    if settings.enforcer.cluster is ClusterChoice.SIMULATED:
+        clock = read_replay_clock(folder)
+        return None if clock is None else clock.cluster
+    if settings.cluster.name != _UNNAMED:
+        # Another cluster may be the only one that has sent yet.
+        return settings.cluster.name
+    known = warehouse(folder, settings).clusters()
+    return known[0] if len(known) == 1 else settings.cluster.name
+
+
+def check_own(plan: Plan, folder: DataFolder, settings: Settings) -> None:
+    """Refuse a plan that was made for another cluster than the enforcer's.
+
+    Raises:
+        Refused: it was, with both names.
+    """
+    check_cluster_name(plan, own_cluster(folder, settings))
+
+
+def check_uid(reader: ClusterReader, settings: Settings) -> None:
+    """Refuse a cluster that is not the one that the settings name by its UID; without one any will do.
+
+    Raises:
+        Refused: it is another.
+        Unavailable: it can't be reached.
+    """
+    wanted = settings.enforcer.cluster_uid
+    if wanted is None or settings.enforcer.cluster is ClusterChoice.SIMULATED:
+        return
+    found = reader.get("Namespace", "", _UID_NAMESPACE)
+    uid = None if found is None else found["metadata"].get("uid")
+    if uid != wanted:
+        raise Refused(
+            f"cannot change this cluster: namespace {_UID_NAMESPACE} has UID {uid or 'none'}, and "
+            f"enforcer.cluster_uid={wanted}; check enforcer.kubeconfig and enforcer.kubeconfig_context"
+        )
+
+
+NO_CLUSTER = (
+    "there is no cluster here that could be changed: this data folder holds history alone, scanned or received; name "
+    "yours with --set enforcer.cluster=kubernetes where its API server can be reached"
+)
+
+
+class LiveCluster(ClusterReader, ClusterWriter, Lease, Protocol):
+    """A cluster behind all of the enforcer's ports."""
+
+    def pause(self, seconds: float) -> None:
+        """Let time pass (the port `Pause`)."""
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        ...
+
+
+def is_known(folder: DataFolder, settings: Settings) -> bool:
+    """Whether there is a cluster to look at: a simulated one is there once something was replayed."""
+    return settings.enforcer.cluster is not ClusterChoice.SIMULATED or folder.cluster.exists()
+
+
+@contextmanager
+def open_cluster(folder: DataFolder, settings: Settings) -> Iterator[LiveCluster]:
+    """The cluster that the settings choose, as it stands.
+
+    Raises:
+        Refused: the settings choose the simulated one, and nothing was replayed into this folder.
+        Misconfigured: there is no way into it.
+        Unavailable: it can't be reached or opened.
+        Corrupt: the simulated one's file is no such state.
+    """
+    if not is_known(folder, settings):
+        raise Refused(NO_CLUSTER)
+    cluster = _opened(folder, settings)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@contextmanager
+def open_kubernetes(settings: Settings) -> Iterator[KubernetesCluster]:
+    """The real cluster of the settings, whichever the enforcer changes.
+
+    Raises:
+        Misconfigured: there is no way into it.
+    """
+    cluster = _kubernetes(settings)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@contextmanager
+def open_cluster_to_change(folder: DataFolder, settings: Settings, now: datetime) -> Iterator[LiveCluster]:
+    """The same, to be changed.
+
+    A replay's clock stands still while a plan is applied: what the simulated rollout took is taken back at the end. A
+    real cluster's clock is nobody's to set.
+
+    Args:
+        folder: data folder.
+        settings: all settings.
+        now: the clock of the data.
+
+    Raises:
+        Refused: it is not the cluster of `enforcer.cluster_uid`.
+    """
+    with open_cluster(folder, settings) as cluster:
+        if not isinstance(cluster, SimulatedCluster):
+            check_uid(cluster, settings)
+            yield cluster
+            return
+        cluster.settle(now)
+        cluster.advance(now)
+        yield cluster
+        cluster.settle(now)
+
+
+def moment_of_change(cluster: LiveCluster, now: datetime) -> datetime:
+    """When a change is made: a real cluster's own time, a simulated one's that of the data."""
+    return now if isinstance(cluster, SimulatedCluster) else cluster.now()
+
+
+def rehearsal(cluster: LiveCluster) -> Callable[[ObjectIntent], None] | None:
+    """What asks a cluster whether it would take a change, by a dry run; None for a simulated one, which has none."""
+    if isinstance(cluster, SimulatedCluster):
+        return None
+    from enforcer.kubernetes.cluster import KubernetesCluster
+
+    if not isinstance(cluster, KubernetesCluster):
+        return None
+
+    def rehearse(intent: ObjectIntent) -> None:
+        fields = [FieldChange(field=part.field, value=part.new) for part in intent.fields]
+        cluster.dry_run(*intent.key, fields, intent.resource_version)
+
+    return rehearse
+
+
+def _opened(folder: DataFolder, settings: Settings) -> LiveCluster:
+    if settings.enforcer.cluster is ClusterChoice.SIMULATED:
+        return SimulatedCluster.open(folder.cluster)
+    return _kubernetes(settings)
+
+
+def _kubernetes(settings: Settings) -> KubernetesCluster:
+    from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
+
+    enforcer = settings.enforcer
+    return KubernetesCluster(
+        ClusterPlace(
+            kubeconfig=enforcer.kubeconfig,
+            context=enforcer.kubeconfig_context,
+            namespace=enforcer.namespace,
+            requests_per_second=enforcer.requests_per_second,
+            requests_burst=enforcer.requests_burst,
+            parallel_requests_max=enforcer.parallel_requests_max,
+        )
+    )
+
+
+def backend(settings: Settings, now: datetime) -> Backend:
+    """The backend that renders changes.
+
+    Args:
+        settings: all settings; `enforcer.backend` names it, `backends` says how it is installed.
+        now: the moment of the change.
+
+    Raises:
+        Misconfigured: the settings name one that renders nothing.
+    """
+    installed = settings.backends
+    match settings.enforcer.backend:
+        case "hami":
+            dialect = HamiDialect(
+                device_config=_config_map(installed.hami_device_config),
+                node_config=_config_map(installed.hami_node_config),
+                plugin=_daemon_set(installed.hami_device_plugin),
+            )
+            return HamiBackend(now, dialect, cordons_emptied_nodes=installed.hami_cordons_emptied_nodes)
+        case "effectivegpu":
+            dialect = HamiDialect(
+                words_of_models(HAMI_WORDS, installed.effectivegpu_model_resources),
+                device_config=_config_map(installed.effectivegpu_device_config),
+                node_config=_config_map(installed.effectivegpu_node_config),
+                plugin=_daemon_set(installed.effectivegpu_device_plugin),
+            )
+            return EffectiveGpuBackend(now, dialect)
+        case "volcano":
+            return VolcanoBackend(now, low_priority_queue=installed.volcano_low_priority_queue)
+        case name:
+            chosen = dict(BACKENDS).get(name)
+            if chosen is None:
+                known = ", ".join(known for known, _ in BACKENDS)
+                raise Misconfigured(f"cannot render for enforcer.backend={name!r}: expected one of {known}")
+            return chosen(now)
+
+
+def _daemon_set(text: str) -> ObjectKey:
+    namespace, _, name = text.partition("/")
+    return "DaemonSet", namespace, name
+
+
+def _config_map(text: str) -> ObjectKey:
+    namespace, _, name = text.partition("/")
+    return "ConfigMap", namespace, name

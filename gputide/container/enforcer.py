@@ -1,0 +1,157 @@
+"""Opens the enforcer on the cluster that the settings choose, with the guard and the harm budgets that they ask for.
+
+Called by the verbs and pages that change a cluster; `gputide.container.relief` asks for the same guard.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from enforcer.rollout.carry import CarryPolicy
+from enforcer.rollout.progress import Progress
+from enforcer.rollout.stages import Rollout
+from enforcer.rollout.tools import RolloutPolicy, Tools
+from enforcer.rollout.watch import ClusterSignals, MeasuredSignals, Signals, WatchPolicy
+from enforcer.safety.change_window import ChangeWindow
+from enforcer.safety.guard import Guard, GuardPolicy
+from enforcer.safety.harm_budget import Harm, HarmBudgets, HarmPolicy
+from enforcer.verify import Measurements, harm_by_workload
+from fleet.data_folder import DataFolder
+from fleet.errors import Misconfigured, NotEnoughData
+from fleet.inventory import WorkloadId
+from fleet.settings.guard import WEEKDAYS, hours_of
+from fleet.settings.settings import Settings
+from gputide.container.cluster import LiveCluster, backend, moment_of_change, open_cluster_to_change, own_cluster
+from gputide.container.plans import journal
+from gputide.container.prometheus import instant_query
+from gputide.container.warehouse import WarehouseMeasurements
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enforcer:
+    """The enforcer on one cluster.
+
+    Attributes:
+        cluster: the cluster.
+        tools: what rollout and undo work with.
+        rollout: applies plans.
+    """
+
+    cluster: LiveCluster
+    tools: Tools
+    rollout: Rollout
+
+
+@contextmanager
+def open_enforcer(
+    folder: DataFolder, settings: Settings, now: datetime, *, on_progress: Callable[[Progress], None]
+) -> Iterator[Enforcer]:
+    """The enforcer on the cluster that the settings choose.
+
+    Raises:
+        Misconfigured: there is no way into the cluster, or nothing renders for the backend.
+        Unavailable: it can't be reached.
+    """
+    own = own_cluster(folder, settings)
+    with open_cluster_to_change(folder, settings, now) as cluster:
+        tools = Tools(
+            reader=cluster,
+            writer=cluster,
+            lease=cluster,
+            pause=cluster.pause,
+            journal=journal(folder, cluster=own),
+            guard=Guard(guard_policy(settings, folder)),
+            signals=_signals(cluster, settings),
+            policy=RolloutPolicy(
+                canary_workloads=settings.enforcer.canary_workloads,
+                watch_seconds=float(settings.enforcer.watch_seconds),
+                lease_seconds=float(settings.enforcer.lease_seconds),
+                watch=WatchPolicy(
+                    restarts_max=settings.enforcer.watch_restarts_max,
+                    violation_ratio_max=settings.enforcer.watch_violation_ratio_max,
+                ),
+                carry=CarryPolicy(
+                    parallel_pods_max=settings.enforcer.parallel_workloads_max,
+                    poll_seconds=settings.enforcer.poll_seconds,
+                ),
+            ),
+            harm=HarmBudgets(MeasuredHarm(WarehouseMeasurements(folder, settings, cluster=own)), harm_policy(settings)),
+            holder=lease_holder(folder),
+            on_progress=on_progress,
+        )
+        rollout = Rollout(tools, backend(settings, moment_of_change(cluster, now)))
+        yield Enforcer(cluster=cluster, tools=tools, rollout=rollout)
+
+
+def _signals(cluster: LiveCluster, settings: Settings) -> Signals:
+    """Who says how pods are that were just changed."""
+    own, watch = ClusterSignals(cluster), settings.enforcer
+    if watch.watch_prometheus_url is None:
+        if watch.watch_queries:
+            raise Misconfigured(
+                "cannot ask enforcer.watch_queries: enforcer.watch_prometheus_url=none; name your Prometheus"
+            )
+        return own
+    metrics = instant_query(watch.watch_prometheus_url, "enforcer.watch_prometheus_url", settings.prometheus)
+    return MeasuredSignals(own, metrics, watch.watch_queries)
+
+
+def lease_holder(folder: DataFolder) -> str:
+    """Under which name the lease is held: the same after a restart, and another for another machine or folder."""
+    return f"gputide on {socket.gethostname()} in {folder.path.resolve()}"
+
+
+def guard_policy(settings: Settings, folder: DataFolder) -> GuardPolicy:
+    """What the guard goes by."""
+    begin, end = hours_of(settings.guard.change_hours)
+    return GuardPolicy(
+        freeze_config_map=settings.enforcer.freeze_config_map,
+        freeze_file=folder.freeze,
+        coverage_ratio_min=settings.guard.history_coverage_min,
+        history_age_max=timedelta(seconds=settings.guard.history_age_max_seconds),
+        cluster=own_cluster(folder, settings),
+        cards_max=settings.guard.cards_per_apply_max,
+        saving_max=settings.guard.saving_per_apply_max,
+        two_approvals_cards_min=settings.guard.two_approvals_cards_min,
+        window=ChangeWindow(
+            days=frozenset(WEEKDAYS.index(day) for day in settings.guard.change_days),
+            begin=begin,
+            end=end,
+            holidays=frozenset(date.fromisoformat(day) for day in settings.guard.change_holidays),
+            time_zone=ZoneInfo(settings.cluster.time_zone),
+        ),
+    )
+
+
+def harm_policy(settings: Settings) -> HarmPolicy:
+    """What a harm budget is."""
+    return HarmPolicy(
+        ratio_max=settings.guard.harm_ratio_max,
+        days=settings.guard.harm_budget_days,
+        slow_burn=settings.guard.harm_slow_burn,
+        freeze_burn=settings.guard.harm_freeze_burn,
+        restore_burn=settings.guard.harm_restore_burn,
+    )
+
+
+class MeasuredHarm:
+    """What the warehouse knows of harm (the enforcer's port `HarmRecords`).
+
+    Args:
+        measurements: what was measured.
+    """
+
+    def __init__(self, measurements: Measurements) -> None:
+        self._measurements = measurements
+
+    def harm(self, since: datetime, until: datetime) -> Mapping[WorkloadId, Harm]:
+        """Harm per workload; see the port. A span in which nothing was collected tells nothing."""
+        try:
+            return harm_by_workload(self._measurements.history(since, until))
+        except NotEnoughData:
+            return {}

@@ -1,0 +1,185 @@
+"""Opens the rollup on Flink as the settings say, for `gputide run rollup --engine flink`; needs the extra `kafka`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from fleet.data_folder import DataFolder
+from fleet.errors import Misconfigured
+from fleet.settings.pipeline import BusKind, KafkaSecurity, KafkaSettings, RecordFormat
+from fleet.settings.settings import Settings
+from gputide.container.warehouse import open_warehouse, with_upkeep
+from pipeline.flink.configuration import FlinkJobOptions
+from pipeline.flink.process import FlinkEnvironment, FlinkProcess
+from pipeline.flink.publish import FlinkPublisher
+from pipeline.flink.sql import FlinkStatements, fingerprint, flink_statements
+from pipeline.flink.sql_words import DEAD_SUFFIX, FlinkTopic
+from pipeline.flink.state import FlinkState
+from pipeline.rollup.rollup import Rollup
+from pipeline.rollup.rollup_flink import FlinkRollup
+from wire.tls import Tls
+
+_SASL = (KafkaSecurity.SASL_PLAINTEXT, KafkaSecurity.SASL_SSL)
+
+
+@contextmanager
+def open_flink_rollup(folder: DataFolder, settings: Settings) -> Iterator[tuple[Rollup, FlinkRollup]]:
+    """The rollup on Flink, with its job started; a job in a process of ours is stopped with a savepoint at the end.
+
+    Yields what takes steps, upkeep of the warehouse included, and the rollup itself.
+
+    Raises:
+        Misconfigured: the bus does not carry what Flink reads, or the job's state does not fit.
+        Unavailable: brokers or Flink can't be reached, or another process writes to the warehouse.
+    """
+    if settings.bus.kind is not BusKind.KAFKA or settings.bus.record_format is not RecordFormat.ROWS:
+        raise Misconfigured(
+            f"cannot roll up with Flink from bus.kind={settings.bus.kind.value} and bus.record_format="
+            f"{settings.bus.record_format.value}: it reads rows from a topic; set bus.kind=kafka and "
+            "bus.record_format=rows"
+        )
+    from pipeline.bus.dead_letters_kafka import KafkaDeadLetters
+    from pipeline.bus.kafka_survey import KafkaProgress
+    from pipeline.bus.kafka_topic import open_topic
+
+    kafka = settings.kafka
+    topic = open_topic(kafka, kafka.topic, partitions=kafka.partitions)
+    state = FlinkState(_state_folder(folder, settings))
+    options = settings.flink
+    with (
+        open_warehouse(folder, settings) as warehouse,
+        closing(KafkaProgress(kafka, kafka.topic, kafka.group)) as of_rows,
+        closing(KafkaProgress(kafka, kafka.topic, kafka.group + DEAD_SUFFIX)) as of_unread,
+        closing(KafkaDeadLetters(kafka, kafka.topic)) as dead_letters,
+    ):
+        publisher = FlinkPublisher(
+            state, warehouse, source=f"flink-{kafka.topic}", dead_letters=dead_letters, source_of=topic.source
+        )
+        taken = any(warehouse.applied_offset(topic.source(number)) for number in range(topic.partitions))
+        if taken and not publisher.published:
+            raise Misconfigured(
+                f"cannot roll up topic {kafka.topic} with Flink: `run rollup --engine duckdb` has put records of it "
+                "into this warehouse, and they would count twice; use another topic, such as kafka.topic="
+                f"{kafka.topic}-rows"
+            )
+        rollup = FlinkRollup(
+            state,
+            lambda by_group: job_statements(folder, settings, is_resumed_by_group=by_group),
+            FlinkJobOptions(
+                parallelism=options.parallelism,
+                checkpoint_milliseconds=options.checkpoint_seconds * 1000,
+                flush_seconds=options.flush_seconds,
+                memory_seconds=settings.rollup.repeat_memory_seconds,
+                rest=options.rest,
+                rest_tls=Tls(
+                    authority_file=options.ca_file,
+                    certificate_file=options.certificate_file,
+                    key_file=options.key_file,
+                ),
+                configuration=options.configuration,
+            ),
+            publisher=publisher,
+            progress=(of_rows, of_unread),
+            process_of=lambda token: FlinkProcess(_environment(settings), token, state.folder / "logs" / "flink.log"),
+            fingerprint=fingerprint(window_seconds=settings.rollup.window_seconds, flush_seconds=options.flush_seconds),
+        )
+        try:
+            rollup.start()
+            yield with_upkeep(rollup, warehouse, settings), rollup
+        finally:
+            rollup.leave()
+
+
+def job_statements(
+    folder: DataFolder, settings: Settings, *, is_resumed_by_group: bool = False, with_secrets: bool = True
+) -> FlinkStatements:
+    """The job's SQL.
+
+    Args:
+        folder: data folder.
+        settings: all settings.
+        is_resumed_by_group: begin where the group's offsets are.
+        with_secrets: False leaves passwords and keys out, for showing it.
+    """
+    kafka = settings.kafka
+    return flink_statements(
+        FlinkTopic(
+            servers=",".join(kafka.servers),
+            topic=kafka.topic,
+            group=kafka.group,
+            properties=kafka_properties(kafka, with_secrets=with_secrets),
+            is_resumed_by_group=is_resumed_by_group,
+        ),
+        staging=(_state_folder(folder, settings).resolve() / "staging").as_uri(),
+        window_seconds=settings.rollup.window_seconds,
+        flush_seconds=settings.flink.flush_seconds,
+    )
+
+
+def kafka_properties(kafka: KafkaSettings, *, with_secrets: bool = True) -> Mapping[str, str]:
+    """How Flink's Kafka client reaches the brokers (kafka.apache.org/documentation: security_ssl, security_sasl).
+
+    Raises:
+        Misconfigured: a file that the settings name can't be read.
+    """
+    properties = {}
+    if kafka.security is not KafkaSecurity.PLAINTEXT:
+        properties["security.protocol"] = kafka.security.value.upper()
+    if kafka.ca_file is not None:
+        properties |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _text_of(kafka.ca_file)}
+    if kafka.certificate_file is not None and kafka.key_file is not None:
+        properties |= {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.certificate.chain": _text_of(kafka.certificate_file),
+            "ssl.keystore.key": _text_of(kafka.key_file) if with_secrets else "…",
+        }
+    if kafka.security in _SASL and kafka.password_file is not None:
+        password = _text_of(kafka.password_file).partition("\n")[0].strip() if with_secrets else "…"
+        mechanism = kafka.mechanism.value.upper()
+        module = "org.apache.flink.kafka.shaded.org.apache.kafka.common.security." + (
+            "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
+        )
+        properties |= {
+            "sasl.mechanism": mechanism,
+            "sasl.jaas.config": (
+                f"{module} required username={_quoted(kafka.username or '')} password={_quoted(password)};"
+            ),
+        }
+    return properties
+
+
+def _state_folder(folder: DataFolder, settings: Settings) -> Path:
+    return settings.flink.state_folder or folder.path / "flink"
+
+
+def _environment(settings: Settings) -> FlinkEnvironment:
+    options = settings.flink
+    if options.python is not None and options.jars is not None:
+        return FlinkEnvironment(
+            python=options.python,
+            environ={**os.environ, "HADOOP_CLASSPATH": f"{options.jars}/*"},
+            java_options=options.java_options,
+        )
+    from gputide.operate.engine_cache import default_cache_path
+    from gputide.operate.engine_flink import prepare_flink
+
+    stock = prepare_flink(default_cache_path(), tell=lambda _text: None)
+    environ = stock.environ(os.environ)
+    if options.jars is not None:
+        environ["HADOOP_CLASSPATH"] = f"{options.jars}/*"
+    return FlinkEnvironment(python=options.python or stock.python, environ=environ, java_options=options.java_options)
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise Misconfigured(f"cannot read {path}: {exc}") from exc
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

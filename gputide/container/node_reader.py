@@ -1,0 +1,133 @@
+"""Reads the node for its agent: cards from the driver, use from HAMi's regions, grants from the API server.
+
+The adapter of the agent's port `NodeReader`. Priorities and grants come from the API server only, because tenants can
+write to their regions; regions report what is used.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from enforcer.agent.node_view import CardView, ContainerKey, NodeView, SliceView
+from exporter.allocation.records import CardShare, PodRecord
+from exporter.node_pods import NodePods
+from exporter.nvml.pulse import CardPulse, CardPulses
+from exporter.reader_hami import HamiReader
+from exporter.regions.columns import CardFacts, HamiReading
+from fleet.inventory import Priority
+
+_DRIVER_SHARE = 0.6
+"""Share of the deadline that the driver may take."""
+
+
+class HamiNodeReader:
+    """Reads this node; used by one thread.
+
+    Args:
+        pulses: the driver; closed with this.
+        pods: this node's pods by the API server, started; stopped with this.
+        containers: root of all regions.
+        clock: Unix seconds.
+    """
+
+    def __init__(
+        self, pulses: CardPulses, pods: NodePods, containers: Path, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._pulses, self._pods, self._clock = pulses, pods, clock
+        self._regions = HamiReader(containers)
+
+    def read(self, deadline_seconds: float) -> NodeView:
+        """Cards and slices as they are now; see the port."""
+        until = time.monotonic() + deadline_seconds
+        pulses = self._pulses.look(_DRIVER_SHARE * deadline_seconds)
+        now = self._clock()
+        reading = self._regions.read(
+            {pulse.card: _facts(pulse) for pulse in pulses},
+            now_seconds=now,
+            deadline_seconds=max(0.01, until - time.monotonic()),
+        )
+        regions = _Regions(reading)
+        sizes = {pulse.card: pulse.framebuffer_bytes for pulse in pulses}
+        slices = [
+            _slice(pod, share, sizes.get(share.card, 0), regions)
+            for facts in self._pods.facts() or ()
+            if not (pod := facts.record).is_over
+            for share in pod.shares
+        ]
+        cards = tuple(
+            CardView(
+                card=pulse.card,
+                framebuffer_bytes=pulse.framebuffer_bytes,
+                framebuffer_free_bytes=pulse.framebuffer_free_bytes,
+                duty_cycle_ratio=pulse.duty_cycle_ratio,
+            )
+            for pulse in pulses
+        )
+        return NodeView(at_seconds=now, cards=cards, slices=tuple(slices))
+
+    def close(self) -> None:
+        """Close what it reads from."""
+        self._pulses.close()
+        self._pods.stop()
+        self._regions.close()
+
+
+class _Regions:
+    """Use of each container by its region."""
+
+    def __init__(self, reading: HamiReading) -> None:
+        self._rows = {
+            (ContainerKey(pod_uid=key.container.pod_uid, container=key.container.container), key.card): row
+            for row, key in enumerate(reading.slices.keys)
+        }
+        self._silent = {
+            ContainerKey(pod_uid=key.pod_uid, container=key.container)
+            for key, has_region in zip(reading.containers.keys, reading.containers.has_region.tolist(), strict=True)
+            if not has_region
+        }
+        self._slices = reading.slices
+
+    def of(self, key: ContainerKey, card: str) -> tuple[int | None, int | None, float | None]:
+        """Framebuffer used, framebuffer limit, duty cycle; a container without a region never called CUDA."""
+        if key in self._silent:
+            return 0, None, 0.0
+        row = self._rows.get((key, card))
+        if row is None:
+            return None, None, None
+        used, limit, duty = self._slices.framebuffer_used, self._slices.framebuffer_limit, self._slices.duty_cycle
+        return _integer(used[row]), _integer(limit[row]), _ratio(duty[row])
+
+
+def _slice(pod: PodRecord, share: CardShare, card_bytes: int, regions: _Regions) -> SliceView:
+    used, limit, duty = regions.of(ContainerKey(pod_uid=pod.uid, container=share.container), share.card)
+    return SliceView(
+        namespace=pod.namespace,
+        pod=pod.pod,
+        pod_uid=pod.uid,
+        container=share.container,
+        card=share.card,
+        priority=_priorities(pod).get(share.container, Priority.NORMAL),
+        framebuffer_used_bytes=used,
+        framebuffer_granted_bytes=card_bytes if share.framebuffer_bytes is None else share.framebuffer_bytes,
+        framebuffer_limit_bytes=limit,
+        duty_cycle_ratio=duty,
+    )
+
+
+def _priorities(pod: PodRecord) -> Mapping[str, Priority]:
+    return {needs.container: needs.priority for needs in pod.containers}
+
+
+def _facts(pulse: CardPulse) -> CardFacts:
+    return CardFacts(framebuffer_bytes=float(pulse.framebuffer_bytes), duty_cycle_ratio=pulse.duty_cycle_ratio)
+
+
+def _integer(value: float) -> int | None:
+    return None if math.isnan(value) else int(value)
+
+
+def _ratio(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)

@@ -1,0 +1,128 @@
+"""Opens the ports of the pages over one data folder."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+from dashboards.queries import Views
+from dashboards.stored.arrivals import StoredFlow, WarehouseSightings, newest_windows
+from dashboards.stored.changes import StoredFreezes, StoredOutcomes, StoredRelief, change_events
+from dashboards.stored.fleet import Analysed, WarehouseFleet
+from dashboards.stored.money import StoredMoney
+from dashboards.stored.plans import BackgroundRollouts, StoredPlans
+from dashboards.stored.workload_series import WorkloadSeries
+from enforcer.preview import StagePreview
+from enforcer.record.plan_cache import PlanCache
+from enforcer.rollout.progress import Progress
+from enforcer.rollout.stages import Rollout
+from enforcer.safety.guard import Guard
+from fleet.data_folder import DataFolder
+from fleet.decisions import Plan
+from fleet.errors import GputideError
+from gputide.container.bus import file_bus
+from gputide.container.cluster import check_own
+from gputide.container.cost import cost_period, period_unit_counts
+from gputide.container.enforcer import guard_policy, open_enforcer
+from gputide.container.history import load_history, profiled
+from gputide.container.plans import chosen_stages, journal, previewed
+from gputide.container.warehouse import warehouse, warehouse_folder
+from gputide.session import Session
+from pipeline.warehouse.parquet_reads import ParquetReads
+
+
+def views_of(session: Session, *, is_patient: bool = True) -> Views:
+    """The ports over the session's data folder.
+
+    Args:
+        session: the session.
+        is_patient: True to wait for what takes long; a web app shows the last answer meanwhile.
+    """
+    folder, settings = session.folder(), session.settings
+    plans = PlanCache(folder.plans, is_patient=is_patient)
+
+    def analyse(cluster: str) -> Analysed:
+        history = load_history(folder, settings, session.now(), cluster=cluster)
+        return Analysed(
+            profiles=profiled(history, settings, session.now()),
+            nodes=history.inventory.nodes,
+            series=WorkloadSeries.of(history),
+            interval_seconds=float(history.slices.step_seconds),
+        )
+
+    def source() -> ParquetReads:
+        return warehouse(folder, settings)
+
+    def preview(plan: Plan, stages: Sequence[int]) -> tuple[StagePreview, ...]:
+        chosen = chosen_stages(plan, stages)
+        return previewed(folder, settings, session.now(), plan, chosen, rehearses=False)
+
+    @contextmanager
+    def open_rollout(on_progress: Callable[[Progress], None]) -> Iterator[Rollout]:
+        with open_enforcer(folder, settings, session.now(), on_progress=on_progress) as enforcer:
+            yield enforcer.rollout
+
+    fleet = WarehouseFleet(
+        clusters=lambda: source().clusters(),
+        version=lambda: _version(folder, session),
+        analyse=analyse,
+        now=session.now,
+        newest=lambda cluster: newest_windows(source(), settings).get(cluster),
+        events=lambda cluster, workload: change_events(journal(folder, cluster=cluster), workload),
+        is_patient=is_patient,
+    )
+    if not is_patient:
+        _begin(fleet, plans)
+    return Views(
+        fleet=fleet,
+        plans=StoredPlans(
+            folder, plans, session.now, guard=lambda: Guard(guard_policy(settings, folder)), preview=preview
+        ),
+        rollouts=BackgroundRollouts(
+            folder, check=lambda plan: check_own(plan, folder, settings), open_rollout=open_rollout
+        ),
+        outcomes=StoredOutcomes(folder, plans),
+        freezes=StoredFreezes(folder, session.now),
+        sightings=WarehouseSightings(source, settings, session.now),
+        flow=StoredFlow(
+            folder,
+            settings,
+            fleet,
+            bus=lambda lane: file_bus(folder, settings, lane),
+            manifest=warehouse_folder(folder, settings) / "MANIFEST",
+        ),
+        money=StoredMoney(
+            folder,
+            settings if session.bare_settings is None else session.bare_settings,
+            session.now,
+            period=lambda priced, cluster, since: cost_period(
+                replace(session, settings=priced), since, None, cluster=cluster
+            ),
+            unit_counts=period_unit_counts,
+            quotas=lambda cluster: source().quotas(cluster, as_of=session.now()),
+            nodes=fleet.nodes,
+            is_patient=is_patient,
+        ),
+        relief=StoredRelief(folder, fleet),
+    )
+
+
+def _begin(fleet: WarehouseFleet, plans: PlanCache) -> None:
+    """Read and analyse before the first reader comes; a failure is reported to the reader who asks again."""
+
+    def begin() -> None:
+        with suppress(GputideError):
+            for cluster in fleet.clusters():
+                plans.plans(cluster)
+                fleet.profiles(cluster)
+
+    threading.Thread(target=begin, name="first analysis", daemon=True).start()
+
+
+def _version(folder: DataFolder, session: Session) -> str:
+    """Changes when the warehouse has something new or the clock moved on."""
+    files = warehouse_folder(folder, session.settings).glob("*")
+    manifest = sorted((path.name, path.stat().st_mtime_ns) for path in files if path.is_file())
+    return f"{session.now().isoformat(timespec='minutes')} {manifest}"

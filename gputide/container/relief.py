@@ -1,0 +1,137 @@
+"""Opens relief on the cluster that the settings choose, with whoever tells what its nodes see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from enforcer.record.ledger import Ledger
+from enforcer.relief.book import ReliefBook
+from enforcer.relief.demand_feed import DemandFeed, NoObjectives, Objectives
+from enforcer.relief.feed_agents import AgentFeed
+from enforcer.relief.feed_replay import ReplayFeed
+from enforcer.relief.moving import Patience
+from enforcer.relief.objectives_queried import QueriedObjectives
+from enforcer.relief.runner import ReliefRunner
+from enforcer.relief.squeeze import OrdersWriter
+from enforcer.relief.tools import ReliefPolicy, ReliefTools
+from enforcer.safety.guard import Guard
+from enforcer.safety.harm_budget import HarmBudgets
+from enforcer.simulated.cluster import SimulatedCluster
+from fleet.data_folder import DataFolder
+from fleet.errors import Misconfigured
+from fleet.settings.settings import Settings
+from gputide.container.cluster import backend, moment_of_change, open_cluster_to_change, own_cluster
+from gputide.container.enforcer import MeasuredHarm, guard_policy, harm_policy, lease_holder
+from gputide.container.prometheus import instant_query
+from gputide.container.warehouse import WarehouseMeasurements
+from wire.credentials import TokenFile
+from wire.tls import Tls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRelief:
+    """Relief, ready to look.
+
+    Attributes:
+        runner: relieves.
+        feed: tells what nodes see.
+    """
+
+    runner: ReliefRunner
+    feed: DemandFeed
+
+
+def relief_book(folder: DataFolder) -> ReliefBook:
+    """What relief did, from its ledger."""
+    return ReliefBook(Ledger(folder.relief))
+
+
+@contextmanager
+def open_relief(folder: DataFolder, settings: Settings, now: datetime, *, at_once: bool) -> Iterator[OpenRelief]:
+    """Relief of the cluster that the settings choose.
+
+    Args:
+        folder: data folder.
+        settings: all settings.
+        now: the clock of the data.
+        at_once: one look decides; nothing must have lasted.
+
+    Raises:
+        Misconfigured: there is no way into the cluster or to an agent.
+        Unavailable: the cluster can't be reached.
+    """
+    measurements = WarehouseMeasurements(folder, settings, cluster=own_cluster(folder, settings))
+    policy, objectives = relief_policy(settings), _objectives(settings)
+    if at_once:
+        policy = replace(policy, rules=replace(policy.rules, sustain_seconds=0.0))
+    with open_cluster_to_change(folder, settings, now) as cluster:
+        dialect = backend(settings, moment_of_change(cluster, now)).dialect
+        tools = ReliefTools(
+            reader=cluster,
+            writer=cluster,
+            lease=cluster,
+            # Not the name of `apply`: one of the two waits for the other.
+            holder=f"{lease_holder(folder)} for relief",
+            guard=Guard(guard_policy(settings, folder)),
+            dialect=dialect,
+            book=relief_book(folder),
+            orders=OrdersWriter(
+                cluster, cluster, namespace=settings.enforcer.namespace, name=settings.agent.orders_config_map
+            ),
+            objectives=objectives,
+            harm=HarmBudgets(MeasuredHarm(measurements), harm_policy(settings)),
+        )
+        runner = ReliefRunner(tools, policy)
+        if isinstance(cluster, SimulatedCluster):
+            yield OpenRelief(runner=runner, feed=ReplayFeed(cluster, dialect, measurements.history, cluster.now))
+            return
+        if not settings.relief.agents:
+            raise Misconfigured("cannot relieve cards: relief.agents is empty; name where node agents answer")
+        relief = settings.relief
+        feed = AgentFeed(
+            relief.agents,
+            wait_seconds=relief.wait_seconds,
+            tls=Tls(
+                authority_file=relief.agents_ca_file,
+                server_name=relief.agents_server_name,
+                certificate_file=relief.agents_certificate_file,
+                key_file=relief.agents_key_file,
+            ),
+            credentials=None if relief.agents_token_file is None else TokenFile(relief.agents_token_file),
+        )
+        feed.start()
+        try:
+            yield OpenRelief(runner=runner, feed=feed)
+        finally:
+            feed.close()
+            runner.stop()
+
+
+def relief_policy(settings: Settings) -> ReliefPolicy:
+    """What the settings say of relief, in the enforcer's words."""
+    relief = settings.relief
+    return ReliefPolicy(
+        rules=relief.rules(working_ratio=settings.agent.working_ratio),
+        patience=Patience(
+            ready_seconds_max=float(relief.ready_seconds_max), leave_seconds_max=float(relief.leave_seconds_max)
+        ),
+        squeeze_seconds=float(relief.squeeze_seconds),
+        calm_seconds=float(relief.calm_seconds),
+        lease_seconds=float(settings.enforcer.lease_seconds),
+    )
+
+
+def _objectives(settings: Settings) -> Objectives:
+    relief = settings.relief
+    if not relief.slo_queries:
+        return NoObjectives()
+    if relief.prometheus_url is None:
+        raise Misconfigured("cannot ask relief.slo_queries: relief.prometheus_url=none; name your Prometheus")
+    return QueriedObjectives(
+        instant_query(relief.prometheus_url, "relief.prometheus_url", settings.prometheus),
+        relief.slo_queries,
+        interval_seconds=float(relief.slo_seconds),
+    )

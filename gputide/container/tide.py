@@ -1,0 +1,93 @@
+"""Opens the tide of a plan on the cluster that the settings choose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date, datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+from enforcer.record.ledger import Ledger
+from enforcer.tide.book import TideBook
+from enforcer.tide.calendar import TideCalendar
+from enforcer.tide.runner import TidePolicy, TideRunner
+from fleet.data_folder import DataFolder
+from fleet.decisions import Plan
+from fleet.errors import Misconfigured
+from fleet.settings.settings import Settings
+from gputide.container.enforcer import open_enforcer
+from gputide.container.plans import chosen_plan, plan_store
+
+
+def tide_calendar(plan: Plan, settings: Settings) -> TideCalendar:
+    """When the tide of a plan goes out and comes in.
+
+    Raises:
+        Misconfigured: the plan has no tide.
+    """
+    if not plan.schedule:
+        raise Misconfigured(
+            f"plan {plan.plan_id} has no tide: no service is predicted to need fewer replicas at some hours of "
+            "every day"
+        )
+    # One window for the whole cluster: freed cards are used together.
+    first = plan.schedule[0]
+    return TideCalendar(
+        start=time.fromisoformat(first.start),
+        end=_end(first.end),
+        time_zone=ZoneInfo(first.time_zone),
+        holidays=frozenset(date.fromisoformat(day) for day in settings.tide.holidays),
+    )
+
+
+def tide_book(folder: DataFolder) -> TideBook:
+    """The nights that were."""
+    return TideBook(Ledger(folder.tide))
+
+
+def followed_plan(folder: DataFolder, plan_id: str | None) -> Plan:
+    """The plan that the tide follows: that of the night under way, so that it comes home by what it went out by.
+
+    Args:
+        folder: data folder.
+        plan_id: the plan that is asked for by day; None for the newest.
+
+    Raises:
+        Misconfigured: no such plan.
+        Refused: it was edited.
+        NotEnoughData: there is no plan at all.
+    """
+    night = next((found for found in reversed(tide_book(folder).nights()) if found.is_open), None)
+    return chosen_plan(folder, plan_id if night is None else night.plan_id)
+
+
+@contextmanager
+def open_tide(folder: DataFolder, settings: Settings, plan: Plan, now: datetime) -> Iterator[TideRunner]:
+    """The tide of a plan, ready to be moved.
+
+    Raises:
+        Misconfigured: the plan has no tide, or there is no way into the cluster.
+        Unavailable: the cluster can't be reached.
+    """
+    calendar, tide = tide_calendar(plan, settings), settings.tide
+    with open_enforcer(folder, settings, now, on_progress=lambda _: None) as enforcer:
+        yield TideRunner(
+            enforcer.tools,
+            tide_book(folder),
+            plan,
+            calendar,
+            TidePolicy(
+                lead_min=timedelta(seconds=tide.lead_seconds_min),
+                plan_age_max=timedelta(days=tide.plan_age_days_max),
+                release_seconds_max=float(tide.release_seconds_max),
+                save_seconds=float(tide.save_seconds),
+                home_seconds_max=float(tide.home_seconds_max),
+                queues=tide.queues,
+            ),
+            plan_store(folder).approvals(plan.plan_id),
+        )
+
+
+def _end(text: str) -> time:
+    """A window may end with the day, which no clock shows."""
+    return time(0) if text == "24:00" else time.fromisoformat(text)

@@ -1,0 +1,139 @@
+"""Opens the warehouse that the settings name, and says which cluster's history in it is meant."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fleet.data_folder import DataFolder
+from fleet.errors import Misconfigured, NotEnoughData
+from fleet.settings.pipeline import WarehouseKind
+from fleet.settings.settings import Settings
+from fleet.usage import History
+from pipeline.rollup.rollup import Rollup
+from pipeline.rollup.upkeep import TendingRollup
+from pipeline.warehouse.compact import Upkeep, compact, remove_replaced, retain
+from pipeline.warehouse.files import WarehouseFiles
+from pipeline.warehouse.parquet_reads import ParquetReads
+from pipeline.warehouse.row_store import arrow_rows
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
+
+if TYPE_CHECKING:
+    from pipeline.warehouse.warehouse_hive import HiveWarehouse
+
+
+def warehouse_folder(folder: DataFolder, settings: Settings) -> Path:
+    """Where the warehouse's manifest lies, and its files where they are on this machine."""
+    if settings.warehouse.kind is WarehouseKind.HIVE and settings.hive.folder is not None:
+        return settings.hive.folder
+    return folder.warehouse
+
+
+def warehouse(folder: DataFolder, settings: Settings) -> ParquetReads:
+    """The warehouse, for reading: straight from the files, of whichever kind it is.
+
+    Raises:
+        Misconfigured: they lie on a file system that can't be used.
+    """
+    path, hive = warehouse_folder(folder, settings), settings.hive
+    if settings.warehouse.kind is WarehouseKind.HIVE and hive.is_elsewhere and hive.location is not None:
+        return ParquetReads(WarehouseFiles(path, rows=arrow_rows(hive.location)))
+    return ParquetReads(WarehouseFiles(path))
+
+
+@contextmanager
+def open_warehouse(folder: DataFolder, settings: Settings) -> Iterator[DuckdbWarehouse | HiveWarehouse]:
+    """The warehouse, for writing.
+
+    Raises:
+        Misconfigured: the driver of Hive is not installed, or Hive can't have tables in that folder.
+    """
+    path = warehouse_folder(folder, settings)
+    if settings.warehouse.kind is WarehouseKind.DUCKDB:
+        with closing(DuckdbWarehouse(path)) as embedded:
+            yield embedded
+        return
+    try:
+        from pipeline.warehouse.warehouse_hive import HiveWarehouse
+    except ImportError as exc:
+        raise Misconfigured(
+            f"cannot use warehouse.kind=hive: {exc.name} is not installed; install gputide[hive]"
+        ) from exc
+    with closing(HiveWarehouse(path, settings.hive)) as shared:
+        yield shared
+
+
+def with_upkeep(rollup: Rollup, target: ParquetReads, settings: Settings) -> Rollup:
+    """The rollup, merging and dropping partitions of its warehouse while its bus is empty, as the settings say."""
+    policy = settings.warehouse
+    if policy.upkeep_seconds is None:
+        return rollup
+
+    def upkeep() -> Iterator[Upkeep]:
+        now = datetime.now(UTC)
+        yield from compact(target, now=now, files_max=policy.files_max)
+        yield from retain(target, now=now, days=policy.retain_days, finest_days=policy.retain_finest_days)
+        remove_replaced(target, now=now, keep_seconds=policy.keep_replaced_seconds)
+
+    return TendingRollup(rollup, upkeep, every_seconds=policy.upkeep_seconds, now_seconds=time.monotonic)
+
+
+_CLUSTERS_NAMED_MAX = 10
+
+
+def cluster_name(folder: DataFolder, settings: Settings, asked: str | None = None) -> str:
+    """The cluster that is meant: the one that is asked for, else the only one with data, else that of the settings.
+
+    Raises:
+        NotEnoughData: nothing is known of any cluster.
+        Misconfigured: nothing is known of the one that is asked for; or there are several, and neither a word nor the
+            settings name one of them.
+    """
+    known = warehouse(folder, settings).clusters()
+    if not known:
+        raise NotEnoughData(
+            "nothing was recorded yet; feed the folder with `gputide admin replay DIR` or `gputide run receive`"
+        )
+    if asked is not None:
+        if asked not in known:
+            raise Misconfigured(f"cannot use --cluster {asked[:253]!r}: data came of {_listed(known)}")
+        return asked
+    if settings.cluster.name in known:
+        return settings.cluster.name
+    if len(known) > 1:
+        raise Misconfigured(
+            f"cannot choose a cluster: cluster.name={settings.cluster.name!r} is not among {_listed(known)}; say "
+            "--cluster NAME, or --set cluster.name=NAME"
+        )
+    return known[0]
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_CLUSTERS_NAMED_MAX])
+    return shown if len(names) <= _CLUSTERS_NAMED_MAX else f"{shown} and {len(names) - _CLUSTERS_NAMED_MAX} more"
+
+
+class WarehouseMeasurements:
+    """`Measurements` over the warehouse.
+
+    Args:
+        folder: data folder.
+        settings: all settings.
+        cluster: whose; None for the one that the settings mean.
+    """
+
+    def __init__(self, folder: DataFolder, settings: Settings, *, cluster: str | None = None) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._cluster = cluster
+
+    def history(self, since: datetime, until: datetime) -> History:
+        """Usage and grants between two moments; see the port."""
+        cluster = self._cluster if self._cluster is not None else cluster_name(self._folder, self._settings)
+        return warehouse(self._folder, self._settings).history(
+            cluster, since=since, until=until, time_zone=self._settings.cluster.time_zone
+        )

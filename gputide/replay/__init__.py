@@ -1,0 +1,1 @@
+"""Plays recorded fleets: through the pipeline, or straight into histories."""

@@ -1,0 +1,110 @@
+"""Prices as the book says now, though the process began before it was changed."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+import dashboards.stored.money as module
+from dashboards.money.charged_days import CostPeriod
+from dashboards.stored.money import StoredMoney
+from fleet.data_folder import open_data_folder
+from fleet.errors import Corrupt, GputideError, Misconfigured, NotEnoughData, Unavailable
+from fleet.inventory import Card, CardId, CardModelName
+from fleet.settings.settings import Settings
+from tests.waiting import until
+
+NOW = datetime(2026, 1, 22, 9, 0, tzinfo=UTC)
+CARD = Card(card=CardId("GPU-1"), card_model=CardModelName("NVIDIA A10"), framebuffer_bytes=1, node="n", cluster="c1")
+BOOK = """
+[[price]]
+card_model = "NVIDIA A10"
+per_card_hour = {price}
+source = "contract"
+date = "2026-01"
+[[budget]]
+namespace = "search"
+per_month = 100
+"""
+
+
+def money_of(path: Path, *, is_patient: bool) -> StoredMoney:
+    """What a process that began with an empty book knows."""
+
+    def nothing_known(_settings: Settings, cluster: str, _since: datetime) -> CostPeriod:
+        raise NotEnoughData(f"nothing is known of {cluster}")
+
+    folder = open_data_folder(path, create=True)
+    return StoredMoney(
+        folder,
+        Settings(),
+        lambda: NOW,
+        period=nothing_known,
+        unit_counts=lambda _: (),
+        quotas=lambda _: (),
+        nodes=lambda _: (),
+        is_patient=is_patient,
+    )
+
+
+def write_book(path: Path, price: str) -> None:
+    (path / "prices.toml").write_text(BOOK.format(price=price), encoding="utf-8")
+    os.utime(path / "prices.toml", ns=(time.time_ns(), time.time_ns()))
+
+
+def test_changed_book_shows_without_a_restart_and_a_broken_one_is_said(tmp_path: Path) -> None:
+    money = money_of(tmp_path / "data", is_patient=True)
+    first = money.prices("c1")
+    assert first.of(CARD).amortised != Decimal("7.5")
+    assert money.prices("c1") is first
+    write_book(tmp_path / "data", "7.5")
+    assert money.prices("c1").of(CARD).amortised == Decimal("7.5")
+    write_book(tmp_path / "data", "8.25")
+    assert money.prices("c1").of(CARD).amortised == Decimal("8.25")
+    write_book(tmp_path / "data", "-1")
+    with pytest.raises(Misconfigured, match=r"prices\.toml"):
+        money.prices("c1")
+
+
+def test_web_app_waits_for_no_sums_and_gets_them_later(tmp_path: Path) -> None:
+    money = money_of(tmp_path / "data", is_patient=False)
+    assert money.budgets("c1") == ()
+    write_book(tmp_path / "data", "7.5")
+    # Nothing was recorded of the cluster: there is nothing to hold a budget against, and no error on the page.
+    assert money.budgets("c1") == ()
+    until(lambda: not money._budgets._making)
+    assert money.budgets("c1") == ()
+    assert money.unit_costs("c1") == ()
+
+
+def test_sums_that_are_not_made_yet_are_no_empty_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WAIT_SECONDS_MAX", 0.05)
+    is_ready = threading.Event()
+    held = module._Hourly[int](lambda _: (1,) if is_ready.wait(10) else (), is_patient=False)
+    with pytest.raises(Unavailable, match="ask again"):
+        held.of("c1", 1)
+    is_ready.set()
+    until(lambda: not held._making)
+    assert held.of("c1", 1) == (1,)
+
+
+def test_sums_that_can_not_be_made_are_told_and_tried_again() -> None:
+    faults: list[GputideError] = [Corrupt("a file is cut"), Unavailable("nobody answers")]
+
+    def make(_: str) -> tuple[int, ...]:
+        if faults:
+            raise faults.pop(0)
+        return (1,)
+
+    tried = module._Hourly[int](make, is_patient=False)
+    with pytest.raises(Corrupt, match="cut"):
+        tried.of("c1", 1)
+    with pytest.raises(Unavailable, match="answers"):
+        tried.of("c1", 1)
+    assert tried.of("c1", 1) == (1,)

@@ -1,0 +1,55 @@
+"""Which backends changes can be rendered for, and what is said of the others."""
+
+from datetime import UTC, datetime
+
+import pytest
+from pydantic import ValidationError
+
+from enforcer.backends.hami import HamiBackend
+from enforcer.backends.hami_dialect import HamiDialect
+from fleet.capabilities.register import CAPABILITIES, Capabilities
+from fleet.errors import Misconfigured
+from fleet.settings.settings import Settings
+from gputide.container.cluster import backend
+
+NOW = datetime(2026, 3, 9, tzinfo=UTC)
+
+
+def chosen(name: str) -> Settings:
+    return Settings.model_validate({"enforcer": {"backend": name}})
+
+
+def test_hami_is_rendered() -> None:
+    assert isinstance(backend(chosen("hami"), NOW), HamiBackend)
+
+
+@pytest.mark.parametrize("record", CAPABILITIES, ids=lambda record: record.backend)
+def test_every_backend_of_the_table_is_rendered(record: Capabilities) -> None:
+    assert backend(chosen(record.backend), NOW).capabilities == record
+
+
+def test_an_unknown_backend_names_those_that_can_be_applied() -> None:
+    with pytest.raises(Misconfigured, match="'hamy': expected one of whole_cards, hami"):
+        backend(chosen("hamy"), NOW)
+
+
+def test_names_of_an_installation_come_from_the_settings() -> None:
+    installed = {
+        "hami_device_config": "gpu/devices",
+        "hami_node_config": "gpu/nodes",
+        "effectivegpu_model_resources": {"A100": "sf.example/egpu-a100"},
+    }
+    hami = backend(Settings.model_validate({"enforcer": {"backend": "hami"}, "backends": installed}), NOW)
+    assert hami.dialect.config_objects == (("ConfigMap", "gpu", "devices"), ("ConfigMap", "gpu", "nodes"))
+    egpu = backend(Settings.model_validate({"enforcer": {"backend": "effectivegpu"}, "backends": installed}), NOW)
+    assert isinstance(egpu.dialect, HamiDialect)
+    assert egpu.dialect.words.count_of_model("NVIDIA A100-SXM4-80GB") == "sf.example/egpu-a100"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("hami_device_config", "devices"), ("hami_node_config", "Kube/x"), ("effectivegpu_model_resources", {"A10": "x"})],
+)
+def test_names_that_cannot_be_are_refused(name: str, value: object) -> None:
+    with pytest.raises(ValidationError, match=name):
+        Settings.model_validate({"backends": {name: value}})
