@@ -1,14 +1,13 @@
-"""The analyzer's one door: a history in, a profile of every live workload and every card out.
+"""From a history to a profile of every live workload and every card: the analyzer's entry point.
 
 Runs the steps in order: survey (presence, activity, trust), facts (footprint, rhythm, kind), calibration (confidence),
-state, cards. Pure: the same history, settings and `now` give the same answer. Called by the front door's `workloads`,
-and by the recommender for every fold of a back-test.
+state, cards. Pure: the same history, settings and `now` give the same answer. Called by `gputide workloads`, and by the
+recommender for every fold of a back-test.
 
-A fleet in parts, so that a history larger than memory is looked at piece by piece.
-
-A part holds whole workloads and whole cards: whoever ever shared a card, or belongs to one workload, stays together,
-for that is what a profile is made from. What a fleet shares beyond that (hazards, companions) is learned from the
-figures of all parts (`analyzer.profile`). A source's own step is read off those rows of a node that lie in one part.
+A history larger than memory is profiled in parts. A part holds whole workloads and whole cards: slices that ever shared
+a card, or belong to one workload, stay together, because a profile is made from them. What a fleet shares beyond that
+(hazards, companions) is learned from the figures of all parts. A source's own step is read off those rows of a node
+that lie in one part.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class CardDiff:
     """One card before and after; where a node only counts its cards, one resource of the node.
 
     Attributes:
-        card: card; the resource, where nobody tells which card a pod has.
+        card: card; the resource, where nothing says which card a pod has.
         node: its node.
         before: pods on it now (`namespace/pod`), sorted.
         after: pods on it then, sorted.

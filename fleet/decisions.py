@@ -315,7 +315,7 @@ class FrontierPoint:
         violation_ratio: predicted, 0-1.
         is_chosen: True for this plan's point.
         cards_beyond_max: most cards more that any packing of the same slices could free without more harm, proven on
-            the days that were foretold; None where nothing was proven.
+            the days that were predicted; None where nothing was proven.
     """
 
     label: str
@@ -349,7 +349,7 @@ class Plan:
         stages: order of application.
         frontier: other points that were possible.
         calibration_ratio: factor by which forecasts of harm were multiplied because earlier plans harmed more than
-            foretold; 1 where none did.
+            predicted; 1 where none did.
     """
 
     plan_id: str

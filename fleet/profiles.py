@@ -53,7 +53,7 @@ class HourMeasure(StrEnum):
 
 
 class WorkloadClass(StrEnum):
-    """What a workload is for, told from its behaviour where labels are silent."""
+    """What a workload is for, inferred from its behaviour where labels are silent."""
 
     INFERENCE = "inference"
     TRAINING = "training"

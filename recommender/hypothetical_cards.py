@@ -148,7 +148,7 @@ def _swapped(state: Hypothesis, change: SwappedModel, headroom_ratio: float, vid
     demand = demand_of(history)
     staying = _staying(demand, mine, change, slowdown, headroom_ratio, video_ratio_max, _video(history, demand))
     tied = {grant.card for grant in demand.grants if grant.workload_id in staying}
-    # MIG geometry belongs to a card model: what instances another one could carry is not told by the data sheets.
+    # MIG geometry belongs to a card model: what instances another one could carry is not in the data sheets.
     swapped = {card.card: card for card in mine if card.card not in tied and not card.mig_mode}
     moved = {grant.workload_id for grant in demand.grants if grant.card in swapped}
     size = change.target.framebuffer_bytes
@@ -210,7 +210,7 @@ def _staying(
     video_ratio_max: float,
     video: NDArray[np.float64],
 ) -> dict[WorkloadId, Refusal]:
-    """Workloads that keep their cards, and why; whoever shares a card with one of them keeps it as well."""
+    """Workloads that keep their cards, and why; a workload that shares a card with one of them keeps it as well."""
     ids = {card.card for card in cards}
     mig = {card.card for card in cards if card.mig_mode}
     rows_on: dict[CardId, list[int]] = defaultdict(list)

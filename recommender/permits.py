@@ -1,6 +1,6 @@
-"""What the rules allow, workload by workload, before anything is packed. Called by `planner`.
+"""What the rules allow, workload by workload, before anything is packed, and cards that a pod of several never uses.
 
-Cards that a pod of several holds and never works on.
+Called by `planner`.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _fewer(
     reclaimed: list[WorkloadId],
     moves_max: int | None,
 ) -> tuple[list[WorkloadId], list[Refusal]]:
-    """Workloads that ask for fewer cards, as far as the moves go; whoever gives all back is none of them."""
+    """Workloads that ask for fewer cards, as far as the moves go; one that gives all back is not among them."""
     left = None if moves_max is None else moves_max - len(_pods_of(cases, reclaimed))
     kept: list[WorkloadId] = []
     refused: list[Refusal] = []
@@ -217,7 +217,7 @@ def _members(
                 chosen.discard(name)
                 refused.append(cases[name].refuse(None, "neighbour_stays", neighbour=resting[0]))
                 changed = True
-    # A claim belongs to a namespace, and so does whoever names it.
+    # A claim belongs to a namespace, and so does the pod that names it.
     demand = problem.demand
     by_namespace = problem.capability.division is Division.CLAIM
     apart = {name for name in chosen if by_namespace or cases[name].isolation == "hard"}

@@ -247,7 +247,7 @@ def _carried_out(
 ) -> tuple[RecommendationKind, list[int], list[int]]:
     """What is left of a card once sharing it is of a kind that the backend carries out, and who parts for that.
 
-    Whoever asks for most parts first; in the end those stay whose peaks fit the card together.
+    Pods that ask for most parts come first; in the end those stay whose peaks fit the card together.
     """
     kept = list(items)
     parted: list[int] = []

@@ -52,7 +52,7 @@ class Scene:
         permits: what may be proposed to which workload.
         arrangement: where every pod sits afterwards.
         tide: workloads that scale in at quiet hours; None where none may, or where it frees no card.
-        batches: workloads that move, in batches (`recommender.batches`).
+        batches: workloads that move, in batches (`recommender.proposals`).
     """
 
     problem: PlanningProblem

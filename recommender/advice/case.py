@@ -119,7 +119,7 @@ class Case:
     def warm_replicas(self) -> int:
         """Replicas that must stay warm, by annotation or by the owner's own minimum."""
         asked = [value for grant in self.grants if (value := grant.label(WARM_REPLICAS_LABEL))]
-        # Whoever asks for more digits than these asks for all replicas there are.
+        # A number of more digits than these means all replicas there are.
         wanted = [int(value[:_DIGITS_MAX]) for value in asked if value.isdecimal()]
         # A minimum that can't be read is a wish to keep replicas all the same.
         unread = [1 for value in asked if not value.isdecimal()]

@@ -25,7 +25,7 @@ class Colocate:
         return case.priority is Priority.LOW
 
     def refusal(self, case: Case) -> Refusal | None:
-        """Needs a backend that tells priorities apart."""
+        """Needs a backend that distinguishes priorities."""
         general = untouchable(case)
         if general is not None:
             return general

@@ -20,7 +20,7 @@ from recommender.scene import Draft, Scene, confidence_of, needs_of
 
 
 class Mig:
-    """Pods of one card, whole or an instance, on a model that MIG cuts; which instance is told by `mig.advice`."""
+    """Pods of one card, whole or an instance, on a model that MIG cuts; `mig.advice` says which instance."""
 
     kind = RecommendationKind.MIG
     shares = False

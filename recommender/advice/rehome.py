@@ -20,7 +20,7 @@ _NODES_NAMED_MAX = 3
 
 
 class Rehome:
-    """Workloads on whole cards of one model; whether there is a cheaper card that fits is told by `rehome`."""
+    """Workloads on whole cards of one model; `rehome` says whether there is a cheaper card that fits."""
 
     kind = RecommendationKind.REHOME
     shares = False
@@ -37,7 +37,7 @@ class Rehome:
         )
 
     def refusal(self, case: Case) -> Refusal | None:
-        """What another card does to a service is told by data sheets only; who must answer fast is left where it is."""
+        """Only data sheets say what another card does to a service; one that must answer fast is left where it is."""
         general = untouchable(case) or untrusted(case, self.kind)
         if general is not None:
             return general

@@ -46,7 +46,7 @@ class TideAdvice:
         return self._scaled_already(case) or self._stays(case)
 
     def _scaled_already(self, case: Case) -> Refusal | None:
-        """Never against whoever counts the replicas already: of an autoscaler that is known the bound is lowered."""
+        """Never against what counts the replicas already: of an autoscaler that is known the bound is lowered."""
         autoscaler = case.autoscaler
         if autoscaler is not None:
             least = max(1, case.warm_replicas)

@@ -25,7 +25,7 @@ from recommender.mig.geometry import profile_compute_ratio, profile_framebuffer_
 Float64 = NDArray[np.float64]
 
 DAYS_MIN = 2
-"""Days that must have been seen: each is foretold from the others."""
+"""Days that must have been seen: each is predicted from the others."""
 WIDENINGS = (1.0, 1.5, 2.0, 3.0, 5.0)
 """What the need is multiplied with until the risk is met."""
 FULL_RATIO = 0.95
@@ -101,7 +101,7 @@ def advise_instance(
         rows: its rows, one per pod.
         model: model of their cards, one that MIG cuts.
         headroom_ratio: kept free above the largest need of framebuffer.
-        violation_ratio_max: harm that it may be foretold, 0-1.
+        violation_ratio_max: harm that may be predicted for it, 0-1.
         inflation_max: most that its P99 latency may grow, times that alone; None where it need not answer fast.
 
     Returns:
