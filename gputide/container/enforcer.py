@@ -146,7 +146,7 @@ def verified(folder: DataFolder, settings: Settings, plan: Plan, now: datetime) 
         kept.runs(plan.plan_id),
         WarehouseMeasurements(folder, settings, cluster=plan.cluster),
         now=now,
-        verify_days=settings.enforcer.verify_days,
+        settings=settings,
         harm_policy=_harm_policy(settings),
         undone=kept.undone_recommendations(plan.plan_id),
     )
