@@ -8,8 +8,8 @@ import typer
 
 from dashboards.app import Server
 from gputide.container.access import open_web_app
+from gputide.container.pages import views_of
 from gputide.session import session_of, who
-from gputide.web import views_of
 
 app = typer.Typer()
 

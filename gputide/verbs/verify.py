@@ -8,7 +8,7 @@ from enforcer.record.outcome_store import keep_outcome
 from enforcer.record.verdict import verdict_of
 from fleet.data_folder import writing
 from fleet.errors import EXIT_FINDINGS
-from gputide.answers import outcome_answer
+from gputide.answers.plan import outcome_answer
 from gputide.container.enforcer import verified
 from gputide.container.plans import newest_applied, plan_store
 from gputide.options import AnyClusterOption, FormatOption, OutputOption, PlanOption

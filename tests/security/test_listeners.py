@@ -22,9 +22,9 @@ from fleet.listener_files import ListenerFiles
 from fleet.settings.dashboard import DashboardSettings
 from fleet.settings.settings import Settings
 from gputide.container.access import open_web_app
+from gputide.container.pages import views_of
 from gputide.container.receiver import receiver_guard
 from gputide.session import Session
-from gputide.web import views_of
 from tests.security.authority import Authority, Pair
 from tests.security.listeners import LISTENERS
 from wire.listener_tls import ListenerContexts
