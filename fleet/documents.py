@@ -22,6 +22,7 @@ from fleet.decisions import Plan
 from fleet.errors import Corrupt, Refused
 from fleet.outcomes import Outcome
 from fleet.profiles import Profiles
+from fleet.settings.faults import fault_words
 
 Record = TypeVar("Record")
 
@@ -147,9 +148,7 @@ def _record(adapter: TypeAdapter[Record], raw: Mapping[str, Any], schema: str, n
     try:
         return adapter.validate_python(_restored(raw))
     except ValidationError as exc:
-        first = exc.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])[:200]
-        raise Corrupt(f"cannot read {name}: {place}: {first['msg'][:200]} ({exc.error_count()} problems)") from exc
+        raise Corrupt(f"cannot read {name}: {fault_words(exc)}") from exc
     except RecursionError as exc:
         raise Corrupt(f"cannot read {name}: it is nested too deeply") from exc
 

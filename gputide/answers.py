@@ -12,7 +12,7 @@ from dashboards.shown.clusters import ClusterLine, fleet_totals
 from dashboards.shown.rows import stage_risk
 from dashboards.words.advice import verdict_words
 from dashboards.words.catalogue import Language
-from enforcer.record.verdict import Standing, Verdict, standing_of, verdict_document
+from enforcer.record.verdict import Standing, Verdict, standing_in, verdict_document
 from fleet.capabilities.register import capabilities_of
 from fleet.confidence import stage_confidence
 from fleet.decisions import Plan, Refusal, Saving
@@ -269,7 +269,7 @@ def outcome_answer(outcome: Outcome, verdict: Verdict, currency: str) -> Answer:
         ],
     )
     text = verdict_words(verdict, Language.EN)
-    standings = [(standing_of(item, outcome.harm_budget_ratio), item) for item in outcome.workloads]
+    standings = [(standing_in(outcome, item), item) for item in outcome.workloads]
     harmed = Listing(
         title="Most harmed services",
         columns=("service", "predicted", "observed", "harm budget", "active windows", "cause"),
@@ -277,7 +277,7 @@ def outcome_answer(outcome: Outcome, verdict: Verdict, currency: str) -> Answer:
             (
                 item.workload,
                 format_percent(item.predicted_violation_ratio, digits=2),
-                _percent(item.violation_ratio) if how is not Standing.TOO_FEW_WINDOWS else "–",
+                _percent(item.violation_ratio) if how is not Standing.UNDECIDED else "–",
                 how.value.replace("_", " "),
                 item.active_steps,
                 item.cause or "",

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fleet.data_folder import DataFolder, open_data_folder
 from fleet.errors import Misconfigured
-from fleet.settings.settings import Settings, load_settings
+from fleet.settings.settings import Settings, changed_settings
 from gputide.replay.clock import now_of
 
 
@@ -65,14 +65,7 @@ class Session:
         """
         if not assignments:
             return self
-        flat = assigned(assignments)
-        fresh = load_settings(None, flat, {})
-        merged = self.settings.model_dump()
-        for name in flat:
-            section, _, leaf = name.partition(".")
-            leaf = leaf.partition(".")[0]
-            merged[section][leaf] = getattr(getattr(fresh, section), leaf)
-        return replace(self, settings=Settings.model_validate(merged))
+        return replace(self, settings=changed_settings(self.settings, assigned(assignments)))
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Tick]:

@@ -29,6 +29,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from dashboards.access.people import Person, Right, Role
 from dashboards.access.sessions import Identity
 from fleet.errors import Misconfigured
+from fleet.settings.faults import fault_words
 
 FILE_BYTES_MAX = 4 * 2**20
 _SHA256_PATTERN = r"^[0-9a-f]{64}$"
@@ -167,9 +168,9 @@ def _parsed(text: str, path: Path) -> tuple[Entry, ...]:
     try:
         return _File.model_validate(tomllib.loads(text)).right
     except ValidationError as exc:
-        first = exc.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])[:200]
-        raise Misconfigured(f"cannot read dashboard.rights_file={path}: {where}: {first['msg']}") from exc
+        # Somebody may have written the token itself where its SHA-256 belongs.
+        words = fault_words(exc, _File, secret={"token_sha256"})
+        raise Misconfigured(f"cannot read dashboard.rights_file={path}: {words}") from exc
     except (ValueError, RecursionError) as exc:
         # Beside its own error the parser lets those of numbers with thousands of digits and of deep nesting through.
         raise Misconfigured(f"cannot read dashboard.rights_file={path}: {str(exc)[:200]}") from exc

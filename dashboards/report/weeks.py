@@ -9,13 +9,14 @@ from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from fleet.data_folder import DataFolder
 from fleet.documents import document
 from fleet.durable import write_durably
 from fleet.errors import Corrupt
 from fleet.profiles import CardState
+from fleet.settings.faults import fault_words
 
 _CLUSTER = "cluster"
 """Beside a week's facts: whose they are."""
@@ -89,6 +90,8 @@ def read_weeks(folder: DataFolder, team: str | None = None, *, cluster: str | No
             content = json.loads(file.read_bytes())
             of = content.get(_CLUSTER)
             facts = adapter.validate_json(json.dumps(content))
+        except ValidationError as exc:
+            raise Corrupt(f"cannot read {file}: {fault_words(exc)}") from exc
         except (OSError, ValueError, AttributeError, RecursionError) as exc:
             raise Corrupt(f"cannot read {file}: {exc}") from exc
         if None in (cluster, of) or of == cluster:

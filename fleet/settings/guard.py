@@ -10,12 +10,12 @@ Part of `fleet.settings.settings`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date, time
+from datetime import time
 from typing import Annotated
 
 from pydantic import Field, StringConstraints, field_validator
 
-from fleet.settings.kinds import Count, Price, Ratio, Seconds, Section
+from fleet.settings.kinds import Count, Day, Price, Ratio, Seconds, Section
 
 _PLACE = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 
@@ -58,7 +58,7 @@ class GuardSettings(Section):
     """Days of the week on which changes may begin, by the clock of `cluster.time_zone`: mon, tue, … sun."""
     change_hours: str = "00:00-24:00"
     """Hours of these days between which changes may begin, such as 09:00-17:00; 22:00-06:00 ends the next day."""
-    change_holidays: tuple[str, ...] = ()
+    change_holidays: tuple[Day, ...] = ()
     """Days on which nothing begins, such as 2026-12-24."""
     history_coverage_min: Ratio = 0.8
     """Least coverage of the history that a plan was made from."""
@@ -93,16 +93,6 @@ class GuardSettings(Section):
     @classmethod
     def _are_hours(cls, value: str) -> str:
         hours_of(value)
-        return value
-
-    @field_validator("change_holidays")
-    @classmethod
-    def _are_dates(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for day in value:
-            try:
-                date.fromisoformat(day)
-            except ValueError as exc:
-                raise ValueError(f"{day!r} is no day such as 2026-12-24") from exc
         return value
 
 

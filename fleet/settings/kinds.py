@@ -5,10 +5,11 @@ Sizes and durations may be written with a unit (`64MiB`, `15m`).
 
 from __future__ import annotations
 
+from datetime import date
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from fleet.errors import Misconfigured
 from fleet.units import parse_bytes, parse_duration
@@ -32,11 +33,20 @@ def _parsed(value: object, parse: Any) -> object:
         raise ValueError(str(exc)) from exc
 
 
+def _is_day(value: str) -> str:
+    try:
+        date.fromisoformat(value)
+    except ValueError as exc:
+        raise ValueError("expected a day such as 2026-12-24") from exc
+    return value
+
+
 Bytes = Annotated[int, BeforeValidator(_bytes_of_text), Field(ge=1)]
 Seconds = Annotated[int, BeforeValidator(_seconds_of_text), Field(ge=1)]
 Ratio = Annotated[float, Field(ge=0.0, le=1.0)]
 Count = Annotated[int, Field(ge=1)]
 Price = Annotated[Decimal, Field(ge=0, max_digits=18)]
+Day = Annotated[str, AfterValidator(_is_day)]
 
 
 class Section(BaseModel):

@@ -23,12 +23,13 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from fleet.errors import Misconfigured
+from fleet.settings.faults import fault_words
 from fleet.settings.money import Budget, ExchangeRate, PriceRule
 from fleet.settings.settings import Settings
+from fleet.spreadsheet_text import as_meant
 from fleet.units import MIB
 
 BOOK_NAME = "prices.toml"
-_FAULTS_MAX = 6
 BOOK_BYTES_MAX = 4 * MIB
 CSV_COLUMNS = (
     "card_model", "price_per_card_hour", "currency", "source", "date", "cluster", "node", "node_labels", "since",
@@ -169,18 +170,9 @@ def _entries(raw: list[dict[str, Any]], kind: type[Entry], word: str, text: str,
             # A header inside a multi-line text would shift the lines: then only the entry's number is named.
             where = f" (line {lines[number]})" if len(lines) == len(raw) else ""
             raise Misconfigured(
-                f"cannot read price book {name}: {word} {number + 1}{where}: {'; '.join(fault_words(exc))}"
+                f"cannot read price book {name}: {word} {number + 1}{where}: {fault_words(exc, kind)}"
             ) from exc
     return tuple(found)
-
-
-def fault_words(error: ValidationError) -> Iterator[str]:
-    """What is wrong with an entry, field by field; the first few faults only."""
-    for item in error.errors(include_url=False, include_context=False)[:_FAULTS_MAX]:
-        field = ".".join(str(part) for part in item["loc"])[:80]
-        shown = repr(item["input"]) if item["loc"] else ""
-        reason = item["msg"].removeprefix("Value error, ")
-        yield f"{field}={shown[:80]}: {reason}" if field else reason
 
 
 def _selector(rule: PriceRule) -> str:
@@ -283,7 +275,7 @@ def _check_columns(columns: list[str], name: str) -> None:
 def _rule(row: dict[str, Any], *, name: str, line: int, today: date, currency: str) -> PriceRule:
     if None in row or None in row.values():
         raise Misconfigured(f"cannot read prices from {name}, line {line}: it has not as many cells as the heading")
-    cells = {key: _unescaped(value.strip()) for key, value in row.items() if value.strip()}
+    cells = {key: as_meant(value.strip()) for key, value in row.items() if value.strip()}
     fields: dict[str, Any] = {
         "source": f"imported from {name}", "date": today.isoformat(), "currency": currency, **cells
     }  # fmt: skip
@@ -301,9 +293,4 @@ def _rule(row: dict[str, Any], *, name: str, line: int, today: date, currency: s
     try:
         return PriceRule.model_validate(fields)
     except ValidationError as exc:
-        raise Misconfigured(f"cannot read prices from {name}, line {line}: {'; '.join(fault_words(exc))}") from exc
-
-
-def _unescaped(cell: str) -> str:
-    """Without the apostrophe that keeps a spreadsheet from taking text for a formula."""
-    return cell[1:] if cell[:1] == "'" and cell[1:2] in ("=", "+", "-", "@", "\t", "\r", "\n") else cell
+        raise Misconfigured(f"cannot read prices from {name}, line {line}: {fault_words(exc, PriceRule)}") from exc

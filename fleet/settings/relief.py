@@ -13,14 +13,13 @@ Part of `fleet.settings.settings`.
 
 from __future__ import annotations
 
-from datetime import date
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, field_validator
 
 from fleet.relief.rules import ReliefRules
-from fleet.settings.kinds import Bytes, Count, Ratio, Seconds, Section
+from fleet.settings.kinds import Bytes, Count, Day, Ratio, Seconds, Section
 from fleet.units import GIB
 
 
@@ -41,15 +40,8 @@ class TideSettings(Section):
     """Time between two looks of `gputide run tide run`."""
     queues: tuple[str, ...] = ()
     """Kueue's ClusterQueues that low priority waits in; they are held by day and opened at night."""
-    holidays: tuple[str, ...] = ()
+    holidays: tuple[Day, ...] = ()
     """Days on which no tide begins, such as 2026-12-24."""
-
-    @field_validator("holidays")
-    @classmethod
-    def _are_dates(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for day in value:
-            date.fromisoformat(day)
-        return value
 
 
 class ProbeSettings(Section):

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from analyzer.state.card_hours import window_hours
 from dashboards.money.charged_days import charged_days
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.inventory import Inventory
 from fleet.money.book import PriceBook
 from fleet.money.charged_day import ChargedDay
-from fleet.money.charges import Chargeback, Owner, chargeback
+from fleet.money.charges import BillingPeriod, Chargeback, Owner, chargeback
 from fleet.money.focus import Basis, ChargePeriod, FocusContext
 from fleet.money.tenancies import Tenancies, lives_of, tenancies
 from fleet.settings.settings import Settings
@@ -34,7 +35,7 @@ class CostPeriod:
         cluster: cluster.
         since: start, a whole hour, UTC.
         until: end, a whole hour, UTC.
-        inventory: cards, nodes and grants known at its end.
+        inventory: cards, nodes and grants known when the last idle window that reaches into it is over.
         who: the same as columns.
         book: prices.
         settings: all settings.
@@ -59,6 +60,11 @@ class CostPeriod:
         first = datetime.fromtimestamp(float(self.who.card_start_ms.min()) / 1000, UTC)
         return max(self.since, first)
 
+    @property
+    def billed(self) -> BillingPeriod:
+        """The period, as a bill names it."""
+        return BillingPeriod(cluster=self.cluster, since=self.since, until=self.until, currency=self.book.currency)
+
     def days(self) -> Iterator[ChargedDay]:
         """Its days."""
         return charged_days(
@@ -73,16 +79,7 @@ class CostPeriod:
 
     def chargeback(self, by: Owner) -> Chargeback:
         """Its cost by owner."""
-        return chargeback(
-            self.days(),
-            self.who,
-            by=by,
-            cluster=self.cluster,
-            since=self.since,
-            until=self.until,
-            currency=self.book.currency,
-            team_labels=self.settings.prices.team_labels,
-        )
+        return chargeback(self.days(), self.who, self.billed, by=by, team_labels=self.settings.prices.team_labels)
 
     def focus_context(self, basis: Basis, period: ChargePeriod, advice: dict[str, str]) -> FocusContext:
         """What an export needs beside the days."""
@@ -125,9 +122,11 @@ def cost_period(
         raise Misconfigured(f"cannot show cost of {(end - start).days} days: at most {_DAYS_MAX}; name a later --since")
     cluster = cluster_name(folder, settings, cluster)
     source = warehouse(folder, settings)
-    inventory = source.inventory(cluster, as_of=end, time_zone=settings.cluster.time_zone)
-    lives = lives_of(source.card_lives(cluster, as_of=end), until=end)
-    who = tenancies(inventory, lives, until=end)
+    # An idle window may end after the last hour that is charged: grants are known as far as it reaches.
+    horizon = min(_whole_hour(now), end + timedelta(hours=window_hours(settings.analyzer) - 1))
+    inventory = source.inventory(cluster, as_of=horizon, time_zone=settings.cluster.time_zone)
+    lives = lives_of(source.card_lives(cluster, as_of=horizon), until=horizon)
+    who = tenancies(inventory, lives, until=horizon)
     if not _stands_any(who, start, end):
         raise NotEnoughData(
             f"cannot show cost of cluster {cluster!r}: no card is known from {format_time(start)} to {format_time(end)}"

@@ -42,7 +42,7 @@ def verify(
         kept.runs(chosen.plan_id),
         WarehouseMeasurements(folder, session.settings, cluster=chosen.cluster),
         now=session.now(),
-        verify_days=session.settings.enforcer.verify_days,
+        settings=session.settings,
         harm_policy=harm_policy(session.settings),
         undone=kept.undone_recommendations(chosen.plan_id),
     )

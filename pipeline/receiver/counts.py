@@ -1,18 +1,24 @@
 """The receiver's own metrics: counted in memory that all its processes share, so that one scrape sees all of them.
 
-`Receiver` counts and renders. Every process adds to a row of its own; a scrape sums the rows. Counts outlive a process
-that is started anew. `OWN_METRICS` is the one list of names, from which the documentation is made as well.
+`Receiver` counts, and prometheus-client writes the exposition. Every process adds to a row of its own; a scrape sums
+the rows. Counts outlive a process that is started anew. `OWN_METRICS` is the one list of names, from which the
+documentation is made as well. The memory is ours because the client's own for several processes is a folder of files,
+named by an environment variable before the import, that grows by a file with every process that is started anew.
 """
 
 from __future__ import annotations
 
 import mmap
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate
 
 import numpy as np
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 PREFIX = "gputide_receiver_"
 """How all names begin."""
@@ -102,7 +108,7 @@ OWN_METRICS = (
 _BY_NAME = {metric.name: metric for metric in OWN_METRICS}
 
 
-class SharedCounts:
+class SharedCounts(Collector):
     """Numbers that several processes count and one scrape sums; made before the processes are forked.
 
     Args:
@@ -127,33 +133,33 @@ class SharedCounts:
 
     def of_process(self, process: int) -> ProcessCounts:
         """The counts of one process, from 0."""
-        return ProcessCounts(self._rows[process], self._places)
+        return ProcessCounts(self._rows[process], self._places, self.text)
 
-    def text(self) -> str:
+    def text(self) -> bytes:
         """All metrics of all processes together, in the Prometheus text format 0.0.4."""
+        return generate_latest(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics of all processes together; a status or sender that was never counted has no series."""
         sums = dict(zip(self._places, self._rows.sum(axis=0).tolist(), strict=True))
-        lines: list[str] = []
         for metric in OWN_METRICS:
-            full = PREFIX + metric.name
-            lines += [f"# HELP {full} {metric.meaning}", f"# TYPE {full} {metric.kind.value}"]
-            found = [(label, count) for (name, label), count in sums.items() if name == metric.name]
-            if metric.kind is MetricKind.HISTOGRAM:
-                lines += _histogram_lines(full, dict(found), metric.divisor)
-                continue
-            for label, count in found:
-                if metric.per and not count:
-                    continue
-                labels = f'{{{metric.per}="{label}"}}' if metric.per else ""
-                lines.append(f"{full}{labels} {count if metric.divisor == 1 else count / metric.divisor}")
-        return "\n".join(lines) + "\n"
+            counts = {label: count for (name, label), count in sums.items() if name == metric.name}
+            yield _histogram(metric, counts) if metric.kind is MetricKind.HISTOGRAM else _family(metric, counts)
 
 
 class ProcessCounts:
     """What one process counts; its threads may count at once."""
 
-    def __init__(self, row: np.ndarray[tuple[int], np.dtype[np.int64]], places: Mapping[tuple[str, str], int]) -> None:
+    def __init__(
+        self,
+        row: np.ndarray[tuple[int], np.dtype[np.int64]],
+        places: Mapping[tuple[str, str], int],
+        text: Callable[[], bytes],
+    ) -> None:
         self._row = row
         self._places = places
+        self.text = text
+        """All metrics of all processes together, see `SharedCounts.text`."""
         self._lock = threading.Lock()
 
     def add(self, name: str, count: int = 1, label: str = "") -> None:
@@ -177,10 +183,19 @@ class ProcessCounts:
             self._row[self._places[name, "sum"]] += nanoseconds
 
 
-def _histogram_lines(full: str, found: dict[str, int], divisor: int) -> list[str]:
-    lines, below = [], 0
-    for bound in (*SECONDS_BOUNDS, np.inf):
-        below += found[f"{bound:g}"]
-        shown = "+Inf" if np.isinf(bound) else f"{bound:g}"
-        lines.append(f'{full}_bucket{{le="{shown}"}} {below}')
-    return [*lines, f"{full}_sum {found['sum'] / divisor}", f"{full}_count {below}"]
+def _family(metric: OwnMetric, counts: Mapping[str, int]) -> Metric:
+    kind = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
+    family = kind(PREFIX + metric.name, metric.meaning, labels=[metric.per] if metric.per else [])
+    for label, count in counts.items():
+        if count or not metric.per:
+            family.add_metric([label] if metric.per else [], count / metric.divisor)
+    return family
+
+
+def _histogram(metric: OwnMetric, counts: Mapping[str, int]) -> Metric:
+    bounds = [*(f"{bound:g}" for bound in SECONDS_BOUNDS), "+Inf"]
+    below = accumulate(counts[f"{bound:g}"] for bound in (*SECONDS_BOUNDS, np.inf))
+    buckets = list(zip(bounds, map(float, below), strict=True))
+    return HistogramMetricFamily(
+        PREFIX + metric.name, metric.meaning, buckets=buckets, sum_value=counts["sum"] / metric.divisor
+    )

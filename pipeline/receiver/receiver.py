@@ -20,7 +20,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pipeline.receiver.counts import SharedCounts
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
+
+from pipeline.receiver.counts import ProcessCounts, SharedCounts
 from pipeline.receiver.intake import Answer, Intake
 from pipeline.receiver.senders import ANYONE, RateLimit, Sender, Senders
 from pipeline.remote_write.decode import Version
@@ -35,7 +37,6 @@ SENDERS_MAX = 1000
 
 _PROTOS = {"": Version.V1, "prometheus.WriteRequest": Version.V1, "io.prometheus.write.v2.Request": Version.V2}
 _TEXT = "text/plain; charset=utf-8"
-_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _WRITTEN = "X-Prometheus-Remote-Write-"
 
 
@@ -75,8 +76,7 @@ class Receiver:
         limits: what may be asked of it.
         senders: who may send; everybody unless given.
         tls: gives the context for a new connection; None for plain HTTP.
-        counts: where all processes count; its own unless given.
-        process: which of the processes this is, from 0.
+        counts: what this process counts, beside the others; its own unless given.
         guard: says who may read `/metrics`; None for everybody.
     """
 
@@ -88,16 +88,14 @@ class Receiver:
         limits: ReceiverLimits,
         senders: Senders | None = None,
         tls: TlsContexts | None = None,
-        counts: SharedCounts | None = None,
-        process: int = 0,
+        counts: ProcessCounts | None = None,
         guard: PortGuard | None = None,
     ) -> None:
         self._guard = guard
         self._intake_of = intake_of
         self._limits = limits
         self._senders = senders
-        self._shared = SharedCounts() if counts is None else counts
-        self._counts = self._shared.of_process(process)
+        self._counts = SharedCounts().of_process(0) if counts is None else counts
         self._pending = 0
         self._lock = threading.Lock()
         self._desks: dict[str, _Desk] = {}
@@ -139,13 +137,13 @@ class Receiver:
             self._write(exchange)
         elif path == "/healthz":
             exchange.check_method("GET")
-            self._say(exchange, "ok\n")
+            self._say(exchange, b"ok\n")
         elif path == "/metrics":
             exchange.check_method("GET")
             if self._guard is not None:
                 self._guard.check(exchange)
             self._gauge()
-            self._say(exchange, self._shared.text(), _METRICS_TYPE)
+            self._say(exchange, self._counts.text(), CONTENT_TYPE_PLAIN_0_0_4)
         else:
             raise Refusal(404, f"there is nothing at {path[:200]!r}: bodies go to {WRITE_PATH}")
 
@@ -251,9 +249,9 @@ class Receiver:
         self._counts.set("pending_requests", self._pending)
         self._counts.set("pending_bytes", self._server.held_bytes)
 
-    def _say(self, exchange: Exchange, text: str, kind: str = _TEXT) -> None:
+    def _say(self, exchange: Exchange, content: bytes, kind: str = _TEXT) -> None:
         self._counts.add("requests_total", label="200")
-        exchange.connection.answer(200, text.encode(), kind=kind)
+        exchange.connection.answer(200, content, kind=kind)
 
     def _refused(self, status: int) -> None:
         if status:

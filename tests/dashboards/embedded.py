@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -36,6 +36,7 @@ from fleet.capabilities.register import CorePolicy
 from fleet.decisions import (
     CardPlacement,
     Evidence,
+    FreedCard,
     FrontierPoint,
     HistorySpan,
     Need,
@@ -54,7 +55,7 @@ from fleet.documents import seal_plan
 from fleet.errors import NotEnoughData, Refused
 from fleet.inventory import CardId, CardModelName, Priority, Quota, WorkloadId
 from fleet.money.book import PriceBook, Prices
-from fleet.money.budgets import BudgetStatus, budget_status
+from fleet.money.budgets import BudgetStatus, MonthSpending, budget_status
 from fleet.money.charges import Amounts, Charge, MeasuredHours
 from fleet.money.unit_costs import UnitCost
 from fleet.money.week_hours import GRANTED, Measures, WeekHours, added
@@ -173,8 +174,9 @@ def make_plan(
         for place, profile in enumerate(chosen):
             used.add(profile.workload)
             cards = len(profile.cards) if kind is not RecommendationKind.OFFPEAK_PAIR else 1
-            freed.update(profile.cards[:cards])
-            made.append(_recommendation(kind, place, profile, cards, needs))
+            named = [card for card in profile.cards[:cards] if card not in freed]
+            freed.update(named)
+            made.append(replace(_recommendation(kind, place, profile, cards, needs), freed=_freed(named, 1150, 640)))
         recommendations += made
         stages.append(
             Stage(
@@ -329,10 +331,9 @@ class EmbeddedMoney:
 
     def budgets(self, cluster: str) -> tuple[BudgetStatus, ...]:
         return tuple(
-            budget_status(
-                kind="namespace", name=name, per_month=Decimal(1000), spent=Decimal(spent), recent=Decimal(168),
-                recent_hours=168, hours_left=200, unpriced_card_hours=0.0,
-            )
+            budget_status("namespace", name, Decimal(1000), MonthSpending(
+                spent=Decimal(spent), recent=Decimal(168), recent_hours=168, hours_left=200, unpriced_card_hours=0.0,
+            ))
             for name, spent in (("team-3", 1200), ("team-5", 850), ("team-7", 100))
         )  # fmt: skip
 
@@ -494,7 +495,9 @@ class EmbeddedCluster:
             self.changed |= {item.workload for item in objects[:upto]}
             objects = [replace(item, phase="promoted") if place < upto else item for place, item in enumerate(objects)]
             if upto == len(objects):
-                self._entries[plan_id] = replace(entry, applied_stages=stages, applied_at=NOW)
+                self._entries[plan_id] = replace(
+                    entry, applied_stages=stages, once_applied_stages=stages, applied_at=NOW
+                )
                 return RolloutPhase.DONE, objects, upto
             return phase, objects, upto
         self.changed -= {item.workload for item in objects[:upto]}
@@ -586,11 +589,19 @@ def make_past(profiles: Profiles, plan: Plan) -> Iterator[tuple[PlanEntry, Outco
         )
         old = seal_plan(replace(old, stages=tuple(replace(stage, cards_freed=promised // 5) for stage in old.stages)))
         numbers = tuple(stage.stage for stage in old.stages)
+        names = [CardId(f"GPU-{days}-days-ago-{number}") for number in range(promised)]
+        firsts = {stage.recommendations[0]: number for number, stage in enumerate(old.stages)}
+        advice = tuple(
+            replace(item, freed=_freed(names[firsts[item.id] :: len(numbers)], 1100, 600) if item.id in firsts else ())
+            for item in old.recommendations
+        )
+        old = seal_plan(replace(old, recommendations=advice))
         entry = PlanEntry(
             plan=old,
             approved_stages=numbers,
             approved_by=("mei",),
             applied_stages=() if is_undone else numbers,
+            once_applied_stages=numbers,
             applied_at=at,
             undone_at=at + timedelta(days=3) if is_undone else None,
         )
@@ -619,6 +630,8 @@ def make_past(profiles: Profiles, plan: Plan) -> Iterator[tuple[PlanEntry, Outco
                 for place, profile in enumerate(profiles.workloads[days : days + 12])
             ),
             harm_budget_ratio=0.01,
+            stages=numbers,
+            realised=_freed(names[:came], 1100, 600),
         )
         note = [
             LedgerEntry(
@@ -755,6 +768,11 @@ def _profile(rng: random.Random, number: int, part: list[tuple[str, int, CardSta
         if is_idle
         else "busy by day, quiet at night",
     )
+
+
+def _freed(cards: Sequence[CardId], amortised: int, marginal: int) -> tuple[FreedCard, ...]:
+    saving = Saving(amortised=Decimal(amortised), marginal=Decimal(marginal))
+    return tuple(FreedCard(card=card, saving_per_week=saving) for card in cards)
 
 
 def _recommendation(

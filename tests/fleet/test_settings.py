@@ -7,7 +7,7 @@ import pytest
 
 from fleet.decisions import RiskLevel
 from fleet.errors import Misconfigured
-from fleet.settings.settings import load_settings, setting_names, settings_reference
+from fleet.settings.settings import changed_settings, load_settings, setting_names, settings_reference
 
 
 @pytest.fixture
@@ -73,9 +73,11 @@ def test_a_word_for_absence_takes_a_limit_away() -> None:
             {"GPUTIDE_RECEIVR__BODY_BYTES_MAX": "1"},
             r"GPUTIDE_RECEIVR__BODY_BYTES_MAX.*did you mean 'receiver\.body_bytes_max'",
         ),
-        ({"analyzer.idle_ratio_max": "3"}, {}, r"analyzer\.idle_ratio_max='3' .flag --set.: .*less than or equal to 1"),
-        ({"analyzer.idle_ratio_max": "nan"}, {}, r"analyzer\.idle_ratio_max='nan'"),
-        ({"risk.preset": "huge"}, {}, r"risk\.preset='huge'"),
+        ({"analyzer.idle_ratio_max": "3"}, {}, r"analyzer\.idle_ratio_max='3' .flag --set.: .*expected at most 1"),
+        ({"analyzer.idle_ratio_max": "nan"}, {}, r"analyzer\.idle_ratio_max='nan' .*: expected a finite number"),
+        ({"risk.preset": "huge"}, {}, r"risk\.preset='huge' .flag --set.: expected 'low', 'medium' or 'high'"),
+        ({"tide.holidays": "24.12."}, {}, r"tide\.holidays\.0='24\.12\.' .*: expected a day such as 2026-12-24"),
+        ({}, {"GPUTIDE_DASHBOARD__PORT": "web"}, r"dashboard\.port='web' .environment .*: expected a whole number"),
         ({"rollup.window_seconds": "17s"}, {}, "must divide 900"),
         ({"cluster.time_zone": "Mars/Base"}, {}, "no IANA time zone"),
         ({"cluster.time_zone": "../etc/passwd"}, {}, "no IANA time zone"),
@@ -120,6 +122,23 @@ def test_every_setting_says_what_it_means() -> None:
 def test_settings_cannot_be_changed_once_loaded() -> None:
     with pytest.raises(ValueError, match="frozen"):
         load_settings(None, {}, {}).analyzer.idle_ratio_max = 0.5
+
+
+def test_fault_inside_an_entry_of_a_file_names_the_entry_and_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "gputide.toml"
+    path.write_text('[[prices.rules]]\nsource = "invoice"\ndate = "2026-01"\nper_card_our = 0.9\n', encoding="utf-8")
+    with pytest.raises(Misconfigured) as caught:
+        load_settings(path, {}, {})
+    assert str(caught.value) == (
+        f"cannot use setting prices.rules.0.per_card_our=0.9 (file {path}): unknown name; did you mean 'per_card_hour'?"
+    )
+
+
+def test_setting_changed_for_one_call_is_checked_against_those_that_were_loaded() -> None:
+    loaded = load_settings(None, {"bus.segment_bytes": "1MiB", "bus.bytes_max": "4MiB"}, {})
+    assert changed_settings(loaded, {"bus.bytes_max": "2MiB"}).bus.bytes_max == 2 * 2**20
+    with pytest.raises(Misconfigured, match="cannot use settings of bus: bytes_max=1048576 holds fewer than two"):
+        changed_settings(loaded, {"bus.bytes_max": "1MiB"})
 
 
 def test_word_none_means_none_where_a_setting_may_be_none(tmp_path: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
+from typer.core import TyperGroup
 from typer.testing import CliRunner
 
 from fleet.errors import Misconfigured
@@ -64,11 +67,32 @@ def test_an_unknown_verb_ends_with_status_2_and_the_nearest_one() -> None:
     assert "did you mean `gputide run rollup`?" in done.output
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["report", "-o", "x.docx"], ["plan", "list", "-o", "x.docx"], ["cost", "export", "-o", "x.docx"]],
-)
-def test_an_ending_that_fits_no_format_is_refused_before_anything_is_read(arguments: list[str], tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, [*arguments, "--data-dir", str(tmp_path / "none")])
-    assert isinstance(done.exception, Misconfigured)
-    assert "x.docx: no format has the ending .docx" in str(done.exception)
+def verbs_that_write_a_file() -> list[tuple[str, ...]]:
+    """The words of every verb with `-o`, and after them a text for each argument that it must have."""
+    return sorted(_writing(typer.main.get_command(app), ()))
+
+
+def _writing(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    context = typer.Context(command)
+    if words and any("-o" in param.opts for param in command.params):
+        yield words
+    if isinstance(command, TyperGroup):
+        for name in command.list_commands(context):
+            yield from _writing(command.get_command(context, name), (*words, name))
+
+
+@pytest.mark.parametrize("words", verbs_that_write_a_file(), ids=" ".join)
+def test_every_verb_refuses_a_file_whose_ending_it_cannot_write_and_names_those_that_it_can(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    target = tmp_path / "x.docx"
+    done = CliRunner().invoke(app, [*words, "-o", str(target), "--data-dir", str(tmp_path / "none")])
+    assert isinstance(done.exception, Misconfigured), done.output
+    assert f"{target}: no format has the ending .docx; use ." in str(done.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_verbs_that_write_a_file_are_found() -> None:
+    found = set(verbs_that_write_a_file())
+    assert {("report",), ("report", "clusters"), ("cost", "export"), ("admin", "probe", "run"), ("apply",)} <= found
+    assert len(found) > 30

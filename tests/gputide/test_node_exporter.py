@@ -167,8 +167,8 @@ def test_wrong_use_of_export_is_refused_with_the_way_out(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("interval", "bound"),
-    [("0.2", "greater than or equal to 0.5"), ("-1", "greater than or equal to 0.5"), ("nan", "finite"),
-     ("3601", "less than or equal to 3600")],
+    [("0.2", "expected at least 0.5"), ("-1", "expected at least 0.5"), ("nan", "finite"),
+     ("3601", "expected at most 3600")],
 )  # fmt: skip
 def test_interval_is_bounded_as_its_setting_is(interval: str, bound: str) -> None:
     done = CliRunner().invoke(app, ["run", "export", "node", "--interval", interval])

@@ -80,7 +80,7 @@ def test_what_is_listed_as_csv_can_be_changed_and_imported(tmp_path: Path, progr
         ("card_model,price\nA10,1\n", "line 1: unknown column 'price'; did you mean 'price_per_card_hour'?"),
         ("card_model\nA10\n", "line 1: no column 'price_per_card_hour'"),
         ("card_model,price_per_card_hour\nA10,1\nL4,cheap\n", "line 3: per_card_hour='cheap'"),
-        ("card_model,price_per_card_hour\nA10,-1\n", "line 2: per_card_hour='-1': Input should be greater than"),
+        ("card_model,price_per_card_hour\nA10,-1\n", "line 2: per_card_hour='-1': expected at least 0"),
         ("card_model,price_per_card_hour\nA10,1,2\n", "line 2: it has not as many cells"),
         ("card_model,price_per_card_hour,node_labels\nA10,1,own\n", "line 2: node_labels='own'"),
         ("card_model,price_per_card_hour\nA10,\n", "it holds no price"),

@@ -227,8 +227,8 @@ def test_one_scrape_sees_all_processes(tmp_path: Path, receivers: Program) -> No
         with closing(receiver.connect()) as connection:
             connection.request("GET", "/metrics")
             text = connection.getresponse().read().decode()
-    assert "gputide_receiver_samples_total 10\n" in text
-    assert "gputide_receiver_processes 2\n" in text
+    assert "gputide_receiver_samples_total 10.0\n" in text
+    assert "gputide_receiver_processes 2.0\n" in text
 
 
 def test_second_receiver_on_a_folder_is_refused_at_once_and_names_the_first(

@@ -159,10 +159,10 @@ def test_own_metrics_count_requests_and_samples(connection):
     post(connection, b"garbage", V2)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
-    assert 'gputide_receiver_requests_total{code="204"} 1' in text
-    assert 'gputide_receiver_requests_total{code="400"} 1' in text
-    assert "gputide_receiver_samples_total 1" in text
-    assert "gputide_receiver_series 1" in text
+    assert 'gputide_receiver_requests_total{code="204"} 1.0' in text
+    assert 'gputide_receiver_requests_total{code="400"} 1.0' in text
+    assert "gputide_receiver_samples_total 1.0\n" in text
+    assert "gputide_receiver_series 1.0\n" in text
 
 
 def test_health_and_unknown_paths(connection):

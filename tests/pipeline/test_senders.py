@@ -11,6 +11,8 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
 from fleet.errors import Misconfigured
 from fleet.listener_files import ListenerFiles
@@ -175,7 +177,7 @@ def test_changed_tokens_are_read_again_and_a_broken_file_changes_nothing(tmp_pat
 def test_cluster_is_the_senders_and_never_what_a_label_claims(tmp_path):
     bus = file_bus(tmp_path / "bus")
     senders = senders_of(tmp_path, f"{TOKEN} edge-1\n{OTHER} edge-2\n")
-    with served(intakes(bus), senders=senders, counts=SharedCounts(senders.names)) as receiver:
+    with served(intakes(bus), senders=senders, counts=SharedCounts(senders.names).of_process(0)) as receiver:
         assert ask(receiver)[0].status == 401
         assert ask(receiver, bearer(TOKEN))[0].status == 204
         assert ask(receiver, bearer(OTHER))[0].status == 204
@@ -246,15 +248,27 @@ def test_counts_of_all_processes_are_summed_and_every_metric_is_explained():
         counts.of_process(process).add("requests_total", process + 1, label="204")
         counts.of_process(process).observe("request_seconds", 2_000_000)
         counts.of_process(process).add("sender_requests_total", label="nobody knows")
-    lines = counts.text().splitlines()
-    assert 'gputide_receiver_requests_total{code="204"} 3' in lines
-    assert 'gputide_receiver_request_seconds_bucket{le="0.001"} 0' in lines
-    assert 'gputide_receiver_request_seconds_bucket{le="0.0025"} 2' in lines
-    assert "gputide_receiver_request_seconds_count 2" in lines
-    assert 'gputide_receiver_sender_requests_total{sender=""} 2' in lines
+    lines = generate_latest(counts).decode().splitlines()
+    assert 'gputide_receiver_requests_total{code="204"} 3.0' in lines
+    assert 'gputide_receiver_request_seconds_bucket{le="0.001"} 0.0' in lines
+    assert 'gputide_receiver_request_seconds_bucket{le="0.0025"} 2.0' in lines
+    assert "gputide_receiver_request_seconds_count 2.0" in lines
+    assert 'gputide_receiver_sender_requests_total{sender=""} 2.0' in lines
     assert {line.split()[2] for line in lines if line.startswith("# HELP")} == {
         f"gputide_receiver_{metric.name}" for metric in OWN_METRICS
     }
+
+
+def test_any_name_of_a_sender_can_be_scraped():
+    name = 'edge "1"\\\n'
+    counts = SharedCounts((name,))
+    counts.of_process(0).add("sender_samples_total", 5, label=name)
+    (family,) = (
+        family
+        for family in text_string_to_metric_families(generate_latest(counts).decode())
+        if family.name == "gputide_receiver_sender_samples"
+    )
+    assert [(sample.labels, sample.value) for sample in family.samples if sample.value] == [({"sender": name}, 5)]
 
 
 def tls(client_ca="authority.pem", folder=CERTIFICATES, key="receiver.key.pem", now_seconds=time.monotonic):

@@ -21,16 +21,18 @@ from fleet.probe_results import ProbeResult, as_measured, probe_text
 from fleet.units import GIB, MIB, format_bytes, format_percent, format_time
 from gputide.container.agent import node_name
 from gputide.options import FormatOption, OutputOption
-from gputide.output import Answer, Format, Listing, print_answer
+from gputide.output import Answer, Format, Listing, form_for, print_answer
 from gputide.session import session_of
 
 app = typer.Typer(no_args_is_help=True, help="Measure what a node's GPU sharing really enforces, and plan with that.")
+
+_ENDINGS = {".json": (Format.JSON,)}
 
 
 @app.command(epilog="Example: gputide admin probe run -o result.json, in a container that is granted a slice")
 def run(
     context: typer.Context,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Write the signed result to this file.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Write the signed result (JSON) to this file.")],
     granted_mib: Annotated[
         int | None, typer.Option(min=1, help="Framebuffer granted, MiB; what the environment says unless given.")
     ] = None,
@@ -42,6 +44,7 @@ def run(
     ] = None,
 ) -> None:
     """Measure this container's limits for about two minutes; nobody else may use the card meanwhile."""
+    form_for(output, Format.JSON, _ENDINGS)
     settings = session_of(context).settings
     key = read_key(settings)
     granted = granted_by_environment(os.environ)

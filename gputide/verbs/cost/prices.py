@@ -17,11 +17,11 @@ from fleet.durable import write_durably
 from fleet.errors import Misconfigured
 from fleet.money.amortisation import card_hour_cost, formula_of
 from fleet.money.book import PriceBook
+from fleet.settings.faults import fault_words
 from fleet.settings.money import PriceBasis, PriceRule
 from fleet.settings.price_book import (
     CSV_COLUMNS,
     book_path,
-    fault_words,
     parse_price_book,
     parse_price_csv,
     read_book,
@@ -110,7 +110,7 @@ def set_price(  # noqa: PLR0913, PLR0917 - one option per field of a price
     try:
         rule = PriceRule.model_validate(fields)
     except ValidationError as exc:
-        raise Misconfigured(f"cannot set a price: {'; '.join(fault_words(exc))}") from exc
+        raise Misconfigured(f"cannot set a price: {fault_words(exc, PriceRule)}") from exc
     path = _add(session, (rule,), replace_all=False)
     if card_model != "any" and find_model(card_model) is None:
         typer.echo(

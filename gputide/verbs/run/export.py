@@ -18,6 +18,7 @@ from fleet.addresses import host_and_port
 from fleet.errors import Misconfigured
 from fleet.logs import LogFormat
 from fleet.settings.exporter import ApiUse, ExporterSettings
+from fleet.settings.faults import fault_words
 from fleet.settings.settings import Settings
 from fleet.units import parse_time
 from gputide.node_exporter import NodeOptions, become
@@ -131,8 +132,9 @@ def _interval(seconds: float) -> float:
     try:
         return ExporterSettings(interval_seconds=seconds).interval_seconds
     except ValidationError as exc:
-        said = exc.errors()[0]["msg"]
-        raise Misconfigured(f"cannot export with --interval {seconds:g}: exporter.interval_seconds: {said}") from exc
+        raise Misconfigured(
+            f"cannot export with --interval {seconds:g}: exporter.{fault_words(exc, ExporterSettings)}"
+        ) from exc
 
 
 def _node_options(

@@ -89,3 +89,10 @@ def test_right_expires(tmp_path: Path) -> None:
 def test_wrong_file_is_refused_with_the_entry(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(Misconfigured, match=words):
         a_roster(tmp_path, text)
+
+
+def test_token_in_the_place_of_its_digest_is_in_no_message(tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured) as caught:
+        a_roster(tmp_path, '[[right]]\ntoken = "ci"\ntoken_sha256 = "hunter2"\nrole = "boss"')
+    assert "right.0.role='boss': expected 'viewer', 'approver', 'operator' or 'admin'" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
