@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from dashboards.shown.lag_chain import LagChain
+from dashboards.shown.health import LagChain
 from dashboards.shown.relief_acts import ReliefActs
 from enforcer.record.savings import PlanRecord
 from fleet.inventory import Quota, WorkloadId

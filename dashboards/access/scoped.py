@@ -32,7 +32,7 @@ from dashboards.queries import (
     Views,
     WorkloadHistory,
 )
-from dashboards.shown.lag_chain import LagChain
+from dashboards.shown.health import LagChain
 from dashboards.shown.made_once import MADE, MadeOnce
 from dashboards.shown.relief_acts import ReliefActs
 from fleet.decisions import Plan

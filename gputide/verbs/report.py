@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from dashboards.report.focus_file import export_focus
 from dashboards.report.report import Edition, Report, make_report
 from dashboards.report.schedule import cron_job, crontab_line
 from dashboards.report.table import report_csv, report_excel
@@ -25,16 +26,14 @@ from fleet.durable import write_durably
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.money.unit_costs import UnitCost, unit_costs
 from fleet.profiles import Profiles
-from gputide.answers import clusters_answer
-from gputide.container.cost import cost_period
-from gputide.container.prometheus import unit_counts
+from gputide.answers.fleet import clusters_answer
+from gputide.container.cost import cost_period, newest_advice, period_unit_counts
+from gputide.container.pages import views_of
 from gputide.container.warehouse import cluster_name, warehouse
-from gputide.cost_export import export_focus
 from gputide.options import ClusterOption, FormatOption, OutputOption
 from gputide.output import Format, form_for, print_answer
 from gputide.session import Session, session_of
 from gputide.verbs.admin.notify import send_report
-from gputide.web import views_of
 
 app = typer.Typer()
 
@@ -105,7 +104,9 @@ def report(
     form = form_for(output, form, _ENDINGS) or ReportFormat.MARKDOWN
     _check(form, output, team=team, send=send, is_detailed=to_file is not None or again)
     if form is ReportFormat.FOCUS:
-        export_focus(session, cost_period(session, None, None, cluster=cluster), output=output)
+        period = cost_period(session, None, None, cluster=cluster)
+        written = export_focus(period, newest_advice(session, period.cluster), output=output)
+        typer.echo(written.words(period.book.currency), err=True)
         return
     settings = session.settings.report
     made = _made(session, language, team, cluster, top=ROWS_OF_TEAMS_MAX if send else settings.top_workloads)
@@ -224,7 +225,7 @@ def _measured(session: Session, cluster: str, team: str | None) -> tuple[Measure
         period = cost_period(session, session.now() - timedelta(days=7), None, cluster=cluster)
     except NotEnoughData:
         return None, ()
-    prices, energy = session.settings.prices, session.settings.energy
+    energy = session.settings.energy
     week = measured_week(
         period.days(),
         period.who,
@@ -234,10 +235,7 @@ def _measured(session: Session, cluster: str, team: str | None) -> tuple[Measure
         grid_kg_co2_per_kwh=energy.grid_kg_co2_per_kwh,
         team=team,
     )
-    counts = unit_counts(
-        prices, cluster=period.cluster, since=period.known_since, until=period.until, way=session.settings.prometheus
-    )
-    return week, unit_costs(week.workloads, counts)
+    return week, unit_costs(week.workloads, period_unit_counts(period))
 
 
 def _check_team(team: str, profiles: Profiles) -> None:

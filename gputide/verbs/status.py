@@ -14,10 +14,10 @@ from fleet.documents import iso
 from fleet.durable import lock_holder
 from fleet.outcomes import Outcome
 from fleet.units import format_count, format_duration, format_time
+from gputide.container.pages import views_of
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import session_of
-from gputide.web import views_of
 
 app = typer.Typer()
 

@@ -32,7 +32,7 @@ from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.settings.notify import NoticeTopic, NotifySettings
 from fleet.units import format_percent
-from gputide.answers import outcome_answer
+from gputide.answers.plan import outcome_answer
 from tests.dashboards.access.keys import HOST, an_app
 from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_past, make_plan, make_profiles, make_views
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from dashboards.queries import STAGE_KIND, RolloutPhase
 from fleet.settings.settings import EnforcerSettings, Settings
+from gputide.container.pages import views_of
 from gputide.session import Session
-from gputide.web import views_of
 from tests.gputide.conftest import Program
 
 PATIENCE_SECONDS = 60.0
