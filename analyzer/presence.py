@@ -219,14 +219,24 @@ def coverage(seen: Bools, lived: Bools, stride: NDArray[np.int64]) -> float:
     return float(min(1.0, with_row / windows))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What cards and nodes reported while a slice reported nothing; masks and levels are (steps,).
+
+    Attributes:
+        crowd: live slices per card and step.
+        left_over: per card, its activity less that of its tenants, 0-1, NaN where the card was not seen; None where no
+            source measures cards.
+        node_alive: per node, steps in which it reported anything.
+    """
+
+    crowd: Mapping[CardId, NDArray[np.int16]]
+    left_over: Mapping[CardId, Float32] | None
+    node_alive: Mapping[str, Bools]
+
+
 def silent_activity(
-    silent: Sequence[Tenure],
-    line: Timeline,
-    crowd: Mapping[CardId, NDArray[np.int16]],
-    left_over: Mapping[CardId, Float32] | None,
-    node_alive: Mapping[str, Bools],
-    *,
-    idle_ratio_max: float,
+    silent: Sequence[Tenure], line: Timeline, around: Surroundings, *, idle_ratio_max: float
 ) -> tuple[Float32, tuple[SilenceBasis, ...]]:
     """What slices without any row were doing, as far as something else would have shown it.
 
@@ -239,10 +249,7 @@ def silent_activity(
     Args:
         silent: slices without a row.
         line: the steps.
-        crowd: live slices per card and step, (steps,).
-        left_over: per card, its activity less that of its tenants, 0-1, (steps,), NaN where the card was not seen;
-            None where no source measures cards.
-        node_alive: per node, steps in which it reported anything, (steps,).
+        around: what cards and nodes reported meanwhile.
         idle_ratio_max: activity up to which a card is idle.
 
     Returns:
@@ -252,16 +259,16 @@ def silent_activity(
     bases = []
     for number, life in enumerate(silent):
         card = life.latest.card
-        alone = crowd[card] <= 1
+        alone = around.crowd[card] <= 1
         basis = SilenceBasis.NOTHING
-        if left_over is not None:
-            rest = left_over.get(card)
+        if around.left_over is not None:
+            rest = around.left_over.get(card)
             if rest is not None and not np.isnan(rest).all():
                 basis = SilenceBasis.CARD
                 activity[number] = np.where(rest <= idle_ratio_max, 0.0, np.where(alone, rest, np.nan))
-        elif life.latest.node in node_alive:
+        elif life.latest.node in around.node_alive:
             basis = SilenceBasis.NODE
-            activity[number] = np.where(node_alive[life.latest.node] & alone, 0.0, np.nan)
+            activity[number] = np.where(around.node_alive[life.latest.node] & alone, 0.0, np.nan)
         bases.append(basis)
     return activity, tuple(bases)
 

@@ -266,7 +266,7 @@ def _profile(fact: Facts, said: Verdict, inventory: Inventory, rises_with: tuple
         confidence=said.confidence,
         trust=fact.findings,
         reason=said.reason,
-        told=said.told,
+        sentences=said.sentences,
         drift=fact.drift,
         reservation=fact.reservation,
         replica_correlation=fact.replica_correlation,

@@ -138,8 +138,7 @@ def _views(demand: Float32, end: int, step_seconds: int, slots: int, outlook: Ou
     usual, habit, rise = (np.empty((rows, slots), np.float32) for _ in range(3))
     _habits(demand, end, per_day, outlook.days, outlook.habit_reach_seconds // step_seconds, usual, habit)
     _rises(demand, end, per_day, outlook.days, outlook.rise_reach_seconds // step_seconds, now_steps, rise)
-    now, above, excess = (np.empty(rows, np.float32) for _ in range(3))
-    _latest(demand, end, usual, per_day, now_steps, now, above, excess)
+    now, above, excess = _latest(demand, end, usual, per_day, now_steps)
     return np.stack((habit, usual + excess[:, None], rise + now[:, None])), above
 
 
@@ -158,7 +157,7 @@ def _merits(demand: Float32, step_seconds: int, slots: int, outlook: Outlook) ->
             break
         views, _ = _views(demand, end, step_seconds, slots, outlook)
         coming = demand[:, end : end + slots * width].reshape(rows, slots, width)
-        # Only what all three foretold is compared.
+        # Only steps that all three views predict are compared.
         known = ~np.isnan(coming) & ~np.isnan(views.sum(axis=0))[:, :, None]
         for number, view in enumerate(views):
             short = np.where(known, coming - view[:, :, None], 0.0)
@@ -187,7 +186,7 @@ def _habits(demand: Any, end: Any, per_day: Any, days: Any, reach: Any, usual: A
             count = 0
             for day in range(1, days + 1):
                 first = end - day * per_day + slot * width
-                # Of days before the history nothing is left.
+                # Days before the history are left out.
                 for step in range(max(0, first - reach), min(end, max(0, first + width + reach))):
                     value = demand[row, step]
                     if not np.isnan(value):
@@ -223,8 +222,9 @@ def _rises(demand: Any, end: Any, per_day: Any, days: Any, reach: Any, now_steps
 
 
 @njit(cache=True, nogil=True)
-def _latest(demand: Any, end: Any, usual: Any, per_day: Any, now_steps: Any, now: Any, above: Any, excess: Any) -> None:
-    """Demand now, how far that is above the usual, and how far the last day was one time in twenty."""
+def _latest(demand: Any, end: Any, usual: Any, per_day: Any, now_steps: Any) -> Any:
+    """Demand now, how far that is above the usual, and how far the last day was one time in twenty, (3, workloads)."""
+    found = np.empty((3, demand.shape[0]), np.float32)
     slots = usual.shape[1]
     width = per_day // slots
     over = np.empty(per_day, np.float32)
@@ -232,9 +232,10 @@ def _latest(demand: Any, end: Any, usual: Any, per_day: Any, now_steps: Any, now
         for place in range(per_day):
             slot = min(place // width, slots - 1)
             over[place] = demand[row, end - per_day + place] - usual[row, slot]
-        now[row] = _mean(demand[row], end - now_steps, end)
-        above[row] = _mean(over, per_day - now_steps, per_day)
-        excess[row] = _quantile(over[~np.isnan(over)], SHARE)
+        found[0, row] = _mean(demand[row], end - now_steps, end)
+        found[1, row] = _mean(over, per_day - now_steps, per_day)
+        found[2, row] = _quantile(over[~np.isnan(over)], SHARE)
+    return found
 
 
 @njit(cache=True, nogil=True)

@@ -18,6 +18,7 @@ from analyzer.activity import Activity, activity, demand, gives_way
 from analyzer.presence import (
     Bools,
     SilenceBasis,
+    Surroundings,
     Tenure,
     Timeline,
     alive,
@@ -112,7 +113,8 @@ def survey(history: History, settings: AnalyzerSettings, now: datetime) -> Surve
     card_activity = None if history.cards is None else activity(history.cards, line.steps, settings)
     view = _card_view(history.cards, card_activity, lives, rows, lived, by_row)
     silent = [number for numbers in members.values() for number in numbers if lives[number].row is None]
-    inferred = _inferred(silent, lives, line, lived, view, grid, by_row, settings)
+    around = _surroundings(view, lives, lived, nodes_alive(grid, by_row.seen))
+    inferred = _inferred(silent, lives, lived, line, grid, around, settings.idle_ratio_max)
     for number, (levels, _) in inferred.items():
         known[number] = ~np.isnan(levels)
         seen[number] = known[number]
@@ -209,33 +211,32 @@ def _video(cards: CardGrid, row_of: Mapping[CardId, int], steps: int) -> Mapping
     return {card: np.fmax.reduce([values[row, :steps] for values in found]) for card, row in row_of.items()}
 
 
+def _surroundings(
+    view: CardView | None, lives: tuple[Tenure, ...], lived: Bools, node_alive: Mapping[str, Bools]
+) -> Surroundings:
+    if view is None:
+        return Surroundings(crowd=crowds(lives, lived), left_over=None, node_alive=node_alive)
+    left_over = {card: np.maximum(0, level - view.accounted[card]) for card, level in view.activity.items()}
+    return Surroundings(crowd=view.crowd, left_over=left_over, node_alive=node_alive)
+
+
 def _inferred(
     silent: list[int],
     lives: tuple[Tenure, ...],
-    line: Timeline,
     lived: Bools,
-    view: CardView | None,
+    line: Timeline,
     grid: SliceGrid,
-    by_row: Activity,
-    settings: AnalyzerSettings,
+    around: Surroundings,
+    idle_ratio_max: float,
 ) -> dict[int, tuple[Float32, SilenceBasis]]:
     if not silent:
         return {}
-    crowd = view.crowd if view is not None else crowds(lives, lived)
-    left_over = None
-    if view is not None:
-        left_over = {card: np.maximum(0, level - view.accounted[card]) for card, level in view.activity.items()}
     # A row that no grant explains may be the slice that seems silent, under another name: its pod is not inferred.
     explained = {life.row for life in lives}
     strangers = {key.pod_id for row, key in enumerate(grid.keys) if row not in explained}
     known_silent = [number for number in silent if lives[number].latest.pod_id not in strangers]
     levels, bases = silent_activity(
-        [lives[number] for number in known_silent],
-        line,
-        crowd,
-        left_over,
-        nodes_alive(grid, by_row.seen),
-        idle_ratio_max=settings.idle_ratio_max,
+        [lives[number] for number in known_silent], line, around, idle_ratio_max=idle_ratio_max
     )
     nothing = np.full(line.steps, np.nan, np.float32)
     found: dict[int, tuple[Float32, SilenceBasis]] = dict.fromkeys(silent, (nothing, SilenceBasis.NOTHING))

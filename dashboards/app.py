@@ -61,7 +61,10 @@ CONNECTIONS_MAX = 500
 """Open connections; beyond them one that is silent gives way."""
 REQUEST_SECONDS_MAX = 30.0
 """How long a request may take to arrive."""
-_BODY_BYTES_MAX = 16 * 2**20
+BODY_BYTES_MAX = 2**20
+"""Largest body of a request; the largest that a page sends is a table of 60 rows, about 60 KB."""
+PENDING_BYTES_MAX = 32 * BODY_BYTES_MAX
+"""Bytes of bodies that all requests may hold together, signed in or not; beyond them the answer is 429."""
 _IDLE_SECONDS_MAX = 60.0
 _ANSWER_SECONDS_MAX = 120.0
 _STOP_SECONDS = 1.0
@@ -158,8 +161,8 @@ def open_server(app: Dash, *, host: str, port: int, tls: TlsContexts | None = No
     scheme = "http" if tls is None else "https"
     limits = ServerLimits(
         connections_max=CONNECTIONS_MAX,
-        body_bytes_max=_BODY_BYTES_MAX,
-        pending_bytes_max=32 * _BODY_BYTES_MAX,
+        body_bytes_max=BODY_BYTES_MAX,
+        pending_bytes_max=PENDING_BYTES_MAX,
         idle_seconds=_IDLE_SECONDS_MAX,
         request_seconds=REQUEST_SECONDS_MAX,
         answer_seconds=_ANSWER_SECONDS_MAX,
@@ -172,20 +175,8 @@ def open_server(app: Dash, *, host: str, port: int, tls: TlsContexts | None = No
 class _Pages(Dash):
     """An app whose document says which language it is in."""
 
-    def interpolate_index(
-        self,
-        metas: str = "",
-        title: str = "",
-        css: str = "",
-        config: str = "",
-        scripts: str = "",
-        app_entry: str = "",
-        favicon: str = "",
-        renderer: str = "",
-    ) -> str:
-        made: str = super().interpolate_index(  # type: ignore[no-untyped-call]
-            metas, title, css, config, scripts, app_entry, favicon, renderer
-        )
+    def interpolate_index(self, *parts: str, **named: str) -> str:
+        made: str = super().interpolate_index(*parts, **named)  # type: ignore[no-untyped-call]
         return made.replace('<html lang="en">', f'<html lang="{READING.get()}">', 1)
 
 

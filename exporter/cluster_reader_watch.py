@@ -99,7 +99,6 @@ class ResourceWatch(Generic[Kept]):
         pages: how many lists may be read at the same time, all kinds together: a page is large while it is read.
         clock: seconds that never go back.
         page_objects: objects of one page.
-        seed: of the differences between the waits of several watches; None for other waits in each process.
     """
 
     def __init__(
@@ -112,7 +111,6 @@ class ResourceWatch(Generic[Kept]):
         pages: threading.Semaphore,
         clock: Callable[[], float],
         page_objects: int = PAGE_OBJECTS,
-        seed: int | None = None,
     ) -> None:
         self._reader = reader
         self._watched = watched
@@ -124,7 +122,6 @@ class ResourceWatch(Generic[Kept]):
         self._backoff = Backoff(
             seconds_min=_BACKOFF_SECONDS_MIN,
             seconds_max=_BACKOFF_SECONDS_MAX,
-            seed=None if seed is None else f"{seed}/{watched.value}",
         )
         self._shared = Shared()
         self._version: str | None = None

@@ -162,11 +162,11 @@ class FleetBuilder:
         *,
         replica: int = 0,
         share: float = 1.0,
-        since_days: float = 0.0,
-        until_days: float | None = None,
+        lived_days: tuple[float, float | None] = (0.0, None),
         mig_profile: str | None = None,
     ) -> None:
-        """Grants a replica's pod a share of a card; its shape follows the period unless it says otherwise."""
+        """Grants a replica's pod a share of a card, from one day of the period to another (None: to its end)."""
+        since_days, until_days = lived_days
         kind = NODE_KINDS[card.card_model]
         self.grants.append(
             Grant(

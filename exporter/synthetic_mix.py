@@ -263,7 +263,9 @@ def add_newcomers(fleet: FleetBuilder, random: np.random.Generator, since_days: 
     for number in range(len(NEWCOMERS)):
         shape = replace(_daily(random, fleet, peak_hour=13.5), begins_days=since_days)
         for replica in range(NODE_KINDS[A6000].cards // len(NEWCOMERS)):
-            fleet.grant(_named(NEWCOMERS, number), fleet.buy(A6000), shape, replica=replica, since_days=since_days)
+            fleet.grant(
+                _named(NEWCOMERS, number), fleet.buy(A6000), shape, replica=replica, lived_days=(since_days, None)
+            )
 
 
 def _replicas(fleet: FleetBuilder, workload: Workload, count: int, model: CardModelName, shape: Shape) -> None:

@@ -256,13 +256,13 @@ def _add_lives(fleet: FleetBuilder) -> None:
     end = float(fleet.days)
     ghost, card = _workload("ghost-series"), fleet.buy(A10G)
     shape = replace(_BUSY, service=fleet.service_number(), ends_days=0.6 * end)
-    fleet.grant(ghost, card, shape, until_days=0.4 * end)
+    fleet.grant(ghost, card, shape, lived_days=(0.0, 0.4 * end))
     young, card = _workload("young-pod"), fleet.buy(A10G)
     fleet.grant(
         young,
         card,
         Shape(service=fleet.service_number(), framebuffer_bytes=5 * GIB, begins_days=end - 0.125),
-        since_days=end - 0.125,
+        lived_days=(end - 0.125, None),
     )
     loop, card = _workload("crash-loop"), fleet.buy(A10G)
     hours, count = 4, 18
@@ -274,15 +274,14 @@ def _add_lives(fleet: FleetBuilder) -> None:
             card,
             Shape(service=fleet.service_number(), framebuffer_bytes=GIB, begins_days=begin, ends_days=until),
             replica=number,
-            since_days=begin,
-            until_days=until,
+            lived_days=(begin, until),
         )
     moved = _workload("card-replaced")
     service = fleet.service_number()
     periods: tuple[tuple[float, float | None], ...] = ((0.0, end / 2), (end / 2, None))
     for begins, ends in periods:
         shape = replace(_BUSY, service=service, begins_days=begins, ends_days=ends or FOREVER_DAYS)
-        fleet.grant(moved, fleet.buy(A10G), shape, since_days=begins, until_days=ends)
+        fleet.grant(moved, fleet.buy(A10G), shape, lived_days=(begins, ends))
 
 
 def _add_quiet_by_design(fleet: FleetBuilder) -> None:

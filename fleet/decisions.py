@@ -124,7 +124,7 @@ class Recommendation:
         conflicts_with: ids of recommendations that exclude it.
         violation_ratio: predicted share of its pods' active steps that are violated, 0-1.
         low_priority_gpu_hours_per_week: work of low priority that it makes room for.
-        told: what the reason says, sentence by sentence; the last one's code says what would change it, too.
+        sentences: what the reason says, sentence by sentence; the last one's code says what would change it, too.
     """
 
     id: str
@@ -142,7 +142,7 @@ class Recommendation:
     conflicts_with: tuple[str, ...] = ()
     violation_ratio: float = 0.0
     low_priority_gpu_hours_per_week: float = 0.0
-    told: tuple[Sentence, ...] = ()
+    sentences: tuple[Sentence, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -204,7 +204,7 @@ class Profile:
             demand passes it one time in twenty. Empty where compute is not known.
         replica_correlation: mean correlation between its replicas, None with fewer than two.
         rises_with: workloads that rise and fall together with it, the closest first.
-        told: what the reason says, sentence by sentence.
+        sentences: what the reason says, sentence by sentence.
     """
 
     cluster: str
@@ -236,7 +236,7 @@ class Profile:
     reservation: tuple[float | None, ...] = ()
     replica_correlation: float | None = None
     rises_with: tuple[WorkloadId, ...] = ()
-    told: tuple[Sentence, ...] = ()
+    sentences: tuple[Sentence, ...] = ()
 
     @property
     def is_trusted(self) -> bool:

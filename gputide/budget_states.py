@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from fleet.money.budgets import FORECAST_DAYS, BudgetStatus, budget_status, month_of
+from fleet.money.budgets import FORECAST_DAYS, BudgetStatus, MonthSpending, budget_status, month_of
 from fleet.money.charges import Charge, ChargeSums, Owner
 from gputide.container.cost import CostPeriod, cost_period
 from gputide.session import Session
@@ -61,21 +61,20 @@ def budget_statuses(period: CostPeriod) -> tuple[BudgetStatus, ...]:
         spent, lately = spent_by[kind].get(name or ""), recent_by[kind].get(name or "")
         found.append(
             budget_status(
-                kind=kind.value,
-                name=name or "",
-                per_month=period.book.converted(budget.per_month, budget.currency, of=f"the budget of {name}"),
-                spent=Decimal(0) if spent is None else spent.cost.allocation,
-                recent=Decimal(0) if lately is None else lately.cost.allocation,
-                recent_hours=recent_hours,
-                hours_left=round((month_end - period.until).total_seconds() / 3600),
-                unpriced_card_hours=0.0 if spent is None else spent.unpriced_card_hours,
+                kind.value,
+                name or "",
+                period.book.converted(budget.per_month, budget.currency, of=f"the budget of {name}"),
+                MonthSpending(
+                    spent=Decimal(0) if spent is None else spent.cost.allocation,
+                    recent=Decimal(0) if lately is None else lately.cost.allocation,
+                    recent_hours=recent_hours,
+                    hours_left=round((month_end - period.until).total_seconds() / 3600),
+                    unpriced_card_hours=0.0 if spent is None else spent.unpriced_card_hours,
+                ),
             )
         )
     return tuple(found)
 
 
 def _charges(sums: ChargeSums, period: CostPeriod) -> dict[str, Charge]:
-    found = sums.chargeback(
-        cluster=period.cluster, since=period.since, until=period.until, currency=period.book.currency
-    )
-    return {row.name: row for row in found.rows}
+    return {row.name: row for row in sums.chargeback(period.billed).rows}

@@ -194,7 +194,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Shows where GPUs are idle, says what to do about it in cards and money, applies it, proves it, undoes it.",
-    epilog="The options above stand before or after the verb. So do --format table|json|csv|yaml, -o FILE and "
+    epilog="The options above stand before or after the verb. So do --format table|json|csv|tsv|xlsx|yaml, -o FILE and "
     "--cluster NAME, where a verb prints data. Example: gputide plan list --data-dir ./data --format json",
 )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from dashboards.report.focus_file import FocusWritten, write_focus_csv, write_focus_parquet
+from dashboards.report.focus_file import FocusWritten, write_focus_csv, write_focus_excel, write_focus_parquet
 from fleet.durable import write_durably
 from fleet.errors import Misconfigured
 from fleet.money.focus import Basis, ChargePeriod
@@ -21,9 +21,14 @@ class ExportFormat(StrEnum):
     """Forms of the export; all are FOCUS."""
 
     FOCUS = "focus"
-    """As the file's name says: Parquet for `.parquet`, else CSV."""
+    """As the file's name says: Parquet for `.parquet`, Excel for `.xlsx`, else CSV."""
     PARQUET = "parquet"
     CSV = "csv"
+    EXCEL = "xlsx"
+
+
+_BY_ENDING = {".parquet": ExportFormat.PARQUET, ".xlsx": ExportFormat.EXCEL}
+_WRITERS = {ExportFormat.PARQUET: write_focus_parquet, ExportFormat.EXCEL: write_focus_excel}
 
 
 def export_focus(
@@ -37,17 +42,16 @@ def export_focus(
     """Writes the FOCUS export to a file or to standard output, and says on standard error what it holds.
 
     Raises:
-        Misconfigured: Parquet was asked for without a file.
+        Misconfigured: Parquet or Excel was asked for without a file.
         Corrupt: the file can't be written.
     """
-    is_parquet = form is ExportFormat.PARQUET or (
-        form is ExportFormat.FOCUS and output is not None and output.suffix.lower() == ".parquet"
-    )
+    if form is ExportFormat.FOCUS and output is not None and output.suffix.lower() in _BY_ENDING:
+        form = _BY_ENDING[output.suffix.lower()]
     focus = period.focus_context(basis, charge_period, newest_advice(session, period.cluster))
-    if is_parquet:
+    if form in _WRITERS:
         if output is None:
-            raise Misconfigured("cannot write Parquet to standard output: name a file with -o")
-        written = write_focus_parquet(period.days(), focus, output)
+            raise Misconfigured(f"cannot write {form.value} to standard output: name a file with -o")
+        written = _WRITERS[form](period.days(), focus, output)
     elif output is None:
         written = write_focus_csv(period.days(), focus, sys.stdout)
     else:

@@ -22,7 +22,7 @@ def fit_format(context: typer.Context, target: Path | None) -> Path | None:
 
 
 FormatOption = Annotated[
-    Format, typer.Option("--format", "-f", is_eager=True, help="How to print: table, json, csv or yaml.")
+    Format, typer.Option("--format", "-f", is_eager=True, help="How to print: table, json, csv, tsv, xlsx or yaml.")
 ]
 OutputOption = Annotated[
     Path | None,

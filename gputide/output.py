@@ -1,4 +1,4 @@
-"""How a verb's answer is printed: a table for people, JSON, CSV or YAML for programs.
+"""How a verb's answer is printed: a table for people, JSON, CSV, tab-separated text, Excel or YAML for programs.
 
 Every verb that prints data hands over one document (JSON values) and one or more tables (columns and rows) of it;
 the format chosen with `--format` decides which is written, `-o FILE` where to.
@@ -6,11 +6,10 @@ the format chosen with `--format` decides which is written, `-o FILE` where to.
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -22,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dashboards.spreadsheet import csv_text, excel, tab_separated
 from fleet.durable import unwritable, write_durably
 from fleet.errors import Misconfigured
 
@@ -36,7 +36,7 @@ _BORDER_CHARS = 3
 _REST = "--all or -o FILE shows the rest"
 _shows_everything: ContextVar[bool] = ContextVar("shows_everything", default=False)
 Form = TypeVar("Form", bound=StrEnum)
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+Content = TypeVar("Content", str, bytes)
 
 
 class Format(StrEnum):
@@ -45,6 +45,9 @@ class Format(StrEnum):
     TABLE = "table"
     JSON = "json"
     CSV = "csv"
+    TSV = "tsv"
+    """Tab-separated, as a spreadsheet takes it from the clipboard."""
+    EXCEL = "xlsx"
     YAML = "yaml"
 
 
@@ -52,6 +55,8 @@ ENDINGS = {
     ".txt": (Format.TABLE,),
     ".json": (Format.JSON,),
     ".csv": (Format.CSV,),
+    ".tsv": (Format.TSV,),
+    ".xlsx": (Format.EXCEL,),
     ".yaml": (Format.YAML,),
     ".yml": (Format.YAML,),
 }
@@ -81,7 +86,7 @@ class Answer:
 
     Attributes:
         document: JSON values.
-        listings: tables of it; the first is the one that CSV writes.
+        listings: tables of it; the first is the one that CSV, TSV and Excel write.
         headline: sentences above the tables.
         texts: lines below them, such as a diff; each text is cut unless everything is shown.
         footnotes: sentences below all of it.
@@ -126,20 +131,24 @@ def print_answer(answer: Answer, *, form: Format, target: Path | None) -> None:
 
     Raises:
         Corrupt: the file can't be written.
+        Misconfigured: Excel was asked for without a file.
     """
-    text = _RENDERERS[form](answer, target)
+    if form is Format.EXCEL and target is None:
+        raise Misconfigured("cannot write xlsx to standard output: name a file with -o")
+    found = _RENDERERS[form](answer, target)
+    content = found if isinstance(found, bytes) else found.encode()
     if target is None:
-        sys.stdout.write(text)
+        sys.stdout.write(content.decode())
         sys.stdout.flush()
         return
     if target.exists() and not target.is_file():
         # A pipe or a device stays what it is: a file that took its place would be no help to anybody.
         try:
-            target.write_text(text, encoding="utf-8")
+            target.write_bytes(content)
         except OSError as exc:
             raise unwritable(target, exc) from exc
         return
-    write_durably(target, text.encode())
+    write_durably(target, content)
 
 
 def _table(answer: Answer, target: Path | None) -> str:
@@ -182,13 +191,14 @@ def _yaml(answer: Answer, _: Path | None) -> str:
     return str(yaml.safe_dump(answer.document, sort_keys=False, allow_unicode=True))
 
 
-def _csv(answer: Answer, _: Path | None) -> str:
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    for listing in answer.listings[:1]:
-        writer.writerow(listing.columns)
-        writer.writerows([_harmless(value) for value in row] for row in listing.rows)
-    return stream.getvalue()
+def _spreadsheet(write: Callable[[Sequence[str], Sequence[Sequence[Any]]], Content]) -> Callable[..., Content]:
+    """What writes the first table of an answer."""
+
+    def written(answer: Answer, _: Path | None) -> Content:
+        first = answer.listings[0] if answer.listings else Listing(title="", columns=(), rows=())
+        return write(first.columns, first.rows)
+
+    return written
 
 
 def _shortened(rows: Sequence[list[str]], columns: Sequence[str], width: int) -> list[list[str]]:
@@ -213,11 +223,11 @@ def _cell(value: object) -> str:
     return str(value)
 
 
-def _harmless(value: object) -> object:
-    """A spreadsheet must not take a tenant's name for a formula."""
-    if isinstance(value, str) and value.startswith(_FORMULA_STARTS):
-        return f"'{value}"
-    return value
-
-
-_RENDERERS = {Format.TABLE: _table, Format.JSON: _json, Format.CSV: _csv, Format.YAML: _yaml}
+_RENDERERS: Mapping[Format, Callable[[Answer, Path | None], str | bytes]] = {
+    Format.TABLE: _table,
+    Format.JSON: _json,
+    Format.CSV: _spreadsheet(csv_text),
+    Format.TSV: _spreadsheet(tab_separated),
+    Format.EXCEL: _spreadsheet(excel),
+    Format.YAML: _yaml,
+}

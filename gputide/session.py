@@ -65,7 +65,8 @@ class Session:
         """
         if not assignments:
             return self
-        return replace(self, settings=changed_settings(self.settings, assigned(assignments)))
+        flat = assigned(assignments)
+        return replace(self, settings=changed_settings(self.settings, flat))
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Tick]:

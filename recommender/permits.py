@@ -26,14 +26,14 @@ _SHARING = tuple(advice.kind for advice in ADVICE if advice.shares)
 
 def permits_of(problem: PlanningProblem) -> Permits:
     """Asks every rule about every workload."""
-    demand, only, moves_max = problem.demand, problem.only, problem.moves_max
+    demand, only, moves_max = problem.demand, problem.scope.only, problem.moves_max
     cases = _cases(problem)
     withheld = _withheld_by_backend(problem.capability)
     off = {item.kind for item in (*withheld, *problem.profiles.withheld) if item.reason != _FRAMEBUFFER_REASON}
     kinds: dict[WorkloadId, frozenset[RecommendationKind]] = {}
     refused: list[Refusal] = []
     for name, case in cases.items():
-        if problem.namespace is not None and case.grants[0].namespace != problem.namespace:
+        if problem.scope.namespace not in (None, case.grants[0].namespace):
             continue
         allowed, said = _ask(case, off, only)
         kinds[name] = allowed

@@ -153,7 +153,7 @@ def arrange(
         The world after the plan; a card model whose packing can't be seated stays as it is.
     """
     demand, inventory, groups, guard = problem.demand, problem.inventory, packing.groups, guards.latency
-    only = None if problem.only is RecommendationKind.RECLAIM else problem.only
+    only = None if problem.scope.only is RecommendationKind.RECLAIM else problem.scope.only
     gone = set(permits.reclaimed)
     packed = {int(row) for group in groups for row in group.rows}
     displaced = {} if seating is None else seating.displaced

@@ -1,8 +1,8 @@
 """From a history and its profiles to one consistent plan: rules, then packing, then seats, proposals and stages.
 
 No recommendation contradicts another, because all are read off one placement; every pod that lives stands in that
-placement exactly once, unless it is given back. Called by the front door and by `backtest`; pure: the same arguments
-give the same plan, byte for byte.
+placement exactly once, unless it is given back. Called by `gputide plan make` and by `backtest`; pure: the same
+arguments give the same plan, byte for byte.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from recommender.advice.case import Permits
 from recommender.consolidate import Group, Point, choose
 from recommender.demand import Demand, demand_of
 from recommender.frontier_points import points_of, proven_beyond
-from recommender.harm.interference import Interference
 from recommender.harm.pair_guard import pair_guard
 from recommender.latency.guard import latency_guard
 from recommender.mig.placement import mig_violation_ratio, with_mig_instances
@@ -38,7 +37,7 @@ from recommender.placement import Arrangement, Guards, arrange, moves_of, placem
 from recommender.placement_nodes import NodePoint, choose_nodes, node_points
 from recommender.placement_rehome import with_cheaper_cards
 from recommender.placement_tide import plan_tide
-from recommender.problem import PlanningProblem
+from recommender.problem import PlanningProblem, PlanScope
 from recommender.proposals import propose
 from recommender.scene import Scene
 
@@ -52,10 +51,7 @@ def make_plan(
     settings: Settings,
     capability: Capabilities,
     now: datetime,
-    only: RecommendationKind | None = None,
-    max_moves: int | None = None,
-    namespace: str | None = None,
-    interference: Interference | None = None,
+    scope: PlanScope | None = None,
     past: OwnPast | None = None,
 ) -> Plan:
     """Makes the plan for one cluster.
@@ -66,14 +62,11 @@ def make_plan(
         settings: settings; `risk.preset` is the harm that may be predicted.
         capability: what the backend enforces.
         now: moment of the plan, UTC.
-        only: propose this kind alone.
-        max_moves: most pods that may be restarted; None takes `plan.moves_max`.
-        namespace: propose for this namespace alone.
-        interference: what measured pairs teach; None where there are none.
-        past: what earlier plans taught and did; None where there are none.
+        scope: which advice is asked for; all unless given.
+        past: what earlier plans and measured pairs taught; None where there are none.
 
     Returns:
-        The plan, with an empty `plan_id`: whoever keeps it seals it (`fleet.documents.seal_plan`).
+        The plan, with an empty `plan_id`: `fleet.documents.seal_plan` gives it one before it is kept.
     """
     demand = demand_of(history)
     problem = PlanningProblem(
@@ -85,10 +78,7 @@ def make_plan(
         capability=capability,
         prices=PriceBook(settings, history.inventory.nodes).at(now),
         now=now,
-        only=only,
-        namespace=namespace,
-        moves_max=settings.plan.moves_max if max_moves is None else max_moves,
-        interference=interference,
+        scope=scope or PlanScope(),
         past=past or OwnPast(),
     )
     permits = permits_of(problem)
@@ -108,7 +98,7 @@ def make_plan(
         history=HistorySpan(
             since=history.slices.since, until=history.slices.until, coverage_ratio=profiles.coverage_ratio
         ),
-        inputs_sha256=inputs_digest(history, settings, capability, interference, problem.past.calibration_ratio),
+        inputs_sha256=inputs_digest(history, settings, capability, problem.past),
         settings=_printed(settings),
         risk=settings.risk.preset,
         backend=capability.backend,
@@ -167,7 +157,7 @@ def _seated(
     problem: PlanningProblem, permits: Permits, schemes: Mapping[RiskLevel, Point]
 ) -> tuple[Point, Arrangement]:
     """The packing that is taken, and its seats."""
-    preset, limits, only = problem.settings.risk.preset, problem.violation_limits, problem.only
+    preset, limits, only = problem.settings.risk.preset, problem.violation_limits, problem.scope.only
     guards = _guards(problem, permits)
     # Where one kind alone is asked for, cards shared in another way fall apart, and a stricter limit may leave more.
     asked = [level for level in RiskLevel if level is preset or (only is not None and limits[level] < limits[preset])]
@@ -179,7 +169,7 @@ def _seated(
 def _guards(problem: PlanningProblem, permits: Permits) -> Guards:
     return Guards(
         latency=latency_guard(problem.demand, permits, inflation_max=problem.settings.risk.latency_inflation_max),
-        pairs=pair_guard(problem.demand, problem.history, problem.interference),
+        pairs=pair_guard(problem.demand, problem.history, problem.past.interference),
     )
 
 
@@ -192,13 +182,7 @@ def _on_other_cards(problem: PlanningProblem, permits: Permits, arrangement: Arr
     return arrangement
 
 
-def inputs_digest(
-    history: History,
-    settings: Settings,
-    capability: Capabilities,
-    interference: Interference | None = None,
-    calibration_ratio: float = 1.0,
-) -> str:
+def inputs_digest(history: History, settings: Settings, capability: Capabilities, past: OwnPast) -> str:
     """SHA-256 of everything a plan is made from: inventory, usage, settings, backend, measured pairs, earlier plans."""
     digest = hashlib.sha256()
     digest.update(repr(history.inventory).encode())
@@ -207,8 +191,8 @@ def inputs_digest(
         _digest_grid(digest.update, history.cards)
     digest.update(settings.model_dump_json().encode())
     digest.update(repr(capability).encode())
-    digest.update(b"" if interference is None else repr(interference).encode())
-    digest.update(b"" if calibration_ratio == 1.0 else repr(calibration_ratio).encode())
+    digest.update(b"" if past.interference is None else repr(past.interference).encode())
+    digest.update(b"" if past.calibration_ratio == 1.0 else repr(past.calibration_ratio).encode())
     return digest.hexdigest()
 
 

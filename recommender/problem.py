@@ -18,9 +18,23 @@ from fleet.profiles import Profile, Profiles
 from fleet.settings.settings import RiskSettings, Settings
 from fleet.usage import History
 from recommender.demand import Demand
-from recommender.harm.interference import Interference
 from recommender.node_terms import NodeTerms
 from recommender.past_outcomes import OwnPast
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanScope:
+    """How much of a fleet's advice is asked for.
+
+    Attributes:
+        only: propose this kind alone; None for all.
+        namespace: propose for this namespace alone; None for all.
+        moves_max: most pods that may be restarted; None takes `plan.moves_max` of the settings.
+    """
+
+    only: RecommendationKind | None = None
+    namespace: str | None = None
+    moves_max: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +50,8 @@ class PlanningProblem:
         capability: what the backend enforces.
         prices: what cards cost at the moment of the plan.
         now: moment of the plan, UTC.
-        only: the one kind asked for, None for all.
-        namespace: the one namespace asked for, None for all.
-        moves_max: most pods that may be restarted, None for any number.
-        interference: what measured pairs teach; None where there are none.
-        past: what earlier plans of this cluster taught and did.
+        scope: which advice is asked for.
+        past: what earlier plans and measured pairs of this cluster taught.
     """
 
     history: History
@@ -51,16 +62,19 @@ class PlanningProblem:
     capability: Capabilities
     prices: Prices
     now: datetime
-    only: RecommendationKind | None
-    namespace: str | None
-    moves_max: int | None
-    interference: Interference | None
+    scope: PlanScope
     past: OwnPast
 
     @property
     def inventory(self) -> Inventory:
         """Nodes, cards and grants."""
         return self.history.inventory
+
+    @property
+    def moves_max(self) -> int | None:
+        """Most pods that may be restarted, None for any number."""
+        own = self.scope.moves_max
+        return self.settings.plan.moves_max if own is None else own
 
     @property
     def violation_limits(self) -> dict[RiskLevel, float]:
@@ -103,4 +117,4 @@ class PlanningProblem:
 
     def asks_for(self, kind: RecommendationKind) -> bool:
         """Whether advice of a kind is wanted."""
-        return self.only in (None, kind)
+        return self.scope.only in (None, kind)

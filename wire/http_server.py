@@ -202,12 +202,18 @@ class HttpServer:
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = HttpConnection(opened, self._limits, self._budget)
         if len(self._open) >= self._limits.connections_max and not self._make_room():
-            self._refuse_connection(opened, connection)
+            self._refuse_connection(opened, connection, f"{self._limits.named('connections_max')} are open")
             return
         thread = threading.Thread(target=self._run, args=(opened, connection, str(peer[0])), daemon=True)
         with self._lock:
             self._open[thread] = _Place(opened, connection)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # the system gives no more threads; this one must go on to accept
+            with self._lock:
+                del self._open[thread]
+            self._make_room()
+            self._refuse_connection(opened, connection, "the system gives it no thread")
 
     def _make_room(self) -> bool:
         """End the connection that has been silent for longest; False where all of them are at work."""
@@ -230,14 +236,14 @@ class HttpServer:
         _cut(chosen[1].opened, socket.SHUT_RDWR)
         return True
 
-    def _refuse_connection(self, opened: socket.socket, connection: HttpConnection) -> None:
+    def _refuse_connection(self, opened: socket.socket, connection: HttpConnection, why: str) -> None:
         self._refused(503)
         with opened:
             if self._tls is None:
                 try:
                     connection.answer(
                         503,
-                        f"cannot take a connection: {self._limits.named('connections_max')} are open\n".encode(),
+                        f"cannot take a connection: {why}\n".encode(),
                         fields=(("Retry-After", str(RETRY_AFTER_SECONDS)),),
                     )
                 except HungUp:

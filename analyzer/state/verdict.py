@@ -32,13 +32,13 @@ class Verdict:
         state: the word.
         reason: one sentence with numbers.
         confidence: chance that it holds for the next seven days, 0-1; 0 for unknown.
-        told: what the reason says, part by part.
+        sentences: what the reason says, part by part.
     """
 
     state: WorkloadState
     reason: str
     confidence: float
-    told: tuple[Sentence, ...] = ()
+    sentences: tuple[Sentence, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ def verdict(
     """
     unknown = why_unknown(facts, slack_seconds, settings)
     if unknown is not None:
-        return Verdict(state=WorkloadState.UNKNOWN, reason=unknown[0], confidence=0.0, told=(unknown[1],))
+        return Verdict(state=WorkloadState.UNKNOWN, reason=unknown[0], confidence=0.0, sentences=(unknown[1],))
     by = sentence("by_sm_active" if facts.is_sm else "by_duty_cycle")
     hidden = (sentence("need_hidden"),) if facts.footprint.profile.is_hidden else ()
     counter = "SM active" if facts.is_sm else "duty cycle (an upper bound of the need)"
@@ -93,7 +93,7 @@ def verdict(
             state=WorkloadState.UNKNOWN,
             reason="did nothing while neighbours of higher priority used its card: giving way is no idleness",
             confidence=0.0,
-            told=(sentence("gave_way"),),
+            sentences=(sentence("gave_way"),),
         )
     if len(facts.off_peak_hours) >= settings.off_peak_hours_min:
         return Verdict(
@@ -103,7 +103,7 @@ def verdict(
                 f"of its p95, by {counter}"
             ),
             confidence=_confidence(calibration.promise(streaks.promised, streaks.kept)),
-            told=(
+            sentences=(
                 sentence("off_peak", hours=len(facts.off_peak_hours), off_peak_ratio=settings.off_peak_ratio),
                 by,
             ),
@@ -125,14 +125,14 @@ def verdict(
             state=WorkloadState.OVERSIZED,
             reason=f"{' and '.join(parts)}, by {counter}{_HIDDEN if need.is_hidden else ''}",
             confidence=_confidence(max(chances)),
-            told=(*told, by, *hidden),
+            sentences=(*told, by, *hidden),
         )
     return Verdict(
         state=WorkloadState.BUSY,
         reason=(f"p95 of compute is {compute.p95:.1%}, by {counter}" if compute.p95 is not None else "it works")
         + (_HIDDEN if need.is_hidden else ""),
         confidence=_confidence(calibration.survival(calibration.busy, kind, streaks.busy)),
-        told=(*((sentence("busy", p95_ratio=compute.p95), by) if compute.p95 is not None else ()), *hidden),
+        sentences=(*((sentence("busy", p95_ratio=compute.p95), by) if compute.p95 is not None else ()), *hidden),
     )
 
 
@@ -213,7 +213,7 @@ def _idle(facts: Facts, streaks: Streaks, calibration: Calibration, settings: An
             state=WorkloadState.PARTLY_IDLE,
             reason=f"{facts.idle_slices} of {facts.live_slices} slices did nothing in the idle window{ground}",
             confidence=chance,
-            told=(
+            sentences=(
                 sentence("partly_idle", idle_slices=facts.idle_slices, live_slices=facts.live_slices),
                 *told_ground,
             ),
@@ -233,9 +233,11 @@ def _idle(facts: Facts, streaks: Streaks, calibration: Calibration, settings: An
             state=WorkloadState.IDLE_HELD,
             reason=f"{seen}, while {held / MIB:.0f} MiB of framebuffer are held{ground}",
             confidence=chance,
-            told=(told, sentence("framebuffer_held", held_bytes=round(held)), *told_ground),
+            sentences=(told, sentence("framebuffer_held", held_bytes=round(held)), *told_ground),
         )
-    return Verdict(state=WorkloadState.IDLE, reason=f"{seen}{ground}", confidence=chance, told=(told, *told_ground))
+    return Verdict(
+        state=WorkloadState.IDLE, reason=f"{seen}{ground}", confidence=chance, sentences=(told, *told_ground)
+    )
 
 
 def _confidence(chance: float) -> float:

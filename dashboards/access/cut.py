@@ -78,7 +78,7 @@ def cut_plan_to(plan: Plan, is_theirs: Callable[[str], bool]) -> Plan:
                 conflicts_with=tuple(name for name in item.conflicts_with if name in by_id),
                 reason=without_workloads(item.reason, is_theirs),
                 change_of_mind=without_workloads(item.change_of_mind, is_theirs),
-                told=tuple(replace(one, values=_cut_values(one.values, is_theirs)) for one in item.told),
+                sentences=tuple(replace(one, values=_cut_values(one.values, is_theirs)) for one in item.sentences),
             )
             for item in own
         ),

@@ -1,7 +1,8 @@
 """People known by an OpenID Connect provider: authorization code with PKCE, and an ID token that is checked.
 
 Sources: OpenID Connect Core 1.0 §3.1 (code flow, §3.1.3.7 checks of the ID token), Discovery 1.0 §4, RFC 7636 (PKCE),
-RFC 9700 (state bound to the browser, one use). Authlib speaks the protocol, joserfc checks signatures.
+RFC 9700 (state bound to the browser, one use). Authlib words the requests, our HTTP client sends them by the rules of
+every other request (no proxy of the environment, no redirect, bounds on time and bytes), joserfc checks signatures.
 """
 
 from __future__ import annotations
@@ -14,20 +15,25 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
-import requests
 from authlib.common.errors import AuthlibBaseError
-from authlib.integrations.requests_client import OAuth2Session
+from authlib.oauth2.auth import ClientAuth
+from authlib.oauth2.client import OAuth2Client
 from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
 from dashboards.access.sessions import Identity
 from fleet.errors import Refused, Unavailable
+from wire.credentials import FixedHeader
+from wire.http_answer import TooLarge, read_body
+from wire.http_client import HttpClient, Request, endpoint_of
 from wire.own_network import is_own_network
+from wire.tls import Tls
 
 TIMEOUT_SECONDS = 10.0
 DOCUMENT_SECONDS = 3600.0
@@ -146,12 +152,7 @@ class OidcSignIn:
                 document["token_endpoint"],
                 authorization_response=url,
                 code_verifier=pending.verifier,
-                timeout=TIMEOUT_SECONDS,
-                allow_redirects=False,
-                verify=self._verified_by(),
             )
-        except requests.RequestException as exc:
-            raise Unavailable(f"cannot reach {document['token_endpoint']}: {type(exc).__name__}") from exc
         except (AuthlibBaseError, ValueError) as exc:
             raise Refused(f"cannot sign in: the provider did not take the code: {str(exc)[:200]}") from exc
         claims = self._checked(str(token.get("id_token") or ""), pending.nonce)
@@ -208,9 +209,10 @@ class OidcSignIn:
         listed = groups if isinstance(groups, list) else []
         return Identity(name=name, groups=frozenset(item for item in listed[:_GROUPS_MAX] if isinstance(item, str)))
 
-    def _client(self) -> OAuth2Session:
+    def _client(self) -> OAuth2Client:
         place = self._provider
-        return OAuth2Session(
+        return OAuth2Client(
+            _Asking(place.ca_file),
             place.client_id,
             place.client_secret,
             scope=" ".join(place.scopes),
@@ -225,7 +227,7 @@ class OidcSignIn:
         if kept is not None and self._clock() - kept[0] < DOCUMENT_SECONDS:
             return kept[1]
         url = f"{self._provider.issuer}/.well-known/openid-configuration"
-        found = _json_at(url, self._verified_by())
+        found = _json_at(url, self._provider.ca_file)
         for name in ("issuer", "authorization_endpoint", "token_endpoint", "jwks_uri"):
             if not isinstance(found.get(name), str):
                 raise Unavailable(f"cannot use {url}: it has no {name}")
@@ -242,36 +244,90 @@ class OidcSignIn:
             self._document = (self._clock(), found)
         return found
 
-    def _verified_by(self) -> str | bool:
-        """What the provider's certificate is checked with."""
-        return True if self._provider.ca_file is None else str(self._provider.ca_file)
-
     def _key_set(self, seconds_max: float) -> KeySet:
         """The provider's keys, no older than this."""
         with self._lock:
             kept = self._keys
         if kept is not None and self._clock() - kept[0] < min(seconds_max, DOCUMENT_SECONDS):
             return kept[1]
-        found = _json_at(str(self._discovered()["jwks_uri"]), self._verified_by())
+        found = _json_at(str(self._discovered()["jwks_uri"]), self._provider.ca_file)
         keys = KeySet.import_key_set(found)  # type: ignore[arg-type]
         with self._lock:
             self._keys = (self._clock(), keys)
         return keys
 
 
-def _json_at(url: str, verified_by: str | bool) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """An answer, in the words by which Authlib asks for it."""
+
+    url: str
+    status_code: int
+    body: bytes
+
+    def json(self) -> Any:
+        """The JSON value.
+
+        Raises:
+            ValueError: it is none.
+        """
+        try:
+            return json.loads(self.body)
+        except RecursionError as exc:
+            raise ValueError("it is nested too deeply") from exc
+
+    def raise_for_status(self) -> None:
+        """Raises `Unavailable` for a status that is an error."""
+        if self.status_code >= HTTPStatus.BAD_REQUEST:
+            raise Unavailable(f"cannot use {self.url}: HTTP status {self.status_code}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """What Authlib sends its requests by."""
+
+    ca_file: Path | None
+
+    def post(self, url: str, data: Mapping[str, str], headers: Mapping[str, str], auth: ClientAuth) -> _Said:
+        """A form, with the name and the secret of this app where `auth` puts them."""
+        _, signed, form = auth.prepare("POST", url, dict(headers), urlencode(data))
+        return _said(url, self.ca_file, form=form.encode(), authorization=signed.get("Authorization"))
+
+
+def _said(url: str, ca_file: Path | None, *, form: bytes | None = None, authorization: str | None = None) -> _Said:
+    """What the provider says.
+
+    Raises:
+        Unavailable: it can't be reached, or says too much.
+    """
+    parts = urlsplit(url)
+    endpoint = endpoint_of(
+        f"{parts.scheme}://{parts.netloc}",
+        setting="dashboard.oidc_issuer",
+        tls=Tls(authority_file=ca_file),
+        credentials=FixedHeader(authorization),
+    )
+    asked = Request(
+        path=parts.path,
+        query=dict(parse_qsl(parts.query, keep_blank_values=True)),
+        seconds_max=TIMEOUT_SECONDS,
+        method="GET" if form is None else "POST",
+        body=form,
+        content_type="application/x-www-form-urlencoded",
+    )
+    with HttpClient(endpoint, "gputide-dashboard", is_kept=False).ask(asked) as answer:
+        try:
+            return _Said(url, answer.status, bytes(read_body(answer, ANSWER_BYTES_MAX)))
+        except TooLarge as exc:
+            raise Unavailable(f"cannot read {url}: more than {ANSWER_BYTES_MAX} bytes") from exc
+
+
+def _json_at(url: str, ca_file: Path | None) -> dict[str, Any]:
+    said = _said(url, ca_file)
+    if said.status_code != HTTPStatus.OK:
+        raise Unavailable(f"cannot read {url}: HTTP status {said.status_code}")
     try:
-        with requests.get(
-            url, timeout=TIMEOUT_SECONDS, allow_redirects=False, stream=True, verify=verified_by
-        ) as answer:
-            if answer.status_code != 200:
-                raise Unavailable(f"cannot read {url}: HTTP status {answer.status_code}")
-            body = answer.raw.read(ANSWER_BYTES_MAX + 1, decode_content=True)
-        if len(body) > ANSWER_BYTES_MAX:
-            raise Unavailable(f"cannot read {url}: more than {ANSWER_BYTES_MAX} bytes")
-        found = json.loads(body)
-    except requests.RequestException as exc:
-        raise Unavailable(f"cannot reach {url}: {type(exc).__name__}") from exc
+        found = said.json()
     except ValueError as exc:
         raise Unavailable(f"cannot read {url}: not JSON") from exc
     if not isinstance(found, dict):

@@ -52,7 +52,7 @@ _ENDED = frozenset({ChangePhase.PROMOTED, ChangePhase.RESTORED, ChangePhase.REFU
 
 
 def scoped_views(views: Views, who: Who) -> Views:
-    """The ports for whoever asks.
+    """The ports as one person may use them.
 
     Args:
         views: the ports without limits.
@@ -142,8 +142,8 @@ class _ScopedPlans:
             # What could not be asked for may be another's.
             kind = Refused if isinstance(exc, Refused) else Unavailable
             raise kind(
-                f"cannot preview plan {plan.plan_id}: the cluster can't be asked now, or a stage can't be made; who "
-                "may see the cluster as a whole is told why"
+                f"cannot preview plan {plan.plan_id}: the cluster can't be asked now, or a stage can't be made; "
+                "people who may see the cluster as a whole see why"
             ) from exc
         # Who refuses, and why, may name others.
         return tuple(
@@ -222,7 +222,7 @@ class _ScopedRollouts:
         self._inner.undo(plan.plan_id, self._who().name)
 
     def _ask_to_undo(self, plan: Plan, deed: Deed) -> None:
-        """An undo takes back all that was applied, whoever's it is."""
+        """An undo takes back all that was applied, of every tenant."""
         if not self._who().may(deed, plan.cluster, None):
             raise NotAllowed(
                 f"cannot undo plan {plan.plan_id}: it is of cluster {plan.cluster} as a whole, and {_who_may(deed)}"
@@ -368,7 +368,7 @@ def _ask(person: Person, deed: Deed, plan: Plan, stages: tuple[int, ...]) -> Non
 
 
 def _with_rights(entry: PlanEntry, person: Person) -> PlanEntry:
-    """What whoever asks may not do with a plan, beside what nobody may."""
+    """The entry with what this person may not do with the plan, beside what nobody may."""
     plan = entry.plan
     if person.may(Deed.CHANGE, plan.cluster, None):
         return entry

@@ -1,7 +1,10 @@
 """Who is signed in: kept in this process alone, so a restart asks everybody to sign in again.
 
-The browser holds a random secret, this process its SHA-256: whoever reads our memory dump can't sign in by it. A
-session keeps who somebody is, never what they may: rights are looked up at every request.
+The browser holds a random secret, this process its SHA-256, so that a dump of our memory signs nobody in. A session
+keeps who somebody is, never what they may: rights are looked up at every request.
+
+Ours, because a copied cookie of Flask's signed session, which flask-login stands on, still signs in after its owner has
+signed out, and Flask-Session 0.8 ends the session begun last when it is full and knows no longest life (measured).
 """
 
 from __future__ import annotations

@@ -280,7 +280,7 @@ OPERATIONS = (
               says="Card hours of the last seven days by tenant: unallocated, stranded, idle, idle_held, unused, used.",
               answer=_card_hours, required=("since", "until", "currency", "tenants", "rest", "total")),
     Operation(name="budgets", method="GET", path="/clusters/{cluster}/budgets", parameters=_CLUSTER,
-              says="Budgets of this month: spent, foretold, and whether that is too much.", answer=_budgets,
+              says="Budgets of this month: spent, forecast, and whether that is too much.", answer=_budgets,
               required=("budgets",)),
     Operation(name="unit_costs", method="GET", path="/clusters/{cluster}/unit-costs", parameters=_CLUSTER,
               says="What a million requests or tokens cost over the last week, where somebody counts them.",

@@ -43,7 +43,7 @@ def backtest_figure(rules: Sequence[JudgedRule]) -> Figure:
     """Saved against realised harm; a thin line leads from each preset to the harm that it had predicted."""
     presets = sorted((rule for rule in rules if rule.rule in PRESETS), key=lambda rule: rule.violation_ratio)
     naive = [rule for rule in rules if rule.rule not in PRESETS]
-    foretold = [
+    predictions = [
         {
             "type": "scatter",
             "mode": "lines+markers",
@@ -57,13 +57,13 @@ def backtest_figure(rules: Sequence[JudgedRule]) -> Figure:
         for rule in presets
         if rule.predicted_violation_ratio is not None
     ]
-    data = [*foretold, _dots(naive, "naive rules", MID_GREY, "diamond"), _dots(presets, "presets", ACCENT, "circle")]
-    told = [rule.predicted_violation_ratio or 0.0 for rule in rules]
-    worst = max([_HARM_SHOWN_MIN, *told, *(rule.violation_ratio for rule in rules)])
+    data = [*predictions, _dots(naive, "naive rules", MID_GREY, "diamond"), _dots(presets, "presets", ACCENT, "circle")]
+    predicted = [rule.predicted_violation_ratio or 0.0 for rule in rules]
+    worst = max([_HARM_SHOWN_MIN, *predicted, *(rule.violation_ratio for rule in rules)])
     layout = figure_layout(
         xaxis={"title": {"text": "harm: violated share of the active time"}, "tickformat": ".2~%",
                "range": [-0.05 * worst, 1.25 * worst], "gridcolor": GRID_LINE},
-        yaxis={"title": {"text": "saved: cards that fell free"}, "tickformat": ".0%", "rangemode": "tozero",
+        yaxis={"title": {"text": "saved: freed cards"}, "tickformat": ".0%", "rangemode": "tozero",
                "gridcolor": GRID_LINE},
         margin={"l": 72, "r": 16, "t": 16, "b": 56},
         height=_HEIGHT_PX,

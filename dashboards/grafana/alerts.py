@@ -1,4 +1,4 @@
-"""The alerts: what a person should be told of without looking at a dashboard.
+"""The alerts: what a person should learn without looking at a dashboard.
 
 Each stands on `gputide:…` names or on gputide's own processes; `needs` says who gives them, and becomes part of the
 annotations, so that who gets an alert knows where it came from.
@@ -144,7 +144,7 @@ def _services() -> tuple[AlertRule, ...]:
             hold="",
             severity=Severity.WARNING,
             summary="of the cards that plan {{ $labels.plan_id }} promised only {{ $value }} stayed free",
-            description="Cards were granted again or never came free: `gputide verify` says which.",
+            description="Cards were granted again or never freed: `gputide verify` says which.",
             needs="gputide run export savings, after gputide verify",
         ),
         AlertRule(

@@ -54,7 +54,7 @@ BOARD = Board(
                 ),
             ),
             empty="No namespace holds an idle card, or there is less than a day of history",
-            about="Cards that are held and idle.",
+            about="Cards that are allocated but idle.",
         ),
         Panel(
             title="Quota and use",

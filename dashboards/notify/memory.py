@@ -1,4 +1,4 @@
-"""What was told to whom, kept in a file, so that a restart tells nothing twice."""
+"""Which news were sent to whom, kept in a file, so that a restart sends nothing twice."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fleet.durable import FolderLock, unwritable, write_durably
 from fleet.errors import Corrupt
 from fleet.settings.faults import fault_words
 
-_FILE = "told.json"
+_FILE = "sent.json"
 
 
 class Memory:
-    """The told news of a folder; one process at a time may hold it.
+    """The news sent so far, in a folder; one process at a time may hold it.
 
     Args:
         folder: made where it is missing.
@@ -46,11 +46,11 @@ class Memory:
 
     @property
     def told(self) -> tuple[Told, ...]:
-        """What was told, oldest first."""
+        """What was sent, oldest first."""
         return self._told
 
     def keep(self, more: Sequence[Told], now: datetime) -> None:
-        """Add what was told, durably.
+        """Add what was sent, durably.
 
         Raises:
             Corrupt: the file can't be written.
@@ -65,7 +65,7 @@ class Memory:
 
 
 def read_told(folder: Path) -> tuple[Told, ...]:
-    """What was told, oldest first, without holding the folder.
+    """What was sent, oldest first, without holding the folder.
 
     Raises:
         Corrupt: the file can't be read.

@@ -6,6 +6,7 @@ square is a group of nodes, and a click on it shows its cards. The address holds
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
@@ -15,11 +16,11 @@ from dashboards.figures.card_map import SMALL_FLEET_CARDS, SquareKind, fleet_gro
 from dashboards.figures.figures import card_map_figure
 from dashboards.pages.advice import detail
 from dashboards.pages.card import holders
+from dashboards.pages.downloads import downloads, register_downloads
 from dashboards.pages.frame import (
     card,
     english,
     figure_number,
-    file_of,
     graph,
     grid,
     heading,
@@ -52,7 +53,7 @@ from fleet.units import format_bytes_short, format_count
 KEYS = ("cluster", "group")
 """Values of the address that build the page anew; the others change it in place."""
 
-CSV_COLUMNS = (
+FILE_COLUMNS = (
     "card", "node", "model", "state", "compute_p95", "held_gib", "framebuffer_gib", "idle_since", "owner", "workload",
     "coverage_ratio", "price_per_week",
 )  # fmt: skip
@@ -97,9 +98,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
                 note=[
                     html.Span(id="cards-filter"),
                     dcc.Store(id="cards-filtered", data=_filter(address)[0]),
-                    html.Button("CSV", id="cards-csv", className="quiet"),
-                    html.Button("JSON", id="cards-json", className="quiet"),
-                    dcc.Download(id="cards-download"),
+                    *downloads("cards"),
                 ],
             ),
         ],
@@ -211,21 +210,11 @@ def _register_table(app: Dash, views: Views) -> None:
         except GputideError:
             return _NO_ROWS
 
-    @app.callback(
-        Output("cards-download", "data"),
-        Input("cards-csv", "n_clicks"),
-        Input("cards-json", "n_clicks"),
-        State("cards-grid", "getRowsRequest"),
-        State("address", "pathname"),
-        State("address", "search"),
-        prevent_initial_call=True,
-    )
-    def _file(csv: int | None, json: int | None, request: dict[str, Any] | None, path: str, search: str) -> Any:
-        if not {"cards-csv": csv, "cards-json": json}.get(str(ctx.triggered_id)):
-            return no_update
+    def _chosen(request: Any, path: str, search: str) -> Iterator[Mapping[str, Any]]:
         rows, among = _asked(views, read_address(path, search))
-        shown = (rows.row(int(place)) for place in rows.chosen(request, among=among))
-        return file_of("cards", CSV_COLUMNS, shown, is_json=ctx.triggered_id == "cards-json")
+        return (rows.row(int(place)) for place in rows.chosen(request, among=among))
+
+    register_downloads(app, "cards", FILE_COLUMNS, _chosen)
 
 
 def _headline(views: Views, address: Address, profiles: Profiles, week: WeekHours | str) -> Any:

@@ -1,13 +1,12 @@
 """What every page shares: the bar on top, the designed empty and error states, tables, figures, and the grid.
 
-Every sheet with a table or a figure can be taken along as CSV, JSON or picture (`assets/export.js`). Text of
+Every sheet with a table or a figure is saved as CSV, JSON or picture (`assets/export.js`). Text of
 tenants goes into the page as text nodes alone; nothing here, or in any page, sets HTML.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ from dash import dcc, html
 
 from dashboards.address import Address
 from dashboards.queries import Freshness
-from dashboards.shown.rows import age_words, csv_text, percent_words
+from dashboards.shown.rows import age_words, percent_words
 from dashboards.tokens import GRID_THEME
 from dashboards.words.advice import judged_words
 from dashboards.words.catalogue import LANGUAGES, READING, Language, reader_words, say, say_code
@@ -395,25 +394,6 @@ def grid(
         dangerously_allow_code=False,
         style={"height": f"{height_px}px", "width": "100%"},
     )
-
-
-def file_of(name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, is_json: bool) -> dict[str, str]:
-    """Rows of a grid as what a download takes: values as they are, names safe for a spreadsheet in CSV.
-
-    Args:
-        name: file name without its ending.
-        columns: fields of a row, in order.
-        rows: rows.
-        is_json: a list of records instead of CSV.
-    """
-    if is_json:
-        records = [{column: row.get(column) for column in columns} for row in rows]
-        content = json.dumps(records, ensure_ascii=False, indent=1)
-        return {"content": content, "filename": f"{name}.json", "type": "application/json"}
-    text = csv_text(columns, rows)
-    # Spreadsheets take a file without a byte order mark for the machine's own code page.
-    mark = "" if text.isascii() else "\ufeff"
-    return {"content": mark + text, "filename": f"{name}.csv", "type": "text/csv"}
 
 
 def number_column(field: str, title: str, spec: str, **more: Any) -> dict[str, Any]:

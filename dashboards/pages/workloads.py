@@ -9,19 +9,20 @@ What a request or a token of one workload costs, on its page. Called by `pages.w
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from shlex import quote
 from typing import Any
 
-from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from dashboards.address import RANGES, Address, read_address
 from dashboards.figures.figures import hour_of_week_figure, strips_figure
 from dashboards.pages.advice import change_of_mind, detail, reason, state_reason
+from dashboards.pages.downloads import downloads, register_downloads
 from dashboards.pages.frame import (
     card,
     english,
     figure_number,
-    file_of,
     graph,
     grid,
     heading,
@@ -45,7 +46,7 @@ from fleet.units import format_bytes_short, format_count
 KEYS = ("cluster", "w", "team", "range")
 """Values of the address that build the page anew."""
 
-CSV_COLUMNS = (
+FILE_COLUMNS = (
     "workload", "namespace", "class", "state", "cards", "pods", "compute_p95", "framebuffer_granted_gib",
     "framebuffer_need_gib", "idle_since", "off_peak_hours", "coverage_ratio", "confidence",
 )  # fmt: skip
@@ -96,21 +97,11 @@ def register(app: Dash, views: Views) -> None:
             return no_update
         return read_address(path, search).href("/workloads", w=cell["rowId"], team=None)
 
-    @app.callback(
-        Output("workloads-download", "data"),
-        Input("workloads-csv", "n_clicks"),
-        Input("workloads-json", "n_clicks"),
-        State("workloads-grid", "getRowsRequest"),
-        State("address", "pathname"),
-        State("address", "search"),
-        prevent_initial_call=True,
-    )
-    def _file(csv: int | None, json: int | None, request: dict[str, Any] | None, path: str, search: str) -> Any:
-        if not {"workloads-csv": csv, "workloads-json": json}.get(str(ctx.triggered_id)):
-            return no_update
+    def _chosen(request: Any, path: str, search: str) -> Iterator[Mapping[str, Any]]:
         rows, among = _asked(views, read_address(path, search))
-        shown = (rows.row(int(place)) for place in rows.chosen(request, among=among))
-        return file_of("workloads", CSV_COLUMNS, shown, is_json=ctx.triggered_id == "workloads-json")
+        return (rows.row(int(place)) for place in rows.chosen(request, among=among))
+
+    register_downloads(app, "workloads", FILE_COLUMNS, _chosen)
 
 
 def _table(profiles: Profiles) -> GridRows[Profile]:
@@ -160,9 +151,7 @@ def _all(address: Address, profiles: Profiles) -> Any:
                 grid("workloads-grid", columns, row_key="workload", height_px=680),
                 note=[
                     dcc.Link(say("workloads.all_teams"), href=address.href(team=None)) if team else None,
-                    html.Button("CSV", id="workloads-csv", className="quiet"),
-                    html.Button("JSON", id="workloads-json", className="quiet"),
-                    dcc.Download(id="workloads-download"),
+                    *downloads("workloads"),
                 ],
             ),
         ],

@@ -1,22 +1,23 @@
-"""The FOCUS export as a file: Parquet, or CSV. Called by `gputide cost export` and `gputide report --format focus`."""
+"""The FOCUS export as Parquet, CSV or Excel. Called by `gputide cost export` and `gputide report --format focus`."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dashboards.shown.rows import csv_cell
-from fleet.durable import unwritable
+from dashboards.spreadsheet import excel, write_csv
+from fleet.durable import unwritable, write_durably
 from fleet.money.charged_day import ChargedDay
 from fleet.money.focus import FocusContext, focus_table
 from fleet.money.focus_columns import FOCUS_COLUMNS, FocusKind, focus_faults, focus_schema
+
+_NAMES = [column.name for column in FOCUS_COLUMNS]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +61,22 @@ def write_focus_csv(days: Iterable[ChargedDay], context: FocusContext, stream: T
     Text that a spreadsheet would run as a formula is led by an apostrophe; Parquet keeps it as it is.
     """
     total = _Total()
-    writer = csv.writer(stream)
-    writer.writerow([column.name for column in FOCUS_COLUMNS])
+    write_csv(stream, _NAMES, ())
     for table in total.counted(days, context):
-        columns = [_csv_column(table.column(column.name), column.kind) for column in FOCUS_COLUMNS]
-        writer.writerows(zip(*columns, strict=True))
+        write_csv(stream, _NAMES, _rows(table), heading=False)
+    return total.written()
+
+
+def write_focus_excel(days: Iterable[ChargedDay], context: FocusContext, path: Path) -> FocusWritten:
+    """Writes an export as an Excel workbook, whose numbers have 15 digits.
+
+    Raises:
+        Misconfigured: it has more rows than a sheet takes.
+        Corrupt: the storage can't take it.
+    """
+    total = _Total()
+    rows = (row for table in total.counted(days, context) for row in _rows(table))
+    write_durably(path, excel(_NAMES, rows))
     return total.written()
 
 
@@ -93,10 +105,12 @@ class _Total:
         return FocusWritten(rows=self._rows, cost=self._cost, unpriced_card_hours=self._unpriced)
 
 
-def _csv_column(values: pa.ChunkedArray, kind: FocusKind) -> list[object]:
-    items = values.to_pylist()
+def _rows(table: pa.Table) -> Iterator[tuple[object, ...]]:
+    return zip(*(_column(table.column(column.name), column.kind) for column in FOCUS_COLUMNS), strict=True)
+
+
+def _column(values: pa.ChunkedArray, kind: FocusKind) -> list[object]:
+    items: list[Any] = values.to_pylist()
     if kind is FocusKind.DECIMAL:
-        return ["" if item is None else f"{item.normalize():f}" for item in items]
-    if kind is FocusKind.TIME:
-        return [f"{item:%Y-%m-%dT%H:%M:%SZ}" for item in items]
-    return [csv_cell(item) for item in items]
+        return [None if item is None else item.normalize() for item in items]
+    return [f"{item:%Y-%m-%dT%H:%M:%SZ}" for item in items] if kind is FocusKind.TIME else items

@@ -1,6 +1,6 @@
-"""The weekly report as text: HTML for paper and mail, Markdown for chat and wiki, CSV, and JSON for programs.
+"""The weekly report as text: HTML for paper and mail, Markdown for chat and wiki, and JSON for programs.
 
-Names come from tenants: HTML is escaped by the template engine, Markdown here, and CSV cells can't be formulas.
+Names come from tenants: HTML is escaped by the template engine, Markdown here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dashboards.address import search_text
 from dashboards.report.report import REPORT_SCHEMA, PlanForecast, Report, ReportFigure, TeamLine
 from dashboards.report.weeks import WeekFacts
 from dashboards.shown.realised import HarmBudget
-from dashboards.shown.rows import csv_text, money_words
+from dashboards.shown.rows import money_words
 from dashboards.shown.tenants import Tenant
 from dashboards.tokens import STATE_COLOURS, STATE_INK, STATE_LETTERS, report_css
 from dashboards.words.catalogue import Words
@@ -28,10 +28,6 @@ from fleet.money.charges import MeasuredHours
 from fleet.money.unit_costs import UnitCost
 from fleet.profiles import CardState, HourMeasure
 from fleet.units import format_count
-
-CSV_COLUMNS = (
-    "workload", "owner", "state", "cards", "unused_card_hours", "unused_cost", "currency", "advice", "reason",
-)  # fmt: skip
 
 BAR_ORDER = (CardState.BUSY, CardState.LOW_USE, CardState.IDLE_HELD, CardState.FREE, CardState.UNTRUSTED)
 _BAR_LEFT, _BAR_WIDTH = 60.0, 640.0
@@ -151,25 +147,6 @@ def report_lines(report: Report) -> tuple[str, ...]:
         *(_figure_line(figure, words) for figure in report.figures),
         *waiting,
     )
-
-
-def report_csv(report: Report) -> str:
-    """The top list as CSV; money in full, in the report's currency."""
-    rows = [
-        {
-            "workload": row.workload,
-            "owner": row.owner,
-            "state": row.state.value,
-            "cards": row.cards,
-            "unused_card_hours": row.unused_card_hours,
-            "unused_cost": None if row.unused_cost is None else row.unused_cost.quantize(Decimal("0.01")),
-            "currency": report.currency,
-            "advice": row.advice,
-            "reason": row.reason,
-        }
-        for row in report.top
-    ]
-    return csv_text(CSV_COLUMNS, rows)
 
 
 def report_json(report: Report) -> str:

@@ -1,7 +1,7 @@
 """What the week took: card hours by measure, hours of low priority, electricity and carbon, of the cluster or a team.
 
-Summed from the charged card hours of `fleet.money`, so that it is the same electricity that `gputide cost show`
-tells. Pure; called by `gputide report`.
+Summed from the charged card hours of `fleet.money`, so that it is the electricity that `gputide cost show`
+prints. Pure; called by `gputide report`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from fleet.inventory import Priority
 from fleet.money.charged_day import ChargedDay
-from fleet.money.charges import Charge, ChargeSums, Owner
+from fleet.money.charges import BillingPeriod, Charge, ChargeSums, Owner
 from fleet.money.split import MILLION
 from fleet.money.tenancies import Tenancies
 from fleet.money.week_hours import WeekHours, week_hours
@@ -50,12 +50,9 @@ class MeasuredWeek:
 def measured_week(
     days: Iterable[ChargedDay],
     who: Tenancies,
+    billed: BillingPeriod,
     *,
-    cluster: str,
-    since: datetime,
-    until: datetime,
     known_since: datetime,
-    currency: str,
     pue: float,
     grid_kg_co2_per_kwh: float | None,
     team: str | None = None,
@@ -65,11 +62,8 @@ def measured_week(
     Args:
         days: its card hours.
         who: cards and grants that the days count by place.
-        cluster: cluster.
-        since: start, UTC.
-        until: end, UTC.
-        known_since: since when cards are known.
-        currency: ISO 4217 code of the prices.
+        billed: the week.
+        known_since: since when cards are known, UTC.
         pue: power usage effectiveness, 1 or more.
         grid_kg_co2_per_kwh: carbon intensity of the electricity; None where unknown.
         team: namespace to sum for; None for the cluster.
@@ -83,9 +77,7 @@ def measured_week(
         by_workload.add(day)
         low_units += int(day.split.allocation.rows[is_low[day.grant]].sum())
         used_units += int(day.split.use.rows[is_own[day.grant]].sum())
-    found, workloads = (
-        one.chargeback(cluster=cluster, since=since, until=until, currency=currency) for one in (sums, by_workload)
-    )
+    found, workloads = sums.chargeback(billed), by_workload.chargeback(billed)
     rows = {row.name: row for row in found.rows}
     charge = found.total if team is None else rows.get(team)
     hours = found.total.card_hours if team is None else used_units / MILLION

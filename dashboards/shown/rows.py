@@ -6,12 +6,9 @@ that sorting is right, and the grid formats them.
 
 from __future__ import annotations
 
-import csv
 import heapq
-import io
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -30,7 +27,6 @@ from fleet.units import GIB, Money, format_money_short
 
 Row = dict[str, Any]
 
-_FORMULA_START = re.compile(r"^\s*[=+\-@\t\r]|^[\t\r\n]")
 _RESULTS_PER_KIND = 5
 
 
@@ -203,28 +199,6 @@ def search(profiles: Profiles, text: str) -> tuple[SearchResult, ...]:
             for rank, _, name in heapq.nsmallest(_RESULTS_PER_KIND, near)
         ]
     return tuple(hit for _, _, hit in sorted(found, key=lambda entry: entry[:2]))
-
-
-def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """Rows as CSV (RFC 4180); a text cell that a spreadsheet would run as a formula is quoted with an apostrophe.
-
-    Source: owasp.org, CSV injection.
-    """
-    stream = io.StringIO()
-    writer = csv.writer(stream)
-    writer.writerow(columns)
-    for row in rows:
-        writer.writerow([csv_cell(row.get(column)) for column in columns])
-    return stream.getvalue()
-
-
-def csv_cell(value: object) -> object:
-    """A value as a CSV cell; names come from tenants and may be formulas."""
-    if value is None:
-        return ""
-    if isinstance(value, str) and _FORMULA_START.search(value):
-        return "'" + value
-    return value
 
 
 def workload_state_words(state: WorkloadState) -> str:

@@ -20,14 +20,14 @@ from fleet.sentences import Sentence, Value
 
 def reason_words(item: Recommendation, language: Language) -> str:
     """Why an advice is given."""
-    return _told(item.told, item.reason, language)
+    return _told(item.sentences, item.reason, language)
 
 
 def change_words(item: Recommendation, language: Language) -> str:
     """What would change an advice."""
-    if language is Language.EN or not item.told:
+    if language is Language.EN or not item.sentences:
         return item.change_of_mind
-    last = item.told[-1]
+    last = item.sentences[-1]
     said = _filled(f"changes.{last.code}", dict(last.values), language)
     return item.change_of_mind if said is None else _ended(said, language)
 
@@ -55,7 +55,7 @@ def refused_words(reason: str, detail: str, values: Sequence[tuple[str, Value]],
 
 def state_words(profile: Profile, language: Language) -> str:
     """Why a workload is in its state."""
-    return _told(profile.told, profile.reason, language)
+    return _told(profile.sentences, profile.reason, language)
 
 
 def headline_words(verdict: Verdict, language: Language) -> str:
@@ -77,10 +77,10 @@ def judged_words(said: Sequence[Sentence], language: Language) -> str:
     )
 
 
-def _told(told: Sequence[Sentence], english: str, language: Language) -> str:
-    if language is Language.EN or not told:
+def _told(sentences: Sequence[Sentence], english: str, language: Language) -> str:
+    if language is Language.EN or not sentences:
         return english
-    parts = [_filled(f"said.{one.code}", dict(one.values), language) for one in told]
+    parts = [_filled(f"said.{one.code}", dict(one.values), language) for one in sentences]
     # Half a sentence would say something else.
     known = [part for part in parts if part]
     clause = Words(language=language).say("mark.clause")

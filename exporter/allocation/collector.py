@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
@@ -52,12 +52,10 @@ class AllocationCollector:
     Args:
         reader: what the cluster is read by; closed at the end.
         cluster: name of the cluster, for the labels.
-        watched: kinds to read.
         device_resources: names of resources that count GPU devices, beyond those that are known.
         page_objects: objects of one page of a list.
         settle_seconds: how long changes are gathered before they are worked out.
         clock: seconds that never go back; for tests.
-        seed: of the differences between the waits of several watches.
     """
 
     def __init__(
@@ -65,12 +63,10 @@ class AllocationCollector:
         reader: ClusterReader,
         *,
         cluster: str,
-        watched: Sequence[Watched] = tuple(Watched),
         device_resources: AbstractSet[str] = frozenset(),
         page_objects: int = PAGE_OBJECTS,
         settle_seconds: float = SETTLE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
-        seed: int = 0,
     ) -> None:
         self._reader = reader
         self._cluster = cluster
@@ -81,12 +77,11 @@ class AllocationCollector:
         of_object = partial(record_of, device_resources=device_resources)
         self._watches = tuple(
             ResourceWatch(
-                reader, kind, self._state, record_of=of_object, pages=pages, clock=clock, page_objects=page_objects,
-                seed=seed,
+                reader, kind, self._state, record_of=of_object, pages=pages, clock=clock, page_objects=page_objects
             )
-            for kind in watched
-        )  # fmt: skip
-        # One reference is swapped at a time, so whoever reads it needs no lock.
+            for kind in Watched
+        )
+        # One reference is swapped at a time, so readers need no lock.
         self._shown: tuple[tuple[Family, ...], float, bool] | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="allocation", daemon=True)

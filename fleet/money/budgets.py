@@ -34,7 +34,7 @@ class BudgetStatus:
         name: whose it is.
         per_month: budget, in the currency of the prices.
         spent: by allocation since the month began; None where nothing has a price.
-        forecast: what the whole month comes to; None where it can't be told.
+        forecast: what the whole month comes to; None where it can't be known.
         unpriced_card_hours: card hours that are in neither, as they have no price: both are then too low.
         state: how it stands.
     """
@@ -48,45 +48,48 @@ class BudgetStatus:
     state: BudgetState
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonthSpending:
+    """What the cards of a team or namespace have cost in a month that is not over.
+
+    Attributes:
+        spent: cost since the month began; None where nothing has a price.
+        recent: cost of the last hours, at whose mean the forecast goes on; None where nothing has a price.
+        recent_hours: how many hours those are.
+        hours_left: hours of the month to come.
+        unpriced_card_hours: card hours of the month so far without a price.
+    """
+
+    spent: Decimal | None
+    recent: Decimal | None
+    recent_hours: int
+    hours_left: int
+    unpriced_card_hours: float
+
+    @property
+    def forecast(self) -> Decimal | None:
+        """What the whole month comes to; None where it can't be known."""
+        if self.spent is None or self.recent is None or self.recent_hours <= 0:
+            return None
+        return self.spent + self.recent / self.recent_hours * self.hours_left
+
+
 def month_of(moment: datetime) -> tuple[datetime, datetime]:
     """Start and end of the calendar month (UTC) that a moment lies in."""
     start = moment.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     return start, start.replace(year=start.year + start.month // 12, month=start.month % 12 + 1)
 
 
-def budget_status(
-    *,
-    kind: str,
-    name: str,
-    per_month: Decimal,
-    spent: Decimal | None,
-    recent: Decimal | None,
-    recent_hours: int,
-    hours_left: int,
-    unpriced_card_hours: float,
-) -> BudgetStatus:
-    """How a budget stands.
-
-    Args:
-        kind: `team` or `namespace`.
-        name: whose it is.
-        per_month: budget.
-        spent: cost since the month began; None where nothing has a price.
-        recent: cost of the last hours, which the forecast goes on with; None where nothing has a price.
-        recent_hours: how many hours those are.
-        hours_left: hours of the month to come.
-        unpriced_card_hours: card hours of the month so far without a price.
-    """
-    forecast = None
-    if spent is not None and recent is not None and recent_hours > 0:
-        forecast = spent + recent / recent_hours * hours_left
+def budget_status(kind: str, name: str, per_month: Decimal, spending: MonthSpending) -> BudgetStatus:
+    """How the budget of a team or namespace stands, in the currency of the prices."""
+    spent, forecast = spending.spent, spending.forecast
     return BudgetStatus(
         kind=kind,
         name=name,
         per_month=per_month,
         spent=spent,
         forecast=forecast,
-        unpriced_card_hours=unpriced_card_hours,
+        unpriced_card_hours=spending.unpriced_card_hours,
         state=_state(per_month, spent, forecast),
     )
 

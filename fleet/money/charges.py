@@ -267,6 +267,23 @@ class _Sums:
         return ((number, blocks[number]) for number in range(prices) if blocks[number].any())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BillingPeriod:
+    """What a bill is for.
+
+    Attributes:
+        cluster: cluster.
+        since: start, UTC.
+        until: end, UTC.
+        currency: ISO 4217 code of the prices.
+    """
+
+    cluster: str
+    since: datetime
+    until: datetime
+    currency: str
+
+
 class ChargeSums:
     """Sums days by owner (mutable: it counts in place).
 
@@ -295,15 +312,8 @@ class ChargeSums:
         cards = np.unique(day.card)
         self._unpriced_models |= {self._cards[place].card_model for place in cards[day.is_unpriced[cards]].tolist()}
 
-    def chargeback(self, *, cluster: str, since: datetime, until: datetime, currency: str) -> Chargeback:
-        """What was added so far.
-
-        Args:
-            cluster: cluster.
-            since: start of the period, UTC.
-            until: end of it, UTC.
-            currency: ISO 4217 code of the prices.
-        """
+    def chargeback(self, billed: BillingPeriod) -> Chargeback:
+        """What was added so far, as the bill of a period."""
         sums, count = self._sums, len(self._names)
         owners = np.arange(count)
         charges = [
@@ -313,10 +323,10 @@ class ChargeSums:
         rows = [charge for charge in charges if charge.card_hours > 0 or _has_rest(charge)]
         kwh = float(sums.kwh.sum())
         return Chargeback(
-            cluster=cluster,
-            since=since,
-            until=until,
-            currency=currency,
+            cluster=billed.cluster,
+            since=billed.since,
+            until=billed.until,
+            currency=billed.currency,
             by=self._by,
             rows=tuple(sorted(rows, key=lambda row: (-(row.cost.allocation or 0), -row.card_hours, row.name))),
             unallocated=_charge(sums, owners + count, "unallocated"),
@@ -331,21 +341,13 @@ class ChargeSums:
 
 
 def chargeback(
-    days: Iterable[ChargedDay],
-    who: Tenancies,
-    *,
-    by: Owner,
-    cluster: str,
-    since: datetime,
-    until: datetime,
-    currency: str,
-    team_labels: Sequence[str],
+    days: Iterable[ChargedDay], who: Tenancies, billed: BillingPeriod, *, by: Owner, team_labels: Sequence[str]
 ) -> Chargeback:
     """Sum the days of a period by owner; see `ChargeSums`."""
     sums = ChargeSums(who, by, team_labels)
     for day in days:
         sums.add(day)
-    return sums.chargeback(cluster=cluster, since=since, until=until, currency=currency)
+    return sums.chargeback(billed)
 
 
 def owner_of(grant: Grant, by: Owner, team_labels: Sequence[str]) -> str:

@@ -26,6 +26,7 @@ from fleet.errors import Misconfigured
 from fleet.settings.faults import fault_words
 from fleet.settings.money import Budget, ExchangeRate, PriceRule
 from fleet.settings.settings import Settings
+from fleet.spreadsheet_text import as_meant
 from fleet.units import MIB
 
 BOOK_NAME = "prices.toml"
@@ -274,7 +275,7 @@ def _check_columns(columns: list[str], name: str) -> None:
 def _rule(row: dict[str, Any], *, name: str, line: int, today: date, currency: str) -> PriceRule:
     if None in row or None in row.values():
         raise Misconfigured(f"cannot read prices from {name}, line {line}: it has not as many cells as the heading")
-    cells = {key: _unescaped(value.strip()) for key, value in row.items() if value.strip()}
+    cells = {key: as_meant(value.strip()) for key, value in row.items() if value.strip()}
     fields: dict[str, Any] = {
         "source": f"imported from {name}", "date": today.isoformat(), "currency": currency, **cells
     }  # fmt: skip
@@ -293,8 +294,3 @@ def _rule(row: dict[str, Any], *, name: str, line: int, today: date, currency: s
         return PriceRule.model_validate(fields)
     except ValidationError as exc:
         raise Misconfigured(f"cannot read prices from {name}, line {line}: {fault_words(exc, PriceRule)}") from exc
-
-
-def _unescaped(cell: str) -> str:
-    """Without the apostrophe that keeps a spreadsheet from taking text for a formula."""
-    return cell[1:] if cell[:1] == "'" and cell[1:2] in ("=", "+", "-", "@", "\t", "\r", "\n") else cell

@@ -11,7 +11,7 @@ from fleet.errors import Misconfigured, NotEnoughData
 from fleet.inventory import Inventory
 from fleet.money.book import PriceBook
 from fleet.money.charged_day import ChargedDay
-from fleet.money.charges import Chargeback, Owner, chargeback
+from fleet.money.charges import BillingPeriod, Chargeback, Owner, chargeback
 from fleet.money.focus import Basis, ChargePeriod, FocusContext
 from fleet.money.tenancies import Tenancies, lives_of, tenancies
 from fleet.settings.settings import Settings
@@ -59,6 +59,11 @@ class CostPeriod:
         first = datetime.fromtimestamp(float(self.who.card_start_ms.min()) / 1000, UTC)
         return max(self.since, first)
 
+    @property
+    def billed(self) -> BillingPeriod:
+        """The period, as a bill names it."""
+        return BillingPeriod(cluster=self.cluster, since=self.since, until=self.until, currency=self.book.currency)
+
     def days(self) -> Iterator[ChargedDay]:
         """Its days."""
         return charged_days(
@@ -73,16 +78,7 @@ class CostPeriod:
 
     def chargeback(self, by: Owner) -> Chargeback:
         """Its cost by owner."""
-        return chargeback(
-            self.days(),
-            self.who,
-            by=by,
-            cluster=self.cluster,
-            since=self.since,
-            until=self.until,
-            currency=self.book.currency,
-            team_labels=self.settings.prices.team_labels,
-        )
+        return chargeback(self.days(), self.who, self.billed, by=by, team_labels=self.settings.prices.team_labels)
 
     def focus_context(self, basis: Basis, period: ChargePeriod, advice: dict[str, str]) -> FocusContext:
         """What an export needs beside the days."""

@@ -60,8 +60,7 @@ def open_receiver(
             senders=senders,
             tls=None if tls is None else tls.context,
             guard=receiver_guard(settings),
-            counts=SharedCounts(senders.names) if counts is None else counts,
-            process=0 if counts is None else lane,
+            counts=SharedCounts(senders.names).of_process(0) if counts is None else counts.of_process(lane),
         )
         server.start()
         try:

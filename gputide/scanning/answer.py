@@ -75,9 +75,9 @@ def scan_answer(
         headline=(
             backend.sentence,
             (
-                f"{scanned.cluster}: {format_count(cards)} cards, {format_count(states[CardState.IDLE_HELD])} held and "
-                f"idle, {format_count(states[CardState.FREE])} free, {format_count(states[CardState.LOW_USE])} of low "
-                f"use, {format_count(states[CardState.BUSY])} busy"
+                f"{scanned.cluster}: {format_count(cards)} cards, {format_count(states[CardState.IDLE_HELD])} "
+                f"allocated but idle, {format_count(states[CardState.FREE])} free, "
+                f"{format_count(states[CardState.LOW_USE])} of low use, {format_count(states[CardState.BUSY])} busy"
                 + (f", {states[CardState.UNTRUSTED]:,} not to be trusted" if states[CardState.UNTRUSTED] else "")
                 + f"; {format_count(unknown)} of {format_count(workloads)} workloads unknown"
                 + (" (no advice for these; `gputide workloads` says why)" if unknown else "")

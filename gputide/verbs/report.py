@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
@@ -14,7 +15,8 @@ import typer
 from dashboards.report.pdf import write_pdf
 from dashboards.report.report import Edition, Report, make_report
 from dashboards.report.schedule import cron_job, crontab_line
-from dashboards.report.text import report_csv, report_html, report_json, report_markdown
+from dashboards.report.table import report_csv, report_excel
+from dashboards.report.text import report_html, report_json, report_markdown
 from dashboards.report.week_measured import MeasuredWeek, measured_week
 from dashboards.report.weeks import keep_week, read_weeks
 from dashboards.shown.clusters import cluster_lines
@@ -48,6 +50,7 @@ class ReportFormat(StrEnum):
     HTML = "html"
     MARKDOWN = "md"
     CSV = "csv"
+    EXCEL = "xlsx"
     JSON = "json"
     PDF = "pdf"
     """The HTML as a Chromium prints it."""
@@ -55,10 +58,11 @@ class ReportFormat(StrEnum):
     """Every charge of the week in the columns of FOCUS, as `gputide cost export` writes it."""
 
 
-_RENDERERS = {
+_RENDERERS: dict[ReportFormat, Callable[[Report], str | bytes]] = {
     ReportFormat.HTML: report_html,
     ReportFormat.MARKDOWN: report_markdown,
     ReportFormat.CSV: report_csv,
+    ReportFormat.EXCEL: report_excel,
     ReportFormat.JSON: report_json,
 }
 
@@ -68,6 +72,7 @@ _ENDINGS = {
     ".csv": (ReportFormat.CSV, ReportFormat.FOCUS),
     ".json": (ReportFormat.JSON,),
     ".pdf": (ReportFormat.PDF,),
+    ".xlsx": (ReportFormat.EXCEL, ReportFormat.FOCUS),
     ".parquet": (ReportFormat.FOCUS,),
 }
 
@@ -77,7 +82,7 @@ def report(
     context: typer.Context,
     form: Annotated[
         ReportFormat | None,
-        typer.Option("--format", "-f", help="html, md, csv, json, pdf or focus; by the file's ending, else md."),
+        typer.Option("--format", "-f", help="html, md, csv, xlsx, json, pdf or focus; by the file's ending, else md."),
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write to this file.")] = None,
     language: Annotated[
@@ -117,11 +122,11 @@ def report(
     if form is ReportFormat.PDF and output is not None:
         write_pdf(report_html(made), output)
         return
-    text = _RENDERERS[form](made)
+    content: str | bytes = _RENDERERS[form](made)
     if output is None:
-        typer.echo(text, nl=False)
+        typer.echo(content, nl=False)
     else:
-        write_durably(output, text.encode())
+        write_durably(output, content.encode() if isinstance(content, str) else content)
 
 
 @app.command("schedule", epilog='Example: gputide report schedule --cron "0 8 * * 1" --lang zh')
@@ -169,8 +174,8 @@ def _check(form: ReportFormat, output: Path | None, *, team: str | None, send: b
         raise Misconfigured("cannot use --team with --send: notify.teams says what each team is sent (docs/notify.md)")
     if team is not None and form is ReportFormat.FOCUS:
         raise Misconfigured("cannot use --team with --format focus: FOCUS holds every charge; filter its SubAccountId")
-    if form is ReportFormat.PDF and output is None:
-        raise Misconfigured("cannot write PDF to standard output: name a file with -o")
+    if form in (ReportFormat.PDF, ReportFormat.EXCEL) and output is None:
+        raise Misconfigured(f"cannot write {form.value} to standard output: name a file with -o")
 
 
 def _is_kept_apart(session: Session, cluster: str) -> bool:
@@ -217,11 +222,8 @@ def _measured(session: Session, cluster: str, team: str | None) -> tuple[Measure
     week = measured_week(
         period.days(),
         period.who,
-        cluster=period.cluster,
-        since=period.since,
-        until=period.until,
+        period.billed,
         known_since=period.known_since,
-        currency=period.book.currency,
         pue=energy.pue,
         grid_kg_co2_per_kwh=energy.grid_kg_co2_per_kwh,
         team=team,

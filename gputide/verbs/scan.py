@@ -27,6 +27,7 @@ from gputide.scanning.backend import assumed_backend
 from gputide.scanning.record import Hide, hasher, record, shown
 from gputide.scanning.scan import scan as read_history
 from gputide.session import Session, session_of
+from recommender.past_outcomes import OwnPast
 from recommender.planner import make_plan
 
 app = typer.Typer()
@@ -116,7 +117,7 @@ def scan(  # noqa: PLR0913, PLR0917 - one argument per option
                 settings=settings,
                 capability=measured_capability(folder, settings),
                 now=now,
-                interference=load_interference(settings),
+                past=OwnPast(interference=load_interference(settings)),
             )
         plan = seal_plan(plan)
         keep_plan(folder, settings, plan)

@@ -9,10 +9,11 @@ Format: prometheus/prometheus:web/api/v1/json_codec.go and docs/querying/api.md 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from fleet.errors import Corrupt
 from pipeline.history.source import SampleBlock
@@ -23,6 +24,21 @@ _SAMPLE_BYTES_MIN = 8
 _EXACT_POWER = 22
 _POWERS = np.array([10.0**power for power in range(_EXACT_POWER + 1)])
 _VALUES_KEY = np.frombuffer(b'"values"', dtype=np.uint8)
+
+
+class _Columns(NamedTuple):
+    """Samples as the compiled functions fill them in.
+
+    Attributes:
+        ts_ms: times.
+        values: values.
+        odd: (2 × samples, 3), numbers that are not exact in one division: first byte, end, place of the value, or -1 -
+            that of the time.
+    """
+
+    ts_ms: NDArray[np.int64]
+    values: NDArray[np.float64]
+    odd: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +66,13 @@ def read_matrix(body: bytes | bytearray) -> MatrixAnswer:
     data = np.frombuffer(body, dtype=np.uint8)
     room = len(data) // _SAMPLE_BYTES_MIN + 1
     rest = np.empty(len(data) + 1, dtype=np.uint8)
-    ts_ms, values = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.float64)
-    runs = np.zeros(len(data) // len(_VALUES_KEY) + 2, dtype=np.int64)
     # A sample has two numbers, and either may be odd.
-    odd = np.empty((2 * room, 3), dtype=np.int64)
-    rest_bytes, run_count, odd_count, wrong_at = _take_out_samples(
-        data, _VALUES_KEY, _POWERS, rest, runs, ts_ms, values, odd
+    columns = _Columns(
+        ts_ms=np.empty(room, dtype=np.int64), values=np.empty(room), odd=np.empty((2 * room, 3), dtype=np.int64)
     )
+    ts_ms, values, odd = columns
+    runs = np.zeros(len(data) // len(_VALUES_KEY) + 2, dtype=np.int64)
+    rest_bytes, run_count, odd_count, wrong_at = _take_out_samples(data, _VALUES_KEY, _POWERS, rest, runs, columns)
     if wrong_at >= 0:
         raise Corrupt(f"cannot read an answer of {len(data)} bytes: no samples at byte {wrong_at}")
     for start, end, place in odd[:odd_count].tolist():
@@ -73,7 +89,7 @@ def read_matrix(body: bytes | bytearray) -> MatrixAnswer:
     results = found.get("result") if isinstance(found, dict) and found.get("resultType") == "matrix" else None
     if not isinstance(results, list):
         raise Corrupt(f"cannot read an answer of {len(data)} bytes: it is no matrix")
-    # What has no values has native histograms instead: nothing of ours has any.
+    # A series without sample values carries native histograms. We export none, so skip it.
     labels = tuple(_labels(item, len(data)) for item in results if isinstance(item, dict) and "values" in item)
     if len(labels) != run_count:
         raise Corrupt(f"cannot read an answer of {len(data)} bytes: {run_count} runs of samples, {len(labels)} series")
@@ -105,7 +121,7 @@ def _skip_blanks(data: Any, at: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _take_out_samples(data: Any, key: Any, powers: Any, rest: Any, runs: Any, ts_ms: Any, values: Any, odd: Any) -> Any:
+def _take_out_samples(data: Any, key: Any, powers: Any, rest: Any, runs: Any, columns: Any) -> Any:
     """Copies all but the samples, which go to columns.
 
     Args:
@@ -114,10 +130,7 @@ def _take_out_samples(data: Any, key: Any, powers: Any, rest: Any, runs: Any, ts
         powers: exact powers of ten.
         rest: (bytes + 1,) filled: the answer with `0` in the place of each array of samples.
         runs: filled: where the samples of each array begin; one more for the end.
-        ts_ms: filled: times.
-        values: filled: values.
-        odd: (2 × samples, 3) filled: numbers that are not exact in one division: first byte, end, place of the value,
-            or -1 - that of the time.
+        columns: filled: the samples.
 
     Returns:
         Bytes of `rest`, arrays of samples, odd numbers, and where something is wrong (-1 for nowhere).
@@ -151,7 +164,7 @@ def _take_out_samples(data: Any, key: Any, powers: Any, rest: Any, runs: Any, ts
         rest[out + 1] = 48
         out += 2
         runs[run] = count
-        at, count, odd_count, is_wrong = _take_array(data, place + 1, powers, ts_ms, values, odd, count, odd_count)
+        at, count, odd_count, is_wrong = _take_array(data, place + 1, powers, columns, count, odd_count)
         if is_wrong:
             return out, run, odd_count, at
         run += 1
@@ -160,14 +173,13 @@ def _take_out_samples(data: Any, key: Any, powers: Any, rest: Any, runs: Any, ts
 
 
 @njit(cache=True, nogil=True)
-def _take_array(
-    data: Any, place: int, powers: Any, ts_ms: Any, values: Any, odd: Any, count: int, odd_count: int
-) -> Any:
+def _take_array(data: Any, place: int, powers: Any, columns: Any, count: int, odd_count: int) -> Any:
     """Takes out `[time, "value"]` after `[time, "value"]` up to the bracket that closes them.
 
     Returns:
         The place behind the bracket, samples and odd numbers so far, and whether the place is where something is wrong.
     """
+    ts_ms, values, odd = columns
     size = len(data)
     place = _skip_blanks(data, place)
     while place < size and data[place] != 93:

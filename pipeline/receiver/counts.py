@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import mmap
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
 
 import numpy as np
+from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -132,7 +133,11 @@ class SharedCounts(Collector):
 
     def of_process(self, process: int) -> ProcessCounts:
         """The counts of one process, from 0."""
-        return ProcessCounts(self._rows[process], self._places)
+        return ProcessCounts(self._rows[process], self._places, self.text)
+
+    def text(self) -> bytes:
+        """All metrics of all processes together, in the Prometheus text format 0.0.4."""
+        return generate_latest(self)
 
     def collect(self) -> Iterator[Metric]:
         """All metrics of all processes together; a status or sender that was never counted has no series."""
@@ -145,9 +150,16 @@ class SharedCounts(Collector):
 class ProcessCounts:
     """What one process counts; its threads may count at once."""
 
-    def __init__(self, row: np.ndarray[tuple[int], np.dtype[np.int64]], places: Mapping[tuple[str, str], int]) -> None:
+    def __init__(
+        self,
+        row: np.ndarray[tuple[int], np.dtype[np.int64]],
+        places: Mapping[tuple[str, str], int],
+        text: Callable[[], bytes],
+    ) -> None:
         self._row = row
         self._places = places
+        self.text = text
+        """All metrics of all processes together, see `SharedCounts.text`."""
         self._lock = threading.Lock()
 
     def add(self, name: str, count: int = 1, label: str = "") -> None:

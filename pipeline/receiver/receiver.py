@@ -20,9 +20,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
-from pipeline.receiver.counts import SharedCounts
+from pipeline.receiver.counts import ProcessCounts, SharedCounts
 from pipeline.receiver.intake import Answer, Intake
 from pipeline.receiver.senders import ANYONE, RateLimit, Sender, Senders
 from pipeline.remote_write.decode import Version
@@ -76,8 +76,7 @@ class Receiver:
         limits: what may be asked of it.
         senders: who may send; everybody unless given.
         tls: gives the context for a new connection; None for plain HTTP.
-        counts: where all processes count; its own unless given.
-        process: which of the processes this is, from 0.
+        counts: what this process counts, beside the others; its own unless given.
         guard: says who may read `/metrics`; None for everybody.
     """
 
@@ -89,16 +88,14 @@ class Receiver:
         limits: ReceiverLimits,
         senders: Senders | None = None,
         tls: TlsContexts | None = None,
-        counts: SharedCounts | None = None,
-        process: int = 0,
+        counts: ProcessCounts | None = None,
         guard: PortGuard | None = None,
     ) -> None:
         self._guard = guard
         self._intake_of = intake_of
         self._limits = limits
         self._senders = senders
-        self._shared = SharedCounts() if counts is None else counts
-        self._counts = self._shared.of_process(process)
+        self._counts = SharedCounts().of_process(0) if counts is None else counts
         self._pending = 0
         self._lock = threading.Lock()
         self._desks: dict[str, _Desk] = {}
@@ -146,7 +143,7 @@ class Receiver:
             if self._guard is not None:
                 self._guard.check(exchange)
             self._gauge()
-            self._say(exchange, generate_latest(self._shared), CONTENT_TYPE_PLAIN_0_0_4)
+            self._say(exchange, self._counts.text(), CONTENT_TYPE_PLAIN_0_0_4)
         else:
             raise Refusal(404, f"there is nothing at {path[:200]!r}: bodies go to {WRITE_PATH}")
 

@@ -12,15 +12,17 @@ follows. Blocks of a section, in order:
   is `numerator / per * factor`, and a column is written this way only where that gives each of them to the last bit: as
   most sources print decimals, it mostly does.
 
-Numbers are little-endian. Compiled by numba and cached beside this file.
+Numbers are little-endian. Compiled by numba and cached beside this file. The compiled functions are handed plain tuples
+of the arrays: numba takes 3 µs longer to tell the type of a named one.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from pipeline.remote_write.byte_words import (
     address,
@@ -47,66 +49,81 @@ _PLACES, _TIMES, _COLUMNS = 0, 1, 2
 """Where the blocks of a section are remembered; those of measure m at `_COLUMNS` + 2 m and behind it."""
 
 
-def no_blocks(measures: int) -> Any:
+class SectionRows(NamedTuple):
+    """Rows of one section.
+
+    Attributes:
+        places: (rows,) int32, place of each row's identity.
+        ts_ms: (rows,) int64.
+        measures: (columns,) int64, what the columns are.
+        values: (columns, rows) float64, NaN = missing.
+    """
+
+    places: NDArray[np.int32]
+    ts_ms: NDArray[np.int64]
+    measures: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+
+class Written(NamedTuple):
+    """What the sections before had, so that a section refers to it instead of repeating it.
+
+    Attributes:
+        blocks: where the blocks of the section before lie, as `no_blocks` makes it.
+        present: (measures, rows of the largest section) float64, values of each measure.
+        counts: (measures,) int64, how many values that was, -1 for none yet.
+    """
+
+    blocks: NDArray[np.int64]
+    present: NDArray[np.float64]
+    counts: NDArray[np.int64]
+
+
+def no_blocks(measures: int) -> NDArray[np.int64]:
     """What `blocks` is before the first section: no place has a block."""
     return np.full((_COLUMNS + 2 * measures, 2), -1, dtype=np.int64)
 
 
 @njit(cache=True, nogil=True)
-def write_section(  # noqa: PLR0913, PLR0917 - a kernel takes flat arrays
-    out: Any,
-    at: Any,
-    identities: int,
-    places: Any,
-    ts_ms: Any,
-    measures: Any,
-    values: Any,
-    factors: Any,
-    blocks: Any,
-    present: Any,
-    counts: Any,
-) -> Any:
+def write_section(out: Any, at: Any, identities: int, rows: Any, factors: Any, before: Any) -> Any:
     """Writes the blocks of one section.
 
     Args:
         out: uint8, with room for 8 bytes per row and `BLOCK_BYTES_MAX` for each block.
         at: where to begin.
         identities: number of identities.
-        places: (rows,) int32.
-        ts_ms: (rows,) int64.
-        measures: (columns,) int64, what the columns are.
-        values: (columns, rows) float64, NaN = missing.
+        rows: the rows, `SectionRows`.
         factors: (measures, factors) float64: by what the values of each measure may have been multiplied.
-        blocks: where the blocks of the section before lie (`no_blocks`); changed.
-        present: (measures, rows of the largest section) float64, what the sections before had of each measure; changed.
-        counts: (measures,) int64, how many values that was, -1 for none yet; changed.
+        before: what the sections before had, `Written`; changed.
 
     Returns:
         The position after the last byte.
     """
-    base, rows = address(out), len(places)
+    places, ts_ms, measures, values = rows
+    blocks, present, counts = before
+    base, count_of_rows = address(out), len(places)
     start = at + 4
     at = _close(base, start, start + _write_places(base + start, identities, places), blocks, _PLACES)
     start = at + 4
     at = _close(base, start, start + _write_times(base + start, ts_ms), blocks, _TIMES)
-    fresh = np.empty(rows + 1, dtype=np.float64)
-    numerators = np.empty(rows, dtype=np.int64)
+    fresh = np.empty(count_of_rows + 1, dtype=np.float64)
+    numerators = np.empty(count_of_rows, dtype=np.int64)
     for column in range(len(measures)):
         measure = measures[column]
         start = at + 4
-        at = start + (rows + 7) // 8
+        at = start + (count_of_rows + 7) // 8
         count = 0
         bits: Any = np.int64(0)
-        for row in range(rows):
+        for row in range(count_of_rows):
             value = values[column, row]
             is_present = not np.isnan(value)
             bits |= np.int64(is_present) << (row & 7)
             fresh[count] = value
             count += is_present
-            if row & 7 == 7 or row == rows - 1:
+            if row & 7 == 7 or row == count_of_rows - 1:
                 store8(base + start + (row >> 3), np.uint8(bits))
                 bits = np.int64(0)
-        at = _close(base, start, start if count == rows else at, blocks, _COLUMNS + 2 * measure)
+        at = _close(base, start, start if count == count_of_rows else at, blocks, _COLUMNS + 2 * measure)
         start = at + 4
         if counts[measure] == count and same_bytes(address(present[measure]), address(fresh), 8 * count):
             store32(base + at, np.uint32(SAME))
@@ -228,24 +245,20 @@ def _put(to: Any, value: Any, width: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def read_section(
-    data: Any, at: Any, identities: int, places: Any, ts_ms: Any, measures: Any, values: Any, blocks: Any
-) -> Any:
+def read_section(data: Any, at: Any, identities: int, rows: Any, blocks: Any) -> Any:
     """Reads the blocks of one section.
 
     Args:
         data: uint8, all sections.
         at: where this one begins.
         identities: number of identities.
-        places: (rows,) int32, output.
-        ts_ms: (rows,) int64, output.
-        measures: (columns,) int64, what the columns are.
-        values: (columns, rows) float64, output, NaN = missing.
+        rows: output, `SectionRows`; its `measures` say what the columns are.
         blocks: where the blocks of the section before lie (`no_blocks`); changed.
 
     Returns:
         The position after the last byte; -1 where the bytes are no such section.
     """
+    places, ts_ms, measures, values = rows
     base, end = address(data), len(data)
     at = _open(base, at, end, blocks, _PLACES)
     if at < 0 or not _read_places(base + blocks[_PLACES, 0], blocks[_PLACES, 1], identities, places):
@@ -253,17 +266,17 @@ def read_section(
     at = _open(base, at, end, blocks, _TIMES)
     if at < 0 or not _read_times(base + blocks[_TIMES, 0], blocks[_TIMES, 1], ts_ms):
         return -1
-    rows = len(places)
+    count_of_rows = len(places)
     for column in range(len(measures)):
         block = _COLUMNS + 2 * measures[column]
         at = _open(base, at, end, blocks, block)
         if at < 0:
             return -1
         bits, size = base + blocks[block, 0], blocks[block, 1]
-        if size not in (0, (rows + 7) // 8):
+        if size not in (0, (count_of_rows + 7) // 8):
             return -1
-        count = 0 if size > 0 else rows
-        for row in range(rows if size > 0 else 0):
+        count = 0 if size > 0 else count_of_rows
+        for row in range(count_of_rows if size > 0 else 0):
             count += (load8(bits + (row >> 3)) >> (row & 7)) & 1
         at = _open(base, at, end, blocks, block + 1)
         if at < 0 or not _read_values(

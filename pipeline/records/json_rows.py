@@ -3,7 +3,8 @@
 Integers only, so an engine that reads them has nothing left to do but add: a usage row carries the hash of its identity
 (signed), its texts, `ts_ms`, and per measure the integer that the schema stores, `floor(value × scale)`, beside
 `<measure>_bin` where the measure has a histogram. Called by the intake (`pack_rows`) where `bus.record_format` is
-`rows`; `flink.sql` declares the same columns to Flink, and `unpack_rows` reads them back.
+`rows`; `flink.sql` declares the same columns to Flink, and `unpack_rows` reads them back. The inner loop is compiled by
+numba and cached beside this file.
 
     {"schema_version":1,"body":"9f…","pod_usage":[{"hash":-7,"cluster":"c1",…,"ts_ms":1767571260000,
     "duty_cycle_ratio":250000,"duty_cycle_ratio_bin":25}],"allocations":[{…,"first_seen":1,"last_seen":2}]}
@@ -15,16 +16,17 @@ import json
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numba import njit
 from numpy.typing import NDArray
 
 from fleet.errors import Corrupt
 from fleet.schema import CARD_MEASURES, CARD_USAGE, MEASURES, POD_USAGE, SCHEMA_VERSION, SLICE_MEASURES, TABLES, Table
-from pipeline.records import json_kernels as kernels
 from pipeline.records.rows import Section, identities_schema
+from pipeline.remote_write.byte_words import Texts, joined_texts
 
 HASH_FIELD = "hash"
 """The identity's 64-bit hash, as a signed integer."""
@@ -56,20 +58,17 @@ def pack_rows(sections: tuple[Section, ...], body_hash: bytes) -> bytes:
     starts = [_remembered.starts_of(section) for section in sections]
     head = f'{RECORD_START}{body_hash.hex()}"'.encode()
     room = len(head) + 1
-    for section, (names, _, _, _), (_, offsets) in zip(sections, fields, starts, strict=True):
-        of_row = int((offsets[1:] - offsets[:-1])[section.identity].sum()) if len(section.identity) else 0
-        per_row = int(names[0][-1]) + (2 * len(section.values) + 1) * _DIGITS_MAX + 2
+    for section, columns, texts in zip(sections, fields, starts, strict=True):
+        of_row = int(np.diff(texts.starts)[section.identity].sum()) if len(section.identity) else 0
+        per_row = len(columns.names.data) + (2 * len(section.values) + 1) * _DIGITS_MAX + 2
         room += len(section.table.name) + 8 + of_row + per_row * len(section.ts_ms)
     out = np.empty(room, dtype=np.uint8)
     out[: len(head)] = np.frombuffer(head, dtype=np.uint8)
     at = len(head)
-    for section, (names, scales, has_bin, _), (texts, offsets) in zip(sections, fields, starts, strict=True):
+    for section, columns, texts in zip(sections, fields, starts, strict=True):
         opening = np.frombuffer(f',"{section.table.name}":['.encode(), dtype=np.uint8)
         out[at : at + len(opening)] = opening
-        at = kernels.write_rows(
-            out, at + len(opening), texts, offsets, section.identity, section.ts_ms, section.values,
-            names[1], names[0], scales, has_bin,
-        )  # fmt: skip
+        at = _write_rows(out, at + len(opening), texts, section.identity, section.ts_ms, section.values, columns)
         out[at] = ord("]")
         at += 1
     out[at] = ord("}")
@@ -107,8 +106,7 @@ def unpack_rows(record: bytes) -> tuple[Section, ...]:
 @dataclass(frozen=True, slots=True)
 class _Starts:
     identities: pa.RecordBatch
-    texts: NDArray[np.uint8]
-    offsets: NDArray[np.int64]
+    texts: Texts
 
 
 class _StartsOfRows:
@@ -120,23 +118,23 @@ class _StartsOfRows:
         self._lock = threading.Lock()
         self._known: OrderedDict[tuple[str, bytes], _Starts] = OrderedDict()
 
-    def starts_of(self, section: Section) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    def starts_of(self, section: Section) -> Texts:
         key = section.table.name, section.identities.column(HASH_FIELD).to_numpy().tobytes()
         with self._lock:
             found = self._known.get(key)
-            # Who can choose labels can, with much work, make two rows of one hash: they don't speak for each other.
+            # A sender can, with much work, choose labels of two rows that hash alike: compare the rows themselves.
             if found is not None and found.identities.equals(section.identities):
                 self._known.move_to_end(key)
-                return found.texts, found.offsets
+                return found.texts
         found = _rendered(section)
         with self._lock:
             replaced = self._known.pop(key, None)
             self._known[key] = found
-            self._bytes += found.texts.nbytes - (0 if replaced is None else replaced.texts.nbytes)
+            self._bytes += found.texts.data.nbytes - (0 if replaced is None else replaced.texts.data.nbytes)
             while self._bytes > self._bytes_max and len(self._known) > 1:
                 _, dropped = self._known.popitem(last=False)
-                self._bytes -= dropped.texts.nbytes
-        return found.texts, found.offsets
+                self._bytes -= dropped.texts.data.nbytes
+        return found.texts
 
 
 def _rendered(section: Section) -> _Starts:
@@ -152,18 +150,27 @@ def _rendered(section: Section) -> _Starts:
         f'{{"{HASH_FIELD}":{number}{"".join(texts)},"{time_field}":'.encode()
         for number, texts in zip(hashes, zip(*columns, strict=True), strict=True)
     ]
-    offsets = np.zeros(len(pieces) + 1, dtype=np.int64)
-    np.cumsum([len(piece) for piece in pieces], out=offsets[1:])
-    return _Starts(batch, np.frombuffer(b"".join(pieces), dtype=np.uint8), offsets)
+    return _Starts(batch, joined_texts(pieces))
 
 
 _remembered = _StartsOfRows(_REMEMBERED_BYTES)
 
 
-def _fields(
-    section: Section,
-) -> tuple[tuple[NDArray[np.int64], NDArray[np.uint8]], NDArray[np.float64], NDArray[np.bool_], int]:
-    """Names of a section's values and bins as they stand in JSON, scale of each value, and whether it has a bin."""
+class _JsonColumns(NamedTuple):
+    """How the values of a section stand in JSON.
+
+    Attributes:
+        names: `,"name":` of each column and of its bin, in turn.
+        scales: (columns,) what is written is floor(value × scale).
+        has_bin: (columns,) whether min(100, floor(100 × value)) follows.
+    """
+
+    names: Texts
+    scales: NDArray[np.float64]
+    has_bin: NDArray[np.bool_]
+
+
+def _fields(section: Section) -> _JsonColumns:
     if section.table.name in USAGE_MEASURES:
         columns = [MEASURES[place] for place in section.measures]
         names = [column.measure.value for column in columns]
@@ -172,10 +179,71 @@ def _fields(
     else:
         names, scales, has_bin = list(_SIGHTING_FIELDS), [1.0, 1.0], [False, False]
     pieces = [piece for name in names for piece in (f',"{name}":'.encode(), f',"{bin_field(name)}":'.encode())]
-    offsets = np.zeros(len(pieces) + 1, dtype=np.int64)
-    np.cumsum([len(piece) for piece in pieces], out=offsets[1:])
-    texts = np.frombuffer(b"".join(pieces), dtype=np.uint8)
-    return (offsets, texts), np.array(scales), np.array(has_bin, dtype=np.bool_), len(names)
+    return _JsonColumns(names=joined_texts(pieces), scales=np.array(scales), has_bin=np.array(has_bin, dtype=np.bool_))
+
+
+@njit(cache=True, nogil=True)
+def _write_rows(out: Any, at: int, starts: Any, identity: Any, ts_ms: Any, values: Any, columns: Any) -> int:
+    """Writes JSON objects, a comma between them.
+
+    Args:
+        out: (bytes,) uint8, large enough.
+        at: first byte to write.
+        starts: what a row of each identity begins with, up to its time, `Texts`.
+        identity: (rows,) place of each row's identity.
+        ts_ms: (rows,).
+        values: (columns, rows), NaN = missing.
+        columns: how values are written, `_JsonColumns`.
+
+    Returns:
+        The byte after the last one written.
+    """
+    (texts, text_starts), ((names, name_starts), scales, has_bin) = starts, columns
+    for row in range(len(identity)):
+        if row > 0:
+            out[at] = 44  # ,
+            at += 1
+        at = _copy(out, at, texts, text_starts[identity[row]], text_starts[identity[row] + 1])
+        at = _write_integer(out, at, ts_ms[row])
+        for column in range(len(values)):
+            value = values[column, row]
+            if np.isnan(value):
+                continue
+            at = _copy(out, at, names, name_starts[2 * column], name_starts[2 * column + 1])
+            at = _write_integer(out, at, np.int64(np.floor(value * scales[column])))
+            if has_bin[column]:
+                at = _copy(out, at, names, name_starts[2 * column + 1], name_starts[2 * column + 2])
+                at = _write_integer(out, at, min(np.int64(100), np.int64(np.floor(100.0 * value))))
+        out[at] = 125  # }
+        at += 1
+    return at
+
+
+@njit(cache=True, nogil=True)
+def _copy(out: Any, at: int, source: Any, start: int, end: int) -> int:
+    for place in range(start, end):
+        out[at] = source[place]
+        at += 1
+    return at
+
+
+@njit(cache=True, nogil=True)
+def _write_integer(out: Any, at: int, value: Any) -> int:
+    left = np.uint64(value)
+    if value < 0:
+        out[at] = 45  # -
+        at += 1
+        left = np.uint64(-value)
+    digits = 1
+    bound = np.uint64(10)
+    while digits < 19 and left >= bound:
+        digits += 1
+        bound *= np.uint64(10)
+    for place in range(at + digits - 1, at - 1, -1):
+        rest = left // np.uint64(10)
+        out[place] = 48 + np.uint8(left - rest * np.uint64(10))
+        left = rest
+    return at + digits
 
 
 def _section(table: Table, rows: list[dict[str, Any]]) -> Section:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import cramjam
 import numpy as np
@@ -50,8 +49,12 @@ _IDENTITY_SETS = 1024
 
 _KINDS: tuple[Table, ...] = (POD_USAGE, CARD_USAGE, *INVENTORY_TABLES)
 _KIND_OF = {table.name: kind for kind, table in enumerate(_KINDS)}
-_LOW = np.array([column.value_min for column in MEASURES])
-_HIGH = np.array([column.value_max for column in MEASURES])
+_VALID = (
+    np.array([column.value_min for column in MEASURES]),
+    np.array([column.value_max for column in MEASURES]),
+    TS_MIN_MS,
+    TS_MAX_MS,
+)
 # By what sources' decimals are multiplied: percent to ratios, MiB to bytes. A guess that fails costs bytes, no bit.
 _FACTORS = np.array([[1.0, 0.01] if column.value_max == 1.0 else [1.0, 1024.0**2] for column in MEASURES])
 
@@ -118,21 +121,20 @@ def rows_of(body: DecodedBody, table: SeriesTable) -> tuple[tuple[Section, ...],
     starts, ends = body.series[:, wire.SAMPLES_START], body.series[:, wire.SAMPLES_END]
     histograms = body.series[:, wire.HISTOGRAMS]
     counts = np.zeros(len(Verdict), dtype=np.int64)
-    cells = (
-        np.empty(samples, dtype=np.int32),
-        np.empty(samples, dtype=np.int32),
-        np.empty(samples, dtype=np.int64),
-        np.empty(samples, dtype=np.float64),
+    cells = kernels.Cells(
+        series=np.empty(samples, dtype=np.int32),
+        measure=np.empty(samples, dtype=np.int32),
+        ts_ms=np.empty(samples, dtype=np.int64),
+        value=np.empty(samples, dtype=np.float64),
     )
+    runs = kernels.SampleRuns(series, starts, ends, histograms, body.ts_ms, body.values)
     kept, bad_values, bad_times, first_invalid = kernels.check_samples(
-        series, starts, ends, histograms, columns.verdict, columns.unit, units.measure, units.factor, units.clamp_max,
-        _LOW, _HIGH, body.ts_ms, body.values, TS_MIN_MS, TS_MAX_MS, int(Verdict.USAGE), int(Verdict.INVALID), counts,
-        *cells,
-    )  # fmt: skip
+        tuple(runs), columns.verdict, columns.unit, tuple(units), _VALID, counts, tuple(cells)
+    )
     by_verdict = counts.tolist()
     sections = []
     if kept:
-        kept_cells = tuple(column[:kept] for column in cells)
+        kept_cells = kernels.Cells(cells.series[:kept], cells.measure[:kept], cells.ts_ms[:kept], cells.value[:kept])
         for kind, rows, identity in (
             (POD_USAGE, table.slices, columns.slice_identity),
             (CARD_USAGE, table.cards, columns.card_identity),
@@ -153,17 +155,9 @@ def rows_of(body: DecodedBody, table: SeriesTable) -> tuple[tuple[Section, ...],
     )
 
 
-def _usage(
-    kind: Table,
-    rows: LabelRows,
-    cells: tuple[NDArray[Any], ...],
-    identity: NDArray[np.int32],
-) -> Section | None:
-    cell_series, cell_measure, cell_ts, cell_value = cells
+def _usage(kind: Table, rows: LabelRows, cells: kernels.Cells, identity: NDArray[np.int32]) -> Section | None:
     serial, stamp, scratch = rows.scratch()
-    met, place, ts_ms, measures, values = kernels.pivot(
-        cell_series, cell_measure, cell_ts, cell_value, identity, len(MEASURES), serial, stamp, scratch
-    )
+    met, place, ts_ms, measures, values = kernels.pivot(tuple(cells), identity, len(MEASURES), serial, stamp, scratch)
     if not len(place):
         return None
     taken = rows.take(met)
@@ -248,9 +242,11 @@ def pack(sections: tuple[Section, ...], body_hash: bytes) -> bytes:
         for section in sections
     )
     plain = np.empty(room, dtype=np.uint8)
-    before = blocks.no_blocks(len(MEASURES))
-    present = np.empty((len(MEASURES), max((len(section.ts_ms) for section in sections), default=0)))
-    counts = np.full(len(MEASURES), -1, dtype=np.int64)
+    before = blocks.Written(
+        blocks=blocks.no_blocks(len(MEASURES)),
+        present=np.empty((len(MEASURES), max((len(section.ts_ms) for section in sections), default=0))),
+        counts=np.full(len(MEASURES), -1, dtype=np.int64),
+    )
     heads, identities, at = [], [], 0
     for section in sections:
         taken = section.identity_set
@@ -259,10 +255,8 @@ def pack(sections: tuple[Section, ...], body_hash: bytes) -> bytes:
         kind = _KIND_OF[section.table.name]
         heads.append(_SECTION.pack(kind, mask, len(section.ts_ms), len(packed)))
         identities.append(packed)
-        at = blocks.write_section(
-            plain, at, section.identities.num_rows, section.identity, section.ts_ms, _columns(kind, mask),
-            section.values, _FACTORS, before, present, counts,
-        )  # fmt: skip
+        rows = blocks.SectionRows(section.identity, section.ts_ms, _columns(kind, mask), section.values)
+        at = blocks.write_section(plain, at, section.identities.num_rows, tuple(rows), _FACTORS, tuple(before))
     header = _HEADER.pack(_MAGIC, SCHEMA_VERSION, len(sections), body_hash, at)
     # Blocks are small numbers in long runs: LZ4 finds nearly all that zstd does, for a third of the time.
     packed_blocks = bytes(cramjam.lz4.compress_block(plain[:at].data, store_size=False))
@@ -317,7 +311,8 @@ def _section(
     identities = _remembered_identities(kind, packed)
     identity, ts_ms = np.empty(rows, dtype=np.int32), np.empty(rows, dtype=np.int64)
     values = np.empty((len(columns), rows), dtype=np.float64)
-    end = blocks.read_section(plain, at, identities.num_rows, identity, ts_ms, columns, values, before)
+    into = blocks.SectionRows(identity, ts_ms, columns, values)
+    end = blocks.read_section(plain, at, identities.num_rows, tuple(into), before)
     if end < 0:
         raise Corrupt(f"cannot read rows of {table.name}: their blocks are damaged at byte {at} of {len(plain)}")
     section = Section(

@@ -1,22 +1,43 @@
 """Words of eight bytes at any place of memory, for the compiled loops over untrusted bytes.
 
 Numba indexes arrays one element at a time, and counts references whenever an array is handed to a function: both cost
-more than the work itself where a loop reads varints, hashes or compares. So these loops walk over addresses: whoever
-holds the array asks for its `address` and stays alive until they return. Nothing here checks a bound: callers do,
+more than the work itself where a loop reads varints, hashes or compares. So these loops walk over addresses: the
+caller asks for an array's `address` and holds the array until they return. Nothing here checks a bound: callers do,
 before they load. Called by `remote_write.kernels`, `intern_table` and `rows_kernels`. Little-endian machines only, as
 every platform of the product is.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
 from numba import extending, njit, types
+from numpy.typing import NDArray
 
 # Numba's own type for what this makes has the compiler's context among a caller's arguments.
 _intrinsic: Any = extending.intrinsic
+
+
+class Texts(NamedTuple):
+    """Byte strings, one after another.
+
+    Attributes:
+        data: (bytes,) uint8.
+        starts: (strings + 1,) int64, where each begins and the last one ends.
+    """
+
+    data: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+
+
+def joined_texts(parts: Sequence[bytes]) -> Texts:
+    """Byte strings put one after another."""
+    starts = np.zeros(len(parts) + 1, dtype=np.int64)
+    np.cumsum([len(part) for part in parts], out=starts[1:])
+    return Texts(data=np.frombuffer(b"".join(parts), dtype=np.uint8), starts=starts)
 
 
 @_intrinsic

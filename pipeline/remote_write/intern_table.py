@@ -8,7 +8,7 @@ in an arena.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -26,6 +26,28 @@ _SLOTS_MIN = 1024
 _GROWTH = 1.25
 
 
+class _Table(NamedTuple):
+    """A table's arrays.
+
+    Compiled functions are handed a plain tuple of them: numba takes 3 µs longer to tell the type of a named one.
+
+    Attributes:
+        seed: what hashing begins with.
+        slots: number of the entry that each slot holds, -1 for none; a power of two of them.
+        hashes: hash of each entry.
+        starts: first element of each entry, and the end of the last.
+        following: which entry came after each one the last time.
+        arena: the content of all entries one after another.
+    """
+
+    seed: np.uint64
+    slots: Int32
+    hashes: NDArray[np.uint64]
+    starts: Int64
+    following: Int32
+    arena: NDArray[Any]
+
+
 class _Entries:
     """What both tables share: flat arrays that grow.
 
@@ -35,14 +57,16 @@ class _Entries:
     """
 
     def __init__(self, seed: int, element: type[np.generic]) -> None:
-        self._seed = np.uint64(seed)
         self._count = 0
         self._last = -1
-        self._slots = np.full(_SLOTS_MIN, -1, dtype=np.int32)
-        self._hashes = np.empty(_SLOTS_MIN, dtype=np.uint64)
-        self._starts = np.zeros(_SLOTS_MIN + 1, dtype=np.int64)
-        self._next = np.zeros(_SLOTS_MIN, dtype=np.int32)
-        self._arena: NDArray[Any] = np.empty(1 << 14, dtype=element)
+        self._table = _Table(
+            seed=np.uint64(seed),
+            slots=np.full(_SLOTS_MIN, -1, dtype=np.int32),
+            hashes=np.empty(_SLOTS_MIN, dtype=np.uint64),
+            starts=np.zeros(_SLOTS_MIN + 1, dtype=np.int64),
+            following=np.zeros(_SLOTS_MIN, dtype=np.int32),
+            arena=np.empty(1 << 14, dtype=element),
+        )
 
     def __len__(self) -> int:
         return self._count
@@ -50,40 +74,44 @@ class _Entries:
     @property
     def arena_bytes(self) -> int:
         """Bytes of all content together."""
-        return int(self._starts[self._count]) * self._arena.itemsize
+        return int(self._table.starts[self._count]) * self._table.arena.itemsize
 
     @property
     def memory_bytes(self) -> int:
         """Bytes that the table takes, reserves included."""
-        return sum(part.nbytes for part in (self._slots, self._hashes, self._starts, self._next, self._arena))
+        return sum(part.nbytes for part in self._table[1:])
 
     @property
     def arena(self) -> NDArray[Any]:
         """The content of all entries one after another."""
-        return self._arena
+        return self._table.arena
 
     def part(self, number: int) -> NDArray[Any]:
         """The content with this number."""
-        return self._arena[self._starts[number] : self._starts[number + 1]]
+        return self._table.arena[self._table.starts[number] : self._table.starts[number + 1]]
 
     @property
     def starts(self) -> Int64:
         """First element of each entry, and the end of the last, shape (entries + 1,)."""
-        return self._starts[: self._count + 1]
+        return self._table.starts[: self._count + 1]
 
     def _reserve(self, more: int, more_elements: int) -> None:
-        count = self._count + more
-        if count > len(self._hashes):
-            capacity = max(count, int(_GROWTH * len(self._hashes)))
-            self._hashes = _grown(self._hashes, capacity, self._count)
-            self._next = _grown(self._next, capacity, self._count)
-            self._starts = _grown(self._starts, capacity + 1, self._count + 1)
-        used = int(self._starts[self._count])
-        if used + more_elements > len(self._arena):
-            self._arena = _grown(self._arena, max(used + more_elements, int(_GROWTH * len(self._arena))), used)
-        if 3 * count > 2 * len(self._slots):
-            self._slots = np.full(1 << int(3 * count // 2).bit_length(), -1, dtype=np.int32)
-            _fill_slots(self._slots, self._hashes, self._count)
+        table, count = self._table, self._count + more
+        if count > len(table.hashes):
+            capacity = max(count, int(_GROWTH * len(table.hashes)))
+            table = table._replace(
+                hashes=_grown(table.hashes, capacity, self._count),
+                following=_grown(table.following, capacity, self._count),
+                starts=_grown(table.starts, capacity + 1, self._count + 1),
+            )
+        used = int(table.starts[self._count])
+        if used + more_elements > len(table.arena):
+            arena = _grown(table.arena, max(used + more_elements, int(_GROWTH * len(table.arena))), used)
+            table = table._replace(arena=arena)
+        if 3 * count > 2 * len(table.slots):
+            table = table._replace(slots=np.full(1 << int(3 * count // 2).bit_length(), -1, dtype=np.int32))
+            _fill_slots(table.slots, table.hashes, self._count)
+        self._table = table
 
 
 class InternTable(_Entries):
@@ -132,11 +160,9 @@ class InternTable(_Entries):
         return numbers
 
     def _run(self, data: NDArray[np.uint8], starts: Int32, ends: Int32, add: bool) -> tuple[Int32, int, int]:
-        numbers = np.empty(len(starts), dtype=np.int32)
-        missing, missing_bytes, self._count, self._last = _find_strings(
-            data, starts, ends, self._seed, add, self._count, self._last, self._slots, self._hashes, self._starts,
-            self._next, self._arena, numbers,
-        )  # fmt: skip
+        numbers, missing, missing_bytes, self._count, self._last = _find_strings(
+            (data, starts, ends), tuple(self._table), add, self._count, self._last
+        )
         return numbers, missing, missing_bytes
 
 
@@ -164,7 +190,7 @@ class SequenceTable(_Entries):
             not seen; their bytes (repeats counted).
         """
         numbers, missing, elements = self._run(words, data, starts, ends, False)
-        return numbers, missing, elements * self._arena.itemsize
+        return numbers, missing, elements * self._table.arena.itemsize
 
     def intern(self, words: Int32, data: NDArray[np.uint8], starts: Int32, ends: Int32) -> Int32:
         """Looks sequences up and adds those never seen; see `find` and `InternTable.intern`."""
@@ -177,11 +203,9 @@ class SequenceTable(_Entries):
     def _run(
         self, words: Int32, data: NDArray[np.uint8], starts: Int32, ends: Int32, add: bool
     ) -> tuple[Int32, int, int]:
-        numbers = np.empty(len(starts), dtype=np.int32)
-        missing, elements, self._count, self._last = _find_sequences(
-            words, data, starts, ends, self._seed, add, self._count, self._last, self._slots, self._hashes,
-            self._starts, self._next, self._arena, numbers,
-        )  # fmt: skip
+        numbers, missing, elements, self._count, self._last = _find_sequences(
+            words, (data, starts, ends), tuple(self._table), add, self._count, self._last
+        )
         return numbers, missing, elements
 
 
@@ -192,22 +216,11 @@ def _grown(array: NDArray[Any], capacity: int, used: int) -> NDArray[Any]:
 
 
 @njit(cache=True, nogil=True)
-def _find_strings(  # noqa: PLR0913, PLR0917 - a kernel takes flat arrays
-    data: Any,
-    starts: Any,
-    ends: Any,
-    seed: Any,
-    add: bool,
-    count: Any,
-    last: Any,
-    slots: Any,
-    hashes: Any,
-    known_starts: Any,
-    following: Any,
-    arena: Any,
-    numbers: Any,
-) -> Any:
+def _find_strings(looked: Any, table: Any, add: bool, count: Any, last: Any) -> Any:
+    data, starts, ends = looked
+    seed, _, _, known_starts, following, arena = table
     base, known = address(data), address(arena)
+    numbers = np.empty(len(starts), dtype=np.int32)
     missing = 0
     missing_bytes: Any = np.int64(0)
     for index in range(len(starts)):
@@ -220,9 +233,9 @@ def _find_strings(  # noqa: PLR0913, PLR0917 - a kernel takes flat arrays
                 numbers[index] = last = guess
                 continue
         code = hash_bytes(base + start, size, seed)
-        number, slot = _known(code, base + start, size, 1, slots, hashes, known_starts, known)
+        number, slot = _known(table, known, code, base + start, size, 1)
         if number < 0 and add:
-            number = _added(count, code, slot, size, slots, hashes, known_starts, following)
+            number = _added(table, count, code, slot, size)
             arena[known_starts[number] : known_starts[number + 1]] = data[start:end]
             count += 1
         if number < 0:
@@ -232,27 +245,15 @@ def _find_strings(  # noqa: PLR0913, PLR0917 - a kernel takes flat arrays
             following[last] = number
         last = np.int64(number)
         numbers[index] = number
-    return missing, missing_bytes, count, last
+    return numbers, missing, missing_bytes, count, last
 
 
 @njit(cache=True, nogil=True)
-def _find_sequences(  # noqa: PLR0913, PLR0917 - a kernel takes flat arrays
-    words: Any,
-    data: Any,
-    starts: Any,
-    ends: Any,
-    seed: Any,
-    add: bool,
-    count: Any,
-    last: Any,
-    slots: Any,
-    hashes: Any,
-    known_starts: Any,
-    following: Any,
-    arena: Any,
-    numbers: Any,
-) -> Any:
+def _find_sequences(words: Any, looked: Any, table: Any, add: bool, count: Any, last: Any) -> Any:
+    data, starts, ends = looked
+    seed, _, _, known_starts, following, arena = table
     base, first, known = address(data), address(words), address(arena)
+    numbers = np.empty(len(starts), dtype=np.int32)
     limit = np.uint64(len(words))
     sequence = np.empty(0, dtype=np.int32)
     missing = 0
@@ -275,9 +276,9 @@ def _find_sequences(  # noqa: PLR0913, PLR0917 - a kernel takes flat arrays
         for place in range(size):
             code = (code ^ np.uint64(sequence[place])) * np.uint64(0xFF51AFD7ED558CCD)
             code ^= code >> np.uint64(32)
-        number, slot = _known(code, address(sequence), size, 4, slots, hashes, known_starts, known)
+        number, slot = _known(table, known, code, address(sequence), size, 4)
         if number < 0 and add:
-            number = _added(count, code, slot, size, slots, hashes, known_starts, following)
+            number = _added(table, count, code, slot, size)
             arena[known_starts[number] : known_starts[number + 1]] = sequence[:size]
             count += 1
         if number < 0:
@@ -287,14 +288,13 @@ def _find_sequences(  # noqa: PLR0913, PLR0917 - a kernel takes flat arrays
             following[last] = number
         last = np.int64(number)
         numbers[index] = number
-    return missing, missing_elements, count, last
+    return numbers, missing, missing_elements, count, last
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _known(
-    code: Any, content: Any, size: Any, width: int, slots: Any, hashes: Any, known_starts: Any, known: Any
-) -> Any:
+def _known(table: Any, known: Any, code: Any, content: Any, size: Any, width: int) -> Any:
     """Number of a known entry of `size` elements of `width` bytes, -1 where there is none; and the slot it ends at."""
+    _, slots, hashes, known_starts, _, _ = table
     mask = np.uint64(len(slots) - 1)
     slot = code & mask
     number = slots[slot]
@@ -312,10 +312,9 @@ def _known(
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _added(
-    number: Any, code: Any, slot: Any, size: Any, slots: Any, hashes: Any, known_starts: Any, following: Any
-) -> Any:
+def _added(table: Any, number: Any, code: Any, slot: Any, size: Any) -> Any:
     """Makes room for a new entry behind all others; its number."""
+    _, slots, hashes, known_starts, following, _ = table
     slots[slot] = number
     hashes[number] = code
     following[number] = 0

@@ -1,7 +1,7 @@
-"""The inner loops of remote write over raw protobuf bytes: scanning and writing both versions of the message.
+"""The inner loop that scans remote write's raw protobuf bytes, both versions of the message.
 
 Compiled by numba and cached beside this file, so that a process pays for compilation once. Called by
-`remote_write.decode` (scan) and `remote_write.encode` (sizes and writing). Wire numbers:
+`remote_write.decode`; `remote_write.encode` writes the same messages. Wire numbers:
 prometheus/prometheus:prompb/remote.proto, prompb/types.proto and prompb/io/prometheus/write/v2/types.proto.
 """
 
@@ -330,77 +330,3 @@ def scan(  # noqa: C901, PLR0912, PLR0915 - one branch per field of the message
             break
         at = stop
     return status, begin - base, series, samples, symbol, loose, metadata, histograms, exemplars
-
-
-@njit(cache=True, nogil=True)
-def _varint_size(value: Any) -> Any:
-    size = 1
-    while value >= 128:
-        value >>= np.uint64(7)
-        size += 1
-    return size
-
-
-@njit(cache=True, nogil=True)
-def _put_varint(out: Any, at: Any, value: Any) -> Any:
-    while value >= 128:
-        out[at] = np.uint8((value & np.uint64(127)) | np.uint64(128))
-        value >>= np.uint64(7)
-        at += 1
-    out[at] = np.uint8(value)
-    return at + 1
-
-
-@njit(cache=True, nogil=True)
-def write_series(
-    out: Any,
-    at: Any,
-    tag: Any,
-    runs: Any,
-    run_series: Any,
-    prefixes: Any,
-    prefix_starts: Any,
-    ts_ms: Any,
-    value_bits: Any,
-) -> Any:
-    """Writes one TimeSeries message per run of samples; with an empty `out` it only counts bytes.
-
-    Args:
-        out: uint8, large enough, or empty.
-        at: where to begin.
-        tag: field tag of the series, 10 (version 1) or 42 (version 2).
-        runs: (runs + 1,) int64, sample ranges.
-        run_series: (runs,) int64, which prefix each run takes.
-        prefixes: uint8, the label fields of all series one after another.
-        prefix_starts: (series + 1,) int64.
-        ts_ms: (samples,) int64.
-        value_bits: (samples,) uint64.
-
-    Returns:
-        The position after the last byte.
-    """
-    fill = len(out) > 0
-    for run in range(len(run_series)):
-        prefix_start, prefix_end = prefix_starts[run_series[run]], prefix_starts[run_series[run] + 1]
-        size = prefix_end - prefix_start
-        for index in range(runs[run], runs[run + 1]):
-            size += 12 + _varint_size(np.uint64(ts_ms[index]))
-        if not fill:
-            at += 1 + _varint_size(np.uint64(size)) + size
-            continue
-        out[at] = tag
-        at = _put_varint(out, at + 1, np.uint64(size))
-        for index in range(prefix_start, prefix_end):
-            out[at] = prefixes[index]
-            at += 1
-        for index in range(runs[run], runs[run + 1]):
-            out[at] = 18
-            # At most 9 + 1 + 10 bytes: the length is one byte itself.
-            out[at + 1] = np.uint8(10 + _varint_size(np.uint64(ts_ms[index])))
-            out[at + 2] = 9
-            bits = value_bits[index]
-            for byte in range(8):
-                out[at + 3 + byte] = np.uint8((bits >> np.uint64(8 * byte)) & np.uint64(255))
-            out[at + 11] = 16
-            at = _put_varint(out, at + 12, np.uint64(ts_ms[index]))
-    return at

@@ -67,22 +67,20 @@ def plain_regions(
 
 @njit(cache=True, nogil=True)
 def plain_sequences(
-    words: Any, starts: Any, arena: Any, symbol_starts: Any, labels_max: int, label_bytes_max: int, names: Any,
-    pairs: Any,
-) -> Any:  # fmt: skip
+    words: Any, starts: Any, symbols: Any, labels_max: int, label_bytes_max: int, names: Any, pairs: Any
+) -> Any:
     """Looks at version 2's symbols.
 
     Args:
         words: int32, symbols of all series, names and values in turn.
         starts: (series + 1,) int64, where each series' symbols begin and the last one's end.
-        arena: uint8, the symbols' bytes.
-        symbol_starts: (symbols + 1,) int64.
+        symbols: the symbols, `Texts`.
         labels_max: most labels.
         label_bytes_max: longest name or value.
         names: (series,) int64, output: symbol of the metric's name; -1 where the labels are not plain.
         pairs: (series,) int64, output: place in `words` of the label that holds it.
     """
-    base, metric_name = address(arena), address(_METRIC_NAME)
+    base, symbol_starts, metric_name = address(symbols.data), symbols.starts, address(_METRIC_NAME)
     for series in range(len(starts) - 1):
         names[series] = -1
         start, end = starts[series], starts[series + 1]

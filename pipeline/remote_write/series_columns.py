@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,8 +48,7 @@ class SeriesColumns:
         return sum(column.nbytes for column in (self.verdict, self.slice_identity, self.card_identity, self.unit))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Units:
+class Units(NamedTuple):
     """How a series' samples become values of a measure; there are as many as ways in which sources write measures.
 
     Attributes:

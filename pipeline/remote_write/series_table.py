@@ -32,6 +32,7 @@ from fleet.series import SeriesIdentity, SeriesMeaning, Subject, meaning_of_name
 from pipeline.records.label_rows import LabelRows
 from pipeline.records.sightings import fault_of_sighting
 from pipeline.remote_write import kernels
+from pipeline.remote_write.byte_words import Texts
 from pipeline.remote_write.decode import DecodedBody, Version
 from pipeline.remote_write.intern_table import InternTable, SequenceTable
 from pipeline.remote_write.label_sets import LabelLimits, Pairs, fault_of, pairs_of_region, pairs_of_symbols
@@ -246,10 +247,8 @@ class SeriesTable:
         else:
             symbols = np.empty(len(starts) - 1, dtype=np.int64)
             places = np.empty_like(symbols)
-            plain_sequences(
-                arena, starts, self._symbols.arena, self._symbols.starts, limits.labels_max, limits.label_bytes_max,
-                symbols, places,
-            )  # fmt: skip
+            known = Texts(data=self._symbols.arena, starts=self._symbols.starts)
+            plain_sequences(arena, starts, known, limits.labels_max, limits.label_bytes_max, symbols, places)
             texts = {symbol: self._symbols.bytes_of(symbol) for symbol in set(symbols.tolist()) if symbol >= 0}
             names = [texts.get(symbol) for symbol in symbols.tolist()]
             bounds = np.column_stack((starts[:-1], places, places + 2, starts[1:])).tolist()

@@ -6,10 +6,63 @@ warehouse's history); compiled by numba and cached beside this file.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
+
+
+class SampleRows(NamedTuple):
+    """Samples of one partition, sorted by identity and time, each (identity, time) once.
+
+    Attributes:
+        identity: (samples,) place in the identities.
+        ts_ms: (samples,) end of each sample's step.
+        values: (measures, samples), NaN = missing.
+        mask: (samples,) which measures are new, bit i for row i of `values`.
+        was_seen: (samples,) whether the sample was counted before.
+    """
+
+    identity: NDArray[np.int32]
+    ts_ms: NDArray[np.int64]
+    values: NDArray[np.float64]
+    mask: NDArray[np.uint32]
+    was_seen: NDArray[np.bool_]
+
+
+class Windows(NamedTuple):
+    """Windows of one level, sorted by identity and time.
+
+    Attributes:
+        identity: (windows,) place in the identities.
+        start: (windows,) epoch milliseconds.
+        samples: (windows,) samples counted for the first time.
+        counts: (measures, windows) values.
+        totals: (measures, windows) their sum, as stored integers.
+        maxima: (measures, windows) their maximum, likewise.
+        offsets: (histograms, windows + 1) where each window's entries begin.
+        bins: (histograms, entries) bin of each entry, ascending within a window.
+        bin_counts: (histograms, entries) count of each entry.
+    """
+
+    identity: NDArray[np.int32]
+    start: NDArray[np.int64]
+    samples: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    totals: NDArray[np.int64]
+    maxima: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    bins: NDArray[np.int32]
+    bin_counts: NDArray[np.int64]
+
+
+class Sums(NamedTuple):
+    """How many samples, their sum and their maximum; of one shape."""
+
+    counts: NDArray[Any]
+    totals: NDArray[Any]
+    maxima: NDArray[Any]
 
 
 @njit(cache=True, nogil=True)
@@ -101,51 +154,23 @@ def count_windows(identity: Any, ts_ms: Any, mask: Any, level_ms: int) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def add_windows(  # noqa: PLR0913, PLR0917 - a kernel takes flat arrays
-    identity: Any,
-    ts_ms: Any,
-    values: Any,
-    mask: Any,
-    was_seen: Any,
-    level_ms: int,
-    scales: Any,
-    histogram_of: Any,
-    out_identity: Any,
-    out_window: Any,
-    out_samples: Any,
-    out_count: Any,
-    out_sum: Any,
-    out_max: Any,
-    offsets: Any,
-    bins: Any,
-    counts: Any,
-) -> Any:
+def add_windows(rows: Any, level_ms: int, scales: Any, histogram_of: Any, windows: Any) -> None:
     """Adds rows up by identity and window.
 
     Args:
-        identity: (rows,).
-        ts_ms: (rows,), sorted within an identity.
-        values: (measures, rows).
-        mask: (rows,) measures that are new.
-        was_seen: (rows,) the sample was counted before.
+        rows: the samples, `SampleRows`.
         level_ms: length of a window.
         scales: (measures,) float64; a stored integer is floor(value × scale).
         histogram_of: (measures,) which histogram a measure has, -1 for none.
-        out_identity: (windows,) and the further outputs of the same length.
-        out_window: window start, epoch milliseconds.
-        out_samples: samples counted for the first time.
-        out_count: (measures, windows).
-        out_sum: (measures, windows).
-        out_max: (measures, windows).
-        offsets: (histograms, windows + 1) where each window's entries begin.
-        bins: (histograms, rows) bin of each entry, ascending within a window.
-        counts: (histograms, rows) count of each entry.
-    """  # fmt: skip
-    rows, windows = len(identity), len(out_identity)
-    group_of = np.empty(rows, dtype=np.int32)
-    _number_windows(identity, ts_ms, mask, was_seen, level_ms, out_identity, out_window, out_samples, group_of)
+        windows: output, `Windows` with room for as many as `count_windows` says.
+    """
+    samples, mask = len(rows.identity), rows.mask
+    group_of = np.empty(samples, dtype=np.int32)
+    _number_windows(rows, level_ms, windows, group_of)
+    out_count, out_sum, out_max = windows.counts, windows.totals, windows.maxima
+    offsets, bins, counts = windows.offsets, windows.bins, windows.bin_counts
     dense = np.zeros(101, dtype=np.int64)
-    for measure in range(len(values)):
+    for measure in range(len(rows.values)):
         out_count[measure, :] = 0
         out_sum[measure, :] = 0
         out_max[measure, :] = np.iinfo(np.int64).min
@@ -156,11 +181,11 @@ def add_windows(  # noqa: PLR0913, PLR0917 - a kernel takes flat arrays
         last = -1
         # Only the bins between the lowest and the highest one touched are looked at: most windows hold few samples.
         low, high = 101, -1
-        for row in range(rows):
+        for row in range(samples):
             if mask[row] & bit == 0:
                 continue
             group = group_of[row]
-            value = values[measure, row]
+            value = rows.values[measure, row]
             stored = np.int64(np.floor(value * scale))
             out_count[measure, group] += 1
             out_sum[measure, group] += stored
@@ -177,27 +202,19 @@ def add_windows(  # noqa: PLR0913, PLR0917 - a kernel takes flat arrays
             low, high = min(low, place), max(high, place)
         if histogram >= 0:
             entries = _put_bins(dense, low, high, entries, bins[histogram], counts[histogram])
-            for following in range(last + 1, windows + 1):
+            for following in range(last + 1, len(windows.identity) + 1):
                 offsets[histogram, following] = entries
 
 
 @njit(cache=True, nogil=True)
-def _number_windows(
-    identity: Any,
-    ts_ms: Any,
-    mask: Any,
-    was_seen: Any,
-    level_ms: int,
-    out_identity: Any,
-    out_window: Any,
-    out_samples: Any,
-    group_of: Any,
-) -> Any:
-    """Fills who and when of each window, and the window of each row, -1 for rows that bring nothing new."""
+def _number_windows(rows: Any, level_ms: int, windows: Any, group_of: Any) -> None:
+    """Fills in identity and start of each window, and the window of each row, -1 for rows that bring nothing new."""
+    identity, ts_ms = rows.identity, rows.ts_ms
+    out_identity, out_window, out_samples = windows.identity, windows.start, windows.samples
     group = -1
     end = np.int64(0)
     for row in range(len(identity)):
-        if mask[row] == 0:
+        if rows.mask[row] == 0:
             group_of[row] = -1
             continue
         # Rows come sorted by time: only one that lies beyond the window, or is another's, needs the division.
@@ -207,52 +224,34 @@ def _number_windows(
             out_window[group] = (ts_ms[row] - 1) // level_ms * level_ms
             end = out_window[group] + level_ms
             out_samples[group] = 0
-        if not was_seen[row]:
+        if not rows.was_seen[row]:
             out_samples[group] += 1
         group_of[row] = group
 
 
 @njit(cache=True, nogil=True)
-def merge_windows(
-    identity: Any,
-    window: Any,
-    samples: Any,
-    count: Any,
-    total: Any,
-    maximum: Any,
-    offsets: Any,
-    bins: Any,
-    counts: Any,
-    level_ms: int,
-) -> Any:
+def merge_windows(windows: Any, level_ms: int) -> Any:
     """Makes coarser windows of finer ones, which lie wholly inside them.
 
     Args:
-        identity: (windows,) and the further inputs as `add_windows` fills them; sorted by identity and time.
-        window: start of each.
-        samples: samples of each.
-        count: (measures, windows).
-        total: (measures, windows).
-        maximum: (measures, windows).
-        offsets: (histograms, windows + 1).
-        bins: (histograms, entries).
-        counts: (histograms, entries).
+        windows: the finer ones, `Windows`, sorted by identity and time.
         level_ms: length of the coarser windows.
 
     Returns:
-        The same for the coarser windows, in the same order.
+        The coarser windows, in the same order.
     """
-    fine, measures = len(identity), len(count)
+    identity, bins = windows.identity, windows.bins
+    fine, measures = len(identity), len(windows.counts)
     group_of = np.empty(fine, dtype=np.int32)
     out_identity, out_window = np.empty(fine, dtype=np.int32), np.empty(fine, dtype=np.int64)
     out_samples = np.zeros(fine, dtype=np.int64)
     group = -1
     for place in range(fine):
-        start = window[place] // level_ms * level_ms
+        start = windows.start[place] // level_ms * level_ms
         if group < 0 or identity[place] != out_identity[group] or start != out_window[group]:
             group += 1
             out_identity[group], out_window[group] = identity[place], start
-        out_samples[group] += samples[place]
+        out_samples[group] += windows.samples[place]
         group_of[place] = group
     groups = group + 1
     out_count = np.zeros((measures, groups), dtype=np.int64)
@@ -261,11 +260,12 @@ def merge_windows(
     for measure in range(measures):
         for place in range(fine):
             group = group_of[place]
-            out_count[measure, group] += count[measure, place]
-            out_total[measure, group] += total[measure, place]
-            out_maximum[measure, group] = max(out_maximum[measure, group], maximum[measure, place])
+            out_count[measure, group] += windows.counts[measure, place]
+            out_total[measure, group] += windows.totals[measure, place]
+            out_maximum[measure, group] = max(out_maximum[measure, group], windows.maxima[measure, place])
+    offsets = windows.offsets
     out_offsets = np.zeros((len(offsets), groups + 1), dtype=np.int64)
-    out_bins, out_counts = np.empty_like(bins), np.empty_like(counts)
+    out_bins, out_counts = np.empty_like(bins), np.empty_like(windows.bin_counts)
     dense = np.zeros(101, dtype=np.int64)
     for histogram in range(len(offsets)):
         entries = place = 0
@@ -274,15 +274,22 @@ def merge_windows(
             while place < fine and group_of[place] == group:
                 for entry in range(offsets[histogram, place], offsets[histogram, place + 1]):
                     at = bins[histogram, entry]
-                    dense[at] += counts[histogram, entry]
+                    dense[at] += windows.bin_counts[histogram, entry]
                     low, high = min(low, at), max(high, at)
                 place += 1
             entries = _put_bins(dense, low, high, entries, out_bins[histogram], out_counts[histogram])
             out_offsets[histogram, group + 1] = entries
-    return (
-        out_identity[:groups], out_window[:groups], out_samples[:groups], out_count, out_total, out_maximum,
-        out_offsets, out_bins, out_counts,
-    )  # fmt: skip
+    return Windows(
+        out_identity[:groups],
+        out_window[:groups],
+        out_samples[:groups],
+        out_count,
+        out_total,
+        out_maximum,
+        out_offsets,
+        out_bins,
+        out_counts,
+    )
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -327,25 +334,19 @@ def order_rows(bucket: Any, buckets: int, ts_ms: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def add_to_grid(
-    row: Any, step: Any, counts: Any, sums: Any, maxima: Any, grid_count: Any, grid_sum: Any, grid_max: Any
-) -> Any:
+def add_to_grid(row: Any, step: Any, windows: Any, grid: Any) -> None:
     """Adds windows into a grid of steps.
 
     Args:
         row: (windows,) grid row, -1 to leave a window out.
         step: (windows,) grid column.
-        counts: (windows,) samples of the measure in the window.
-        sums: (windows,) their sum.
-        maxima: (windows,) their maximum.
-        grid_count: (rows, steps) int32, changed in place.
-        grid_sum: (rows, steps) float64, changed in place.
-        grid_max: (rows, steps) float64, changed in place; -inf where nothing was added.
+        windows: (windows,) of one measure, `Sums`.
+        grid: (rows, steps), `Sums`, changed in place; the maximum is -inf where nothing was added.
     """
     for index in range(len(row)):
-        if row[index] < 0 or counts[index] == 0:
+        if row[index] < 0 or windows.counts[index] == 0:
             continue
         at, column = row[index], step[index]
-        grid_count[at, column] += counts[index]
-        grid_sum[at, column] += sums[index]
-        grid_max[at, column] = max(grid_max[at, column], maxima[index])
+        grid.counts[at, column] += windows.counts[index]
+        grid.totals[at, column] += windows.totals[index]
+        grid.maxima[at, column] = max(grid.maxima[at, column], windows.maxima[index])

@@ -24,7 +24,7 @@ from pipeline.records.rows import Section, unpack
 from pipeline.records.sightings import INVENTORY_TABLES
 from pipeline.rollup import kernels
 from pipeline.rollup.rollup import RollupStep
-from pipeline.rollup.usage_rows import WindowRows, window_tables
+from pipeline.rollup.usage_rows import window_tables
 from pipeline.warehouse.ddl import arrow_schema
 from pipeline.warehouse.warehouse import AppendName, Part, SeenRows, SeenStore, Warehouse
 
@@ -158,14 +158,14 @@ class EmbeddedRollup:
         columns = _TABLE_MEASURES[table.name]
         bits = np.array([columns.index(MEASURES[place]) for place in places], dtype=np.uint32)
         for start, end in zip([0, *borders.tolist()], [*borders.tolist(), len(identity)], strict=True):
-            rows = WindowRows(
+            rows = kernels.SampleRows(
                 identity=identity[start:end],
                 ts_ms=ts_ms[start:end],
                 values=values[:, start:end],
                 mask=mask[start:end],
                 was_seen=np.zeros(end - start, dtype=np.bool_),
-                measures=tuple(MEASURES[place] for place in places),
             )
+            measures = tuple(MEASURES[place] for place in places)
             date = _date(int(day[start]))
             name = identities.column("cluster")[int(identity[start])].as_py()
             first_ms, last_ms = int(rows.ts_ms.min()), int(rows.ts_ms.max())
@@ -181,7 +181,7 @@ class EmbeddedRollup:
                 table=table,
                 date=date,
                 cluster=name,
-                rows=window_tables(table, identities, rows, self._levels),
+                rows=window_tables(table, identities, rows, measures, self._levels),
                 seen=SeenRows(
                     hashes=hashes[start:end][is_new],
                     ts_ms=rows.ts_ms[is_new],

@@ -216,7 +216,7 @@ def _fill_measure(
     shape: tuple[int, int],
 ) -> tuple[Float32, Float32] | None:
     name = column.measure.value
-    counts = sums = maxima = None
+    grid: kernels.Sums | None = None
     for (path, group), layers, place in zip(span.groups, targets, places, strict=True):
         file = span.opened(path)
         try:
@@ -226,16 +226,20 @@ def _fill_measure(
             table = file.read_row_group(group, columns=[f"{name}_sum", f"{name}_max"])
         except (OSError, pa.ArrowException) as exc:
             raise Corrupt(f"cannot read {path}: {exc}") from exc
-        if counts is None or sums is None or maxima is None:
-            counts = np.zeros(shape, dtype=np.int32)
-            sums = np.zeros(shape, dtype=np.float64)
-            maxima = np.full(shape, -np.inf)
-        added = table.column(0).fill_null(0).to_numpy()
-        largest = table.column(1).fill_null(0).to_numpy()
+        if grid is None:
+            grid = kernels.Sums(
+                counts=np.zeros(shape, dtype=np.int32), totals=np.zeros(shape), maxima=np.full(shape, -np.inf)
+            )
+        windows = kernels.Sums(
+            counts=seen,
+            totals=table.column(0).fill_null(0).to_numpy(),
+            maxima=table.column(1).fill_null(0).to_numpy(),
+        )
         for layer in layers:
-            kernels.add_to_grid(layer, place, seen, added, largest, counts, sums, maxima)
-    if counts is None or sums is None or maxima is None or not counts.any():
+            kernels.add_to_grid(layer, place, windows, grid)
+    if grid is None or not grid.counts.any():
         return None
+    counts, sums, maxima = grid
     is_missing = counts == 0
     counts[is_missing] = 1
     sums /= counts

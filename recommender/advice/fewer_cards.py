@@ -83,5 +83,5 @@ def _fewer(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
         ),
         change_of_mind="Any activity on one of the cards that are given back, or a new version that spreads over all.",
         evidence=evidence,
-        told=(sentence("fewer_cards", pods=len(pods), before=before, after=after, cards=len(cards)),),
+        sentences=(sentence("fewer_cards", pods=len(pods), before=before, after=after, cards=len(cards)),),
     )

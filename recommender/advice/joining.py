@@ -81,7 +81,7 @@ def _join(
         needs=needs_of(is_hard=scene.arrangement.cuts[name].is_hard, has_low=kind is RecommendationKind.COLOCATE),
         violation_ratio=mean,
         low_priority_gpu_hours_per_week=sum(move.low_hours for move in moves),
-        told=(
+        sentences=(
             sentence(
                 f"join_{kind.value}",
                 pods=len(moves),

@@ -160,7 +160,7 @@ def _instance(scene: Scene, number: int, item: Carving) -> Recommendation:
         evidence=evidence,
         needs=needs_of(is_hard=True),
         violation_ratio=found.violation_ratio,
-        told=_told(scene, item, len(cards)),
+        sentences=_told(scene, item, len(cards)),
     )
 
 

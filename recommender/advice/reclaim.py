@@ -112,7 +112,7 @@ def _reclaim(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
         reason=f"{_sentence(profile.reason)} Scaling it to zero frees {counted(len(cards), 'card')}.",
         change_of_mind="Any activity on one of its engines, or the annotation gputide.io/opt-out.",
         evidence=scene.evidence(name),
-        told=(*profile.told, sentence("reclaim", cards=len(cards))),
+        sentences=(*profile.sentences, sentence("reclaim", cards=len(cards))),
     )
 
 

@@ -98,7 +98,7 @@ def _cheaper(scene: Scene, number: int, item: Rehoming) -> Recommendation:
             "or another price."
         ),
         evidence=evidence,
-        told=(
+        sentences=(
             sentence(
                 "rehome",
                 pods=len(rows),
@@ -131,7 +131,9 @@ def _aside(scene: Scene, number: int, name: WorkloadId, rows: Sequence[int]) -> 
         ),
         change_of_mind="Another node for those who share, on which everybody does.",
         evidence=evidence,
-        told=(sentence("rehome_aside", pods=len(rows), nodes=len(nodes), named=", ".join(nodes[:_NODES_NAMED_MAX])),),
+        sentences=(
+            sentence("rehome_aside", pods=len(rows), nodes=len(nodes), named=", ".join(nodes[:_NODES_NAMED_MAX])),
+        ),
     )
 
 

@@ -195,7 +195,7 @@ def _cut(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
         ),
         evidence=evidence,
         needs=needs_of(is_hard=cut.is_hard),
-        told=(
+        sentences=(
             sentence(
                 "slice",
                 pods=len(rows),

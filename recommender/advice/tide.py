@@ -130,7 +130,7 @@ def _ebb(scene: Scene, tide: Tide, number: int, ebb: Ebb) -> Recommendation:
         evidence=evidence,
         violation_ratio=ebb.violation_ratio,
         low_priority_gpu_hours_per_week=7.0 * tide.hours * len(ebb.frees),
-        told=(_told(tide, ebb),),
+        sentences=(_told(tide, ebb),),
     )
 
 

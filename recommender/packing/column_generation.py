@@ -95,7 +95,7 @@ class Columns:
 
 
 class _Search(NamedTuple):
-    """One group's kinds in the order in which they are tried, as the compiled function sees them."""
+    """One group's kinds in the order in which they are tried, and what a bin holds, as compiled functions see it."""
 
     load: Any
     sizes: Any
@@ -104,6 +104,8 @@ class _Search(NamedTuple):
     profit: Any
     reduced: Any
     suffix: Any
+    capacity: float
+    load_max: float
 
 
 def generate_columns(
@@ -211,20 +213,11 @@ def _better_bins(
         profit=duals[worth],
         reduced=reduced,
         suffix=np.append(np.cumsum(np.maximum(reduced, 0.0)[::-1])[::-1], 0.0),
+        capacity=limits.capacity_bytes + _NOISE_BYTES,
+        load_max=np.inf if limits.load_max is None else limits.load_max + _NOISE_RATIO,
     )
-    slices = min(limits.slices_max, SLICES_MAX)
-    found = np.full((COLUMNS_PER_ROUND, slices), -1, np.int64)
-    load_max = np.inf if limits.load_max is None else limits.load_max + _NOISE_RATIO
-    count, missed, searched = _branch(
-        search,
-        limits.capacity_bytes + _NOISE_BYTES,
-        slices,
-        load_max,
-        base,
-        limits.price + _IMPROVES,
-        nodes_max,
-        found,
-    )
+    found = np.full((COLUMNS_PER_ROUND, min(limits.slices_max, SLICES_MAX)), -1, np.int64)
+    count, missed, searched = _branch(search, base, limits.price + _IMPROVES, nodes_max, found)
     columns = [tuple(sorted(int(kind) for kind in worth[row[row >= 0]])) for row in found[: min(count, len(found))]]
     values = [float(duals[list(column)].sum()) - bin_cost(kinds, limits, column) + limits.price for column in columns]
     return columns, max([limits.price, missed, *values]), int(searched)
@@ -260,16 +253,7 @@ def _relaxed(
 
 
 @_compiled
-def _branch(
-    search: Any,
-    capacity: float,
-    slices: int,
-    load_max: float,
-    base: float,
-    worth_min: float,
-    nodes_max: int,
-    found: Any,
-) -> Any:
+def _branch(search: Any, base: float, worth_min: float, nodes_max: int, found: Any) -> Any:
     """Depth first over the kinds: the best sets, each better than the one before, the last ones kept.
 
     Returns:
@@ -277,6 +261,7 @@ def _branch(
         worth (0 where the search came to its end), and the nodes that were searched.
     """
     kinds, points = search.load.shape
+    slices = found.shape[1]
     total = np.zeros((slices + 1, points), np.float32)
     active = np.zeros((slices + 1, points), np.float32)
     chosen = np.zeros(slices + 1, np.int64)
@@ -296,9 +281,9 @@ def _branch(
                 missed = max(missed, bound)
                 break
             nodes += 1
-            if _fits(search, at, chosen, depth, used[depth], capacity, total[depth], load_max):
+            if _fits(search, at, chosen, depth, used[depth], total[depth]):
                 down = depth + 1
-                harm[down] = _add(search, at, total, active, depth, load_max)
+                harm[down] = _add(search, at, total, active, depth)
                 profit[down] = profit[depth] + search.profit[at]
                 reduced[down] = reduced[depth] + search.reduced[at]
                 used[down] = used[depth] + search.sizes[at]
@@ -321,33 +306,31 @@ def _branch(
 
 
 @_compiled
-def _fits(
-    search: Any, kind: int, chosen: Any, depth: int, used: float, capacity: float, total: Any, load_max: float
-) -> bool:
-    if used + search.sizes[kind] > capacity and depth > 0:
+def _fits(search: Any, kind: int, chosen: Any, depth: int, used: float, total: Any) -> bool:
+    if used + search.sizes[kind] > search.capacity and depth > 0:
         return False
     for k in range(depth):
         if search.workloads[chosen[k]] == search.workloads[kind]:
             return False
     # An item that is above the limit by itself has a bin of its own.
-    if depth == 0 or load_max == np.inf:
+    if depth == 0 or search.load_max == np.inf:
         return True
     row = search.load[kind]
     most = np.float32(0.0)
     for t in range(row.shape[0]):
         most = max(most, total[t] + row[t])
-    return bool(most <= load_max)
+    return bool(most <= search.load_max)
 
 
 @_compiled
-def _add(search: Any, kind: int, total: Any, active: Any, depth: int, load_max: float) -> float:
+def _add(search: Any, kind: int, total: Any, active: Any, depth: int) -> float:
     """Sums of a set with one kind more, one level down, and its harm."""
     row = search.load[kind]
     harm = np.float32(0.0)
     for t in range(row.shape[0]):
         total[depth + 1, t] = total[depth, t] + row[t]
         active[depth + 1, t] = active[depth, t] + (search.counted[kind] if row[t] > _ACTIVE else np.float32(0.0))
-        if load_max == np.inf:
+        if search.load_max == np.inf:
             over = (total[depth + 1, t] - _RAMP_START) * _RAMP_SLOPE
             harm += min(max(over, np.float32(0.0)), np.float32(1.0)) * active[depth + 1, t]
     return float(harm)

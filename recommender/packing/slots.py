@@ -71,6 +71,15 @@ class ItemKinds:
     load: NDArray[np.float32]
 
 
+class _Kinds(NamedTuple):
+    """What differs between kinds of items, as the compiled functions see it."""
+
+    sizes: Any
+    workloads: Any
+    groups: Any
+    load: Any
+
+
 class _Limits(NamedTuple):
     """What a bin holds at most, as the compiled functions see it."""
 
@@ -176,7 +185,7 @@ def _orders(kinds: ItemKinds, limits: _Limits) -> list[NDArray[np.int64]]:
 def _first_fit(kinds: ItemKinds, limits: _Limits, order: NDArray[np.int64]) -> NDArray[np.int64]:
     """Kinds in each bin, (bins, slices), -1 for none."""
     bins = _no_bins(int(kinds.count.sum()), kinds.load.shape[1], limits.slices)
-    _fill(order, kinds.count.copy(), kinds.size_bytes, kinds.workload, kinds.group, kinds.load, limits, bins)
+    _fill(order, kinds.count.copy(), _compiled_kinds(kinds), limits, bins)
     return np.array(bins.members[: bins.opened[0]])
 
 
@@ -196,22 +205,27 @@ def _repack(
     fill = kinds.load.mean(axis=1) + kinds.size_bytes / limits.capacity
     ranks = [np.argsort(order, kind="stable") for order in orders]
     filled = _filled(best, fill)
+    compiled_kinds = _compiled_kinds(kinds)
     for number in range(repacks):
         share = draws.uniform(0.0, EMPTIED_RATIO_MAX)
         chosen = np.argsort(filled * draws.uniform(0.1, 1.0, len(best)))[: max(2, int(len(best) * share))]
         stays, loose = np.delete(best, chosen, axis=0), best[chosen]
         left = np.bincount(loose[loose >= 0], minlength=len(fill)).astype(np.int64)
         bins = _no_bins(len(stays) + int(left.sum()), kinds.load.shape[1], limits.slices)
-        _restore(stays, kinds.size_bytes, kinds.group, kinds.load, limits, bins)
+        _restore(stays, compiled_kinds, limits, bins)
         rank = ranks[number % len(ranks)]
         shaken = rank + draws.normal(0, draws.uniform(0.0, _SHAKE_RATIO) * len(rank), len(rank))
         order = np.argsort(shaken, kind="stable").astype(np.int64)
-        _fill(order, left, kinds.size_bytes, kinds.workload, kinds.group, kinds.load, limits, bins)
+        _fill(order, left, compiled_kinds, limits, bins)
         found = bins.members[: bins.opened[0]]
         found_filled = _filled(found, fill)
         if (len(found), -(found_filled**2).sum()) <= (len(best), -(filled**2).sum()):
             best, filled = found, found_filled
     return best
+
+
+def _compiled_kinds(kinds: ItemKinds) -> _Kinds:
+    return _Kinds(sizes=kinds.size_bytes, workloads=kinds.workload, groups=kinds.group, load=kinds.load)
 
 
 def _filled(members: NDArray[np.int64], fill: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -245,21 +259,21 @@ def _no_bins(items: int, points: int, slices: int) -> _Bins:
 
 
 @_compiled
-def _fill(order: Any, left: Any, sizes: Any, workloads: Any, groups: Any, load: Any, limits: Any, bins: Any) -> None:
+def _fill(order: Any, left: Any, kinds: Any, limits: Any, bins: Any) -> None:
     """Puts every item that is left into the first bin that holds it; new bins are opened at the end."""
     # The smallest item of this and all later kinds: a bin with less room is done for good.
     least = np.empty(order.shape[0] + 1)
     least[order.shape[0]] = _ENDLESS
     for o in range(order.shape[0] - 1, -1, -1):
-        size = sizes[order[o]] if left[order[o]] > 0 else _ENDLESS
+        size = kinds.sizes[order[o]] if left[order[o]] > 0 else _ENDLESS
         least[o] = min(least[o + 1], size)
-    hot = np.empty(min(_HOT_SLOTS, load.shape[1]), np.int64)
+    hot = np.empty(min(_HOT_SLOTS, kinds.load.shape[1]), np.int64)
     first = 0
     for o in range(order.shape[0]):
         kind = order[o]
         if left[kind] == 0:
             continue
-        row = load[kind]
+        row, size = kinds.load[kind], kinds.sizes[kind]
         _find_hot(row, hot)
         # One column of totals per hot slot lies in memory bin by bin, so the scan below reads along it.
         one, two = (hot[0], hot[hot.shape[0] // 2]) if hot.shape[0] else (0, 0)
@@ -268,10 +282,10 @@ def _fill(order: Any, left: Any, sizes: Any, workloads: Any, groups: Any, load: 
         while first < bins.opened[0] and bins.free[first] < least[o]:
             first += 1
         for b in range(first, bins.opened[0]):
-            if bins.free[b] < sizes[kind] or bins.by_slot[one, b] > room_one or bins.by_slot[two, b] > room_two:
+            if bins.free[b] < size or bins.by_slot[one, b] > room_one or bins.by_slot[two, b] > room_two:
                 continue
-            if bins.group[b] == groups[kind] and _holds(b, row, hot, workloads[kind], workloads, limits, bins):
-                _put(b, kind, sizes[kind], row, limits, bins)
+            if bins.group[b] == kinds.groups[kind] and _holds(b, kind, hot, kinds, limits, bins):
+                _put(b, kind, size, row, limits, bins)
                 left[kind] -= 1
                 if left[kind] == 0:
                     break
@@ -279,14 +293,15 @@ def _fill(order: Any, left: Any, sizes: Any, workloads: Any, groups: Any, load: 
             b = bins.opened[0]
             bins.opened[0] += 1
             bins.free[b] = limits.capacity
-            bins.group[b] = groups[kind]
-            _put(b, kind, sizes[kind], row, limits, bins)
+            bins.group[b] = kinds.groups[kind]
+            _put(b, kind, size, row, limits, bins)
             left[kind] -= 1
 
 
 @_compiled
-def _holds(b: int, row: Any, hot: Any, workload: int, workloads: Any, limits: Any, bins: Any) -> bool:
+def _holds(b: int, kind: int, hot: Any, kinds: Any, limits: Any, bins: Any) -> bool:
     """Whether a bin has room in every slot: its own hottest first, then the kind's hottest, then all."""
+    row = kinds.load[kind]
     if row.shape[0] and bins.hottest[b] + row[bins.hottest_slot[b]] > limits.load:
         return False
     total = bins.total[b]
@@ -294,7 +309,7 @@ def _holds(b: int, row: Any, hot: Any, workload: int, workloads: Any, limits: An
         if total[hot[h]] + row[hot[h]] > limits.load:
             return False
     for k in range(bins.count[b]):
-        if workloads[bins.members[b, k]] == workload:
+        if kinds.workloads[bins.members[b, k]] == kinds.workloads[kind]:
             return False
     if hot.shape[0] == 0 or bins.hottest[b] + row[hot[0]] <= limits.load:
         return True
@@ -333,7 +348,7 @@ def _put(b: int, kind: int, size: float, row: Any, limits: Any, bins: Any) -> No
 
 
 @_compiled
-def _restore(members: Any, sizes: Any, groups: Any, load: Any, limits: Any, bins: Any) -> None:
+def _restore(members: Any, kinds: Any, limits: Any, bins: Any) -> None:
     """Opens bins with these kinds in them."""
     for b in range(members.shape[0]):
         bins.opened[0] += 1
@@ -341,5 +356,5 @@ def _restore(members: Any, sizes: Any, groups: Any, load: Any, limits: Any, bins
         for k in range(members.shape[1]):
             kind = members[b, k]
             if kind >= 0:
-                bins.group[b] = groups[kind]
-                _put(b, kind, sizes[kind], load[kind], limits, bins)
+                bins.group[b] = kinds.groups[kind]
+                _put(b, kind, kinds.sizes[kind], kinds.load[kind], limits, bins)

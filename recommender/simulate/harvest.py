@@ -79,11 +79,25 @@ class Harvest:
         return self.evictions / self.worker_hours if self.worker_hours > 0 else 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """What the work of normal priority leaves on cards.
+
+    Attributes:
+        compute: compute left on each card, share of it, (cards, steps).
+        free_ratio: framebuffer that no pod on the card needs, share of it, (cards, steps).
+        is_shared: cards in use that may take a worker, (cards, steps).
+        idle_cards: whole cards that are paid for and empty, (steps,).
+    """
+
+    compute: NDArray[np.float32]
+    free_ratio: NDArray[np.float32]
+    is_shared: NDArray[np.bool_]
+    idle_cards: NDArray[np.int64]
+
+
 def harvest(
-    left: NDArray[np.float32],
-    free_ratio: NDArray[np.float32],
-    is_shared: NDArray[np.bool_],
-    idle_cards: NDArray[np.int64],
+    leftover: Leftover,
     wanted: NDArray[np.int64] | None,
     *,
     step_seconds: int,
@@ -93,15 +107,14 @@ def harvest(
     """Plays low priority work on what is left.
 
     Args:
-        left: compute left on each card, share of it, (cards, steps).
-        free_ratio: framebuffer that nobody on the card needs, share of it, (cards, steps).
-        is_shared: cards in use that may take a worker, (cards, steps).
-        idle_cards: whole cards that are paid for and empty, (steps,).
+        leftover: what cards have left.
         wanted: workers that wait or run in each step, (steps,); None for a queue that never ends.
         step_seconds: length of a step.
         rules: what a worker is like.
         seen: what is known of free framebuffer; the steps of `free_ratio` so far unless given.
     """
+    left, free_ratio, is_shared = leftover.compute, leftover.free_ratio, leftover.is_shared
+    idle_cards = leftover.idle_cards
     if rules.yields_whole_card:
         left = np.where(left >= 1.0 - ACTIVE_RATIO_MIN, left, np.float32(0))
     workers = _Workers(left.shape[0], step_seconds, rules)

@@ -27,7 +27,7 @@ from recommender.policies.first_fit import first_fit_decreasing
 from recommender.policies.idle_culler import asleep
 from recommender.policies.right_sizing import Ask, forecast_ask, hindsight_ask, percentile_ask
 from recommender.policies.tide_table import TideTable, scaled_in
-from recommender.simulate.harvest import CardPast, Harvest, HarvestRules, harvest
+from recommender.simulate.harvest import CardPast, Harvest, HarvestRules, Leftover, harvest
 from recommender.simulate.play import Played, play
 from recommender.simulate.replan import Replan
 from recommender.simulate.stage import DAY_SECONDS, Opening, Stage, opening_of_plan, whole_cards
@@ -285,10 +285,14 @@ def harvested(played: Played, idle: NDArray[np.int64], table: Table, stage: Stag
     """
     is_shared = played.used if shares else np.zeros_like(played.used)
     free = played.free_bytes / np.maximum(1.0, played.capacity_bytes)[:, None]
-    return harvest(
-        played.left, free.astype(np.float32), is_shared, idle.astype(np.int64), table.wanted,
-        step_seconds=stage.step_seconds, rules=table.harvest, seen=CardPast(stage, played) if shares else None,
-    )  # fmt: skip
+    leftover = Leftover(
+        compute=played.left,
+        free_ratio=free.astype(np.float32),
+        is_shared=is_shared,
+        idle_cards=idle.astype(np.int64),
+    )
+    seen = CardPast(stage, played) if shares else None
+    return harvest(leftover, table.wanted, step_seconds=stage.step_seconds, rules=table.harvest, seen=seen)
 
 
 def _performance(

@@ -54,7 +54,7 @@ from fleet.documents import seal_plan
 from fleet.errors import NotEnoughData, Refused
 from fleet.inventory import CardId, CardModelName, Priority, Quota, WorkloadId
 from fleet.money.book import PriceBook, Prices
-from fleet.money.budgets import BudgetStatus, budget_status
+from fleet.money.budgets import BudgetStatus, MonthSpending, budget_status
 from fleet.money.charges import Amounts, Charge, MeasuredHours
 from fleet.money.unit_costs import UnitCost
 from fleet.money.week_hours import GRANTED, Measures, WeekHours, added
@@ -329,10 +329,9 @@ class EmbeddedMoney:
 
     def budgets(self, cluster: str) -> tuple[BudgetStatus, ...]:
         return tuple(
-            budget_status(
-                kind="namespace", name=name, per_month=Decimal(1000), spent=Decimal(spent), recent=Decimal(168),
-                recent_hours=168, hours_left=200, unpriced_card_hours=0.0,
-            )
+            budget_status("namespace", name, Decimal(1000), MonthSpending(
+                spent=Decimal(spent), recent=Decimal(168), recent_hours=168, hours_left=200, unpriced_card_hours=0.0,
+            ))
             for name, spent in (("team-3", 1200), ("team-5", 850), ("team-7", 100))
         )  # fmt: skip
 

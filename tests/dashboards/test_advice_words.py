@@ -79,7 +79,7 @@ def test_every_sentence_of_a_plan_is_said_in_chinese_with_its_values(name: str) 
     for item in plan.recommendations:
         for said in (reason_words(item, ZH), change_words(item, ZH)):
             assert_chinese(said)
-        assert item.told[-1].code in Words(language=ZH).ids("changes")
+        assert item.sentences[-1].code in Words(language=ZH).ids("changes")
         assert reason_words(item, Language.EN) == item.reason
     left: list[Refusal | Withheld] = [*plan.refused, *plan.withheld]
     for refusal in left:
@@ -127,9 +127,9 @@ def test_days_of_the_week_are_said_in_chinese() -> None:
 
 def test_an_unknown_code_and_a_plan_of_before_are_said_in_english() -> None:
     item = plan_of(CASES["reclaim"]).recommendations[0]
-    assert reason_words(replace(item, told=()), ZH) == item.reason
-    assert reason_words(replace(item, told=(*item.told, sentence("not_yet_known"))), ZH) == item.reason
-    assert reason_words(replace(item, told=(Sentence(code="reclaim"),)), ZH) == item.reason
+    assert reason_words(replace(item, sentences=()), ZH) == item.reason
+    assert reason_words(replace(item, sentences=(*item.sentences, sentence("not_yet_known"))), ZH) == item.reason
+    assert reason_words(replace(item, sentences=(Sentence(code="reclaim"),)), ZH) == item.reason
     old = Refusal(workload=WorkloadId("a/Deployment/b"), reason="moves_max", detail="its 3 pods would pass the limit")
     assert refusal_words(old, ZH) == "已达迁移上限"
     assert refusal_words(replace(old, reason="not_yet_known"), ZH) == old.detail

@@ -1,19 +1,27 @@
 """Who is answered, and which pages come back."""
 
 import json
+import resource
+import select
+import socket
+import threading
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from flask.testing import FlaskClient
 
 from dashboards.access.door import Ways
 from dashboards.address import read_address
-from dashboards.app import create_app, open_server
+from dashboards.app import BODY_BYTES_MAX, PENDING_BYTES_MAX, create_app, open_server
 from dashboards.pages.plan_rollout import apply_reason
 from dashboards.queries import RolloutPhase, RolloutProgress
 from dashboards.tokens import DARK, LIGHT, STATE_COLOURS, STATE_INK
 from fleet.errors import Unavailable
 from tests.dashboards.embedded import CLUSTER, HOSTILE, EmbeddedCluster, make_views
+from tests.waiting import until
 
 IDLE = RolloutProgress(phase=RolloutPhase.NOT_STARTED, done=0, total=0)
 HOST = {"Host": "127.0.0.1:8050"}
@@ -252,3 +260,25 @@ def test_every_text_has_a_contrast_of_4_5(theme: dict[str, str]) -> None:
 
 def test_text_upon_every_state_has_a_contrast_of_4_5() -> None:
     assert {s for s, colour in STATE_COLOURS.items() if _contrast(colour, STATE_INK[s]) < 4.5} == set()
+
+
+def test_bodies_of_senders_who_never_finish_hold_little_memory() -> None:
+    views, _ = make_views()
+    server = open_server(create_app(views, ways=Ways()), host="127.0.0.1", port=0)
+    threading.Thread(target=server.run, daemon=True).start()
+    place = urlsplit(server.address)
+    head = f"POST /_dash-update-component HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Length: {BODY_BYTES_MAX}\r\n\r\n"
+    part = b"x" * (BODY_BYTES_MAX - 1)
+    before, senders = _resident_bytes(), PENDING_BYTES_MAX // BODY_BYTES_MAX + 8
+    with ExitStack() as stack:
+        opened = [stack.enter_context(socket.create_connection((place.hostname, place.port))) for _ in range(senders)]
+        for one in opened:
+            one.sendall(head.encode() + part)
+        until(lambda: len(select.select(opened, [], [], 0)[0]) >= 8)
+        assert {one.recv(65536)[:12] for one in select.select(opened, [], [], 0)[0]} == {b"HTTP/1.1 429"}
+        assert _resident_bytes() - before < 96 * 2**20
+    server.close()
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

@@ -14,7 +14,8 @@ from dashboards.access.door import Ways
 from dashboards.address import read_address
 from dashboards.app import create_app
 from dashboards.pages.card import holders
-from dashboards.pages.frame import Reader, file_of, top_bar
+from dashboards.pages.downloads import file_of
+from dashboards.pages.frame import Reader, top_bar
 from dashboards.pages.language import COOKIE
 from dashboards.shown.grid_rows import GridColumn, GridRows
 from fleet.errors import Refused
@@ -131,8 +132,8 @@ def test_card_that_others_share_is_not_said_to_be_had_alone() -> None:
 
 def test_file_for_a_spreadsheet_says_that_it_is_unicode_where_it_must() -> None:
     rows = [{"workload": "a/Deployment/b", "state": "闲置"}]
-    assert file_of("w", ("workload", "state"), rows, is_json=False)["content"].startswith("\ufeffworkload,")
-    assert file_of("w", ("workload",), rows, is_json=False)["content"].startswith("workload")
+    assert file_of("w", ("workload", "state"), rows, "csv")["content"].startswith("\ufeffworkload,")
+    assert file_of("w", ("workload",), rows, "csv")["content"].startswith("workload")
 
 
 def test_number_too_large_to_compare_is_refused() -> None:

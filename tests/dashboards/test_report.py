@@ -9,8 +9,11 @@ from datetime import timedelta
 from decimal import Decimal
 from html.parser import HTMLParser
 
+import openpyxl
+
 from dashboards.report.report import Edition, Report, make_report
-from dashboards.report.text import report_csv, report_html, report_json, report_markdown, state_bar_svg
+from dashboards.report.table import report_csv, report_excel
+from dashboards.report.text import report_html, report_json, report_markdown, state_bar_svg
 from dashboards.report.weeks import WeekFacts
 from dashboards.words.catalogue import Language, Words
 from fleet.inventory import WorkloadId
@@ -124,6 +127,9 @@ def test_tenant_names_are_harmless_in_every_form() -> None:
     assert "<img" not in markdown.replace("\\<", "")
     row = list(csv.reader(io.StringIO(report_csv(report))))[1]
     assert row[0] == "'" + HOSTILE
+    cells = [cell.value for cell in list(openpyxl.load_workbook(io.BytesIO(report_excel(report))).active)[1]]
+    assert cells[0] == "'" + HOSTILE
+    assert f"{cells[5]:.2f}" == row[5]
 
 
 def test_html_loads_nothing_from_anywhere() -> None:

@@ -7,7 +7,8 @@ from decimal import Decimal
 import pytest
 
 from dashboards.report.report import Edition, Report, make_report
-from dashboards.report.text import report_csv, report_html, report_json, report_markdown
+from dashboards.report.table import report_csv
+from dashboards.report.text import report_html, report_json, report_markdown
 from dashboards.report.weeks import WeekFacts
 from dashboards.shown.tenants import tenants
 from dashboards.words.catalogue import Language

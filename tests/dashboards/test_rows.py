@@ -1,19 +1,13 @@
 """What tables, headlines and the search box show."""
 
-import csv
-import io
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dashboards.queries import Freshness
 from dashboards.shown.rows import (
     age_words,
     card_table,
-    csv_cell,
-    csv_text,
     refusal_groups,
     search,
     stage_needs,
@@ -23,7 +17,7 @@ from dashboards.shown.rows import (
 from fleet.decisions import Need, Refusal
 from fleet.inventory import WorkloadId
 from fleet.profiles import Profiles, WorkloadState
-from tests.dashboards.embedded import HOSTILE, NOW, PRICES, make_plan, make_profiles, prices_of
+from tests.dashboards.embedded import NOW, PRICES, make_plan, make_profiles, prices_of
 
 
 @pytest.fixture(scope="module")
@@ -59,24 +53,6 @@ def test_search_finds_card_node_team_and_workload(profiles: Profiles) -> None:
 def test_search_for_nothing_finds_nothing(profiles: Profiles) -> None:
     assert search(profiles, "   ") == ()
     assert search(profiles, "no-such-thing") == ()
-
-
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "  =1+1", HOSTILE])
-def test_cell_that_a_spreadsheet_would_run_is_quoted(text: str) -> None:
-    assert csv_cell(text) == "'" + text
-
-
-def test_numbers_stay_numbers_in_csv() -> None:
-    assert csv_cell(-1.5) == -1.5
-    assert csv_cell(None) == ""
-
-
-@given(st.lists(st.tuples(st.text(), st.text()), max_size=5))
-def test_csv_comes_back_as_it_was_but_for_the_guard(pairs: list[tuple[str, str]]) -> None:
-    rows = [{"a": first, "b": second} for first, second in pairs]
-    read = list(csv.reader(io.StringIO(csv_text(("a", "b"), rows), newline="")))
-    assert read == [["a", "b"], *([csv_cell(first), csv_cell(second)] for first, second in pairs)]
-    assert not any(cell.lstrip(" ").startswith(("=", "+", "-", "@")) for row in read for cell in row)
 
 
 def test_refusals_are_grouped_by_reason_largest_first() -> None:

@@ -7,7 +7,7 @@ import pytest
 from dashboards.report.week_measured import MeasuredWeek, measured_week
 from fleet.inventory import Priority
 from fleet.profiles import HourMeasure
-from tests.fleet.money.builders import DAY, END, SIZE, a_card, a_day, a_grant, measured, settled
+from tests.fleet.money.builders import BILLED, DAY, SIZE, a_card, a_day, a_grant, measured, settled
 
 
 def _week(team: str | None = None, *, watts: float | list[float] = 200.0, grid: float | None = 0.5) -> MeasuredWeek:
@@ -22,9 +22,8 @@ def _week(team: str | None = None, *, watts: float | list[float] = 200.0, grid: 
     )
     usage = measured(who, compute=1.0, framebuffer_bytes=SIZE, watts=watts, activity=1.0)
     return measured_week(
-        [a_day(who, usage, idle=(1, 3))], who, cluster="c", since=DAY, until=END, known_since=DAY, currency="USD",
-        pue=1.5, grid_kg_co2_per_kwh=grid, team=team,
-    )  # fmt: skip
+        [a_day(who, usage, idle=(1, 3))], who, BILLED, known_since=DAY, pue=1.5, grid_kg_co2_per_kwh=grid, team=team
+    )
 
 
 def test_an_idle_card_hour_is_counted_once_and_a_team_has_its_part_of_a_shared_card() -> None:

@@ -46,12 +46,12 @@ def test_a_waiting_plan_is_told_once_and_again_only_after_a_failure(
 def test_nothing_is_sent_where_it_could_not_be_remembered(program: Program, planned: Path, tmp_path: Path) -> None:
     """Else each run would tell the same news again for as long as the disk is full."""
     (planned / "notices").mkdir(exist_ok=True)
-    (planned / "notices" / ".told.json.new").symlink_to("/dev/full")
+    (planned / "notices" / ".sent.json.new").symlink_to("/dev/full")
     with chat_service() as service:
         config = settings_file(tmp_path, service.url)
         failed = program(planned, "--config", config, "admin", "notify", "send")
         assert failed.status != 0
-        assert "told.json" in failed.err
+        assert "sent.json" in failed.err
         assert not service.received
         assert program(planned, "--config", config, "admin", "notify", "send").status == 0
         assert service.received

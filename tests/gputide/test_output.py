@@ -7,6 +7,7 @@ import stat
 import threading
 from pathlib import Path
 
+import openpyxl
 import pytest
 
 from fleet.errors import Corrupt, Misconfigured
@@ -50,6 +51,19 @@ def test_a_table_in_a_file_has_every_row(tmp_path: Path) -> None:
     text = (tmp_path / "table.txt").read_text()
     assert f" {ROWS - 1} " in text
     assert "--all" not in text
+
+
+def test_a_table_in_a_spreadsheet_has_every_row(tmp_path: Path) -> None:
+    print_answer(ANSWER, form=Format.EXCEL, target=tmp_path / "table.xlsx")
+    sheet = openpyxl.load_workbook(tmp_path / "table.xlsx").active
+    assert [row[0].value for row in sheet.iter_rows()] == ["number", *range(ROWS)]
+    print_answer(ANSWER, form=Format.TSV, target=tmp_path / "table.tsv")
+    assert (tmp_path / "table.tsv").read_text().split() == ["number", *map(str, range(ROWS))]
+
+
+def test_a_workbook_on_standard_output_is_refused() -> None:
+    with pytest.raises(Misconfigured, match="name a file with -o"):
+        print_answer(ANSWER, form=Format.EXCEL, target=None)
 
 
 def test_a_table_on_standard_output_has_ten_rows_and_says_how_many_there_are(

@@ -177,7 +177,7 @@ def test_changed_tokens_are_read_again_and_a_broken_file_changes_nothing(tmp_pat
 def test_cluster_is_the_senders_and_never_what_a_label_claims(tmp_path):
     bus = file_bus(tmp_path / "bus")
     senders = senders_of(tmp_path, f"{TOKEN} edge-1\n{OTHER} edge-2\n")
-    with served(intakes(bus), senders=senders, counts=SharedCounts(senders.names)) as receiver:
+    with served(intakes(bus), senders=senders, counts=SharedCounts(senders.names).of_process(0)) as receiver:
         assert ask(receiver)[0].status == 401
         assert ask(receiver, bearer(TOKEN))[0].status == 204
         assert ask(receiver, bearer(OTHER))[0].status == 204

@@ -15,6 +15,7 @@ from fleet.settings.settings import Settings
 from fleet.units import GIB
 from fleet.usage import History, SliceGrid, SliceKey, UsageGrid
 from recommender.planner import make_plan
+from recommender.problem import PlanScope
 
 NOW = datetime(2026, 3, 9, tzinfo=UTC)
 STEP_SECONDS = 600
@@ -137,4 +138,5 @@ def plan_of(history: History, *, risk: str = "high", **options: Any) -> Plan:
     settings = Settings.model_validate(chosen)
     profiles = profile_fleet(history, settings=settings.analyzer, now=NOW)
     capability = options.pop("capability", HAMI)
-    return make_plan(history, profiles, settings=settings, capability=capability, now=NOW, **options)
+    scope = PlanScope(**{name: options.pop(name) for name in ("only", "namespace", "moves_max") if name in options})
+    return make_plan(history, profiles, settings=settings, capability=capability, now=NOW, scope=scope, **options)

@@ -299,7 +299,7 @@ def test_the_plan_survives_its_document_and_is_the_same_again() -> None:
 
 
 def test_moves_limit_it() -> None:
-    plan = mig_plan(on_a100(*SMALL), max_moves=4)
+    plan = mig_plan(on_a100(*SMALL), moves_max=4)
     assert plan.totals.moves == 4
     assert plan.totals.cards_freed == 3
     assert sum(item.reason == "moves_max" for item in plan.refused) == 3

@@ -7,6 +7,7 @@ import pytest
 from fleet.decisions import Plan
 from fleet.inventory import Priority
 from recommender.harm.interference import Interference, MeasuredPair, Subject, learn_interference
+from recommender.past_outcomes import OwnPast
 from tests.recommender.builders import Service, cluster, plan_of
 
 GENTLE = ("calm", "small", "mild", "soft")
@@ -36,7 +37,7 @@ def shared(plan: Plan) -> list[list[str]]:
 def test_who_slows_others_gets_a_card_of_its_own(interference: Interference) -> None:
     fleet = cluster(Service(name="calm", level=0.1), Service(name="small", level=0.1), Service(name="harsh", level=0.1))
     assert shared(plan_of(fleet)) == [["calm", "harsh", "small"]]
-    assert sorted(shared(plan_of(fleet, interference=interference))) == [["calm", "small"], ["harsh"]]
+    assert sorted(shared(plan_of(fleet, past=OwnPast(interference=interference)))) == [["calm", "small"], ["harsh"]]
 
 
 def test_of_two_the_one_of_low_priority_leaves(interference: Interference) -> None:
@@ -45,20 +46,20 @@ def test_of_two_the_one_of_low_priority_leaves(interference: Interference) -> No
         Service(name="harsh", kind="Job", level=0.6, priority=Priority.LOW, server="pytorch"),
     )
     assert shared(plan_of(fleet)) == [["calm", "harsh"]]
-    assert sorted(shared(plan_of(fleet, interference=interference))) == [["calm"], ["harsh"]]
+    assert sorted(shared(plan_of(fleet, past=OwnPast(interference=interference)))) == [["calm"], ["harsh"]]
 
 
 def test_a_label_names_the_family(interference: Interference) -> None:
     labelled = Service(name="blaster-v2", level=0.1, labels=(("gputide.io/family", "harsh"),))
     fleet = cluster(Service(name="calm", level=0.1), labelled)
-    assert sorted(shared(plan_of(fleet, interference=interference))) == [["blaster-v2"], ["calm"]]
+    assert sorted(shared(plan_of(fleet, past=OwnPast(interference=interference)))) == [["blaster-v2"], ["calm"]]
 
 
 def test_who_was_never_measured_is_left_to_the_packing(interference: Interference) -> None:
     fleet = cluster(Service(name="calm", level=0.1), Service(name="stranger", level=0.1))
-    assert shared(plan_of(fleet, interference=interference)) == [["calm", "stranger"]]
+    assert shared(plan_of(fleet, past=OwnPast(interference=interference))) == [["calm", "stranger"]]
 
 
 def test_what_was_measured_is_part_of_what_a_plan_is_made_from(interference: Interference) -> None:
     fleet = cluster(Service(name="calm", level=0.1))
-    assert plan_of(fleet).inputs_sha256 != plan_of(fleet, interference=interference).inputs_sha256
+    assert plan_of(fleet).inputs_sha256 != plan_of(fleet, past=OwnPast(interference=interference)).inputs_sha256

@@ -82,7 +82,7 @@ def test_changed_usage_changes_the_digest() -> None:
 
 
 def test_moves_stay_within_the_limit() -> None:
-    plan = plan_of(MIXED, max_moves=6)
+    plan = plan_of(MIXED, moves_max=6)
     check(plan, MIXED)
     assert 0 < plan.totals.moves <= 6
     assert "moves_max" in {item.reason for item in plan.refused}

@@ -131,7 +131,7 @@ def test_no_pod_of_a_workload_moves_to_a_card_that_costs_more_than_its_own() -> 
 
 
 def test_moves_limit_it() -> None:
-    assert rehomed(on_a100(SMALL), max_moves=0).recommendations == ()
+    assert rehomed(on_a100(SMALL), moves_max=0).recommendations == ()
 
 
 def beside(fleet: History, service: Service) -> History:

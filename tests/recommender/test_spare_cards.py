@@ -80,7 +80,7 @@ def test_the_pods_keep_the_cards_they_work_on() -> None:
 
 
 def test_moves_limit_it() -> None:
-    plan = plan_of(cluster(GREEDY), max_moves=1)
+    plan = plan_of(cluster(GREEDY), moves_max=1)
     assert plan.totals.cards_freed == 0
     assert any(item.reason == "moves_max" for item in plan.refused)
 

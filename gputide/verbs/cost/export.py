@@ -19,6 +19,7 @@ app = typer.Typer()
 _ENDINGS = {
     ".parquet": (ExportFormat.FOCUS, ExportFormat.PARQUET),
     ".csv": (ExportFormat.FOCUS, ExportFormat.CSV),
+    ".xlsx": (ExportFormat.FOCUS, ExportFormat.EXCEL),
 }
 
 
@@ -30,13 +31,13 @@ def export(
     basis: Annotated[Basis, typer.Option(help="By what the cost of a shared card is split.")] = Basis.ALLOCATION,
     charge_period: Annotated[ChargePeriod, typer.Option(help="Length of a row: hour or day.")] = ChargePeriod.DAY,
     form: Annotated[
-        ExportFormat, typer.Option("--format", "-f", help="focus (by the file's name), parquet or csv.")
+        ExportFormat, typer.Option("--format", "-f", help="focus (by the file's name), parquet, csv or xlsx.")
     ] = ExportFormat.FOCUS,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write to this file.", show_default=False)
     ] = None,
 ) -> None:
-    """Write every charge in the columns of FOCUS 1.3, as Parquet or CSV."""
+    """Write every charge in the columns of FOCUS 1.3, as Parquet, CSV or Excel."""
     form_for(output, form, _ENDINGS)
     session = session_of(context)
     export_focus(session, cost_period(session, since, until), basis, charge_period, form, output)

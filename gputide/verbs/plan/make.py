@@ -31,6 +31,7 @@ from gputide.what_if import Side, assumptions, what_if_answer
 from recommender.hypothetical_cards import on_other_cards
 from recommender.past_outcomes import OwnPast, calibration_of
 from recommender.planner import make_plan
+from recommender.problem import PlanScope
 
 app = typer.Typer()
 
@@ -57,7 +58,7 @@ def make(
     """Make a plan: what to reclaim, slice and put together, what that saves, what it may harm, and what was refused."""
     session = session_of(context)
     session = session.with_overrides([f"risk.preset={risk}"] if risk is not None else [])
-    planner = _Planner(only=only, max_moves=max_moves, namespace=namespace, cluster=cluster)
+    planner = _Planner(scope=PlanScope(only=only, namespace=namespace, moves_max=max_moves), cluster=cluster)
     if what_if:
         print_answer(_what_if(session, planner, what_if), form=form, target=output)
         return
@@ -78,9 +79,7 @@ def make(
 class _Planner:
     """What is asked of every plan of one call."""
 
-    only: RecommendationKind | None
-    max_moves: int | None
-    namespace: str | None
+    scope: PlanScope
     cluster: str | None
 
     def plan(self, session: Session, history: History, profiles: Profiles) -> Plan:
@@ -93,12 +92,11 @@ class _Planner:
                 settings=session.settings,
                 capability=measured_capability(session.folder(), session.settings),
                 now=session.now(),
-                only=self.only,
-                max_moves=self.max_moves,
-                namespace=self.namespace,
-                interference=load_interference(session.settings),
+                scope=self.scope,
                 past=OwnPast(
-                    calibration_ratio=calibration_of(outcomes), scalings=tide_book(session.folder()).scalings()
+                    calibration_ratio=calibration_of(outcomes),
+                    scalings=tide_book(session.folder()).scalings(),
+                    interference=load_interference(session.settings),
                 ),
             )
 

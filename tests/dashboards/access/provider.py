@@ -36,6 +36,7 @@ class TestingProvider:
         algorithm: what it signs by.
         signer: key that it signs by.
         asked: forms that came to the token endpoint.
+        token_answer: what the token endpoint says instead; None for a token.
     """
 
     __test__ = False
@@ -46,6 +47,7 @@ class TestingProvider:
         self.algorithm = "RS256"
         self.claims: dict[str, Any] = {}
         self.asked: list[dict[str, str]] = []
+        self.token_answer: bytes | None = None
         self.documents: dict[str, Any] = {}
         self.issuer = ""
         self._codes: dict[str, dict[str, str]] = {}
@@ -62,9 +64,11 @@ class TestingProvider:
         given = {"code": code, "state": query["state"], **more}
         return query["redirect_uri"] + "?" + "&".join(f"{name}={value}" for name, value in given.items())
 
-    def exchange(self, form: dict[str, str], authorization: str) -> tuple[int, dict[str, Any]]:
+    def exchange(self, form: dict[str, str], authorization: str) -> tuple[int, Any]:
         """The token endpoint."""
         self.asked.append(form)
+        if self.token_answer is not None:
+            return 200, self.token_answer
         with self._lock:
             query = self._codes.pop(form.get("code", ""), None)
         expected = "Basic " + base64.b64encode(f"{CLIENT_ID}:{CLIENT_SECRET}".encode()).decode()

@@ -167,6 +167,23 @@ def test_provider_that_is_away_is_said() -> None:
         gone.begin("/")
 
 
+def test_proxy_of_the_environment_is_not_used(provider: TestingProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    sign_in = a_sign_in(provider)
+    url, browser = sign_in.begin("/")
+    assert sign_in.finish(provider.authorise(url), browser)[0].name == "mei"
+
+
+@pytest.mark.parametrize("answer", [b"x" * (2**20 + 10), b"[" * 100_000])
+def test_token_that_is_none_signs_nobody_in(provider: TestingProvider, answer: bytes) -> None:
+    provider.token_answer = answer
+    sign_in = a_sign_in(provider)
+    url, browser = sign_in.begin("/")
+    with pytest.raises((Refused, Unavailable), match="cannot"):
+        sign_in.finish(provider.authorise(url), browser)
+
+
 def test_browser_signs_in_and_out_by_the_provider(provider: TestingProvider, tmp_path: Path) -> None:
     views, _ = make_views()
     roster = a_roster(tmp_path, a_right("viewer", group="gpu"))

@@ -161,9 +161,9 @@ def test_what_was_told_survives_a_restart_and_is_forgotten_in_time(tmp_path: Pat
 
 
 def test_a_broken_memory_is_told_and_lets_go_of_its_lock(tmp_path: Path) -> None:
-    (tmp_path / "told.json").write_text("{")
+    (tmp_path / "sent.json").write_text("{")
     for _ in range(2):
-        with pytest.raises(Corrupt, match=r"told\.json"):
+        with pytest.raises(Corrupt, match=r"sent\.json"):
             Memory(tmp_path, remember_days=35)
 
 

@@ -12,13 +12,14 @@ from dashboards.money.hourly_usage import HourlyUsage
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Priority
 from fleet.money.book import PriceBook
 from fleet.money.charged_day import ChargedDay
-from fleet.money.charges import Chargeback, Owner, chargeback
+from fleet.money.charges import BillingPeriod, Chargeback, Owner, chargeback
 from fleet.money.tenancies import Tenancies, tenancies
 from fleet.settings.settings import Settings
 from fleet.units import GIB
 
 DAY = datetime(2026, 1, 12, tzinfo=UTC)
 END = DAY + timedelta(days=1)
+BILLED = BillingPeriod(cluster="c", since=DAY, until=END, currency="USD")
 SIZE = 24 * GIB
 
 
@@ -84,6 +85,4 @@ def a_day(
 
 
 def charged(who: Tenancies, day: ChargedDay, by: Owner = Owner.POD) -> Chargeback:
-    return chargeback(
-        [day], who, by=by, cluster="c", since=DAY, until=END, currency="USD", team_labels=("gputide.io/team", "team")
-    )
+    return chargeback([day], who, BILLED, by=by, team_labels=("gputide.io/team", "team"))

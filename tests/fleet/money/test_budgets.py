@@ -1,11 +1,11 @@
-"""A budget is ok, will be exceeded, is exceeded, or can't be told."""
+"""A budget is ok, will be exceeded, is exceeded, or can't be known."""
 
 from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
 
-from fleet.money.budgets import BudgetState, budget_status, month_of
+from fleet.money.budgets import BudgetState, MonthSpending, budget_status, month_of
 
 
 @pytest.mark.parametrize(
@@ -21,10 +21,10 @@ from fleet.money.budgets import BudgetState, budget_status, month_of
 def test_a_budget_goes_on_as_in_the_last_week(
     spent: str | None, recent: str | None, state: BudgetState, forecast: str | None
 ) -> None:
-    found = budget_status(
-        kind="team", name="t", per_month=Decimal(100), spent=None if spent is None else Decimal(spent),
-        recent=None if recent is None else Decimal(recent), recent_hours=168, hours_left=480, unpriced_card_hours=0.0,
-    )  # fmt: skip
+    found = budget_status("team", "t", Decimal(100), MonthSpending(
+        spent=None if spent is None else Decimal(spent), recent=None if recent is None else Decimal(recent),
+        recent_hours=168, hours_left=480, unpriced_card_hours=0.0,
+    ))  # fmt: skip
     assert (found.state, found.forecast) == (state, None if forecast is None else Decimal(forecast))
 
 

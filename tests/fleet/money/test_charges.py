@@ -10,7 +10,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from bench.money_fleets import BEGIN, money_fleet
-from fleet.money.charges import BASES, Chargeback, Owner, chargeback, in_cents
+from fleet.money.charges import BASES, BillingPeriod, Chargeback, Owner, chargeback, in_cents
 from fleet.profiles import HourMeasure
 from tests.fleet.money.builders import (
     DAY,
@@ -168,9 +168,8 @@ def test_what_owners_pay_sums_to_the_price_of_every_card_hour_to_the_cent(seed: 
         Decimal(0),
     )
     for by in Owner:
-        found = chargeback(
-            days, fleet.who, by=by, cluster="c", since=BEGIN, until=fleet.until, currency="USD", team_labels=("team",)
-        )
+        billed = BillingPeriod(cluster="c", since=BEGIN, until=fleet.until, currency="USD")
+        found = chargeback(days, fleet.who, billed, by=by, team_labels=("team",))
         for basis in BASES:
             amounts = [getattr(line.cost, basis) for line in (*found.rows, found.unallocated, found.stranded)]
             assert sum((amount or Decimal(0) for amount in amounts), Decimal(0)) == paid
@@ -199,9 +198,8 @@ def test_measures_of_owners_and_what_is_left_sum_to_every_card_hour_of_the_fleet
     fleet = money_fleet(seed, cards=6, days=2)
     days = fleet.days()
     for by in Owner:
-        found = chargeback(
-            days, fleet.who, by=by, cluster="c", since=BEGIN, until=fleet.until, currency="USD", team_labels=("team",)
-        )
+        billed = BillingPeriod(cluster="c", since=BEGIN, until=fleet.until, currency="USD")
+        found = chargeback(days, fleet.who, billed, by=by, team_labels=("team",))
         lines = found.rows if by in (Owner.CLUSTER, Owner.NODE) else (*found.rows, found.unallocated, found.stranded)
         for measure in HourMeasure:
             parts = [line.measures[measure] for line in lines]

@@ -9,12 +9,13 @@ from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 
+import openpyxl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from bench.money_fleets import money_fleet
-from dashboards.report.focus_file import write_focus_csv, write_focus_parquet
+from dashboards.report.focus_file import write_focus_csv, write_focus_excel, write_focus_parquet
 from fleet.inventory import Node
 from fleet.money.charged_day import ChargedDay
 from fleet.money.focus import Basis, ChargePeriod, FocusContext, focus_table
@@ -146,6 +147,20 @@ def test_csv_cells_are_no_formulas_and_lose_nothing_else() -> None:
     assert {row["ChargePeriodStart"] for row in rows} == {"2026-01-12T00:00:00Z"}
 
 
+def test_excel_holds_every_row_of_the_csv_and_no_formula(tmp_path: Path) -> None:
+    who, day = hostile_day()
+    stream = io.StringIO(newline="")
+    assert write_focus_excel([day], context(who), tmp_path / "focus.xlsx") == write_focus_csv(
+        [day], context(who), stream
+    )
+    text = list(csv.reader(io.StringIO(stream.getvalue(), newline="")))
+    sheet = list(openpyxl.load_workbook(tmp_path / "focus.xlsx").active.iter_rows())
+    assert {cell.data_type for row in sheet for cell in row} == {"n", "s"}
+    assert [[_as_text(cell.value) for cell in row] for row in sheet] == [
+        [_as_text(cell) for cell in row] for row in text
+    ]
+
+
 def test_cards_without_a_price_are_left_out_and_counted() -> None:
     who = settled([a_card(0), a_card(1, model="Nobody knows")], [a_grant(1, "a", card_model="Nobody knows")])
     written = write_focus_csv([a_day(who)], context(who), io.StringIO())
@@ -169,3 +184,12 @@ def test_region_zone_and_contract_come_from_node_and_price() -> None:
     assert (row["RegionId"], row["AvailabilityZone"]) == ("eu-1", "eu-1b")
     assert (row["BillingAccountId"], row["PricingCategory"]) == ("EDP-7", "Committed")
     assert (row["BillingAccountType"], row["x_PriceSource"]) == ("Contract", "s, 2026-01")
+
+
+def _as_text(cell: object) -> str:
+    """A cell of either file: numbers by their value, a carriage return as Excel's format writes it."""
+    text = "" if cell is None else str(cell).replace("\r", "_x000D_")
+    try:
+        return f"{float(text):.9f}"
+    except ValueError:
+        return text

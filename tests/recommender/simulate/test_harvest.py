@@ -14,7 +14,7 @@ from bench.harvest_hindsight import harvest_bounds
 from fleet.colocation import AdmissionRules
 from fleet.inventory import Priority
 from fleet.units import GIB
-from recommender.simulate.harvest import CardPast, Harvest, HarvestRules, harvest
+from recommender.simulate.harvest import CardPast, Harvest, HarvestRules, Leftover, harvest
 from recommender.simulate.play import play
 from recommender.simulate.stage import cut_history, whole_cards
 from tests.recommender.builders import NOW, Service, cluster
@@ -28,10 +28,12 @@ def got(
     """One card, steps of an hour, a checkpoint every two."""
     steps = len(left)
     return harvest(
-        np.array([left], np.float32),
-        np.array([free or [1.0] * steps], np.float32),
-        np.ones((1, steps), bool),
-        np.array(idle or [0] * steps, np.int64),
+        Leftover(
+            compute=np.array([left], np.float32),
+            free_ratio=np.array([free or [1.0] * steps], np.float32),
+            is_shared=np.ones((1, steps), bool),
+            idle_cards=np.array(idle or [0] * steps, np.int64),
+        ),
         None if wanted is None else np.array(wanted, np.int64),
         step_seconds=HOUR,
         rules=HarvestRules(checkpoint_seconds=2 * HOUR, rest_seconds=HOUR),
@@ -73,8 +75,10 @@ def several(
     """Cards in steps of an hour; no reserve unless it is asked for."""
     admission = AdmissionRules(**{"reserve_ratio": 0.0, **rules.pop("admission", {})})
     return harvest(
-        left.astype(np.float32), free.astype(np.float32), np.ones(left.shape, bool),
-        np.zeros(left.shape[1], np.int64), None, step_seconds=HOUR, seen=seen,
+        Leftover(
+            compute=left.astype(np.float32), free_ratio=free.astype(np.float32), is_shared=np.ones(left.shape, bool),
+            idle_cards=np.zeros(left.shape[1], np.int64),
+        ), None, step_seconds=HOUR, seen=seen,
         rules=HarvestRules(**{"admission": admission, "rest_seconds": HOUR, "checkpoint_seconds": HOUR, **rules}),
     )  # fmt: skip
 
