@@ -25,7 +25,6 @@ from dashboards.access.people import NotAllowed
 from dashboards.access.scoped import scoped_views
 from dashboards.address import Address, read_address
 from dashboards.api import routes as api
-from dashboards.compressed import compress
 from dashboards.pages import clusters as page_clusters
 from dashboards.pages import fleet as page_fleet
 from dashboards.pages import health as page_health
@@ -34,8 +33,8 @@ from dashboards.pages import savings as page_savings
 from dashboards.pages import tenants as page_tenants
 from dashboards.pages import workloads as page_workloads
 from dashboards.pages.frame import Reader, failure, missing, not_allowed, top_bar
-from dashboards.pages.language import speak
 from dashboards.queries import Freshness, Views
+from dashboards.request_hooks import compress, speak
 from dashboards.shown.rows import search as search_fleet
 from dashboards.tokens import css_variables
 from dashboards.words.catalogue import READING, say, say_code

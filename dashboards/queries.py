@@ -10,9 +10,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from dashboards.shown.lag_chain import LagChain
+from dashboards.shown.health import LagChain
 from dashboards.shown.relief_acts import ReliefActs
-from fleet.decisions import Plan
+from enforcer.record.savings import PlanRecord
 from fleet.inventory import Quota, WorkloadId
 from fleet.money.book import Prices
 from fleet.money.budgets import BudgetStatus
@@ -116,29 +116,21 @@ class ObjectDiff:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanEntry:
-    """A plan with what people decided about it.
+class PlanEntry(PlanRecord):
+    """A plan with what became of it and what people decided about it.
 
     Attributes:
-        plan: the plan.
-        approved_stages: stages that may be applied.
-        approved_by: who said so, in order.
+        approved_by: who approved its stages, in order.
         approvals_missing: who else must, empty where nobody.
-        applied_stages: stages that stand in the cluster now.
-        applied_at: when the first of them was applied.
-        undone_at: when the plan was taken back.
+        applied_at: when the first of its stages was applied.
         apply_refusal: why it can't be applied now (expired, frozen, inputs changed, not approved); None where it can.
         approve_refusal: why whoever asks may approve nothing of it; None where they may something.
         undo_refusal: why whoever asks may not take it back; None where they may.
     """
 
-    plan: Plan
-    approved_stages: tuple[int, ...] = ()
     approved_by: tuple[str, ...] = ()
     approvals_missing: tuple[str, ...] = ()
-    applied_stages: tuple[int, ...] = ()
     applied_at: datetime | None = None
-    undone_at: datetime | None = None
     apply_refusal: str | None = None
     approve_refusal: str | None = None
     undo_refusal: str | None = None

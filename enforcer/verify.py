@@ -10,22 +10,25 @@ door hands in the warehouse as `Measurements`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from decimal import Decimal
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from enforcer.record.journal import RunRecord, StageRecord, StageState
+from enforcer.record.savings import named_cards, promised_cards, stages_in_place
 from enforcer.safety.harm_budget import Harm, HarmPolicy
-from fleet.decisions import Plan, Saving
+from fleet.decisions import FreedCard, Plan, Saving
 from fleet.errors import NotEnoughData, Refused
-from fleet.inventory import CardId, CardModelName, Grant, Priority, WorkloadId
+from fleet.inventory import CardId, Grant, Priority, WorkloadId
+from fleet.money.book import PriceBook
+from fleet.money.saving import cards_in, saved, saving_between
 from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.schema import Measure
+from fleet.settings.settings import Settings
 from fleet.sharing import ACTIVE_RATIO_MIN, CONTENTION_RATIO_MAX, sum_by_card
 from fleet.units import MIB, format_time
 from fleet.usage import Float32, History, SliceGrid
@@ -90,8 +93,7 @@ def verify(
     measurements: Measurements,
     *,
     now: datetime,
-    verify_days: int,
-    saving_per_card_week: Mapping[CardModelName, Saving] | None = None,
+    settings: Settings,
     harm_policy: HarmPolicy | None = None,
     undone: frozenset[str] = frozenset(),
 ) -> Outcome:
@@ -102,14 +104,13 @@ def verify(
         runs: its runs, from the ledger.
         measurements: what was measured.
         now: the moment to judge at, UTC.
-        verify_days: days after which the verdict is final.
-        saving_per_card_week: what a freed card of each model saves in a week; without it each freed card is worth the
-            promise's mean.
+        settings: all settings, with the entries of the price book's file: each freed card is worth its own price in
+            the measured hours, and the verdict is final after `enforcer.verify_days`.
         harm_policy: what each service may suffer; None where no budgets are kept.
         undone: recommendations that were taken back one by one.
 
     Returns:
-        The outcome; interim while less than `verify_days` have passed. A card that a workload of before took again
+        The outcome; interim while fewer days have passed. A card that a workload of before took again
         counts as given back; one that new work found free counts as saved, because it had to be bought otherwise.
 
     Raises:
@@ -120,43 +121,58 @@ def verify(
     if not applied:
         raise Refused(f"cannot verify plan {plan.plan_id}: no stage of it is applied")
     since = max(record.applied_at for record in applied if record.applied_at is not None)
-    until = min(now, since + timedelta(days=verify_days))
+    days = timedelta(days=settings.enforcer.verify_days)
+    until = min(now, since + days)
     if until <= since:
         raise NotEnoughData(f"cannot verify plan {plan.plan_id}: it was applied at {format_time(since)}, just now")
     history = measurements.history(since, until)
-    granted_before = runs[-1].cards_granted if runs else frozenset()
-    freed = promised_cards(applied, granted_before, plan)
-    given_back = _given_back(history, freed, since, until)
+    stages = sorted(stages_in_place(plan, applied))
+    promised, named = promised_cards(plan, stages), named_cards(plan, stages)
+    granted_before = frozenset(card for run in runs for card in run.cards_granted)
+    if any(part.card is not None for record in applied for move in record.moves for part in move.old):
+        emptied, taken = emptied_cards(applied, granted_before, plan), _held(applied) - granted_before
+    else:
+        # The API names no cards: what the plan names stands for what the scheduler emptied.
+        emptied = frozenset(card.card for card in named)
+        taken = {card.replaced_by for card in named if card.replaced_by is not None}
+    given_back = _given_back(history, emptied, since, until)
+    book = PriceBook(settings, history.inventory.nodes)
+    known = {card.card: card for card in history.inventory.cards}
+    planned = {card.card: card.saving_per_week for card in named}
+
+    def value(card: str, instead: str | None) -> Saving:
+        """A card that left the inventory with its node keeps the price that it had when the plan was made."""
+        if card not in known or (instead is not None and instead not in known):
+            return planned.get(CardId(card), Saving(amortised=None, marginal=None))
+        return saving_between(
+            known[CardId(card)], book, since, until, instead=None if instead is None else known[CardId(instead)]
+        )
+
+    free = _free_cards(emptied - given_back, taken, named, value)
+    realised = tuple(card for card in free if not card.is_spare)
     changed = {move.workload for record in applied for move in record.moves}
     rows = _rows(history)
     violated, active, causes = _violations(history.slices, rows)
-    stages = _stages_in_place(plan, applied)
-    is_whole = stages >= {entry.stage for entry in plan.stages}
-    promised = plan.totals.cards_freed
-    if not is_whole:
-        promised = sum(entry.cards_freed for entry in plan.stages if entry.stage in stages)
-    free = sorted(freed - given_back)
-    # Spare cards are free too, but were never promised; the stages' own figures hold them.
-    spare = min(plan.totals.spare_cards, len(free)) if is_whole else 0
-    kept = free[spare:]
     return Outcome(
         plan_id=plan.plan_id,
         measured_at=now,
         since=since,
         until=until,
-        is_final=until >= since + timedelta(days=verify_days),
-        promised_cards_freed=promised,
-        realised_cards_freed=len(kept),
-        promised_saving_per_week=plan.totals.saving_per_week,
-        realised_saving_per_week=_realised_saving(plan, kept, _models(history), saving_per_card_week or {}),
+        is_final=until >= since + days,
+        promised_cards_freed=cards_in(promised),
+        realised_cards_freed=cards_in(realised),
+        promised_saving_per_week=saved(promised),
+        realised_saving_per_week=saved(realised),
         promised_violation_ratio=plan.totals.predicted_violation_ratio,
         control_violation_ratio=_control(rows, violated, active, changed),
         coverage_ratio=_coverage(history, rows),
         given_back=len(given_back),
         workloads=_by_workload(plan, rows, violated, active, causes, changed),
-        spare_cards=spare,
+        spare_cards=len(free) - len(realised),
         harm_budget_ratio=None if harm_policy is None else harm_policy.ratio_max,
         restored=tuple(sorted(_taken_back(plan, runs, undone, changed))),
+        stages=tuple(stages),
+        realised=realised,
     )
 
 
@@ -172,36 +188,50 @@ def harm_by_workload(history: History) -> dict[WorkloadId, Harm]:
     return {workload: Harm(active_steps=a, violated_steps=b) for workload, (a, b) in found.items()}
 
 
-def promised_cards(applied: Iterable[StageRecord], granted_before: frozenset[str], plan: Plan) -> frozenset[str]:
+def emptied_cards(applied: Iterable[StageRecord], granted_before: frozenset[str], plan: Plan) -> frozenset[str]:
     """Cards that applied stages left to nobody: held by moved pods before, by no pod of the plan's placement after."""
     records = list(applied)
     left = {part.card for record in records for move in record.moves for part in move.old if part.card is not None}
     entered = {part.card for record in records for move in record.moves for part in move.new}
-    last = {move.pod_id: move.new for record in records for move in record.moves}
+    held = _held(records)
+    moved = {move.pod_id for record in records for move in record.moves}
     staying = {
-        card.card for card in plan.placement for part in card.slices if part.pod_id not in last and card.card in left
+        card.card for card in plan.placement for part in card.slices if part.pod_id not in moved and card.card in left
     }
-    held = {part.card for slices in last.values() for part in slices}
     return frozenset(left & granted_before) - held - staying - (entered & held)
 
 
-def _stages_in_place(plan: Plan, applied: Sequence[StageRecord]) -> frozenset[int]:
-    """Stages that were promoted, and those whose pods earlier stages brought to their places already.
+def _held(applied: Iterable[StageRecord]) -> set[str]:
+    """Cards that moved pods hold now, as far as the API names them."""
+    last = {move.pod_id: move.new for record in applied for move in record.moves}
+    return {part.card for slices in last.values() for part in slices if part.card is not None}
 
-    A backend that gives a pod its slice and its card in one restart leaves later stages nothing to do and no record.
+
+def _free_cards(
+    emptied: Iterable[str], taken: Iterable[str], named: Sequence[FreedCard], value: Callable[[str, str | None], Saving]
+) -> tuple[FreedCard, ...]:
+    """Measured free cards with what each saves; as many as were taken instead of others are not counted.
+
+    Args:
+        emptied: cards that are free.
+        taken: cards that nobody held before and that pods of the plan hold now.
+        named: cards that the plan names.
+        value: what a card saves, and the card that is used instead.
     """
-    sits = {move.pod_id: {part.card for part in move.new} for record in applied for move in record.moves}
-    placed: dict[str, set[str]] = {}
-    for card in plan.placement:
-        for part in card.slices:
-            placed.setdefault(part.pod_id, set()).add(card.card)
-    pods_of = {entry.id: entry.pods for entry in plan.recommendations}
-    found = {record.stage for record in applied}
-    for entry in plan.stages:
-        moved = {pod for name in entry.recommendations for pod in pods_of.get(name, ())} & sits.keys()
-        if moved and all(sits[pod] == placed.get(pod, set()) for pod in moved):
-            found.add(entry.stage)
-    return frozenset(found)
+    spare = {card.card for card in named if card.is_spare}
+    counted = {card.card for card in named if card.replaced_by is None}
+    # Cards that the plan does not count are those that others replace.
+    free = sorted(emptied, key=lambda card: (card in spare, card in counted, card))
+    instead = dict(zip(free, sorted(taken), strict=False))
+    return tuple(
+        FreedCard(
+            card=CardId(card),
+            saving_per_week=value(card, instead.get(card)),
+            is_spare=card in spare,
+            replaced_by=None if card not in instead else CardId(instead[card]),
+        )
+        for card in free
+    )
 
 
 def _taken_back(
@@ -219,16 +249,14 @@ def _taken_back(
 
 
 def _given_back(history: History, freed: frozenset[str], since: datetime, until: datetime) -> frozenset[str]:
-    """Freed cards that a workload of before the plan holds again at some time of the span."""
+    """Freed cards that a workload of before the plan takes again in the span, or still holds."""
     old_workloads = {grant.workload_id for grant in history.inventory.grants if grant.started_at < since}
     return frozenset(
         grant.card
         for grant in history.inventory.grants
         if grant.card in freed
         and grant.workload_id in old_workloads
-        and grant.started_at < until
-        and (grant.ended_at is None or grant.ended_at > since)
-        and grant.started_at >= since
+        and (since <= grant.started_at < until or grant.ended_at is None)
     )
 
 
@@ -370,33 +398,3 @@ def _coverage(history: History, rows: _Rows) -> float:
     if measured is None or not lived:
         return 0.0
     return int((~np.isnan(measured[rows.row]) & rows.lives).sum()) / lived
-
-
-def _models(history: History) -> dict[str, CardModelName]:
-    return {card.card: card.card_model for card in history.inventory.cards}
-
-
-def _realised_saving(
-    plan: Plan, kept: Sequence[str], models: Mapping[str, CardModelName], per_card: Mapping[CardModelName, Saving]
-) -> Saving:
-    mean = plan.totals.saving_per_week
-    promised = plan.totals.cards_freed
-    amortised, marginal = [], []
-    for card in kept:
-        saving = per_card.get(models.get(card, CardModelName("")))
-        if saving is None:
-            saving = Saving(amortised=_share(mean.amortised, promised), marginal=_share(mean.marginal, promised))
-        amortised.append(saving.amortised)
-        marginal.append(saving.marginal)
-    return Saving(amortised=_sum(amortised, mean.amortised), marginal=_sum(marginal, mean.marginal))
-
-
-def _share(amount: Decimal | None, parts: int) -> Decimal | None:
-    return None if amount is None or parts == 0 else amount / parts
-
-
-def _sum(amounts: Sequence[Decimal | None], promised: Decimal | None) -> Decimal | None:
-    known = [amount for amount in amounts if amount is not None]
-    if not known:
-        return None if promised is None and not amounts else (Decimal(0) if not amounts else None)
-    return sum(known, Decimal(0)).quantize(Decimal("0.01"))

@@ -22,15 +22,12 @@ from fleet.usage import CardKey
 
 _SAMPLED: Mapping[Measure, Activity] = MappingProxyType(
     {
-        Measure.DUTY_CYCLE: Activity.DUTY_CYCLE,
-        Measure.SM_ACTIVE: Activity.SM_ACTIVE,
-        Measure.MEMORY_ACTIVE: Activity.MEMORY_ACTIVE,
-        Measure.ENCODER: Activity.ENCODER,
-        Measure.DECODER: Activity.DECODER,
-        Measure.FRAMEBUFFER_USED: Activity.FRAMEBUFFER_USED,
-        Measure.POWER: Activity.POWER,
+        column.measure: Activity(column.measure.value)
+        for column in CARD_MEASURES
+        if column.measure.value in Activity.__members__.values()
     }
 )
+"""Measures that are sampled several times per reading: an activity of NVML has the name of its measure."""
 
 
 class NvmlReader:

@@ -84,6 +84,24 @@ class Saving:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FreedCard:
+    """One card that no pod needs any more.
+
+    Attributes:
+        card: card that the planner empties. Where the backend leaves the choice of cards to the scheduler, another one
+            may be emptied instead; the name then stands for it.
+        saving_per_week: what its freedom saves; where another card is used instead, the difference of the two.
+        is_spare: kept for moves at run time, so it is neither counted nor saved.
+        replaced_by: card that nobody held before and that is used instead; such a card saves money but is not counted.
+    """
+
+    card: CardId
+    saving_per_week: Saving
+    is_spare: bool = False
+    replaced_by: CardId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What a recommendation stands on.
 
@@ -113,8 +131,8 @@ class Recommendation:
         kind: what is proposed.
         workloads: who is changed.
         pods: which pods, `namespace/pod`.
-        cards_freed: whole cards that become free through it (each card of a plan is counted once).
-        saving_per_week: money.
+        cards_freed: whole cards that are freed through it, spares included (each card of a plan is counted once).
+        saving_per_week: money, that of spares included.
         risk_level: the worse of what its predicted harm and its confidence say.
         confidence: chance that it holds, 0-1.
         reason: one or two plain sentences for a service owner.
@@ -125,6 +143,7 @@ class Recommendation:
         violation_ratio: predicted share of its pods' active steps that are violated, 0-1.
         low_priority_gpu_hours_per_week: work of low priority that it makes room for.
         sentences: what the reason says, sentence by sentence; the last one's code says what would change it, too.
+        freed: the cards, by name: those of `cards_freed` and those that others replace. A card is named once in a plan.
     """
 
     id: str
@@ -143,6 +162,7 @@ class Recommendation:
     violation_ratio: float = 0.0
     low_priority_gpu_hours_per_week: float = 0.0
     sentences: tuple[Sentence, ...] = ()
+    freed: tuple[FreedCard, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

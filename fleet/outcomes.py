@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from fleet.decisions import Saving
+from fleet.decisions import FreedCard, Saving
 from fleet.inventory import WorkloadId
 
 
@@ -93,6 +93,9 @@ class Outcome:
         spare_cards: cards that are free besides, kept as spares and never promised.
         harm_budget_ratio: violated share of active time that a service may suffer, 0-1; None where no budget is kept.
         restored: workloads of the plan that were taken back.
+        stages: stages that were in place.
+        realised: cards that are free, with what each saves at its own price of the measured hours; those of
+            `realised_cards_freed`, and those that others replace.
     """
 
     plan_id: str
@@ -112,3 +115,5 @@ class Outcome:
     spare_cards: int = 0
     harm_budget_ratio: float | None = None
     restored: tuple[WorkloadId, ...] = ()
+    stages: tuple[int, ...] = ()
+    realised: tuple[FreedCard, ...] = ()

@@ -30,10 +30,11 @@ class Measure(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureColumn:
-    """How one measure is kept.
+    """How one measure is kept and described.
 
     Attributes:
         measure: the measure.
+        help_text: one sentence with its unit, as its series show it.
         scale: stored integer = floor(value × scale); ratios in millionths, bytes as they are.
         value_min: lowest valid value.
         value_max: highest valid value, in the measure's unit; a sample outside is rejected.
@@ -43,6 +44,7 @@ class MeasureColumn:
     """
 
     measure: Measure
+    help_text: str
     scale: int
     value_min: float = 0.0
     value_max: float
@@ -52,17 +54,61 @@ class MeasureColumn:
 
 
 MEASURES: tuple[MeasureColumn, ...] = (
-    MeasureColumn(measure=Measure.DUTY_CYCLE, scale=1_000_000, value_max=1.0, has_histogram=True),
-    MeasureColumn(measure=Measure.SM_ACTIVE, scale=1_000_000, value_max=1.0, has_histogram=True),
-    MeasureColumn(measure=Measure.MEMORY_ACTIVE, scale=1_000_000, value_max=1.0),
-    MeasureColumn(measure=Measure.ENCODER, scale=1_000_000, value_max=1.0),
-    MeasureColumn(measure=Measure.DECODER, scale=1_000_000, value_max=1.0),
-    MeasureColumn(measure=Measure.FRAMEBUFFER_USED, scale=1, value_max=float(2**44)),
-    MeasureColumn(measure=Measure.KV_CACHE_USAGE, scale=1_000_000, value_max=1.0, of_card=False),
-    MeasureColumn(measure=Measure.POWER, scale=1_000, value_max=10_000.0),
-    MeasureColumn(measure=Measure.TEMPERATURE, scale=1_000, value_min=-50.0, value_max=200.0, of_slice=False),
-    MeasureColumn(measure=Measure.REQUEST_RATE, scale=1_000, value_max=1e9, of_card=False),
-    MeasureColumn(measure=Measure.LATENCY_P99, scale=1_000_000, value_max=1e6, of_card=False),
+    MeasureColumn(
+        measure=Measure.DUTY_CYCLE,
+        help_text="Share of time with at least one kernel running, 0-1.",
+        scale=1_000_000,
+        value_max=1.0,
+        has_histogram=True,
+    ),
+    MeasureColumn(
+        measure=Measure.SM_ACTIVE,
+        help_text="Share of SM cycles with a warp resident, 0-1.",
+        scale=1_000_000,
+        value_max=1.0,
+        has_histogram=True,
+    ),
+    MeasureColumn(
+        measure=Measure.MEMORY_ACTIVE,
+        help_text="Share of time in which the framebuffer was read or written, 0-1.",
+        scale=1_000_000,
+        value_max=1.0,
+    ),
+    MeasureColumn(measure=Measure.ENCODER, help_text="Use of the video encoder, 0-1.", scale=1_000_000, value_max=1.0),
+    MeasureColumn(measure=Measure.DECODER, help_text="Use of the video decoder, 0-1.", scale=1_000_000, value_max=1.0),
+    MeasureColumn(
+        measure=Measure.FRAMEBUFFER_USED, help_text="Framebuffer held, bytes.", scale=1, value_max=float(2**44)
+    ),
+    MeasureColumn(
+        measure=Measure.KV_CACHE_USAGE,
+        help_text="Share of the server's KV cache in use, 0-1; of replayed fleets alone.",
+        scale=1_000_000,
+        value_max=1.0,
+        of_card=False,
+    ),
+    MeasureColumn(measure=Measure.POWER, help_text="Power drawn, watts.", scale=1_000, value_max=10_000.0),
+    MeasureColumn(
+        measure=Measure.TEMPERATURE,
+        help_text="Temperature of the card, degrees Celsius.",
+        scale=1_000,
+        value_min=-50.0,
+        value_max=200.0,
+        of_slice=False,
+    ),
+    MeasureColumn(
+        measure=Measure.REQUEST_RATE,
+        help_text="Requests per second; of replayed fleets alone.",
+        scale=1_000,
+        value_max=1e9,
+        of_card=False,
+    ),
+    MeasureColumn(
+        measure=Measure.LATENCY_P99,
+        help_text="99th percentile of request latency, seconds; of replayed fleets alone.",
+        scale=1_000_000,
+        value_max=1e6,
+        of_card=False,
+    ),
 )
 """Every measure, in column order."""
 

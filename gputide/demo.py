@@ -220,7 +220,7 @@ def _verify(folder: DataFolder, settings: Settings, plan: Plan) -> Outcome:
         kept.runs(plan.plan_id),
         WarehouseMeasurements(folder, settings),
         now=_now(folder),
-        verify_days=settings.enforcer.verify_days,
+        settings=settings,
         harm_policy=harm_policy(settings),
         undone=kept.undone_recommendations(plan.plan_id),
     )
@@ -236,9 +236,9 @@ def _restore_one(
     Returns:
         The workload, and what was done in words.
     """
-    # Most harmed first; of one with too few windows nothing can be said.
+    # Most harmed first; of one that is not decided yet nothing can be said.
     budget = outcome.harm_budget_ratio
-    judged = [one for one in outcome.workloads if standing_of(one, budget) is not Standing.TOO_FEW_WINDOWS]
+    judged = [one for one in outcome.workloads if standing_of(one, budget) is not Standing.UNDECIDED]
     worst = (judged or outcome.workloads)[0]
     namespace, _, name = worst.workload.split("/")
     objects = [

@@ -65,8 +65,7 @@ class Session:
         """
         if not assignments:
             return self
-        flat = assigned(assignments)
-        return replace(self, settings=changed_settings(self.settings, flat))
+        return replace(self, settings=changed_settings(self.settings, assigned(assignments)))
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Tick]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleet.capabilities.register import CorePolicy
-from fleet.decisions import CardPlacement, PlacedSlice, RecommendationKind, Refusal, Totals
+from fleet.decisions import CardPlacement, PlacedSlice, RecommendationKind, Refusal
 from fleet.inventory import CardId, Grant, Inventory, WorkloadId
-from fleet.money.saving import saving_of
 from fleet.sharing import CONTENTION_RATIO_MAX
 from recommender.advice.case import Permits
 from recommender.consolidate import Group, Point
@@ -391,37 +389,6 @@ def _instance(grant: Grant, instance: InstanceAdvice, *, over: bool) -> PlacedSl
         priority=grant.priority,
         oversubscribed=over,
         mig_profile=instance.profile.name,
-    )
-
-
-def totals_of(problem: PlanningProblem, arrangement: Arrangement, violation_ratio: float, low_hours: float) -> Totals:
-    """Sums of the plan; spare cards come off the freed ones, and nothing is saved by them."""
-    demand, prices, kept = problem.demand, problem.prices, problem.cards
-    after = len(arrangement.seats)
-    freed = sorted(arrangement.freed)
-    moved = arrangement.moves
-    spare = (
-        min(max(0, arrangement.cards_freed), math.ceil(problem.settings.plan.spare_card_ratio * after)) if moved else 0
-    )
-    cards = [kept[card] for card in freed]
-    # Spare cards are taken from the cheapest, by name where prices are equal or unknown.
-    cards.sort(key=lambda card: (prices.of(card).amortised or 0, card.card))
-    free = cards[spare:]
-    taken = [kept[card] for card in sorted(arrangement.taken)]
-    nodes_before = {grant.node for grant in demand.grants}
-    busy = {seat.node for seat in arrangement.seats}
-    return Totals(
-        cards_before=len(arrangement.cards_before),
-        cards_after=after,
-        cards_freed=len(free) - len(taken),
-        spare_cards=spare,
-        nodes_freed=len(nodes_before - busy - {card.node for card in cards[:spare]}),
-        framebuffer_bytes_freed=sum(card.framebuffer_bytes for card in free)
-        - sum(card.framebuffer_bytes for card in taken),
-        low_priority_gpu_hours_per_week=low_hours,
-        saving_per_week=saving_of(free, prices, taken=taken),
-        predicted_violation_ratio=violation_ratio,
-        moves=moves_of(demand, arrangement),
     )
 
 

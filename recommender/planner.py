@@ -16,8 +16,19 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from fleet.capabilities.register import Capabilities, Division
-from fleet.decisions import FrontierPoint, HistorySpan, Plan, RecommendationKind, Refusal, RiskLevel, Withheld
+from fleet.decisions import (
+    FrontierPoint,
+    HistorySpan,
+    Plan,
+    Recommendation,
+    RecommendationKind,
+    Refusal,
+    RiskLevel,
+    Totals,
+    Withheld,
+)
 from fleet.money.book import PriceBook
+from fleet.money.saving import cards_in, saved
 from fleet.profiles import Profiles
 from fleet.settings.settings import Settings
 from fleet.sharing import ACTIVE_RATIO_MIN
@@ -33,7 +44,7 @@ from recommender.naive import NAIVE_RULES, SUM_OF_MAXIMA, naive_packing
 from recommender.node_terms import node_terms
 from recommender.past_outcomes import OwnPast
 from recommender.permits import permits_of
-from recommender.placement import Arrangement, Guards, arrange, moves_of, placement_of, totals_of
+from recommender.placement import Arrangement, Guards, arrange, moves_of, placement_of
 from recommender.placement_nodes import NodePoint, choose_nodes, node_points
 from recommender.placement_rehome import with_cheaper_cards
 from recommender.placement_tide import plan_tide
@@ -88,7 +99,6 @@ def make_plan(
     tide = plan_tide(problem, permits, arrangement) if problem.asks_for(RecommendationKind.TIDE) else None
     scene = Scene(problem=problem, permits=permits, arrangement=arrangement, tide=tide)
     recommendations, stages = propose(scene)
-    low_hours = sum((item.low_priority_gpu_hours_per_week for item in recommendations), start=0.0)
     violation = _violation_ratio(problem, packing.chosen, arrangement)
     return Plan(
         plan_id="",
@@ -103,7 +113,7 @@ def make_plan(
         risk=settings.risk.preset,
         backend=capability.backend,
         currency=settings.prices.currency,
-        totals=totals_of(problem, arrangement, violation, low_hours),
+        totals=_totals(scene, recommendations, violation),
         recommendations=recommendations,
         refused=_sorted(permits.refused + arrangement.refused),
         withheld=_withheld(problem, permits, frontier),
@@ -151,6 +161,29 @@ def _violation_ratio(problem: PlanningProblem, chosen: Point, arrangement: Arran
     sharing = chosen.choice.violation_ratio if arrangement.moves else 0.0
     ratio = sharing + mig_violation_ratio(problem.demand, arrangement)
     return min(1.0, ratio * problem.past.calibration_ratio)
+
+
+def _totals(scene: Scene, recommendations: Sequence[Recommendation], violation_ratio: float) -> Totals:
+    """Sums of the plan; spare cards come off the freed ones, and nothing is saved by them."""
+    arrangement, cards = scene.arrangement, scene.problem.cards
+    free = [card for item in recommendations for card in item.freed if not card.is_spare]
+    taken = [card.replaced_by for card in free if card.replaced_by is not None]
+    busy = {seat.node for seat in arrangement.seats} | {cards[card].node for card in scene.spare}
+    return Totals(
+        cards_before=len(arrangement.cards_before),
+        cards_after=len(arrangement.seats),
+        cards_freed=cards_in(free),
+        spare_cards=len(scene.spare),
+        nodes_freed=len({grant.node for grant in scene.grants} - busy),
+        framebuffer_bytes_freed=sum(cards[card.card].framebuffer_bytes for card in free)
+        - sum(cards[card].framebuffer_bytes for card in taken),
+        low_priority_gpu_hours_per_week=sum(
+            (item.low_priority_gpu_hours_per_week for item in recommendations), start=0.0
+        ),
+        saving_per_week=saved(free),
+        predicted_violation_ratio=violation_ratio,
+        moves=moves_of(scene.problem.demand, arrangement),
+    )
 
 
 def _seated(

@@ -5,17 +5,17 @@ Made by `proposals`; every kind of advice (`recommender.advice`) reads it and an
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from decimal import Decimal
 from functools import cached_property
 
 import numpy as np
 
-from fleet.decisions import Evidence, Need, Recommendation, Saving
-from fleet.inventory import CardId, Grant, WorkloadId
+from fleet.decisions import Evidence, FreedCard, Need, Recommendation
+from fleet.inventory import CardId, CardModelName, Grant, WorkloadId
 from fleet.money.saving import saving_of
 from fleet.schema import Measure
 from recommender.advice.case import Permits
@@ -81,31 +81,59 @@ class Scene:
         """Pods of rows, sorted."""
         return tuple(sorted({self.grants[row].pod_id for row in rows}))
 
-    def saved(self, cards: Sequence[CardId]) -> Saving:
-        """What freeing cards saves a week; None where there are cards and none has a price."""
-        savings = [saving_of((self.problem.cards[card],), self.problem.prices) for card in cards]
-        return Saving(
-            amortised=_sum([saving.amortised for saving in savings]),
-            marginal=_sum([saving.marginal for saving in savings]),
+    def freed(self, cards: Iterable[CardId]) -> tuple[FreedCard, ...]:
+        """Cards that are emptied, sorted, with what each saves: less the price of the card that is used instead."""
+        known = self.problem.cards
+        return tuple(
+            FreedCard(
+                card=card,
+                saving_per_week=saving_of(
+                    (known[card],),
+                    self.problem.prices,
+                    taken=(known[self.replaced[card]],) if card in self.replaced else (),
+                ),
+                is_spare=card in self.spare,
+                replaced_by=self.replaced.get(card),
+            )
+            for card in sorted(cards)
         )
 
     @cached_property
-    def replaced(self) -> frozenset[CardId]:
-        """Freed cards that are not counted, because others that were unallocated are in use instead.
+    def spare(self) -> frozenset[CardId]:
+        """Freed cards kept for moves at run time: the cheapest, by name where prices are equal or unknown."""
+        arrangement, known = self.arrangement, self.problem.cards
+        if not arrangement.moves:
+            return frozenset()
+        wanted = math.ceil(self.problem.settings.plan.spare_card_ratio * len(arrangement.seats))
+        counted = sorted(
+            arrangement.freed - self.replaced.keys(),
+            key=lambda card: (self.problem.prices.of(known[card]).amortised or 0, card),
+        )
+        return frozenset(counted[:wanted])
 
-        As many of each model as there are new ones on shared nodes, and under the pods that made room for them.
+    @cached_property
+    def replaced(self) -> Mapping[CardId, CardId]:
+        """Freed cards that are not counted, and the card that was unallocated and is used instead of each.
+
+        A cheaper card, or on shared nodes, and under the pods that made room for them, one of the same model.
         """
         arrangement, cards = self.arrangement, self.problem.cards
+        found = {
+            self.grants[row].card: card.card
+            for item in arrangement.rehomed
+            for row, card in item.targets.items()
+            if card.card in arrangement.taken
+        }
         nodes = {seat.node for seat in arrangement.seats if len(seat.rows) > 1} if arrangement.together else set()
         new = {seat.card for seat in arrangement.seats if seat.node in nodes} | set(arrangement.displaced.values())
-        left = Counter(cards[card].card_model for card in new & arrangement.taken)
+        left: dict[CardModelName, list[CardId]] = defaultdict(list)
+        for card in sorted(new & arrangement.taken, reverse=True):
+            left[cards[card].card_model].append(card)
         sources = {move.source for move in arrangement.moves}
-        found: set[CardId] = set()
         for card in sorted(arrangement.freed & sources):
             if left[cards[card].card_model]:
-                left[cards[card].card_model] -= 1
-                found.add(card)
-        return frozenset(found)
+                found[card] = left[cards[card].card_model].pop()
+        return found
 
     def evidence(self, name: WorkloadId) -> Evidence:
         """The numbers that advice on a workload rests on, with those of the slice or instance that it gets."""
@@ -182,9 +210,3 @@ def counted(number: int, word: str) -> str:
 def each_of(pods: int) -> str:
     """The pods of a workload as the subject of a sentence."""
     return "Its only pod" if pods == 1 else f"Each of its {pods} pods"
-
-
-def _sum(amounts: Sequence[Decimal | None]) -> Decimal | None:
-    """The sum of what is known; None where there are amounts and none is."""
-    known = [amount for amount in amounts if amount is not None]
-    return None if amounts and not known else sum(known, start=Decimal("0.00"))

@@ -6,8 +6,8 @@ Called by `make test` and `make quick`:
 
 A tier is a pytest marker; a test without one is quick. The quick tier runs first and uses every core. The others wait
 for other processes most of the time, so they run side by side, each line of their output behind the tier's name. With
-CI=true a tier that cannot run is a failure, so that a missing set-up step cannot pass for a green run. The last line
-counts tests over all tiers.
+CI=true a tier that cannot run is a failure, so that a missing set-up step cannot pass for a green run. A red run ends
+with the names of all failed tests; the last line counts tests over all tiers.
 """
 
 import os
@@ -25,6 +25,8 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parents[1]
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 PYTEST_NO_TESTS = 5
+JUNIT_WITH_FILES = ("-o", "junit_family=xunit1")
+"""Pytest's options for JUnit files in which a test names its file."""
 
 
 class CannotRunError(Exception):
@@ -54,11 +56,11 @@ class Tier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierRun:
-    """What became of one tier; `reason_not_run` is None where it ran."""
+    """What became of one tier; `reason_not_run` is None where it ran, `failed` holds pytest's ids of tests."""
 
     tier: str
     passed: int = 0
-    failed: int = 0
+    failed: tuple[str, ...] = ()
     skipped: int = 0
     wall_seconds: float = 0.0
     reason_not_run: str | None = None
@@ -115,14 +117,14 @@ def run_tier(tier: Tier, pytest_arguments: list[str]) -> TierRun:
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results.xml"
         command = [
-            *(sys.executable, "-m", "pytest", "-q", "-m", tier.marker_expression, f"--junit-xml={results}"),
-            *(*tier.pytest_arguments, *pytest_arguments),
+            *(sys.executable, "-m", "pytest", "-q", "-m", tier.marker_expression),
+            *(f"--junit-xml={results}", *JUNIT_WITH_FILES, *tier.pytest_arguments, *pytest_arguments),
         ]
         status = _run_shown(command, environment, prefix="" if tier.lane is None else f"{tier.name} | ")
         wall_seconds = time.monotonic() - started
         if status == PYTEST_NO_TESTS:
             return TierRun(tier=tier.name, wall_seconds=wall_seconds, reason_not_run="it holds no test")
-        passed, failed, skipped = count_results(results)
+        passed, failed, skipped = read_results(results)
     return TierRun(
         tier=tier.name, passed=passed, failed=failed, skipped=skipped, wall_seconds=wall_seconds, exit_status=status
     )
@@ -141,36 +143,49 @@ def _run_shown(command: list[str], environment: dict[str, str], *, prefix: str) 
     return running.returncode
 
 
-def count_results(results: Path) -> tuple[int, int, int]:
-    """Return how many tests passed, failed (errors too) and were skipped, from pytest's JUnit file."""
+def read_results(results: Path) -> tuple[int, tuple[str, ...], int]:
+    """Return how many tests passed, the ids of those that failed (errors too), and how many were skipped.
+
+    Args:
+        results: a JUnit file that pytest wrote with `JUNIT_WITH_FILES`.
+    """
     if not results.is_file():  # pytest fell before it could write; its exit status says so
-        return 0, 0, 0
-    passed = failed = skipped = 0
-    for suite in ElementTree.parse(results).iter("testsuite"):
-        bad = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
-        passed += int(suite.get("tests", 0)) - bad - int(suite.get("skipped", 0))
-        failed += bad
-        skipped += int(suite.get("skipped", 0))
-    return passed, failed, skipped
+        return 0, (), 0
+    outcomes: dict[str, set[str]] = {}
+    for case in ElementTree.parse(results).iter("testcase"):  # one that fails twice, in its teardown too, has two
+        outcomes.setdefault(_test_id(case), set()).update(part.tag for part in case)
+    failed = tuple(test for test, found in outcomes.items() if found & {"failure", "error"})
+    skipped = sum("skipped" in found and test not in failed for test, found in outcomes.items())
+    return len(outcomes) - len(failed) - skipped, failed, skipped
+
+
+def _test_id(case: ElementTree.Element) -> str:
+    """`tests/wire/test_x.py::TestY::test_z`; the file alone where it could not be imported."""
+    file, name = case.get("file", ""), case.get("name", "")
+    module = file.removesuffix(".py").replace("/", ".")
+    classes = case.get("classname", "").removeprefix(module).strip(".").split(".")
+    return file if name == module else "::".join(filter(None, (file, *classes, name)))
 
 
 def print_summary(runs: list[TierRun], *, is_ci: bool) -> None:
-    """Print one line per tier, and a last line that counts all tests."""
+    """Print one line per tier, the names of all failed tests, and a last line that counts all tests."""
     print("\n== tiers")
     for run in runs:
         if run.reason_not_run is None:
-            told = f"{run.passed} passed, {run.failed} failed, {run.skipped} skipped in {run.wall_seconds:.0f} s"
-            if run.exit_status != 0 and run.failed == 0:
-                told += f" (pytest ended with status {run.exit_status})"
+            what = f"{run.passed} passed, {len(run.failed)} failed, {run.skipped} skipped in {run.wall_seconds:.0f} s"
+            if run.exit_status != 0 and not run.failed:
+                what += f" (pytest ended with status {run.exit_status})"
         else:
-            told = f"{'FAILED: cannot run in CI' if is_ci else 'not run'}: {run.reason_not_run}"
-        print(f"   {run.tier:<8} {told}")
-    counts = [sum(getattr(run, count) for run in runs) for count in ("passed", "failed", "skipped")]
-    print("{} passed, {} failed, {} skipped".format(*counts), flush=True)
+            what = f"{'FAILED: cannot run in CI' if is_ci else 'not run'}: {run.reason_not_run}"
+        print(f"   {run.tier:<8} {what}")
+    failed = [test for run in runs for test in run.failed]
+    print("".join(f"FAILED {test}\n" for test in failed), end="")
+    passed, skipped = sum(run.passed for run in runs), sum(run.skipped for run in runs)
+    print(f"{passed} passed, {len(failed)} failed, {skipped} skipped", flush=True)
 
 
 def prepare_nothing() -> dict[str, str]:
-    """The quick tier needs Python alone."""
+    """These tiers need Python alone."""
     return {}
 
 
@@ -291,12 +306,21 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 TIERS = (
     Tier(
         name="quick",
-        marker_expression="not browser and not engines and not cluster",
+        marker_expression="not browser and not cluster and not engines and not program",
         prepare=prepare_nothing,
         # A module stays on one worker, so that its fixtures are made once.
         pytest_arguments=("-n", "auto", "--maxprocesses", "4", "--dist", "loadscope"),
     ),
-    Tier(name="engines", marker_expression="engines", prepare=prepare_engines, lane="engines"),
+    Tier(
+        name="engines",
+        marker_expression="engines",
+        prepare=prepare_engines,
+        # Half its time it waits: for a Java to start, a fault to pass, a checkpoint. Two workers, each with a broker
+        # of its own, fill that. Modules are handed out in their order, so that long ones with one test aren't last.
+        pytest_arguments=("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"),
+        lane="engines",
+    ),
+    Tier(name="program", marker_expression="program", prepare=prepare_nothing, lane="program"),
     Tier(name="cluster", marker_expression="cluster", prepare=prepare_cluster, lane="control plane and browser"),
     Tier(name="browser", marker_expression="browser", prepare=prepare_browser, lane="control plane and browser"),
 )

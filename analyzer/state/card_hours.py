@@ -52,7 +52,8 @@ def idle_hours(
 
     An idle window is `analyzer.idle_seconds` long; the slice was allocated all through it, used nothing, and was seen
     in at least `analyzer.idle_coverage_min` of its hours. So an hour's answer depends on the window's length before
-    and after it alone: days that are counted one by one add up to the week.
+    and after it alone: parts of a week that are counted one by one add up to the week, where the arrays reach that far
+    beyond each part. An hour within the window's length of the newest data can still become idle.
 
     A silent slice is seen where its card is. Its own zero is no evidence while its card works and no slice of the card
     says so, nor, at low priority, while a neighbour of higher priority works.

@@ -32,7 +32,7 @@ from dashboards.queries import (
     Views,
     WorkloadHistory,
 )
-from dashboards.shown.lag_chain import LagChain
+from dashboards.shown.health import LagChain
 from dashboards.shown.made_once import MADE, MadeOnce
 from dashboards.shown.relief_acts import ReliefActs
 from fleet.decisions import Plan
@@ -180,6 +180,7 @@ class _ScopedPlans:
             approved_stages=approved,
             approved_by=entry.approved_by if approved else (),
             applied_stages=tuple(stage for stage in entry.applied_stages if stage in shown),
+            once_applied_stages=tuple(stage for stage in entry.once_applied_stages if stage in shown),
         )
 
 

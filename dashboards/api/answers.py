@@ -14,7 +14,7 @@ from dashboards.queries import (
     UndoPreview,
     WorkloadHistory,
 )
-from dashboards.shown.lag_chain import LagChain
+from dashboards.shown.health import LagChain
 from dashboards.shown.quotas import QuotaUse
 from fleet.documents import document, iso
 from fleet.money.budgets import BudgetStatus

@@ -14,12 +14,13 @@ from flask import Flask, Response, request
 
 from dashboards.access.door import Door
 from dashboards.access.people import NotAllowed
-from dashboards.api.operations import BASE, OPERATIONS, Asked, Operation, openapi
+from dashboards.api.operations import BASE, OPERATIONS, STAGES_BODY, Asked, Operation, fits, openapi, wanted
 from dashboards.queries import Views
 from fleet.errors import GputideError, Misconfigured, NotEnoughData, Refused
 
 BODY_BYTES_MAX = 65_536
 TOKEN_HEADER = "X-Gputide-Token"
+_DIGITS = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
 class _BadRequestError(Exception):
@@ -98,70 +99,46 @@ def _nothing(path: str = "") -> Response:
 
 def _checked_path(operation: Operation, path: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in path.items():
-        schema = operation.parameters[name]
-        if len(value) > schema["maxLength"] or re.fullmatch(schema["pattern"].strip("^$"), value) is None:
+        if not fits(value, operation.parameters[name]):
             # As for a name that there is not: it can't be one.
             raise NotEnoughData(f"there is no {name} {value[:100]!r}")
     return path
 
 
 def _checked_query(operation: Operation) -> Mapping[str, Any]:
-    unknown = sorted(set(request.args) - set(operation.query))
-    if unknown:
-        raise _BadRequestError(
-            f"unknown parameter {unknown[0][:100]!r}: expected {', '.join(operation.query) or 'none'}"
-        )
     found: dict[str, Any] = {}
-    for name in request.args:
-        values = request.args.getlist(name)
+    for name, values in request.args.lists():
+        if name not in operation.query:
+            expected = ", ".join(operation.query) or "none"
+            raise _BadRequestError(f"unknown parameter {name[:100]!r}: expected {expected}")
         if len(values) > 1:
             raise _BadRequestError(f"{name} is given {len(values)} times: expected one")
         schema = operation.query[name]
-        if schema["type"] == "array":
-            found[name] = _stages([_integer(name, part, schema["items"]) for part in values[0].split(",")], schema)
-        else:
-            found[name] = _integer(name, values[0], schema)
+        is_list = schema["type"] == "array"
+        value = [_number(part) for part in values[0].split(",")] if is_list else _number(values[0])
+        if not fits(value, schema):
+            raise _BadRequestError(f"{name}={values[0][:50]!r}: expected {wanted(schema)}")
+        found[name] = value
     return found
 
 
+def _number(text: str) -> int | str:
+    return int(text) if _DIGITS.fullmatch(text) else text
+
+
 def _checked_body(operation: Operation) -> tuple[int, ...]:
-    if operation.method == "GET":
-        return ()
-    body = request.get_data(cache=False)
     if not operation.takes_stages:
         return ()
+    body = request.get_data(cache=False)
     if len(body) > BODY_BYTES_MAX:
         raise _BadRequestError(f"body of {len(body)} bytes: at most {BODY_BYTES_MAX}")
     try:
         content = json.loads(body)
     except (ValueError, RecursionError) as exc:
         raise _BadRequestError(f"body is not JSON: {exc}") from exc
-    if not isinstance(content, dict) or set(content) != {"stages"} or not isinstance(content["stages"], list):
-        raise _BadRequestError('body: expected {"stages": [1, 2]}')
-    schema = _STAGES_SCHEMA
-    low, high = schema["items"]["minimum"], schema["items"]["maximum"]
-    for stage in content["stages"]:
-        # To JSON 2.0 is a whole number; to Python True is one, and is none here.
-        if type(stage) not in (int, float) or stage != stage // 1:
-            raise _BadRequestError("stages: expected whole numbers")
-        if not low <= stage <= high:
-            raise _BadRequestError(f"stages: one is not between {low} and {high}")
-    return _stages([int(stage) for stage in content["stages"]], schema)
-
-
-_STAGES_SCHEMA: Mapping[str, Any] = next(item for item in OPERATIONS if item.name == "preview").query["stages"]
-
-
-def _stages(found: list[int], schema: Mapping[str, Any]) -> tuple[int, ...]:
-    if not schema["minItems"] <= len(found) <= schema["maxItems"] or len(set(found)) != len(found):
-        raise _BadRequestError(f"stages: expected 1 to {schema['maxItems']} different numbers, got {len(found)}")
-    return tuple(sorted(found))
-
-
-def _integer(name: str, text: str, schema: Mapping[str, Any]) -> int:
-    if re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) is None or not schema["minimum"] <= int(text) <= schema["maximum"]:
-        raise _BadRequestError(f"{name}={text[:50]!r}: expected {schema['minimum']} to {schema['maximum']}")
-    return int(text)
+    if not fits(content, STAGES_BODY):
+        raise _BadRequestError(f"body: expected {wanted(STAGES_BODY)}")
+    return tuple(sorted(int(stage) for stage in content["stages"]))
 
 
 def _status(exc: GputideError) -> int:

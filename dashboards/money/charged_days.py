@@ -1,29 +1,158 @@
-"""Card hours, day by day, with their split, price and electricity: what chargeback and export are summed from.
+"""Card hours of a period, day by day, with their split, price and electricity: chargeback and export sum them.
 
-A day is made at a time, so that a month of a large fleet fits memory; of a small fleet several are read together.
+Days are made one at a time, so that a month of a large fleet fits memory; of a small fleet several are read together.
 Called by `gputide cost`, budgets, report and pages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 from numpy.typing import NDArray
 
-from analyzer.state.card_hours import measured_parts
+from analyzer.state.card_hours import measured_parts, window_hours
 from dashboards.money.hourly_usage import HOUR_MS, HOUR_SECONDS, HourlyUsage, Windows, hourly_usage, idle_grants
+from fleet.errors import Misconfigured, NotEnoughData
+from fleet.inventory import Inventory
 from fleet.money.book import CardPrice, PriceBook
 from fleet.money.charged_day import ChargedDay
+from fleet.money.charges import BillingPeriod, Chargeback, Owner, chargeback
 from fleet.money.energy import card_energy
+from fleet.money.focus import Basis, ChargePeriod, FocusContext
 from fleet.money.split import CardHours, split_card_hours
-from fleet.money.tenancies import Tenancies, slots_of
-from fleet.settings.settings import AnalyzerSettings
-from fleet.units import epoch_ms
+from fleet.money.tenancies import Tenancies, lives_of, slots_of, tenancies
+from fleet.settings.settings import AnalyzerSettings, Settings
+from fleet.units import epoch_ms, format_time
+from pipeline.warehouse.parquet_reads import ParquetReads
 
+DAYS_DEFAULT = 7
+"""Length of a period that names no start."""
+_DAYS_MAX = 400
 SLICE_HOURS_AT_ONCE = 200_000
 """Hours of slices that are read from the warehouse together: a question costs as much as a day of a small fleet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostPeriod:
+    """A period of one cluster, ready to be charged.
+
+    Attributes:
+        cluster: cluster.
+        since: start, a whole hour, UTC.
+        until: end, a whole hour, UTC.
+        inventory: cards, nodes and grants known when the last idle window that reaches into it is over.
+        who: the same as columns.
+        book: prices.
+        settings: all settings.
+        source: the warehouse.
+    """
+
+    cluster: str
+    since: datetime
+    until: datetime
+    inventory: Inventory
+    who: Tenancies
+    book: PriceBook
+    settings: Settings
+    source: ParquetReads
+
+    @property
+    def known_since(self) -> datetime:
+        """When the first card was seen, where that is within the period, else its start, UTC.
+
+        Nothing is charged before that, so means and counts begin then as well.
+        """
+        first = datetime.fromtimestamp(float(self.who.card_start_ms.min()) / 1000, UTC)
+        return max(self.since, first)
+
+    @property
+    def billed(self) -> BillingPeriod:
+        """The period, as a bill names it."""
+        return BillingPeriod(cluster=self.cluster, since=self.since, until=self.until, currency=self.book.currency)
+
+    def days(self) -> Iterator[ChargedDay]:
+        """Its days."""
+        return charged_days(
+            self.source,
+            self.who,
+            self.book,
+            cluster=self.cluster,
+            since=self.since,
+            until=self.until,
+            settings=self.settings.analyzer,
+        )
+
+    def chargeback(self, by: Owner) -> Chargeback:
+        """Its cost by owner."""
+        return chargeback(self.days(), self.who, self.billed, by=by, team_labels=self.settings.prices.team_labels)
+
+    def focus_context(self, basis: Basis, period: ChargePeriod, advice: dict[str, str]) -> FocusContext:
+        """What an export needs beside the days."""
+        return FocusContext(
+            who=self.who,
+            nodes={node.node: node for node in self.inventory.nodes},
+            cluster=self.cluster,
+            currency=self.book.currency,
+            team_labels=self.settings.prices.team_labels,
+            basis=basis,
+            period=period,
+            advice=advice,
+        )
+
+
+def period_of(
+    source: ParquetReads,
+    settings: Settings,
+    cluster: str,
+    since: datetime | None,
+    until: datetime | None,
+    now: datetime,
+) -> CostPeriod:
+    """A period in whole hours; the hour in progress is not charged.
+
+    Args:
+        source: the warehouse.
+        settings: all settings.
+        cluster: whose.
+        since: start, UTC; None for a week before the end.
+        until: end, UTC; None for now.
+        now: the clock of the data, UTC.
+
+    Raises:
+        Misconfigured: the start is not before the end, or too long before it.
+        NotEnoughData: the cluster had no card in that time.
+    """
+    end = _whole_hour(min(now, until) if until is not None else now)
+    start = _whole_hour(since) if since is not None else end - timedelta(days=DAYS_DEFAULT)
+    if start >= end:
+        raise Misconfigured(
+            f"cannot show cost from {format_time(start)} to {format_time(end)}: --since must be a whole hour or more "
+            f"before --until and before now ({format_time(now)})"
+        )
+    if end - start > timedelta(days=_DAYS_MAX):
+        raise Misconfigured(f"cannot show cost of {(end - start).days} days: at most {_DAYS_MAX}; name a later --since")
+    # An idle window may end after the last hour that is charged: grants are known as far as it reaches.
+    horizon = min(_whole_hour(now), end + timedelta(hours=window_hours(settings.analyzer) - 1))
+    inventory = source.inventory(cluster, as_of=horizon, time_zone=settings.cluster.time_zone)
+    lives = lives_of(source.card_lives(cluster, as_of=horizon), until=horizon)
+    who = tenancies(inventory, lives, until=horizon)
+    if not _stands_any(who, start, end):
+        raise NotEnoughData(
+            f"cannot show cost of cluster {cluster!r}: no card is known from {format_time(start)} to {format_time(end)}"
+        )
+    return CostPeriod(
+        cluster=cluster,
+        since=start,
+        until=end,
+        inventory=inventory,
+        who=who,
+        book=PriceBook(settings, inventory.nodes),
+        settings=settings,
+        source=source,
+    )
 
 
 def charged_days(
@@ -211,3 +340,12 @@ def _prices(who: Tenancies, book: PriceBook, start: datetime) -> tuple[tuple[Car
     places: dict[CardPrice, int] = {}
     of = [places.setdefault(book.price_of(card, start), len(places)) for card in who.cards]
     return tuple(places), np.array(of, np.int64)
+
+
+def _stands_any(who: Tenancies, since: datetime, until: datetime) -> bool:
+    start_ms, end_ms = since.timestamp() * 1000, until.timestamp() * 1000
+    return bool(((who.card_start_ms < end_ms) & (who.card_end_ms > start_ms)).any())
+
+
+def _whole_hour(moment: datetime) -> datetime:
+    return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)

@@ -1,12 +1,15 @@
-"""The port through which a message leaves, and how often that is tried."""
+"""The port through which a message leaves, how often that is tried, and the dry run: files instead of sending."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import Protocol
 
 from dashboards.notify.message import Message
+from fleet.durable import unwritable, write_durably
 from fleet.errors import Unavailable
 
 FIRST_PAUSE_SECONDS = 1.0
@@ -14,7 +17,7 @@ FIRST_PAUSE_SECONDS = 1.0
 
 
 class Delivery(Protocol):
-    """One channel. Adapters: `delivery_http`, `delivery_smtp`, `delivery_file` (the dry run)."""
+    """One channel. Adapters: `delivery_http`, `delivery_smtp`, and `FileDelivery` (the dry run)."""
 
     def send(self, message: Message) -> None:
         """Hand a message over, once.
@@ -72,3 +75,45 @@ def send_patiently(delivery: Delivery, message: Message, patience: Patience) -> 
                 raise
         patience.pause(wait)
         pause *= 2
+
+
+class FileDelivery:
+    """`Delivery` into a folder: one file per message, with addresses and signatures left out.
+
+    Args:
+        channel: its name, the first part of a file's.
+        folder: made where it is missing.
+        body_of: the message as the service would get it.
+        suffix: ending of the files.
+        now: the time, UTC.
+    """
+
+    def __init__(
+        self,
+        *,
+        channel: str,
+        folder: Path,
+        body_of: Callable[[Message, datetime], bytes],
+        suffix: str,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._channel = channel
+        self._folder = folder
+        self._body_of = body_of
+        self._suffix = suffix
+        self._now = now
+        self._number = 0
+
+    def send(self, message: Message) -> None:
+        """Write the message; see `Delivery`.
+
+        Raises:
+            Corrupt: the folder can't be written.
+        """
+        self._number += 1
+        path = self._folder / f"{self._channel}-{self._number:03}-{message.topic.value}{self._suffix}"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise unwritable(path, exc) from exc
+        write_durably(path, self._body_of(message, self._now()))

@@ -1,7 +1,7 @@
 """What is told: one message in plain text, whatever service carries it.
 
 The texts come from plans and analyses and so from tenants: names of workloads and namespaces. They are data until a
-`format_…` module has written them in its service's own way, and none of them ever becomes an address.
+format has written them in its service's own way, and none of them ever becomes an address.
 """
 
 from __future__ import annotations

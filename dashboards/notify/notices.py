@@ -18,10 +18,10 @@ from dashboards.notify.team import Team
 from dashboards.queries import LedgerEntry, PlanEntry
 from dashboards.report.report import Report
 from dashboards.report.text import report_lines
-from dashboards.shown.realised import standing_outcomes
 from dashboards.shown.rows import money_words
 from dashboards.words.advice import judged_words
 from dashboards.words.catalogue import Language, Words
+from enforcer.record.harm import standing_outcomes
 from enforcer.record.verdict import headline, sentences, verdict_of
 from fleet.decisions import Plan, Recommendation
 from fleet.inventory import WorkloadId

@@ -23,7 +23,8 @@ def downloads(name: str) -> list[Any]:
     """Buttons that save the rows of a grid as a file or copy them; `register_downloads` answers them."""
     return [
         *(html.Button(words, id=f"{name}-{form}", className="quiet") for form, words in _FILE_FORMS.items()),
-        dcc.Clipboard(id=f"{name}-copy", title=say("frame.copy"), className="copy"),
+        html.Button(say("frame.copy"), id=f"{name}-copy", className="quiet"),
+        dcc.Clipboard(id=f"{name}-clipboard", style={"display": "none"}),
         dcc.Download(id=f"{name}-download"),
     ]
 
@@ -58,10 +59,14 @@ def register_downloads(
         return file_of(name, columns, chosen(*values[-len(asked) :]), form)
 
     @app.callback(
-        Output(f"{name}-copy", "content"), Input(f"{name}-copy", "n_clicks"), *asked, prevent_initial_call=True
+        Output(f"{name}-clipboard", "content"),
+        Output(f"{name}-clipboard", "n_clicks"),  # it copies when this changes
+        Input(f"{name}-copy", "n_clicks"),
+        *asked,
+        prevent_initial_call=True,
     )
     def _copy(clicks: int | None, *values: Any) -> Any:
-        return tab_separated(columns, _cells(columns, chosen(*values))) if clicks else no_update
+        return (tab_separated(columns, _cells(columns, chosen(*values))), clicks) if clicks else (no_update, no_update)
 
 
 def file_of(name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]], form: str) -> dict[str, Any]:

@@ -1,8 +1,6 @@
 """Health of the data: which numbers can't be trusted, where windows are missing, and what that keeps us from saying.
 
-The health page's chain from the exporter to the warehouse: how far behind each step is, and which holds it up.
-
-Called by `pages.health`.
+The chain from the exporter to the warehouse shows how far behind each step is, and which step delays the others.
 """
 
 from __future__ import annotations
@@ -16,8 +14,15 @@ from dashboards.long_list import FROM_KEY, part_of
 from dashboards.pages.advice import detail
 from dashboards.pages.frame import card, english, figure_number, heading, scrolled, table
 from dashboards.queries import Freshness, Views
-from dashboards.shown.health import COVERAGE_GOOD, FailedCheck, NodeCoverage, failed_checks, node_coverage
-from dashboards.shown.lag_chain import LagCause, LagChain
+from dashboards.shown.health import (
+    COVERAGE_GOOD,
+    FailedCheck,
+    LagCause,
+    LagChain,
+    NodeCoverage,
+    failed_checks,
+    node_coverage,
+)
 from dashboards.shown.made_once import MADE
 from dashboards.shown.rows import age_words, moment_words, percent_words
 from dashboards.words.catalogue import reader_words, say

@@ -31,13 +31,13 @@ from dashboards.pages.plan_rollout import (
 from dashboards.pages.plan_rollout import register as register_freeze
 from dashboards.pages.plan_stages import evidence, refused, stage_row
 from dashboards.queries import PlanEntry, RolloutPhase, RolloutProgress, Views
-from dashboards.shown.realised import leading_verdict
 from dashboards.shown.rows import (
     age_words,
     money_words,
     percent_words,
 )
 from dashboards.words.catalogue import reader_words, say, say_code
+from enforcer.record.harm import leading_verdict
 from enforcer.record.verdict import verdict_of
 from fleet.confidence import CONFIDENT_MIN, confident_stages
 from fleet.decisions import Plan

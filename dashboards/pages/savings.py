@@ -26,9 +26,10 @@ from dashboards.pages.frame import (
 )
 from dashboards.pages.plan_rollout import stage_words
 from dashboards.queries import LedgerEntry, Views
-from dashboards.shown.realised import FunnelStep, HarmBudget, funnel, harm_budgets, leading_verdict, realised_weeks
 from dashboards.shown.rows import moment_words, money_words, percent_words
 from dashboards.words.catalogue import reader_words, say, say_code
+from enforcer.record.harm import HarmBudget, harm_budgets, leading_verdict
+from enforcer.record.savings import SavingsStep, realised_weeks, savings_steps
 from enforcer.record.verdict import Level, Standing, Verdict
 from fleet.outcomes import Outcome
 from fleet.profiles import Profiles
@@ -42,7 +43,11 @@ WEEKS = {"24h": 4, "7d": 8, "all": 26}
 LEDGER_MAX = 200
 _STAGES = re.compile(r"stages? (\d{1,6}(?:, \d{1,6})*)", re.ASCII)
 HARM_MAX = 40
-_UNJUDGED = {Standing.TOO_FEW_WINDOWS: "savings.too_few_windows", Standing.UNMEASURED: "savings.not_collected"}
+_UNJUDGED = {
+    Standing.UNDECIDED: "standing.undecided",
+    Standing.UNMEASURED: "savings.not_collected",
+    Standing.RESTORED: "standing.restored",
+}
 
 
 def layout(views: Views, address: Address, profiles: Profiles) -> Any:
@@ -55,7 +60,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
             "gputide plan make",
         )
     outcomes = views.outcomes.outcomes(profiles.cluster)
-    steps, verdict = funnel(entries, outcomes), leading_verdict(entries, outcomes)
+    steps, verdict = savings_steps(entries, outcomes), leading_verdict(entries, outcomes)
     currency = views.money.currency
     ledger = views.outcomes.ledger(profiles.cluster)
     weeks = realised_weeks(outcomes, now=profiles.as_of, weeks=WEEKS[address.time_range])
@@ -96,7 +101,7 @@ def register(app: Dash, views: Views) -> None:
 
 
 def _headline(
-    steps: tuple[FunnelStep, ...],
+    steps: tuple[SavingsStep, ...],
     verdict: Verdict | None,
     outcomes: tuple[Outcome, ...],
     ledger: tuple[LedgerEntry, ...],
@@ -117,8 +122,8 @@ def _headline(
                 say("savings.harm_changed_services"),
                 note=say("savings.not_verified_yet")
                 if verdict is None
-                else say("savings.too_few_windows")
-                if verdict.level is Level.TOO_FEW_WINDOWS
+                else say("savings.undecided")
+                if verdict.level is Level.UNDECIDED
                 else say("savings.predicted_ratio", ratio=percent_words(verdict.predicted_ratio)),
             ),
             figure_number(format_count(sum(o.given_back for o in outcomes)), say("savings.cards_given_back")),
@@ -128,7 +133,7 @@ def _headline(
     )
 
 
-def _funnel(address: Address, steps: tuple[FunnelStep, ...], currency: str) -> Any:
+def _funnel(address: Address, steps: tuple[SavingsStep, ...], currency: str) -> Any:
     most = max(1, *(step.cards for step in steps))
     chosen = address.get("step")
     words = reader_words()

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dashboards.money.charged_days import CostPeriod
 from dashboards.spreadsheet import excel, write_csv
 from fleet.durable import unwritable, write_durably
+from fleet.errors import Misconfigured
 from fleet.money.charged_day import ChargedDay
-from fleet.money.focus import FocusContext, focus_table
+from fleet.money.focus import Basis, ChargePeriod, FocusContext, focus_table
 from fleet.money.focus_columns import FOCUS_COLUMNS, FocusKind, focus_faults, focus_schema
 
 _NAMES = [column.name for column in FOCUS_COLUMNS]
+
+
+class ExportFormat(StrEnum):
+    """Forms of the export; all are FOCUS."""
+
+    FOCUS = "focus"
+    """As the file's name says: Parquet for `.parquet`, Excel for `.xlsx`, else CSV."""
+    PARQUET = "parquet"
+    CSV = "csv"
+    EXCEL = "xlsx"
+
+
+_BY_ENDING = {".parquet": ExportFormat.PARQUET, ".xlsx": ExportFormat.EXCEL}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +45,59 @@ class FocusWritten:
     Attributes:
         rows: rows.
         cost: sum of their effective cost.
-        unpriced_card_hours: card hours that were left out, as their cards have no price.
+        unpriced_card_hours: card hours that were left out, because their cards have no price.
     """
 
     rows: int
     cost: Decimal
     unpriced_card_hours: int
+
+    def words(self, currency: str) -> str:
+        """What was written, in one line."""
+        left = (
+            f"; {self.unpriced_card_hours:,} card hours without a price were left out (gputide cost prices set)"
+            if self.unpriced_card_hours
+            else ""
+        )
+        return f"{self.rows:,} rows, {self.cost:,.2f} {currency}{left}"
+
+
+def export_focus(
+    period: CostPeriod,
+    advice: dict[str, str],
+    basis: Basis = Basis.ALLOCATION,
+    charge_period: ChargePeriod = ChargePeriod.DAY,
+    form: ExportFormat = ExportFormat.FOCUS,
+    output: Path | None = None,
+) -> FocusWritten:
+    """Writes the FOCUS export of a period to a file or to standard output.
+
+    Args:
+        period: what is charged.
+        advice: id of the recommendation for each workload that has one.
+        basis: how the cost of a shared card is split.
+        charge_period: length of a row.
+        form: form of the export.
+        output: the file; None for standard output.
+
+    Raises:
+        Misconfigured: Parquet or Excel was asked for without a file, or has more rows than a sheet takes.
+        Corrupt: the file can't be written.
+    """
+    if form is ExportFormat.FOCUS and output is not None and output.suffix.lower() in _BY_ENDING:
+        form = _BY_ENDING[output.suffix.lower()]
+    focus = period.focus_context(basis, charge_period, advice)
+    if form in (ExportFormat.PARQUET, ExportFormat.EXCEL):
+        if output is None:
+            raise Misconfigured(f"cannot write {form.value} to standard output: name a file with -o")
+        write = write_focus_parquet if form is ExportFormat.PARQUET else write_focus_excel
+        return write(period.days(), focus, output)
+    if output is None:
+        return write_focus_csv(period.days(), focus, sys.stdout)
+    text = io.StringIO(newline="")
+    written = write_focus_csv(period.days(), focus, text)
+    write_durably(output, text.getvalue().encode())
+    return written
 
 
 def write_focus_parquet(days: Iterable[ChargedDay], context: FocusContext, path: Path) -> FocusWritten:

@@ -1,70 +1,37 @@
-"""The report as PDF, printed by a Chromium that is on the machine. Called by `gputide report --format pdf`."""
+"""The weekly report as PDF: Typst draws the HTML of `report.text` on A4, with a shipped font. For `gputide report`.
+
+Typst was chosen over WeasyPrint, which needs Pango and fontconfig on the machine: one wheel, no library of the system.
+"""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import tempfile
+import re
+from datetime import datetime
 from pathlib import Path
 
-from fleet.durable import write_durably
-from fleet.errors import Misconfigured, Unavailable
+import typst
 
-CHROMIUM_VARIABLE = "GPUTIDE_CHROMIUM"
-"""Names a Chromium that is not on PATH."""
-CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-PRINT_SECONDS_MAX = 120
+from dashboards.tokens import LIGHT
+
+FONTS = Path(__file__).with_name("fonts")
+"""Noto Sans CJK SC, cut to GB 2312 and Latin (`deploy/release/subset_font.py`)."""
+_TEMPLATE = Path(__file__).parents[1] / "templates" / "report.typ"
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML 1.0 (section 2.2) has no form for; names come from tenants."""
 
 
-def write_pdf(html: str, target: Path) -> None:
-    """Print a self-contained HTML page into a PDF file, A4, without the browser's own header and footer.
+def report_pdf(html: str, *, created_at: datetime) -> bytes:
+    """Draw a report's HTML as PDF; the same HTML and moment give the same bytes.
 
-    The page holds no script, and no host name is resolved: it holds everything.
-
-    Raises:
-        Misconfigured: no Chromium is there.
-        Unavailable: it did not print.
+    Args:
+        html: what `report_html` wrote. It must be well-formed XML of the elements that `report.typ` draws.
+        created_at: moment that the PDF names as its own, UTC.
     """
-    program = _chromium()
-    with tempfile.TemporaryDirectory(prefix="gputide-report-") as folder:
-        page, printed = Path(folder) / "report.html", Path(folder) / "report.pdf"
-        page.write_text(html, encoding="utf-8")
-        command = [
-            program,
-            "--headless=new",
-            "--disable-gpu",
-            "--disable-extensions",
-            "--no-first-run",
-            "--host-resolver-rules=MAP * ~NOTFOUND",
-            f"--user-data-dir={folder}/profile",
-            "--no-pdf-header-footer",
-            f"--print-to-pdf={printed}",
-            # Chromium refuses to start its sandbox as root; the page holds no script and no foreign address.
-            *(["--no-sandbox"] if os.geteuid() == 0 else []),
-            page.as_uri(),
-        ]
-        try:
-            done = subprocess.run(command, capture_output=True, timeout=PRINT_SECONDS_MAX, check=False)
-        except (OSError, subprocess.TimeoutExpired) as exc:
-            raise Unavailable(f"cannot print the report with {program}: {exc}") from exc
-        if done.returncode != 0 or not printed.is_file():
-            said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-            raise Unavailable(f"cannot print the report with {program}: status {done.returncode}, {said[0]}")
-        write_durably(target, printed.read_bytes())
-
-
-def _chromium() -> str:
-    named = os.environ.get(CHROMIUM_VARIABLE)
-    if named:
-        found = shutil.which(named)
-        if found is None:
-            raise Misconfigured(f"cannot print the report as PDF: {CHROMIUM_VARIABLE}={named!r} is no program")
-        return found
-    found = next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
-    if found is None:
-        raise Misconfigured(
-            f"cannot print the report as PDF: none of {', '.join(CHROMIUM_NAMES)} is on PATH; install Chromium, name "
-            f"one in {CHROMIUM_VARIABLE}, or write --format html and print that"
-        )
-    return found
+    colours = {name: LIGHT[name] for name in ("ink", "ink-soft", "line", "danger")}
+    return typst.compile(
+        _TEMPLATE,
+        font_paths=[FONTS],
+        ignore_system_fonts=True,
+        sys_inputs={"html": _NOT_XML.sub("\ufffd", html), **colours},
+        timestamp=created_at.replace(microsecond=0),  # PDF knows none (ISO 32000-1, section 7.9.4), Typst refuses them
+    )

@@ -20,11 +20,12 @@ from dashboards.report.done import DoneItem, TopWorkload, WeekTold, data_notes, 
 from dashboards.report.week_measured import MeasuredWeek
 from dashboards.report.weeks import WeekFacts
 from dashboards.shown.quotas import TeamQuota, team_quotas
-from dashboards.shown.realised import FunnelStep, HarmBudget, funnel, harm_budgets, leading_verdict, week_start
 from dashboards.shown.rows import RefusalGroup
 from dashboards.shown.tenants import Tenant, tenants
 from dashboards.words.advice import headline_words
 from dashboards.words.catalogue import Language, Words
+from enforcer.record.harm import HarmBudget, harm_budgets, leading_verdict
+from enforcer.record.savings import SavingsStep, savings_steps, week_start
 from enforcer.record.verdict import Level, Verdict, verdict_of
 from fleet.inventory import Quota
 from fleet.money.book import Prices
@@ -37,8 +38,6 @@ from fleet.profiles import CardState, Profiles
 REPORT_SCHEMA = "gputide.report/v1"
 WEEKS_MEAN = 4
 _WEEK = timedelta(days=7)
-_STEPS_OF_A_TEAM = 3
-"""Found, accepted and applied are a team's own advice; verified and realised are measured of the cluster alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +185,7 @@ class Report:
     figures: tuple[ReportFigure, ...]
     week: WeekFacts
     past_weeks: tuple[WeekFacts, ...]
-    funnel: tuple[FunnelStep, ...]
+    funnel: tuple[SavingsStep, ...]
     top: tuple[TopWorkload, ...]
     done: tuple[DoneItem, ...]
     refused: tuple[RefusalGroup, ...]
@@ -246,7 +245,7 @@ def make_report(
         profiles = cut_profiles(profiles, mine)
         plans = [entry for entry in (replace(one, plan=cut_plan(one.plan, mine)) for one in plans) if _concerns(entry)]
         every_team = tuple(one for one in every_team if one.name == team)
-    steps = funnel(plans, () if team is not None else outcomes)
+    steps = savings_steps(plans, () if team is not None else outcomes)
     week = _facts(profiles, verdict, None if team is not None else steps[-1].cards, now, measured, team)
     newest = plans[0] if plans else None
     quota_of = team_quotas(edition.quotas)
@@ -263,7 +262,7 @@ def make_report(
         figures=_figures(week, past, prices.currency),
         week=week,
         past_weeks=past,
-        funnel=steps[:_STEPS_OF_A_TEAM] if team is not None else steps,
+        funnel=tuple(step for step in steps if team is None or not step.is_measured),
         top=top_workloads(
             profiles,
             newest.plan if newest is not None else None,

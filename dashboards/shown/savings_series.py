@@ -7,7 +7,7 @@ Reads through the pages' ports only, so the figures are those of the pages.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from zoneinfo import ZoneInfo
@@ -15,11 +15,13 @@ from zoneinfo import ZoneInfo
 import numpy as np
 
 from dashboards.queries import PlanEntry, Views
-from dashboards.shown.realised import funnel
-from enforcer.record.verdict import verdict_of
+from enforcer.record.harm import harm_budgets, standing_outcomes
+from enforcer.record.savings import realised_of, savings_steps
+from enforcer.record.verdict import Standing, verdict_of
 from exporter.families import CataloguedFamily, Family, FamilyKind
 from exporter.reader import Reading
 from fleet.errors import NotEnoughData
+from fleet.money.saving import cards_in
 from fleet.money.week_hours import WeekHours
 from fleet.outcomes import Outcome
 from fleet.profiles import Profile, Profiles
@@ -41,18 +43,23 @@ _PLAN_INFO = CataloguedFamily(
     label_names=(*_PLAN, "state"),
 )
 _PROMISED = _gauge("gputide_plan_cards_promised", "Whole cards that a plan frees, as planned.", _PLAN)
-_REALISED = _gauge("gputide_plan_cards_realised", "Whole cards that an applied plan freed, as measured.", _PLAN)
+_REALISED = _gauge(
+    "gputide_plan_cards_realised", "Whole cards that a plan freed, as measured; absent once it is undone.", _PLAN
+)
 _GIVEN_BACK = _gauge("gputide_plan_cards_given_back", "Cards of a plan that were free and are granted again.", _PLAN)
 _PREDICTED = _gauge(
     "gputide_plan_violation_ratio_predicted", "Violated share of active time as a plan predicts it, 0-1.", _PLAN
 )
 _HARM = _gauge(
     "gputide_plan_violation_ratio",
-    "Violated share of active time as observed for the services that a plan changed, 0-1; absent with too few windows.",
+    "Violated share of active time as observed for the services that a plan changed last, 0-1; absent "
+    "while not decided yet.",
     _PLAN,
 )
 _OVER_BUDGET = _gauge(
-    "gputide_plan_services_over_harm_budget", "Services that a plan changed and that are over their harm budget.", _PLAN
+    "gputide_plan_services_over_harm_budget",
+    "Services that a plan changed last and that are over their harm budget now.",
+    _PLAN,
 )
 _EXPIRES = _gauge("gputide_plan_expires_timestamp_seconds", "When a plan expires, epoch seconds.", _PLAN)
 _STEP_CARDS = _gauge(
@@ -166,8 +173,8 @@ class SavingsReader:
         if fresh.age_seconds is not None:
             yield _AGE, (cluster,), fresh.age_seconds
         yield _COVERAGE, (cluster,), fresh.coverage_ratio
-        yield from _plan_points(cluster, entries[:PLANS_MAX], {one.plan_id: one for one in outcomes}, fresh.now)
-        for step in funnel(entries, outcomes):
+        yield from _plan_points(cluster, entries, outcomes, fresh.now)
+        for step in savings_steps(entries, outcomes):
             yield _STEP_CARDS, (cluster, step.name), float(step.cards)
             yield from _money(_STEP_MONEY, (cluster, step.name), step.amortised_per_week, self._views.money.currency)
         yield from _hour_points(cluster, self._views.money.week(cluster))
@@ -185,24 +192,27 @@ def _hour_points(cluster: str, week: WeekHours | None) -> Iterator[_Point]:
 
 
 def _plan_points(
-    cluster: str, entries: tuple[PlanEntry, ...], outcomes: Mapping[str, Outcome], now: datetime
+    cluster: str, entries: tuple[PlanEntry, ...], outcomes: tuple[Outcome, ...], now: datetime
 ) -> Iterator[_Point]:
-    for entry in entries:
+    realised = realised_of(entries, outcomes)
+    standing = {own.plan_id: own for _, own in standing_outcomes(entries, outcomes)}
+    over = Counter(one.plan_id for one in harm_budgets(entries, outcomes) if one.standing is Standing.OVER_BUDGET)
+    for entry in entries[:PLANS_MAX]:
         plan = entry.plan
         of_plan = (cluster, plan.plan_id)
         yield _PLAN_INFO, (*of_plan, _state_of(entry, now)), 1.0
         yield _PROMISED, of_plan, float(plan.totals.cards_freed)
         yield _PREDICTED, of_plan, plan.totals.predicted_violation_ratio
         yield _EXPIRES, of_plan, plan.expires_at.timestamp()
-        outcome = outcomes.get(plan.plan_id)
-        if outcome is None:
+        own = standing.get(plan.plan_id)
+        if own is None:
             continue
-        yield _REALISED, of_plan, float(outcome.realised_cards_freed)
-        yield _GIVEN_BACK, of_plan, float(outcome.given_back)
-        verdict = verdict_of(outcome)
-        yield _OVER_BUDGET, of_plan, float(len(verdict.over_budget))
-        if verdict.observed_ratio is not None:
-            yield _HARM, of_plan, verdict.observed_ratio
+        yield _REALISED, of_plan, float(cards_in(realised[plan.plan_id]))
+        yield _GIVEN_BACK, of_plan, float(own.given_back)
+        yield _OVER_BUDGET, of_plan, float(over[plan.plan_id])
+        observed = verdict_of(own).observed_ratio
+        if observed is not None:
+            yield _HARM, of_plan, observed
 
 
 def _state_of(entry: PlanEntry, now: datetime) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
@@ -22,6 +22,7 @@ from enforcer.record.journal import Journal, StageRecord, StageState
 from enforcer.record.ledger import Ledger
 from enforcer.record.plan_cache import PlanCache
 from enforcer.record.plan_store import PlanStore
+from enforcer.record.savings import stages_in_place
 from enforcer.rollout.progress import Progress, ProgressPhase
 from enforcer.rollout.stages import Rollout
 from enforcer.rollout.undo import Undo
@@ -104,18 +105,21 @@ class StoredPlans:
     def _entry(self, plan: Plan) -> PlanEntry:
         approvals = self._store.approvals(plan.plan_id)
         approved = tuple(sorted({stage for approval in approvals for stage in approval.stages}))
-        runs = Journal(Ledger(self._folder.ledger)).runs(plan.plan_id)
-        records = [record for run in runs for record in run.records.values()]
-        applied = tuple(sorted({record.stage for record in records if record.state is StageState.PROMOTED}))
-        undone = [record for record in records if record.state is StageState.UNDONE]
+        kept = Journal(Ledger(self._folder.ledger))
+        records = [record for run in kept.runs(plan.plan_id) for record in run.records.values()]
+        applied = _in_place(plan, [record for record in records if record.state is StageState.PROMOTED])
+        once_applied = [record for record in records if record.applied_at is not None]
         moments = [record.applied_at for record in records if record.applied_at is not None]
+        undone = [record.undone_at for record in records if record.undone_at is not None]
         return PlanEntry(
             plan=plan,
             approved_stages=approved,
             approved_by=tuple(dict.fromkeys(approval.by for approval in approvals)),
             applied_stages=applied,
-            applied_at=min(moments) if moments else None,
-            undone_at=self._now() if undone and not applied else None,
+            once_applied_stages=_in_place(plan, once_applied),
+            undone_recommendations=kept.undone_recommendations(plan.plan_id),
+            applied_at=min(moments, default=None),
+            undone_at=max(undone, default=None) if not applied else None,
             apply_refusal=self._refusal(plan, approved, applied),
         )
 
@@ -132,6 +136,10 @@ class StoredPlans:
         except Refused as exc:
             return str(exc)
         return None
+
+
+def _in_place(plan: Plan, records: Sequence[StageRecord]) -> tuple[int, ...]:
+    return tuple(sorted(stages_in_place(plan, records)))
 
 
 def _stage_diffs(stage: StagePreview) -> list[ObjectDiff]:

@@ -79,7 +79,7 @@ program() {
     # files names it. Maps of browser code serve its own authors.
     : > "$site/dash_ag_grid/async-enterprise.js"
     find "$site" -name '*.js.map' -delete
-    strip --strip-unneeded "$site/llvmlite/binding/libllvmlite.so"
+    strip --strip-unneeded "$site/llvmlite/binding/libllvmlite.so" "$site"/typst/_typst*.so
     python3 -W ignore -m compileall -q --invalidation-mode unchecked-hash "$site"
     # One machine code for every processor of the architecture: the image's environment names the same.
     (cd / && NUMBA_CPU_NAME=generic PYTHONDONTWRITEBYTECODE=1 "$PROGRAM/bin/python" -m gputide.kernels.compile)

@@ -54,7 +54,7 @@ def completed(
         "type": "application",
         "version": version,
         "purl": f"pkg:pypi/{PROJECT}@{version}",
-        "licenses": [{"expression": "Apache-2.0"}],
+        "licenses": [{"expression": "Apache-2.0 AND OFL-1.1"}],
     }
     bill["components"] = kept
     known = {component["bom-ref"] for component in kept} | {project["bom-ref"]}

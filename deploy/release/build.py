@@ -147,7 +147,11 @@ def build_distributions(dist: Path, seconds: int) -> None:
 def licence_file(packages: tuple[LicensedPackage, ...]) -> str:
     """The file of licences: our own text first, then everybody else's."""
     own = (ROOT / "LICENSE").read_text(encoding="utf-8")
-    return f"gputide is under Apache-2.0:\n\n{own}\nIt is shipped with these packages of others:\n\n{texts(packages)}"
+    font = (ROOT / "dashboards" / "report" / "fonts" / "OFL.txt").read_text(encoding="utf-8")
+    return (
+        f"gputide is under Apache-2.0:\n\n{own}\nThe font of its reports:\n\n{font}\n"
+        f"It is shipped with these packages of others:\n\n{texts(packages)}"
+    )
 
 
 def find_helm() -> str | None:

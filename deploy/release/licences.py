@@ -43,6 +43,8 @@ What the image carries and `pip install 'gputide[all]'` brings besides gputide i
 packages' own metadata by `python -m deploy.release.licences`. `make check` fails where a licence is not among those \
 of `deploy/release/licences.toml`, and where this page is out of date. The texts lie in each \
 package's `dist-info`, and together in the file of licences that is published with a release."""
+_FONT = """`dashboards/report/fonts` holds a part of the font Noto Sans CJK SC 2.004 (OFL-1.1, its text beside it), \
+which the PDF of the report embeds. It was made by `deploy/release/subset_font.py`."""
 _LEFT_OUT = """Left out of the image: the enterprise part of AG Grid, which the wheel of dash-ag-grid carries under a \
 licence of its maker and gputide does not use."""
 
@@ -183,7 +185,7 @@ def page(packages: tuple[LicensedPackage, ...], rules: LicenceRules) -> str:
         lines.append(f"| {one.package.name} | {', '.join(one.package.versions)} | {one.licence} | {brought} |")
     lines += ["", "Copyleft, allowed for these packages alone:", ""]
     lines += [f"- {name}, {licence}: {why}." for name, (licence, why) in sorted(rules.exceptions.items())]
-    lines += ["", _LEFT_OUT]
+    lines += ["", _FONT, "", _LEFT_OUT]
     return "\n".join(lines) + "\n"
 
 

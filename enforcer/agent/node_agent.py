@@ -19,7 +19,7 @@ from typing import Protocol
 from enforcer.agent.acts import Acts
 from enforcer.agent.give_way import GiveWay, GiveWayRules
 from enforcer.agent.live_limits import WantedLimit, decide_limits
-from enforcer.agent.node_view import ContainerKey, NodeEyes, NodeView, SliceView
+from enforcer.agent.node_view import ContainerKey, NodeReader, NodeView, SliceView
 from enforcer.agent.orders import Orders, orders_text, parse_orders
 from enforcer.agent.region_writing import open_for_writing, write_limits
 from enforcer.agent.sleepers import Sleepers, region_of
@@ -136,7 +136,7 @@ class NodeAgent:
     """One node's agent.
 
     Args:
-        eyes: looks at the node.
+        reader: reads the node.
         hands: acts through the API server.
         folders: where regions and its own state lie.
         give_way: when low priority sleeps; orders may name another manner.
@@ -149,7 +149,7 @@ class NodeAgent:
 
     def __init__(
         self,
-        eyes: NodeEyes,
+        reader: NodeReader,
         hands: NodeHands,
         folders: AgentFolders,
         *,
@@ -157,7 +157,7 @@ class NodeAgent:
         watermark: WatermarkRules,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._eyes, self._hands, self._folders = eyes, hands, folders
+        self._reader, self._hands, self._folders = reader, hands, folders
         try:
             folders.state.mkdir(parents=True, exist_ok=True)
         except OSError as exc:
@@ -205,7 +205,7 @@ class NodeAgent:
             Corrupt: its own folder can't be written; nobody fell asleep.
         """
         try:
-            view = self._eyes.look(deadline_seconds)
+            view = self._reader.read(deadline_seconds)
         except Unavailable:
             if self._clock() - self._seen_at >= BLIND_SECONDS:
                 self.stop()

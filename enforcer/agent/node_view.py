@@ -104,11 +104,11 @@ class NodeView:
         return tuple(entry for entry in self.slices if entry.card == card)
 
 
-class NodeEyes(Protocol):
-    """Looks at this node."""
+class NodeReader(Protocol):
+    """Reads this node."""
 
-    def look(self, deadline_seconds: float) -> NodeView:
-        """What stands there now; what can't be told is None, never 0.
+    def read(self, deadline_seconds: float) -> NodeView:
+        """Cards and slices as they are now; an unknown value is None, never 0.
 
         Raises:
             Unavailable: the driver did not answer in time.

@@ -115,6 +115,7 @@ class StageRecord:
         reason: why it was taken back.
         kept: what a restoration left as it was, and why.
         applied_at: when it was promoted.
+        undone_at: when it was taken back on request.
         watched: batches that were watched to the end without complaint.
     """
 
@@ -128,6 +129,7 @@ class StageRecord:
     reason: str | None = None
     kept: tuple[str, ...] = ()
     applied_at: datetime | None = None
+    undone_at: datetime | None = None
     watched: frozenset[str] = frozenset()
 
 
@@ -405,6 +407,7 @@ def _undo(entry: Entry, runs: Sequence[RunRecord], undone: dict[str, list[StageR
     else:
         for record in undone.pop(entry.plan_id, []):
             record.state, record.kept = StageState.UNDONE, tuple(entry.content["kept"])
+            record.undone_at = entry.at
 
 
 def _slices_content(slices: Sequence[SeatSlice]) -> list[list[Any]]:

@@ -6,8 +6,8 @@ Each sentence is a message id with values (`fleet.sentences`); its texts are in 
 
 A rate of harm is a share of active windows, so few windows say little. Each rate is judged by its 95 % interval
 (`harm_interval`): a service is over its budget when the whole interval lies above the budget, within it when the whole
-interval lies at or below it, and has too few windows to judge when the budget lies inside. The rate of a whole plan is
-compared with its prediction when its interval lies above the budget or is no wider than it.
+interval lies at or below it, and is not decided yet while the budget lies inside; more windows narrow the interval.
+The rate of a whole plan is compared with its prediction when its interval lies above the budget or is no wider than it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ class Standing(StrEnum):
     OVER_BUDGET = "over_budget"
     WITHIN_BUDGET = "within_budget"
     """Within it, or no budget is kept."""
-    TOO_FEW_WINDOWS = "too_few_windows"
+    UNDECIDED = "undecided"
     """Its budget lies inside the interval of its rate: it is neither over its budget nor within it."""
     UNMEASURED = "unmeasured"
+    RESTORED = "restored"
+    """Taken back since: what it suffered was true, and is over."""
 
 
 class Level(StrEnum):
@@ -45,7 +47,7 @@ class Level(StrEnum):
     """At least one service is over its harm budget."""
     MORE_THAN_PREDICTED = "more_than_predicted"
     AS_PREDICTED = "as_predicted"
-    TOO_FEW_WINDOWS = "too_few_windows"
+    UNDECIDED = "undecided"
     """The interval of the plan's rate is wider than the harm budget and does not lie above it."""
     UNMEASURED = "unmeasured"
 
@@ -60,8 +62,9 @@ class Verdict:
         is_final: False while the measured span is shorter than `enforcer.verify_days`.
         days: measured span.
         services_changed: services that the plan changed.
-        over_budget: services over their harm budget, the most harmed first.
-        services_too_few_windows: services that were active in too few windows to be judged.
+        over_budget: services over their harm budget in the measured span, the most harmed first; also those that were
+            taken back since.
+        services_undecided: services whose budget lies inside the interval of their rate.
         services_restored: services of the plan that were taken back.
         harm_budget_ratio: violated share of active time that a service may suffer, 0-1; None where no budget is kept.
         active_windows: windows in which a pod of its services was active, summed over pods.
@@ -79,7 +82,7 @@ class Verdict:
     days: float
     services_changed: int
     over_budget: tuple[WorkloadOutcome, ...]
-    services_too_few_windows: int
+    services_undecided: int
     services_restored: int
     harm_budget_ratio: float | None
     active_windows: int
@@ -129,7 +132,14 @@ def standing_of(service: WorkloadOutcome, budget_ratio: float | None) -> Standin
     low, high = harm_interval(service.violation_ratio, service.active_steps)
     if low > budget_ratio:
         return Standing.OVER_BUDGET
-    return Standing.WITHIN_BUDGET if high <= budget_ratio else Standing.TOO_FEW_WINDOWS
+    return Standing.WITHIN_BUDGET if high <= budget_ratio else Standing.UNDECIDED
+
+
+def standing_in(outcome: Outcome, service: WorkloadOutcome) -> Standing:
+    """How a service of a plan stands now: one that was taken back is restored, whatever it suffered before."""
+    if service.workload in outcome.restored:
+        return Standing.RESTORED
+    return standing_of(service, outcome.harm_budget_ratio)
 
 
 def verdict_of(outcome: Outcome, *, part: Callable[[WorkloadId], bool] | None = None) -> Verdict:
@@ -157,7 +167,7 @@ def verdict_of(outcome: Outcome, *, part: Callable[[WorkloadId], bool] | None = 
         days=round((outcome.until - outcome.since).total_seconds() / 86400, 1),
         services_changed=len(services),
         over_budget=tuple(sorted(over, key=_ratio_of, reverse=True)),
-        services_too_few_windows=standings.count(Standing.TOO_FEW_WINDOWS),
+        services_undecided=standings.count(Standing.UNDECIDED),
         services_restored=len(restored),
         harm_budget_ratio=budget,
         active_windows=windows,
@@ -179,7 +189,7 @@ def verdict_document(outcome: Outcome, text: str) -> dict[str, Any]:
     verdict, measured = verdict_of(outcome), outcome_document(outcome)
     judged = {"text": text, **document(verdict)}
     for service, row in zip(outcome.workloads, measured["workloads"], strict=True):
-        row["standing"] = standing_of(service, outcome.harm_budget_ratio).value
+        row["standing"] = standing_in(outcome, service).value
         row["violation_interval"] = (
             None
             if service.violation_ratio is None
@@ -208,8 +218,8 @@ def sentences(verdict: Verdict) -> tuple[Sentence, ...]:
         found += _cards(verdict)
     if verdict.cards_spare:
         found.append(sentence("verdict.cards_spare", count=verdict.cards_spare))
-    if verdict.services_too_few_windows and verdict.level is not Level.TOO_FEW_WINDOWS:
-        found.append(sentence("verdict.services_too_few_windows", count=verdict.services_too_few_windows))
+    if verdict.services_undecided and verdict.level is not Level.UNDECIDED:
+        found.append(sentence("verdict.services_undecided", count=verdict.services_undecided))
     found.append(
         sentence("verdict.measured_final" if verdict.is_final else "verdict.measured_interim", count=verdict.days)
     )
@@ -219,8 +229,8 @@ def sentences(verdict: Verdict) -> tuple[Sentence, ...]:
 def _harm(verdict: Verdict) -> tuple[Sentence, ...]:
     if verdict.level is Level.UNMEASURED:
         return (sentence("verdict.harm_unmeasured"),)
-    if verdict.level is Level.TOO_FEW_WINDOWS:
-        return (sentence("verdict.harm_too_few_windows", count=verdict.active_windows),)
+    if verdict.level is Level.UNDECIDED:
+        return (sentence("verdict.harm_undecided", count=verdict.active_windows),)
     ratios = {"observed_ratio": round(verdict.observed_ratio or 0.0, 6), "predicted_ratio": verdict.predicted_ratio}
     if not verdict.is_harmed:
         return (sentence(f"verdict.harm_{verdict.level.value}", **ratios),)
@@ -242,7 +252,7 @@ def _level(observed: float | None, predicted: float, *, is_judged: bool) -> Leve
     if observed is None:
         return Level.UNMEASURED
     if not is_judged:
-        return Level.TOO_FEW_WINDOWS
+        return Level.UNDECIDED
     return Level.AS_PREDICTED if round(observed, 4) <= round(predicted, 4) else Level.MORE_THAN_PREDICTED
 
 

@@ -29,25 +29,11 @@ from fleet.schema import (
 from fleet.series import CARD_INFO, NODE_INFO, SLICE_INFO, card_series, slice_series
 from fleet.usage import CardKey, SliceKey
 
-_HELP: Mapping[Measure, str] = {
-    Measure.DUTY_CYCLE: "Share of time with at least one kernel running, 0-1.",
-    Measure.SM_ACTIVE: "Share of SM cycles with a warp resident, 0-1.",
-    Measure.MEMORY_ACTIVE: "Share of time in which the framebuffer was read or written, 0-1.",
-    Measure.ENCODER: "Use of the video encoder, 0-1.",
-    Measure.DECODER: "Use of the video decoder, 0-1.",
-    Measure.FRAMEBUFFER_USED: "Framebuffer held, bytes.",
-    Measure.KV_CACHE_USAGE: "Share of the server's KV cache in use, 0-1; of replayed fleets alone.",
-    Measure.POWER: "Power drawn, watts.",
-    Measure.TEMPERATURE: "Temperature of the card, degrees Celsius.",
-    Measure.REQUEST_RATE: "Requests per second; of replayed fleets alone.",
-    Measure.LATENCY_P99: "99th percentile of request latency, seconds; of replayed fleets alone.",
-}
-
 CARD_FAMILIES: Mapping[Measure, CataloguedFamily] = {
     column.measure: CataloguedFamily(
         name=card_series(column.measure),
         kind=FamilyKind.GAUGE,
-        help_text=_HELP[column.measure],
+        help_text=column.help_text,
         label_names=CARD_IDENTITY,
     )
     for column in CARD_MEASURES
@@ -58,7 +44,7 @@ SLICE_FAMILIES: Mapping[Measure, CataloguedFamily] = {
     column.measure: CataloguedFamily(
         name=slice_series(column.measure),
         kind=FamilyKind.GAUGE,
-        help_text=_HELP[column.measure],
+        help_text=column.help_text,
         label_names=SLICE_IDENTITY,
     )
     for column in SLICE_MEASURES

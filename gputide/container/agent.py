@@ -1,4 +1,4 @@
-"""Wires the node agent: the driver, HAMi's regions and the API server behind its eyes and hands."""
+"""Wires the node agent: the driver, HAMi's regions and the API server behind its reader and its writer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured
 from fleet.settings.settings import Settings
 from gputide.container.cluster import open_kubernetes
-from gputide.node_eyes import NodeEyes
+from gputide.container.node_reader import HamiNodeReader
 from wire.listener_tls import ListenerContexts
 from wire.port_guard import PortGuard
 
@@ -37,8 +37,8 @@ def node_name(settings: Settings) -> str:
 
 
 @contextmanager
-def open_eyes(settings: Settings) -> Iterator[NodeEyes]:
-    """What looks at this node.
+def open_node_reader(settings: Settings) -> Iterator[HamiNodeReader]:
+    """The reader of this node.
 
     Raises:
         Misconfigured: there is no folder of regions, or no way to the API server.
@@ -52,9 +52,9 @@ def open_eyes(settings: Settings) -> Iterator[NodeEyes]:
     library = settings.exporter.nvml_library
     pods = NodePods(reader)
     pods.start()
-    eyes = NodeEyes(CardPulses(None if library is None else str(library)), pods, _containers(settings))
-    with closing(eyes):
-        yield eyes
+    node_reader = HamiNodeReader(CardPulses(None if library is None else str(library)), pods, _containers(settings))
+    with closing(node_reader):
+        yield node_reader
 
 
 @contextmanager
@@ -67,9 +67,9 @@ def open_agent(folder: DataFolder, settings: Settings) -> Iterator[AgentLoop]:
     """
     agent_settings, enforcer = settings.agent, settings.enforcer
     node = node_name(settings)
-    with open_eyes(settings) as eyes, open_kubernetes(settings) as cluster:
+    with open_node_reader(settings) as reader, open_kubernetes(settings) as cluster:
         agent = NodeAgent(
-            eyes,
+            reader,
             HamiHands(cluster, cluster, node),
             AgentFolders(containers=_containers(settings), state=folder.agent),
             give_way=GiveWayRules(

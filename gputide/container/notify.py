@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from dashboards.notify import (
-    format_dingtalk,
-    format_feishu,
-    format_slack,
-    format_teams,
-    format_webhook,
-    format_wecom,
-)
-from dashboards.notify.delivery import Delivery
-from dashboards.notify.delivery_file import FileDelivery, readable
+from dashboards.notify.chat_formats import CHAT_FORMATS, Hook
+from dashboards.notify.delivery import Delivery, FileDelivery
 from dashboards.notify.delivery_http import HttpDelivery
-from dashboards.notify.delivery_smtp import MailServer, SmtpDelivery
+from dashboards.notify.delivery_smtp import MailServer, SmtpDelivery, mail_of
 from dashboards.notify.digest import Post, posts, receivers
-from dashboards.notify.format_mail import mail_of
 from dashboards.notify.memory import read_told
 from dashboards.notify.message import Message
 from dashboards.notify.news import News
 from dashboards.notify.notices import report_notice, team_report_notice
-from dashboards.notify.outgoing import Hook, Outgoing
 from dashboards.notify.team import Team, teams_of
 from dashboards.report.report import Report
 from fleet.data_folder import DataFolder
@@ -35,14 +26,6 @@ from gputide.container.warehouse import warehouse
 
 _SECRET_BYTES_MAX = 8192
 
-_FORMATS: Mapping[ChannelKind, Callable[[Message, Hook, datetime], Outgoing]] = {
-    ChannelKind.SLACK: format_slack.outgoing,
-    ChannelKind.TEAMS: format_teams.outgoing,
-    ChannelKind.FEISHU: format_feishu.outgoing,
-    ChannelKind.DINGTALK: format_dingtalk.outgoing,
-    ChannelKind.WECOM: format_wecom.outgoing,
-    ChannelKind.WEBHOOK: format_webhook.outgoing,
-}
 _DRY_HOOK = Hook(url="https://dry-run.invalid/")
 
 
@@ -78,7 +61,7 @@ def open_channel(name: str, settings: NotifySettings) -> Delivery:
     return HttpDelivery(
         channel=name,
         hook=Hook(url=_secret(channel.url_file, f"{name}.url_file"), secret=secret),
-        outgoing=_FORMATS[channel.kind],
+        outgoing=CHAT_FORMATS[channel.kind],
         timeout_seconds=settings.timeout_seconds,
         ca_file=channel.ca_file,
         certificate_file=channel.certificate_file,
@@ -156,7 +139,8 @@ def due_reports(folder: DataFolder, settings: Settings, report: Report, *, is_ag
 def _dry_body(channel: ChannelSettings, message: Message, at: datetime) -> bytes:
     if channel.kind is ChannelKind.MAIL:
         return bytes(mail_of(message, sender=channel.sender or "", recipients=channel.recipients, at=at))
-    return readable(_FORMATS[channel.kind](message, _DRY_HOOK, at).body)
+    body = json.loads(CHAT_FORMATS[channel.kind](message, _DRY_HOOK, at).body)
+    return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def _secret(path: Path, name: str) -> str:

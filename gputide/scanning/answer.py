@@ -15,7 +15,7 @@ from fleet.schema import Measure
 from fleet.settings.settings import Settings
 from fleet.units import format_bytes_short, format_count, format_duration, format_percent, format_time
 from fleet.usage import History
-from gputide.answers import no_price_words, plan_answer, saving_text
+from gputide.answers.plan import no_price_words, plan_answer, saving_text
 from gputide.output import Answer, Listing
 from gputide.scanning.backend import AssumedBackend, Basis
 from gputide.scanning.scan import Scanned

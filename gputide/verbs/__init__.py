@@ -98,7 +98,12 @@ VERBS: tuple[Verb, ...] = (
     ),
     Verb(name="apply", summary="Carry out approved stages; a dry run unless --yes.", panel="Change the cluster"),
     Verb(name="undo", summary="Restore what a plan changed; a dry run unless --yes.", panel="Change the cluster"),
-    Verb(name="verify", summary="Compare what was saved and harmed with the prediction.", panel="Change the cluster"),
+    Verb(
+        name="verify",
+        summary="Compare what was saved and harmed with the prediction.",
+        panel="Change the cluster",
+        needs_prices=True,
+    ),
     Verb(name="report", summary="Write or send the weekly savings report.", panel="Show", needs_prices=True),
     Verb(name="cost", summary="Show costs, budgets and prices; export FOCUS.", panel="Show", verbs=_COST),
     Verb(name="serve", summary="Serve the web app and its API.", panel="Show", needs_prices=True),

@@ -16,13 +16,13 @@ from dashboards.words.advice import verdict_words
 from dashboards.words.catalogue import Language
 from enforcer.record.verdict import verdict_of
 from fleet.errors import Unavailable
-from gputide.answers import outcome_answer
+from gputide.answers.plan import outcome_answer
 from gputide.container.access import names_of, ways_in
+from gputide.container.pages import views_of
 from gputide.demo import DemoSummary, run_demo
 from gputide.output import Format, print_answer
 from gputide.session import default_data_path, session_of, who
 from gputide.verbs.serve import serve_until_stopped
-from gputide.web import views_of
 
 app = typer.Typer()
 

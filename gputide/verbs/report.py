@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from dashboards.report.pdf import write_pdf
+from dashboards.report.focus_file import export_focus
 from dashboards.report.report import Edition, Report, make_report
 from dashboards.report.schedule import cron_job, crontab_line
 from dashboards.report.table import report_csv, report_excel
@@ -26,16 +26,14 @@ from fleet.durable import write_durably
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.money.unit_costs import UnitCost, unit_costs
 from fleet.profiles import Profiles
-from gputide.answers import clusters_answer
-from gputide.container.cost import cost_period
-from gputide.container.prometheus import unit_counts
+from gputide.answers.fleet import clusters_answer
+from gputide.container.cost import cost_period, newest_advice, period_unit_counts
+from gputide.container.pages import views_of
 from gputide.container.warehouse import cluster_name, warehouse
-from gputide.cost_export import export_focus
 from gputide.options import ClusterOption, FormatOption, OutputOption
 from gputide.output import Format, form_for, print_answer
 from gputide.session import Session, session_of
 from gputide.verbs.admin.notify import send_report
-from gputide.web import views_of
 
 app = typer.Typer()
 
@@ -53,7 +51,7 @@ class ReportFormat(StrEnum):
     EXCEL = "xlsx"
     JSON = "json"
     PDF = "pdf"
-    """The HTML as a Chromium prints it."""
+    """The HTML on A4."""
     FOCUS = "focus"
     """Every charge of the week in the columns of FOCUS, as `gputide cost export` writes it."""
 
@@ -106,7 +104,9 @@ def report(
     form = form_for(output, form, _ENDINGS) or ReportFormat.MARKDOWN
     _check(form, output, team=team, send=send, is_detailed=to_file is not None or again)
     if form is ReportFormat.FOCUS:
-        export_focus(session, cost_period(session, None, None, cluster=cluster), output=output)
+        period = cost_period(session, None, None, cluster=cluster)
+        written = export_focus(period, newest_advice(session, period.cluster), output=output)
+        typer.echo(written.words(period.book.currency), err=True)
         return
     settings = session.settings.report
     made = _made(session, language, team, cluster, top=ROWS_OF_TEAMS_MAX if send else settings.top_workloads)
@@ -119,10 +119,7 @@ def report(
         if output is None:
             return
         made = replace(made, top=made.top[: settings.top_workloads])
-    if form is ReportFormat.PDF and output is not None:
-        write_pdf(report_html(made), output)
-        return
-    content: str | bytes = _RENDERERS[form](made)
+    content: str | bytes = _pdf(made) if form is ReportFormat.PDF else _RENDERERS[form](made)
     if output is None:
         typer.echo(content, nl=False)
     else:
@@ -178,6 +175,16 @@ def _check(form: ReportFormat, output: Path | None, *, team: str | None, send: b
         raise Misconfigured(f"cannot write {form.value} to standard output: name a file with -o")
 
 
+def _pdf(made: Report) -> bytes:
+    try:
+        from dashboards.report.pdf import report_pdf
+    except ModuleNotFoundError as exc:
+        raise Misconfigured(
+            f"cannot write PDF without {exc.name}: pip install 'gputide[dashboards]' brings it"
+        ) from exc
+    return report_pdf(report_html(made), created_at=made.created_at)
+
+
 def _is_kept_apart(session: Session, cluster: str) -> bool:
     """Whether a cluster is one of several and not that of the settings, whose weeks lie in the common folder."""
     known = warehouse(session.folder(), session.settings).clusters()
@@ -218,7 +225,7 @@ def _measured(session: Session, cluster: str, team: str | None) -> tuple[Measure
         period = cost_period(session, session.now() - timedelta(days=7), None, cluster=cluster)
     except NotEnoughData:
         return None, ()
-    prices, energy = session.settings.prices, session.settings.energy
+    energy = session.settings.energy
     week = measured_week(
         period.days(),
         period.who,
@@ -228,10 +235,7 @@ def _measured(session: Session, cluster: str, team: str | None) -> tuple[Measure
         grid_kg_co2_per_kwh=energy.grid_kg_co2_per_kwh,
         team=team,
     )
-    counts = unit_counts(
-        prices, cluster=period.cluster, since=period.known_since, until=period.until, way=session.settings.prometheus
-    )
-    return week, unit_costs(week.workloads, counts)
+    return week, unit_costs(week.workloads, period_unit_counts(period))
 
 
 def _check_team(team: str, profiles: Profiles) -> None:

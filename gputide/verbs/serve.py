@@ -8,8 +8,8 @@ import typer
 
 from dashboards.app import Server, create_app, open_server
 from gputide.container.access import dashboard_tls, names_of, ways_in
+from gputide.container.pages import views_of
 from gputide.session import session_of, who
-from gputide.web import views_of
 
 app = typer.Typer()
 

@@ -7,16 +7,17 @@ from pathlib import Path
 import typer
 
 from dashboards.shown.clusters import ClusterLine, cluster_lines
+from enforcer.record.harm import harm_budgets
 from enforcer.record.outcome_store import read_outcomes
-from enforcer.record.verdict import verdict_of
+from enforcer.record.verdict import Standing
 from fleet.documents import iso
 from fleet.durable import lock_holder
 from fleet.outcomes import Outcome
 from fleet.units import format_count, format_duration, format_time
+from gputide.container.pages import views_of
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import session_of
-from gputide.web import views_of
 
 app = typer.Typer()
 
@@ -36,11 +37,18 @@ def status(context: typer.Context, form: FormatOption = Format.TABLE, output: Ou
     folder, now = session.folder(), session.now()
     running = _running(folder.path)
     outcomes = {outcome.plan_id: outcome for outcome in read_outcomes(folder)}
-    lines = cluster_lines(views_of(session))
+    views = views_of(session)
+    lines = cluster_lines(views)
     states = [_state(line, outcomes.get(line.plan_id or "")) for line in lines]
-    harmed = [
-        (outcome.plan_id, workload) for outcome in outcomes.values() for workload in verdict_of(outcome).over_budget
+    budgets = [
+        budget
+        for line in lines
+        for budget in harm_budgets(
+            views.plans.plans(line.sighting.cluster), views.outcomes.outcomes(line.sighting.cluster)
+        )
     ]
+    harmed = [budget for budget in budgets if budget.standing is Standing.OVER_BUDGET]
+    restored = [budget for budget in budgets if budget.standing is Standing.RESTORED]
     following = next((command for _, command in states if command), "gputide report") if lines else "gputide demo"
     answer = Answer(
         document={
@@ -54,16 +62,13 @@ def status(context: typer.Context, form: FormatOption = Format.TABLE, output: Ou
                 }
                 for line, (state, _) in zip(lines, states, strict=True)
             ],
-            "harmed": [{"plan_id": plan, "workload": workload.workload} for plan, workload in harmed],
+            "harmed": [{"plan_id": one.plan_id, "workload": one.workload} for one in harmed],
+            "restored": [{"plan_id": one.plan_id, "workload": one.workload} for one in restored],
             "next": following,
         },
         headline=(
             "running: " + (", ".join(f"{name} (process {pid})" for name, pid in running) or "nothing on this folder"),
-            "1 service over its harm budget"
-            if len(harmed) == 1
-            else f"{format_count(len(harmed))} services over their harm budget"
-            if harmed
-            else "no service over its harm budget",
+            _harm_words(len(harmed)) + (f", {format_count(len(restored))} restored" if restored else ""),
         ),
         listings=(
             Listing(
@@ -86,6 +91,14 @@ def status(context: typer.Context, form: FormatOption = Format.TABLE, output: Ou
         footnotes=(f"next: {following}",),
     )
     print_answer(answer, form=form, target=output)
+
+
+def _harm_words(harmed: int) -> str:
+    if not harmed:
+        return "no service over its harm budget"
+    if harmed == 1:
+        return "1 service over its harm budget"
+    return f"{format_count(harmed)} services over their harm budget"
 
 
 def _running(path: Path) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from enforcer.record.verdict import verdict_of
 from enforcer.verify import verify as verify_plan
 from fleet.data_folder import writing
 from fleet.errors import EXIT_FINDINGS
-from gputide.answers import outcome_answer
+from gputide.answers.plan import outcome_answer
 from gputide.container.enforcer import harm_policy
 from gputide.container.plans import journal, plan_store
 from gputide.container.warehouse import WarehouseMeasurements
@@ -42,7 +42,7 @@ def verify(
         kept.runs(chosen.plan_id),
         WarehouseMeasurements(folder, session.settings, cluster=chosen.cluster),
         now=session.now(),
-        verify_days=session.settings.enforcer.verify_days,
+        settings=session.settings,
         harm_policy=harm_policy(session.settings),
         undone=kept.undone_recommendations(chosen.plan_id),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from dashboards.stored.arrivals import silent_since
-from gputide.answers import profiles_answer, silence_note
+from gputide.answers.fleet import profiles_answer, silence_note
 from gputide.container.history import load_profiles
 from gputide.container.warehouse import warehouse
 from gputide.options import ClusterOption, FormatOption, OutputOption

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fleet.decisions import Recommendation, RecommendationKind, Refusal
 from fleet.inventory import WorkloadId
+from fleet.money.saving import cards_in, saved
 from fleet.sentences import sentence
 from recommender.advice.case import DAY_SECONDS, SPAN_SLACK_RATIO, WEEK_SECONDS, Case, untouchable, untrusted
 from recommender.harm.risk import level_of
@@ -64,7 +65,7 @@ class FewerCards:
 def _fewer(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
     rows = scene.problem.rows_of[name]
     dropped = [row for row in rows if row in scene.arrangement.dropped]
-    cards = sorted({scene.grants[row].card for row in dropped} & scene.arrangement.freed)
+    freed = scene.freed({scene.grants[row].card for row in dropped} & scene.arrangement.freed)
     pods = scene.pods(rows)
     before, after = len(rows) // len(pods), (len(rows) - len(dropped)) // len(pods)
     evidence = scene.evidence(name)
@@ -73,15 +74,16 @@ def _fewer(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
         kind=RecommendationKind.FEWER_CARDS,
         workloads=(name,),
         pods=pods,
-        cards_freed=len(cards),
-        saving_per_week=scene.saved(cards),
+        cards_freed=cards_in(freed),
+        saving_per_week=saved(freed),
+        freed=freed,
         risk_level=level_of(0.0, confidence_of(evidence)),
         confidence=confidence_of(evidence),
         reason=(
             f"{each_of(len(pods))} holds {counted(before, 'card')} and worked on {after} at most, as "
-            f"long as it was seen. Asking for {after} frees {counted(len(cards), 'card')}."
+            f"long as it was seen. Asking for {after} frees {counted(cards_in(freed), 'card')}."
         ),
         change_of_mind="Any activity on one of the cards that are given back, or a new version that spreads over all.",
         evidence=evidence,
-        sentences=(sentence("fewer_cards", pods=len(pods), before=before, after=after, cards=len(cards)),),
+        sentences=(sentence("fewer_cards", pods=len(pods), before=before, after=after, cards=cards_in(freed)),),
     )

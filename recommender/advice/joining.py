@@ -6,10 +6,10 @@ Called by the kinds whose `shares` is true.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 
-from fleet.decisions import Recommendation, RecommendationKind
+from fleet.decisions import FreedCard, Recommendation, RecommendationKind
 from fleet.inventory import CardId, WorkloadId
+from fleet.money.saving import cards_in, saved
 from fleet.sentences import sentence
 from recommender.harm.risk import level_of
 from recommender.scene import Draft, Scene, confidence_of, counted, needs_of
@@ -46,14 +46,14 @@ def joins(scene: Scene, kind: RecommendationKind, why: str) -> list[Draft]:
             kinds = {move.kind for move in scene.moves_of.get(name, ())}
             number += bool(kinds)
             if kinds and kind is next(one for one in _KIND_ORDER if one in kinds):
-                made.append(_join(scene, number, kind, why, name, emptied.get(name, ())))
+                made.append(_join(scene, number, kind, why, name, scene.freed(emptied.get(name, ()))))
         if made:
             drafts.append(Draft(title=batch_title(scene, batch), recommendations=made, batch=batch, turn=2))
     return drafts
 
 
 def _join(
-    scene: Scene, number: int, kind: RecommendationKind, why: str, name: WorkloadId, cards: Sequence[CardId]
+    scene: Scene, number: int, kind: RecommendationKind, why: str, name: WorkloadId, freed: tuple[FreedCard, ...]
 ) -> Recommendation:
     moves = scene.moves_of[name]
     ratio = max(move.violation_ratio for move in moves)
@@ -65,13 +65,14 @@ def _join(
         kind=kind,
         workloads=(name,),
         pods=scene.pods([move.row for move in moves]),
-        cards_freed=len(cards),
-        saving_per_week=scene.saved(cards),
+        cards_freed=cards_in(freed),
+        saving_per_week=saved(freed),
+        freed=freed,
         risk_level=level_of(mean, confidence_of(evidence)),
         confidence=confidence_of(evidence),
         reason=(
             f"{counted(len(moves), 'pod')} can join {counted(len(targets), 'card')} that others already hold: {why}. "
-            f"That frees {counted(len(cards), 'card')}; predicted harm is {mean:.2%} of active time."
+            f"That frees {counted(cards_in(freed), 'card')}; predicted harm is {mean:.2%} of active time."
         ),
         change_of_mind=(
             "A day on which it or a neighbour rises above everything seen so far, more than the forecast counts on; "
@@ -86,7 +87,7 @@ def _join(
                 f"join_{kind.value}",
                 pods=len(moves),
                 targets=len(targets),
-                cards=len(cards),
+                cards=cards_in(freed),
                 violation_ratio=round(float(mean), 6),
                 worst_ratio=round(float(ratio), 6),
             ),
@@ -100,8 +101,8 @@ def _emptied_by(scene: Scene) -> dict[WorkloadId, list[CardId]]:
     owner: dict[CardId, WorkloadId] = {}
     for move in scene.arrangement.moves:
         name = scene.grants[move.row].workload_id
-        is_counted = move.source in scene.arrangement.freed and move.source not in scene.replaced
-        if is_counted and (move.source not in owner or rank[name] > rank[owner[move.source]]):
+        is_later = move.source not in owner or rank[name] > rank[owner[move.source]]
+        if move.source in scene.arrangement.freed and is_later:
             owner[move.source] = name
     emptied: dict[WorkloadId, list[CardId]] = defaultdict(list)
     for card in sorted(owner):

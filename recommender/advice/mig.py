@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from fleet.catalogue import CardModel, find_model
 from fleet.decisions import Recommendation, RecommendationKind, Refusal
 from fleet.inventory import CardId, WorkloadId
+from fleet.money.saving import cards_in, saved
 from fleet.sentences import Sentence, sentence
 from fleet.units import GIB
 from fleet.workload_kinds import JOB_KINDS
@@ -139,7 +140,7 @@ def _title(items: Sequence[Carving], cut_before: set[CardId]) -> str:
 def _instance(scene: Scene, number: int, item: Carving) -> Recommendation:
     evidence = scene.evidence(item.workload)
     rows = sorted(item.restarted)
-    cards = _left_last(scene).get(item.workload, ())
+    freed = scene.freed(_left_last(scene).get(item.workload, ()))
     found = item.advice
     others = {scene.grants[row].workload_id for row in item.interrupted} - {item.workload}
     return Recommendation(
@@ -147,11 +148,12 @@ def _instance(scene: Scene, number: int, item: Carving) -> Recommendation:
         kind=RecommendationKind.MIG,
         workloads=(item.workload, *sorted(others)),
         pods=scene.pods([*rows, *item.interrupted]),
-        cards_freed=len(cards),
-        saving_per_week=scene.saved(cards),
+        cards_freed=cards_in(freed),
+        saving_per_week=saved(freed),
+        freed=freed,
         risk_level=level_of(found.violation_ratio, confidence_of(evidence)),
         confidence=confidence_of(evidence),
-        reason=_reason(scene, item, len(cards)),
+        reason=_reason(scene, item, cards_in(freed)),
         change_of_mind=(
             f"A pod that needs more than {found.framebuffer_bytes / GIB:.2f} GiB or {found.compute_ratio:.0%} of a "
             "card, for an instance is a wall and what others leave unused is not lent; a new model version; or a "
@@ -160,7 +162,7 @@ def _instance(scene: Scene, number: int, item: Carving) -> Recommendation:
         evidence=evidence,
         needs=needs_of(is_hard=True),
         violation_ratio=found.violation_ratio,
-        sentences=_told(scene, item, len(cards)),
+        sentences=_told(scene, item, cards_in(freed)),
     )
 
 

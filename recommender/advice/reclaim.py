@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fleet.decisions import Recommendation, RecommendationKind, Refusal
 from fleet.inventory import Priority, WorkloadId
+from fleet.money.saving import cards_in, saved
 from fleet.profiles import Profile, WorkloadState
 from fleet.sentences import sentence
 from fleet.settings.guard import WEEKDAYS
@@ -98,21 +99,22 @@ class Reclaim:
 
 def _reclaim(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
     rows = scene.problem.rows_of[name]
-    cards = sorted({scene.grants[row].card for row in rows} & scene.arrangement.freed)
+    freed = scene.freed({scene.grants[row].card for row in rows} & scene.arrangement.freed)
     profile = scene.problem.profile_of[name]
     return Recommendation(
         id=f"reclaim-{number:04d}",
         kind=RecommendationKind.RECLAIM,
         workloads=(name,),
         pods=scene.pods(rows),
-        cards_freed=len(cards),
-        saving_per_week=scene.saved(cards),
+        cards_freed=cards_in(freed),
+        saving_per_week=saved(freed),
+        freed=freed,
         risk_level=level_of(0.0, profile.confidence),
         confidence=profile.confidence,
-        reason=f"{_sentence(profile.reason)} Scaling it to zero frees {counted(len(cards), 'card')}.",
+        reason=f"{_sentence(profile.reason)} Scaling it to zero frees {counted(cards_in(freed), 'card')}.",
         change_of_mind="Any activity on one of its engines, or the annotation gputide.io/opt-out.",
         evidence=scene.evidence(name),
-        sentences=(*profile.sentences, sentence("reclaim", cards=len(cards))),
+        sentences=(*profile.sentences, sentence("reclaim", cards=cards_in(freed))),
     )
 
 

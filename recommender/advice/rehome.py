@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from fleet.decisions import Recommendation, RecommendationKind, Refusal, Saving
+from fleet.decisions import Recommendation, RecommendationKind, Refusal
 from fleet.inventory import WorkloadId
-from fleet.money.saving import saving_of
+from fleet.money.saving import cards_in, saved
 from fleet.sentences import sentence
 from fleet.workload_kinds import JOB_KINDS
 from recommender.advice.case import Case, untouchable, untrusted
@@ -79,13 +79,15 @@ class Rehome:
 def _cheaper(scene: Scene, number: int, item: Rehoming) -> Recommendation:
     evidence = scene.evidence(item.workload)
     rows = sorted(item.targets)
+    freed = scene.freed(scene.grants[row].card for row in rows)
     return Recommendation(
         id=f"rehome-{number:04d}",
         kind=RecommendationKind.REHOME,
         workloads=(item.workload,),
         pods=scene.pods(rows),
-        cards_freed=sum(card.card in scene.arrangement.cards_before for card in item.targets.values()),
-        saving_per_week=_saving(scene, item),
+        cards_freed=cards_in(freed),
+        saving_per_week=saved(freed),
+        freed=freed,
         risk_level=level_of(0.0, confidence_of(evidence)),
         confidence=confidence_of(evidence),
         reason=(
@@ -120,7 +122,7 @@ def _aside(scene: Scene, number: int, name: WorkloadId, rows: Sequence[int]) -> 
         workloads=(name,),
         pods=scene.pods(rows),
         cards_freed=0,
-        saving_per_week=scene.saved(()),
+        saving_per_week=saved(()),
         risk_level=level_of(0.0, confidence_of(evidence)),
         confidence=confidence_of(evidence),
         reason=(
@@ -135,10 +137,3 @@ def _aside(scene: Scene, number: int, name: WorkloadId, rows: Sequence[int]) -> 
             sentence("rehome_aside", pods=len(rows), nodes=len(nodes), named=", ".join(nodes[:_NODES_NAMED_MAX])),
         ),
     )
-
-
-def _saving(scene: Scene, item: Rehoming) -> Saving:
-    cards = scene.problem.cards
-    left = [cards[scene.grants[row].card] for row in sorted(item.targets)]
-    taken = [card for _, card in sorted(item.targets.items()) if card.card in scene.arrangement.taken]
-    return saving_of(left, scene.problem.prices, taken=taken)

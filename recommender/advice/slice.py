@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from fleet.capabilities.register import CorePolicy, Division
 from fleet.decisions import Recommendation, RecommendationKind, Refusal
 from fleet.inventory import Priority, WorkloadId
+from fleet.money.saving import saved
 from fleet.sentences import sentence
 from fleet.units import GIB
 from recommender.advice.case import Case, untouchable, untrusted
@@ -182,7 +183,7 @@ def _cut(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
         workloads=(name,),
         pods=scene.pods(rows),
         cards_freed=0,
-        saving_per_week=scene.saved(()),
+        saving_per_week=saved(()),
         risk_level=level_of(0.0, confidence_of(evidence)),
         confidence=confidence_of(evidence),
         reason=(

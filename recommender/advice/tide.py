@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from fleet.decisions import Recommendation, RecommendationKind, Refusal
 from fleet.inventory import AUTOSCALED_LABEL, Priority
+from fleet.money.saving import saved
 from fleet.sentences import Sentence, Value, sentence
 from recommender.advice.case import DAY_SECONDS, Case, untouchable, untrusted
 from recommender.harm.risk import level_of
@@ -119,7 +120,7 @@ def _ebb(scene: Scene, tide: Tide, number: int, ebb: Ebb) -> Recommendation:
         workloads=(ebb.workload,),
         pods=scene.pods(ebb.rows),
         cards_freed=0,
-        saving_per_week=scene.saved(()),
+        saving_per_week=saved(()),
         risk_level=level_of(ebb.violation_ratio, confidence_of(evidence)),
         confidence=confidence_of(evidence),
         reason=_reason(tide, ebb),

@@ -20,7 +20,7 @@ from enforcer.record.ledger import Ledger
 from enforcer.record.outcome_store import read_outcomes
 from enforcer.record.plan_store import PlanStore
 from enforcer.simulated.cluster import SeatState, SimulatedCluster, SimulatedSeat
-from enforcer.verify import promised_cards
+from enforcer.verify import emptied_cards
 from fleet.data_folder import open_data_folder
 from fleet.decisions import Plan
 
@@ -107,7 +107,7 @@ def test_the_demo_ends_with_its_plan_standing_one_service_restored_and_the_next_
     seats = standing(demo)
     in_use = cards_in_use(seats)
     returned = {str(seat.card) for seat in seats if seat.workload == restored}
-    freed = promised_cards(run.records.values(), run.cards_granted, plan)
+    freed = emptied_cards(run.records.values(), run.cards_granted, plan)
     assert freed & in_use <= returned
     (outcome,) = read_outcomes(open_data_folder(demo, create=False))
     assert outcome.is_final

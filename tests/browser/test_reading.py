@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import openpyxl
 import pytest
 
 from dashboards.words.catalogue import Language, Words
@@ -19,6 +20,7 @@ from fleet.inventory import WorkloadId
 from fleet.profiles import Profiles
 from tests.browser.conftest import PATIENCE_MS
 from tests.dashboards.embedded import CLUSTER, HOSTILE, EmbeddedFleet, make_profiles, make_views
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -237,6 +239,21 @@ def test_tables_and_figures_are_taken_along_as_files(page: Page, house: House) -
         page.locator("#cards-json").click()
     cards = json.loads(Path(download.value.path()).read_bytes())
     assert {card["card"] for card in cards} == {card.card for card in house.profiles.cards}
+
+
+def test_grid_is_saved_as_excel_and_copied_for_a_spreadsheet(page: Page, house: House) -> None:
+    opened(page, house.at("/"))
+    with page.expect_download() as download:
+        page.locator("#cards-xlsx").click()
+    sheet = openpyxl.load_workbook(io.BytesIO(Path(download.value.path()).read_bytes())).active
+    assert {row[0].value for row in sheet.iter_rows(min_row=2)} == {card.card for card in house.profiles.cards}
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.locator("#cards-copy").focus()
+    page.keyboard.press("Enter")
+    until(lambda: page.evaluate("navigator.clipboard.readText()") != "")
+    copied = list(csv.reader(page.evaluate("navigator.clipboard.readText()").splitlines(), delimiter="\t"))
+    assert copied[0][:2] == ["card", "node"]
+    assert len(copied) == len(house.profiles.cards) + 1
 
 
 def saved(page: Page, name: str, kind: str) -> bytes:

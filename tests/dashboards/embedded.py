@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -30,12 +30,13 @@ from dashboards.queries import (
     WorkloadHistory,
 )
 from dashboards.report.week_measured import MeasuredWeek
-from dashboards.shown.lag_chain import LagChain
+from dashboards.shown.health import LagChain
 from dashboards.shown.relief_acts import ReliefActs
 from fleet.capabilities.register import CorePolicy
 from fleet.decisions import (
     CardPlacement,
     Evidence,
+    FreedCard,
     FrontierPoint,
     HistorySpan,
     Need,
@@ -173,8 +174,9 @@ def make_plan(
         for place, profile in enumerate(chosen):
             used.add(profile.workload)
             cards = len(profile.cards) if kind is not RecommendationKind.OFFPEAK_PAIR else 1
-            freed.update(profile.cards[:cards])
-            made.append(_recommendation(kind, place, profile, cards, needs))
+            named = [card for card in profile.cards[:cards] if card not in freed]
+            freed.update(named)
+            made.append(replace(_recommendation(kind, place, profile, cards, needs), freed=_freed(named, 1150, 640)))
         recommendations += made
         stages.append(
             Stage(
@@ -493,7 +495,9 @@ class EmbeddedCluster:
             self.changed |= {item.workload for item in objects[:upto]}
             objects = [replace(item, phase="promoted") if place < upto else item for place, item in enumerate(objects)]
             if upto == len(objects):
-                self._entries[plan_id] = replace(entry, applied_stages=stages, applied_at=NOW)
+                self._entries[plan_id] = replace(
+                    entry, applied_stages=stages, once_applied_stages=stages, applied_at=NOW
+                )
                 return RolloutPhase.DONE, objects, upto
             return phase, objects, upto
         self.changed -= {item.workload for item in objects[:upto]}
@@ -585,11 +589,19 @@ def make_past(profiles: Profiles, plan: Plan) -> Iterator[tuple[PlanEntry, Outco
         )
         old = seal_plan(replace(old, stages=tuple(replace(stage, cards_freed=promised // 5) for stage in old.stages)))
         numbers = tuple(stage.stage for stage in old.stages)
+        names = [CardId(f"GPU-{days}-days-ago-{number}") for number in range(promised)]
+        firsts = {stage.recommendations[0]: number for number, stage in enumerate(old.stages)}
+        advice = tuple(
+            replace(item, freed=_freed(names[firsts[item.id] :: len(numbers)], 1100, 600) if item.id in firsts else ())
+            for item in old.recommendations
+        )
+        old = seal_plan(replace(old, recommendations=advice))
         entry = PlanEntry(
             plan=old,
             approved_stages=numbers,
             approved_by=("mei",),
             applied_stages=() if is_undone else numbers,
+            once_applied_stages=numbers,
             applied_at=at,
             undone_at=at + timedelta(days=3) if is_undone else None,
         )
@@ -618,6 +630,8 @@ def make_past(profiles: Profiles, plan: Plan) -> Iterator[tuple[PlanEntry, Outco
                 for place, profile in enumerate(profiles.workloads[days : days + 12])
             ),
             harm_budget_ratio=0.01,
+            stages=numbers,
+            realised=_freed(names[:came], 1100, 600),
         )
         note = [
             LedgerEntry(
@@ -754,6 +768,11 @@ def _profile(rng: random.Random, number: int, part: list[tuple[str, int, CardSta
         if is_idle
         else "busy by day, quiet at night",
     )
+
+
+def _freed(cards: Sequence[CardId], amortised: int, marginal: int) -> tuple[FreedCard, ...]:
+    saving = Saving(amortised=Decimal(amortised), marginal=Decimal(marginal))
+    return tuple(FreedCard(card=card, saving_per_week=saving) for card in cards)
 
 
 def _recommendation(

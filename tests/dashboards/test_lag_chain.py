@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dashboards.queries import Freshness
-from dashboards.shown.lag_chain import LagCause, LagChain
+from dashboards.shown.health import LagCause, LagChain
 from dashboards.stored.arrivals import StoredFlow
 from fleet.data_folder import DataFolder, open_data_folder
 from fleet.settings.settings import Settings

@@ -12,8 +12,8 @@ from dashboards.address import read_address
 from dashboards.figures.figures import DAYS
 from dashboards.pages import plan_rollout as page_plan_rollout
 from dashboards.pages.frame import english
-from dashboards.pages.language import COOKIE, asked_language, speak
 from dashboards.queries import RolloutPhase
+from dashboards.request_hooks import COOKIE, asked_language, speak
 from dashboards.shown.relief_acts import MoveState
 from dashboards.words.catalogue import READING, Language, Words, reader_words, say
 from fleet.decisions import Need, RiskLevel

@@ -10,8 +10,8 @@ import pytest
 from analyzer.trust import CHECKS
 from dashboards.report.report import Edition, Report, make_report
 from dashboards.report.text import report_html, report_lines, report_markdown
-from dashboards.shown.realised import STEPS
 from dashboards.words.catalogue import Language, Words
+from enforcer.record.savings import Step
 from fleet.decisions import RecommendationKind
 from fleet.profiles import CardState, WorkloadState
 from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_measured, make_profiles, make_views
@@ -136,7 +136,7 @@ def test_page_says_its_language_and_chinese_dates_and_signs_are_chinese() -> Non
         ("state", [one.value for one in CardState]),
         ("workload_state", [one.value for one in WorkloadState]),
         ("check", CHECKS),
-        ("step", STEPS),
+        ("step", Step),
     ],
 )
 def test_every_code_of_a_closed_list_is_in_the_catalogues(group: str, codes: list[str]) -> None:

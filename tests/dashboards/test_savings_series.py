@@ -10,8 +10,8 @@ from decimal import Decimal
 import pytest
 
 from dashboards.queries import Freshness, Views
-from dashboards.shown.realised import funnel
 from dashboards.shown.savings_series import SAVINGS_FAMILIES, SavingsReader
+from enforcer.record.savings import savings_steps
 from fleet.errors import NotEnoughData
 from fleet.profiles import Profiles
 from tests.dashboards.embedded import CLUSTER, NOW, EmbeddedFleet, EmbeddedSightings, make_past, make_plan, make_views
@@ -36,7 +36,7 @@ def test_funnel_card_hours_and_plans_are_those_of_the_pages(views: Views) -> Non
     found = shown(views)
     plans, outcomes = views.plans.plans(CLUSTER), views.outcomes.outcomes(CLUSTER)
     assert found["gputide_savings_cards"] == {
-        (CLUSTER, step.name): float(step.cards) for step in funnel(plans, outcomes)
+        (CLUSTER, step.name): float(step.cards) for step in savings_steps(plans, outcomes)
     }
     week = views.money.week(CLUSTER)
     assert week is not None
@@ -50,7 +50,9 @@ def test_funnel_card_hours_and_plans_are_those_of_the_pages(views: Views) -> Non
     assert sum(found["gputide_cards"].values()) == len(views.fleet.profiles(CLUSTER).cards)
     states = {labels[1]: labels[2] for labels in found["gputide_plan_info"]}
     assert states[plans[0].plan.plan_id] == "waiting"
-    assert {outcome.plan_id for outcome in outcomes} == {labels[1] for labels in found["gputide_plan_cards_realised"]}
+    standing = {one.plan.plan_id for one in plans if one.applied_stages}
+    assert standing == {labels[1] for labels in found["gputide_plan_cards_realised"]}
+    assert sum(found["gputide_plan_cards_realised"].values()) == found["gputide_savings_cards"][CLUSTER, "realised"]
 
 
 def test_services_over_budget_are_counted_as_the_verdict_counts_them() -> None:

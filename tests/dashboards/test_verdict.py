@@ -21,17 +21,18 @@ from dashboards.pages.savings import layout
 from dashboards.queries import PlanEntry
 from dashboards.report.report import Edition, Report, make_report
 from dashboards.report.text import report_html, report_json, report_lines, report_markdown
-from dashboards.shown.realised import harm_budgets, leading_verdict
 from dashboards.shown.savings_series import SavingsReader
 from dashboards.words.advice import headline_words, verdict_words
 from dashboards.words.catalogue import READING, Language
+from enforcer.record.harm import harm_budgets, leading_verdict
+from enforcer.record.savings import savings_steps
 from enforcer.record.verdict import Standing, standing_of, verdict_of
 from fleet.documents import document
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.settings.notify import NoticeTopic, NotifySettings
 from fleet.units import format_percent
-from gputide.answers import outcome_answer
+from gputide.answers.plan import outcome_answer
 from tests.dashboards.access.keys import HOST, an_app
 from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_past, make_plan, make_profiles, make_views
 
@@ -166,7 +167,7 @@ def test_report_of_a_harmed_plan_does_not_open_with_its_saving() -> None:
 
 
 @pytest.mark.parametrize("services", [
-    [(0.02, 1000), (0.2, 60), (1 / 21, 21), (0.001, 5000)],  # two over budget, one with too few windows
+    [(0.02, 1000), (0.2, 60), (1 / 21, 21), (0.001, 5000)],  # two over budget, one not decided yet
     [(0.02, 1000), (0.0, 5000)],
     [(0.001, 5000), (0.0, 5000)],
     [(1 / 21, 21)],
@@ -189,7 +190,10 @@ def test_one_recorded_outcome_has_the_same_counts_rates_and_words_everywhere(
     listed = {row[0]: row[2] for listing in answer.listings for row in listing.rows if "over budget" in row}
     assert listed == over
     client = an_app(views, Ways(operator="mei"))
-    (served,) = client.get(f"/api/v1/clusters/{CLUSTER}/outcomes", headers=HOST).get_json()["outcomes"]
+    given = client.get(f"/api/v1/clusters/{CLUSTER}/outcomes", headers=HOST).get_json()
+    (served,) = given["outcomes"]
+    steps = savings_steps(views.plans.plans(CLUSTER), views.outcomes.outcomes(CLUSTER))
+    assert {step["name"]: step["cards"] for step in given["savings"]} == {step.name: step.cards for step in steps}
     assert served == json.loads(json.dumps(answer.document))
     judged = served["verdict"]
     assert (judged["text"], judged["observed_ratio"], len(judged["over_budget"])) == (
@@ -285,19 +289,19 @@ def test_undone_plan_leads_nothing() -> None:
     assert "Harm above plan" not in a_report(outcome, entry=undone).headline
 
 
-def test_rate_of_too_few_windows_is_shown_nowhere() -> None:
+def test_rate_of_undecided_is_shown_nowhere() -> None:
     outcome = an_outcome([(1 / 21, 21)])
     (budget,) = harm_budgets([ENTRY], [outcome])
-    assert (budget.standing, budget.violation_ratio, budget.burn_ratio) == (Standing.TOO_FEW_WINDOWS, None, None)
+    assert (budget.standing, budget.violation_ratio, budget.burn_ratio) == (Standing.UNDECIDED, None, None)
     report = a_report(outcome)
     for text in (report_html(report), report_markdown(report)):
-        assert "too few windows" in text
+        assert "not decided yet" in text
         assert "4.76 %" not in text
         assert "476 %" not in text
     views, cluster = make_views(with_past=False)
     cluster.remember(ENTRY, outcome, LEDGER)
     page = text_of(layout(views, read_address("/savings", f"?cluster={CLUSTER}"), PROFILES))
-    assert page.count("too few windows") >= 3
+    assert page.count("not decided yet") >= 3
     assert "4.76 %" not in page
 
 

@@ -23,6 +23,7 @@ from fleet.capabilities.register import CorePolicy
 from fleet.decisions import (
     CardPlacement,
     Evidence,
+    FreedCard,
     HistorySpan,
     Need,
     PlacedSlice,
@@ -146,6 +147,7 @@ def a_recommendation(
     workloads: Sequence[str],
     cards_freed: int,
     needs: tuple[Need, ...] = (),
+    freed: Sequence[int] = (),
 ) -> Recommendation:
     return Recommendation(
         id=name,
@@ -162,7 +164,13 @@ def a_recommendation(
             since=NOW - timedelta(days=7), until=NOW, samples=1008, coverage_ratio=0.99, counters=(), numbers=()
         ),
         needs=needs,
+        freed=tuple(a_freed_card(number) for number in freed),
     )
+
+
+def a_freed_card(number: int) -> FreedCard:
+    """One card, worth 25 a week as planned."""
+    return FreedCard(card=card_id(number), saving_per_week=Saving(amortised=Decimal(25), marginal=Decimal(5)))
 
 
 def a_plan(
@@ -238,7 +246,7 @@ def standard_plan() -> Plan:
             7: [whole("train-0", kind="Job", priority=Priority.LOW)],
         },
         [
-            [a_recommendation("reclaim-1", RecommendationKind.RECLAIM, ["book-0"], ["Notebook/book"], 1)],
+            [a_recommendation("reclaim-1", RecommendationKind.RECLAIM, ["book-0"], ["Notebook/book"], 1, freed=[6])],
             [
                 a_recommendation(
                     "colocate-1",
@@ -246,8 +254,9 @@ def standard_plan() -> Plan:
                     ["a-0", "a-1", "b-0", "b-1"],
                     ["Deployment/a", "Deployment/b"],
                     2,
+                    freed=[2, 3],
                 ),
-                a_recommendation("slice-1", RecommendationKind.SLICE, ["c-0", "c-1"], ["Deployment/c"], 1),
+                a_recommendation("slice-1", RecommendationKind.SLICE, ["c-0", "c-1"], ["Deployment/c"], 1, freed=[5]),
             ],
         ],
     )

@@ -95,13 +95,13 @@ def test_interval_is_wilsons(violated: int, windows: int, interval: tuple[float,
     [
         (12, 60, Standing.OVER_BUDGET),  # a notebook with 20 % harm
         (5, 19, Standing.OVER_BUDGET),
-        (1, 50, Standing.TOO_FEW_WINDOWS),
-        (0, 100, Standing.TOO_FEW_WINDOWS),
+        (1, 50, Standing.UNDECIDED),
+        (0, 100, Standing.UNDECIDED),
         (0, 400, Standing.WITHIN_BUDGET),
-        (110, 10_000, Standing.TOO_FEW_WINDOWS),
+        (110, 10_000, Standing.UNDECIDED),
         (130, 10_000, Standing.OVER_BUDGET),
         (70, 10_000, Standing.WITHIN_BUDGET),
-        (0, 0, Standing.TOO_FEW_WINDOWS),
+        (0, 0, Standing.UNDECIDED),
     ],
 )
 def test_service_is_judged_when_its_budget_lies_outside_the_interval_of_its_rate(
@@ -118,14 +118,18 @@ def test_service_that_was_hardly_active_but_surely_harmed_leads() -> None:
     )
 
 
-def test_too_few_windows_are_said_instead_of_a_rate() -> None:
+def test_undecided_are_said_instead_of_a_rate() -> None:
     found = verdict_of(outcome(service("ads/Deployment/rare", 1 / 21, 21)))
     assert found.observed_ratio is None
-    assert headline_words(found, Language.EN).endswith("Harm: too few windows to judge (21 active windows).")
+    assert headline_words(found, Language.EN).endswith(
+        "Harm: not decided yet, because the 95 % interval after 21 active windows is wider than the budget."
+    )
     assert "4.76" not in verdict_words(found, Language.EN)
     beside = verdict_of(outcome(service("ads/Deployment/a", 0.0), service("ads/Deployment/rare", 1 / 21, 21)))
     assert beside.level is Level.AS_PREDICTED
-    assert "1 service has too few windows to judge." in verdict_words(beside, Language.EN)
+    assert "1 service is not decided yet: the 95 % interval of its harm includes the budget." in verdict_words(
+        beside, Language.EN
+    )
 
 
 def test_low_priority_gives_way_by_design_and_is_no_part_of_the_plan_s_rate() -> None:
@@ -185,4 +189,4 @@ def test_document_leads_with_the_verdict() -> None:
 def test_document_says_of_each_service_how_it_stands() -> None:
     found = judged(outcome(service("ads/Deployment/a", 0.03), service("ads/Deployment/rare", 1 / 21, 21)))
     assert found["workloads"][1]["violation_interval"] == pytest.approx([0.0085, 0.2266], abs=5e-4)
-    assert [one["standing"] for one in found["workloads"]] == ["over_budget", "too_few_windows"]
+    assert [one["standing"] for one in found["workloads"]] == ["over_budget", "undecided"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -13,15 +13,17 @@ import pytest
 
 from dashboards.words.advice import verdict_words
 from dashboards.words.catalogue import Language
+from enforcer.dialect import SeatSlice
 from enforcer.record.journal import RunRecord, StageState
 from enforcer.record.verdict import verdict_of
 from enforcer.safety.harm_budget import HarmPolicy
 from enforcer.verify import verify
 from fleet.decisions import Plan
 from fleet.errors import NotEnoughData, Refused
-from fleet.inventory import CardModelName, Grant, Priority, WorkloadId
+from fleet.inventory import Grant, Priority, WorkloadId
 from fleet.outcomes import Outcome
 from fleet.schema import Measure
+from fleet.settings.settings import Settings
 from fleet.usage import History, SliceKey, UsageGrid
 from tests.enforcer.builders import (
     CARD_BYTES,
@@ -38,7 +40,8 @@ from tests.enforcer.builders import (
 )
 
 STEPS = 6
-NODE = CardModelName("NVIDIA A10")
+A10_AT_HALF = Settings.model_validate({"prices": {"overrides": {"NVIDIA A10": "0.5"}}})
+"""A card saves 84.00 a week."""
 
 
 @dataclass
@@ -105,6 +108,7 @@ def judged(
     days: float = 7.5,
     more: tuple[Grant, ...] = (),
     plan: Plan | None = None,
+    settings: Settings = A10_AT_HALF,
     **measured: Mapping[str, float],
 ) -> Outcome:
     moment = max(record.applied_at for run in runs for record in run.records.values() if record.applied_at)
@@ -114,7 +118,7 @@ def judged(
         framebuffer=measured.get("framebuffer", {}),
         cache=measured.get("cache", {}),
     )
-    return verify(plan or standard_plan(), runs, measurements, now=NOW + timedelta(days=days), verify_days=7)
+    return verify(plan or standard_plan(), runs, measurements, now=NOW + timedelta(days=days), settings=settings)
 
 
 def test_promise_that_holds_is_realised(applied: list[RunRecord]) -> None:
@@ -122,7 +126,7 @@ def test_promise_that_holds_is_realised(applied: list[RunRecord]) -> None:
     assert (outcome.promised_cards_freed, outcome.realised_cards_freed, outcome.given_back) == (4, 4, 0)
     assert {one.violation_ratio for one in outcome.workloads if one.active_steps} == {0.0}
     assert {one.workload for one in outcome.workloads if one.is_low_priority} == {WorkloadId("team/Deployment/c")}
-    assert outcome.realised_saving_per_week.amortised == Decimal("100.00")
+    assert outcome.realised_saving_per_week.amortised == Decimal("336.00")
     assert outcome.is_final
     assert (outcome.harm_budget_ratio, outcome.restored) == (None, ())
     assert outcome.coverage_ratio == 1.0
@@ -138,7 +142,7 @@ def test_card_that_its_owner_took_back_is_no_saving(applied: list[RunRecord]) ->
     back = a_grant("book", 0, 6, kind="Notebook", started_at=NOW + timedelta(days=3))
     outcome = judged(applied, more=(back,))
     assert (outcome.realised_cards_freed, outcome.given_back) == (3, 1)
-    assert outcome.realised_saving_per_week.amortised == Decimal("75.00")
+    assert outcome.realised_saving_per_week.amortised == Decimal("252.00")
 
 
 def test_freed_card_that_new_work_found_is_a_saving(applied: list[RunRecord]) -> None:
@@ -212,10 +216,55 @@ def test_stage_that_was_not_applied_was_not_promised(applied: list[RunRecord]) -
 
 def test_spare_cards_are_told_apart_from_the_promise(applied: list[RunRecord]) -> None:
     plan = standard_plan()
-    plan = replace(plan, totals=replace(plan.totals, cards_freed=plan.totals.cards_freed - 1, spare_cards=1))
+    advice = tuple(
+        replace(item, freed=tuple(replace(card, is_spare=card.card == card_id(2)) for card in item.freed))
+        for item in plan.recommendations
+    )
+    plan = replace(plan, recommendations=advice)
     outcome = judged(applied, plan=plan)
     assert (outcome.promised_cards_freed, outcome.realised_cards_freed) == (3, 3)
     assert outcome.spare_cards == 1
+    assert [card.card for card in outcome.realised] == [card_id(number) for number in (3, 5, 6)]
+
+
+def test_freed_cards_are_worth_their_own_price_of_the_measured_hours(applied: list[RunRecord]) -> None:
+    source = {"source": "contract", "date": "2026-01"}
+    rules = [
+        {"node": "node-1", "per_card_hour": "3", "since": "2026-01-15", **source},
+        {"node": "node-1", "per_card_hour": "1", **source},
+        {"per_card_hour": "0.5", **source},
+    ]
+    outcome = judged(applied, settings=Settings.model_validate({"prices": {"rules": rules}}))
+    by_card = {card.card: card.saving_per_week.amortised for card in outcome.realised}
+    cheap = Decimal((datetime(2026, 1, 15, tzinfo=UTC) - outcome.since) / (outcome.until - outcome.since))
+    dear = (168 * (cheap + 3 * (1 - cheap))).quantize(Decimal("0.01"))
+    assert by_card == {card_id(2): Decimal("84.00"), card_id(3): Decimal("84.00"), card_id(5): dear, card_id(6): dear}
+    assert outcome.realised_saving_per_week.amortised == 168 + 2 * dear
+
+
+def test_cards_freed_by_two_runs_of_one_plan_are_all_realised(applied: list[RunRecord]) -> None:
+    (run,) = applied
+    first = replace(run, records={1: run.records[1]})
+    second = replace(run, records={2: run.records[2]}, cards_granted=run.cards_granted - {card_id(6)})
+    assert judged([first, second]).realised_cards_freed == 4
+
+
+def test_cards_are_realised_by_the_plans_names_where_the_api_names_none(applied: list[RunRecord]) -> None:
+    (run,) = applied
+
+    def unnamed(slices: tuple[SeatSlice, ...]) -> tuple[SeatSlice, ...]:
+        return tuple(replace(part, card=None, node="node-0", resource="nvidia.com/gpu") for part in slices)
+
+    records = {
+        number: replace(
+            record, moves=[replace(move, old=unnamed(move.old), new=unnamed(move.new)) for move in record.moves]
+        )
+        for number, record in run.records.items()
+    }
+    outcome = judged([replace(run, records=records)])
+    assert (outcome.promised_cards_freed, outcome.realised_cards_freed) == (4, 4)
+    held = a_grant("b", 7, 2, started_at=NOW - timedelta(days=1))
+    assert judged([replace(run, records=records)], more=(held,)).realised_cards_freed == 3
 
 
 def test_services_that_were_taken_back_are_counted_and_the_harm_budget_is_kept_beside(applied: list[RunRecord]) -> None:
@@ -230,7 +279,7 @@ def test_services_that_were_taken_back_are_counted_and_the_harm_budget_is_kept_b
         [replace(run, records={1: run.records[1], 2: restored})],
         Measured(grants=grants_after(moment), use={}, framebuffer={}, cache={}),
         now=NOW + timedelta(days=2),
-        verify_days=7,
+        settings=Settings(),
         harm_policy=HarmPolicy(ratio_max=0.02),
         undone=frozenset({taken_back.id}),
     )
@@ -242,7 +291,7 @@ def test_services_that_were_taken_back_are_counted_and_the_harm_budget_is_kept_b
 def test_plan_that_is_not_applied_cannot_be_verified() -> None:
     measured = Measured(grants=[], use={}, framebuffer={}, cache={})
     with pytest.raises(Refused, match="no stage"):
-        verify(standard_plan(), [], measured, now=NOW, verify_days=7)
+        verify(standard_plan(), [], measured, now=NOW, settings=Settings())
 
 
 def test_undone_plan_cannot_be_verified(tmp_path: Path) -> None:
@@ -251,7 +300,7 @@ def test_undone_plan_cannot_be_verified(tmp_path: Path) -> None:
     an_undo(tools).undo(standard_plan().plan_id)
     measured = Measured(grants=[], use={}, framebuffer={}, cache={})
     with pytest.raises(Refused, match="no stage"):
-        verify(standard_plan(), tools.journal.runs(), measured, now=NOW + timedelta(days=1), verify_days=7)
+        verify(standard_plan(), tools.journal.runs(), measured, now=NOW + timedelta(days=1), settings=Settings())
 
 
 def test_moment_of_apply_is_too_early(applied: list[RunRecord]) -> None:

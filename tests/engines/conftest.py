@@ -1,7 +1,8 @@
 """One broker, one Hive and one Flink environment for all engine tests of a session.
 
-`tests/run_tiers.py engines` fetches what they are made of and says where it lies. A test that breaks an engine on
-purpose need not mend it: whoever asks for a fresh topic or database next gets a running one.
+The tier runs in two workers of pytest, each a session with engines of its own. `tests/run_tiers.py engines` fetches
+what they are made of and says where it lies. A test that breaks an engine on purpose need not mend it: the next test
+that asks for a fresh topic or database gets a running one.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import cramjam
 
 from dashboards.address import read_address
-from dashboards.notify.outgoing import code_in
+from dashboards.notify.chat_formats import code_in
 from enforcer.agent.node_view_text import parse_view
 from enforcer.agent.orders import parse_orders
 from exporter.kubelet.wire import decode_allocatable, decode_get, decode_list

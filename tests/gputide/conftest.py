@@ -22,6 +22,14 @@ CUT = "2026-01-14"
 """The synthetic fleet begins on Monday 2026-01-05; nine days are learned from."""
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put every test that calls the program into the tier of that name; it runs beside those that wait for engines."""
+    for item in items:
+        if "program" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.program)
+
+
 @dataclass(frozen=True)
 class Said:
     """What one call of the program said."""

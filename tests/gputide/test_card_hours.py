@@ -17,8 +17,8 @@ from dashboards.queries import Views
 from dashboards.shown.savings_series import SavingsReader
 from fleet.profiles import HourMeasure
 from fleet.settings.settings import Settings
+from gputide.container.pages import views_of
 from gputide.session import Session
-from gputide.web import views_of
 from tests.gputide.conftest import Program
 
 

@@ -57,6 +57,18 @@ def test_rows_idle_and_stranded_are_the_total_and_every_card_is_in_it(replayed: 
     assert found["total"]["unpriced_card_hours"] > 0
 
 
+def test_two_halves_of_a_week_are_the_week_by_every_measure(replayed: Path, program: Program) -> None:
+    def measures(since: str, until: str) -> dict[str, float]:
+        said = program(replayed, "cost", "show", "--since", since, "--until", until, "--format", "json")
+        assert said.status == 0, said.err
+        return {name: hours["card_hours"] for name, hours in said.document["total"]["measures"].items()}
+
+    begin, middle, end = "2026-01-07T00:00:00Z", "2026-01-10T06:00:00Z", "2026-01-13T00:00:00Z"
+    whole, first, second = measures(begin, end), measures(begin, middle), measures(middle, end)
+    assert whole["idle_held"] + whole["idle"] > 0
+    assert {name: first[name] + second[name] for name in whole} == pytest.approx(whole)
+
+
 def test_hours_without_a_price_name_their_card_models_and_the_verb_that_sets_one(
     replayed: Path, program: Program
 ) -> None:

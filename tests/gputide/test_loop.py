@@ -48,6 +48,17 @@ def test_plan_is_applied_played_on_verified_and_undone(replayed: Path, small_fle
     assert "cards freed and still free" in reported.out.splitlines()[2]
     undone = program(replayed, "undo", "--yes", "--format", "json")
     assert undone.status == 0, undone.err
+    successor = program(replayed, "plan", "make", "--format", "json").document
+    both = {
+        card["card"]
+        for item in plan["recommendations"] + successor["recommendations"]
+        for card in item["freed"]
+        if not card["is_spare"] and card["replaced_by"] is None
+    }
+    steps = {step["name"]: step for step in program(replayed, "report", "--format", "json").document["funnel"]}
+    assert steps["found"]["cards"] == len(both)
+    assert steps["applied"]["cards"] == plan["totals"]["cards_freed"]
+    assert steps["realised"]["cards"] == 0
 
 
 def test_services_over_their_harm_budget_make_verify_exit_one_and_lead_the_report(
@@ -83,7 +94,21 @@ def test_services_over_their_harm_budget_make_verify_exit_one_and_lead_the_repor
         theirs = program(planned, "report", "--team", team, "--format", "json").document["verdict"]
         assert [one["workload"] for one in theirs["over_budget"]] == [one for one in over if one.startswith(f"{team}/")]
     assert program(planned, "report", "--format", "md").out.splitlines()[2].startswith("**Harm above plan: ")
+    before = program(planned, "status", "--format", "json").document
+    assert {one["workload"] for one in before["harmed"]} == set(over)
+    made = program(planned, "plan", "show", "--format", "json").document
+    harmful = [item for item in made["recommendations"] if set(item["workloads"]) & set(over)]
+    # A slice that came with a move is undone with the move.
+    advice = next(
+        item for item in harmful if program(planned, "undo", "--recommendation", item["id"], "--yes").status == 0
+    )
+    after = program(planned, "status", "--format", "json").document
+    taken_back = set(over) & set(advice["workloads"])
+    assert {one["workload"] for one in after["harmed"]} == set(over) - taken_back
+    assert taken_back <= {one["workload"] for one in after["restored"]}
+    assert f", {len(after['restored'])} restored" in program(planned, "status").out
     assert program(planned, "undo", "--yes").status == 0
+    assert program(planned, "status", "--format", "json").document["harmed"] == []
 
 
 def test_apply_is_a_dry_run_unless_told(planned: Path, program: Program) -> None:

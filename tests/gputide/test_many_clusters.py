@@ -19,10 +19,10 @@ from fleet.schema import Measure
 from fleet.settings.settings import ClusterChoice, Settings
 from gputide.container.cluster import check_uid, open_cluster_to_change, own_cluster
 from gputide.container.enforcer import MeasuredHarm
+from gputide.container.pages import views_of
 from gputide.container.plans import chosen_plan, plan_store
 from gputide.container.warehouse import WarehouseMeasurements, cluster_name, warehouse
 from gputide.session import Session
-from gputide.web import views_of
 from pipeline.remote_write.decode import Version
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.enforcer.builders import standard_plan

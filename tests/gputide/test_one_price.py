@@ -31,9 +31,9 @@ from fleet.schema import INVENTORY_NODES
 from fleet.settings.notify import NoticeTopic
 from fleet.settings.price_book import with_price_book
 from fleet.settings.settings import Settings
+from gputide.container.pages import views_of
 from gputide.container.warehouse import warehouse
 from gputide.session import Session
-from gputide.web import views_of
 from pipeline.warehouse.ddl import arrow_schema
 from pipeline.warehouse.warehouse import AppendName, Part
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse

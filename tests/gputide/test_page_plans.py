@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from dashboards.queries import STAGE_KIND, RolloutPhase
 from fleet.settings.settings import EnforcerSettings, Settings
+from gputide.container.pages import views_of
 from gputide.session import Session
-from gputide.web import views_of
+from tests.gputide.conftest import Program
 
 PATIENCE_SECONDS = 60.0
 
@@ -38,3 +40,16 @@ def test_rollout_that_ended_counts_the_workloads_that_it_changed(planned: Path) 
     assert found.phase is RolloutPhase.DONE
     assert (found.done, found.total) == (len(found.objects), len(found.objects))
     assert found.objects
+
+
+def test_undone_plan_has_the_moment_of_its_undo_and_the_stages_that_once_stood(planned: Path, program: Program) -> None:
+    for words in (("plan", "approve"), ("apply", "--yes"), ("undo", "--yes")):
+        assert program(planned, *words).status == 0
+    later = datetime.now(UTC) + timedelta(days=30)
+    views = views_of(Session(data_path=planned, settings=Settings(), now_override=later, is_quiet=True))
+    (cluster,) = views.fleet.clusters()
+    entry = views.plans.plans(cluster)[0]
+    assert entry.undone_at is not None
+    assert entry.undone_at < later - timedelta(days=20)
+    assert entry.applied_stages == ()
+    assert entry.once_applied_stages == tuple(stage.stage for stage in entry.plan.stages)

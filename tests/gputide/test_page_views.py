@@ -10,9 +10,9 @@ import pytest
 from fleet.data_folder import open_data_folder
 from fleet.schema import Measure
 from fleet.settings.settings import Settings
+from gputide.container.pages import views_of
 from gputide.container.warehouse import open_warehouse
 from gputide.session import Session
-from gputide.web import views_of
 from pipeline.remote_write.decode import Version
 from tests.pipeline.builders import START_MS, Sample, body_of, file_bus, intake_of, roll_up
 

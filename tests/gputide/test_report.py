@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from pypdf import PdfReader
 
-from dashboards.report.pdf import CHROMIUM_VARIABLE
 from dashboards.report.schedule import cron_job, crontab_line
 from fleet.errors import Misconfigured
 from tests.gputide.conftest import Program
@@ -105,17 +106,30 @@ def test_schedule_that_cron_would_not_take_is_refused(cron: str) -> None:
         cron_job(("report",), cron=cron, time_zone="UTC", namespace="a", image="b", claim="c", config_map=None)
 
 
-def test_pdf_without_a_chromium_says_what_to_install(program: Program, planned: Path, tmp_path: Path) -> None:
-    command = ("report", "-f", "pdf", "-o", str(tmp_path / "report.pdf"))
-    said = program(planned, *command, environ={"PATH": str(tmp_path), CHROMIUM_VARIABLE: ""})
-    assert said.status == 2
-    assert "install Chromium" in said.err
-    assert program(planned, "report", "-f", "pdf").status == 2
-
-
-@pytest.mark.browser
-def test_pdf_is_printed_by_a_real_chromium(program: Program, planned: Path, tmp_path: Path) -> None:
+def test_chinese_pdf_reads_back_as_chinese_with_its_fonts_embedded_and_no_browser_on_the_path(
+    program: Program, planned: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "report.pdf"
-    said = program(planned, "report", "-f", "pdf", "--lang", "zh", "-o", str(target))
+    said = program(planned, "report", "--lang", "zh", "-o", str(target), environ={"PATH": str(tmp_path)})
     assert said.status == 0, said.err
-    assert target.read_bytes().startswith(b"%PDF-")
+    headline = program(planned, "report", "--lang", "zh", "-f", "json").document["headline"]
+    pdf: Any = PdfReader(target)
+    assert pdf.trailer["/Root"]["/Lang"] == "zh"
+    text = "".join("".join(page.extract_text() for page in pdf.pages).split())
+    assert "".join(headline.split()) in text
+    assert all(words in text for words in ("每周各状态的卡", "闲置最多的工作负载", "各服务的损害预算", "B繁忙"))
+    fonts = [one.get_object() for page in pdf.pages for one in page["/Resources"]["/Font"].values()]
+    assert any("NotoSansCJKsc" in font["/BaseFont"] for font in fonts)
+    for font in fonts:
+        (descendant,) = font["/DescendantFonts"]
+        assert {"/FontFile2", "/FontFile3"} & descendant["/FontDescriptor"].keys(), font["/BaseFont"]
+
+
+def test_pdf_of_the_same_data_and_moment_has_the_same_bytes(program: Program, planned: Path, tmp_path: Path) -> None:
+    said = [program(planned, "report", "-f", "pdf", "-o", str(tmp_path / name)) for name in ("a.pdf", "b.pdf")]
+    assert [one.status for one in said] == [0, 0]
+    assert (tmp_path / "a.pdf").read_bytes() == (tmp_path / "b.pdf").read_bytes()
+
+
+def test_pdf_is_not_written_to_standard_output(program: Program, planned: Path) -> None:
+    assert program(planned, "report", "-f", "pdf").status == 2

@@ -10,7 +10,7 @@ import pytest
 
 from fleet.errors import Misconfigured
 from fleet.inventory import Inventory, Node
-from gputide.what_if import assumptions
+from gputide.answers.what_if import assumptions
 from tests.gputide.conftest import Program
 
 

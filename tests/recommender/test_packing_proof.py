@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.documents import plan_from_json, plan_to_json, seal_plan
-from gputide.answers import plan_answer
+from gputide.answers.plan import plan_answer
 from recommender.consolidate import Group, Member, group_of, outlook_of
 from recommender.demand import demand_of
 from recommender.frontier_points import PROOF_ITEMS_MAX, cards_beyond

@@ -11,7 +11,7 @@ from fleet.decisions import Saving
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.settings.settings import Settings
-from gputide.answers import plan_answer
+from gputide.answers.plan import plan_answer
 from recommender.naive import NAIVE_RULES
 from recommender.past_outcomes import FACTOR_MAX, OwnPast, calibration_of
 from recommender.planner import make_plan

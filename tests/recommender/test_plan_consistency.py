@@ -160,6 +160,16 @@ def check_sums(plan: Plan) -> None:
     assert freed == totals.cards_freed + totals.spare_cards
     assert sum(item.cards_freed for item in plan.recommendations) == freed
     assert all(item.cards_freed >= 0 for item in plan.recommendations)
+    named = [card for item in plan.recommendations for card in item.freed]
+    assert len({card.card for card in named}) == len(named), "a card is named once in a plan"
+    assert {card.card for card in named}.isdisjoint(card.card for card in plan.placement)
+    for item in plan.recommendations:
+        assert item.cards_freed == sum(card.replaced_by is None for card in item.freed)
+    assert totals.spare_cards == sum(card.is_spare for card in named)
+    assert {card.replaced_by for card in named} - {None} <= {card.card for card in plan.placement}
+    assert totals.saving_per_week.amortised == sum(
+        (card.saving_per_week.amortised or Decimal(0) for card in named if not card.is_spare), start=Decimal(0)
+    )
     staged = Counter(name for stage in plan.stages for name in stage.recommendations)
     by_schedule = {item.id for item in plan.recommendations if item.kind is RecommendationKind.TIDE}
     assert staged == Counter({item.id: 1 for item in plan.recommendations if item.id not in by_schedule})

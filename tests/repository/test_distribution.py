@@ -42,8 +42,9 @@ def test_the_wheel_carries_every_file_that_lies_in_a_room(repository: Path, whee
     assert in_tree - wheel_files == set()
 
 
-def test_the_wheel_carries_the_licence(wheel_files: set[str]) -> None:
-    assert any(name.endswith("licenses/LICENSE") for name in wheel_files)
+def test_the_wheel_carries_its_licence_and_that_of_its_font(wheel_files: set[str]) -> None:
+    for licence in ("licenses/LICENSE", "licenses/dashboards/report/fonts/OFL.txt"):
+        assert any(name.endswith(licence) for name in wheel_files)
 
 
 @pytest.mark.parametrize("room", ROOMS)

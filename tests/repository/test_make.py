@@ -93,6 +93,7 @@ def test_a_tier_that_cannot_run_is_a_failure_in_ci_alone(
     assert run_tiers.main([]) == 1
 
 
+@pytest.mark.program
 def test_lanes_run_side_by_side_and_one_failure_is_a_failure(
     run_tiers: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path
 ) -> None:
@@ -115,21 +116,43 @@ def test_lanes_run_side_by_side_and_one_failure_is_a_failure(
     printed = capsys.readouterr().out
     assert "moon | " in printed
     assert printed.endswith("1 passed, 1 failed, 0 skipped\n")
+    assert "test_moon.py::test_meets_the_other\n1 passed" in printed, "the last lines say what failed"
 
 
-def test_results_of_a_tier_are_counted_from_what_pytest_wrote(run_tiers: ModuleType, tmp_path: Path) -> None:
-    suite = tmp_path / "test_three.py"
-    suite.write_text("import pytest\ndef test_a(): pass\ndef test_b(): assert 0\ndef test_c(): pytest.skip('x')\n")
+@pytest.mark.program
+def test_results_of_a_tier_are_counted_and_failures_named_from_what_pytest_wrote(
+    run_tiers: ModuleType, tmp_path: Path
+) -> None:
+    suite = tmp_path / "part" / "test_many.py"
+    suite.parent.mkdir()
+    (suite.parent / "test_broken.py").write_text("import nothing_of_this_name\n")
+    suite.write_text(
+        "import pytest\n\n"
+        "@pytest.fixture\ndef left():\n    yield\n    assert 0\n\n"
+        "def test_passes(): pass\n"
+        "def test_skips(): pytest.skip('x')\n"
+        "def test_fails_twice(left): assert 0\n"
+        "class TestGroup:\n"
+        "    @pytest.mark.parametrize('word', ['a.b'])\n"
+        "    def test_fails(self, word): assert 0\n"
+    )
     results = tmp_path / "results.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junit-xml={results}", str(suite)]
+    command = [
+        *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors"),
+        *(f"--junit-xml={results}", *run_tiers.JUNIT_WITH_FILES, str(tmp_path)),
+    ]
     subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
-    assert run_tiers.count_results(results) == (1, 1, 1)
+    passed, failed, skipped = run_tiers.read_results(results)
+    assert (passed, skipped) == (1, 1)
+    assert set(failed) == {
+        "part/test_broken.py", "part/test_many.py::test_fails_twice", "part/test_many.py::TestGroup::test_fails[a.b]"
+    }  # fmt: skip
 
 
 def test_every_marker_of_pytest_is_left_out_of_the_quick_tier(
     run_tiers: ModuleType, pytestconfig: pytest.Config
 ) -> None:
-    own = {"browser", "engines", "cluster"}
+    own = {"browser", "cluster", "engines", "program"}
     registered = {line.split(":")[0] for line in pytestconfig.getini("markers")}
     (quick,) = [tier for tier in run_tiers.TIERS if tier.name == "quick"]
     assert own <= registered

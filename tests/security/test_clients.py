@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 
 from dashboards.access import oidc
+from dashboards.notify.chat_formats import Hook, webhook
 from dashboards.notify.delivery_http import HttpDelivery
-from dashboards.notify.format_webhook import outgoing
-from dashboards.notify.outgoing import Hook
 from enforcer.relief.feed_agents import AgentFeed
 from fleet.errors import Misconfigured, Refused, Unavailable
 from fleet.listener_files import ListenerFiles
@@ -238,7 +237,7 @@ def test_hook_is_shown_our_certificate_where_it_wants_one(tmp_path: Path) -> Non
     own = ours.pair("client")
     with serving(ours.pair("server"), ours, {}) as server:
         hook = Hook(url=f"https://localhost:{server.server_address[1]}/hook", secret=None)
-        ways: dict[str, Any] = {"channel": "ops", "hook": hook, "outgoing": outgoing, "timeout_seconds": 5.0}
+        ways: dict[str, Any] = {"channel": "ops", "hook": hook, "outgoing": webhook, "timeout_seconds": 5.0}
         shown = HttpDelivery(**ways, ca_file=ours.file, certificate_file=own.certificate, key_file=own.key)
         shown.send(message())
         with pytest.raises(Unavailable):
@@ -249,7 +248,7 @@ def test_hook_is_shown_our_certificate_where_it_wants_one(tmp_path: Path) -> Non
 def test_hook_at_a_metadata_service_is_refused() -> None:
     hook = Hook(url="https://169.254.169.254/latest/meta-data", secret=None)
     with pytest.raises(Misconfigured, match="metadata"):
-        HttpDelivery(channel="ops", hook=hook, outgoing=outgoing, timeout_seconds=1.0, ca_file=None)
+        HttpDelivery(channel="ops", hook=hook, outgoing=webhook, timeout_seconds=1.0, ca_file=None)
 
 
 @pytest.mark.parametrize(

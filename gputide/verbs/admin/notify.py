@@ -22,10 +22,10 @@ from fleet.documents import iso
 from fleet.errors import GputideError, Misconfigured, Unavailable
 from fleet.settings.notify import ChannelKind
 from gputide.container.notify import due, due_reports, open_channel, teams, write_posts
+from gputide.container.pages import views_of
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import Session, session_of
-from gputide.web import views_of
 
 _log = structlog.get_logger()
 

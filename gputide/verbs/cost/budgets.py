@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
+from dashboards.money.budgets import FIRST_HOUR, budget_statuses
 from fleet.errors import EXIT_FINDINGS, Misconfigured, NotEnoughData
-from fleet.money.budgets import BudgetState
+from fleet.money.budgets import BudgetState, month_of
 from fleet.units import format_time
-from gputide.budget_states import FIRST_HOUR, begin_of_month, budget_statuses
+from gputide.answers.cost import budget_answer
 from gputide.container.cost import cost_period
-from gputide.cost_answers import budget_answer
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Format, print_answer
 from gputide.session import session_of
@@ -35,7 +35,7 @@ def budgets(
             "cannot show budgets: there is none; add a [[budget]] with team or namespace and per_month (docs/money.md)"
         )
     now = session.now()
-    begin = begin_of_month(now)
+    begin, _ = month_of(now)
     if now - begin < FIRST_HOUR:
         raise NotEnoughData(
             f"cannot tell how the budgets of {begin:%Y-%m} stand: its first hour is not over (now is "

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from dashboards.report.focus_file import ExportFormat, export_focus
 from fleet.money.focus import Basis, ChargePeriod
-from gputide.container.cost import cost_period
-from gputide.cost_export import ExportFormat, export_focus
+from gputide.container.cost import cost_period, newest_advice
 from gputide.options import SinceOption, UntilOption
 from gputide.output import form_for
 from gputide.session import session_of
@@ -40,4 +40,6 @@ def export(
     """Write every charge in the columns of FOCUS 1.3, as Parquet, CSV or Excel."""
     form_for(output, form, _ENDINGS)
     session = session_of(context)
-    export_focus(session, cost_period(session, since, until), basis, charge_period, form, output)
+    period = cost_period(session, since, until)
+    written = export_focus(period, newest_advice(session, period.cluster), basis, charge_period, form, output)
+    typer.echo(written.words(period.book.currency), err=True)

@@ -8,9 +8,8 @@ import typer
 
 from fleet.money.charges import Owner
 from fleet.money.unit_costs import unit_costs
-from gputide.container.cost import cost_period
-from gputide.container.prometheus import unit_counts
-from gputide.cost_answers import cost_answer
+from gputide.answers.cost import cost_answer
+from gputide.container.cost import cost_period, period_unit_counts
 from gputide.options import FormatOption, OutputOption, SinceOption, UntilOption
 from gputide.output import Format, print_answer
 from gputide.session import session_of
@@ -34,18 +33,5 @@ def show(
     session = session_of(context)
     period = cost_period(session, since, until)
     found = period.chargeback(by)
-    units = (
-        unit_costs(
-            found.rows,
-            unit_counts(
-                session.settings.prices,
-                cluster=period.cluster,
-                since=period.known_since,
-                until=period.until,
-                way=session.settings.prometheus,
-            ),
-        )
-        if by is Owner.WORKLOAD
-        else ()
-    )
+    units = unit_costs(found.rows, period_unit_counts(period)) if by is Owner.WORKLOAD else ()
     print_answer(cost_answer(found, session.settings, units), form=form, target=output)

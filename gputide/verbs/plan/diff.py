@@ -10,7 +10,7 @@ from enforcer.preview import place_lines
 from fleet.decisions import Plan
 from fleet.documents import document
 from fleet.units import format_count, format_time
-from gputide.answers import experimental_note
+from gputide.answers.plan import experimental_note
 from gputide.container.cluster import NO_CLUSTER, is_known, own_cluster
 from gputide.container.plans import chosen_plan, chosen_stages, previewed
 from gputide.options import (

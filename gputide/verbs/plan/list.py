@@ -6,7 +6,7 @@ import typer
 
 from enforcer.record.journal import StageState
 from fleet.documents import iso
-from gputide.answers import saving_text
+from gputide.answers.plan import saving_text
 from gputide.container.plans import journal, plan_store
 from gputide.options import (
     AnyClusterOption,

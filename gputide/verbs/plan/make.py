@@ -18,7 +18,9 @@ from fleet.inventory import Card
 from fleet.money.book import PriceBook
 from fleet.profiles import Profiles
 from fleet.usage import History
-from gputide.answers import plan_answer, silence_note
+from gputide.answers.fleet import silence_note
+from gputide.answers.plan import plan_answer
+from gputide.answers.what_if import Side, assumptions, what_if_answer
 from gputide.container.history import for_plan, load_history, load_profiles, profiled
 from gputide.container.measured_pairs import load_interference
 from gputide.container.plans import keep_plan
@@ -27,7 +29,6 @@ from gputide.container.warehouse import warehouse
 from gputide.options import ClusterOption, FormatOption, OutputOption, RiskOption
 from gputide.output import Answer, Format, print_answer
 from gputide.session import Session, session_of
-from gputide.what_if import Side, assumptions, what_if_answer
 from recommender.hypothetical_cards import on_other_cards
 from recommender.past_outcomes import OwnPast, calibration_of
 from recommender.planner import make_plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from gputide.answers import plan_answer
+from gputide.answers.plan import plan_answer
 from gputide.container.plans import chosen_plan
 from gputide.options import (
     AnyClusterOption,

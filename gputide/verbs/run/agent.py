@@ -9,11 +9,11 @@ import typer
 
 from enforcer.agent.colocation_check import ColocationCheck, Verdict, check_colocation
 from enforcer.agent.loop import stop_on_signals
-from enforcer.agent.node_view import NodeEyes, NodeView
+from enforcer.agent.node_view import NodeReader, NodeView
 from fleet.errors import EXIT_FINDINGS, NotEnoughData
 from fleet.settings.settings import Settings
 from fleet.units import format_percent
-from gputide.container.agent import node_name, open_agent, open_eyes
+from gputide.container.agent import node_name, open_agent, open_node_reader
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import session_of
@@ -51,8 +51,8 @@ def check(
     Exit status 1 where it does, 3 where no card was shared.
     """
     settings = session_of(context).settings
-    with open_eyes(settings) as eyes:
-        views = _watched(eyes, settings, seconds)
+    with open_node_reader(settings) as reader:
+        views = _watched(reader, settings, seconds)
     found = check_colocation(views, working_ratio=settings.agent.working_ratio, settle_seconds=SETTLE_SECONDS)
     if not found.situations:
         raise NotEnoughData(f"no card of {node_name(settings)} was shared by high and low priority in {seconds:g} s")
@@ -61,14 +61,14 @@ def check(
         raise typer.Exit(EXIT_FINDINGS)
 
 
-def _watched(eyes: NodeEyes, settings: Settings, seconds: float) -> list[NodeView]:
+def _watched(reader: NodeReader, settings: Settings, seconds: float) -> list[NodeView]:
     interval = settings.agent.interval_seconds
     until = time.monotonic() + seconds
     views = []
     while time.monotonic() < until:
         began = time.monotonic()
         # The API server's word on the pods may be still on its way at the first looks.
-        views.append(eyes.look(max(interval, 1.0)))
+        views.append(reader.read(max(interval, 1.0)))
         time.sleep(max(0.0, interval - (time.monotonic() - began)))
     return views
 

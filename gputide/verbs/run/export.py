@@ -116,7 +116,7 @@ def savings(
 ) -> None:
     """Serve what was found, promised and saved, and how old the warehouse is: plans, savings, promised quiet hours."""
     from dashboards.shown.savings_series import SavingsReader
-    from gputide.web import views_of
+    from gputide.container.pages import views_of
 
     session = session_of(context)
     session.folder()

@@ -12,21 +12,20 @@ from typing import Any
 
 import pytest
 
-from dashboards.notify import format_dingtalk, format_feishu, format_slack, format_webhook
+from dashboards.notify.chat_formats import Hook, dingtalk, feishu, slack, webhook
 from dashboards.notify.delivery import Patience, TryAgain, send_patiently
 from dashboards.notify.delivery_http import HttpDelivery
 from dashboards.notify.delivery_smtp import MailServer, SmtpDelivery
-from dashboards.notify.outgoing import Hook
 from fleet.errors import Misconfigured, Unavailable
 from fleet.settings.notify import MailSecurity
 from tests.dashboards.notify.build import message
 from tests.dashboards.notify.local_services import AUTHORITY, Answer, chat_service, mail_server
 
 
-def http(url: str, form: Any = format_slack, *, ca_file: Path | None = None) -> HttpDelivery:
+def http(url: str, form: Any = slack, *, ca_file: Path | None = None) -> HttpDelivery:
     """Return a delivery to an address."""
     return HttpDelivery(
-        channel="ops", hook=Hook(url=url, secret="sesame"), outgoing=form.outgoing, timeout_seconds=5, ca_file=ca_file
+        channel="ops", hook=Hook(url=url, secret="sesame"), outgoing=form, timeout_seconds=5, ca_file=ca_file
     )
 
 
@@ -37,7 +36,7 @@ def patience(pauses: list[float], tries_max: int = 4) -> Patience:
 
 def test_a_message_comes_over_the_wire_as_its_format_says() -> None:
     with chat_service() as service:
-        http(f"{service.url}/services/T0?x=1", format_webhook).send(message())
+        http(f"{service.url}/services/T0?x=1", webhook).send(message())
     (got,) = service.received
     assert got.path == "/services/T0?x=1"
     assert got.headers["Content-Type"] == "application/json; charset=utf-8"
@@ -47,7 +46,7 @@ def test_a_message_comes_over_the_wire_as_its_format_says() -> None:
 
 def test_dingtalks_signature_comes_in_the_query() -> None:
     with chat_service() as service:
-        http(f"{service.url}/robot/send?access_token=t", format_dingtalk).send(message())
+        http(f"{service.url}/robot/send?access_token=t", dingtalk).send(message())
     (got,) = service.received
     assert got.path.startswith("/robot/send?access_token=t&timestamp=")
     assert "&sign=" in got.path
@@ -66,7 +65,7 @@ def test_a_pause_as_a_date_is_understood() -> None:
     answer = Answer(status=429, headers={"Retry-After": "Thu, 01 Jan 2026 00:00:30 GMT"})
     with chat_service(answer) as service:
         delivery = HttpDelivery(
-            channel="ops", hook=Hook(url=service.url), outgoing=format_slack.outgoing, timeout_seconds=5, ca_file=None,
+            channel="ops", hook=Hook(url=service.url), outgoing=slack, timeout_seconds=5, ca_file=None,
             now=lambda: datetime(2026, 1, 1, tzinfo=UTC),
         )  # fmt: skip
         with pytest.raises(TryAgain) as caught:
@@ -84,11 +83,11 @@ def test_a_pause_that_makes_no_sense_is_no_crash(asked: str) -> None:
     ("form", "answer"),
     [
         (
-            format_slack,
+            slack,
             Answer(status=404, body=b"Cannot POST /services/T0SECRET/B0SECRET/abcSECRETdef?key=querySECRET"),
         ),
-        (format_slack, Answer(status=400, body=b"x" * 180 + b" no hook abcSECRETdef")),
-        (format_dingtalk, Answer(body=b'{"errcode":1,"errmsg":"invalid token querySECRET of /services/T0SECRET"}')),
+        (slack, Answer(status=400, body=b"x" * 180 + b" no hook abcSECRETdef")),
+        (dingtalk, Answer(body=b'{"errcode":1,"errmsg":"invalid token querySECRET of /services/T0SECRET"}')),
     ],
 )
 def test_what_a_service_says_of_the_address_is_not_repeated(form: Any, answer: Answer) -> None:
@@ -117,17 +116,17 @@ def test_tries_end() -> None:
 @pytest.mark.parametrize(
     ("form", "body", "kind"),
     [
-        (format_feishu, b'{"code":19021,"msg":"sign match fail"}', Misconfigured),
-        (format_feishu, b'{"code":9499,"msg":"too many requests"}', TryAgain),
-        (format_dingtalk, b'{"errcode":310000,"errmsg":"sign not match"}', Misconfigured),
-        (format_dingtalk, b'{"errcode":130101,"errmsg":"send too fast"}', TryAgain),
-        (format_dingtalk, b"<html>login</html>", Misconfigured),
-        (format_dingtalk, b"{}", Misconfigured),
-        (format_dingtalk, b"17", Misconfigured),
-        (format_dingtalk, b"null", Misconfigured),
-        (format_dingtalk, b'["errcode"]', Misconfigured),
-        (format_dingtalk, b'{"errcode":[0]}', Misconfigured),
-        (format_dingtalk, b"[" * 60_000, Misconfigured),
+        (feishu, b'{"code":19021,"msg":"sign match fail"}', Misconfigured),
+        (feishu, b'{"code":9499,"msg":"too many requests"}', TryAgain),
+        (dingtalk, b'{"errcode":310000,"errmsg":"sign not match"}', Misconfigured),
+        (dingtalk, b'{"errcode":130101,"errmsg":"send too fast"}', TryAgain),
+        (dingtalk, b"<html>login</html>", Misconfigured),
+        (dingtalk, b"{}", Misconfigured),
+        (dingtalk, b"17", Misconfigured),
+        (dingtalk, b"null", Misconfigured),
+        (dingtalk, b'["errcode"]', Misconfigured),
+        (dingtalk, b'{"errcode":[0]}', Misconfigured),
+        (dingtalk, b"[" * 60_000, Misconfigured),
     ],
 )
 def test_a_refusal_in_a_200_is_none_the_less_one(form: Any, body: bytes, kind: type[Exception]) -> None:

@@ -14,32 +14,24 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from dashboards.notify import (
-    format_dingtalk,
-    format_feishu,
-    format_slack,
-    format_teams,
-    format_webhook,
-    format_wecom,
-)
-from dashboards.notify.format_mail import mail_of
+from dashboards.notify.chat_formats import Hook, dingtalk, feishu, slack, teams, webhook, wecom
+from dashboards.notify.delivery_smtp import mail_of
 from dashboards.notify.message import LINES_MAX, plain
-from dashboards.notify.outgoing import Hook
 from tests.dashboards.notify.build import HOSTILE, NOW, message
 
 HOOK = Hook(url="https://hook.example/send?access_token=t", secret="sesame")
-CHATS = [format_slack, format_teams, format_feishu, format_dingtalk, format_wecom, format_webhook]
+CHATS = [slack, teams, feishu, dingtalk, wecom, webhook]
 LONG = message("t" * 500, tuple(f"{number} " + "值" * 5000 for number in range(200)))
 
 
 def body(module: Any, sent: Any = None, hook: Hook = HOOK) -> dict[str, Any]:
     """Return what a format makes, as JSON."""
-    found: dict[str, Any] = json.loads(module.outgoing(message() if sent is None else sent, hook, NOW).body)
+    found: dict[str, Any] = json.loads(module(message() if sent is None else sent, hook, NOW).body)
     return found
 
 
 def test_slack_shows_foreign_text_as_plain_text_and_escapes_the_preview() -> None:
-    content = body(format_slack, message(HOSTILE, (HOSTILE,)))
+    content = body(slack, message(HOSTILE, (HOSTILE,)))
     header, section, link = content["blocks"]
     assert header["type"] == "header"
     assert header["text"]["type"] == section["text"]["type"] == "plain_text"
@@ -50,7 +42,7 @@ def test_slack_shows_foreign_text_as_plain_text_and_escapes_the_preview() -> Non
 
 
 def test_teams_shows_foreign_text_in_runs_that_know_no_markdown() -> None:
-    content = body(format_teams, message(HOSTILE, (HOSTILE,)))
+    content = body(teams, message(HOSTILE, (HOSTILE,)))
     (attachment,) = content["attachments"]
     assert content["type"] == "message"
     assert attachment["contentType"] == "application/vnd.microsoft.card.adaptive"
@@ -62,18 +54,18 @@ def test_teams_shows_foreign_text_in_runs_that_know_no_markdown() -> None:
 
 
 def test_feishu_is_signed_as_documented_and_knows_plain_text_alone() -> None:
-    content = body(format_feishu, message(HOSTILE, (HOSTILE,)))
+    content = body(feishu, message(HOSTILE, (HOSTILE,)))
     timestamp = str(int(NOW.timestamp()))
     # The key is the text and the message empty: the other way round than DingTalk.
     expected = base64.b64encode(hmac.new(f"{timestamp}\nsesame".encode(), b"", hashlib.sha256).digest()).decode()
     assert (content["timestamp"], content["sign"]) == (timestamp, expected)
     assert content["card"]["header"]["title"]["tag"] == "plain_text"
     assert content["card"]["elements"][0]["text"]["tag"] == "plain_text"
-    assert "sign" not in body(format_feishu, hook=Hook(url=HOOK.url))
+    assert "sign" not in body(feishu, hook=Hook(url=HOOK.url))
 
 
 def test_dingtalk_is_signed_in_the_address_and_mentions_nobody() -> None:
-    made = format_dingtalk.outgoing(message(HOSTILE, (HOSTILE,)), HOOK, NOW)
+    made = dingtalk(message(HOSTILE, (HOSTILE,)), HOOK, NOW)
     query = parse_qs(urlsplit(made.url).query)
     timestamp = str(round(NOW.timestamp() * 1000))
     digest = hmac.new(b"sesame", f"{timestamp}\nsesame".encode(), hashlib.sha256).digest()
@@ -87,7 +79,7 @@ def test_dingtalk_is_signed_in_the_address_and_mentions_nobody() -> None:
 
 
 def test_wecom_mentions_nobody_and_keeps_its_link() -> None:
-    text = body(format_wecom, message(HOSTILE, (HOSTILE,)))["markdown"]["content"]
+    text = body(wecom, message(HOSTILE, (HOSTILE,)))["markdown"]["content"]
     assert text.endswith(f"[Review the plan]({message().link})")
     foreign = text.replace(f"[Review the plan]({message().link})", "")
     assert not set("<[]()`@*") & set(foreign)
@@ -96,7 +88,7 @@ def test_wecom_mentions_nobody_and_keeps_its_link() -> None:
 
 
 def test_webhook_is_signed_over_time_and_body() -> None:
-    made = format_webhook.outgoing(message(), HOOK, NOW)
+    made = webhook(message(), HOOK, NOW)
     timestamp = made.headers["X-Gputide-Timestamp"]
     expected = hmac.new(b"sesame", timestamp.encode() + b"." + made.body, hashlib.sha256).hexdigest()
     assert made.headers["X-Gputide-Signature"] == f"sha256={expected}"
@@ -131,27 +123,27 @@ def test_mail_has_no_foreign_header_and_no_foreign_markup() -> None:
 
 @pytest.mark.parametrize(
     ("module", "bytes_max"),
-    [(format_slack, 30_000), (format_teams, 28_000), (format_feishu, 20_000), (format_dingtalk, 20_000)],
+    [(slack, 30_000), (teams, 28_000), (feishu, 20_000), (dingtalk, 20_000)],
 )
 def test_long_messages_stay_within_the_services_limits(module: Any, bytes_max: int) -> None:
-    made = module.outgoing(LONG, HOOK, NOW).body
+    made = module(LONG, HOOK, NOW).body
     assert len(made) <= bytes_max
     assert "t" * 100 in made.decode()
 
 
 def test_limits_of_single_fields() -> None:
-    slack = body(format_slack, LONG)["blocks"]
-    assert len(slack[0]["text"]["text"]) <= 150
-    assert len(slack[1]["text"]["text"]) <= 3000
-    wecom = body(format_wecom, LONG)["markdown"]["content"]
-    assert len(wecom.encode()) <= 4096
-    assert "more\n[Review the plan]" in wecom
-    assert len(body(format_webhook, LONG)["lines"]) == LINES_MAX + 1
+    header, section, *_ = body(slack, LONG)["blocks"]
+    assert len(header["text"]["text"]) <= 150
+    assert len(section["text"]["text"]) <= 3000
+    text = body(wecom, LONG)["markdown"]["content"]
+    assert len(text.encode()) <= 4096
+    assert "more\n[Review the plan]" in text
+    assert len(body(webhook, LONG)["lines"]) == LINES_MAX + 1
 
 
 @pytest.mark.parametrize("module", CHATS)
 def test_without_an_address_of_ours_there_is_no_link(module: Any) -> None:
-    made = module.outgoing(message(link=None), HOOK, NOW).body.decode()
+    made = module(message(link=None), HOOK, NOW).body.decode()
     assert "Review the plan" not in made
 
 

@@ -19,7 +19,7 @@ from enforcer.agent.node_view import NodeView
 from enforcer.agent.watermark import WatermarkRules
 from fleet.errors import Misconfigured
 from tests.enforcer.agent.nodes import view_of
-from tests.enforcer.agent.test_node_agent import Eyes, Hands
+from tests.enforcer.agent.test_node_agent import FakeReader, Hands
 
 PATIENCE_SECONDS = 10.0
 
@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 10.0
 def run(folder: Path, read_orders: Callable[[AgentLoop], str | None], **how: Any) -> None:
     """Run a loop until its orders stop it, or patience ends."""
     agent = NodeAgent(
-        Eyes(view_of()),
+        FakeReader(view_of()),
         Hands(),
         AgentFolders(containers=folder, state=folder / "state"),
         give_way=GiveWayRules(),

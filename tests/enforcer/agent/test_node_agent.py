@@ -31,13 +31,13 @@ NOW = datetime.fromtimestamp(START, UTC)
 
 
 @dataclass
-class Eyes:
+class FakeReader:
     """Sees what it is told to."""
 
     view: NodeView
     is_blind: bool = False
 
-    def look(self, deadline_seconds: float) -> NodeView:
+    def read(self, deadline_seconds: float) -> NodeView:
         del deadline_seconds
         if self.is_blind:
             raise Unavailable("cannot look at the cards: the driver has not answered")
@@ -88,14 +88,14 @@ class World:
 
     containers: Path
     state: Path
-    eyes: Eyes
+    reader: FakeReader
     hands: Hands
 
     def agent(
         self, manner: GiveWayManner = GiveWayManner.STRICT, clock: Callable[[], float] = time.monotonic
     ) -> NodeAgent:
         return NodeAgent(
-            self.eyes,
+            self.reader,
             self.hands,
             AgentFolders(containers=self.containers, state=self.state),
             give_way=GiveWayRules(manner=manner),
@@ -107,7 +107,7 @@ class World:
         low = slice_of(1, Priority.LOW, framebuffer_granted_bytes=4000 * MIB, framebuffer_limit_bytes=self.limit(1))
         high = slice_of(2, Priority.HIGH, duty_cycle_ratio=duty, framebuffer_granted_bytes=4000 * MIB)
         low, high = replace(low, framebuffer_used_bytes=GIB), replace(high, framebuffer_limit_bytes=self.limit(2))
-        self.eyes.view = view_of(low, replace(high, framebuffer_used_bytes=GIB), at=at, free=free)
+        self.reader.view = view_of(low, replace(high, framebuffer_used_bytes=GIB), at=at, free=free)
 
     def limit(self, number: int) -> int:
         with open_for_writing(region_path(self.containers, number)) as region:
@@ -118,7 +118,7 @@ class World:
 def world(containers: Path, tmp_path: Path) -> World:
     for number in (1, 2):
         add_region(containers, number, cards=(CARD,), limit=4000 * MIB)
-    made = World(containers=containers, state=tmp_path / "state", eyes=Eyes(view_of()), hands=Hands())
+    made = World(containers=containers, state=tmp_path / "state", reader=FakeReader(view_of()), hands=Hands())
     made.see()
     return made
 
@@ -254,13 +254,13 @@ def test_nobody_sleeps_on_while_the_driver_says_nothing_for_long(world: World) -
     agent = world.agent(clock=lambda: now[0])
     world.see(duty=0.5)
     agent.look(1.0)
-    world.eyes.is_blind = True
+    world.reader.is_blind = True
     for seconds, expected in ((1.0, 2), (BLIND_SECONDS, 1)):
         now[0] = seconds
         with pytest.raises(Unavailable):
             agent.look(1.0)
         assert status(world.containers, 1) == expected
-    world.eyes.is_blind = False
+    world.reader.is_blind = False
     assert agent.look(1.0).slept == (key_of(1),)
 
 
@@ -270,7 +270,7 @@ def test_region_that_lies_is_told_and_left_alone(world: World) -> None:
     before = path.read_bytes()
     agent = world.agent()
     low = slice_of(1, Priority.LOW)
-    world.eyes.view = view_of(low, slice_of(2, Priority.HIGH, duty_cycle_ratio=0.5))
+    world.reader.view = view_of(low, slice_of(2, Priority.HIGH, duty_cycle_ratio=0.5))
     look = agent.look(1.0)
     assert any("uninitialised" in text for text in look.refused)
     assert (look.slept, path.read_bytes()) == ((), before)

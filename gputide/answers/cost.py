@@ -12,7 +12,7 @@ from fleet.money.charges import BASES, Amounts, Charge, Chargeback, in_cents
 from fleet.money.unit_costs import UnitCost
 from fleet.settings.settings import Settings
 from fleet.units import Money, format_money, format_time
-from gputide.answers import no_price_words
+from gputide.answers.plan import no_price_words
 from gputide.output import Answer, Listing
 
 COST_SCHEMA = "gputide.cost/v1"

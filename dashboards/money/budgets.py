@@ -5,37 +5,15 @@ Called by `gputide cost budgets`, by messages about budgets and by the tenants p
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 
+from dashboards.money.charged_days import CostPeriod
 from fleet.money.budgets import FORECAST_DAYS, BudgetStatus, MonthSpending, budget_status, month_of
 from fleet.money.charges import Charge, ChargeSums, Owner
-from gputide.container.cost import CostPeriod, cost_period
-from gputide.session import Session
 
 FIRST_HOUR = timedelta(hours=1)
-"""Before it is over nothing of a month is charged."""
-
-
-def budgets_now(session: Session, cluster: str | None = None) -> tuple[BudgetStatus, ...]:
-    """How every budget stands; empty where there is none, and in the first hour of a month.
-
-    Args:
-        session: the session.
-        cluster: whose; None for the one that the settings mean.
-
-    Raises:
-        NotEnoughData: no card is known of this month.
-    """
-    begin = begin_of_month(session.now())
-    if not session.settings.prices.budgets or session.now() - begin < FIRST_HOUR:
-        return ()
-    return budget_statuses(cost_period(session, begin, None, cluster=cluster))
-
-
-def begin_of_month(now: datetime) -> datetime:
-    """Start of the calendar month (UTC)."""
-    return month_of(now)[0]
+"""Nothing of a month is charged before its first hour is over."""
 
 
 def budget_statuses(period: CostPeriod) -> tuple[BudgetStatus, ...]:

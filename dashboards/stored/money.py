@@ -1,62 +1,73 @@
-"""Fulfils the pages' `Money`: prices as the book says now, budgets, quotas and unit costs.
+"""Prices by the price book as it is now, budgets, quotas, card hours and unit costs of a cluster.
 
 The book is read again when its file changes. Budgets and unit costs are summed from charged days, which takes seconds
-on a large fleet: the web app gets the last answer while a thread sums the next one, at most once an hour, because
-whole hours are charged. Before the first answer it gets `Unavailable`. Verbs wait.
+for a large fleet: a web app gets the last answer while a thread sums the next one, at most once an hour, because whole
+hours are charged. Before the first answer it gets `Unavailable`. Verbs wait.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
 import structlog
 
+from dashboards.money.budgets import FIRST_HOUR, budget_statuses
+from dashboards.money.charged_days import CostPeriod
+from fleet.data_folder import DataFolder
 from fleet.errors import GputideError, Misconfigured, NotEnoughData, Unavailable
 from fleet.inventory import Node, Quota
 from fleet.money.book import PriceBook, Prices
-from fleet.money.budgets import BudgetStatus
+from fleet.money.budgets import BudgetStatus, month_of
 from fleet.money.charges import Owner
-from fleet.money.unit_costs import UnitCost, unit_costs
+from fleet.money.unit_costs import UnitCost, UnitCount, unit_costs
 from fleet.money.week_hours import WeekHours, week_hours
 from fleet.settings.price_book import book_path, with_price_book
-from gputide.budget_states import budgets_now
-from gputide.container.cost import CostPeriod, cost_period
-from gputide.container.prometheus import unit_counts
-from gputide.session import Session
+from fleet.settings.settings import Settings
 
 _log = structlog.get_logger()
 _WEEK = timedelta(days=7)
 WAIT_SECONDS_MAX = 0.2
 """How long a page waits for the first sums of a cluster."""
 WEEK_WAIT_SECONDS_MAX = 20.0
-"""How long it waits for the card hours, with which the fleet page begins: as long as for the first analysis."""
+"""How long the fleet page waits for its card hours: as long as for the first analysis."""
 
 T = TypeVar("T")
 
 
 class StoredMoney:
-    """`Money` over a session.
+    """`Money` over a data folder.
 
     Args:
-        session: the session.
+        folder: data folder.
+        settings: all settings, without what the price book adds.
+        now: the clock of the data.
+        period: what a cluster is charged by the settings given, from a moment until now.
+        unit_counts: requests and tokens that were counted in a period.
         quotas: quotas of a cluster, as the inventory has them.
         nodes: nodes of a cluster, the same object while nothing changed.
-        is_patient: True to wait for what takes long.
+        is_patient: True to wait for sums.
     """
 
     def __init__(
         self,
-        session: Session,
+        folder: DataFolder,
+        settings: Settings,
+        now: Callable[[], datetime],
         *,
+        period: Callable[[Settings, str, datetime], CostPeriod],
+        unit_counts: Callable[[CostPeriod], tuple[UnitCount, ...]],
         quotas: Callable[[str], tuple[Quota, ...]],
         nodes: Callable[[str], tuple[Node, ...]],
         is_patient: bool = False,
     ) -> None:
-        self._session = session
+        self._folder = folder
+        self._settings = settings
+        self._now = now
+        self._period = period
+        self._unit_counts = unit_counts
         self._quotas = quotas
         self._nodes = nodes
         self._lock = threading.Lock()
@@ -68,7 +79,7 @@ class StoredMoney:
     @property
     def currency(self) -> str:
         """ISO 4217 code of every amount."""
-        return self._session.settings.prices.currency
+        return self._settings.prices.currency
 
     def prices(self, cluster: str) -> Prices:
         """What the cards of a cluster cost now, by the price book as it is now."""
@@ -76,13 +87,13 @@ class StoredMoney:
         with self._lock:
             kept = self._prices.get(cluster)
             if kept is None or kept[0] != version or kept[1] is not nodes:
-                prices = PriceBook(self._priced().settings, nodes).at(self._session.now())
+                prices = PriceBook(self._priced(), nodes).at(self._now())
                 kept = self._prices[cluster] = version, nodes, prices
             return kept[2]
 
     def budgets(self, cluster: str) -> tuple[BudgetStatus, ...]:
         """How this month's budgets stand."""
-        if not self._priced().settings.prices.budgets:
+        if not self._priced().prices.budgets:
             return ()
         return self._budgets.of(cluster, self._version())
 
@@ -99,54 +110,41 @@ class StoredMoney:
         return self._unit_costs.of(cluster, self._version())
 
     def _made_budgets(self, cluster: str) -> tuple[BudgetStatus, ...]:
+        begin, _ = month_of(self._now())
+        if self._now() - begin < FIRST_HOUR:
+            return ()
         try:
-            return budgets_now(self._priced(), cluster)
+            return budget_statuses(self._period(self._priced(), cluster, begin))
         except NotEnoughData:
             return ()
 
     def _made_week(self, cluster: str) -> tuple[WeekHours, ...]:
-        session = self._priced()
         try:
-            period = cost_period(session, session.now() - _WEEK, None, cluster=cluster)
+            period = self._period(self._priced(), cluster, self._now() - _WEEK)
         except NotEnoughData:
             return ()
         return (week_hours(period.chargeback(Owner.NAMESPACE), known_since=period.known_since),)
 
     def _made_unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:
-        session = self._priced()
         try:
-            return period_unit_costs(cost_period(session, session.now() - _WEEK, None, cluster=cluster))
+            period = self._period(self._priced(), cluster, self._now() - _WEEK)
         except NotEnoughData:
             return ()
+        return unit_costs(period.chargeback(Owner.WORKLOAD).rows, self._unit_counts(period))
 
-    def _priced(self) -> Session:
-        """The session with the price book as it is now."""
-        bare = self._session.bare_settings
-        if bare is None:
-            return self._session
-        return replace(self._session, settings=with_price_book(bare, self._session.data_path))
+    def _priced(self) -> Settings:
+        """The settings with the price book as it is now."""
+        return with_price_book(self._settings, self._folder.path)
 
     def _version(self) -> object:
         """Changes with the price book's file, and every hour: a price may begin or end, and hours are charged."""
-        now = self._session.now()
-        path = book_path(self._session.settings, self._session.data_path)
+        now = self._now()
+        path = book_path(self._settings, self._folder.path)
         try:
             stat = path.stat()
         except OSError:
             return now.date(), now.hour, None
         return now.date(), now.hour, (stat.st_mtime_ns, stat.st_size)
-
-
-def period_unit_costs(period: CostPeriod) -> tuple[UnitCost, ...]:
-    """What requests and tokens cost over a period, by workload."""
-    counts = unit_counts(
-        period.settings.prices,
-        cluster=period.cluster,
-        since=period.known_since,
-        until=period.until,
-        way=period.settings.prometheus,
-    )
-    return unit_costs(period.chargeback(Owner.WORKLOAD).rows, counts)
 
 
 class _Hourly(Generic[T]):
@@ -189,7 +187,7 @@ class _Hourly(Generic[T]):
                 threading.Thread(target=self._made, args=(cluster, version), daemon=True).start()
             kept = self._known.get(cluster)
             if kept is None or isinstance(kept[1], GputideError):
-                # What went wrong may be mended since: the book was.
+                # The fault may be gone by now, because the book was changed.
                 self._turn.wait_for(lambda: cluster not in self._making, self._wait_seconds)
                 kept = self._known.get(cluster)
         if kept is not None:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+import dashboards.stored.money as module
+from dashboards.money.charged_days import CostPeriod
+from dashboards.stored.money import StoredMoney
 from fleet.data_folder import open_data_folder
-from fleet.errors import Corrupt, GputideError, Misconfigured, Unavailable
+from fleet.errors import Corrupt, GputideError, Misconfigured, NotEnoughData, Unavailable
 from fleet.inventory import Card, CardId, CardModelName
 from fleet.settings.settings import Settings
-from gputide import money_view
-from gputide.money_view import StoredMoney
-from gputide.session import Session
 from tests.waiting import until
 
 NOW = datetime(2026, 1, 22, 9, 0, tzinfo=UTC)
@@ -36,11 +36,21 @@ per_month = 100
 
 def money_of(path: Path, *, is_patient: bool) -> StoredMoney:
     """What a process that began with an empty book knows."""
-    open_data_folder(path, create=True)
-    session = Session(
-        data_path=path, settings=Settings(), now_override=NOW, is_quiet=True, bare_settings=Settings()
-    )  # fmt: skip
-    return StoredMoney(session, quotas=lambda _: (), nodes=lambda _: (), is_patient=is_patient)
+
+    def nothing_known(_settings: Settings, cluster: str, _since: datetime) -> CostPeriod:
+        raise NotEnoughData(f"nothing is known of {cluster}")
+
+    folder = open_data_folder(path, create=True)
+    return StoredMoney(
+        folder,
+        Settings(),
+        lambda: NOW,
+        period=nothing_known,
+        unit_counts=lambda _: (),
+        quotas=lambda _: (),
+        nodes=lambda _: (),
+        is_patient=is_patient,
+    )
 
 
 def write_book(path: Path, price: str) -> None:
@@ -74,9 +84,9 @@ def test_web_app_waits_for_no_sums_and_gets_them_later(tmp_path: Path) -> None:
 
 
 def test_sums_that_are_not_made_yet_are_no_empty_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(money_view, "WAIT_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(module, "WAIT_SECONDS_MAX", 0.05)
     is_ready = threading.Event()
-    held = money_view._Hourly[int](lambda _: (1,) if is_ready.wait(10) else (), is_patient=False)
+    held = module._Hourly[int](lambda _: (1,) if is_ready.wait(10) else (), is_patient=False)
     with pytest.raises(Unavailable, match="ask again"):
         held.of("c1", 1)
     is_ready.set()
@@ -92,7 +102,7 @@ def test_sums_that_can_not_be_made_are_told_and_tried_again() -> None:
             raise faults.pop(0)
         return (1,)
 
-    tried = money_view._Hourly[int](make, is_patient=False)
+    tried = module._Hourly[int](make, is_patient=False)
     with pytest.raises(Corrupt, match="cut"):
         tried.of("c1", 1)
     with pytest.raises(Unavailable, match="answers"):

@@ -1,15 +1,17 @@
-"""Puts the pages' ports together over one data folder."""
+"""Opens the ports of the pages over one data folder."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 from dashboards.queries import Views
 from dashboards.stored.arrivals import StoredFlow, WarehouseSightings, newest_windows
 from dashboards.stored.changes import StoredFreezes, StoredOutcomes, StoredRelief, change_events
 from dashboards.stored.fleet import Analysed, WarehouseFleet
+from dashboards.stored.money import StoredMoney
 from dashboards.stored.plans import BackgroundRollouts, StoredPlans
 from dashboards.stored.workload_series import WorkloadSeries
 from enforcer.preview import StagePreview
@@ -22,11 +24,11 @@ from fleet.decisions import Plan
 from fleet.errors import GputideError
 from gputide.container.bus import file_bus
 from gputide.container.cluster import check_own
+from gputide.container.cost import cost_period, period_unit_counts
 from gputide.container.enforcer import guard_policy, open_enforcer
 from gputide.container.history import load_history, profiled
 from gputide.container.plans import chosen_stages, journal, previewed
 from gputide.container.warehouse import warehouse, warehouse_folder
-from gputide.money_view import StoredMoney
 from gputide.session import Session
 from pipeline.warehouse.parquet_reads import ParquetReads
 
@@ -92,7 +94,13 @@ def views_of(session: Session, *, is_patient: bool = True) -> Views:
             manifest=warehouse_folder(folder, settings) / "MANIFEST",
         ),
         money=StoredMoney(
-            session,
+            folder,
+            settings if session.bare_settings is None else session.bare_settings,
+            session.now,
+            period=lambda priced, cluster, since: cost_period(
+                replace(session, settings=priced), since, None, cluster=cluster
+            ),
+            unit_counts=period_unit_counts,
             quotas=lambda cluster: source().quotas(cluster, as_of=session.now()),
             nodes=fleet.nodes,
             is_patient=is_patient,

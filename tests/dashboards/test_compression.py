@@ -11,7 +11,7 @@ from flask.testing import FlaskClient
 
 from dashboards.access.door import Ways
 from dashboards.app import create_app
-from dashboards.compressed import BYTES_MIN
+from dashboards.request_hooks import BYTES_MIN
 from tests.dashboards.embedded import CLUSTER, make_views
 
 HOST = {"Host": "127.0.0.1:8050"}

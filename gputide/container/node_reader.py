@@ -1,7 +1,7 @@
-"""What the node agent sees: the driver's pulse, HAMi's regions and the API server's word, put together by container.
+"""Reads the node for its agent: cards from the driver, use from HAMi's regions, grants from the API server.
 
-The front door's reader behind the agent's port `NodeEyes`. Priorities and grants come from the API server alone;
-regions are their tenants' to write, so they tell only what is used.
+The adapter of the agent's port `NodeReader`. Priorities and grants come from the API server only, because tenants can
+write to their regions; regions report what is used.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from exporter.regions.columns import CardFacts, HamiReading
 from fleet.inventory import Priority
 
 _DRIVER_SHARE = 0.6
-"""Of a look's time, what the driver may take."""
+"""Share of the deadline that the driver may take."""
 
 
-class NodeEyes:
-    """Looks at this node; used by one thread.
+class HamiNodeReader:
+    """Reads this node; used by one thread.
 
     Args:
         pulses: the driver; closed with this.
-        pods: what the API server says of this node's pods, started; stopped with this.
+        pods: this node's pods by the API server, started; stopped with this.
         containers: root of all regions.
-        clock: Unix seconds; for tests.
+        clock: Unix seconds.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class NodeEyes:
         self._pulses, self._pods, self._clock = pulses, pods, clock
         self._regions = HamiReader(containers)
 
-    def look(self, deadline_seconds: float) -> NodeView:
-        """What stands there now; see the port."""
+    def read(self, deadline_seconds: float) -> NodeView:
+        """Cards and slices as they are now; see the port."""
         until = time.monotonic() + deadline_seconds
         pulses = self._pulses.look(_DRIVER_SHARE * deadline_seconds)
         now = self._clock()
@@ -49,10 +49,10 @@ class NodeEyes:
             now_seconds=now,
             deadline_seconds=max(0.01, until - time.monotonic()),
         )
-        told = _Told(reading)
+        regions = _Regions(reading)
         sizes = {pulse.card: pulse.framebuffer_bytes for pulse in pulses}
         slices = [
-            _slice(pod, share, sizes.get(share.card, 0), told)
+            _slice(pod, share, sizes.get(share.card, 0), regions)
             for facts in self._pods.facts() or ()
             if not (pod := facts.record).is_over
             for share in pod.shares
@@ -69,14 +69,14 @@ class NodeEyes:
         return NodeView(at_seconds=now, cards=cards, slices=tuple(slices))
 
     def close(self) -> None:
-        """Close what it looks with."""
+        """Close what it reads from."""
         self._pulses.close()
         self._pods.stop()
         self._regions.close()
 
 
-class _Told:
-    """What the regions tell of each container, to be asked by its key."""
+class _Regions:
+    """Use of each container by its region."""
 
     def __init__(self, reading: HamiReading) -> None:
         self._rows = {
@@ -101,8 +101,8 @@ class _Told:
         return _integer(used[row]), _integer(limit[row]), _ratio(duty[row])
 
 
-def _slice(pod: PodRecord, share: CardShare, card_bytes: int, told: _Told) -> SliceView:
-    used, limit, duty = told.of(ContainerKey(pod_uid=pod.uid, container=share.container), share.card)
+def _slice(pod: PodRecord, share: CardShare, card_bytes: int, regions: _Regions) -> SliceView:
+    used, limit, duty = regions.of(ContainerKey(pod_uid=pod.uid, container=share.container), share.card)
     return SliceView(
         namespace=pod.namespace,
         pod=pod.pod,

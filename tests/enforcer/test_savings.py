@@ -1,4 +1,4 @@
-"""Funnel, weeks and harm budgets."""
+"""What was found and realised over several plans: each card once; weeks; and harm budgets."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -7,8 +7,11 @@ from decimal import Decimal
 import pytest
 
 from dashboards.queries import PlanEntry
-from dashboards.shown.realised import counted_plans, funnel, harm_budgets, leading_verdict, realised_weeks, week_start
+from enforcer.record.harm import harm_budgets, leading_verdict
+from enforcer.record.savings import PlanRecord, Step, realised_of, realised_weeks, savings_steps, week_start
 from enforcer.record.verdict import Standing, verdict_of
+from fleet.decisions import FreedCard, Saving
+from fleet.inventory import CardId
 from fleet.outcomes import Outcome
 from tests.dashboards.embedded import NOW, make_past, make_plan, make_profiles
 
@@ -21,34 +24,111 @@ OUTCOMES = tuple(outcome for _, outcome in reversed(PAST))
 
 def test_plan_that_nobody_approved_is_found_once_however_often_it_was_made_anew() -> None:
     stale = PlanEntry(plan=replace(PLAN, plan_id="0ld"))
-    assert counted_plans((PlanEntry(plan=PLAN), stale, ENTRIES[1])) == (PlanEntry(plan=PLAN), ENTRIES[1])
+    found = savings_steps((PlanEntry(plan=PLAN), stale, ENTRIES[1]), ())[0]
+    assert found.plans == (PLAN.plan_id, ENTRIES[1].plan.plan_id)
+
+
+def test_card_that_an_undone_plan_and_its_successor_free_is_found_once() -> None:
+    undone, successor = a_record("first", "abc", undone_at=NOW), a_record("second", "bcd")
+    outcomes = (an_outcome("second", "bc"), an_outcome("first", "ab"))
+    steps = {step.name: step for step in savings_steps((successor, undone), outcomes)}
+    assert {name: step.cards for name, step in steps.items()} == {
+        Step.FOUND: 4,
+        Step.ACCEPTED: 4,
+        Step.APPLIED: 4,
+        Step.VERIFIED: 4,
+        Step.REALISED: 2,
+    }
+    assert steps[Step.FOUND].amortised_per_week == 4 * 100
+    assert steps[Step.REALISED].plans == ("second",)
+    assert sum(week.cards for week in realised_weeks(outcomes, now=NOW, weeks=3)) == pytest.approx(2 + 3)
+
+
+def test_card_that_two_standing_plans_freed_is_realised_by_the_newer() -> None:
+    plans = (a_record("second", "bc"), a_record("first", "ab"))
+    found = realised_of(plans, (an_outcome("second", "bc"), an_outcome("first", "ab")))
+    assert {plan: [card.card for card in cards] for plan, cards in found.items()} == {
+        "second": ["b", "c"],
+        "first": ["a"],
+    }
+
+
+def test_stage_and_recommendation_that_were_undone_since_realise_nothing() -> None:
+    partly = replace(a_record("first", "abcd"), applied_stages=(1, 2, 3), undone_recommendations=frozenset({"item-3"}))
+    assert [card.card for card in realised_of((partly,), (an_outcome("first", "abcd"),))["first"]] == ["a", "b"]
+
+
+def test_spare_card_is_not_found_and_a_card_that_another_replaces_saves_money_alone() -> None:
+    one = a_record("first", "abc")
+    spare, replaced, counted = (item.freed[0] for item in one.plan.recommendations)
+    cards = (replace(spare, is_spare=True), replace(replaced, replaced_by=CardId("z")), counted)
+    advice = tuple(replace(item, freed=(card,)) for item, card in zip(one.plan.recommendations, cards, strict=True))
+    (found, *_) = savings_steps((replace(one, plan=replace(one.plan, recommendations=advice)),), ())
+    assert (found.cards, found.amortised_per_week) == (1, Decimal(200))
+
+
+def a_record(name: str, cards: str, *, undone_at: datetime | None = None) -> PlanRecord:
+    """A plan that frees one card in each stage, approved and applied as a whole."""
+    advice = tuple(
+        replace(PLAN.recommendations[0], id=f"item-{number}", freed=(a_card(card),))
+        for number, card in enumerate(cards, start=1)
+    )
+    stages = tuple(
+        replace(PLAN.stages[0], stage=number, recommendations=(item.id,)) for number, item in enumerate(advice, start=1)
+    )
+    numbers = tuple(stage.stage for stage in stages)
+    return PlanRecord(
+        plan=replace(PLAN, plan_id=name, recommendations=advice, stages=stages),
+        approved_stages=numbers,
+        applied_stages=() if undone_at is not None else numbers,
+        once_applied_stages=numbers,
+        undone_at=undone_at,
+    )
+
+
+def a_card(name: str) -> FreedCard:
+    return FreedCard(card=CardId(name), saving_per_week=Saving(amortised=Decimal(100), marginal=None))
+
+
+def an_outcome(name: str, cards: str) -> Outcome:
+    """What was measured of such a plan, over two weeks of which the second plan's are the last seven days."""
+    since = week_start(NOW) - timedelta(days=14 if name == "first" else 7)
+    return replace(
+        OUTCOMES[0],
+        plan_id=name,
+        since=since,
+        until=week_start(NOW),
+        stages=(1, 2, 3, 4),
+        realised=tuple(map(a_card, cards)),
+        workloads=(),
+    )
 
 
 def test_funnel_never_widens_for_plans_that_came_true_at_most() -> None:
-    cards = [step.cards for step in funnel(ENTRIES, OUTCOMES)]
+    cards = [step.cards for step in savings_steps(ENTRIES, OUTCOMES)]
     assert cards == sorted(cards, reverse=True)
     assert cards[0] == PLAN.totals.cards_freed + 120 + 65 + 80 + 95
 
 
 def test_undone_plan_counts_as_applied_and_realises_nothing() -> None:
-    steps = {step.name: step for step in funnel(ENTRIES, OUTCOMES)}
+    steps = {step.name: step for step in savings_steps(ENTRIES, OUTCOMES)}
     undone = next(entry.plan.plan_id for entry in ENTRIES if entry.undone_at is not None)
-    assert undone in steps["applied"].plans
-    assert undone not in steps["realised"].plans
-    assert steps["realised"].cards == 112 + 41 + 93
+    assert undone in steps[Step.APPLIED].plans
+    assert undone not in steps[Step.REALISED].plans
+    assert steps[Step.REALISED].cards == 112 + 41 + 93
 
 
 def test_partial_approval_accepts_only_its_stages() -> None:
-    steps = {s.name: s for s in funnel((PlanEntry(plan=PLAN, approved_stages=(1, 2)),), ())}
-    assert steps["accepted"].cards == PLAN.stages[0].cards_freed + PLAN.stages[1].cards_freed
-    assert steps["applied"].cards == 0
-    assert steps["applied"].amortised_per_week is None
+    steps = {s.name: s for s in savings_steps((PlanEntry(plan=PLAN, approved_stages=(1, 2)),), ())}
+    assert steps[Step.ACCEPTED].cards == PLAN.stages[0].cards_freed + PLAN.stages[1].cards_freed
+    assert steps[Step.APPLIED].cards == 0
+    assert steps[Step.APPLIED].amortised_per_week is None
 
 
 def test_interim_outcome_is_not_verified_yet() -> None:
     interim = tuple(replace(outcome, is_final=False) for outcome in OUTCOMES)
-    steps = {step.name: step for step in funnel(ENTRIES, interim)}
-    assert steps["verified"].cards == 0
+    steps = {step.name: step for step in savings_steps(ENTRIES, interim)}
+    assert steps[Step.VERIFIED].cards == 0
 
 
 def test_weeks_share_a_span_by_the_time_that_falls_into_each() -> None:

@@ -1,0 +1,1 @@
+"""What verbs print: headline, tables, small print and JSON of each kind of answer."""
