@@ -1,4 +1,4 @@
-"""What every card does: told by the card itself where a source measures cards, else by the sum of its slices.
+"""What every card does: measured on the card itself where a source measures cards, else by the sum of its slices.
 
 Called by `analyzer.profile` after the survey.
 """

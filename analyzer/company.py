@@ -111,7 +111,7 @@ def _correlation(own: Float32, seen: NDArray[np.bool_], others: Float32, others_
     product = own @ others.T
     if seen.all() and others_seen.all():
         scale = np.linalg.norm(own, axis=1)[:, None] * np.linalg.norm(others, axis=1)[None, :]
-        # Whoever was seen throughout shares all hours with everybody.
+        # A workload that was seen throughout shares all hours with every other.
         enough = np.asarray(True)
     else:
         rows, columns = seen.astype(np.float32), others_seen.astype(np.float32)

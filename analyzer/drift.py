@@ -1,4 +1,4 @@
-"""Does a workload's level move: a step that stays (level shift), or steady growth, told from its days.
+"""Does a workload's level move: a step that stays (level shift), or steady growth, by its days.
 
 A day is the unit, because within days habits move the level anyway; from three weeks on each day is taken less what its
 weekday adds, so that weekends are no shifts. A step must part the days on either side, and stand out from how much they

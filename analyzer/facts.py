@@ -32,12 +32,12 @@ from analyzer.rhythm import (
     hourly_peaks,
     is_folded,
     local_hours,
+    week_summary,
     week_upper,
     whole_week,
 )
 from analyzer.survey import Survey
 from analyzer.trust import of_workload
-from analyzer.week_histograms import week_summary
 from fleet.inventory import WorkloadId
 from fleet.profiles import (
     ComputeProfile,

@@ -31,7 +31,7 @@ CONSTANT_STEPS_MIN = 36
 START_SECONDS = 3600
 """How long after its start a process counts as starting."""
 KV_CACHE_COVERAGE_MIN = 0.8
-"""Share of the steps with framebuffer in which the cache's usage must be known before it tells the need."""
+"""Share of the steps with framebuffer in which the cache's usage must be known before it counts as the need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

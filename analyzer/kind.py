@@ -1,4 +1,4 @@
-"""What a workload is for: told by its Kubernetes kind and server, and by its behaviour where those are silent.
+"""What a workload is for: by its Kubernetes kind and server, and by its behaviour where those are silent.
 
 Called by `analyzer.profile`; the class pools workloads for the calibration of confidence and shapes advice (a notebook
 may be stopped, a training job must not be squeezed).

@@ -37,7 +37,7 @@ OTHER_LAG_LEAD = 0.10
 WEEK_LEAD = 0.005
 """How much better a week must repeat than any whole number of days (a day repeats in a week too)."""
 STEP_SECONDS_MAX = 3600
-"""Longest step in which hours can be told apart."""
+"""Longest step in which hours can be distinguished."""
 _DAY, _WEEK = 24, 168
 
 

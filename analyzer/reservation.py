@@ -17,7 +17,7 @@ Nothing is taken off where demand is below the usual: being short costs nineteen
 Neighbouring steps are pooled because habits start a little earlier on some days, and because a quantile of seven values
 is a guess. The constants are round numbers in the middle of a plateau (`bench/quality/reservation-study`).
 
-Called by `analyzer.facts` per workload, and by whoever judges forecasts on held-out days.
+Called by `analyzer.facts` per workload, and by benchmarks that judge forecasts on held-out days.
 """
 
 from __future__ import annotations

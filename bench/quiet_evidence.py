@@ -69,7 +69,7 @@ class Silent:
         service: number of the service.
         cut: days known.
         stays: silent on all judged days.
-        signs: what their waking is foretold by, (cases, signs).
+        signs: what their waking is predicted by, (cases, signs).
         lasted: days that the silence had lasted.
     """
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from numba import njit
 from numpy.typing import NDArray
 
-from analyzer.week_histograms import WeekSummary, week_summary
+from analyzer.rhythm import WeekSummary, week_summary
 
 DAYS = 28
 STEPS = DAYS * 1440

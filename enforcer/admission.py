@@ -9,12 +9,10 @@ Seats are named by the pods that sat there when the plan was made; a pod that co
 another name takes the seat of one that is gone. Called by the simulated cluster, and for a real one by
 `enforcer.kubernetes.admission_review`.
 
-Node affinity that lets the scheduler look at one node alone: what a pod with a planned seat gets at admission.
-
-A scheduler that asks an extender about cards offers it only some of a large cluster's nodes (of more than a hundred, by
-its `percentageOfNodesToScore`), and a pod that may use one card finds its node among them or waits for the next try. A
-term by the node's name is known before any node is looked at, so that node is always offered. What the pod's user asked
-of nodes counts as well: each term of theirs holds on this node. Pure.
+A pod is pinned by a node affinity on the node's name, not by its labels. A scheduler that asks an extender about cards
+offers it only some of a large cluster's nodes (of more than a hundred, by its `percentageOfNodesToScore`), so a pod
+that may use one card would find its node among them or wait for the next try. A term by the node's name is known before
+any node is looked at, so that node is always offered. The user's own terms count as well: each holds on this node.
 
 Source: kubernetes:pkg/scheduler/schedule_one.go (numFeasibleNodesToFind), kubernetes:pkg/scheduler/framework/plugins/
 nodeaffinity (PreFilter by metadata.name), kubernetes:pkg/apis/core/validation (one name in a field selector),
@@ -76,7 +74,7 @@ class PlannedSeat:
         node: node of its cards.
         cards: cards, sorted; empty where the backend lets no pod choose one.
         limits: resources of each GPU container that differ from the template's; None takes one away.
-        annotation: pod annotation by which the backend's scheduler is told the cards.
+        annotation: pod annotation that names the cards to the backend's scheduler.
         role: which of its owner's templates the pod is made from, as `enforcer.kinds` calls it; empty where there is
             one.
     """

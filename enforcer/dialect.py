@@ -67,7 +67,7 @@ class StandingCard:
 
     @property
     def is_counted(self) -> bool:
-        """Whether its node only counts its cards, so that nothing tells which one it is."""
+        """Whether its node only counts its cards, so that nothing says which one it is."""
         return self.card.startswith(f"{self.node}/")
 
 

@@ -19,7 +19,7 @@ Manifest = dict[str, Any]
 """A Kubernetes object as the API server sends it."""
 
 _PART = re.compile(r"([A-Za-z][A-Za-z0-9]*)|\[([^\[\]]+)\]")
-# The last name of a path tells what a field holds; a key in brackets is the user's and holds text.
+# The last name of a path says what a field holds; a key in brackets is the user's and holds text.
 _NUMBERS = frozenset(
     {
         "maxReplicas",
@@ -201,7 +201,7 @@ def _put(holder: Any, name: str, value: str | None, path: str) -> None:
 
 
 def _variable(name: str, value: str) -> Manifest:
-    """A variable of a container: by its value, or by its source as `field_of` tells a whole one."""
+    """A variable of a container: by its value, or by its source as `field_of` names a whole one."""
     if '"valueFrom"' in value:
         try:
             found = json.loads(value)

@@ -1,6 +1,6 @@
 """Which workload an object belongs to, by walking up its controllers: Pod → ReplicaSet → Deployment → InferenceService.
 
-Pure. Custom kinds need no list of their own: whoever controls the last object that is known is the workload, as the
+Pure. Custom kinds need no list of their own: the controller of the last object that is known is the workload, as the
 exporter has it. The snapshot reads who may own pods, the carrier asks again while pods come and go; of what came since,
 names and labels tell the maker, where they say the same as the controllers of the kind write.
 

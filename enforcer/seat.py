@@ -56,7 +56,7 @@ class PodSeat:
 
     @property
     def cards(self) -> tuple[str, ...]:
-        """Cards it sits on, sorted; those that the API tells."""
+        """Cards it sits on, sorted; those that the API names."""
         return tuple(sorted({part.card for part in self.slices if part.card is not None}))
 
 

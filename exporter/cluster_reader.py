@@ -82,7 +82,7 @@ class ClusterReader(Protocol):
 
     - All methods may be called from several threads at once.
     - No call blocks for ever: a server that says nothing ends as `Unavailable`.
-    - Pages of one list show one version of the cluster; what happened after it is told by a watch from that version.
+    - Pages of one list show one version of the cluster; a watch from that version reports what happened after it.
     - A watch gives events in the order of their versions, each once.
     """
 
@@ -127,7 +127,7 @@ class ClusterReader(Protocol):
 
 
 class ObjectReader(Protocol):
-    """Reads single objects by their names, for whoever needs a few of a kind that a cluster has many of.
+    """Reads single objects by their names, for callers that need a few of a kind that a cluster has many of.
 
     Contract: as that of `ClusterReader`, whose adapter may be the same.
     """

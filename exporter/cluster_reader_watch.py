@@ -170,7 +170,7 @@ class ResourceWatch(Generic[Kept]):
             while not self._stop.is_set():
                 self._stop.wait(self._round())
         except BaseException as exc:
-            # A bug of ours ends this thread; whoever asks for the state must see that nothing is read any more.
+            # A bug of ours ends this thread; the state must show that nothing is read any more.
             self._failed("bug", repr(exc))
             raise
 
@@ -259,7 +259,7 @@ class ResourceWatch(Generic[Kept]):
                 if self._stop.is_set():
                     return True
         finally:
-            # A watch of which nothing had to be told stood for a while nevertheless.
+            # A watch without an event stood for a while nevertheless.
             if self._clock() - began_at >= _BACKOFF_SECONDS_MAX:
                 self._recovered()
         self._heard()
@@ -298,7 +298,7 @@ class ResourceWatch(Generic[Kept]):
             # The reader was closed under it, as it should be.
             return
         if not self._is_failing:
-            # The first of a row of failures is told; the rest are counted.
+            # The first of a row of failures is logged; the rest are counted.
             self._log.warning("watch failed", resource=self._watched.value, kind=kind, error=said)
         self._errors[kind] += 1
         self._restarts += 1

@@ -92,7 +92,7 @@ class Collector:
         self._clock = clock
         self._made_at_seconds = clock()
         self._inventory = _Inventory()
-        # One reference is swapped at a time, so whoever reads it needs no lock.
+        # One reference is swapped at a time, so readers need no lock.
         self._snapshot: Snapshot | None = None
         self._failures = 0
         self._is_finished = False
@@ -122,7 +122,7 @@ class Collector:
         try:
             reading = self._reader.read(self._deadline_seconds)
         except Unavailable as exc:
-            # The first of a row of failures is told; the rest are counted.
+            # The first of a row of failures is logged; the rest are counted.
             if self._failures == 0:
                 self._log.warning("reading failed", error=str(exc))
             self._failures += 1
@@ -184,7 +184,7 @@ class Collector:
 class _Inventory:
     """What stands there, kept up to date from the changes that readings name.
 
-    The tuples are the same objects until something changes, so that whoever shows them need not compare.
+    The tuples are the same objects until something changes, so that code that shows them need not compare.
     """
 
     def __init__(self) -> None:

@@ -110,7 +110,7 @@ class NodeFamilies:
         Args:
             keys: a key for each slice.
             slices: the slices.
-            are_processes_seen: processes can be told from each other's containers; otherwise none is counted.
+            are_processes_seen: processes can be assigned to containers; otherwise none is counted.
         """
         if keys != self._keys:
             self._keys = keys

@@ -1,6 +1,6 @@
 """Objects that this node's pods name, fetched by their names: who owns their owners, and what their claims were given.
 
-To watch all ReplicaSets or claims of a cluster on each of its nodes would cost the API server more than it tells: a
+To watch all ReplicaSets or claims of a cluster on each of its nodes would cost the API server more than it is worth: a
 node has some dozens of pods with cards, so each object is asked for by its name, owners once and of them the metadata
 only. One thread asks one question at a time, with a bound on how many a second. What may not be read is asked for again
 from time to time, and what is known without it stays. Called by `exporter.node_pods`.
@@ -158,7 +158,7 @@ class NodeLookups:
             except _Round as over:
                 wait_seconds = over.wait_seconds
             self._show(pods)
-            # Whoever stops this may have woken it before it went to sleep.
+            # The thread that stops this may have woken it before it went to sleep.
             if not self._stop.is_set():
                 self._wake.wait(wait_seconds)
 

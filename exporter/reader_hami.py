@@ -1,20 +1,16 @@
 """Reads what HAMi's library (and Volcano's copy of it) knows of every container of a node: limits, use, state.
 
 Each reading gives columns by (pod UID, container, card), which the node's reader joins with names and grants, and
-columns by container. A region that can't be believed is named with the reason; a figure that can't is NaN. A container
+columns by container. A region that can't be trusted is named with the reason; a figure that can't is NaN. A container
 whose process never called CUDA has a directory and no region: it is listed, with no card. Never blocks on a process of
 a container: no lock is taken, no byte is written.
 
-What is done about the library's known lies stands in `exporter.regions.figures`; two need the driver's own word and are
-caught here. On some cards the driver reports no utilisation per process, and a container shows 0 under full load
-(Project-HAMi/HAMi#2015). And a process that was killed keeps its slot (`exporter.reader_hami`).
-
-Processes whose slots still stand in a region though they live no more, by what the driver lists on the cards.
-
-A process that was killed can't clear its slot, and what it used stays in it until another one of its container starts.
-The driver lists living processes by their ids on the host, which the library knows too. A process counts as gone where
-the driver has listed it once and lists it no more: one that it never listed may have just started, or the library may
-have mistaken its id, and its use is no 0. Owned by `exporter.reader_hami`.
+Known errors of the library are corrected in `exporter.regions.figures`; two need the driver's view and are corrected
+here. On some cards the driver reports no utilisation per process, and a container shows 0 under full load
+(Project-HAMi/HAMi#2015). And a process that was killed can't clear its slot, and what it used stays in it until another
+one of its container starts. The driver lists living processes by their ids on the host, which the library knows too. A
+process counts as gone where the driver has listed it once and lists it no more: one that it never listed may have just
+started, or the library may have mistaken its id, and its use is no 0.
 
 Source: Project-HAMi/HAMi-core:src/multiprocess/multiprocess_memory_limit.c (clear_proc_slot_nolock).
 """

@@ -1,15 +1,13 @@
-"""Everything on this node, as a `DeviceReader`: cards by the driver, slices by who was granted what, used or not.
+"""Everything on this node, as a `DeviceReader`: cards by the driver, slices by their grants, used or not.
 
-Joins the driver's cards and processes, the kubelet's and the API server's word on grants, and HAMi's regions. Only the
-driver is needed; what else can't be asked is told with its age, and what it last said stands until it speaks again: a
-kubelet that is being restarted ends no grant. Chosen by the front door's `run export node`.
+Joins the driver's cards and processes, what the kubelet and the API server say of grants, and HAMi's regions. Only the
+driver is needed. A source that can't be asked is reported with its age, and its last answer stands until it answers
+again: a kubelet that is being restarted ends no grant. Chosen by `gputide run export node`.
 
-Turns one attribution after the other into grants that begin and end.
-
-A slice keeps its start for as long as it lasts; a pod of the same name but another UID is another life, and what has
-changed in size or labels is another period. What is merely known better (the pod's UID and with it the time when it
-was bound, the owner of its owner) is the same period, told anew: so it begins when the scheduler layer, which knows the
-same pod by the same status, says that it does.
+One attribution after the other becomes grants that begin and end. A slice keeps its start for as long as it lasts; a
+pod of the same name but another UID is another life, and a change of size or labels is another period. What is merely
+known better (the pod's UID and with it the time when it was bound, the owner of its owner) is the same period, reported
+again: so it begins when the scheduler layer, which knows the same pod by the same status, says that it does.
 """
 
 from __future__ import annotations
@@ -323,7 +321,7 @@ class _Kept(Generic[Answer]):
                 raise Unavailable(f"cannot ask {self._source}: no time is left of this reading")
             self._answer = ask(seconds)
         except (Unavailable, Corrupt) as exc:
-            # The first of a row of failures is told; the rest are counted.
+            # The first of a row of failures is logged; the rest are counted.
             if not self._is_failing:
                 self._log.warning("source failed", source=self._source, error=str(exc))
             self._is_failing = True
@@ -370,7 +368,7 @@ class GrantChange:
 
     Attributes:
         started: grants whose period began, and grants that are known better now: those take the place of what was
-            told of the same pod, container and card.
+            of the same pod, container and card.
         ended: grants whose period is over, with `ended_at`; otherwise equal to what was once started.
     """
 
@@ -383,7 +381,7 @@ class GrantPeriods:
 
     def __init__(self) -> None:
         self._living: dict[SliceName, AttributedSlice] = {}
-        # As found, beside what it was told as: most rounds find the very same records.
+        # As found, beside what it was reported as: most rounds find the very same records.
         self._found: dict[SliceName, Grant] = {}
 
     @property

@@ -77,7 +77,7 @@ class DataFolder:
 
     @property
     def notices(self) -> Path:
-        """What was told to whom, and when."""
+        """Which messages were sent to whom, and when."""
         return self.path / "notices"
 
     @property

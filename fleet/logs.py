@@ -62,7 +62,7 @@ def logger(name: str) -> FilteringBoundLogger:
 
 
 def _to_standard_error(*_names: object) -> structlog.WriteLogger:
-    # Whoever replaces standard error may close the one before.
+    # Code that replaces standard error may close the one before.
     return structlog.WriteLogger(sys.stderr)
 
 

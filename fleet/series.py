@@ -180,7 +180,7 @@ _OWN = _LabelNames(
     mig_profile=("mig_profile",),
 )
 _DCGM = _LabelNames(
-    # Hostname is the node's name where the exporter was told it, else its own container's; a label that the scrape adds
+    # Hostname is the node's name where the exporter knows it, else its own container's; a label that the scrape adds
     # is surer.
     node=("node", "kubernetes_node", "Hostname", "hostname"),
     card=("UUID",),
@@ -328,7 +328,7 @@ def meaning_of_name(name: str) -> NameMeaning | None:
     """What a name means by itself; None for one that is none of ours.
 
     `resolve` finds the same measure, factor and bound for it, and the same subject and identity as for any other name
-    of the family, so that whoever meets many series asks it once per family and labels.
+    of the family, so that a caller with many series asks it once per family and labels.
     """
     if name in _OWNER_SERIES:
         return NameMeaning(measure=None, factor=1.0, value_max=None, family=name)

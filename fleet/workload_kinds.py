@@ -11,7 +11,7 @@ SERVICE_KINDS = frozenset({"Deployment", "InferenceService", "LeaderWorkerSet", 
 """Kinds that serve: replicas that are alike, and come again when one goes."""
 
 JOB_KINDS = frozenset({"Job", "JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob"})
-"""Kinds that run to an end: whoever restarts one loses its work since the last checkpoint."""
+"""Kinds that run to an end: a restart loses the work since the last checkpoint."""
 
 CHANGEABLE_KINDS = SERVICE_KINDS | JOB_KINDS | {"Notebook", "RayCluster"}
 """Kinds of owners that the enforcer can change."""

@@ -1,14 +1,10 @@
-"""The frontier that a plan is chosen from: groups in every tier of care, packed greedily and, if few, exactly.
+"""The frontier that a plan is chosen from, and how much better any other packing could be.
 
-Called by `planner`.
-
-How many cards more any packing could free, proven: what a plan may say of itself where there are few pods.
-
-The program of `packing.column_generation` gives a cost that no packing of the same slices can beat at a price of a
-card. A packing that harms no more than the plan's pays for its harm no more either, so it needs at least
-(bound - harm) / price cards; the best of several prices counts. Packing small groups exactly
-(`packing.exact`) searches for more; this says how little is left after that. Called by
-`frontier_points`; pure.
+Groups are packed in every tier of care, greedily and, if few, exactly. Where there are few pods, the program of
+`packing.column_generation` gives a cost that no packing of the same slices can beat at a price of a card. A packing
+that harms no more than the plan's pays for its harm no more either, so it needs at least (bound - harm) / price cards;
+the best of several prices counts. That bounds the cards that any packing could free beyond the plan. Called by
+`planner`; pure.
 """
 
 from __future__ import annotations
@@ -75,7 +71,7 @@ def _exact_packer(permits: Permits, demand: Demand, settings: Settings) -> Exact
 
 
 class _Recalled:
-    """Groups of each tier, made when they are first asked for; whoever asks again gets the same."""
+    """Groups of each tier, made when they are first asked for, and kept."""
 
     def __init__(self, tiers: Iterator[tuple[Group, ...]]) -> None:
         self._tiers, self._made = tiers, list[tuple[Group, ...]]()

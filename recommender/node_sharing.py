@@ -2,7 +2,7 @@
 
 Time-slicing and MPS hand out every card of a node equally often, and nobody says which pods of the node meet on a card.
 So a node is shared only if all who stay on it share, and all of them would fit an equal part of a card: then any of
-them may meet; whoever can't share leaves it for a whole card elsewhere. Workloads of small pods fill nodes first, in
+them may meet; a pod that can't share leaves it for a whole card elsewhere. Workloads of small pods fill nodes first, in
 parts as fine as the largest on the node allows; their pods come from anywhere, and what they leave are whole cards. A
 shared node's cards all stay in use, for the plugin spreads pods over them: only cards elsewhere are counted as freed.
 Called by `placement_nodes`; pure.
@@ -31,7 +31,7 @@ class NodeStock:
 
     Attributes:
         cards: cards of each node that may be shared, sorted; all are of the model.
-        rows_on: rows of live grants that stay on each of those nodes, whoever holds them.
+        rows_on: rows of live grants that stay on each of those nodes, of any workload.
         rows_of: rows of each workload that may share.
         movable: rows that may move to another whole card of the model.
         portions: into how many equal parts a card may be divided for each of them.

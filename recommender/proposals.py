@@ -1,17 +1,21 @@
 """Recommendations and stages: every kind of advice writes its part, in an order that is safe to stop at.
 
-Each kind drafts stages of its own, or parts of the batches in which workloads move; after each stage the granted
-framebuffer fits every card. Called by `planner`.
+Each kind drafts stages of its own, or parts of the batches in which workloads move, the least risky first. After each
+stage the granted framebuffer fits every card. A workload that an admission step seats pod by pod is cut in place before
+it moves; any other is cut when its first pod moves, because that restarts all its replicas. Called by `planner`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fleet.decisions import Recommendation, Stage
+from fleet.inventory import CardId, WorkloadId
+from fleet.sentences import Sentence
 from recommender.advice.register import ADVICE
-from recommender.batches import batches_of
+from recommender.placement import Move
 from recommender.scene import Draft, Scene
 
 _BATCHED = next(place for place, advice in enumerate(ADVICE) if advice.shares)
@@ -31,30 +35,113 @@ def propose(scene: Scene) -> tuple[tuple[Recommendation, ...], tuple[Stage, ...]
             drafted.append((at, len(drafted), draft))
     drafts = [draft for _, _, draft in sorted(drafted, key=lambda item: item[:2])]
     stages: list[Stage] = []
-    for group in _staged(drafts):
-        stages.append(_stage(len(stages) + 1, group))
+    for title, group in _staged(drafts):
+        stages.append(_stage(len(stages) + 1, title, group))
     return tuple(made for draft in drafts for made in draft.recommendations), tuple(stages)
 
 
-def _staged(drafts: Sequence[Draft]) -> list[list[Draft]]:
-    """Drafts by stage: those of one batch together, each other one by itself."""
-    groups: list[list[Draft]] = []
+def _staged(drafts: Sequence[Draft]) -> list[tuple[Sentence, list[Draft]]]:
+    """Title and drafts of each stage: those of one batch together, each other one by itself."""
+    groups: list[tuple[Sentence, list[Draft]]] = []
     for draft in drafts:
-        if not draft.title:
+        if draft.title is None:
             continue
-        if draft.batch is not None and groups and groups[-1][0].batch == draft.batch:
-            groups[-1].append(draft)
+        if draft.batch is not None and groups and groups[-1][1][0].batch == draft.batch:
+            groups[-1][1].append(draft)
         else:
-            groups.append([draft])
+            groups.append((draft.title, [draft]))
     return groups
 
 
-def _stage(number: int, drafts: Sequence[Draft]) -> Stage:
+def _stage(number: int, title: Sentence, drafts: Sequence[Draft]) -> Stage:
     made = [one for draft in drafts for one in draft.recommendations]
     return Stage(
         stage=number,
-        title=drafts[0].title,
+        title=title,
         recommendations=tuple(one.id for one in made),
         cards_freed=sum(one.cards_freed for one in made),
         moves=len({pod for one in made for pod in one.pods}),
     )
+
+
+BATCHES = 5
+"""Stages that consolidation is spread over, the least risky moves first."""
+
+
+def batches_of(scene: Scene) -> list[list[WorkloadId]]:
+    """Workloads that move, in batches of about equal moves; no batch puts more on a card than it holds.
+
+    Where all cards of a node are shared alike, the workloads of the node are a batch of their own.
+    """
+    if scene.arrangement.together:
+        return [list(names) for names in scene.arrangement.together]
+    moves_of = scene.moves_of
+    order = sorted(moves_of, key=lambda name: (max(move.violation_ratio for move in moves_of[name]), name))
+    held, capacity = _held(scene)
+    size = max(1, -(-len(scene.arrangement.moves) // BATCHES))
+    batches: list[list[WorkloadId]] = []
+    waiting = order
+    while waiting:
+        batch: list[WorkloadId] = []
+        later: list[WorkloadId] = []
+        count = 0
+        leaving: list[tuple[CardId, int]] = []
+        for name in waiting:
+            if (count and count + len(moves_of[name]) > size) or not _arrive(scene, moves_of[name], held, capacity):
+                later.append(name)
+                continue
+            batch.append(name)
+            count += len(moves_of[name])
+            leaving += _left_by(scene, name)
+        if not batch:
+            # Pods that must change places with each other go together.
+            batches.append(later)
+            break
+        for card, size_bytes in leaving:
+            held[card] -= size_bytes
+        batches.append(batch)
+        waiting = later
+    return batches
+
+
+def _left_by(scene: Scene, name: WorkloadId) -> list[tuple[CardId, int]]:
+    """Framebuffer that is freed on each card once a workload has moved, and is cut with that where it waited."""
+    moves = scene.moves_of[name]
+    if not scene.waits(name):
+        return [(move.source, _size(scene, move.row)) for move in moves]
+    gone = {move.row for move in moves}
+    return [
+        (grant.card, grant.framebuffer_granted_bytes - (0 if row in gone else _size(scene, row)))
+        for row in scene.problem.rows_of[name]
+        for grant in [scene.grants[row]]
+    ]
+
+
+def _arrive(scene: Scene, moves: Sequence[Move], held: dict[CardId, int], capacity: Mapping[CardId, int]) -> bool:
+    """Books a workload's moves on their targets; False, and nothing booked, where one does not fit yet."""
+    for number, move in enumerate(moves):
+        held[move.target] += _size(scene, move.row)
+        if held[move.target] > capacity[move.target]:
+            for booked in moves[: number + 1]:
+                held[booked.target] -= _size(scene, booked.row)
+            return False
+    return True
+
+
+def _held(scene: Scene) -> tuple[dict[CardId, int], dict[CardId, int]]:
+    """Framebuffer granted per card once every workload that does not wait is cut in place, and what each card has."""
+    held: dict[CardId, int] = defaultdict(int)
+    capacity: dict[CardId, int] = {}
+    gone = set(scene.permits.reclaimed)
+    for row, grant in enumerate(scene.grants):
+        capacity[grant.card] = max(capacity.get(grant.card, 0), grant.framebuffer_bytes)
+        if grant.workload_id not in gone and row not in scene.arrangement.dropped:
+            waits = scene.waits(grant.workload_id)
+            held[grant.card] += grant.framebuffer_granted_bytes if waits else _size(scene, row)
+    return held, capacity
+
+
+def _size(scene: Scene, row: int) -> int:
+    grant = scene.grants[row]
+    cut = scene.arrangement.cuts.get(grant.workload_id)
+    return grant.framebuffer_granted_bytes if cut is None else cut.framebuffer_bytes

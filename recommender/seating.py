@@ -20,7 +20,7 @@ DESCRIBED_PREFIXES = ("kubernetes.io/hostname", "nvidia.com/", "feature.node.kub
 and a pod that does ask for one machine is kept back by the scheduler alone."""
 
 HOSTNAME_LABEL = "kubernetes.io/hostname"
-"""Every node has one of its own, whether the inventory tells its labels or not."""
+"""Every node has one of its own, whether the inventory has its labels or not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +182,7 @@ class NodeRoom:
 
 
 def _grouping_labels(inventory: Inventory) -> dict[str, dict[str, str]]:
-    """Labels by which nodes are told apart in groups: those whose value some other node has or lacks as well."""
+    """Labels by which nodes are grouped: those whose value some other node has or lacks as well."""
     nodes = {node.node: dict(node.labels) for node in inventory.nodes}
     seen = Counter(pair for labels in nodes.values() for pair in labels.items())
     keys = {key for key, _ in seen if not key.startswith(DESCRIBED_PREFIXES)}

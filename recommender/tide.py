@@ -1,7 +1,7 @@
 """The tide: replicas that are not needed at some hours of the day step back, and whole machines fall free for others.
 
 For every service whose replicas hold whole cards, the demand that all replicas together may show at an hour of the day
-is foretold from the same hour of all days seen, with a margin that shrinks with their number, and is at least what the
+is predicted from the same hour of all days seen, with a margin that shrinks with their number, and is at least what the
 coming day asks for after how the last one went (`analyzer.reservation`); from that, how many replicas carry it. One
 window of the day is then chosen for the whole cluster, for what is freed is used together: that in which the most card
 hours fall free. Replicas leave the cards of machines that fall free whole, as far as they can. How often a window would
@@ -32,7 +32,7 @@ Float64 = NDArray[np.float64]
 
 HOURS_PER_DAY = 24
 DAYS_MIN = 3
-"""Days that an hour must have been seen on before anything is foretold of it."""
+"""Days that an hour must have been seen on before anything is predicted of it."""
 WINDOW_HOURS_MIN = 4
 """A shorter window is spent on stepping back and coming up again."""
 WINDOW_HOURS_MAX = 16
@@ -78,9 +78,9 @@ class Ebb:
         replicas_all: replicas outside the window, or as many as its autoscaler keeps then.
         rows: rows of the demand of those that leave.
         frees: cards that fall free in the window.
-        load_max: largest demand foretold in the window, cards.
+        load_max: largest demand predicted in the window, cards.
         violation_ratio: share of the active hours of all days seen in which the replicas that stay would have been
-            too few, each day foretold from the others, 0-1.
+            too few, each day predicted from the others, 0-1.
         autoscaler: whose lower bound is lowered; None where the replicas themselves are counted down.
     """
 
@@ -178,7 +178,7 @@ def tide_of(
         candidates: services that may step back.
         since: start of the series, UTC.
         time_zone: IANA zone in which the window repeats.
-        violation_ratio_max: harm that a service may be foretold by stepping back, 0-1.
+        violation_ratio_max: harm that may be predicted for a service by scaling in, 0-1.
         held_by: pods on each card that carries one.
         node_of: node of each such card.
 
@@ -271,7 +271,7 @@ def _carrying(load: Float64, candidate: Candidate) -> NDArray[np.int64]:
 def _foretold_tomorrow(total: Float64, hour_of: NDArray[np.int64], step_seconds: int) -> Float64:
     """What all replicas together pass one time in twenty in each local hour of the coming day, cards, (24,).
 
-    Nothing is foretold, 0 everywhere, where steps are longer than an hour or don't divide it.
+    Nothing is predicted, 0 everywhere, where steps are longer than an hour or don't divide it.
     """
     if 3600 % step_seconds:
         return np.zeros(HOURS_PER_DAY)
@@ -310,7 +310,7 @@ def _highest_by_window(needed: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @numba.njit(cache=True, nogil=True)
 def _count_violated(peaks: Any, needed: Any, is_known: Any, violated: Any) -> None:
-    """Hours seen that pass what would have stayed in each window, each day foretold from the others.
+    """Hours seen that pass what would have stayed in each window, each day predicted from the others.
 
     A day counts in the windows of which the other days tell every hour.
     """

@@ -33,7 +33,7 @@ class Refusal(Exception):
         text: why, one line.
         retry_after_seconds: when to come again; None where that does not help.
         fields: further header fields of the answer.
-        is_final: True where the rest of the request can't be told from the next one, so that the connection is closed.
+        is_final: True where the request's end is not known, so that the connection is closed.
     """
 
     def __init__(

@@ -75,7 +75,7 @@ class BearerTokens:
                 return None
         else:
             return None
-        # The digest, not the token, is looked up: how long that takes tells nothing that helps to guess the token.
+        # The digest, not the token, is looked up: how long that takes does not help to guess the token.
         name = self._tokens().get(sha256(token).digest())
         if name is None or (claimed is not None and not hmac.compare_digest(claimed, name.encode())):
             return None

@@ -3,7 +3,7 @@
 Three manners. `off`: nobody sleeps. `strict`: low priority sleeps whenever somebody above it works (mGPU's acceptance:
 offline use is 0 whenever online runs). `pressure`: only while the card is full as well, so that idle compute is used.
 Low priority wakes when it was not wanted asleep for a while, so that a request every second does not wake and stop it
-all the time. Whoever is not measured counts as working: missing is not zero. Pure; called by `node_agent`, once per
+all the time. A pod that is not measured counts as working: missing is not zero. Pure; called by `node_agent`, once per
 look.
 """
 
@@ -54,7 +54,7 @@ class GiveWay:
             short_cards: cards whose framebuffer runs out: there low priority stops growing whatever else is so.
 
         Returns:
-            Containers of low priority; one without a UID can't be told apart and is left awake.
+            Containers of low priority; one without a UID can't be identified and is left awake.
         """
         there = {key for entry in view.slices if (key := entry.key) is not None}
         self._wanted_at = {key: at for key, at in self._wanted_at.items() if key in there}

@@ -154,6 +154,6 @@ class HamiHands:
 
 
 def _cordoned(node: Manifest) -> list[str]:
-    """Cards that are closed, whoever closed them."""
+    """Cards that are closed, by us or by others."""
     text = node["metadata"].get("annotations", {}).get(DEVICE_CORDON_ANNOTATION, "")
     return [part.strip() for part in text.split(",") if part.strip()]

@@ -56,7 +56,7 @@ def decide_limits(
     Args:
         wanted: what the control plane wants; of several for one container and card the last counts.
         view: the node.
-        done: limits that were set and told to the scheduler; its answer may still be on its way.
+        done: limits that were set and reported to the scheduler; its answer may still be on its way.
 
     Returns:
         What to write; a limit that stands in the region and is done is left out.

@@ -121,7 +121,7 @@ class Reach:
 
     Attributes:
         limits: limits that were written.
-        evicted: pods that were told to go.
+        evicted: pods that were evicted.
         opened: cards that take newcomers again.
         refused: what was wanted and not done, one sentence each.
     """
@@ -304,7 +304,7 @@ class NodeAgent:
         evicted: list[Eviction] = []
         for entry in self._watermark.evictions(view):
             try:
-                # First the card: whoever goes must not come back to it.
+                # First the card: a pod that goes must not come back to it.
                 self._hands.close_card(entry.card, entry.closed_until)
             except _NOT_DONE as exc:
                 refused.append(f"cannot close {entry.card}: {exc}")

@@ -53,7 +53,7 @@ class SliceView:
     Attributes:
         namespace: namespace of the pod.
         pod: pod.
-        pod_uid: its UID; None where the API server has not told it yet.
+        pod_uid: its UID; None where the API server has not reported it yet.
         container: container.
         card: UUID of the card.
         priority: as its manifest says, never as its region does, which is the tenant's to write.

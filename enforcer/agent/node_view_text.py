@@ -1,4 +1,4 @@
-"""A node's view as one line of JSON: what an agent tells relief, and how relief reads it.
+"""A node's view as one line of JSON: what an agent reports to relief, and how relief reads it.
 
 Format `gputide.node-view/v1`: an object with `schema`, `node`, `at_seconds`, `trouble` (a digest of the cards that are
 in trouble), `cards` (`card`, `framebuffer_bytes`, `framebuffer_free_bytes`, `duty_cycle_ratio`) and `slices` (the
@@ -33,7 +33,7 @@ _PRIORITIES: Mapping[str, Priority] = {word.value: word for word in Priority}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldView:
-    """What one agent told.
+    """What one agent reported.
 
     Attributes:
         node: its node.

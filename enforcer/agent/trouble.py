@@ -1,7 +1,7 @@
 """Which cards of a node are in trouble: full while somebody above low priority works, or short of framebuffer.
 
-Pure. The agent tells it at once to whoever waits; what follows from it is decided by `enforcer.relief`, which judges
-anew from the view itself.
+Pure. The agent reports it at once to clients that wait; what follows from it is decided by `enforcer.relief`, which
+judges anew from the view itself.
 """
 
 from __future__ import annotations

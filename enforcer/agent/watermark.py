@@ -3,9 +3,9 @@
 Under the watermark a card's low priority is evicted, one pod at a time, before high priority runs out: the one whose
 leaving frees enough with the least left over, or the largest where none is enough. The next one goes only after the
 first had time to leave. The card is closed to newcomers for a while, so that nobody comes back in the same place
-(Kuaishou's framebuffer avoidance: evicted at once, not restarted in place). A pod that was told and stays (a disruption
-budget, a long farewell) is passed over until everybody was told. A card that nobody measures, on which no low priority
-sits, or on which nobody above it does, is left alone. Pure; called by `node_agent`.
+(Kuaishou's framebuffer avoidance: evicted at once, not restarted in place). A pod that was evicted and stays (a
+disruption budget, a long farewell) is passed over until all others were evicted. A card that nobody measures, on which
+no low priority sits, or on which nobody above it does, is left alone. Pure; called by `node_agent`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Eviction:
 
 
 class Watermark:
-    """Remembers who was told to go; mutable: `evictions` moves it on.
+    """Remembers which pods were evicted; mutable: `evictions` moves it on.
 
     Args:
         rules: the rules.

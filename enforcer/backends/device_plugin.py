@@ -1,6 +1,6 @@
 """NVIDIA's device plugin: how pods ask it for cards, replicas and MIG instances, and what its nodes say of themselves.
 
-The plugin hands out devices by number, and the kubelet picks them: neither pod nor node tells which card a pod has. So
+The plugin hands out devices by number, and the kubelet picks them: neither pod nor node says which card a pod has. So
 a seat here is a node and a resource, and what is free is known by counting: what the node offers less what its pods ask
 for. Used by the backends `nvidia_sharing` and `mig`.
 
@@ -33,7 +33,7 @@ REPLICAS_LABEL = "nvidia.com/gpu.replicas"
 STRATEGY_LABEL = "nvidia.com/gpu.sharing-strategy"
 
 DEVICES_MAX = 64
-"""Most devices that a container may ask for; whoever asks for more can't get them on any node."""
+"""Most devices that a container may ask for; no node has more."""
 
 _REPLICAS_MAX = 1000
 _FRAMEBUFFER_MIB_MAX = 1 << 22

@@ -1,8 +1,8 @@
 """Dynamic resource allocation in NVIDIA's words: claims that pick the plan's cards by UUID, in place of resources.
 
-Here the API tells which card a pod has: its claim names a device, and the driver's ResourceSlice says whose that is. So
-seats are cards, the scheduler can be told exactly which, and a card is really free when no claim holds it or one of its
-instances. Only where a workload's template names several cards is it the scheduler that chooses among them.
+Here the API says which card a pod has: its claim names a device, and the driver's ResourceSlice says whose that is. So
+seats are cards, the scheduler can be bound to exactly one, and a card is really free when no claim holds it or one of
+its instances. Only where a workload's template names several cards is it the scheduler that chooses among them.
 
 MIG: each pod of a workload has an instance by a template of claims; instances are those that the driver publishes, cut
 before (or by its gate DynamicMIG). Shared cards: a claim belongs to one namespace and a pod template names one claim,

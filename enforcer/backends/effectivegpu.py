@@ -1,7 +1,7 @@
 """EffectiveGPU's words for a plan: HAMi's, under the names of its own installation.
 
 Its resource names are published nowhere, so all are configurable: read from its ConfigMap, which has HAMi's form, or
-given by whoever makes the dialect. On Volcano every card model has a count resource of its own, and tenants have
+given where the dialect is made. On Volcano every card model has a count resource of its own, and tenants have
 queues. Source: the CNCF case study on SF Technology (published description).
 """
 

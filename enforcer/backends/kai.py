@@ -222,7 +222,7 @@ def _share_fields(owner: Manifest, kind: str, staying: Sequence[Target]) -> dict
         annotations[FRAMEBUFFER_ANNOTATION] = str(mib)
         annotations[CARDS_ANNOTATION] = str(len(shares)) if len(shares) > 1 else None
         annotations[CONTAINER_ANNOTATION] = None if container == containers[0]["name"] else container
-        # Whoever shares asks the device plugin for nothing: KAI's reservation does.
+        # A pod that shares asks the device plugin for nothing: KAI's reservation does.
         for entry in containers:
             for resource in devices_of(entry):
                 for part in ("limits", "requests"):

@@ -1,6 +1,6 @@
 """Volcengine mGPU's words for a plan: shares of online and offline work, compute policies, nodes.
 
-The scheduler picks the card on a node and tells only its number there, so a seat is a node and a grant: what a stage
+The scheduler picks the card on a node and reports only its number there, so a seat is a node and a grant: what a stage
 frees on a node is what its cards' grants leave together. Offline work asks for reclaimed cores and runs in what online
 work leaves idle; framebuffer is never taken from it, so all of a card's must fit. Sources: Volcengine's help pages on
 mGPU and co-location (published description); volcano-sh/volcano's proposal for mGPU (webhook's rules, policies of pods

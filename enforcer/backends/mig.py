@@ -267,7 +267,7 @@ def _check_node(manifest: Manifest, cards: Sequence[CardPlacement]) -> int:
 
 
 def _check_card(card: CardPlacement) -> None:
-    """Refuse layouts that no card of the model can have, whoever wrote the plan."""
+    """Refuse layouts that no card of the model can have."""
     layout = layout_of(card)
     if not layout:
         pods = {part.pod_id for part in card.slices}

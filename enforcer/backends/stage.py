@@ -309,7 +309,7 @@ def _enforces(capabilities: Capabilities, need: Need) -> bool:
 
 
 _LIMITS = (Need.FRAMEBUFFER_LIMIT, Need.CORE_LIMIT)
-"""Needs of which a record may say that they hold in part: then that is told, and the advice stands."""
+"""Needs of which a record may say that they hold in part: then a note says so, and the advice stands."""
 
 _LACKS = {
     Need.FRAMEBUFFER_LIMIT: "it needs framebuffer that is kept to its limit, and nothing there stops a process",
@@ -420,7 +420,7 @@ def _target(
 
 
 def _notes(targets: Mapping[WorkloadId, Sequence[Target]]) -> list[str]:
-    """What is to be told of kinds whose pods do not simply come again."""
+    """Notes on kinds whose pods do not simply come again."""
     found: dict[str, list[str]] = {}
     for workload, entries in targets.items():
         kind = workload_kind(workload_parts(workload)[1])

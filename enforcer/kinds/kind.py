@@ -178,7 +178,7 @@ class WorkloadKind:
         by_replica_sets: its pods are those of ReplicaSets, where a pod's deletion cost says who goes first.
         trouble: what its status says went wrong; None where nothing did.
         is_settled: whether its status says that nothing is on its way any more.
-        note: what a user is told before its pods are changed; None where there is nothing to tell.
+        note: what a user should know before its pods are changed; None where there is nothing to say.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""Every kind of workload whose template or size may be changed, in one list; whoever asks by name asks here."""
+"""Every kind of workload whose template or size may be changed, in one list, by name."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def is_template_field(kind: str, path: str) -> bool:
 
 
 def is_rolled_out(owner: Mapping[str, Any] | None) -> bool:
-    """Whether an owner has nothing on its way any more, as far as its status tells."""
+    """Whether an owner has nothing on its way any more, as far as its status says."""
     if owner is None:
         return True
     kind = workload_kind(str(owner["kind"]))
@@ -78,7 +78,7 @@ def is_rolled_out(owner: Mapping[str, Any] | None) -> bool:
 
 
 def is_begun(owner: Mapping[str, Any] | None) -> bool:
-    """Whether an owner has begun to make pods of its template as it stands, as far as its status tells."""
+    """Whether an owner has begun to make pods of its template as it stands, as far as its status says."""
     if owner is None or not is_observed(owner):
         return False
     return not workload_kind(str(owner["kind"])).counts_rolled or (rolled_pods(owner) or 0) > 0

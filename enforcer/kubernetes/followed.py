@@ -55,7 +55,7 @@ class FollowedKind:
         name: of the kind, for the log.
         listing: lists them.
         watching: watches them; ends by itself now and then.
-        seen: told of every object that was listed or came by an event.
+        seen: called with every object that was listed or came by an event.
     """
 
     def __init__(self, name: str, listing: Listing, watching: Watching, seen: Callable[[Manifest], None]) -> None:
@@ -120,7 +120,7 @@ class FollowedKind:
             self._is_old = True
 
     def end(self) -> None:
-        """Follow no more; whoever watches must be woken by closing its connection."""
+        """Follow no more; a watch must be woken by closing its connection."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()

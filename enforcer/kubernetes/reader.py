@@ -1,25 +1,34 @@
 """Reads the objects that the enforcer touches: one by its name, or all of a kind, page by page.
 
 Fulfils `enforcer.cluster.ClusterReader`. What only the server keeps (which manager wrote which field) is left out: it
-is half of every object, and no field that anybody may change. While a plan is carried out, lists of what it looks at
-again and again come from what a watch keeps (`following`); objects asked for by name always come from the server.
+is half of every object, and no field that anybody may change. While a plan is carried out, lists that it reads again
+and again come from what a watch keeps (`following`); objects asked for by name always come from the server.
 
-Source: kubernetes/website:content/en/docs/reference/using-api/api-concepts.md (chunks of one list show one version).
+The reader also remembers the content of what it read (`SeenContents`), because versions count up when a controller
+reports a status, a node sends its heartbeat or a revision is numbered, and a write that depended on the bare version
+would be refused for changes that nobody made. Where the content is as it was read, the version that the object has now
+is as good as the one that was read; where it differs, somebody changed the object. The writer asks this.
+
+Sources: kubernetes/website:content/en/docs/reference/using-api/api-concepts.md (chunks of one list show one version),
+kubernetes/community:contributors/devel/sig-architecture/api-conventions.md (spec and status),
+Project-HAMi/HAMi:pkg/util/types.go (handshake and lock on nodes),
+kubernetes/kubernetes:pkg/controller/deployment/util (revision).
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
 from enforcer.kubernetes.followed import FOLLOWED_KINDS, FollowedKind
 from enforcer.kubernetes.kinds import kind_named
-from enforcer.kubernetes.same_content import SeenContents
 from enforcer.manifest import Manifest
 from fleet.errors import Unavailable
 from wire.http_client import HttpClient
@@ -228,3 +237,50 @@ def whole(manifest: Manifest, served: ApiResource, version: str) -> Manifest:
 def _place(manifest: Manifest) -> tuple[str, str]:
     metadata = manifest["metadata"]
     return str(metadata.get("namespace", "")), str(metadata.get("name", ""))
+
+
+VERSIONS_MAX = 256
+"""Versions of one content that are remembered of one object; the oldest are forgotten."""
+
+_SERVERS_OWN = frozenset({"resourceVersion", "generation", "managedFields", "selfLink"})
+_MACHINES = re.compile(r"handshake|mutex\.lock|^deployment\.kubernetes\.io/revision", re.ASCII)
+"""Annotations that machines write by themselves, again and again."""
+
+Key = tuple[str, str, str]
+
+
+class SeenContents:
+    """Which versions of each object had the content that it has now; for several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: dict[Key, tuple[bytes, list[str]]] = {}
+
+    def see(self, manifest: Manifest) -> None:
+        """Take note of an object as it was read."""
+        metadata = manifest["metadata"]
+        key = (str(manifest["kind"]), str(metadata.get("namespace", "")), str(metadata["name"]))
+        version, digest = str(metadata.get("resourceVersion", "")), _digest(manifest)
+        with self._lock:
+            before = self._seen.get(key)
+            if before is None or before[0] != digest:
+                self._seen[key] = (digest, [version])
+            elif version not in before[1]:
+                before[1].append(version)
+                del before[1][:-VERSIONS_MAX]
+
+    def is_same(self, key: Key, resource_version: str) -> bool:
+        """Whether the object, as it was seen last, has the content that it had in this version."""
+        with self._lock:
+            found = self._seen.get(key)
+            return found is not None and resource_version in found[1]
+
+
+def _digest(manifest: Manifest) -> bytes:
+    metadata: Mapping[str, Any] = manifest["metadata"]
+    annotations = metadata.get("annotations") or {}
+    kept = {name: value for name, value in metadata.items() if name not in _SERVERS_OWN and name != "annotations"}
+    content = {name: value for name, value in manifest.items() if name not in ("status", "metadata")}
+    by_people = {name: value for name, value in annotations.items() if _MACHINES.search(name) is None}
+    text = json.dumps([content, kept, by_people], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -183,7 +183,7 @@ class KubernetesWriter:
             try:
                 return self._sent(before, fields, is_dry=is_dry)
             except Conflict:
-                # A controller reported a status just now, or somebody changed it: the next look tells.
+                # A controller reported a status just now, or somebody changed it: the next look shows which.
                 self._reader.get(kind, namespace, name)
         raise Unavailable(f"cannot change {kind} {namespace}/{name}: its status changes faster than it can be written")
 
@@ -194,7 +194,7 @@ class KubernetesWriter:
             return before
         lately = self._reader.lately(kind, namespace, name)
         if lately is not None and self._reader.is_same(kind, namespace, name, resource_version):
-            # Only its status moved on since, as a watch has told.
+            # Only its status moved on since, as a watch has shown.
             return lately
         before = self._reader.get(kind, namespace, name)
         if before is None:

@@ -103,7 +103,7 @@ class CudaDriver:
         return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
     def memory_info(self) -> tuple[int, int]:
-        """Free and total framebuffer, bytes, as programs in this container are told."""
+        """Free and total framebuffer, bytes, as programs in this container see them."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value, total.value

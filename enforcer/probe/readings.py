@@ -18,7 +18,7 @@ class Gpu(Protocol):
         ...
 
     def memory_info(self) -> tuple[int, int]:
-        """Free and total framebuffer as programs are told, bytes."""
+        """Free and total framebuffer as programs see them, bytes."""
         ...
 
     def allocate(self, size: int, *, managed: bool = False) -> int | None:
@@ -56,7 +56,7 @@ class FramebufferReading:
 
     Attributes:
         granted_bytes: what the container was granted; None where nobody said.
-        told_bytes: total framebuffer as programs are told.
+        told_bytes: total framebuffer as programs see it.
         allocated_bytes: most that could be allocated, to the byte that the driver rounds to.
         is_refused: True where an allocation was refused before the card was full.
         managed_escapes: True where unified memory was given beyond that; None where it was not tried.

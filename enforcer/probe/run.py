@@ -1,27 +1,21 @@
-"""One probe: framebuffer, compute and pause of one container, in that order, as a result that can be signed.
+"""Probes what one container gets of its card (framebuffer, compute, pause, in that order), as a result to be signed.
 
 What the container was granted is read from where its backend says it: HAMi's library by its environment
 (Project-HAMi/HAMi:pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go): `CUDA_DEVICE_MEMORY_LIMIT_0`,
-`CUDA_DEVICE_SM_LIMIT`, `CUDA_DEVICE_MEMORY_SHARED_CACHE`. Who runs it may say otherwise. Called by the front door.
+`CUDA_DEVICE_SM_LIMIT`, `CUDA_DEVICE_MEMORY_SHARED_CACHE`. The caller may say otherwise. Called by
+`gputide admin probe`.
 
-Measures how much of the card's time a container gets: short kernels that fill the whole card, one after the other.
-
-Each keeps the card busy for a known time, so the share is kernels × their time / the time that all took. A limiter that
-holds launches back makes the rest of the time. The same again with graphs, which pass by limiters that only know
-launches (Project-HAMi/HAMi#1445).
-
-Measures where framebuffer ends: allocates until it is refused, to the last byte, and tries one way around it.
-
-The limit of an interception library is compared with what the process holds, so what counts is the sum. Allocation goes
-by halving steps, largest first; an interception library counts single bytes, the driver itself whole pages of 2 MiB
-(CUDA C++ Programming Guide, virtual memory management), so without one the end is found within a page. Everything is
-given back at the end.
-
-Measures how fast a container falls asleep and wakes by its shared region: the probe puts itself to sleep.
-
-The region is mounted into the container, so the probe can write to its own what the node's agent would. One thread
-launches short kernels and notes when each launch came back; another one writes. Asleep means that no launch came back
-for a while; the pause took until the last one that did.
+- *Framebuffer*: allocates until it is refused, to the last byte, and tries one way around the limit. The limit of an
+  interception library is compared with what the process holds, so what counts is the sum. Allocation goes by halving
+  steps, largest first; an interception library counts single bytes, the driver itself whole pages of 2 MiB (CUDA C++
+  Programming Guide, virtual memory management), so without one the end is found within a page. All of it is given back.
+- *Compute*: short kernels that fill the whole card, one after the other. Each keeps the card busy for a known time, so
+  the share is kernels × their time / the time that all took; the rest is a limiter that holds launches back. Again
+  with graphs, which pass by limiters that only know launches (Project-HAMi/HAMi#1445).
+- *Pause*: how fast the container falls asleep and wakes by its shared region. The region is mounted into the container,
+  so the probe can write what the node's agent would. One thread launches short kernels and notes when each launch came
+  back; another one writes. The container is asleep when no launch came back for a while; the pause took until the last
+  one that did.
 """
 
 from __future__ import annotations
@@ -293,7 +287,7 @@ class Granted:
 
 
 def granted_by_environment(environ: Mapping[str, str]) -> Granted:
-    """What HAMi's library is told by the environment.
+    """What the environment sets for HAMi's library.
 
     Raises:
         Misconfigured: a value is not what the library understands; the message names it.

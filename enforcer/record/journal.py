@@ -102,7 +102,7 @@ class ObjectIntent:
 
 @dataclass(slots=True, kw_only=True)
 class StageRecord:
-    """One stage of a plan as the ledger tells it; mutable: it grows while the ledger is read.
+    """One stage of a plan as the ledger records it; mutable: it grows while the ledger is read.
 
     Attributes:
         plan_id: plan.
@@ -135,7 +135,7 @@ class StageRecord:
 
 @dataclass(slots=True, kw_only=True)
 class RunRecord:
-    """One run of `apply` as the ledger tells it; mutable: it grows while the ledger is read.
+    """One run of `apply` as the ledger records it; mutable: it grows while the ledger is read.
 
     Attributes:
         plan_id: plan.
@@ -160,7 +160,7 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoRecord:
-    """One undo as the ledger tells it.
+    """One undo as the ledger records it.
 
     Attributes:
         plan_id: plan.
@@ -182,7 +182,7 @@ class Journal:
 
     Args:
         ledger: where it stands.
-        cluster: whose runs are told; None for those of all clusters. Runs of which no cluster is known are everybody's.
+        cluster: whose runs are listed; None for those of all. Runs of no known cluster are everybody's.
     """
 
     def __init__(self, ledger: Ledger, *, cluster: str | None = None) -> None:

@@ -87,7 +87,7 @@ class PlanStore:
     def plans(self) -> tuple[Plan, ...]:
         """Every plan, in the order in which they were kept, the newest last.
 
-        A replay's clock stands still while plans are made, so the file's time tells them apart, not `created_at`.
+        A replay's clock stands still while plans are made, so the file's time distinguishes them, not `created_at`.
 
         Raises:
             Refused: one was edited.

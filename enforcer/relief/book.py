@@ -94,7 +94,7 @@ class MoveOrder:
 
 @dataclass(slots=True, kw_only=True)
 class MoveRecord:
-    """One move as the ledger tells it; mutable: it grows while the ledger is read.
+    """One move as the ledger records it; mutable: it grows while the ledger is read.
 
     Attributes:
         order: what was decided.

@@ -209,7 +209,7 @@ def _isolated(ground: Field) -> frozenset[str]:
 
 
 def _is_open(card: StandingCard, ground: Field) -> bool:
-    """Whether a card may take a newcomer: its node tells its use, and nobody closed it."""
+    """Whether a card may take a newcomer: its node reports its use, and nobody closed it."""
     node = ground.snapshot.nodes.get(card.node)
     if node is None or not card.is_healthy or card.card in ground.closed:
         return False

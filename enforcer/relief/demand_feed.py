@@ -10,13 +10,13 @@ from enforcer.agent.node_view import NodeView
 
 
 class DemandFeed(Protocol):
-    """Tells what nodes see."""
+    """Reports what nodes see."""
 
     def views(self, wait_seconds: float) -> Mapping[str, NodeView]:
-        """The newest view of every node that told one lately, by node.
+        """The newest view of every node that reported one lately, by node.
 
-        Comes back as soon as a node told that other cards are in trouble than before, or after `wait_seconds`. A node
-        that nobody can be asked on is left out: its cards are neither relieved nor taken.
+        Comes back as soon as a node reported that other cards are in trouble than before, or after `wait_seconds`. A
+        node that can't be asked is left out: its cards are neither relieved nor taken.
 
         Args:
             wait_seconds: longest wait; 0 for what is known now.

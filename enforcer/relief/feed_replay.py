@@ -22,7 +22,7 @@ _LATELY = timedelta(hours=1)
 
 
 class ReplayFeed:
-    """Tells what the warehouse kept of the last step.
+    """Reports what the warehouse kept of the last step.
 
     Args:
         cluster: the simulated cluster.

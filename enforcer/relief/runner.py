@@ -88,7 +88,7 @@ class ReliefRunner:
         """Take views in, and say which cards are overloaded; changes nothing in the cluster.
 
         Raises:
-            Unavailable: whoever knows of latency objectives can't be asked.
+            Unavailable: the source of latency objectives can't be asked.
         """
         return self._seen(views, self._broken())
 
@@ -163,7 +163,7 @@ class ReliefRunner:
         """What would leave each card that needs it, or why nobody can; changes nothing.
 
         Raises:
-            Refused: the backend can't be told a card.
+            Refused: the backend takes no card by name.
             Unavailable: the cluster can't be reached.
         """
         found = self.see(views)

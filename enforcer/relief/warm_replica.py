@@ -56,8 +56,8 @@ def warm_replica(order: MoveOrder, replica_set: Manifest, words: Words) -> Manif
         words: the backend's names.
 
     Raises:
-        Refused: the backend can't be told a card, the ReplicaSet knows its pods by no hash, or its template forbids the
-            card; the message is the reason alone.
+        Refused: the backend takes no card by name, the ReplicaSet knows its pods by no hash, or its template forbids
+            the card; the message is the reason alone.
     """
     if words.use_card is None:
         raise Refused("the backend does not take a card by its UUID")

@@ -410,7 +410,7 @@ def _units(load: Load, snapshot: Snapshot) -> list[Unit]:
 
 
 def _kind_only(kind: str, intent: ObjectIntent | None) -> Manifest:
-    """An owner as far as its hold tells how it rolls: one that is set to `OnDelete` is evicted."""
+    """An owner as far as its hold says how it rolls: one that is set to `OnDelete` is evicted."""
     holds = {} if intent is None else {hold.field: hold.old for hold in intent.holds}
     is_held = kind != "StatefulSet" or "spec.updateStrategy.rollingUpdate.partition" in holds
     return {"kind": kind, "spec": {"updateStrategy": {"type": "RollingUpdate" if is_held else "OnDelete"}}}

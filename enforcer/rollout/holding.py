@@ -1,6 +1,6 @@
 """How an owner that rolls by itself is held after its first new pod, and kept from needing room that is not there.
 
-Pure. A Deployment can't be told to change one pod: its controller rolls as soon as the template changes. So the same
+Pure. A Deployment can't change one pod alone: its controller rolls as soon as the template changes. So the same
 patch that changes the template makes it wait: no surge (a new pod would need a place beside the old one, which may hold
 the whole card), one pod unavailable at most, and a `minReadySeconds` so long that the first new pod does not count as
 available before we say so. Existing pods keep counting, for the old ReplicaSet keeps its own `minReadySeconds`, and a

@@ -1,14 +1,11 @@
-"""Looks after pods that were just changed: are they ready, do they restart, do they run out of framebuffer?
+"""Watches pods that were just changed, by what the cluster says of them and by metrics.
 
-Called by the rollout after the canary and after each stage. Not to be confused with `verify`, which says after days
-what a plan was worth.
+The cluster says whether they are ready, restart or run out of framebuffer. Metrics add latency objectives, XID events
+of their cards and framebuffer. A latency objective is PromQL that the user gives; a series speaks of the pod in its
+labels `namespace` and `pod`, without `pod` of every watched pod of its namespace, without either of all. Where the
+metrics can't be queried the watch does not say that all is well: it is `Unavailable`, and the rollout waits.
 
-What metrics say of pods that were just changed: latency objectives, XID events of their cards, framebuffer.
-
-Added to what the cluster itself knows of them (`watch.ClusterSignals`). A latency objective is PromQL that the user
-gives; a series speaks of the pod in its labels `namespace` and `pod`, without `pod` of every watched pod of its
-namespace, without either of all. Where nobody can be asked the watch does not say that all is well: it is
-`Unavailable`, and the rollout waits.
+Called by the rollout after the canary and after each stage; `verify` says after days what a plan was worth.
 
 Series: our own exporter's, dcgm-exporter's and HAMi's (names before and after v2.9); sources in `fleet.series`.
 """
@@ -192,7 +189,7 @@ class MeasuredSignals:
 
     Args:
         cluster: what the cluster knows.
-        metrics: whoever answers PromQL.
+        metrics: answers PromQL.
         queries: latency objectives; whatever has a series is broken.
     """
 

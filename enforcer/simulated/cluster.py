@@ -1,7 +1,7 @@
 """A cluster in one file, for demo, replay and tests: reader, writer and lease, as the API server would answer.
 
 Owners keep and roll their pods as the real controllers do, HAMi's webhook and scheduler place them by HAMi's own
-resources, users act as a trace tells (`sync`), and time moves only when it is told to. It persists: a kill at any
+resources, users act as a trace says (`sync`), and time moves only when it is set. It persists: a kill at any
 moment leaves the state before or after a call. Behind it stand the other modules of this room.
 """
 
@@ -22,6 +22,7 @@ from enforcer.disruption import allows_eviction
 from enforcer.kinds.register import WORKLOAD_KINDS, workload_kind
 from enforcer.manifest import Manifest, set_field
 from enforcer.simulated.controllers import Controllers
+from enforcer.simulated.kind_specs import refuse_invalid
 from enforcer.simulated.loose_pods import LoosePods
 from enforcer.simulated.nodes import node_manifests, patch_node
 from enforcer.simulated.owner_status import owner_status
@@ -29,7 +30,6 @@ from enforcer.simulated.pod_making import ROLLING_KINDS
 from enforcer.simulated.seats import SeatState, SimulatedSeat, read_seats
 from enforcer.simulated.store import PodRow, SimulatedStore
 from enforcer.simulated.trace import TraceFollower
-from enforcer.simulated.validation import refuse_invalid
 from fleet.capabilities.register import HAMI
 from fleet.errors import Refused, Unavailable
 from fleet.inventory import Inventory, WorkloadId
@@ -173,7 +173,7 @@ class SimulatedCluster:
         if self._store.number("clock_ms") <= now_ms:
             return
         with self._store.transaction():
-            # Who took time to start keeps an instant of it: by that it is told from what a trace began.
+            # A pod that took time to start keeps an instant of it: so it differs from pods that a trace began.
             self._store.write(
                 "UPDATE pods SET made_ms=min(made_ms, ? - (ready_ms > made_ms)), ready_ms=min(ready_ms, ?)",
                 [(now_ms, now_ms)],

@@ -202,7 +202,7 @@ class Controllers:
             metadata["namespace"], owner["kind"], metadata["name"],
         )  # fmt: skip
         desired = desired_pods(owner)
-        # The trace tells how many pods the users run; nobody else scales up.
+        # The trace says how many pods the users run; nobody else scales up.
         return int(roster[0][0]) if desired is None else min(desired, int(roster[0][0]))
 
     def _step(self, owner: Manifest, wanted: int, pods: Sequence[PodRow], revision: str) -> RollingStep:

@@ -1,11 +1,14 @@
-"""The specification with which the users of a simulated cluster make a workload of any kind, and what its pods carry.
+"""Specifications of a simulated cluster's workloads: how users write them, and what the API server refuses in them.
 
 Pure. A trace knows pods and their owners' kinds; the rest is what a user of that kind would write. It says nothing of
 update strategies: owners that surge by default get the strategy that services with whole cards usually have, one pod
 unavailable and none beside the others (maxUnavailable 1, maxSurge 0), since a surge pod would need a card of its own.
-Objects that somebody writes are taken as they are, with Kubernetes' defaults. Where a kind has several templates, the
-pods of the trace are those that do the work: workers, predictors, groups of one pod. The sources of the fields stand
-with the kinds themselves (`enforcer.kinds`).
+Objects that are applied are taken as they are, with Kubernetes' defaults. Where a kind has several templates, the
+pods of the trace are those that do the work: workers, predictors, groups of one pod. Refused is what a rollout could
+trip over, in owners that roll.
+
+Sources: `enforcer.kinds` for the fields; kubernetes:pkg/apis/apps/validation/validation.go (ValidateDeploymentSpec,
+ValidateRollingUpdateDeployment, ValidateStatefulSetSpec).
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from enforcer.kinds.ray import GROUP_LABEL
 from enforcer.kinds.register import pod_templates, workload_kind
 from enforcer.kubernetes.kinds import API_KINDS
 from enforcer.manifest import Manifest, field_of, set_field
+from fleet.errors import Refused
 
 WORKERS = "workers"
 """Name of the one group of a simulated RayCluster."""
@@ -162,3 +166,44 @@ _WRITTEN: Mapping[str, Callable[[Manifest], Manifest]] = {
     "RayJob": lambda template: {"rayClusterSpec": _ray(template)},
     "RayService": lambda template: {"rayClusterConfig": _ray(template)},
 }
+
+
+_DEADLINE_SECONDS = 600
+
+
+def refuse_invalid(owner: Manifest) -> None:
+    """Check the specification of an owner.
+
+    Raises:
+        Refused: the API server would not take it; the message names field and value.
+    """
+    spec = owner.get("spec", {})
+    if owner["kind"] == "Deployment":
+        _check_deployment(owner, spec)
+    elif owner["kind"] == "StatefulSet":
+        strategy = spec.get("updateStrategy", {})
+        if strategy.get("type") == "OnDelete" and strategy.get("rollingUpdate") is not None:
+            raise _invalid(owner, "spec.updateStrategy.rollingUpdate: only allowed for updateStrategy 'RollingUpdate'")
+
+
+def _check_deployment(owner: Manifest, spec: Manifest) -> None:
+    least, deadline = int(spec.get("minReadySeconds", 0)), int(spec.get("progressDeadlineSeconds", _DEADLINE_SECONDS))
+    if deadline <= least:
+        raise _invalid(owner, f"spec.progressDeadlineSeconds={deadline} must be greater than minReadySeconds={least}")
+    strategy = spec.get("strategy", {})
+    rolling = strategy.get("rollingUpdate")
+    if strategy.get("type") == "Recreate" and rolling is not None:
+        raise _invalid(owner, "spec.strategy.rollingUpdate may not be specified when strategy type is 'Recreate'")
+    if rolling and all(_is_nothing(rolling.get(key, "25%")) for key in ("maxSurge", "maxUnavailable")):
+        raise _invalid(owner, "spec.strategy.rollingUpdate.maxUnavailable may not be 0 when maxSurge is 0")
+
+
+def _is_nothing(bound: Any) -> bool:
+    if isinstance(bound, str) and not bound.endswith("%"):
+        raise Refused(f"cannot change a Deployment: {bound!r} is neither a number nor a percentage")
+    return bound in (0, "0%")
+
+
+def _invalid(owner: Manifest, why: str) -> Refused:
+    metadata = owner["metadata"]
+    return Refused(f"cannot change {owner['kind']} {metadata['namespace']}/{metadata['name']}: invalid: {why}")

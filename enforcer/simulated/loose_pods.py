@@ -90,7 +90,7 @@ class LoosePods:
         self._controllers.reconcile(owner[1])
 
     def _part_to_play(self, owner: Manifest) -> str | None:
-        """A pod of the trace that nobody plays, else one that is played by whoever goes first."""
+        """A pod of the trace that nobody plays, else one that is played by the pod that goes first."""
         metadata = owner["metadata"]
         pods = self._controllers.pods_of(owner["kind"], metadata["namespace"], metadata["name"])
         roster = self._store.rows(

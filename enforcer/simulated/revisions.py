@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 HASH_LABEL = "pod-template-hash"
-"""Label with which a Deployment tells the pods of its ReplicaSets apart."""
+"""Label with which a Deployment distinguishes the pods of its ReplicaSets."""
 
 HASH_LABELS = {"Rollout": "rollouts-pod-template-hash"}
 """The same for kinds that have a label of their own."""

@@ -96,7 +96,7 @@ def stateful_step(spec: Mapping[str, Any], wanted: int, pods: Sequence[RollingPo
     if strategy.get("type") == "OnDelete":
         return RollingStep()
     if spec.get("podManagementPolicy") != "Parallel" and not all(pod.is_available for pod in pods):
-        # Also a pod that never becomes ready is waited for: whoever takes a bad template back must evict it.
+        # Also a pod that never becomes ready is waited for: an undo of a bad template must evict it.
         return RollingStep()
     partition = int((strategy.get("rollingUpdate") or {}).get("partition", 0))
     for ordinal in range(len(pods) - 1, partition - 1, -1):

@@ -1,4 +1,4 @@
-"""What the users of a simulated cluster do by themselves, as a trace tells it: cards appear, workloads come and go.
+"""What the users of a simulated cluster do by themselves, as a trace has it: cards appear, workloads come and go.
 
 One piece of the simulated cluster, called by its `sync` once per replayed step. What the enforcer changed stays: a pod
 that a plan moved lives on where it is until its user ends it.

@@ -1,16 +1,16 @@
-"""Moves the tide: one step whenever it is asked, decided anew from clock, ledger and cluster.
+"""Runs the tide: services scale in at night and low priority work takes their cards; in the morning all goes back.
 
-Out: services step back as the plan's schedule says, then low priority is let in on what fell free. Home: nobody new is
-let in, those who work are asked to save, then stopped; services come back, and the night ends when all their replicas
-are ready, in time or late. A crash at any moment is gone on from; an abort goes home at once; a freeze stops going
-out, never coming home. Nothing is written before the ledger knows how it was.
+The runner takes one step whenever it is called, decided anew from clock, ledger and cluster. In the evening services
+scale in as the plan's schedule says, then low priority work is admitted to the freed cards. In the morning no new work
+is admitted; running work is asked to save, then stopped; services scale out, and the night ends when all their replicas
+are ready, in time or late. A crash at any moment is gone on from. An abort starts the morning at once. A freeze stops
+the evening, never the morning. Nothing is written before the ledger knows the state before it.
 
-Who may work at night on what services left: suspended Jobs that are marked for it, and Kueue's queues.
-
-A Job with the label `gputide.io/tide: night` waits suspended by day (batch/v1: `spec.suspend`; its pods are stopped
-when it is suspended again). A queue of Kueue that is named in the settings is held by day (`spec.stopPolicy` of a
-ClusterQueue: `Hold` admits nobody new, `HoldAndDrain` evicts too; `None` admits). Before anybody is stopped, he is
-asked to save: an annotation on the Job and an event say until when.
+Low priority work is suspended Jobs that are marked for it, and Kueue's queues. A Job with the label
+`gputide.io/tide: night` is suspended by day (batch/v1: `spec.suspend`; its pods are stopped when it is suspended
+again). A queue of Kueue that is named in the settings is held by day (`spec.stopPolicy` of a ClusterQueue: `Hold`
+admits no new workload, `HoldAndDrain` evicts too; `None` admits). Work is asked to save by an annotation on the Job and
+an event, which say until when.
 
 Sources: kubernetes/api:batch/v1/types.go; kubernetes-sigs/kueue:apis/kueue/v1beta1/clusterqueue_types.go.
 """

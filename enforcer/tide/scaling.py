@@ -1,4 +1,4 @@
-"""How many replicas a service has at night, written where whoever scales it looks: the autoscaler first.
+"""How many replicas a service has at night, written where its scaler looks: the autoscaler first.
 
 Beside an autoscaler only its lower bound is lowered (`HorizontalPodAutoscaler` of autoscaling/v2: `spec.minReplicas`;
 KEDA's `ScaledObject`: `spec.minReplicaCount`), so it scales in as far as demand lets it and out again when demand comes

@@ -36,7 +36,7 @@ class AllocationSnapshot:
     Attributes:
         families: all that is known, and how the watches fare.
         watches: how each watch fares.
-        is_ready: nodes, pods and their owners have been read, so that what is granted, and to whom, can be told.
+        is_ready: nodes, pods and their owners have been read, so that what is granted, and to whom, is known.
         age_seconds: since all that was known had been worked out; None before the first time.
     """
 
@@ -173,7 +173,7 @@ class _LockedAllocation:
         return {watched: self._allocation.held(watched) for watched in Watched}
 
     def settled(self, known: frozenset[Watched], *, is_over: Callable[[], bool]) -> tuple[Family, ...] | None:
-        """Works out all changes, in turns; None where it was told to end."""
+        """Works out all changes, in turns; None where it was stopped."""
         while not is_over():
             with self._lock:
                 if self._allocation.settle(_PODS_PER_TURN):

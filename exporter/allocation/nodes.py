@@ -69,7 +69,7 @@ class _Register:
         annotation: its name.
         backend: who hands the cards out.
         parse: reads it.
-        handshake: annotation that tells of a plugin that is gone; None where there is none.
+        handshake: annotation that names a plugin that is gone; None where there is none.
         is_scaled: amounts are multiplied by the node's oversubscription factor, and compute is percent; of other
             vendors' cards amounts are as they are, and compute is in units of their own.
     """

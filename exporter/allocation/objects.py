@@ -1,6 +1,7 @@
-"""Which record is made of which kind of object. Pure; called by whoever feeds `exporter.allocation.state`.
+"""Which record is made of which kind of object; autoscalers are read here. Pure.
 
-An autoscaler that names no target, or has impossible bounds, counts as none.
+An autoscaler that names no target, or has impossible bounds, counts as none. Called by the watches that feed
+`exporter.allocation.state`.
 
 Sources: kubernetes/api:autoscaling/v2/types.go; kedacore/keda:apis/keda/v1alpha1/scaledobject_types.go.
 """

@@ -1,18 +1,14 @@
 """Turns a pod's manifest into a record: what it asks for, what it was granted, and what it waits for.
 
 Pure. An annotation is a claim, not a fact: it counts only for a pod that lives, is bound to the node that the
-annotation was written for, and whose binding did not fail. Called by `exporter.allocation.state` once per pod event.
+annotation was written for, and whose binding did not fail. The record also says whether the pod refuses to run beside
+its own kind: by a required anti-affinity whose selector matches the pod itself, as replicas of one workload are kept on
+machines, or in zones, of their own. A preferred one binds no scheduler, and is left out. Called by
+`exporter.allocation.state` once per pod event.
 
 Sources: Project-HAMi/HAMi:pkg/util/types.go (bind phases), pkg/device/devices.go,
 Project-HAMi/HAMi:pkg/device/metax/protocol.go, Project-HAMi/volcano-vgpu-device-plugin:pkg/util/types.go,
-kubernetes/api:core/v1/types.go.
-
-Whether a pod refuses to run beside its own kind: required anti-affinity whose selector matches the pod itself.
-
-That is how replicas of one workload are kept on machines, or in zones, of their own. What a pod only prefers binds no
-scheduler, and is left out. Pure; called by `pods`.
-
-Sources: kubernetes/api:core/v1/types.go (PodAntiAffinity, PodAffinityTerm), apimachinery:pkg/apis/meta/v1/types.go
+kubernetes/api:core/v1/types.go (PodAntiAffinity, PodAffinityTerm), apimachinery:pkg/apis/meta/v1/types.go
 (LabelSelector).
 """
 

@@ -1,23 +1,21 @@
 """Who was granted which slice of which card on one node: all sources joined, from the moment of the grant, used or not.
 
 Pure: what the driver, the kubelet, the API server and `/proc` said at one moment goes in, grants and what is odd about
-them come out. Whose word counts depends on who handed the slice out:
+them come out. Which source counts depends on the component that handed the slice out:
 
 - An id of the kubelet's that names a card or MIG instance (NVIDIA's plugin, GKE's) is the truth, and no annotation that
   a tenant may have written changes it.
 - An id of HAMi's or Volcano's names a card that the pod may not hold; the scheduler's annotation is the truth. Without
   it, as when the API server can't be asked, the id is all there is, and the slice says so.
-- Dynamic resource allocation is told by ResourceClaims, or by the kubelet's view of them.
+- Grants of dynamic resource allocation come from ResourceClaims, or from the kubelet's view of them.
 - A share of KAI's is on the card that the group's reservation pod holds.
 
-What one container holds of one card is one slice, be it several replicas or instances. Called by the node exporter once
-per round; `exporter.reader_node` makes changes of it.
+What one container holds of one card is one slice, be it several replicas or instances. The workload of a pod is found
+by walking up its owners: the controller of the last object that is known is the workload, so custom kinds need no list
+of their own. A reader that may not read ReplicaSets still finds Deployments, because a ReplicaSet is named after its
+own and the template's hash, and the pod carries the hash as a label.
 
-Which workload a pod belongs to, by walking up its owners.
-
-Pure. Custom kinds need no list of their own: whoever controls the last object that is known is the workload. A reader
-that may not read ReplicaSets still finds Deployments, for a ReplicaSet is named after its own and the template's hash,
-and the pod carries the hash as a label.
+Called by the node exporter once per round; `exporter.reader_node` makes changes of it.
 
 Source: kubernetes:pkg/controller/deployment/sync.go (getNewReplicaSet), argoproj/argo-rollouts:utils/defaults.
 """

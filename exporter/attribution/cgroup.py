@@ -3,7 +3,7 @@
 The kubelet makes one cgroup per pod, the container runtime one below it per container; the paths differ by version of
 cgroups, by driver (cgroupfs or systemd), by runtime (containerd, CRI-O, Docker) and by what the node itself runs in.
 Kata puts a virtual machine into the pod's cgroup: the driver of the host sees none of the processes inside, so what
-such a pod does on a card can't be told apart by process. Pure; called by `exporter.attribution.process_places`.
+such a pod does on a card can't be split by process. Pure; called by `exporter.attribution.process_places`.
 
 Sources: kubernetes:pkg/kubelet/cm/cgroup_manager_linux.go (names of pods' cgroups), containerd:pkg/cri/util,
 cri-o:internal/config/cgmgr, NVIDIA/dcgm-exporter:internal/pkg/transformation/pidmapper.go (whose rule takes the first
@@ -23,7 +23,7 @@ TEXT_LENGTH_MAX = 65536
 _SEGMENTS_MAX = 64
 _UID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"
 # `pod<uid>` by cgroupfs; `kubepods-burstable-pod<uid>.slice` by systemd, with more before it where the kubelet itself
-# runs in a container; `….slice:cri-containerd:<id>` where the kubelet is told systemd and containerd is not.
+# runs in a container; `….slice:cri-containerd:<id>` where the kubelet is set to systemd and containerd is not.
 _POD = re.compile(rf"(?:[^:]*-)?pod(?P<uid>{_UID})(?:\.slice)?(?::(?P<runtime>[a-z-]+):(?P<id>[^:]*))?", re.ASCII)
 _CONTAINER = re.compile(r"(?:(?P<runtime>[a-z][a-z-]*)-)?(?P<id>[0-9a-f]{64})(?:\.scope)?", re.ASCII)
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}", re.ASCII)

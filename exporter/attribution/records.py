@@ -54,7 +54,7 @@ class FindingKind(StrEnum):
     UNKNOWN_POD = "unknown_pod"
     """The kubelet lists devices of a pod that the API server has not named."""
     TWO_LIVES = "two_lives"
-    """The kubelet lists two pods of the same name; which of them lives can't be told."""
+    """The kubelet lists two pods of the same name; which of them lives is not known."""
     UNKNOWN_GROUP = "unknown_group"
     """A pod shares a card by KAI, and no reservation pod says which."""
     STRANGER = "stranger"
@@ -64,7 +64,7 @@ class FindingKind(StrEnum):
     OWNERS_REFUSED = "owners_refused"
     """The API server lets nobody of this name read who owns an owner; a pod's own controller is its workload then."""
     CLAIMS_REFUSED = "claims_refused"
-    """The same for claims or for what drivers publish: the kubelet alone tells of dynamic resource allocation then."""
+    """The same for claims or for what drivers publish: the kubelet alone reports dynamic resource allocation then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ class NodeView:
         node: name of the node.
         cards: cards that the driver knows, lost ones left out.
         rows: what the kubelet handed out; None where it could not be asked.
-        allocatable: what the kubelet may hand out; None where it could not be asked. Tells how many share a replica.
+        allocatable: what the kubelet may hand out; None where it could not be asked. Says how many share a replica.
         pods: pods of the node that have to do with cards, as last heard of; None where the API server has never been
             asked.
         owners: controller of each object that may own pods, by the object's UID; not changed afterwards.

@@ -66,7 +66,7 @@ GRANT_SUMS: Mapping[NameSource, tuple[GrantSum, ...]] = {
 
 
 def are_grants_known(families: Mapping[str, Family]) -> bool:
-    """Whether anybody has told who was granted what; otherwise no card is called free."""
+    """Whether any source says who was granted what; otherwise no card is called free."""
     ages = families.get(_SOURCES_FAMILY)
     if ages is None:
         return False

@@ -60,7 +60,7 @@ class CompatLabels:
         self._made: dict[tuple[Labels, Labels, int], tuple[tuple[object, ...], tuple[Labels, ...]]] = {}
 
     def see(self, snapshot: Snapshot) -> None:
-        """Takes what a snapshot tells of boards and tenants; `of` speaks of this snapshot from now on."""
+        """Takes what a snapshot says of boards and tenants; `of` speaks of this snapshot from now on."""
         families = {family.name: family for family in snapshot.families if family.name in _ASKED}
         hardware, driver = families.get(HARDWARE_FAMILY), families.get(DRIVER_FAMILY)
         instances = families.get(INSTANCE_FAMILY)

@@ -1,17 +1,11 @@
-"""Which counters lie right now: cross-checks of the last readings, as findings and as series of their own.
+"""Which counters are unreliable right now: cross-checks of the last readings, as findings and as series of their own.
 
-A culler that acts on a counter which reads zero under full load stops a service, so what is in doubt is told beside the
-figures. Plugged into the collector as a derivation: `Collector(..., derivations=(CrossChecks(),))`. The checks
-themselves stand in `exporter.cross_checks.rules` and `exporter.cross_checks.checks`.
-
-The outcomes of the last readings, check by check: one odd reading is no finding.
-
-Called by `exporter.cross_checks.checks`, one object for slices and one for cards.
-
-Counters of computing that stand still to the last bit while the card's power moves.
-
-A value that nobody refreshes looks like a steady load. A witness tells them apart: a steady load draws steady power.
-Called by `exporter.cross_checks.checks`, one object per kind of row.
+A culler that acts on a counter which reads zero under full load stops a service, so doubts are exported beside the
+figures. Plugged into the collector as a derivation: `Collector(..., derivations=(CrossChecks(),))`. The outcomes of the
+last readings are kept check by check, for slices and for cards: one odd reading is no finding. The checks of a single
+reading stand in `exporter.cross_checks.rules`. The one that needs several stands here: a counter of computing that does
+not change to the last bit while the card's power moves is one that nobody refreshes. It looks like a steady load, but a
+steady load draws steady power.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 """A snapshot as text that Prometheus can scrape: text format 0.0.4 and OpenMetrics 1.0.0, plain or gzip.
 
-A snapshot is rendered when it is first asked for, and once however often it is scraped; of it only the families that
-changed (`exporter.exposition.block`), compressed piece by piece (`exporter.exposition.rendering`). What is left for
-each scrape are the exporter's own few metrics. Called by `exporter.server`.
-
-Text in pieces as one gzip member, each piece compressed once.
-
-A piece is a run of deflate blocks that ends on a whole byte and refers to nothing before it, so that pieces compressed
-at different times make one stream (RFC 1951 §2.3, RFC 1952 §2.3; madler/pigz:pigz.c works so across threads). Called by
-`exporter.exposition.rendering`: families that did not change cost no compression.
+A snapshot is rendered when it is first asked for, and once however often it is scraped. Only the families that changed
+are rendered anew (`exporter.exposition.block`), and only they are compressed anew: the text is one gzip member of
+pieces that are compressed at different times. A piece is a run of deflate blocks that ends on a whole byte and refers
+to nothing before it (RFC 1951 §2.3, RFC 1952 §2.3; madler/pigz:pigz.c works so across threads). Each scrape adds the
+exporter's own few metrics. Called by `exporter.server`.
 """
 
 from __future__ import annotations

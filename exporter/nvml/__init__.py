@@ -1,1 +1,1 @@
-"""Cards as NVIDIA's management library tells of them."""
+"""Cards as NVIDIA's management library reports them."""

@@ -30,7 +30,7 @@ _ENGINES: Mapping[Activity, str] = MappingProxyType(
 )
 
 _PCIE = ((Activity.PCIE_TRANSMIT, 0), (Activity.PCIE_RECEIVE, 1))
-"""Counters of `nvmlPcieUtilCounter_t`, told in KiB/s (XuehaiPan/nvitop:nvitop/api/device.py reads them so)."""
+"""Counters of `nvmlPcieUtilCounter_t`, reported in KiB/s (XuehaiPan/nvitop:nvitop/api/device.py reads them so)."""
 
 _REASON_BITS: Mapping[int, ClockReason] = MappingProxyType(
     {
@@ -216,7 +216,7 @@ class ActivitySampler:
 
 
 def framebuffer(calls: CardCalls, handle: object = None) -> Framebuffer | None:
-    """Framebuffer of a card, or of the MIG device behind `handle`; None where it isn't told or makes no sense."""
+    """Framebuffer of a card, or of the MIG device behind `handle`; None where it isn't reported or makes no sense."""
     name = "nvmlDeviceGetMemoryInfo" if handle is None else "nvmlDeviceGetMemoryInfo of MIG"
 
     def memory(*version: int) -> Any:

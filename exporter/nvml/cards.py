@@ -1,11 +1,8 @@
 """All cards of a node: asks every card's thread, waits no longer than it must, and says how each one fares.
 
-A card that hangs or is lost is reported as such and leaves the others fresh. Used by `exporter.reader_nvml`, and by
-whoever joins cards and processes with pods.
-
-Reads one card, whole: sub-samples now and then, and all of it when a reading is taken.
-
-Runs in the card's own thread (`exporter.nvml.worker`), because any call may hang.
+A card is read in a thread of its own (`exporter.nvml.worker`), because any call may hang: sub-samples now and then, and
+all of it when a reading is taken. A card that hangs or is lost is reported as such and leaves the others fresh. Used by
+`exporter.reader_nvml`, the node exporter and the doctor.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class SlowFigures:
     Attributes:
         gauges: what goes up and down.
         counters: what only grows.
-        compute_mode: who may open the card, None where not told.
+        compute_mode: who may open the card, None where not reported.
     """
 
     gauges: Mapping[Gauge, float]

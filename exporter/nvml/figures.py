@@ -1,6 +1,6 @@
-"""What NVML tells of the cards of one node, as frozen records: cards, their MIG instances, their processes.
+"""What NVML reports of the cards of one node, as frozen records: cards, their MIG instances, their processes.
 
-Made by `exporter.nvml.cards`; joined with pods by whoever knows them, shown by `exporter.card_families`. A figure that
+Made by `exporter.nvml.cards`; joined with pods by the node's reader, shown by `exporter.card_families`. A figure that
 a card, a driver or a permission withholds is absent: None, or not in the mapping; never 0.
 """
 

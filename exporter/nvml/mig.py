@@ -105,7 +105,7 @@ class MigReader:
             self._sampled.pop(gone).sampler.close()
 
     def _follow(self, there: Mapping[int, set[str]]) -> None:
-        """Samples these GPU instances from now on; whoever was sampled before and stays goes on."""
+        """Samples these GPU instances from now on; one that was sampled before and stays goes on."""
         for number in self._sampled.keys() & there.keys():
             self._sampled[number] = replace(self._sampled[number], migs=frozenset(there[number]))
         new = there.keys() - self._sampled.keys()
@@ -159,11 +159,11 @@ def profile_of(name: str | None, attributes: Any) -> str:
     """The profile of a MIG device.
 
     Args:
-        name: the device's name, which ends in it (`NVIDIA A100-SXM4-40GB MIG 1g.5gb`); None where not told.
-        attributes: `nvmlDeviceAttributes_t`, for a name without it; None where not told.
+        name: the device's name, which ends in it (`NVIDIA A100-SXM4-40GB MIG 1g.5gb`); None where not reported.
+        attributes: `nvmlDeviceAttributes_t`, for a name without it; None where not reported.
 
     Returns:
-        The profile; `unknown` where neither tells.
+        The profile; `unknown` where neither says.
     """
     told = _PROFILE.search(name or "")
     if told is not None:

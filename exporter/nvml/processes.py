@@ -166,7 +166,7 @@ class ProcessReader:
     def _uses(self) -> dict[int, list[Any]] | None:
         """Samples by process since the reading before; None where the card has none to give, or took none meanwhile."""
         if self._seen_us > self._wall_clock() * 1e6 + CLOCK_SLACK_US:
-            # Nothing would be newer until the clock is there again, and whoever works would look idle.
+            # Nothing would be newer until the clock is there again, and a process that works would look idle.
             self._seen_us, self._known = 0, frozenset()
         since = self._seen_us
         samples = self._calls.try_to(
@@ -189,7 +189,7 @@ class ProcessReader:
             return {}
         samples = uses.get(pid)
         if samples is None:
-            # The driver tells of processes that did something (nvml.h). Who was there all the time did nothing.
+            # The driver reports processes that did something (nvml.h). One that was there all the time did nothing.
             nothing = Spread(mean=0.0, peak=0.0, samples=1)
             return {name: nothing for name, _ in _USES} if pid in self._known else {}
         found = {}

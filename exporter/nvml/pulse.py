@@ -1,7 +1,7 @@
 """A quick look at every card of a node, a few times a second: framebuffer and duty cycle, and nothing else.
 
-For whoever must act within a second, where a whole reading would cost too much. One thread of its own makes the calls,
-two per card, so that a driver that hangs makes no caller wait beyond the deadline. Used by the node agent.
+For the node agent, which must act within a second, where a whole reading would cost too much. One thread of its own
+makes the calls, two per card, so that a driver that hangs keeps no caller waiting beyond its deadline.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Which cards the driver has, looked up again and again by a thread of its own.
 
-Cards come and go (hot plug, reset), and a restarted driver forgets us: then the library is initialised again. Only this
-thread does that. Owned by `exporter.nvml.cards`.
-
-Asks one card who it is, in a thread of its own: a card may hang at its very first call.
-
-Made by `exporter.nvml.roster`, at most one per card at a time.
+Cards come and go (hot plug, reset), and a restarted driver forgets its clients: then the library is initialised again.
+Only this thread does that. It asks each card for its identity in one more thread, at most one per card at a time,
+because a card may hang at its very first call. Owned by `exporter.nvml.cards`.
 """
 
 from __future__ import annotations
@@ -222,7 +219,7 @@ _TEXT_LENGTH_MAX = 96
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundCard:
-    """A card that told who it is.
+    """A card that gave its identity.
 
     Attributes:
         identity: who it is.

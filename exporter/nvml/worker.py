@@ -1,6 +1,6 @@
 """One thread per card: it alone calls into the library for that card, so that a call that hangs hangs nobody else.
 
-Whoever wants figures asks and waits no longer than it likes. There is never a second thread for a card, however long
+A caller asks for figures and waits no longer than it likes. There is never a second thread for a card, however long
 the first one hangs. Called by `exporter.nvml.cards`.
 """
 
@@ -37,7 +37,7 @@ class Answer:
     """Figures, and when they were read.
 
     Attributes:
-        figures: what the card told.
+        figures: what the card reported.
         number: counts the card's answers, 1 first.
         read_at_seconds: when the reading ended, by the worker's clock.
     """

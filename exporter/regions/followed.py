@@ -28,19 +28,19 @@ class FollowedRegion:
     """One open region and what is remembered of it from look to look; changes in place.
 
     Attributes:
-        fd: the open file; whoever opened it closes it.
+        fd: the open file; its opener closes it.
         layout: its layout; None before the first look, and after one that could not be read.
         card_bytes: the number of its cards and all their ids, as they stood there at the last look.
         cards: ids of its cards, by their place.
         framebuffers: what `card_framebuffers` was taken from.
         card_framebuffers: framebuffer of each, bytes; NaN = not known.
         doubts_of_cards: bit set of doubts about them.
-        cards_changed: they changed since whoever reads this set it to False.
+        cards_changed: they changed since the reader set it to False.
         refused: bit set of doubts because of which the last reading has no look at it; 0 otherwise.
         slots: process slots that are read.
         table: digest of the process table at the last look; 0 before the first one.
         usage: digest of the usage at the last look.
-        row: its place among the regions of whoever reads them.
+        row: its place among the regions of its reader.
     """
 
     __slots__ = (

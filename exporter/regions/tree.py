@@ -3,17 +3,13 @@
 `<hook path>/vgpu/containers/<pod UID>_<container>/*.cache`: the device plugin makes the directory when the kubelet
 allocates, the library makes the file at the first call of CUDA or NVML, so a container that never used its card has a
 directory and no file. HAMi's driver for dynamic resource allocation makes `<hook path>/vgpu/claims/<claim UID>`
-instead, one for all containers that use the claim: its region can be told of a container only where that is the one.
+instead, one for all containers that use the claim: its region is a container's only where no other one uses the claim.
 Root and directories are listed again only when their modification time changed. What stands in a container's directory
 is its tenant's to write: every name and number is bounded.
 
 Sources: Project-HAMi/HAMi:pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go (Allocate),
 Project-HAMi/HAMi:pkg/monitor/nvidia/cudevshr.go; Project-HAMi/volcano-vgpu-device-plugin:pkg/plugin/server.go;
 Project-HAMi/k8s-dra-driver:cmd/hami-kubelet-plugin/hami_core.go (GetCDIContainerEdits).
-
-One directory of a node in which a backend keeps a directory per tenant; listed again only when it has changed.
-
-Called by `exporter.regions.tree`.
 """
 
 from __future__ import annotations

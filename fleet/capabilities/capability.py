@@ -94,7 +94,7 @@ class Capabilities:
         framebuffer_isolation: what keeps slices within their framebuffer.
         compute_isolation: what keeps slices within their compute.
         core_policies: policies that a pod can be given; empty where compute can't be limited.
-        priority_levels: how many levels it tells apart; 1 is no priority.
+        priority_levels: how many levels it distinguishes; 1 is no priority.
         oversubscription: what granting more framebuffer than there is leads to.
         live_framebuffer_change: the limit of a running pod can be changed.
         live_framebuffer_change_accounted: the scheduler's books follow such a change.

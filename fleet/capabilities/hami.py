@@ -83,7 +83,7 @@ EFFECTIVE_GPU = Capabilities(
     compute_isolation=ComputeIsolation.REACTIVE,
     core_policies=(CorePolicy.HARD, CorePolicy.BURST),
     priority_levels=2,
-    # A swap through unified memory is described and can't be told from the outside.
+    # A swap through unified memory is described and can't be seen from the outside.
     oversubscription=Oversubscription.NONE,
     live_framebuffer_change=False,
     live_framebuffer_change_accounted=False,

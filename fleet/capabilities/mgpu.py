@@ -46,7 +46,7 @@ MGPU = Capabilities(
     # Less the webhook refuses.
     framebuffer_min_bytes=256 * MIB,
     node_policy_label="vke.volcengine.com/mgpu-compute-policy",
-    # With native-burst-share online and offline work are not told apart, so it is left as it is.
+    # With native-burst-share online and offline work are not distinguished, so it is left as it is.
     node_policies=(("fixed-share", CorePolicy.HARD), ("guaranteed-burst-share", CorePolicy.BURST)),
     refuses=(
         ("mig", "a node is shared by mGPU or handed out by NVIDIA's plugin (vke.node.gpu.schedule); mGPU cuts no MIG"),

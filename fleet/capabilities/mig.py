@@ -40,7 +40,7 @@ MIG = Capabilities(
     fault_isolation=True,
     cuts_by_mig=True,
     admits_pods=False,
-    # mig-parted's layouts name cards by number, and nobody tells which number is which model.
+    # mig-parted's layouts name cards by number, and nothing says which number is which model.
     one_size_per_node=True,
     empties_node=True,
     refuses=(

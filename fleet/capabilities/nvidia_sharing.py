@@ -21,7 +21,7 @@ _TOGETHER = (
 
 TIME_SLICING = Capabilities(
     backend="nvidia_time_slicing",
-    # A replica is a number: the plugin tells nobody how much of the card it stands for.
+    # A replica is a number: the plugin does not say how much of the card it stands for.
     framebuffer_isolation=FramebufferIsolation.NONE,
     # Processes take turns on the card, equally long ones; two replicas do not get twice the time of one.
     compute_isolation=ComputeIsolation.NONE,
@@ -86,7 +86,7 @@ MPS = Capabilities(
     core_policies=(CorePolicy.HARD,),
     priority_levels=1,
     oversubscription=Oversubscription.NONE,
-    # The daemon tells the driver when it starts.
+    # The daemon sets it in the driver when it starts.
     live_framebuffer_change=False,
     live_framebuffer_change_accounted=False,
     # As time-slicing; some cards of a node alone can't be shared by it.

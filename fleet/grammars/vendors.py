@@ -55,7 +55,7 @@ class VendorDevice:
             card; 0 where all of them are MiB.
         allocated_annotation: pod annotation with what was granted, in HAMi's grammar; None where there is none.
         register_annotation: node annotation that lists the cards; None where there is none.
-        handshake_annotation: node annotation in which HAMi's scheduler tells that it has given the node up; None where
+        handshake_annotation: node annotation in which HAMi's scheduler says that it has given the node up; None where
             there is none.
         numbered: where no register lists the cards, HAMi numbers them: `<node><numbered><number>`; None elsewhere.
         use_annotation: pod annotation with the cards that the user wants; None where not known.

@@ -19,7 +19,7 @@ from fleet.units import epoch_ms
 Life = tuple[datetime, datetime | None]
 """From when to when a card stood in the cluster, UTC; None while it does."""
 SILENT = timedelta(hours=2)
-"""A card that was not seen for so long, while others were, is gone: cards are told of hourly."""
+"""A card that was not seen for so long, while others were, is gone: cards are reported hourly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,8 +26,8 @@ class UnitCount:
     Attributes:
         workload: who, `namespace/Kind/name`.
         unit: what is counted, in the plural.
-        count: how many; None where it could not be told.
-        fault: why it could not be told; None where it could.
+        count: how many; None where it could not be counted.
+        fault: why it could not be counted; None where it could.
     """
 
     workload: WorkloadId
@@ -43,10 +43,10 @@ class UnitCost:
     Attributes:
         workload: who, `namespace/Kind/name`.
         unit: what is counted, in the plural.
-        count: how many; None where it could not be told, which is not none.
+        count: how many; None where it could not be counted, which is not none.
         cost: cost by allocation of the time in which they were counted; None where no card of it has a price.
         is_partly_priced: some of its card hours have no price: the cost is too low.
-        fault: why the count could not be told; None where it could.
+        fault: why there is no count; None where it could.
     """
 
     workload: WorkloadId

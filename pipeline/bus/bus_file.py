@@ -6,12 +6,9 @@ are dropped once they are committed. Receiver and rollup may be two processes: o
 
 A record: length u32, CRC-32 u32 of length and payload, payload. A tail that was torn by a crash is cut off when the
 writer opens the folder, and kept beside under `torn-…` (it was never acknowledged). Damage anywhere else costs the rest
-of its segment, which a reader passes over and counts.
-
-Records that can't be read, as files beside the file bus: `dead-letters/SOURCE-OFFSET.record` and a reason each.
-
-The embedded rollup puts them there before the bus may drop them. A record that is put again, after a crash, meets the
-file that is there.
+of its segment, which a reader passes over and counts. A record whose content can't be read becomes a dead letter
+(`dead-letters/SOURCE-OFFSET.record` and its reason beside it), which the embedded rollup writes before the bus may drop
+the record; one that is written again, after a crash, meets the file that is there.
 """
 
 from __future__ import annotations

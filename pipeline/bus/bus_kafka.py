@@ -145,7 +145,7 @@ class KafkaWriter:
             if self._is_closed:
                 raise Unavailable(f"cannot append to topic {self.topic.name}: the writer is closed")
             if self._producer is None:
-                # Whoever waited while another thread tried in vain does not try again after it.
+                # A thread that waited while another one tried in vain does not try again after it.
                 if self._failed_at > called_at:
                     raise Unavailable(f"cannot append to topic {self.topic.name}: brokers can't be reached")
                 try:
@@ -193,7 +193,7 @@ class KafkaLane:
     """One partition of a topic as a bus.
 
     One thread may read and commit. The consumer reads by offset and takes part in no group; the group's offset only
-    keeps what was committed. Two rollups of one group are told apart by the warehouse's own lock.
+    keeps what was committed. The warehouse's own lock keeps two rollups of one group apart.
 
     Args:
         settings: brokers, topic, group.
@@ -355,7 +355,7 @@ class KafkaLane:
                 break
             self._given.append(self._fetched.popleft())
             at, taken = record.offset + 1, taken + size
-            # Where the brokers go away before the end is reached, whoever reads again gets these records again.
+            # Where the brokers go away before the end is reached, the next reader gets these records again.
             self._next = at
             deadline = time.monotonic() + self._settings.request_seconds
             reason = _fault(record)

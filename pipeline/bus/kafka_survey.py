@@ -1,14 +1,10 @@
-"""What brokers tell of a topic and of the rollup's group, for whoever looks and changes nothing. Called by the doctor.
+"""How far a Kafka topic and the rollup's group are: offsets, rights and bytes that wait, asked of the brokers.
 
-Rights are told by the brokers themselves (KIP-430: authorised operations in answers about topics and groups), so that
-nothing has to be tried out.
-
-How many bytes of a topic wait for the rollup, so that the bus has a bound: Kafka itself knows none for a reader.
-
-An estimate: the newest acknowledged offsets against the group's committed ones, times the mean size of the records that
-this process has written. The brokers are asked only when what is known no longer leaves room.
-
-How far a topic reaches and how far a consumer group is.
+Nothing is changed, and nothing has to be tried out: the brokers report rights themselves (KIP-430: authorised
+operations in answers about topics and groups). The bytes that wait for the rollup bound the bus, because Kafka itself
+has no bound for a reader. They are an estimate: the newest acknowledged offsets against the group's committed ones,
+times the mean size of the records that this process has written; the brokers are asked only when the last answer no
+longer leaves room. Called by the doctor, by the Kafka bus and where Flink rolls up.
 """
 
 from __future__ import annotations
@@ -123,7 +119,7 @@ def _offset(found: Any) -> int:
 
 
 def _operations(told: Any) -> frozenset[str] | None:
-    """Names of operations; None where the brokers told none, as old ones do."""
+    """Names of operations; None where the brokers report none, as old ones do."""
     return frozenset(map(str, told)) if isinstance(told, list) and told else None
 
 
@@ -172,7 +168,7 @@ class RollupLag:
                     with broker_errors(f"ask how far group {self._settings.group} is", self._settings):
                         self._refresh()
                 finally:
-                    # Whoever waited meanwhile goes by this answer, or by there being none.
+                    # A thread that waited meanwhile goes by this answer, or by there being none.
                     self._asked_at = time.monotonic()
             waiting = self._bytes_waiting()
         if waiting + more > limit:

@@ -31,7 +31,7 @@ def main() -> None:
         try:
             description = json.loads(line)
             result = submit(description)
-        except Exception as exc:  # noqa: BLE001 - whatever Java throws is told to who asked, who decides
+        except Exception as exc:  # noqa: BLE001 - whatever Java throws goes to the caller, which decides
             _say({"failed": _reason(exc)})
             continue
         job = result.get_job_client()

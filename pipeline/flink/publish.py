@@ -2,12 +2,11 @@
 
 A batch of files is written down before it is appended, under the number that is the append's offset; a batch that was
 written down and perhaps appended is appended again under the same name, which the warehouse then knows. Files are
-removed once a further checkpoint stands: until then a job that is restored may look for them. Called by `rollup_flink`.
+removed once a further checkpoint stands: until then a job that is restored may look for them.
 
-From the files with what a Flink job could not read to the dead letters, and how many there were.
-
-A record that a job has put into such a file is told by its place on the topic; a row of one also by its table. Called
-by `flink.publish` before the batch is appended: whoever is killed between puts it again, which dead letters allow.
+Files with what the job could not read become dead letters before the batch is appended. A record is named by its place
+on the topic, a row of one also by its table, so one that is put again after a kill meets the one that is there. Called
+by `rollup_flink`.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class FlinkRest:
         return None if answer is None else str(answer["state"])
 
     def overview(self) -> dict[str, Any]:
-        """What the JobManager tells of its cluster: `flink-version`, `slots-available`, `taskmanagers`.
+        """What the JobManager says of its cluster: `flink-version`, `slots-available`, `taskmanagers`.
 
         Raises:
             Unavailable: it does not answer.

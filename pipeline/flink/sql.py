@@ -85,7 +85,7 @@ def flink_statements(
 
 
 def fingerprint(*, window_seconds: int, flush_seconds: int) -> str:
-    """Tells a job from one whose state it could not read: by its SQL, wherever its topic and files are."""
+    """Distinguishes a job from one whose state it could not read: by its SQL, wherever its topic and files are."""
     nowhere = FlinkTopic(servers="", topic="", group="")
     statements = flink_statements(nowhere, staging="", window_seconds=window_seconds, flush_seconds=flush_seconds)
     return sha256(str(statements).encode()).hexdigest()

@@ -165,7 +165,7 @@ def read_facts(source: HistorySource, names: frozenset[str], places: Places, *, 
     """Everything beside the samples; teaches `places` where cards sit.
 
     Args:
-        source: whoever keeps it.
+        source: keeps it.
         names: what it has.
         places: learns from the labels.
         since_ms: start of the time, epoch milliseconds.
@@ -313,7 +313,7 @@ def _read_grants(asked: _Asked) -> None:
 def _read_kai(asked: _Asked) -> None:
     """Fractions that KAI gave: pods of a group share the card that the group's reservation pod holds.
 
-    Labels and annotations of pods are there where kube-state-metrics was told to show them.
+    Labels and annotations of pods are there where kube-state-metrics is set to show them.
     """
     facts = asked.facts
     texts: dict[PodName, dict[str, str]] = {}
@@ -359,7 +359,7 @@ def _written(prefix: str, name: str) -> str:
 
 
 def _is_fact(name: str) -> bool:
-    """Whether a name tells of grants or capacities, by what it means with all labels that anybody asks for."""
+    """Whether a name is of grants or capacities, by what it means with all labels that anybody asks for."""
     labels = dict.fromkeys(
         ("device_uuid", "deviceuuid", "devID", "pod", "podname", "podName", "exported_pod", "UUID", "card"), "x"
     )
@@ -368,7 +368,7 @@ def _is_fact(name: str) -> bool:
 
 
 def _read_framebuffers(asked: _Asked) -> None:
-    """Framebuffer of whole cards: the total where it is told, else used, free and reserved of the same hour."""
+    """Framebuffer of whole cards: the total where it is reported, else used, free and reserved of the same hour."""
     parts: dict[str, dict[str, float]] = {}
     for name in FRAMEBUFFER_NAMES:
         for labels, value, _, _ in asked.values(name):

@@ -30,7 +30,7 @@ class Places:
 
     Args:
         cluster: name of the cluster that is read.
-        cluster_label: label by which the source tells clusters apart.
+        cluster_label: label by which the source distinguishes clusters.
     """
 
     def __init__(self, cluster: str, cluster_label: str) -> None:

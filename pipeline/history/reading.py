@@ -2,12 +2,9 @@
 
 Offsets are epoch milliseconds, and each day (UTC) of a source is a lane of its own, so that the warehouse itself knows
 how far a scan came: one that was cut goes on there, and one of the next week reads the days that are new. Samples go
-through the same merge, windows and bookkeeping as those of the live path. Called by `gputide.scanning.scan`.
-
-Samples that came twice: a pair of replicas scrapes the same exporters a few seconds apart.
-
-Where several series of one metric speak of the same, the one with most samples counts, and the others where it has
-nothing.
+through the same merge, windows and bookkeeping as those of the live path. Replicas of a Prometheus scrape the same
+exporters a few seconds apart: where several series of one metric are of the same subject, the one with most samples
+counts, and the others where it has none. Called by `gputide.scanning.scan`.
 """
 
 from __future__ import annotations
@@ -57,7 +54,7 @@ class HistoryReading:
     """Reads samples of one cluster, piece by piece.
 
     Args:
-        source: whoever keeps them.
+        source: keeps them.
         names: metric names that it has and that mean something.
         scales: what is to be mended in their units.
         places: what series speak of.
@@ -174,7 +171,7 @@ class HistoryLane:
         name: name of the lane; the same for the same source and day.
         since_ms: start of the day, epoch milliseconds.
         until_ms: end of it, or now.
-        tell: told how far it is, in epoch milliseconds.
+        tell: called with how far it is, in epoch milliseconds.
     """
 
     def __init__(

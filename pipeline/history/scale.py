@@ -15,7 +15,7 @@ from pipeline.history.source import HistorySource
 from wire.prometheus_query import TooMuch
 
 FRAMEBUFFER_MIB_MAX = 2.0**21
-"""No card has two TiB; and whoever uses a card at all holds more than as many bytes."""
+"""No card has two TiB; and a pod that uses a card at all holds more than as many bytes."""
 
 _LOOK_SECONDS = (86_400, 3_600)
 """How much of the newest time is looked at; the shorter where the server refuses the longer."""

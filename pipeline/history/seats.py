@@ -36,12 +36,12 @@ class SeatTally:
 
     Attributes:
         cards: cards in the inventory.
-        unsized: models of cards whose framebuffer nobody tells; they are left out.
+        unsized: models of cards whose framebuffer is not known; they are left out.
         gone: cards that have left the cluster.
         grants: grants, ended ones included.
         held_cards: cards that somebody holds now.
-        ownerless: pods whose owner nobody tells.
-        unmeasured: pods that hold a part of a card now and of whose work nothing is told.
+        ownerless: pods whose owner is not known.
+        unmeasured: pods that hold a part of a card now and whose work is not reported.
         unplaced: pods that ask for cards and that no series puts on one.
         unreadable: sightings that could not be written, with the first fault.
     """
@@ -159,7 +159,7 @@ def _same_seat(first: SeatName, second: SeatName) -> bool:
 def _cards_seen(
     cards: Mapping[tuple[str, ...], tuple[Period, ...]], seats: Mapping[SeatName, tuple[Period, ...]]
 ) -> dict[str, Period]:
-    """First and last sight of every card, by itself or by whoever sits on it."""
+    """First and last sight of every card, by itself or by a pod on it."""
     found: dict[str, list[Period]] = {}
     for (_, _, card, _), periods in cards.items():
         found.setdefault(card, []).extend(periods)

@@ -1,4 +1,4 @@
-"""The port of a history: whoever keeps samples of many series and can be asked for them.
+"""The port of a history: a source that keeps samples of many series and can be asked for them.
 
 `reading` asks it for samples and `facts` for what stands beside them; the adapter is `prometheus`.
 """

@@ -4,13 +4,11 @@ The receiver hands every body to `Intake.take`; threads may call it at once. An 
 the bus has made the record durable. A body that comes again within `rollup.repeat_memory_seconds` is answered as before
 and not carried again.
 
-A name of 16 bytes for a body, by which a body that comes again is recognised.
-
-The body's bytes, seven to a number, are the coefficients of a polynomial, which is evaluated at two secret points
-modulo the prime 2⁶¹ - 1 (the polynomial hash of Wegman and Carter, New hash functions and their use in authentication
-and set equality, 1981). Two bodies of n bytes that were chosen without knowing the points have one name with a
-probability of at most (n / 7 / 2⁶¹)², below 10⁻²³ for bodies of 32 MiB: nobody can craft a body that is taken for
-another. It costs a third of SHA-256 on processors that have instructions for that one.
+A body is recognised by a name of 16 bytes. Its bytes, seven to a number, are the coefficients of a polynomial, which is
+evaluated at two secret points modulo the prime 2⁶¹ - 1 (the polynomial hash of Wegman and Carter, New hash functions
+and their use in authentication and set equality, 1981). Two bodies of n bytes that were chosen without knowing the
+points have one name with a probability of at most (n / 7 / 2⁶¹)², below 10⁻²³ for bodies of 32 MiB: no sender can craft
+a body that is taken for another. It costs a third of SHA-256 on processors that have instructions for that one.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ RETRY_AFTER_SECONDS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a sender is told.
+    """What a sender is answered.
 
     Attributes:
         status: HTTP status.
@@ -208,7 +206,7 @@ class Intake:
 
 
 def _answer(tally: Tally, decoded: DecodedBody) -> Answer:
-    # What policy drops counts as handled: a sender that is told otherwise would send it for ever.
+    # What policy drops counts as handled: otherwise the sender would send it for ever.
     handled = tally.written + tally.unwanted + tally.dropped + tally.bad_values + tally.bad_times
     if tally.fault is None:
         return Answer(

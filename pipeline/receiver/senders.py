@@ -1,13 +1,11 @@
-"""Who may send, and as which cluster.
+"""Who may send, as which cluster, and how much per second.
 
 The receiver asks `Senders.sender_of` for every request. A sender shows a bearer token, a name with its token as the
 password (basic authentication), or a certificate; the cluster of its samples is what is written here about it, never
-what a label claims. Without any of them configured everybody on the address is `ANYONE`, whose labels are believed.
+what a label claims. Without any of them configured every sender on the address is `ANYONE`, whose labels are believed.
 
-How much of something may come per second: a bucket that fills steadily (token bucket).
-
-The receiver keeps one per sender for requests and one for samples. What a request brings is known only after it was
-decoded, so a bucket may be overdrawn once; the next request waits until it has filled again.
+Each sender has one token bucket for requests and one for samples. How many samples a request brings is known only after
+it was decoded, so a bucket may be overdrawn once; the next request waits until it has filled again.
 """
 
 from __future__ import annotations

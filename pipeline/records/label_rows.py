@@ -184,7 +184,7 @@ def label_bytes(row: tuple[str, ...]) -> bytes:
 
 
 def label_hash(row: tuple[str, ...]) -> int:
-    """A 64-bit hash of label texts that is the same in every process: what samples of one slice are told apart by."""
+    """A 64-bit hash of label texts that is the same in every process: which distinguishes samples of one slice."""
     return _hash_of(label_bytes(row))
 
 

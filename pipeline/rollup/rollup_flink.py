@@ -58,7 +58,7 @@ class FlinkRollup:
         publisher: takes files to the warehouse.
         progress: the topic as each consumer group of the job sees it.
         process_of: starts Flink's process; its argument is the token that it shall carry.
-        fingerprint: tells the job's SQL from another; state is kept for the same SQL only.
+        fingerprint: distinguishes the job's SQL from another; state is kept for the same SQL only.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class FlinkRollup:
         job, token = secrets.token_hex(16), secrets.token_hex(16)
         process = self._process_of(token)
         try:
-            # Written down before the job is sent: whoever finds the processes of a killed rollup knows them by it.
+            # Written down before the job is sent: a later start finds the processes of a killed rollup by it.
             rest = self._options.rest or ""
             run = FlinkRun(job=job, token=process.token, statements=self._fingerprint, rest=rest)
             self._state.remember(run)

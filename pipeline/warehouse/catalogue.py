@@ -1,4 +1,4 @@
-"""The port of the catalogue: tells readers who know nothing of the manifest in which folders a warehouse's rows lie.
+"""The port of the catalogue: shows readers that know nothing of the manifest in which folders a warehouse's rows lie.
 
 `warehouse.files` calls it, before an append counts and after a folder took another's place; `catalogue_hive` puts the
 folders into Hive's metastore.

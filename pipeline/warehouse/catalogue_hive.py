@@ -63,7 +63,7 @@ class HiveCatalogue:
 
         Raises:
             Unavailable: Hive does not answer.
-            Corrupt: a table or partition was altered; the message tells the difference.
+            Corrupt: a table or partition was altered; the message names the difference.
             Misconfigured: Hive does not let us.
         """
         self.prepare()

@@ -49,7 +49,7 @@ class WarehouseFiles:
     Args:
         folder: where they lie; made by the first append.
         crash_point: called with a name at every moment at which a crash would matter; tests raise or kill there.
-        catalogue: who else is told of the folders; what it raises undoes the append.
+        catalogue: is informed of the folders; what it raises undoes the append.
         rows: where the row files lie; None for the folder. All else lies in the folder in any case.
 
     Raises:
@@ -197,7 +197,7 @@ class WarehouseFiles:
         return removed
 
     def _follow_intent(self) -> None:
-        """Tells the catalogue of a partition whose files may have been replaced since it was last told."""
+        """Informs the catalogue of a partition whose files may have been replaced since the last time."""
         path = self.folder / _INTENT
         if not path.exists():
             return

@@ -171,7 +171,7 @@ class HiveSession:
 
     @contextmanager
     def _silence(self) -> Iterator[None]:
-        """Keeps the driver from logging a refused connection that is told in an error anyway."""
+        """Keeps the driver from logging a refused connection that an error reports anyway."""
         loggers = [logging.getLogger(name) for name in ("thrift", "pyhive")]
         levels = [logger.level for logger in loggers]
         for logger in loggers:

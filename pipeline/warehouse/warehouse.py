@@ -21,7 +21,7 @@ from fleet.usage import History
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenRows:
-    """Which samples were counted: what later chunks are told apart by. Sorted by hash, then time.
+    """Which samples were counted: later chunks are compared with it. Sorted by hash, then time.
 
     Attributes:
         hashes: hash of each sample's identity, uint64, shape (samples,).

@@ -4,7 +4,7 @@ How fast a workload stays beside another depends on how much it suffers (its sen
 takes (its aggressiveness). Both are learned together, as one Gaussian process over measured pairs: a pair resembles
 another as far as the victims resemble each other and the aggressors do, by what they are (the same subject, the same
 family) and by what they do alone (duty cycle, memory activity, framebuffer). The answer is a chance that the victim
-keeps its speed. From which chance on "may share" is said is set by the measured pairs themselves, each foretold by all
+keeps its speed. From which chance on "may share" is said is set by the measured pairs themselves, each predicted by all
 others, so that the precision asked for holds there; a family that was never measured gets no prediction.
 
 Gaussian process and its leave-one-out answers in closed form: Rasmussen and Williams, Gaussian Processes for Machine
@@ -31,7 +31,7 @@ Int64 = NDArray[np.int64]
 SPEED_RATIO_MAX: Final = 2.0
 """A workload beside another can't be faster than this times its speed alone: such a measurement is wrong."""
 PAIRS_MIN: Final = 40
-"""Measured pairs below which nothing is foretold: thresholds can't be set from fewer."""
+"""Measured pairs below which nothing is predicted: thresholds can't be set from fewer."""
 FAMILY_PAIRS_MIN: Final = 3
 """Measured pairs in which a family must have stood on the side it is asked about."""
 MEASURED_PAIRS_MAX: Final = 4000
@@ -49,7 +49,7 @@ _Z_ONE_SIDED: Final = 1.0
 """Standard deviations that the precision must hold with: five of six times."""
 
 
-class Foretold(StrEnum):
+class Prediction(StrEnum):
     """What is said of a victim beside an aggressor."""
 
     KEEPS = "keeps"
@@ -62,7 +62,7 @@ class Subject:
     """A workload as it runs alone.
 
     Attributes:
-        family: what it is, for example a model's or a service's name; told apart by equality.
+        family: what it is, for example a model's or a service's name; compared by equality.
         variant: which of its family, for example a batch size; "" where there is one.
         duty_cycle_ratio: mean alone, 0-1; None where not collected.
         memory_active_ratio: mean alone, 0-1; None where not collected.
@@ -93,16 +93,16 @@ class MeasuredPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What is foretold of one pair.
+    """What is predicted of one pair.
 
     Attributes:
-        foretold: the word.
+        predicted: the word.
         chance: that the victim keeps its speed, 0-1; None where unmeasured.
         speed_ratio: expected speed beside / speed alone; None where unmeasured.
         reason: one sentence.
     """
 
-    foretold: Foretold
+    predicted: Prediction
     chance: float | None
     speed_ratio: float | None
     reason: str
@@ -115,7 +115,7 @@ class Interference:
     Attributes:
         kept_ratio_min: speed that counts as kept.
         chance_min: chance from which on "keeps" is said; above 1 where no chance is sure enough.
-        precision: of "keeps" over the measured pairs, each foretold by all others; None where nothing is said.
+        precision: of "keeps" over the measured pairs, each predicted by all others; None where nothing is said.
         recall: share of the pairs that keep their speed of which it is said, likewise.
         pairs: measured pairs.
     """
@@ -135,7 +135,7 @@ class Interference:
     _as_victim: Counter[str] = field(repr=False)
     _as_aggressor: Counter[str] = field(repr=False)
 
-    def foretell(self, victims: Sequence[Subject], aggressors: Sequence[Subject]) -> list[Verdict]:
+    def predict(self, victims: Sequence[Subject], aggressors: Sequence[Subject]) -> list[Verdict]:
         """What becomes of each victim beside the aggressor at the same place.
 
         Args:
@@ -162,7 +162,7 @@ class Interference:
                     f"{subject.family} was measured {side} in {count} pairs of {self.pairs}; a forecast needs "
                     f"{FAMILY_PAIRS_MIN} of {PAIRS_MIN}: try it on one replica first"
                 )
-                return Verdict(foretold=Foretold.UNMEASURED, chance=None, speed_ratio=None, reason=reason)
+                return Verdict(predicted=Prediction.UNMEASURED, chance=None, speed_ratio=None, reason=reason)
         return None
 
     def _expect(self, victims: Sequence[Subject], aggressors: Sequence[Subject]) -> tuple[Float64, Float64]:
@@ -182,7 +182,7 @@ class Interference:
         chance = float(_chances(np.array([speed]), np.array([sigma]), self.kept_ratio_min)[0])
         keeps = chance >= self.chance_min
         return Verdict(
-            foretold=Foretold.KEEPS if keeps else Foretold.SUFFERS,
+            predicted=Prediction.KEEPS if keeps else Prediction.SUFFERS,
             chance=round(chance, 6),
             speed_ratio=round(speed, 6),
             reason=(
@@ -258,7 +258,7 @@ def learn_interference(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fit:
-    """A fitted process: weights, Cholesky factor, and every pair foretold by all others."""
+    """A fitted process: weights, Cholesky factor, and every pair predicted by all others."""
 
     shape: _Shape
     weight: Float64
@@ -303,7 +303,7 @@ def _fitted(shape: _Shape, alike: Float64, victim: Int64, aggressor: Int64, spee
 def _left_out(
     inverse: Float64, weight: Float64, speed: Float64, victim: Int64, aggressor: Int64
 ) -> tuple[Float64, Float64]:
-    """Every pair foretold by all measurements of other pairs, and the variance of that.
+    """Every pair predicted by all measurements of other pairs, and the variance of that.
 
     Both directions of a pair, and its repetitions, are left out together: who asks about a new pair has neither.
     """

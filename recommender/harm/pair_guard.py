@@ -14,7 +14,7 @@ from fleet.inventory import Priority
 from fleet.schema import Measure
 from fleet.usage import Float32, History
 from recommender.demand import Demand
-from recommender.harm.interference import Foretold, Interference, Subject
+from recommender.harm.interference import Interference, Prediction, Subject
 
 FAMILY_LABEL = "gputide.io/family"
 """Label by which workloads name what they are, as measured pairs do; without it a workload's own name counts."""
@@ -54,10 +54,12 @@ class PairGuard:
         ]
         if self.interference is None or not pairs:
             return None
-        verdicts = self.interference.foretell(
+        verdicts = self.interference.predict(
             [self.subjects[victim] for victim, _ in pairs], [self.subjects[other] for _, other in pairs]
         )
-        blamed = [other for (_, other), said in zip(pairs, verdicts, strict=True) if said.foretold is Foretold.SUFFERS]
+        blamed = [
+            other for (_, other), said in zip(pairs, verdicts, strict=True) if said.predicted is Prediction.SUFFERS
+        ]
         if not blamed:
             return None
         return max(blamed, key=lambda row: (self.demand.grants[row].priority is Priority.LOW, blamed.count(row), row))

@@ -1,7 +1,7 @@
-"""How much longer a service's slowest requests take where it shares a card: foretold from the loads hour by hour.
+"""How much longer a service's slowest requests take where it shares a card: predicted from the loads hour by hour.
 
 Loads are what each pod uses of a card; the answer comes from a table of request traces played through each way of
-sharing (`latency.table`), read between its points. Under priority whoever goes first waits for nobody but a kernel that
+sharing (`latency.table`), read between its points. Under priority the pod that goes first waits only for a kernel that
 runs already, which is not counted here. Called by `latency.guard`.
 """
 

@@ -135,7 +135,7 @@ def is_valid_layout(family: MigFamily, layout: Sequence[MigPlacement]) -> bool:
 def maximal_layouts(family: MigFamily) -> tuple[MigLayout, ...]:
     """One layout for every maximal set of instances: no valid layout has all of its instances and one more.
 
-    Sets are told apart by how many instances of each profile they have, not by where those stand.
+    Sets are distinguished by how many instances of each profile they have, not by where those stand.
     """
     found: dict[tuple[int, ...], MigLayout] = {}
     _extend(family, (), 0, found)
@@ -163,7 +163,7 @@ def uniform_layouts(family: MigFamily) -> tuple[MigLayout, ...]:
 def smallest_profile(model: CardModel, *, framebuffer_bytes: int, compute_ratio: float) -> MigProfile | None:
     """The profile with the fewest slices that holds a need; None where the model has no MIG or none holds it.
 
-    Profiles with extras (`+me`, `+gfx`) are passed over: whoever needs media engines says so by name.
+    Profiles with extras (`+me`, `+gfx`) are passed over: a workload that needs media engines asks for them by name.
 
     Args:
         model: card model.
@@ -233,7 +233,7 @@ def plan_geometry(
     An instance is served by one of its own profile, because that is the resource its pod asks for. A card whose layout
     changes at all is cut anew: mig-parted clears a card before it cuts. Pinned cards are needed in any case and serve
     with what they have. Under `SINGLE` all instances of a card are alike; that the cards of one node are alike too is
-    for whoever seats them.
+    for the code that seats them.
 
     Args:
         family: how the cards may be cut.

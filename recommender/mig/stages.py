@@ -107,7 +107,7 @@ def _emptied(
     """Notes who is restarted when a machine is emptied.
 
     Returns:
-        Whoever comes to it or leaves it, all at once.
+        Pods that come to it or leave it, all at once.
     """
     rows = machines.rows_on.get(node, ())
     here = {

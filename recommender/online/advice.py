@@ -259,7 +259,7 @@ def _free_nodes(state: Occupancy) -> tuple[FreeNodes, list[str], list[CardModelN
 
 
 def _expected_kinds(live: Sequence[Grant], models: Sequence[CardModelName]) -> PodKinds:
-    """Running pods, by what they were granted: whoever comes is expected to ask for the same."""
+    """Running pods, by what they were granted: pods that come are expected to ask for the same."""
     pods: dict[str, list[Grant]] = defaultdict(list)
     for grant in live:
         pods[grant.pod_id].append(grant)

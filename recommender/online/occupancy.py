@@ -198,5 +198,5 @@ class Occupancy:
 
 
 def _isolation(grant: Grant) -> str:
-    """Whoever asks for hard isolation shares with its own namespace only."""
+    """A pod that asks for hard isolation shares with its own namespace only."""
     return grant.namespace if grant.label(ISOLATION_LABEL) == "hard" else ""

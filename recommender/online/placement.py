@@ -9,7 +9,7 @@ the expected pods take per card, and what is left over on the node (nodes that a
 node the fullest cards that suffice are taken; among equals the node with the first name wins.
 
 Every score is kept per kind of pod and node, and worked out anew only where the node has changed since. Called by
-`online.advice` and by whoever replays arrivals.
+`online.advice` and by benchmarks that replay arrivals.
 
 Source: Weng et al., Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent,
 USENIX ATC 2023 (the measure of fragmentation and the descent; the two terms are ours).

@@ -3,7 +3,7 @@
 The packer of `packing.greedy` (or any other) gives a packing; column generation gives bins that would improve it and a
 bound that no packing can beat; an integer program over those bins gives a packing at least as good, very often the
 best. Larger groups keep the packing they came with, so this packer fits wherever a `Packer` does. Called by
-`frontier_points` through the port of `packing.packer`, and by whoever wants the gap of a packing.
+`frontier_points` through the port of `packing.packer`, and by benchmarks that want the gap of a packing.
 """
 
 from __future__ import annotations

@@ -383,7 +383,7 @@ def _search(  # noqa: C901, PLR0912 - compiled: a loop nest whose parts share to
                     if gain < best_gain:
                         best_gain, best_bin, best_swap = gain, c, -1
             for c in drawn[:swaps]:
-                # Whoever comes harms the bin no less than nobody.
+                # No pod that comes harms the bin less than none.
                 if c == b or without - bins.harm[b] >= best_gain:
                     continue
                 for j in range(bins.count[c]):

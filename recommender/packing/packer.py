@@ -73,7 +73,7 @@ class Packer(Protocol):
             seed: seed of the search.
 
         Returns:
-            The packings, in the order of the prices; whoever has enough stops asking.
+            The packings, in the order of the prices, made as they are asked for.
         """
         ...
 

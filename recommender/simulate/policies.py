@@ -24,9 +24,8 @@ from recommender.footprint_grants import SNAP_BYTES
 from recommender.naive import SUM_OF_MAXIMA, naive_packing
 from recommender.planner import make_plan
 from recommender.policies.first_fit import first_fit_decreasing
-from recommender.policies.idle_culler import asleep
 from recommender.policies.right_sizing import Ask, forecast_ask, hindsight_ask, percentile_ask
-from recommender.policies.tide_table import TideTable, scaled_in
+from recommender.policies.scaling_in import TideTable, asleep, scaled_in
 from recommender.simulate.harvest import CardPast, Harvest, HarvestRules, Leftover, harvest
 from recommender.simulate.play import Played, play
 from recommender.simulate.replan import Replan

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzer.week_histograms import week_summary
+from analyzer.rhythm import week_summary
 
 
 def exact(values, share):

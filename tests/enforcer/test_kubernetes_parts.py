@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from enforcer.kubernetes.json_patch import json_patch
 from enforcer.kubernetes.kinds import API_KINDS, kind_named
-from enforcer.kubernetes.same_content import VERSIONS_MAX, SeenContents
+from enforcer.kubernetes.reader import VERSIONS_MAX, SeenContents
 from fleet.errors import GputideError, Misconfigured, Refused, Unavailable
 from wire.http_answer import Busy
+from wire.kubernetes.read import ServerClock
 from wire.kubernetes.refusals import BudgetForbids, Conflict, Deed, Expired, refusal
 from wire.kubernetes.request_rate import RequestRate
-from wire.kubernetes.server_clock import ServerClock
 
 RULES = Path(__file__).resolve().parents[2] / "docs" / "rbac-writer.yaml"
 KEYS = st.text(alphabet="ab/~. é", min_size=1, max_size=4)

@@ -1,4 +1,4 @@
-"""Who may share a card: foretold from measured pairs, silent about what was never measured."""
+"""Who may share a card: predicted from measured pairs, silent about what was never measured."""
 
 from itertools import product
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fleet.errors import Misconfigured
-from recommender.harm.interference import PAIRS_MIN, Foretold, Interference, MeasuredPair, Subject, learn_interference
+from recommender.harm.interference import PAIRS_MIN, Interference, MeasuredPair, Prediction, Subject, learn_interference
 
 FAMILIES = 8
 SENSITIVITY = np.linspace(0.05, 0.6, FAMILIES)
@@ -44,8 +44,8 @@ def learned() -> Interference:
 
 def test_pairs_not_seen_are_foretold(learned: Interference) -> None:
     asked = pairs(1)[1::2]
-    verdicts = learned.foretell([pair.victim for pair in asked], [pair.aggressor for pair in asked])
-    keeps = np.array([verdict.foretold is Foretold.KEEPS for verdict in verdicts])
+    verdicts = learned.predict([pair.victim for pair in asked], [pair.aggressor for pair in asked])
+    keeps = np.array([verdict.predicted is Prediction.KEEPS for verdict in verdicts])
     truth = np.array([pair.speed_ratio >= 0.9 for pair in asked])
     assert 0.2 < truth.mean() < 0.8
     assert truth[keeps].mean() >= 0.95
@@ -54,16 +54,16 @@ def test_pairs_not_seen_are_foretold(learned: Interference) -> None:
 
 def test_a_family_never_measured_gets_a_canary(learned: Interference) -> None:
     stranger = Subject(family="stranger", duty_cycle_ratio=0.1, memory_active_ratio=0.05, framebuffer_bytes=2.0**30)
-    verdicts = learned.foretell([stranger, subject(0)], [subject(0), stranger])
-    assert [verdict.foretold for verdict in verdicts] == [Foretold.UNMEASURED] * 2
+    verdicts = learned.predict([stranger, subject(0)], [subject(0), stranger])
+    assert [verdict.predicted for verdict in verdicts] == [Prediction.UNMEASURED] * 2
     assert verdicts[0].chance is None
     assert "stranger" in verdicts[0].reason
 
 
 def test_a_new_variant_of_a_measured_family_is_foretold(learned: Interference) -> None:
-    gentle, harsh = learned.foretell([subject(0, 9), subject(7, 9)], [subject(0, 9), subject(7, 9)])
-    assert gentle.foretold is Foretold.KEEPS
-    assert harsh.foretold is Foretold.SUFFERS
+    gentle, harsh = learned.predict([subject(0, 9), subject(7, 9)], [subject(0, 9), subject(7, 9)])
+    assert gentle.predicted is Prediction.KEEPS
+    assert harsh.predicted is Prediction.SUFFERS
 
 
 def test_a_subject_whose_counters_are_missing_is_told_by_its_family() -> None:
@@ -76,20 +76,20 @@ def test_a_subject_whose_counters_are_missing_is_told_by_its_family() -> None:
         for pair in pairs(2)
     ]
     learned = learn_interference(bare)
-    (verdict,) = learned.foretell([Subject(family="family-0")], [Subject(family="family-7")])
-    assert verdict.foretold is Foretold.KEEPS
+    (verdict,) = learned.predict([Subject(family="family-0")], [Subject(family="family-7")])
+    assert verdict.predicted is Prediction.KEEPS
     assert verdict.speed_ratio == pytest.approx(speed(0, 7), abs=0.02)
 
 
 def test_too_few_pairs_foretell_nothing() -> None:
     learned = learn_interference(pairs(0)[: PAIRS_MIN - 1])
-    (verdict,) = learned.foretell([subject(0)], [subject(0)])
-    assert verdict.foretold is Foretold.UNMEASURED
+    (verdict,) = learned.predict([subject(0)], [subject(0)])
+    assert verdict.predicted is Prediction.UNMEASURED
 
 
 def test_no_pairs_are_no_error() -> None:
-    (verdict,) = learn_interference([]).foretell([subject(0)], [subject(1)])
-    assert verdict.foretold is Foretold.UNMEASURED
+    (verdict,) = learn_interference([]).predict([subject(0)], [subject(1)])
+    assert verdict.predicted is Prediction.UNMEASURED
 
 
 def test_where_nothing_can_be_told_apart_nothing_is_promised() -> None:
@@ -99,8 +99,8 @@ def test_where_nothing_can_be_told_apart_nothing_is_promised() -> None:
         for pair in pairs(0)
     ]
     learned = learn_interference(noise)
-    verdicts = learned.foretell([subject(k) for k in range(FAMILIES)], [subject(0)] * FAMILIES)
-    assert all(verdict.foretold is Foretold.SUFFERS for verdict in verdicts)
+    verdicts = learned.predict([subject(k) for k in range(FAMILIES)], [subject(0)] * FAMILIES)
+    assert all(verdict.predicted is Prediction.SUFFERS for verdict in verdicts)
 
 
 @pytest.mark.parametrize("speed_ratio", [-0.1, 2.1, float("nan")])
@@ -111,5 +111,5 @@ def test_a_speed_that_cannot_be_is_named(speed_ratio: float) -> None:
 
 def test_the_same_pairs_give_the_same_answer_in_any_order_of_asking(learned: Interference) -> None:
     victims, aggressors = [subject(1), subject(5), subject(3)], [subject(2), subject(4), subject(6)]
-    forwards = learned.foretell(victims, aggressors)
-    assert forwards == learned.foretell(victims[::-1], aggressors[::-1])[::-1]
+    forwards = learned.predict(victims, aggressors)
+    assert forwards == learned.predict(victims[::-1], aggressors[::-1])[::-1]

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from fleet.units import GIB
 from recommender.demand import Demand, demand_of
 from recommender.policies.first_fit import first_fit_decreasing
-from recommender.policies.idle_culler import asleep
 from recommender.policies.right_sizing import forecast_ask, hindsight_ask, percentile_ask
-from recommender.policies.tide_table import TideTable, scaled_in
+from recommender.policies.scaling_in import TideTable, asleep, scaled_in
 from tests.recommender.builders import PER_DAY, Service, cluster
 
 ROWS = np.arange(3)

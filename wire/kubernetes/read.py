@@ -5,10 +5,16 @@ the kubernetes client load models or an asynchronous stack that take a ninth of 
 of them decodes a page object by object. What changes a cluster is `wire.kubernetes.write`, which only the enforcer
 imports.
 
+The client also keeps the API server's time (`ServerClock`), by which windows and expiries go. It comes from the `Date`
+of each answer. The header is cut to whole seconds, so every answer only says "not before": of the offsets that answers
+show, the largest is the nearest. A server whose clock was set, or another one behind the same address, shows by an
+offset that no cutting explains.
+
 Sources: kubernetes/website:content/en/docs/reference/using-api/api-concepts.md,
 kubernetes/apimachinery:pkg/apis/meta/v1 (Status, ListMeta, WatchEvent),
 kubernetes/client-go:tools/cache/reflector.go (how long a watch lasts),
-kubernetes/api:authorization/v1 (SelfSubjectAccessReview, SubjectAccessReview, ResourceAttributes).
+kubernetes/api:authorization/v1 (SelfSubjectAccessReview, SubjectAccessReview, ResourceAttributes),
+RFC 9110, section 6.6.1 (Date).
 """
 
 from __future__ import annotations
@@ -20,7 +26,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from http import HTTPStatus
 from typing import Any
@@ -32,7 +39,6 @@ from wire.kubernetes.page import Manifest, Page, open_page
 from wire.kubernetes.refusals import Deed, refusal, status_of
 from wire.kubernetes.request_rate import RequestRate
 from wire.kubernetes.resource import ApiResource
-from wire.kubernetes.server_clock import ServerClock
 
 PAGE_BYTES_MAX = 64 * 1024 * 1024
 """Most bytes of one page; a larger one is asked for again with fewer objects."""
@@ -271,7 +277,7 @@ class KubernetesApi:
 
         Args:
             attributes: `ResourceAttributes`: group, resource, subresource, verb, namespace, name.
-            user: who; None for whoever asks.
+            user: the user; None for the client's own.
             groups: the groups of that user.
         """
         spec: dict[str, Any] = {"resourceAttributes": {key: value for key, value in attributes.items() if value}}
@@ -295,7 +301,7 @@ class KubernetesApi:
         """The server's clock, UTC.
 
         Raises:
-            Unavailable: no answer of it tells the time.
+            Unavailable: no answer of it carries the time.
         """
         found = self._clock.now()
         if found is None:
@@ -392,3 +398,43 @@ def decoded(body: bytes | bytearray, deed: Deed) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise Unavailable(f"cannot {deed}: answered with no object")
     return found
+
+
+_CUT_SECONDS = 1.0
+_JUMP_SECONDS = 2.0
+"""An offset that is this much smaller is of another clock, and not only cut and late."""
+
+
+class ServerClock:
+    """The server's clock between its answers; for several threads.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._offset: float | None = None
+
+    def hear(self, date: str | None) -> None:
+        """Take the header of an answer that has just come; one that is absent or no date is ignored."""
+        if date is None:
+            return
+        try:
+            sent = parsedate_to_datetime(date)
+        except (ValueError, TypeError, IndexError, OverflowError):
+            return
+        if sent.tzinfo is None:
+            return
+        offset = sent.timestamp() - self._clock()
+        with self._lock:
+            if self._offset is None or offset > self._offset or offset < self._offset - _CUT_SECONDS - _JUMP_SECONDS:
+                self._offset = offset
+
+    def now(self) -> datetime | None:
+        """UTC, right to a second; None until an answer had one."""
+        with self._lock:
+            if self._offset is None:
+                return None
+            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=self._offset + self._clock())

@@ -1,8 +1,13 @@
-"""The fixed tide table: at the same hours every night replicas are scaled in, and whole cards go to training.
+"""Two rules by which others scale services in: the idle culler and the fixed tide table.
 
-As Kuaishou runs it: 22:30-23:30 release, 23:30-07:30 training, 07:30-08:30 give back, 08:30-22:30 online; times and
-the share of replicas that stay are written down once, for all services alike. Pure; called by the front door's
-`plan simulate`.
+- *Idle culler* (`wseaton/gpu-pruner:gpu-pruner/src/main.rs`, `query.promql.j2`): a service is scaled to nothing when
+  the largest sample of the last 30 minutes is exactly zero on every card of its owner, after 300 s of grace. The tool
+  never brings a service back; here the first request does, and waits until the framebuffer is loaded.
+- *Fixed tide table* (Kuaishou): 22:30-23:30 release, 23:30-07:30 training, 07:30-08:30 give back, 08:30-22:30 online.
+  The times and the share of replicas that stay are written down once, for all services alike; the cards that are
+  freed go to training whole.
+
+Pure; called by `gputide plan simulate`.
 """
 
 from __future__ import annotations
@@ -15,6 +20,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.usage import Float32
+
+WINDOW_SECONDS = 1800
+GRACE_SECONDS = 300
+
+
+def asleep(compute: Float32, workload_of: NDArray[np.int32], step_seconds: int) -> NDArray[np.bool_]:
+    """When each pod is scaled to nothing.
+
+    Args:
+        compute: demand, share of a card, (rows, steps); NaN = not collected, which is no sign of idleness.
+        workload_of: workload of each row, (rows,): all pods of an owner sleep or none does.
+        step_seconds: length of a step.
+
+    Returns:
+        (rows, steps). A pod that sleeps wakes in the step in which its owner is asked for work again.
+    """
+    wait = -(-(WINDOW_SECONDS + GRACE_SECONDS) // step_seconds)
+    is_quiet = np.ones((int(workload_of.max(initial=-1)) + 1, compute.shape[1]), bool)
+    np.logical_and.at(is_quiet, workload_of, compute == 0.0)
+    steps = np.arange(compute.shape[1])
+    last_work = np.maximum.accumulate(np.where(is_quiet, -1, steps), axis=1)
+    sleeps = is_quiet & (steps - last_work > wait)
+    return sleeps[workload_of]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
