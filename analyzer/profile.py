@@ -24,13 +24,12 @@ from analyzer.company import companions
 from analyzer.confidence import DayRecord, breaks, calibrate, streaks, waking_scores
 from analyzer.facts import Facts, gather
 from analyzer.presence import Timeline, timeline
-from analyzer.rhythm import DAY_HISTORY_SECONDS_MIN, WEEK_HISTORY_SECONDS_MIN
+from analyzer.rhythm import DAY_HISTORY_SECONDS_MIN
 from analyzer.state.verdict import Streaks, Verdict, verdict
 from analyzer.survey import survey
 from fleet.decisions import RecommendationKind, Withheld
 from fleet.inventory import CardId, Grant, Inventory, Priority, WorkloadId
 from fleet.profiles import CardProfile, Profile, Profiles, WorkloadState
-from fleet.schema import Measure
 from fleet.settings.settings import AnalyzerSettings
 from fleet.usage import CardGrid, Float32, History, Key, SliceGrid, UsageGrid
 
@@ -151,10 +150,6 @@ def withheld(line: Timeline, facts: Sequence[Facts], settings: AnalyzerSettings)
             yield Withheld(
                 kind=kind,
                 reason="history_too_short",
-                detail=(
-                    f"{seconds / 3600:.1f} hours of history; any advice needs "
-                    f"{settings.history_seconds_min / 3600:.0f} (analyzer.history_seconds_min)"
-                ),
                 values=(
                     ("seen_hours", round(seconds / 3600, 1)),
                     ("needed_hours", round(settings.history_seconds_min / 3600, 1)),
@@ -167,10 +162,6 @@ def withheld(line: Timeline, facts: Sequence[Facts], settings: AnalyzerSettings)
             yield Withheld(
                 kind=kind,
                 reason="no_sm_counter",
-                detail=(
-                    f"none of {len(measured)} workloads has SM active; the duty cycle says how often a kernel ran, "
-                    "not how full the card was, so it only bounds from above what a pod needs"
-                ),
                 values=(("workloads", len(measured)),),
             )
     if seconds < DAY_HISTORY_SECONDS_MIN:
@@ -178,10 +169,6 @@ def withheld(line: Timeline, facts: Sequence[Facts], settings: AnalyzerSettings)
             yield Withheld(
                 kind=kind,
                 reason="history_too_short",
-                detail=(
-                    f"{seconds / 86400:.1f} days of history; a day's rhythm needs {DAY_HISTORY_SECONDS_MIN // 86400}, "
-                    f"a week's {WEEK_HISTORY_SECONDS_MIN // 86400}"
-                ),
                 values=(
                     ("seen_days", round(seconds / 86400, 1)),
                     ("needed_days", DAY_HISTORY_SECONDS_MIN // 86400),
@@ -192,7 +179,6 @@ def withheld(line: Timeline, facts: Sequence[Facts], settings: AnalyzerSettings)
             yield Withheld(
                 kind=kind,
                 reason="no_framebuffer_counter",
-                detail=f"none of {len(facts)} workloads reports {Measure.FRAMEBUFFER_USED.value}",
                 values=(("workloads", len(facts)),),
             )
 
@@ -264,8 +250,7 @@ def _profile(fact: Facts, said: Verdict, inventory: Inventory, rises_with: tuple
         coverage_ratio=round(fact.coverage_ratio, 4),
         confidence=said.confidence,
         trust=fact.findings,
-        reason=said.reason,
-        sentences=said.sentences,
+        why=said.why,
         drift=fact.drift,
         reservation=fact.reservation,
         replica_correlation=fact.replica_correlation,

@@ -19,6 +19,7 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.exceptions import DependencyException
 from flask import Response, request
 
+from dashboards import own_metrics
 from dashboards.access.door import HEALTH_PATH, OPEN_PREFIXES, SIGN_IN_PATH, SIGN_OUT_PATH, Door, Ways, told
 from dashboards.access.people import NotAllowed
 from dashboards.access.scoped import scoped_views
@@ -125,6 +126,7 @@ def create_app(
             ]
         )
 
+    own_metrics.measure(app.server)
     _guard(app, frozenset(hosts), public_url=public_url, is_secure=ways.is_secure)
     speak(app.server, is_secure=ways.is_secure)
     door.guard(app.server)

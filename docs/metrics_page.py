@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dashboards.own_metrics import OWN_METRICS as OWN_WEB_METRICS
 from dashboards.shown.savings_series import SAVINGS_FAMILIES
 from exporter.compat.figures import SHOWN_FIGURES, Of
 from exporter.compat.grant_sums import GRANT_SUMS
@@ -29,9 +30,8 @@ _SOURCE_WORDS = {
 
 def metrics_page() -> str:
     """The Markdown page."""
-    return (
-        "\n".join([*_measures(), *_families(), *_checks(), *_compat(), *_peers(), *_understood(), *_receiver()]) + "\n"
-    )
+    sections = (_measures, _families, _checks, _compat, _peers, _understood, _receiver, _web)
+    return "\n".join(line for section in sections for line in section()) + "\n"
 
 
 def _measures() -> Iterator[str]:
@@ -132,6 +132,15 @@ def _receiver() -> Iterator[str]:
     yield "|---|---|---|---|"
     for metric in OWN_METRICS:
         yield f"| `{PREFIX}{metric.name}` | {metric.kind.value} | {metric.per} | {metric.meaning} |"
+
+
+def _web() -> Iterator[str]:
+    yield "\n## The web app itself\n"
+    yield "At its `/metrics`, behind `dashboard.access`: a scraper shows a token of `dashboard.rights_file`, of any"
+    yield "role. Beside these, `process_…` of its CPU, memory and open files (Linux).\n"
+    yield "| metric | kind | by | meaning |"
+    yield "|---|---|---|---|"
+    yield from (f"| `{' | '.join((f'{name}`', *rest))} |" for name, *rest in OWN_WEB_METRICS)
 
 
 def _cell(text: str) -> str:

@@ -96,7 +96,6 @@ class StagePreview:
 
     Attributes:
         stage: number.
-        title: a few words.
         made: objects of our own that are made first, whole.
         nodes: nodes that are emptied, cut, or start their plugin anew, and those that only count their cards.
         objects: objects that change, in order.
@@ -108,7 +107,6 @@ class StagePreview:
     """
 
     stage: int
-    title: str
     objects: tuple[ObjectDiff, ...]
     moves: tuple[Move, ...]
     cards: tuple[CardDiff, ...]
@@ -158,7 +156,7 @@ def preview(
         try:
             rendered = with_real_names(backend.render(with_top_owners(plan, snapshot), entry.stage, snapshot), real)
         except (Refused, Corrupt) as exc:
-            found.append(_refused(entry.stage, entry.title, str(exc)))
+            found.append(_refused(entry.stage, str(exc)))
             continue
         after = _after(snapshot, rendered)
         cards = _card_diffs(snapshot, after)
@@ -168,7 +166,6 @@ def preview(
         found.append(
             StagePreview(
                 stage=entry.stage,
-                title=entry.title,
                 objects=_object_diffs(rendered, snapshot, after, breaches),
                 moves=rendered.moves,
                 cards=cards,
@@ -204,7 +201,7 @@ def preview_of_history(
         try:
             draft = draft_stage(plan, entry.stage, snapshot, _planned_slice, plan.created_at)
         except Refused as exc:
-            found.append(_refused(entry.stage, entry.title, str(exc)))
+            found.append(_refused(entry.stage, str(exc)))
             continue
         rendered = RenderedStage(stage=entry.stage, changes=(), moves=draft.moves, warnings=draft.warnings)
         after = _after(snapshot, rendered)
@@ -212,7 +209,6 @@ def preview_of_history(
         found.append(
             StagePreview(
                 stage=entry.stage,
-                title=entry.title,
                 objects=(),
                 moves=rendered.moves,
                 cards=cards,
@@ -293,22 +289,6 @@ def _restarts(rendered: RenderedStage, snapshot: Snapshot) -> tuple[str, ...]:
     return (f"pods that stay are made anew too, for their owners roll as a whole: {len(others)}, such as {shown}",)
 
 
-def preview_text(stages: Sequence[StagePreview]) -> str:
-    """Previews as text, for a terminal: per stage what it frees, the diffs, and what stands against it."""
-    lines: list[str] = []
-    for entry in stages:
-        lines.append(
-            f"stage {entry.stage}: {entry.title}: {len(entry.objects)} objects, {len(entry.moves)} pods, "
-            f"{entry.cards_freed} cards freed"
-        )
-        if entry.refusal:
-            lines.append(f"  refused: {entry.refusal}")
-        lines += [f"  note: {warning}" for warning in entry.warnings]
-        lines += [diff.text for diff in (*entry.made, *entry.objects)]
-        lines += place_lines(entry)
-    return "\n".join(lines)
-
-
 def place_lines(entry: StagePreview) -> list[str]:
     """Nodes and cards of a stage, before and after, one line each."""
     lines = []
@@ -371,10 +351,8 @@ def _refusal(
     return None
 
 
-def _refused(stage: int, title: str, why: str) -> StagePreview:
-    return StagePreview(
-        stage=stage, title=title, objects=(), moves=(), cards=(), cards_freed=0, warnings=(), refusal=why
-    )
+def _refused(stage: int, why: str) -> StagePreview:
+    return StagePreview(stage=stage, objects=(), moves=(), cards=(), cards_freed=0, warnings=(), refusal=why)
 
 
 def _after(snapshot: Snapshot, rendered: RenderedStage) -> Snapshot:

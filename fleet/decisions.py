@@ -59,14 +59,12 @@ class Withheld:
 
     Attributes:
         kind: what is withheld.
-        reason: short code, for example `no_sm_counter`, `history_too_short`.
-        detail: one sentence with numbers.
-        values: numbers and names in that sentence.
+        reason: short code, for example `no_sm_counter`, `history_too_short`; the message `refused.CODE` says it.
+        values: numbers and names in that message.
     """
 
     kind: RecommendationKind
     reason: str
-    detail: str
     values: tuple[tuple[str, Value], ...] = ()
 
 
@@ -135,14 +133,13 @@ class Recommendation:
         saving_per_week: money, that of spares included.
         risk_level: the worse of what its predicted harm and its confidence say.
         confidence: chance that it holds, 0-1.
-        reason: one or two plain sentences for a service owner.
-        change_of_mind: what would change this advice.
+        why: what is said for it to a service owner, as clauses of one sentence (messages `said.CODE`); the message
+            `changes.CODE` of the last one says what would change the advice.
         evidence: numbers behind it.
         needs: what the backend must enforce.
         conflicts_with: ids of recommendations that exclude it.
         violation_ratio: predicted share of its pods' active steps that are violated, 0-1.
         low_priority_gpu_hours_per_week: work of low priority that it makes room for.
-        sentences: what the reason says, sentence by sentence; the last one's code says what would change it, too.
         freed: the cards, by name: those of `cards_freed` and those that others replace. A card is named once in a plan.
     """
 
@@ -154,14 +151,12 @@ class Recommendation:
     saving_per_week: Saving
     risk_level: RiskLevel
     confidence: float
-    reason: str
-    change_of_mind: str
+    why: tuple[Sentence, ...]
     evidence: Evidence
     needs: tuple[Need, ...] = ()
     conflicts_with: tuple[str, ...] = ()
     violation_ratio: float = 0.0
     low_priority_gpu_hours_per_week: float = 0.0
-    sentences: tuple[Sentence, ...] = ()
     freed: tuple[FreedCard, ...] = ()
 
 
@@ -171,15 +166,13 @@ class Refusal:
 
     Attributes:
         workload: who.
-        reason: short code, for example `opt_out`, `counter_untrusted`, `history_too_short`.
-        detail: one sentence with numbers.
+        reason: short code, for example `opt_out`, `counter_untrusted`; the message `refused.CODE` says it.
         kind: the kind of advice that was refused, None for all.
-        values: numbers and names in the sentence.
+        values: numbers and names in that message.
     """
 
     workload: WorkloadId
     reason: str
-    detail: str
     kind: RecommendationKind | None = None
     values: tuple[tuple[str, Value], ...] = ()
 
@@ -259,7 +252,7 @@ class Stage:
 
     Attributes:
         stage: number, from 1.
-        title: a few words.
+        title: a few words (message `stage.CODE`).
         recommendations: ids, in the order of application.
         cards_freed: cards that are free after it and were not before.
         moves: pods that are restarted on another card or with another grant.
@@ -267,7 +260,7 @@ class Stage:
     """
 
     stage: int
-    title: str
+    title: Sentence
     recommendations: tuple[str, ...]
     cards_freed: int
     moves: int

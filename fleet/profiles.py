@@ -198,13 +198,12 @@ class Profile:
         coverage_ratio: windows with a row / windows in which its pods lived, 0-1.
         confidence: how often this state held over the next seven days at this evidence, 0-1.
         trust: failed cross-checks.
-        reason: one sentence that says why this state.
+        why: why this state, as clauses of one sentence (messages `said.CODE`).
         drift: how its level moves, None below a week of history or where compute is not trusted.
         reservation: compute of one slice to keep reserved over the next day, by local hour of the day, 24 values;
             demand passes it one time in twenty. Empty where compute is not known.
         replica_correlation: mean correlation between its replicas, None with fewer than two.
         rises_with: workloads that rise and fall together with it, the closest first.
-        sentences: what the reason says, sentence by sentence.
     """
 
     cluster: str
@@ -231,12 +230,11 @@ class Profile:
     coverage_ratio: float
     confidence: float
     trust: tuple[Finding, ...]
-    reason: str
+    why: tuple[Sentence, ...]
     drift: DriftProfile | None = None
     reservation: tuple[float | None, ...] = ()
     replica_correlation: float | None = None
     rises_with: tuple[WorkloadId, ...] = ()
-    sentences: tuple[Sentence, ...] = ()
 
     @property
     def is_trusted(self) -> bool:

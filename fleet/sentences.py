@@ -1,7 +1,7 @@
 """What a sentence says, apart from the language that it is said in: a code and the values in it.
 
-The analyzer, the recommender and verify write English and record beside it what it says; the faces say the same in
-another language by the code (`dashboards.words.advice`), so that nobody has to read it out of the English.
+Analyzer, recommender and verify record sentences and no text; pages, reports, messages and the command line say them
+in the reader's language (`dashboards.words.advice`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ class Sentence:
     """One sentence.
 
     Attributes:
-        code: what it says, for example `idle_held`; which codes there are and which values each has stands where it is
-            made.
+        code: id of the message, without its group, for example `framebuffer_held`.
         values: values in it by name, units last in the name.
     """
 

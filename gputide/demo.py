@@ -22,7 +22,6 @@ from dashboards.words.catalogue import Language
 from enforcer.record.outcome_store import keep_outcome, read_outcomes
 from enforcer.record.verdict import Standing, standing_of, verdict_of
 from enforcer.rollout.undo import Undo
-from enforcer.verify import verify
 from exporter.synthetic import write_synthetic_fleet
 from exporter.trace import open_trace
 from exporter.trace_writer import label_workload
@@ -36,10 +35,9 @@ from fleet.outcomes import Outcome
 from fleet.profiles import CardState, Profiles
 from fleet.settings.settings import ClusterChoice, Settings
 from fleet.usage import History
-from gputide.container.enforcer import harm_policy, open_enforcer
+from gputide.container.enforcer import open_enforcer, verified
 from gputide.container.history import load_history
 from gputide.container.plans import journal, keep_plan, plan_store
-from gputide.container.warehouse import WarehouseMeasurements
 from gputide.replay.clock import read_replay_clock
 from gputide.replay.play import Playback, Replayed, replay
 from gputide.session import Tick
@@ -214,16 +212,7 @@ def _apply(folder: DataFolder, settings: Settings, plan: Plan) -> str:
 
 
 def _verify(folder: DataFolder, settings: Settings, plan: Plan) -> Outcome:
-    kept = journal(folder)
-    outcome = verify(
-        plan,
-        kept.runs(plan.plan_id),
-        WarehouseMeasurements(folder, settings),
-        now=_now(folder),
-        settings=settings,
-        harm_policy=harm_policy(settings),
-        undone=kept.undone_recommendations(plan.plan_id),
-    )
+    outcome = verified(folder, settings, plan, _now(folder))
     keep_outcome(folder, outcome)
     return outcome
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import traceback
 from dataclasses import asdict, dataclass
@@ -64,6 +65,11 @@ class NodeOptions:
     log_level: str
     log_format: str
     files: ListenerFiles
+
+
+def node_name(named: str | None) -> str:
+    """Name of this node, as Kubernetes has it: the setting `exporter.node`, the environment, or the host's name."""
+    return named or os.environ.get("NODE_NAME") or socket.gethostname()
 
 
 def become(options: NodeOptions) -> None:

@@ -20,6 +20,7 @@ from fleet.decisions import Refusal
 from fleet.errors import Misconfigured
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Node, WorkloadId
 from fleet.schema import Measure
+from fleet.sentences import Sentence, sentence
 from fleet.sharing import framebuffer_need, replayed_framebuffer
 from fleet.usage import CardGrid, Float32, History, SliceGrid, SliceKey
 from recommender.demand import Demand, demand_of
@@ -222,14 +223,13 @@ def _staying(
         rows = rows_on[card]
         said = _why_not(demand, rows, target, slowdown, headroom_ratio)
         if card in mig or any(demand.grants[row].mig_profile for row in rows):
-            said = ("mig", "its card is cut by MIG, and another model has other instances")
+            said = sentence("mig")
         elif said is None and float(video[rows].max()) > video_ratio_max:
-            most = float(video[rows].max())
-            said = ("video_engines", f"its video engines work up to {most:.0%}; not every model has them")
+            said = sentence("video_engines", video_ratio=round(float(video[rows].max()), 4))
         if said is not None:
             for row in rows:
                 workload = demand.grants[row].workload_id
-                found.setdefault(workload, Refusal(workload=workload, reason=said[0], detail=said[1]))
+                found.setdefault(workload, Refusal(workload=workload, reason=said.code, values=said.values))
     changed = True
     while changed:
         changed = False
@@ -238,39 +238,31 @@ def _staying(
             keeps = next((workload for workload in here if workload in found), None)
             for workload in here:
                 if keeps is not None and workload not in found:
-                    detail = f"it shares a card with {keeps}, which does not fit"
-                    found[workload] = Refusal(
-                        workload=workload, reason="neighbour_stays", detail=detail, values=(("neighbour", keeps),)
-                    )
+                    values = (("neighbour", keeps),)
+                    found[workload] = Refusal(workload=workload, reason="neighbour_stays", values=values)
                     changed = True
     return dict(sorted(found.items()))
 
 
 def _why_not(
     demand: Demand, rows: Sequence[int], target: CardModel, slowdown: float, headroom_ratio: float
-) -> tuple[str, str] | None:
+) -> Sentence | None:
     """Why those who share a card would not fit another one, as the re-home rule sees it; None where they would."""
     compute, need = demand.compute[list(rows)], demand.need_bytes[list(rows)]
     if not demand.has_need[list(rows)].all():
-        return (
-            "preallocation_hides_need",
-            "its server takes its framebuffer at start and reports no KV-cache usage, so what it needs is unknown",
-        )
+        return sentence("preallocation_hides_need")
     if not np.isfinite(compute).any(axis=1).all() or not np.isfinite(need).any(axis=1).all():
-        return "not_seen", "what it does or holds was never collected"
+        return sentence("not_seen")
     held = float(np.nanmax(need, axis=1).sum()) * (1.0 + headroom_ratio)
     if held > target.framebuffer_bytes:
-        return (
-            "framebuffer",
-            f"it needs {held / 2**30:.1f} GiB with headroom; a {target.name} has {target.framebuffer_bytes / 2**30:g}",
+        return sentence(
+            "framebuffer", need_bytes=round(held), card_model=target.name, framebuffer_bytes=target.framebuffer_bytes
         )
     load = float(np.nansum(compute, axis=0).max()) * slowdown
     if load > LOAD_MAX:
-        detail = (
-            f"a {target.name} would be used up to {load:.0%} ({slowdown:.2f} times as slow by the data sheets); "
-            f"{LOAD_MAX:.0%} is the most that may be predicted"
+        return sentence(
+            "compute", card_model=target.name, load_ratio=round(load, 4), slowdown=slowdown, limit_ratio=LOAD_MAX
         )
-        return "compute", detail
     return None
 
 

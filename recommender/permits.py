@@ -61,37 +61,25 @@ _REFUSED_REASON = "backend_refuses"
 
 
 def _withheld_by_backend(capability: Capabilities) -> tuple[Withheld, ...]:
-    name = capability.backend
-    own = (("backend", str(name)),)
+    own = (("backend", str(capability.backend)),)
     if capability.cuts_by_mig:
-        detail = f"backend {name} gives instances of fixed profiles, kept apart by hardware: nothing is shared or lent"
-        return tuple(Withheld(kind=kind, reason="backend_cuts_by_mig", detail=detail, values=own) for kind in _SHARING)
+        return tuple(Withheld(kind=kind, reason="backend_cuts_by_mig", values=own) for kind in _SHARING)
     if not capability.can_share or capability.framebuffer_step_bytes is None:
-        detail = (
-            f"backend {name} can't put two pods on one card: slices_per_card_max={capability.slices_per_card_max}, "
-            f"framebuffer_step_bytes={capability.framebuffer_step_bytes}"
-        )
-        return tuple(Withheld(kind=kind, reason="backend_cannot_share", detail=detail, values=own) for kind in _SHARING)
+        facts_known = (*own, ("slices", str(capability.slices_per_card_max)))
+        return tuple(Withheld(kind=kind, reason="backend_cannot_share", values=facts_known) for kind in _SHARING)
     facts = dict(capability.refuses)
     refused = tuple(
         Withheld(
             kind=kind,
             reason=_REFUSED_REASON,
-            detail=f"backend {name} can't carry it out: {facts[kind.value]}",
-            values=own,
+            values=(*own, ("fact", facts[kind.value])),
         )
         for kind in _SHARING
         if kind.value in facts
     )
     spills = capability.oversubscription is Oversubscription.SPILL
     if RecommendationKind.OVERSUBSCRIBE.value not in facts and not spills:
-        detail = (
-            f"backend {name} has oversubscription={capability.oversubscription.value}: granted framebuffer always fits "
-            "the card together; only compute is promised more than once"
-        )
-        refused += (
-            Withheld(kind=RecommendationKind.OVERSUBSCRIBE, reason=_FRAMEBUFFER_REASON, detail=detail, values=own),
-        )
+        refused += (Withheld(kind=RecommendationKind.OVERSUBSCRIBE, reason=_FRAMEBUFFER_REASON, values=own),)
     return refused
 
 
@@ -134,11 +122,8 @@ def _fewer(
             continue
         pods = len(_pods_of(cases, [name]))
         if left is not None and pods > left:
-            detail = f"its {pods} pods would pass the limit of {moves_max} moves"
             refused.append(
-                cases[name].refuse(
-                    RecommendationKind.FEWER_CARDS, "moves_max", detail, pods=pods, moves_max=moves_max or 0
-                )
+                cases[name].refuse(RecommendationKind.FEWER_CARDS, "moves_max", pods=pods, moves_max=moves_max or 0)
             )
             continue
         left = None if left is None else left - pods
@@ -209,9 +194,7 @@ def _within_moves(
             kept.append(name)
             used += pods
         else:
-            refused.append(
-                cases[name].refuse(None, "moves_max", f"its {pods} pods would pass the limit of {moves_max} moves")
-            )
+            refused.append(cases[name].refuse(None, "moves_max", pods=pods, moves_max=moves_max))
     return sorted(kept), refused
 
 
@@ -232,11 +215,7 @@ def _members(
             resting = [other for other in cases[name].neighbours if other not in chosen and other not in reclaimed]
             if resting:
                 chosen.discard(name)
-                refused.append(
-                    cases[name].refuse(
-                        None, "neighbour_stays", f"it shares a card with {resting[0]}, which stays as it is"
-                    )
-                )
+                refused.append(cases[name].refuse(None, "neighbour_stays", neighbour=resting[0]))
                 changed = True
     # A claim belongs to a namespace, and so does the pod that names it.
     demand = problem.demand

@@ -278,11 +278,10 @@ def _kept_fast(bins: Sequence[Sequence[int]], guard: LatencyGuard) -> tuple[list
 
 def _too_slow(rows: Sequence[int], demand: Demand, permits: Permits, guard: LatencyGuard) -> list[Refusal]:
     names = sorted({demand.grants[row].workload_id for row in rows})
-    detail = (
-        "beside the pods that fit it best its P99 latency would grow to more than risk.latency_inflation_max="
-        f"{guard.inflation_max:g} times that alone"
-    )
-    return [permits.cases[name].refuse(RecommendationKind.SLICE, "latency", detail) for name in names]
+    return [
+        permits.cases[name].refuse(RecommendationKind.SLICE, "latency", inflation_max=guard.inflation_max)
+        for name in names
+    ]
 
 
 def _kind_of(group: Group, items: Sequence[int], kinds: Sequence[frozenset[RecommendationKind]]) -> RecommendationKind:
@@ -300,8 +299,7 @@ def _kind_of(group: Group, items: Sequence[int], kinds: Sequence[frozenset[Recom
 
 def _too_dense(group: Group, demand: Demand, permits: Permits) -> list[Refusal]:
     names = sorted({demand.grants[int(row)].workload_id for row in group.rows})
-    detail = f"on {group.card_model} its pods already share cards more closely than the forecast would let them"
-    return [permits.cases[name].refuse(None, "shares_already", detail, card_model=group.card_model) for name in names]
+    return [permits.cases[name].refuse(None, "shares_already", card_model=group.card_model) for name in names]
 
 
 def _resting_seats(resting: Sequence[int], demand: Demand) -> list[Seat]:

@@ -327,16 +327,10 @@ def _withheld(problem: PlanningProblem, permits: Permits, points: Sequence[Front
     peaks = next((point for point in points if point.label == SUM_OF_MAXIMA), None)
     own: tuple[Withheld, ...] = ()
     if peaks is not None and peaks.violation_ratio > limit:
-        detail = (
-            f"even if pods shared a card only where their peaks so far fit together, {peaks.violation_ratio:.2%} of "
-            f"active time would be violated, more than the {limit:.2%} that were asked for: services here rise above "
-            f"their peaks too often; what is advised stays within, and leaves more cards whole"
-        )
         own = (
             Withheld(
                 kind=RecommendationKind.OVERSUBSCRIBE,
                 reason="peaks_break_preset",
-                detail=detail,
                 values=(("violation_ratio", round(peaks.violation_ratio, 6)), ("limit_ratio", limit)),
             ),
         )

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from fleet.decisions import Recommendation, Stage
 from fleet.inventory import CardId, WorkloadId
+from fleet.sentences import Sentence
 from recommender.advice.register import ADVICE
 from recommender.placement import Move
 from recommender.scene import Draft, Scene
@@ -34,29 +35,29 @@ def propose(scene: Scene) -> tuple[tuple[Recommendation, ...], tuple[Stage, ...]
             drafted.append((at, len(drafted), draft))
     drafts = [draft for _, _, draft in sorted(drafted, key=lambda item: item[:2])]
     stages: list[Stage] = []
-    for group in _staged(drafts):
-        stages.append(_stage(len(stages) + 1, group))
+    for title, group in _staged(drafts):
+        stages.append(_stage(len(stages) + 1, title, group))
     return tuple(made for draft in drafts for made in draft.recommendations), tuple(stages)
 
 
-def _staged(drafts: Sequence[Draft]) -> list[list[Draft]]:
-    """Drafts by stage: those of one batch together, each other one by itself."""
-    groups: list[list[Draft]] = []
+def _staged(drafts: Sequence[Draft]) -> list[tuple[Sentence, list[Draft]]]:
+    """Title and drafts of each stage: those of one batch together, each other one by itself."""
+    groups: list[tuple[Sentence, list[Draft]]] = []
     for draft in drafts:
-        if not draft.title:
+        if draft.title is None:
             continue
-        if draft.batch is not None and groups and groups[-1][0].batch == draft.batch:
-            groups[-1].append(draft)
+        if draft.batch is not None and groups and groups[-1][1][0].batch == draft.batch:
+            groups[-1][1].append(draft)
         else:
-            groups.append([draft])
+            groups.append((draft.title, [draft]))
     return groups
 
 
-def _stage(number: int, drafts: Sequence[Draft]) -> Stage:
+def _stage(number: int, title: Sentence, drafts: Sequence[Draft]) -> Stage:
     made = [one for draft in drafts for one in draft.recommendations]
     return Stage(
         stage=number,
-        title=drafts[0].title,
+        title=title,
         recommendations=tuple(one.id for one in made),
         cards_freed=sum(one.cards_freed for one in made),
         moves=len({pod for one in made for pod in one.pods}),

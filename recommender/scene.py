@@ -18,6 +18,7 @@ from fleet.decisions import Evidence, FreedCard, Need, Recommendation
 from fleet.inventory import CardId, CardModelName, Grant, WorkloadId
 from fleet.money.saving import saving_of
 from fleet.schema import Measure
+from fleet.sentences import Sentence
 from recommender.advice.case import Permits
 from recommender.mig.advice import InstanceAdvice
 from recommender.placement import Arrangement, Move
@@ -30,13 +31,13 @@ class Draft:
     """Recommendations that are carried out together.
 
     Attributes:
-        title: of their stage; empty where they are in none, because a schedule carries them out.
+        title: of their stage; None where they are in none, because a schedule carries them out.
         recommendations: in the order in which they are carried out.
         batch: number of the batch of moving workloads that they belong to, from 1; None for a stage of their own.
         turn: place within the batch: 0 makes room, 1 cuts, 2 moves.
     """
 
-    title: str
+    title: Sentence | None
     recommendations: Sequence[Recommendation]
     batch: int | None = None
     turn: int = 0

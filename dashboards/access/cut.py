@@ -14,7 +14,7 @@ from decimal import Decimal
 from fleet.decisions import Plan, Recommendation, Saving, Stage, Totals
 from fleet.inventory import WorkloadId
 from fleet.profiles import CardProfile, Profiles
-from fleet.sentences import Value
+from fleet.sentences import Sentence, Value, sentence
 
 SHARED_WITH_OTHERS = "shared with another namespace"
 """Reason of a card of which somebody sees a part of the workloads."""
@@ -76,18 +76,12 @@ def cut_plan_to(plan: Plan, is_theirs: Callable[[str], bool]) -> Plan:
             replace(
                 item,
                 conflicts_with=tuple(name for name in item.conflicts_with if name in by_id),
-                reason=without_workloads(item.reason, is_theirs),
-                change_of_mind=without_workloads(item.change_of_mind, is_theirs),
-                sentences=tuple(replace(one, values=_cut_values(one.values, is_theirs)) for one in item.sentences),
+                why=tuple(replace(one, values=_cut_values(one.values, is_theirs)) for one in item.why),
             )
             for item in own
         ),
         refused=tuple(
-            replace(
-                item,
-                detail=without_workloads(item.detail, is_theirs),
-                values=_cut_values(item.values, is_theirs),
-            )
+            replace(item, values=_cut_values(item.values, is_theirs))
             for item in plan.refused
             if is_theirs(item.workload)
         ),
@@ -145,9 +139,8 @@ def _cut_stage(stage: Stage, own: list[Recommendation]) -> Stage:
     )
 
 
-def _title_of_part(own: list[Recommendation]) -> str:
-    kinds = dict.fromkeys(item.kind.value.replace("_", " ") for item in own)
-    return f"Your part of it: {', '.join(kinds)}"
+def _title_of_part(own: list[Recommendation]) -> Sentence:
+    return sentence("part", kinds=", ".join(dict.fromkeys(item.kind.value for item in own)))
 
 
 def _totals(own: tuple[Recommendation, ...], cards: int) -> Totals:

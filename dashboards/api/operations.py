@@ -36,11 +36,11 @@ from dashboards.api.answers import (
 from dashboards.queries import Views
 from dashboards.shown.quotas import quota_uses
 from dashboards.shown.tenants import tenants
-from dashboards.words.advice import verdict_words
+from dashboards.words.advice import plan_in_english, profiles_in_english, state_words, verdict_words
 from dashboards.words.catalogue import Language
 from enforcer.record.savings import savings_steps
 from enforcer.record.verdict import verdict_document, verdict_of
-from fleet.documents import document, plan_document, profiles_document
+from fleet.documents import document
 from fleet.errors import NotEnoughData, Refused
 
 HOURS_MAX = 24 * 366
@@ -109,7 +109,7 @@ def _clusters(views: Views, _: Asked) -> Mapping[str, Any]:
 
 
 def _profiles(views: Views, asked: Asked) -> Mapping[str, Any]:
-    return profiles_document(views.fleet.profiles(asked.path["cluster"]))
+    return profiles_in_english(views.fleet.profiles(asked.path["cluster"]))
 
 
 def _freshness(views: Views, asked: Asked) -> Mapping[str, Any]:
@@ -122,8 +122,7 @@ def _workload(views: Views, asked: Asked) -> Mapping[str, Any]:
     found = next((profile for profile in known if profile.workload == workload), None)
     if found is None:
         raise NotEnoughData(f"workload {workload} of cluster {asked.path['cluster']} has no live pod")
-    answer: Mapping[str, Any] = document(found)
-    return answer
+    return {**document(found), "reason": state_words(found, Language.EN)}
 
 
 def _history(views: Views, asked: Asked) -> Mapping[str, Any]:
@@ -158,7 +157,7 @@ def _plan(views: Views, asked: Asked) -> Mapping[str, Any]:
     entry = views.plans.plan(asked.path["plan_id"])
     if entry is None:
         raise NotEnoughData(f"there is no plan {asked.path['plan_id']}")
-    return {"plan": plan_document(entry.plan), "status": entry_answer(entry)}
+    return {"plan": plan_in_english(entry.plan), "status": entry_answer(entry)}
 
 
 def _preview(views: Views, asked: Asked) -> Mapping[str, Any]:

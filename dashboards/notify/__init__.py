@@ -1,1 +1,1 @@
-"""Messages to people: what is told, to whom, how often, and in which service's format."""
+"""Messages to people: what is sent, to whom, how often, and in which service's format."""

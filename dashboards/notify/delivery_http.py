@@ -96,8 +96,8 @@ class HttpDelivery:
                 f"goes into notify.channels.{self._channel}.ca_file"
             ) from exc
         except Unavailable as exc:
-            told = _without(_secrets(request, self._hook), str(exc))
-            raise Unavailable(f"cannot reach {parts.hostname} of channel {self._channel}: {told}") from exc
+            words = _without(_secrets(request, self._hook), str(exc))
+            raise Unavailable(f"cannot reach {parts.hostname} of channel {self._channel}: {words}") from exc
         text = _without(_secrets(request, self._hook), body.decode(errors="replace"))
         self._check(request, answer.status, answer.retry_after, text)
 
@@ -173,7 +173,7 @@ def _seconds(retry_after: str | None, now: datetime) -> float | None:
 
 
 def _secrets(request: Outgoing, hook: Hook) -> list[str]:
-    """What of an address and a key must not be told, the longest first."""
+    """What of an address and a key stays out of messages, the longest first."""
     found: set[str] = set() if hook.secret is None else {hook.secret}
     for url in (hook.url, request.url):
         parts = urlsplit(url)

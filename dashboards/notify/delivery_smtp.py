@@ -132,7 +132,7 @@ def mail_of(message: Message, *, sender: str, recipients: Sequence[str], at: dat
     """The mail as plain text, and as HTML in which nothing foreign is markup. Sources: RFC 5322, RFC 3834.
 
     Args:
-        message: what is told.
+        message: title, lines and link.
         sender: address that it comes from.
         recipients: addresses that it goes to.
         at: its date, UTC.

@@ -1,7 +1,7 @@
-"""Who is told what now: no news twice, one message per receiver and period, quiet hours kept. Pure.
+"""Which news go to whom now: none twice, one message per receiver and period, quiet hours kept. Pure.
 
 Harm goes out by itself and soon; plans and whatever else waits for the receiver's next digest. What can't go out now
-is not lost: it is made anew at the next look, and its key has not been told yet.
+is not lost: it is made anew at the next look, and its key has not been sent yet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EVERYTHING = "everything"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receiver:
-    """Who is told.
+    """Who gets messages.
 
     Attributes:
         name: name of the team, or `EVERYTHING`.
@@ -37,8 +37,8 @@ class Receiver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """One thing that was told.
+class SentNews:
+    """One piece of news that was sent.
 
     Attributes:
         receiver: to whom.
@@ -63,7 +63,7 @@ class Post:
         receiver: for whom.
         channel: where.
         message: what.
-        keys: the news that are told with it, with what each is about.
+        keys: the news in it, with what each is about.
     """
 
     receiver: str
@@ -73,7 +73,7 @@ class Post:
 
 
 def receivers(settings: NotifySettings, teams: Sequence[Team]) -> tuple[Receiver, ...]:
-    """Everybody who is told anything, the whole fleet's first."""
+    """Everybody who gets messages, the whole fleet's first."""
     everything = Receiver(name=EVERYTHING, team=None, channels=settings.everything)
     theirs = (
         # A team may be called anything: its name must not be taken for the whole fleet's.
@@ -85,7 +85,7 @@ def receivers(settings: NotifySettings, teams: Sequence[Team]) -> tuple[Receiver
 
 def posts(
     news: Callable[[Team | None], Sequence[Message]],
-    told: Sequence[Told],
+    sent: Sequence[SentNews],
     settings: NotifySettings,
     teams: Sequence[Team],
     *,
@@ -95,14 +95,14 @@ def posts(
     """What goes out now.
 
     Args:
-        news: everything that there is to tell a team, told or not; of None what there is to tell of the whole fleet.
-        told: what was told already.
-        settings: who is told, and how often.
+        news: all news of a team, sent or not; of None those of the whole fleet.
+        sent: what was sent already.
+        settings: who gets what, and how often.
         teams: the teams of the settings.
         now: UTC.
         time_zone: of the quiet hours.
     """
-    known = {_heard(one.receiver, one.channel, one.key, one.topic) for one in told}
+    known = {_heard(one.receiver, one.channel, one.key, one.topic) for one in sent}
     is_quiet = in_quiet_hours(settings.quiet_hours, now, time_zone)
     found: list[Post] = []
     for receiver in receivers(settings, teams):
@@ -126,7 +126,7 @@ def posts(
                 is_harm = NoticeTopic.HARM in topics_together
                 if not mine or (is_quiet and not is_harm):
                     continue
-                last = _last(told, receiver.name, channel, topics_together)
+                last = _last(sent, receiver.name, channel, topics_together)
                 if last is None or now - last >= timedelta(seconds=period):
                     found.append(_post(receiver.name, channel, mine, now))
                     known |= {_heard(receiver.name, channel, message.key, message.topic) for message in mine}
@@ -136,8 +136,8 @@ def posts(
 def _heard(receiver: str, channel: str, key: str, topic: NoticeTopic) -> tuple[str | None, str, str]:
     """What a channel has heard; for anybody, without a receiver, where it says all that there is to say.
 
-    A channel hears a thing once, though it be the fleet's and a team's. What a team is told of a plan is its own part,
-    so that two teams of one channel are told of theirs each.
+    A channel hears a thing once, though it be the fleet's and a team's. A team gets its own part of a plan,
+    so two teams of one channel get theirs each.
     """
     is_whole = receiver == EVERYTHING or topic is NoticeTopic.BUDGET
     return None if is_whole else receiver, channel, key
@@ -167,10 +167,10 @@ def _kinds(settings: NotifySettings) -> tuple[tuple[tuple[NoticeTopic, ...], int
     )
 
 
-def _last(told: Sequence[Told], receiver: str, channel: str, topics: tuple[NoticeTopic, ...]) -> datetime | None:
+def _last(sent: Sequence[SentNews], receiver: str, channel: str, topics: tuple[NoticeTopic, ...]) -> datetime | None:
     times = [
         one.at
-        for one in told
+        for one in sent
         if one.receiver == receiver and one.channel == channel and one.topic in topics
     ]  # fmt: skip
     return max(times, default=None)

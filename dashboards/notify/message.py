@@ -1,4 +1,4 @@
-"""What is told: one message in plain text, whatever service carries it.
+"""One message in plain text, whatever service carries it.
 
 The texts come from plans and analyses and so from tenants: names of workloads and namespaces. They are data until a
 format has written them in its service's own way, and none of them ever becomes an address.
@@ -31,7 +31,7 @@ class Message:
     """One message.
 
     Attributes:
-        key: the same for the same news: it is told once.
+        key: the same for the same news: it is sent once.
         topic: what it is about.
         title: one line.
         lines: further lines.

@@ -36,7 +36,7 @@ class News:
         self._now = now
 
     def __call__(self, team: Team | None) -> tuple[Message, ...]:
-        """What there is to tell a team, or of None the whole fleet's; oldest first."""
+        """The news of a team, or of None those of the whole fleet; oldest first."""
         notify = self._settings.notify
         telling = Telling(base_url=notify.base_url, language=language_of(self._settings), team=team)
         since = self._now - timedelta(days=min(NEWS_DAYS_MAX, notify.remember_days))

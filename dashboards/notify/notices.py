@@ -1,6 +1,6 @@
-"""What there is to tell: made from the pages' ports, the budgets and the weekly report, pure.
+"""The news: made from the pages' ports, the budgets and the weekly report, pure.
 
-A notice of the same news has the same key whenever it is made, so that it is told once. A team's notices are made from
+A notice of the same news has the same key whenever it is made, so that it is sent once. A team's notices are made from
 what is the team's: totals of the cluster stand in none of them.
 """
 
@@ -30,18 +30,18 @@ from fleet.outcomes import Outcome
 from fleet.settings.notify import NoticeTopic
 
 SHORTFALL_RATIO = 0.8
-"""A plan whose realised cards are under this share of the promised ones is told of."""
+"""A plan whose realised cards are under this share of the promised ones is news."""
 _TAKEN_BACK = ("undone", "restored", "taken back")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Telling:
-    """How it is told.
+    """How news are written.
 
     Attributes:
         base_url: address of the web app; None for no links.
         language: language of the sentences.
-        team: whom it is told to, who hears of its own alone; None for the whole fleet's.
+        team: who gets it, its own news alone; None for the whole fleet's.
     """
 
     base_url: str | None = None
@@ -74,7 +74,7 @@ def notices(
         outcomes: newest outcome of each applied plan.
         ledger: what was done, newest first.
         now: moment of looking, UTC.
-        since: older deeds are not told any more.
+        since: older deeds are no news any more.
         telling: to whom, and how.
     """
     if telling.team is not None:
@@ -100,7 +100,7 @@ def budget_notices(
         cluster: cluster.
         currency: ISO 4217 of their amounts.
         now: moment of looking, UTC.
-        ratio: share of a budget from which on it is told of, 0-1.
+        ratio: share of a budget from which on it is news, 0-1.
         telling: to whom, and how.
     """
     found = [_budget_notice(status, cluster, currency, now, ratio, telling) for status in statuses]

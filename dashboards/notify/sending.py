@@ -1,18 +1,29 @@
-"""Sends messages and remembers which were taken, so that none is sent twice. Called by `gputide admin notify`."""
+"""Sends messages and remembers which were taken, so that none is sent twice. Called by `gputide admin notify`.
+
+Which news were sent to whom is kept in a file, so that a restart sends nothing twice.
+"""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
 
 from dashboards.notify.delivery import Delivery, Patience, send_patiently
-from dashboards.notify.digest import Post, Told
-from dashboards.notify.memory import Memory
+from dashboards.notify.digest import Post, SentNews
 from fleet.data_folder import DataFolder
-from fleet.errors import GputideError, Unavailable
+from fleet.documents import document
+from fleet.durable import FolderLock, unwritable, write_durably
+from fleet.errors import Corrupt, GputideError, Unavailable
+from fleet.settings.faults import fault_words
 from fleet.settings.notify import NotifySettings
+
+_FILE = "sent.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +80,7 @@ def send_posts(
                 continue
             memory.keep(
                 [
-                    Told(receiver=post.receiver, channel=post.channel, key=key, topic=topic, at=now)
+                    SentNews(receiver=post.receiver, channel=post.channel, key=key, topic=topic, at=now)
                     for key, topic in post.keys
                 ],
                 now,
@@ -78,3 +89,65 @@ def send_posts(
     finally:
         memory.close()
     return tuple(found)
+
+
+class Memory:
+    """The news sent so far, in a folder; one process at a time may hold it.
+
+    Args:
+        folder: made where it is missing.
+        remember_days: older news are forgotten.
+
+    Raises:
+        Unavailable: another process holds it.
+        Corrupt: the folder can't be written, or its file can't be read.
+    """
+
+    def __init__(self, folder: Path, *, remember_days: int) -> None:
+        self._path = folder / _FILE
+        self._remember = timedelta(days=remember_days)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise unwritable(folder, exc) from exc
+        self._lock = FolderLock(folder, "notify")
+        try:
+            self._sent = read_sent(folder)
+        except Corrupt:
+            self._lock.release()
+            raise
+
+    @property
+    def sent(self) -> tuple[SentNews, ...]:
+        """What was sent, oldest first."""
+        return self._sent
+
+    def keep(self, more: Sequence[SentNews], now: datetime) -> None:
+        """Add what was sent, durably.
+
+        Raises:
+            Corrupt: the file can't be written.
+        """
+        self._sent = tuple(one for one in (*self._sent, *more) if now - one.at <= self._remember)
+        content = [document(one) for one in self._sent]
+        write_durably(self._path, json.dumps(content, ensure_ascii=False).encode())
+
+    def close(self) -> None:
+        """Let another process have it."""
+        self._lock.release()
+
+
+def read_sent(folder: Path) -> tuple[SentNews, ...]:
+    """What was sent, oldest first, without holding the folder.
+
+    Raises:
+        Corrupt: the file can't be read.
+    """
+    path = folder / _FILE
+    try:
+        return tuple(TypeAdapter(list[SentNews]).validate_json(path.read_bytes()))
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValidationError) as exc:
+        fault = fault_words(exc) if isinstance(exc, ValidationError) else exc
+        raise Corrupt(f"cannot read {path}: {fault}; move it away to begin anew: messages are then sent again") from exc

@@ -1,13 +1,10 @@
-"""Sentences of analyzer and recommender on the pages, in the reader's language; in English where it lacks them.
+"""Sentences of analyzer and recommender on the pages, in the reader's language.
 
 Called by every page that shows a reason or a refusal.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-from dashboards.pages.frame import english
 from dashboards.shown.rows import RefusalGroup
 from dashboards.words.advice import (
     change_words,
@@ -21,32 +18,26 @@ from fleet.decisions import Recommendation, Refusal, Withheld
 from fleet.profiles import Profile
 
 
-def reason(item: Recommendation) -> Any:
+def reason(item: Recommendation) -> str:
     """Why an advice is given."""
-    return _shown(reason_words(item, READING.get()), item.reason)
+    return reason_words(item, READING.get())
 
 
-def change_of_mind(item: Recommendation) -> Any:
+def change_of_mind(item: Recommendation) -> str:
     """What would change an advice."""
-    return _shown(change_words(item, READING.get()), item.change_of_mind)
+    return change_words(item, READING.get())
 
 
-def detail(item: Refusal | Withheld) -> Any:
+def detail(item: Refusal | Withheld) -> str:
     """Why an advice is not given."""
-    return _shown(refusal_words(item, READING.get()), item.detail)
+    return refusal_words(item, READING.get())
 
 
-def group_detail(group: RefusalGroup) -> Any:
+def group_detail(group: RefusalGroup) -> str:
     """Why the first of a group gets no advice."""
-    code = group.reason.replace(" ", "_")
-    return _shown(refused_words(code, group.detail, group.values, READING.get()), group.detail)
+    return refused_words(group.reason, group.values, READING.get())
 
 
-def state_reason(profile: Profile) -> Any:
+def state_reason(profile: Profile) -> str:
     """Why a workload is in its state."""
-    return _shown(state_words(profile, READING.get()), profile.reason)
-
-
-def _shown(said: str, recorded: str) -> Any:
-    """What is left in English is marked as such, for who hears it."""
-    return english(recorded) if said == recorded else said
+    return state_words(profile, READING.get())

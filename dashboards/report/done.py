@@ -100,7 +100,7 @@ def refused_in(plan: Plan | None, words: Words) -> tuple[RefusalGroup, ...]:
     return tuple(
         replace(
             group,
-            detail=refused_words(group.reason.replace(" ", "_"), group.detail, group.values, words.language),
+            detail=refused_words(group.reason, group.values, words.language),
         )
         for group in groups
     )

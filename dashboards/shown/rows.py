@@ -51,13 +51,21 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusalGroup:
-    """Workloads that are left alone for one reason."""
+    """Workloads that are left alone for one reason.
+
+    Attributes:
+        reason: code.
+        kind: advice that is refused, or `all advice`.
+        workloads: their names.
+        values: what is in the message of the first.
+        detail: that message, where a language was chosen.
+    """
 
     reason: str
     kind: str
     workloads: tuple[str, ...]
-    detail: str
     values: tuple[tuple[str, Value], ...] = ()
+    detail: str = ""
 
 
 def state_shares(profiles: Profiles) -> tuple[StateShare, ...]:
@@ -174,10 +182,9 @@ def refusal_groups(refused: Iterable[Refusal]) -> tuple[RefusalGroup, ...]:
         groups.setdefault((refusal.reason, kind), []).append(refusal)
     return tuple(
         RefusalGroup(
-            reason=reason.replace("_", " "),
+            reason=reason,
             kind=kind,
             workloads=tuple(item.workload for item in items),
-            detail=items[0].detail,
             values=items[0].values,
         )
         for (reason, kind), items in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
@@ -302,7 +309,6 @@ def _recommendation_row(item: Recommendation, currency: str) -> Row:
         "saving": money_words(item.saving_per_week.amortised, currency),
         "risk": item.risk_level.value,
         "confidence": item.confidence,
-        "reason": item.reason,
     }
 
 

@@ -1,61 +1,50 @@
-"""What analyzer, recommender and verify say, in a language.
+"""What analyzer, recommender and verify record as codes with values (`fleet.sentences`), in a language.
 
-A verdict is message ids with values. Reasons and refusals are recorded in English and, beside it, as a code with the
-values in it (`fleet.sentences`), because plans carry them; `locale/LANGUAGE/LC_MESSAGES/advice.po` says each code in
-the other languages. A code that is not there, or without a value that its text needs, is said in English. Called by the
-report, the messages, the web pages and the command line.
+`locale/LANGUAGE/LC_MESSAGES/advice.po` holds the texts. A code that the catalogue does not hold yet, or whose text
+needs a value that was cut out for another team, is shown as it is. Called by the report, the messages, the web pages,
+the API and the command line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
+from typing import Any
 
 from dashboards.words.catalogue import Language, Words
 from enforcer.record.verdict import Verdict, headline, sentences
-from fleet.decisions import Recommendation, Refusal, Withheld
-from fleet.profiles import Profile
+from fleet.decisions import Plan, Recommendation, Refusal, Withheld
+from fleet.documents import plan_document, profiles_document
+from fleet.profiles import Profile, Profiles
 from fleet.sentences import Sentence, Value
+
+_WAYS = ("", ".1", ".2", ".3")
 
 
 def reason_words(item: Recommendation, language: Language) -> str:
     """Why an advice is given."""
-    return _told(item.sentences, item.reason, language)
+    return _clauses(item.why, language)
 
 
 def change_words(item: Recommendation, language: Language) -> str:
     """What would change an advice."""
-    if language is Language.EN or not item.sentences:
-        return item.change_of_mind
-    last = item.sentences[-1]
-    said = _filled(f"changes.{last.code}", dict(last.values), language)
-    return item.change_of_mind if said is None else _ended(said, language)
+    last = item.why[-1]
+    return _sentence(_filled("changes", last.code, dict(last.values), language), language)
 
 
 def refusal_words(item: Refusal | Withheld, language: Language) -> str:
     """Why an advice is not given, with the values that were recorded."""
-    return refused_words(item.reason, item.detail, item.values, language)
+    return refused_words(item.reason, item.values, language)
 
 
-def refused_words(reason: str, detail: str, values: Sequence[tuple[str, Value]], language: Language) -> str:
-    """The same by its parts.
-
-    Args:
-        reason: code.
-        detail: the English sentence.
-        values: what is in it.
-        language: language.
-    """
-    if language is Language.EN:
-        return detail
-    known = dict(values)
-    ways = (f"refused.{reason}{way}" for way in ("", ".1", ".2", ".3"))
-    return next((said for way in ways if (said := _filled(way, known, language)) is not None), detail)
+def refused_words(reason: str, values: Sequence[tuple[str, Value]], language: Language) -> str:
+    """The same by its parts: a code, and the values in it."""
+    return _filled("refused", reason, dict(values), language)
 
 
 def state_words(profile: Profile, language: Language) -> str:
     """Why a workload is in its state."""
-    return _told(profile.sentences, profile.reason, language)
+    return _clauses(profile.why, language)
 
 
 def headline_words(verdict: Verdict, language: Language) -> str:
@@ -77,25 +66,52 @@ def judged_words(said: Sequence[Sentence], language: Language) -> str:
     )
 
 
-def _told(sentences: Sequence[Sentence], english: str, language: Language) -> str:
-    if language is Language.EN or not sentences:
-        return english
-    parts = [_filled(f"said.{one.code}", dict(one.values), language) for one in sentences]
-    # Half a sentence would say something else.
-    known = [part for part in parts if part]
-    clause = Words(language=language).say("mark.clause")
-    return _ended(clause.join(known), language) if len(known) == len(parts) else english
+def plan_in_english(plan: Plan) -> dict[str, Any]:
+    """A plan as JSON, with the English of each reason, change of mind, refusal and stage."""
+    found = plan_document(plan)
+    for item, record in zip(found["recommendations"], plan.recommendations, strict=True):
+        item["reason"] = reason_words(record, Language.EN)
+        item["change_of_mind"] = change_words(record, Language.EN)
+    for item, stage in zip(found["stages"], plan.stages, strict=True):
+        item["title"] = Words(language=Language.EN).stage(stage.title)
+    _add_details(found["refused"], plan.refused)
+    _add_details(found["withheld"], plan.withheld)
+    return found
 
 
-def _filled(message_id: str, values: Mapping[str, Value], language: Language) -> str | None:
-    """A message with its values; None where there is no such message, or a value is missing."""
+def profiles_in_english(profiles: Profiles) -> dict[str, Any]:
+    """Profiles as JSON, with the English of each `reason` and `detail` beside their codes."""
+    found = profiles_document(profiles)
+    for item, profile in zip(found["workloads"], profiles.workloads, strict=True):
+        item["reason"] = state_words(profile, Language.EN)
+    _add_details(found["withheld"], profiles.withheld)
+    return found
+
+
+def _add_details(found: Sequence[dict[str, Any]], records: Sequence[Refusal | Withheld]) -> None:
+    for item, refusal in zip(found, records, strict=True):
+        item["detail"] = refusal_words(refusal, Language.EN)
+
+
+def _clauses(clauses: Sequence[Sentence], language: Language) -> str:
+    said = (_filled("said", one.code, dict(one.values), language) for one in clauses)
+    return _sentence(Words(language=language).say("mark.clause").join(said), language)
+
+
+def _filled(group: str, code: str, values: Mapping[str, Value], language: Language) -> str:
+    """The first message of a code whose places all have a value; the code where there is none."""
     words = Words(language=language)
-    try:
-        return words.say(message_id, **values) if words.knows(message_id) else None
-    except KeyError:
-        return None
+    for way in _WAYS:
+        message_id = f"{group}.{code}{way}"
+        if not words.knows(message_id):
+            continue
+        try:
+            return words.say(message_id, **values)
+        except KeyError:
+            continue
+    return code.replace("_", " ")
 
 
-def _ended(text: str, language: Language) -> str:
+def _sentence(text: str, language: Language) -> str:
     stop = Words(language=language).say("mark.stop")
-    return text if text.endswith(stop) else text + stop
+    return text[:1].upper() + text[1:] + ("" if text.endswith(stop) else stop)

@@ -32,15 +32,11 @@ from babel.messages.pofile import read_po
 from babel.numbers import NumberPattern, parse_pattern
 
 from fleet.decisions import Saving
+from fleet.sentences import Sentence
 from fleet.units import GIB, MIB, Money, format_money_short
 
 _NUMBER = "#,##0.###"
-_SHARED_STAGE = re.compile(r"(Share cards|Share the cards of nodes, emptied for it), batch (\d+) of (\d+)", re.ASCII)
 _STAGES = re.compile(r"(stages?) (\d+(?:, \d+)*)", re.ASCII)
-_MIG_STAGE = re.compile(
-    r"Cut (\d{1,9}) cards? by MIG, each while it is empty(?:: with a spare card, or (\d{1,9}) pods? waits? meanwhile)?",
-    re.ASCII,
-)
 _SIZES: Mapping[str, int] = MappingProxyType({"gib": GIB, "mib": MIB})
 
 
@@ -166,19 +162,9 @@ class Words:
         ]
         return self.say("mark.list").join(parts) or self.say("saving.none")
 
-    def stage(self, title: str) -> str:
-        """A stage's title as the planner wrote it, in this language; one that it does not know stays as it is."""
-        if self.language is Language.EN:
-            return title
-        match = _SHARED_STAGE.fullmatch(title)
-        if match is not None:
-            message_id = "stage.share" if match[1] == "Share cards" else "stage.share_nodes"
-            return self.say(message_id, number=match[2], all=match[3])
-        match = _MIG_STAGE.fullmatch(title)
-        if match is not None:
-            first = self.say("stage.mig", cards=self.cards(int(match[1])))
-            return first if match[2] is None else self.say("stage.mig_waits", first=first, pods=match[2])
-        return self.in_english("stage.", title)
+    def stage(self, title: Sentence) -> str:
+        """A stage's title."""
+        return self.say(f"stage.{title.code}", **dict(title.values))
 
     def subject(self, text: str) -> str:
         """What a line of the ledger is about: stages in this language, anything else as it stands."""

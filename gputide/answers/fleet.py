@@ -8,7 +8,9 @@ from datetime import datetime
 from decimal import Decimal
 
 from dashboards.shown.clusters import ClusterLine, fleet_totals
-from fleet.documents import document, iso, profiles_document
+from dashboards.words.advice import profiles_in_english, refusal_words, state_words
+from dashboards.words.catalogue import Language
+from fleet.documents import document, iso
 from fleet.profiles import CardState, Profile, Profiles, WorkloadState
 from fleet.units import Money, format_bytes_short, format_count, format_money_short, format_percent, format_time
 from gputide.answers.plan import percent_text
@@ -21,7 +23,7 @@ def profiles_answer(profiles: Profiles, notes: Sequence[str] = ()) -> Answer:
     cards = Counter(card.state for card in profiles.cards)
     ranked = sorted(profiles.workloads, key=_waste, reverse=True)
     return Answer(
-        document=profiles_document(profiles),
+        document=profiles_in_english(profiles),
         headline=(
             (
                 f"{format_count(len(profiles.cards))} cards, {format_count(len(profiles.workloads))} workloads in "
@@ -57,7 +59,10 @@ def profiles_answer(profiles: Profiles, notes: Sequence[str] = ()) -> Answer:
                 rows=[(state.value, cards[state]) for state in CardState if cards[state]],
             ),
         ),
-        footnotes=(*notes, *(f"withheld: {item.kind.value}: {item.detail}" for item in profiles.withheld)),
+        footnotes=(
+            *notes,
+            *(f"withheld: {item.kind.value}: {refusal_words(item, Language.EN)}" for item in profiles.withheld),
+        ),
     )
 
 
@@ -157,7 +162,7 @@ def _profile_row(profile: Profile) -> tuple[object, ...]:
         format_bytes_short(profile.framebuffer.granted),
         format_percent(profile.coverage_ratio),
         round(profile.confidence, 2),
-        profile.reason,
+        state_words(profile, Language.EN),
     )
 
 

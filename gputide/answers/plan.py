@@ -6,13 +6,12 @@ from collections.abc import Iterable, Sequence
 from shlex import quote
 
 from dashboards.shown.rows import stage_risk
-from dashboards.words.advice import verdict_words
-from dashboards.words.catalogue import Language
+from dashboards.words.advice import plan_in_english, reason_words, refusal_words, verdict_words
+from dashboards.words.catalogue import Language, Words
 from enforcer.record.verdict import Standing, Verdict, standing_in, verdict_document
 from fleet.capabilities.register import capabilities_of
 from fleet.confidence import stage_confidence
 from fleet.decisions import Plan, Refusal, Saving
-from fleet.documents import plan_document
 from fleet.outcomes import Outcome
 from fleet.units import Money, format_count, format_money_short, format_percent, format_time
 from gputide.output import Answer, Listing
@@ -24,7 +23,7 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
     """What `plan make` and `plan show` print, with further notes first below."""
     totals = plan.totals
     return Answer(
-        document=plan_document(plan),
+        document=plan_in_english(plan),
         headline=(
             (
                 f"Plan {plan.plan_id} for {plan.cluster}: frees {format_count(totals.cards_freed)} of "
@@ -52,7 +51,7 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
                         saving_text(item.saving_per_week, plan.currency),
                         item.risk_level.value,
                         round(item.confidence, 2),
-                        item.reason,
+                        reason_words(item, Language.EN),
                     )
                     for item in sorted(plan.recommendations, key=lambda item: item.cards_freed, reverse=True)
                 ],
@@ -63,7 +62,7 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
                 rows=[
                     (
                         stage.stage,
-                        stage.title,
+                        Words(language=Language.EN).stage(stage.title),
                         len(stage.recommendations),
                         stage.cards_freed,
                         stage.moves,
@@ -78,7 +77,7 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
         footnotes=(
             *notes,
             *experimental_note(plan.backend),
-            *(f"withheld: {item.kind.value}: {item.detail}" for item in plan.withheld),
+            *(f"withheld: {item.kind.value}: {refusal_words(item, Language.EN)}" for item in plan.withheld),
             *_proof(plan),
             *_calibration(plan),
             f"next: gputide plan explain ID · gputide plan diff --plan {plan.plan_id} · gputide plan approve",
@@ -199,7 +198,7 @@ def _refusals(refused: tuple[Refusal, ...]) -> Listing:
         title="Refused",
         columns=("reason", "advice", "workloads", "for example"),
         rows=[
-            (reason, kind, len(items), f"{items[0].workload}: {items[0].detail}")
+            (reason, kind, len(items), f"{items[0].workload}: {refusal_words(items[0], Language.EN)}")
             for (reason, kind), items in sorted(groups.items(), key=lambda group: -len(group[1]))
         ],
     )

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from dashboards.words.advice import refusal_words
+from dashboards.words.catalogue import Language
 from fleet.catalogue import CardModel, catalogue, find_model
 from fleet.decisions import Plan, Refusal, Saving
 from fleet.documents import document
@@ -305,5 +307,5 @@ def _staying(refused: Sequence[Refusal]) -> Listing:
     return Listing(
         title="Would not fit, and keep their cards",
         columns=("workload", "reason", "detail"),
-        rows=[(item.workload, item.reason, item.detail) for item in refused],
+        rows=[(item.workload, item.reason, refusal_words(item, Language.EN)) for item in refused],
     )

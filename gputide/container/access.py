@@ -1,4 +1,4 @@
-"""How people are known to the web app, as the settings say."""
+"""Opens the web app as the settings say: who may use it and how people are known, TLS, names and port."""
 
 from __future__ import annotations
 
@@ -9,11 +9,34 @@ from dashboards.access.door import RETURN_PATH, SignIn, Ways
 from dashboards.access.proxy import TrustedProxy
 from dashboards.access.roster import Roster
 from dashboards.access.sessions import Sessions
-from dashboards.app import LOOPBACK_NAMES
+from dashboards.app import LOOPBACK_NAMES, Server, create_app, open_server
+from dashboards.queries import Views
 from fleet.errors import Misconfigured
 from fleet.settings.dashboard import Access, DashboardSettings
 from wire.http_server import TlsContexts
 from wire.listener_tls import ListenerContexts
+
+
+def open_web_app(views: Views, settings: DashboardSettings, *, operator: str, port: int | None = None) -> Server:
+    """The web app, listening; on `dashboard.port` unless a port is given.
+
+    Args:
+        views: what the pages read and change.
+        settings: the app's.
+        operator: login name of the person who started the app; its only user where nobody else can reach it.
+        port: 0 picks a free one.
+
+    Raises:
+        Misconfigured: a file of rights or of TLS can't be read.
+        Unavailable: another process listens on the port.
+    """
+    pages = create_app(
+        views,
+        ways=ways_in(settings, operator=operator),
+        hosts=_names_of(settings),
+        public_url=settings.public_url,
+    )
+    return open_server(pages, host=settings.host, port=settings.port if port is None else port, tls=_tls(settings))
 
 
 def ways_in(settings: DashboardSettings, *, operator: str) -> Ways:
@@ -21,7 +44,7 @@ def ways_in(settings: DashboardSettings, *, operator: str) -> Ways:
 
     Args:
         settings: the app's.
-        operator: whoever started the app; its only user where nobody else can reach it.
+        operator: login name of the person who started the app; its only user where nobody else can reach it.
 
     Raises:
         Misconfigured: a file can't be read.
@@ -44,7 +67,7 @@ def ways_in(settings: DashboardSettings, *, operator: str) -> Ways:
     )
 
 
-def dashboard_tls(settings: DashboardSettings) -> TlsContexts | None:
+def _tls(settings: DashboardSettings) -> TlsContexts | None:
     """What gives the web app's TLS context; None where it speaks plain HTTP.
 
     Where `dashboard.client_ca_file` says whose, a browser (or the proxy in front) needs a certificate too.
@@ -58,7 +81,7 @@ def dashboard_tls(settings: DashboardSettings) -> TlsContexts | None:
     return ListenerContexts(files, needs_client=True, now_seconds=time.monotonic).context
 
 
-def names_of(settings: DashboardSettings) -> tuple[str, ...]:
+def _names_of(settings: DashboardSettings) -> tuple[str, ...]:
     """Names, without port, under which the app may be asked for."""
     public = None if settings.public_url is None else urlsplit(settings.public_url).hostname
     return (*LOOPBACK_NAMES, settings.host, *(() if public is None else (public,)))

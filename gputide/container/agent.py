@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -27,13 +25,9 @@ from fleet.errors import Misconfigured
 from fleet.settings.settings import Settings
 from gputide.container.cluster import open_kubernetes
 from gputide.container.node_reader import HamiNodeReader
+from gputide.node_exporter import node_name
 from wire.listener_tls import ListenerContexts
 from wire.port_guard import PortGuard
-
-
-def node_name(settings: Settings) -> str:
-    """Name of this node, as Kubernetes has it."""
-    return settings.exporter.node or os.environ.get("NODE_NAME") or socket.gethostname()
 
 
 @contextmanager
@@ -46,7 +40,7 @@ def open_node_reader(settings: Settings) -> Iterator[HamiNodeReader]:
     reader = KubernetesReader(
         kubeconfig=settings.enforcer.kubeconfig,
         context=settings.enforcer.kubeconfig_context,
-        node=node_name(settings),
+        node=node_name(settings.exporter.node),
         setting="enforcer.kubeconfig",
     )
     library = settings.exporter.nvml_library
@@ -66,7 +60,7 @@ def open_agent(folder: DataFolder, settings: Settings) -> Iterator[AgentLoop]:
         Corrupt: the data folder can't be written.
     """
     agent_settings, enforcer = settings.agent, settings.enforcer
-    node = node_name(settings)
+    node = node_name(settings.exporter.node)
     with open_node_reader(settings) as reader, open_kubernetes(settings) as cluster:
         agent = NodeAgent(
             reader,

@@ -1,6 +1,6 @@
-"""Opens the bus that the settings name: `wiring` for what lies between receiver and rollup.
+"""Opens the bus that the settings name, for receiver and rollup, and the intake that puts samples on it.
 
-Opens the way from the topic of a remote-write-to-Kafka adapter to the bus: `wiring` for `run receive --from-kafka`.
+Also opens the bridge from the topic of a remote-write-to-Kafka adapter, for `gputide run receive --from-kafka`.
 """
 
 from __future__ import annotations

@@ -20,10 +20,12 @@ from enforcer.rollout.watch import ClusterSignals, MeasuredSignals, Signals, Wat
 from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.safety.harm_budget import Harm, HarmBudgets, HarmPolicy
-from enforcer.verify import Measurements, harm_by_workload
+from enforcer.verify import Measurements, harm_by_workload, verify
 from fleet.data_folder import DataFolder
+from fleet.decisions import Plan
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.inventory import WorkloadId
+from fleet.outcomes import Outcome
 from fleet.settings.guard import WEEKDAYS, hours_of
 from fleet.settings.settings import Settings
 from gputide.container.cluster import LiveCluster, backend, moment_of_change, open_cluster_to_change, own_cluster
@@ -65,7 +67,7 @@ def open_enforcer(
             lease=cluster,
             pause=cluster.pause,
             journal=journal(folder, cluster=own),
-            guard=Guard(guard_policy(settings, folder)),
+            guard=guard(folder, settings),
             signals=_signals(cluster, settings),
             policy=RolloutPolicy(
                 canary_workloads=settings.enforcer.canary_workloads,
@@ -80,7 +82,7 @@ def open_enforcer(
                     poll_seconds=settings.enforcer.poll_seconds,
                 ),
             ),
-            harm=HarmBudgets(MeasuredHarm(WarehouseMeasurements(folder, settings, cluster=own)), harm_policy(settings)),
+            harm=harm_budgets(folder, settings),
             holder=lease_holder(folder),
             on_progress=on_progress,
         )
@@ -106,29 +108,51 @@ def lease_holder(folder: DataFolder) -> str:
     return f"gputide on {socket.gethostname()} in {folder.path.resolve()}"
 
 
-def guard_policy(settings: Settings, folder: DataFolder) -> GuardPolicy:
-    """What the guard goes by."""
+def guard(folder: DataFolder, settings: Settings) -> Guard:
+    """What every change of the enforcer's cluster must pass."""
     begin, end = hours_of(settings.guard.change_hours)
-    return GuardPolicy(
-        freeze_config_map=settings.enforcer.freeze_config_map,
-        freeze_file=folder.freeze,
-        coverage_ratio_min=settings.guard.history_coverage_min,
-        history_age_max=timedelta(seconds=settings.guard.history_age_max_seconds),
-        cluster=own_cluster(folder, settings),
-        cards_max=settings.guard.cards_per_apply_max,
-        saving_max=settings.guard.saving_per_apply_max,
-        two_approvals_cards_min=settings.guard.two_approvals_cards_min,
-        window=ChangeWindow(
-            days=frozenset(WEEKDAYS.index(day) for day in settings.guard.change_days),
-            begin=begin,
-            end=end,
-            holidays=frozenset(date.fromisoformat(day) for day in settings.guard.change_holidays),
-            time_zone=ZoneInfo(settings.cluster.time_zone),
-        ),
+    return Guard(
+        GuardPolicy(
+            freeze_config_map=settings.enforcer.freeze_config_map,
+            freeze_file=folder.freeze,
+            coverage_ratio_min=settings.guard.history_coverage_min,
+            history_age_max=timedelta(seconds=settings.guard.history_age_max_seconds),
+            cluster=own_cluster(folder, settings),
+            cards_max=settings.guard.cards_per_apply_max,
+            saving_max=settings.guard.saving_per_apply_max,
+            two_approvals_cards_min=settings.guard.two_approvals_cards_min,
+            window=ChangeWindow(
+                days=frozenset(WEEKDAYS.index(day) for day in settings.guard.change_days),
+                begin=begin,
+                end=end,
+                holidays=frozenset(date.fromisoformat(day) for day in settings.guard.change_holidays),
+                time_zone=ZoneInfo(settings.cluster.time_zone),
+            ),
+        )
     )
 
 
-def harm_policy(settings: Settings) -> HarmPolicy:
+def harm_budgets(folder: DataFolder, settings: Settings) -> HarmBudgets:
+    """What is left of the harm budgets of the enforcer's cluster."""
+    measured = WarehouseMeasurements(folder, settings, cluster=own_cluster(folder, settings))
+    return HarmBudgets(MeasuredHarm(measured), _harm_policy(settings))
+
+
+def verified(folder: DataFolder, settings: Settings, plan: Plan, now: datetime) -> Outcome:
+    """What an applied plan saved and harmed until now, beside what was predicted; nothing is kept."""
+    kept = journal(folder)
+    return verify(
+        plan,
+        kept.runs(plan.plan_id),
+        WarehouseMeasurements(folder, settings, cluster=plan.cluster),
+        now=now,
+        settings=settings,
+        harm_policy=_harm_policy(settings),
+        undone=kept.undone_recommendations(plan.plan_id),
+    )
+
+
+def _harm_policy(settings: Settings) -> HarmPolicy:
     """What a harm budget is."""
     return HarmPolicy(
         ratio_max=settings.guard.harm_ratio_max,

@@ -12,10 +12,10 @@ from dashboards.notify.delivery import Delivery, FileDelivery
 from dashboards.notify.delivery_http import HttpDelivery
 from dashboards.notify.delivery_smtp import MailServer, SmtpDelivery, mail_of
 from dashboards.notify.digest import Post, posts, receivers
-from dashboards.notify.memory import read_told
 from dashboards.notify.message import Message
 from dashboards.notify.news import News
 from dashboards.notify.notices import report_notice, team_report_notice
+from dashboards.notify.sending import read_sent
 from dashboards.notify.team import Team, teams_of
 from dashboards.report.report import Report
 from fleet.data_folder import DataFolder
@@ -105,8 +105,8 @@ def teams(folder: DataFolder, settings: Settings, now: datetime) -> tuple[Team, 
 
 def due(folder: DataFolder, settings: Settings, news: News, now: datetime) -> tuple[Post, ...]:
     """What goes out now of the news, by what was sent before."""
-    told, theirs = read_told(folder.notices), teams(folder, settings, now)
-    return posts(news, told, settings.notify, theirs, now=now, time_zone=settings.cluster.time_zone)
+    sent, theirs = read_sent(folder.notices), teams(folder, settings, now)
+    return posts(news, sent, settings.notify, theirs, now=now, time_zone=settings.cluster.time_zone)
 
 
 def due_reports(folder: DataFolder, settings: Settings, report: Report, *, is_again: bool) -> tuple[Post, ...]:
@@ -119,7 +119,7 @@ def due_reports(folder: DataFolder, settings: Settings, report: Report, *, is_ag
         is_again: True to send it to those who have it too.
     """
     notify = settings.notify
-    told = set() if is_again else {(one.receiver, one.channel, one.key) for one in read_told(folder.notices)}
+    sent = set() if is_again else {(one.receiver, one.channel, one.key) for one in read_sent(folder.notices)}
     found = []
     for receiver in receivers(notify, teams(folder, settings, report.created_at)):
         if receiver.team is None:
@@ -131,7 +131,7 @@ def due_reports(folder: DataFolder, settings: Settings, report: Report, *, is_ag
         found += [
             Post(receiver=receiver.name, channel=channel, message=message, keys=((message.key, message.topic),))
             for channel in receiver.channels
-            if message.topic in notify.channels[channel].topics and (receiver.name, channel, message.key) not in told
+            if message.topic in notify.channels[channel].topics and (receiver.name, channel, message.key) not in sent
         ]
     return tuple(found)
 

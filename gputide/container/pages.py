@@ -18,14 +18,13 @@ from enforcer.preview import StagePreview
 from enforcer.record.plan_cache import PlanCache
 from enforcer.rollout.progress import Progress
 from enforcer.rollout.stages import Rollout
-from enforcer.safety.guard import Guard
 from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
 from fleet.errors import GputideError
 from gputide.container.bus import file_bus
 from gputide.container.cluster import check_own
 from gputide.container.cost import cost_period, period_unit_counts
-from gputide.container.enforcer import guard_policy, open_enforcer
+from gputide.container.enforcer import guard, open_enforcer
 from gputide.container.history import load_history, profiled
 from gputide.container.plans import chosen_stages, journal, previewed
 from gputide.container.warehouse import warehouse, warehouse_folder
@@ -77,9 +76,7 @@ def views_of(session: Session, *, is_patient: bool = True) -> Views:
         _begin(fleet, plans)
     return Views(
         fleet=fleet,
-        plans=StoredPlans(
-            folder, plans, session.now, guard=lambda: Guard(guard_policy(settings, folder)), preview=preview
-        ),
+        plans=StoredPlans(folder, plans, session.now, guard=lambda: guard(folder, settings), preview=preview),
         rollouts=BackgroundRollouts(
             folder, check=lambda plan: check_own(plan, folder, settings), open_rollout=open_rollout
         ),

@@ -111,3 +111,15 @@ def previewed(
             plan, cluster, dialect, stages, runs, rehearse=rehearsal(cluster) if rehearses else None,
             wave_max=settings.enforcer.parallel_workloads_max,
         )  # fmt: skip
+
+
+def newest_applied(folder: DataFolder, cluster: str | None = None) -> str:
+    """Id of the plan that was applied last, in one cluster where it is given.
+
+    Raises:
+        NotEnoughData: no plan was ever applied.
+    """
+    runs = journal(folder, cluster=cluster).runs()
+    if not runs:
+        raise NotEnoughData("no plan was ever applied; `gputide plan list` shows what there is")
+    return runs[-1].plan_id

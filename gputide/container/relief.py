@@ -17,14 +17,12 @@ from enforcer.relief.objectives_queried import QueriedObjectives
 from enforcer.relief.runner import ReliefRunner
 from enforcer.relief.squeeze import OrdersWriter
 from enforcer.relief.tools import ReliefPolicy, ReliefTools
-from enforcer.safety.guard import Guard
-from enforcer.safety.harm_budget import HarmBudgets
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured
 from fleet.settings.settings import Settings
 from gputide.container.cluster import backend, moment_of_change, open_cluster_to_change, own_cluster
-from gputide.container.enforcer import MeasuredHarm, guard_policy, harm_policy, lease_holder
+from gputide.container.enforcer import guard, harm_budgets, lease_holder
 from gputide.container.prometheus import instant_query
 from gputide.container.warehouse import WarehouseMeasurements
 from wire.credentials import TokenFile
@@ -63,7 +61,6 @@ def open_relief(folder: DataFolder, settings: Settings, now: datetime, *, at_onc
         Misconfigured: there is no way into the cluster or to an agent.
         Unavailable: the cluster can't be reached.
     """
-    measurements = WarehouseMeasurements(folder, settings, cluster=own_cluster(folder, settings))
     policy, objectives = relief_policy(settings), _objectives(settings)
     if at_once:
         policy = replace(policy, rules=replace(policy.rules, sustain_seconds=0.0))
@@ -75,17 +72,18 @@ def open_relief(folder: DataFolder, settings: Settings, now: datetime, *, at_onc
             lease=cluster,
             # Not the name of `apply`: one of the two waits for the other.
             holder=f"{lease_holder(folder)} for relief",
-            guard=Guard(guard_policy(settings, folder)),
+            guard=guard(folder, settings),
             dialect=dialect,
             book=relief_book(folder),
             orders=OrdersWriter(
                 cluster, cluster, namespace=settings.enforcer.namespace, name=settings.agent.orders_config_map
             ),
             objectives=objectives,
-            harm=HarmBudgets(MeasuredHarm(measurements), harm_policy(settings)),
+            harm=harm_budgets(folder, settings),
         )
         runner = ReliefRunner(tools, policy)
         if isinstance(cluster, SimulatedCluster):
+            measurements = WarehouseMeasurements(folder, settings, cluster=own_cluster(folder, settings))
             yield OpenRelief(runner=runner, feed=ReplayFeed(cluster, dialect, measurements.history, cluster.now))
             return
         if not settings.relief.agents:

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from dashboards.words.advice import plan_in_english
 from fleet.decisions import Plan
-from fleet.documents import document, plan_document
+from fleet.documents import document
 from fleet.inventory import CardModelName
 from fleet.money.book import PriceBook
 from fleet.profiles import CardState, Profiles, WorkloadState
@@ -70,7 +71,7 @@ def scan_answer(
                 "tried_again": work.tried_again,
             },
             "missed": document(tuple(missed)),
-            "plan": plan_document(plan),
+            "plan": plan_in_english(plan),
         },
         headline=(
             backend.sentence,

@@ -1,4 +1,4 @@
-"""Opens the history that a scan reads, as the settings say: `wiring` for the query API of others."""
+"""Opens the history that a scan reads, by the query API of the server that the settings name."""
 
 from __future__ import annotations
 

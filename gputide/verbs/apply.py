@@ -11,15 +11,16 @@ import typer
 from enforcer.emit.files import EmitForm, emit_files
 from enforcer.preview import preview
 from enforcer.record.journal import StageState
+from enforcer.record.savings import promised_cards
 from enforcer.rollout.stages import StageResult
 from enforcer.safety.freeze import freeze_changes, thaw_changes
-from enforcer.safety.guard import Guard
 from fleet.data_folder import writing
 from fleet.decisions import Plan
 from fleet.documents import document
 from fleet.errors import Misconfigured, Refused
+from fleet.money.saving import cards_in
 from gputide.container.cluster import backend, check_own, moment_of_change, open_cluster, own_cluster
-from gputide.container.enforcer import guard_policy, open_enforcer
+from gputide.container.enforcer import guard, open_enforcer
 from gputide.container.plans import chosen_plan, chosen_stages, journal, plan_store
 from gputide.options import ByOption, FormatOption, PlanOption, StageOption, YesOption, fit_format
 from gputide.output import Answer, Format, Listing, print_answer
@@ -111,7 +112,7 @@ def _emit(session: Session, plan: Plan, stages: Sequence[int], form: EmitForm, t
             f"`gputide plan approve --plan {plan.plan_id} {wanted}`"
         )
     freed = sum(entry.cards_freed for entry in plan.stages if entry.stage in approved)
-    Guard(guard_policy(settings, folder)).check_approvals(plan, approved, approvals, freed)
+    guard(folder, settings).check_approvals(plan, approved, approvals, freed)
     with open_cluster(folder, settings) as cluster:
         runs = journal(folder).runs(plan.plan_id)
         found = preview(plan, cluster, backend(settings, moment_of_change(cluster, session.now())), approved, runs)
@@ -122,7 +123,7 @@ def _emit(session: Session, plan: Plan, stages: Sequence[int], form: EmitForm, t
 
 
 def _answer(plan: Plan, results: tuple[StageResult, ...]) -> Answer:
-    freed = {stage.stage: stage.cards_freed for stage in plan.stages}
+    freed = {stage.stage: cards_in(promised_cards(plan, [stage.stage])) for stage in plan.stages}
     kept = [result for result in results if result.state is StageState.PROMOTED]
     return Answer(
         document={"plan_id": plan.plan_id, "stages": document(results)},

@@ -11,13 +11,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dashboards.app import create_app, open_server
 from dashboards.words.advice import verdict_words
 from dashboards.words.catalogue import Language
 from enforcer.record.verdict import verdict_of
 from fleet.errors import Unavailable
 from gputide.answers.plan import outcome_answer
-from gputide.container.access import names_of, ways_in
+from gputide.container.access import open_web_app
 from gputide.container.pages import views_of
 from gputide.demo import DemoSummary, run_demo
 from gputide.output import Format, print_answer
@@ -50,15 +49,12 @@ def demo(
     session = replace(session, data_path=path)
     views = views_of(session, is_patient=False)
     settings = session.settings.dashboard
-    pages = create_app(
-        views, ways=ways_in(settings, operator=who()), hosts=names_of(settings), public_url=settings.public_url
-    )
     try:
-        server = open_server(pages, host=settings.host, port=port if port is not None else settings.port)
+        server = open_web_app(views, settings, operator=who(), port=port)
     except Unavailable:
         if port is not None:
             raise
-        server = open_server(pages, host=settings.host, port=0)
+        server = open_web_app(views, settings, operator=who(), port=0)
     for cluster in views.fleet.clusters():
         views.fleet.profiles(cluster)
     serve_until_stopped(server, as_what="web page: ")

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from dashboards.app import Server, create_app, open_server
-from gputide.container.access import dashboard_tls, names_of, ways_in
+from dashboards.app import Server
+from gputide.container.access import open_web_app
 from gputide.container.pages import views_of
 from gputide.session import session_of, who
 
@@ -22,17 +22,8 @@ def serve(
     """Serve the pages: where cards are idle, what to do, one click to apply, one to undo."""
     session = session_of(context)
     session.folder()
-    settings = session.settings.dashboard
-    pages = create_app(
-        views_of(session, is_patient=False),
-        ways=ways_in(settings, operator=who()),
-        hosts=names_of(settings),
-        public_url=settings.public_url,
-    )
-    server = open_server(
-        pages, host=settings.host, port=port if port is not None else settings.port, tls=dashboard_tls(settings)
-    )
-    serve_until_stopped(server)
+    views = views_of(session, is_patient=False)
+    serve_until_stopped(open_web_app(views, session.settings.dashboard, operator=who(), port=port))
 
 
 def serve_until_stopped(server: Server, *, as_what: str = "") -> None:

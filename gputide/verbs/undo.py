@@ -11,11 +11,11 @@ from enforcer.record.journal import UndoRecord
 from enforcer.rollout.undo import Undo, UndoResult
 from fleet.data_folder import DataFolder, writing
 from fleet.documents import document
-from fleet.errors import Misconfigured, NotEnoughData
+from fleet.errors import Misconfigured
 from fleet.settings.settings import Settings
 from gputide.container.cluster import check_own, own_cluster
 from gputide.container.enforcer import open_enforcer
-from gputide.container.plans import journal, plan_store
+from gputide.container.plans import newest_applied, plan_store
 from gputide.options import FormatOption, OutputOption, StageOption, YesOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import session_of
@@ -100,15 +100,3 @@ def _undone(results: Sequence[UndoResult]) -> Answer:
 
 def _kept(kept: Sequence[str]) -> tuple[Listing, ...]:
     return (Listing(title="Kept as it is", columns=("what and why",), rows=[(item,) for item in kept]),)
-
-
-def newest_applied(folder: DataFolder, cluster: str | None = None) -> str:
-    """Id of the plan that was applied last, in one cluster where it is given.
-
-    Raises:
-        NotEnoughData: no plan was ever applied.
-    """
-    runs = journal(folder, cluster=cluster).runs()
-    if not runs:
-        raise NotEnoughData("no plan was ever applied; `gputide plan list` shows what there is")
-    return runs[-1].plan_id

@@ -6,17 +6,14 @@ import typer
 
 from enforcer.record.outcome_store import keep_outcome
 from enforcer.record.verdict import verdict_of
-from enforcer.verify import verify as verify_plan
 from fleet.data_folder import writing
 from fleet.errors import EXIT_FINDINGS
 from gputide.answers.plan import outcome_answer
-from gputide.container.enforcer import harm_policy
-from gputide.container.plans import journal, plan_store
-from gputide.container.warehouse import WarehouseMeasurements
+from gputide.container.enforcer import verified
+from gputide.container.plans import newest_applied, plan_store
 from gputide.options import AnyClusterOption, FormatOption, OutputOption, PlanOption
 from gputide.output import Format, print_answer
 from gputide.session import session_of
-from gputide.verbs.undo import newest_applied
 
 app = typer.Typer()
 
@@ -36,16 +33,7 @@ def verify(
     session = session_of(context)
     folder = session.folder()
     chosen = plan_store(folder).get(plan if plan is not None else newest_applied(folder, cluster))
-    kept = journal(folder)
-    outcome = verify_plan(
-        chosen,
-        kept.runs(chosen.plan_id),
-        WarehouseMeasurements(folder, session.settings, cluster=chosen.cluster),
-        now=session.now(),
-        settings=session.settings,
-        harm_policy=harm_policy(session.settings),
-        undone=kept.undone_recommendations(chosen.plan_id),
-    )
+    outcome = verified(folder, session.settings, chosen, session.now())
     with writing(folder):
         keep_outcome(folder, outcome)
     verdict = verdict_of(outcome)

@@ -132,9 +132,9 @@ class Case:
             for grant in self.grants
         )
 
-    def refuse(self, kind: RecommendationKind | None, reason: str, detail: str, **values: Value) -> Refusal:
-        """A refusal of this workload; `values` are the numbers and names in its sentence."""
-        return Refusal(workload=self.workload, reason=reason, detail=detail, kind=kind, values=tuple(values.items()))
+    def refuse(self, kind: RecommendationKind | None, reason: str, **values: Value) -> Refusal:
+        """A refusal of this workload; `values` are the numbers and names in the message `refused.REASON`."""
+        return Refusal(workload=self.workload, reason=reason, kind=kind, values=tuple(values.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,17 +166,12 @@ def untouchable(case: Case) -> Refusal | None:
     """Why no advice at all may be given; None where it may."""
     namespace = case.grants[0].namespace
     if case.has_flag(OPT_OUT_LABEL):
-        return case.refuse(None, "opt_out", f"a pod carries {OPT_OUT_LABEL}")
+        return case.refuse(None, "opt_out")
     if namespace in case.settings.recommender.opt_out_namespaces:
-        return case.refuse(
-            None, "opt_out", f"namespace {namespace} is in recommender.opt_out_namespaces", namespace=namespace
-        )
+        return case.refuse(None, "opt_out", namespace=namespace)
     if case.workload_kind not in CHANGEABLE_KINDS:
         return case.refuse(
-            None,
-            "unknown_owner",
-            f"owners of kind {case.workload_kind} can't be changed; changed are {', '.join(sorted(CHANGEABLE_KINDS))}",
-            owner_kind=case.workload_kind,
+            None, "unknown_owner", owner_kind=case.workload_kind, changed_kinds=", ".join(sorted(CHANGEABLE_KINDS))
         )
     return None
 
@@ -190,14 +185,12 @@ def untrusted(case: Case, kind: RecommendationKind | None) -> Refusal | None:
     """Why the workload's counters can't carry advice: distrusted, or too short; None where they can."""
     if case.profile is not None and not case.profile.is_trusted:
         finding = next(finding for finding in case.profile.trust if finding.distrusts)
-        return case.refuse(kind, "counter_untrusted", f"{finding.counter}: {finding.detail}", counter=finding.counter)
+        return case.refuse(kind, "counter_untrusted", counter=finding.counter, check=finding.check)
     least = max(DAY_SECONDS, case.settings.analyzer.history_seconds_min)
     if case.profile is None or case.seen_seconds < least * SPAN_SLACK_RATIO:
         return case.refuse(
             kind,
             "history_too_short",
-            f"seen for {case.seen_seconds / 3600:.1f} h; advice needs analyzer.history_seconds_min="
-            f"{least} ({least / 3600:.0f} h)",
             seen_hours=round(case.seen_seconds / 3600, 1),
             needed_hours=round(least / 3600, 1),
         )
@@ -205,8 +198,6 @@ def untrusted(case: Case, kind: RecommendationKind | None) -> Refusal | None:
         return case.refuse(
             kind,
             "coverage_too_low",
-            f"{case.profile.coverage_ratio:.1%} of its windows were seen, less than analyzer.coverage_min="
-            f"{case.settings.analyzer.coverage_min:.0%}",
             coverage_ratio=round(case.profile.coverage_ratio, 4),
             coverage_min=case.settings.analyzer.coverage_min,
         )

@@ -17,10 +17,6 @@ class Colocate:
     """Low priority shares a card with high or normal priority, and yields to it."""
 
     kind = RecommendationKind.COLOCATE
-    headline = "Put low priority beside services:"
-    meaning = (
-        "Work of low priority uses what services leave of a card and yields to them; it may be paused at any time."
-    )
     shares = True
     spares_critical = False
 
@@ -37,11 +33,11 @@ class Colocate:
             return case.refuse(
                 self.kind,
                 "backend_has_no_priority",
-                f"backend {case.capability.backend} has priority_levels={case.capability.priority_levels}",
                 backend=case.capability.backend,
+                levels=case.capability.priority_levels,
             )
         return None
 
     def propose(self, scene: Scene) -> Sequence[Draft]:
         """Pods that join cards in this way."""
-        return joins(scene, self.kind, "work of low priority uses what a service leaves, and yields to it")
+        return joins(scene, self.kind)

@@ -10,7 +10,7 @@ from fleet.money.saving import cards_in, saved
 from fleet.sentences import sentence
 from recommender.advice.case import DAY_SECONDS, SPAN_SLACK_RATIO, WEEK_SECONDS, Case, untouchable, untrusted
 from recommender.harm.risk import level_of
-from recommender.scene import Draft, Scene, confidence_of, counted, each_of
+from recommender.scene import Draft, Scene, confidence_of
 
 
 class FewerCards:
@@ -20,8 +20,6 @@ class FewerCards:
     """
 
     kind = RecommendationKind.FEWER_CARDS
-    headline = "Ask for fewer cards for"
-    meaning = "A card that a pod holds and never works on is given back; it keeps the others."
     shares = False
     spares_critical = False
 
@@ -38,20 +36,17 @@ class FewerCards:
             return case.refuse(
                 self.kind,
                 "history_too_short",
-                f"seen for {case.seen_seconds / DAY_SECONDS:.1f} days: a card is spare when it did nothing for "
-                f"{WEEK_SECONDS // DAY_SECONDS} days",
                 seen_days=round(case.seen_seconds / DAY_SECONDS, 1),
                 needed_days=WEEK_SECONDS // DAY_SECONDS,
             )
         if any(grant.mig_profile for grant in case.grants):
-            return case.refuse(self.kind, "mig", "a pod holds a MIG instance; instances are not counted in cards")
+            return case.refuse(self.kind, "mig")
         if case.spare_held_bytes > case.settings.analyzer.idle_held_bytes_min:
             return case.refuse(
                 self.kind,
                 "framebuffer_held",
-                f"{case.spare_held_bytes} bytes are held on a card that does nothing: more than "
-                f"analyzer.idle_held_bytes_min={case.settings.analyzer.idle_held_bytes_min}",
                 held_bytes=case.spare_held_bytes,
+                limit_bytes=case.settings.analyzer.idle_held_bytes_min,
             )
         return None
 
@@ -59,7 +54,7 @@ class FewerCards:
         """One stage in which pods ask for fewer cards."""
         names = sorted({scene.grants[row].workload_id for row in scene.arrangement.dropped})
         made = [_fewer(scene, number, name) for number, name in enumerate(names, start=1)]
-        return [Draft(title="Ask for fewer cards", recommendations=made)] if made else []
+        return [Draft(title=sentence("fewer_cards"), recommendations=made)] if made else []
 
 
 def _fewer(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
@@ -79,11 +74,6 @@ def _fewer(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
         freed=freed,
         risk_level=level_of(0.0, confidence_of(evidence)),
         confidence=confidence_of(evidence),
-        reason=(
-            f"{each_of(len(pods))} holds {counted(before, 'card')} and worked on {after} at most, as "
-            f"long as it was seen. Asking for {after} frees {counted(cards_in(freed), 'card')}."
-        ),
-        change_of_mind="Any activity on one of the cards that are given back, or a new version that spreads over all.",
         evidence=evidence,
-        sentences=(sentence("fewer_cards", pods=len(pods), before=before, after=after, cards=cards_in(freed)),),
+        why=(sentence("fewer_cards", pods=len(pods), before=before, after=after, cards=cards_in(freed)),),
     )

@@ -10,9 +10,9 @@ from collections import defaultdict
 from fleet.decisions import FreedCard, Recommendation, RecommendationKind
 from fleet.inventory import CardId, WorkloadId
 from fleet.money.saving import cards_in, saved
-from fleet.sentences import sentence
+from fleet.sentences import Sentence, sentence
 from recommender.harm.risk import level_of
-from recommender.scene import Draft, Scene, confidence_of, counted, needs_of
+from recommender.scene import Draft, Scene, confidence_of, needs_of
 
 _KIND_ORDER = (
     RecommendationKind.COLOCATE,
@@ -23,19 +23,17 @@ _KIND_ORDER = (
 """A workload whose pods join cards of several kinds gets one recommendation: of the first of these."""
 
 
-def batch_title(scene: Scene, number: int) -> str:
+def batch_title(scene: Scene, number: int) -> Sentence:
     """Title of a batch of moving workloads, counted from 1."""
-    what = "Share the cards of nodes, emptied for it" if scene.arrangement.together else "Share cards"
-    return f"{what}, batch {number} of {len(scene.batches)}"
+    return sentence("share_nodes" if scene.arrangement.together else "share", number=number, all=len(scene.batches))
 
 
-def joins(scene: Scene, kind: RecommendationKind, why: str) -> list[Draft]:
+def joins(scene: Scene, kind: RecommendationKind) -> list[Draft]:
     """Moves of one kind, batch by batch; each workload is numbered over all kinds.
 
     Args:
         scene: where pods move.
         kind: the kind of sharing on the cards that are joined.
-        why: why that harms little, a clause.
     """
     emptied = _emptied_by(scene)
     drafts: list[Draft] = []
@@ -46,14 +44,14 @@ def joins(scene: Scene, kind: RecommendationKind, why: str) -> list[Draft]:
             kinds = {move.kind for move in scene.moves_of.get(name, ())}
             number += bool(kinds)
             if kinds and kind is next(one for one in _KIND_ORDER if one in kinds):
-                made.append(_join(scene, number, kind, why, name, scene.freed(emptied.get(name, ()))))
+                made.append(_join(scene, number, kind, name, scene.freed(emptied.get(name, ()))))
         if made:
             drafts.append(Draft(title=batch_title(scene, batch), recommendations=made, batch=batch, turn=2))
     return drafts
 
 
 def _join(
-    scene: Scene, number: int, kind: RecommendationKind, why: str, name: WorkloadId, freed: tuple[FreedCard, ...]
+    scene: Scene, number: int, kind: RecommendationKind, name: WorkloadId, freed: tuple[FreedCard, ...]
 ) -> Recommendation:
     moves = scene.moves_of[name]
     ratio = max(move.violation_ratio for move in moves)
@@ -70,19 +68,11 @@ def _join(
         freed=freed,
         risk_level=level_of(mean, confidence_of(evidence)),
         confidence=confidence_of(evidence),
-        reason=(
-            f"{counted(len(moves), 'pod')} can join {counted(len(targets), 'card')} that others already hold: {why}. "
-            f"That frees {counted(cards_in(freed), 'card')}; predicted harm is {mean:.2%} of active time."
-        ),
-        change_of_mind=(
-            "A day on which it or a neighbour rises above everything seen so far, more than the forecast counts on; "
-            f"its fullest new card is predicted to be contended in {ratio:.2%} of its active time."
-        ),
         evidence=evidence,
         needs=needs_of(is_hard=scene.arrangement.cuts[name].is_hard, has_low=kind is RecommendationKind.COLOCATE),
         violation_ratio=mean,
         low_priority_gpu_hours_per_week=sum(move.low_hours for move in moves),
-        sentences=(
+        why=(
             sentence(
                 f"join_{kind.value}",
                 pods=len(moves),

@@ -10,25 +10,19 @@ from fleet.decisions import Recommendation, RecommendationKind, Refusal
 from fleet.inventory import CardId, WorkloadId
 from fleet.money.saving import cards_in, saved
 from fleet.sentences import Sentence, sentence
-from fleet.units import GIB
 from fleet.workload_kinds import JOB_KINDS
 from recommender.advice.case import DAY_SECONDS, Case, untouchable, untrusted
 from recommender.harm.risk import level_of
 from recommender.mig.advice import DAYS_MIN
 from recommender.mig.geometry import profile_framebuffer_bytes
 from recommender.mig.stages import Carving
-from recommender.scene import Draft, Scene, confidence_of, counted, each_of, needs_of
+from recommender.scene import Draft, Scene, confidence_of, needs_of
 
 
 class Mig:
     """Pods of one card, whole or an instance, on a model that MIG cuts; `mig.advice` says which instance."""
 
     kind = RecommendationKind.MIG
-    headline = "Give MIG instances to"
-    meaning = (
-        "The card is cut in hardware: each pod has framebuffer and compute that nobody else can take, and a fault "
-        "of one leaves the others alone; what one leaves unused nobody can borrow either."
-    )
     shares = False
     spares_critical = False
 
@@ -46,62 +40,33 @@ class Mig:
     def _refuse_shape(self, case: Case) -> Refusal | None:
         pod, most = Counter(grant.pod for grant in case.grants).most_common(1)[0]
         if most > 1:
-            return case.refuse(
-                self.kind,
-                "multi_card",
-                f"pod {pod} holds {most} slices; an instance is all it could get",
-                pod=pod,
-                slices=most,
-            )
+            return case.refuse(self.kind, "multi_card", pod=pod, slices=most)
         names = sorted({grant.card_model for grant in case.grants})
         if len(names) > 1:
-            return case.refuse(
-                self.kind,
-                "several_card_models",
-                f"its replicas run on {', '.join(names)} with one pod template",
-                card_models=", ".join(names),
-            )
+            return case.refuse(self.kind, "several_card_models", card_models=", ".join(names))
         model = find_model(names[0])
         if model is None or model.mig is None:
-            return case.refuse(
-                self.kind, "no_mig", f"{names[0]} is no card model that is known to be cut by MIG", card_model=names[0]
-            )
+            return case.refuse(self.kind, "no_mig", card_model=names[0])
         if (smallest := min(grant.framebuffer_bytes for grant in case.grants)) < _most_bytes(model):
             return case.refuse(
                 self.kind,
                 "unlike_its_model",
-                f"a card of {smallest} bytes is no {model.name}: its instances are larger",
                 card_model=model.name,
+                framebuffer_bytes=smallest,
             )
         if case.neighbours and not all(grant.mig_profile for grant in case.grants):
-            return case.refuse(
-                self.kind,
-                "shares_already",
-                f"it shares its card with {case.neighbours[0]}, but not by MIG",
-                neighbour=case.neighbours[0],
-            )
+            return case.refuse(self.kind, "shares_already", neighbour=case.neighbours[0])
         return None
 
     def _refuse_need(self, case: Case) -> Refusal | None:
         if not case.has_need:
-            return case.refuse(
-                self.kind,
-                "preallocation_hides_need",
-                "its server takes its framebuffer at start and reports no KV-cache usage, so what it needs is unknown",
-            )
+            return case.refuse(self.kind, "preallocation_hides_need")
         if case.video_ratio_max > case.settings.analyzer.idle_ratio_max:
-            return case.refuse(
-                self.kind,
-                "video_engines",
-                f"its video engines work up to {case.video_ratio_max:.0%}; few instances have any",
-                video_ratio=round(case.video_ratio_max, 4),
-            )
+            return case.refuse(self.kind, "video_engines", video_ratio=round(case.video_ratio_max, 4))
         if case.seen_seconds < DAYS_MIN * DAY_SECONDS:
             return case.refuse(
                 self.kind,
                 "history_too_short",
-                f"seen for {case.seen_seconds / DAY_SECONDS:.1f} days; a day is predicted from others, so {DAYS_MIN} "
-                "are needed",
                 seen_days=round(case.seen_seconds / DAY_SECONDS, 1),
                 needed_days=DAYS_MIN,
             )
@@ -127,14 +92,14 @@ def _most_bytes(model: CardModel) -> int:
     return max((profile_framebuffer_bytes(model, profile) for profile in profiles), default=0)
 
 
-def _title(items: Sequence[Carving], cut_before: set[CardId]) -> str:
+def _title(items: Sequence[Carving], cut_before: set[CardId]) -> Sentence:
     cards = {card for item in items for card in item.recut} - cut_before
     if not cards:
-        return "Move onto MIG instances that are there"
-    text = f"Cut {counted(len(cards), 'card')} by MIG, each while it is empty"
+        return sentence("mig_there")
     waiting = sum(len(item.waiting) for item in items)
-    pods = "1 pod waits" if waiting == 1 else f"{waiting} pods wait"
-    return f"{text}: with a spare card, or {pods} meanwhile" if waiting else text
+    if waiting:
+        return sentence("mig_waits", cards=len(cards), pods=waiting)
+    return sentence("mig", cards=len(cards))
 
 
 def _instance(scene: Scene, number: int, item: Carving) -> Recommendation:
@@ -153,49 +118,20 @@ def _instance(scene: Scene, number: int, item: Carving) -> Recommendation:
         freed=freed,
         risk_level=level_of(found.violation_ratio, confidence_of(evidence)),
         confidence=confidence_of(evidence),
-        reason=_reason(scene, item, cards_in(freed)),
-        change_of_mind=(
-            f"A pod that needs more than {found.framebuffer_bytes / GIB:.2f} GiB or {found.compute_ratio:.0%} of a "
-            "card, for an instance is a wall and what others leave unused is not lent; a new model version; or a "
-            "driver that cuts instances of another size."
-        ),
         evidence=evidence,
         needs=needs_of(is_hard=True),
         violation_ratio=found.violation_ratio,
-        sentences=_told(scene, item, cards_in(freed)),
+        why=_why(scene, item, cards_in(freed)),
     )
 
 
-def _reason(scene: Scene, item: Carving, freed: int) -> str:
-    found = item.advice
-    rows = sorted(item.restarted)
-    held = sorted({name for row in rows if (name := scene.grants[row].mig_profile) is not None})
-    instead = f"instead of {', '.join(held)}" if held else "instead of a whole card"
-    if held == [found.profile.name]:
-        instead = "as now, on cards that others share"
-    gain = f"That frees {counted(freed, 'card')}" if freed else "It frees no card by itself: others join it there"
-    text = (
-        f"{each_of(len(rows))} needed at most {found.need_max_bytes / GIB:.1f} GiB and "
-        f"{found.load_max:.0%} of a card: an instance {found.profile.name} {instead} holds "
-        f"{found.framebuffer_bytes / GIB:.2f} GiB and {found.compute_ratio:.0%}, walled off by hardware. {gain}. "
-        "Every day seen was held against the instance that the other days ask for: it would have been too small in "
-        f"{found.violation_ratio:.2%} of the active time."
-    )
-    if item.interrupted:
-        count = len({scene.grants[row].pod_id for row in item.interrupted})
-        beside = "1 pod beside it keeps its card and is" if count == 1 else f"{count} pods beside it keep cards and are"
-        text += f" {beside} made anew: a machine is empty while its cards are cut."
-    if not item.waiting:
-        return text
-    is_one = len(item.waiting) == 1
-    pods, whom = ("1 pod is", "it") if is_one else (f"{len(item.waiting)} pods are", "them")
-    return f"{text} A card is cut while it is empty: {pods} down meanwhile, unless a spare card takes {whom} in."
-
-
-def _told(scene: Scene, item: Carving, freed: int) -> tuple[Sentence, ...]:
+def _why(scene: Scene, item: Carving, freed: int) -> tuple[Sentence, ...]:
     found = item.advice
     beside = len({scene.grants[row].pod_id for row in item.interrupted})
+    held = sorted({name for row in item.restarted if (name := scene.grants[row].mig_profile) is not None})
+    stays = held == [found.profile.name]
     return (
+        *((sentence("mig_kept" if stays else "mig_held", held=", ".join(held)),) if held else ()),
         *((sentence("mig_beside", pods=beside),) if item.interrupted else ()),
         *((sentence("mig_waits", pods=len(item.waiting)),) if item.waiting else ()),
         sentence(

@@ -17,8 +17,6 @@ class OffpeakPair:
     """Workloads with promised quiet hours; two of them pair where the hours of one are the other's busy ones."""
 
     kind = RecommendationKind.OFFPEAK_PAIR
-    headline = "Pair by busy hours:"
-    meaning = "Workloads whose busy hours differ use one card in turn."
     shares = True
     spares_critical = False
 
@@ -35,7 +33,6 @@ class OffpeakPair:
             return case.refuse(
                 self.kind,
                 "history_too_short",
-                f"seen for {case.seen_seconds / DAY_SECONDS:.1f} days; hours of a day need {PAIR_DAYS_MIN}",
                 seen_days=round(case.seen_seconds / DAY_SECONDS, 1),
                 needed_days=PAIR_DAYS_MIN,
             )
@@ -43,4 +40,4 @@ class OffpeakPair:
 
     def propose(self, scene: Scene) -> Sequence[Draft]:
         """Pods that join cards in this way."""
-        return joins(scene, self.kind, "its busy hours are its neighbours' quiet ones")
+        return joins(scene, self.kind)

@@ -15,11 +15,6 @@ class Oversubscribe:
     """Slices whose peaks sum to more than a card may share it by bursting, unless one wants compute of its own."""
 
     kind = RecommendationKind.OVERSUBSCRIBE
-    headline = "Let bursts share cards with"
-    meaning = (
-        "The card's compute is promised more than once: peaks seldom meet, and while they do, everybody on the "
-        "card is slower."
-    )
     shares = True
     spares_critical = True
 
@@ -33,18 +28,16 @@ class Oversubscribe:
         if general is not None:
             return general
         if case.is_latency_critical:
-            return case.refuse(
-                self.kind, "latency_critical", "labelled latency-critical: it shares only where all peaks fit together"
-            )
+            return case.refuse(self.kind, "latency_critical")
         if CorePolicy.BURST not in case.capability.core_policies:
             return case.refuse(
                 self.kind,
                 "backend_has_no_burst",
-                f"backend {case.capability.backend} has core policies {list(map(str, case.capability.core_policies))}",
                 backend=case.capability.backend,
+                policies=", ".join(map(str, case.capability.core_policies)),
             )
         return None
 
     def propose(self, scene: Scene) -> Sequence[Draft]:
         """Pods that join cards in this way."""
-        return joins(scene, self.kind, "peaks together exceed a card, but they rarely meet")
+        return joins(scene, self.kind)

@@ -13,7 +13,7 @@ from fleet.settings.guard import WEEKDAYS
 from fleet.workload_kinds import SERVICE_KINDS
 from recommender.advice.case import DAY_SECONDS, Case, untouchable, untrusted
 from recommender.harm.risk import level_of
-from recommender.scene import Draft, Scene, counted
+from recommender.scene import Draft, Scene
 
 _IDLE = frozenset({WorkloadState.IDLE, WorkloadState.IDLE_HELD})
 
@@ -22,10 +22,6 @@ class Reclaim:
     """Stop what is idle: after silence on every day of the week on which it worked before, and likely to stay so."""
 
     kind = RecommendationKind.RECLAIM
-    headline = "Give back the idle cards of"
-    meaning = (
-        "A card that does nothing costs as much as one that works; scaled to zero, the workload can be started again."
-    )
     shares = False
     spares_critical = True
 
@@ -39,18 +35,11 @@ class Reclaim:
         if general is not None or case.profile is None:
             return general
         if case.is_latency_critical:
-            return case.refuse(self.kind, "latency_critical", "labelled latency-critical: it may share, but stays up")
+            return case.refuse(self.kind, "latency_critical")
         if case.warm_replicas:
-            return case.refuse(
-                self.kind,
-                "warm_standby",
-                f"{case.warm_replicas} replicas are to stay warm: it may share, but stays up",
-                replicas=case.warm_replicas,
-            )
+            return case.refuse(self.kind, "warm_standby", replicas=case.warm_replicas)
         if case.workload_kind in SERVICE_KINDS and case.priority is Priority.HIGH:
-            return case.refuse(
-                self.kind, "high_priority_service", "an idle service of high priority may be a standby: it may share"
-            )
+            return case.refuse(self.kind, "high_priority_service")
         return self._refuse_short(case, case.profile) or self._refuse_doubtful(case, case.profile)
 
     def _refuse_short(self, case: Case, profile: Profile) -> Refusal | None:
@@ -65,14 +54,9 @@ class Reclaim:
         idle_days = case.seen_seconds / DAY_SECONDS
         if profile.active_weekdays and profile.idle_since is not None:
             idle_days = (case.now - profile.idle_since).total_seconds() / DAY_SECONDS
-        which = "on which it was active before" if profile.active_weekdays else "(it was never seen active)"
         return case.refuse(
             self.kind,
             "idle_too_short",
-            (
-                f"idle for {idle_days:.1f} days, not yet seen idle on {missing}: every weekday {which} "
-                "must pass idle first"
-            ),
             idle_days=round(idle_days, 1),
             weekdays=missing,
         )
@@ -85,8 +69,6 @@ class Reclaim:
         return case.refuse(
             self.kind,
             "likely_to_wake",
-            f"of workloads like it {profile.confidence:.0%} stayed idle for the week after; "
-            f"recommender.reclaim_confidence_min={least:g} wants more",
             confidence=round(profile.confidence, 4),
             confidence_min=least,
         )
@@ -94,7 +76,7 @@ class Reclaim:
     def propose(self, scene: Scene) -> Sequence[Draft]:
         """One stage that scales idle workloads to zero."""
         made = [_reclaim(scene, number, name) for number, name in enumerate(scene.permits.reclaimed, start=1)]
-        return [Draft(title="Give back idle cards", recommendations=made)] if made else []
+        return [Draft(title=sentence("reclaim"), recommendations=made)] if made else []
 
 
 def _reclaim(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
@@ -111,14 +93,6 @@ def _reclaim(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
         freed=freed,
         risk_level=level_of(0.0, profile.confidence),
         confidence=profile.confidence,
-        reason=f"{_sentence(profile.reason)} Scaling it to zero frees {counted(cards_in(freed), 'card')}.",
-        change_of_mind="Any activity on one of its engines, or the annotation gputide.io/opt-out.",
         evidence=scene.evidence(name),
-        sentences=(*profile.sentences, sentence("reclaim", cards=cards_in(freed))),
+        why=(*profile.why, sentence("reclaim", cards=cards_in(freed))),
     )
-
-
-def _sentence(text: str) -> str:
-    """The text as a sentence of its own."""
-    begun = text[:1].upper() + text[1:]
-    return begun if begun.endswith((".", "!", "?")) else f"{begun}."

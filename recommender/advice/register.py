@@ -2,7 +2,8 @@
 
 A kind permits or refuses, workload by workload; then, once every pod has its place, it writes its recommendations. What
 is proposed follows from the packing, which may use nothing that no kind permitted. A new kind is a file here, an entry
-in `ADVICE` and a word in `fleet.decisions.RecommendationKind`. Called by `permits`, `proposals` and `explain`.
+in `ADVICE`, a word in `fleet.decisions.RecommendationKind` and its sentences in the catalogues (`headline.KIND`,
+`meaning.KIND`, `said.CODE`, `changes.CODE`, `refused.CODE`). Called by `permits` and `proposals`.
 """
 
 from __future__ import annotations
@@ -27,23 +28,13 @@ from recommender.scene import Draft, Scene
 class Advice(Protocol):
     """One kind of advice: who may get it, what it proposes, and how it is explained.
 
-    Contract: `applies` and `refusal` depend on the case alone; a refusal carries a short code and one sentence with
-    numbers. `propose` reads the scene alone, and counts each freed card once over all kinds.
+    Contract: `applies` and `refusal` depend on the case alone; a refusal carries a short code and the
+    values in its message. `propose` reads the scene alone, and counts each freed card once over all kinds.
     """
 
     @property
     def kind(self) -> RecommendationKind:
         """The word for it."""
-        ...
-
-    @property
-    def headline(self) -> str:
-        """Begins the headline of an explanation; names of workloads follow."""
-        ...
-
-    @property
-    def meaning(self) -> str:
-        """What it does, for a service owner; one sentence."""
         ...
 
     @property

@@ -14,7 +14,7 @@ from recommender.advice.case import Case, untouchable, untrusted
 from recommender.advice.joining import batch_title
 from recommender.harm.risk import level_of
 from recommender.rehome import Rehoming
-from recommender.scene import Draft, Scene, confidence_of, counted, each_of
+from recommender.scene import Draft, Scene, confidence_of
 
 _NODES_NAMED_MAX = 3
 
@@ -23,8 +23,6 @@ class Rehome:
     """Workloads on whole cards of one model; `rehome` says whether there is a cheaper card that fits."""
 
     kind = RecommendationKind.REHOME
-    headline = "Move to cheaper cards:"
-    meaning = "A cheaper card that it still fits on does the same work; money is saved by the difference of the prices."
     shares = False
     spares_critical = True
 
@@ -44,20 +42,11 @@ class Rehome:
         if general is not None:
             return general
         if case.is_latency_critical:
-            return case.refuse(self.kind, "latency_critical", "labelled latency-critical: it keeps its card model")
+            return case.refuse(self.kind, "latency_critical")
         if not case.has_need:
-            return case.refuse(
-                self.kind,
-                "preallocation_hides_need",
-                "its server takes its framebuffer at start and reports no KV-cache usage, so what it needs is unknown",
-            )
+            return case.refuse(self.kind, "preallocation_hides_need")
         if case.video_ratio_max > case.settings.analyzer.idle_ratio_max:
-            return case.refuse(
-                self.kind,
-                "video_engines",
-                f"its video engines work up to {case.video_ratio_max:.0%}; not every model has them",
-                video_ratio=round(case.video_ratio_max, 4),
-            )
+            return case.refuse(self.kind, "video_engines", video_ratio=round(case.video_ratio_max, 4))
         return None
 
     def propose(self, scene: Scene) -> Sequence[Draft]:
@@ -73,7 +62,7 @@ class Rehome:
             made = [aside[name] for name in names if name in aside]
             drafts += [Draft(title=batch_title(scene, number), recommendations=made, batch=number)] if made else []
         made = [_cheaper(scene, number, item) for number, item in enumerate(scene.arrangement.rehomed, start=1)]
-        return [*drafts, Draft(title="Move to cheaper cards", recommendations=made)] if made else drafts
+        return [*drafts, Draft(title=sentence("rehome"), recommendations=made)] if made else drafts
 
 
 def _cheaper(scene: Scene, number: int, item: Rehoming) -> Recommendation:
@@ -90,17 +79,8 @@ def _cheaper(scene: Scene, number: int, item: Rehoming) -> Recommendation:
         freed=freed,
         risk_level=level_of(0.0, confidence_of(evidence)),
         confidence=confidence_of(evidence),
-        reason=(
-            f"{each_of(len(rows))} would fit a free {item.target_model} instead of its {item.source_model}: it is "
-            f"predicted to use {item.load_max:.0%} of that at most, the old model being {item.slowdown:.1f} times as "
-            "fast by its data sheet."
-        ),
-        change_of_mind=(
-            "A measured speed on the new model that is worse than its data sheet says, a need above its framebuffer, "
-            "or another price."
-        ),
         evidence=evidence,
-        sentences=(
+        why=(
             sentence(
                 "rehome",
                 pods=len(rows),
@@ -125,15 +105,10 @@ def _aside(scene: Scene, number: int, name: WorkloadId, rows: Sequence[int]) -> 
         saving_per_week=saved(()),
         risk_level=level_of(0.0, confidence_of(evidence)),
         confidence=confidence_of(evidence),
-        reason=(
-            f"{counted(len(rows), 'pod')} of it can't share, and all cards of {counted(len(nodes), 'node')} "
-            f"({', '.join(nodes[:_NODES_NAMED_MAX])}{', …' if len(nodes) > _NODES_NAMED_MAX else ''}) will be shared "
-            "alike: a whole card of the same model elsewhere keeps it as it is. It saves nothing by itself: those who "
-            "share there do."
-        ),
-        change_of_mind="Another node for those who share, on which everybody does.",
         evidence=evidence,
-        sentences=(
-            sentence("rehome_aside", pods=len(rows), nodes=len(nodes), named=", ".join(nodes[:_NODES_NAMED_MAX])),
-        ),
+        why=(sentence("rehome_aside", pods=len(rows), nodes=len(nodes), named=_named(nodes)),),
     )
+
+
+def _named(nodes: Sequence[str]) -> str:
+    return ", ".join(nodes[:_NODES_NAMED_MAX]) + (", …" if len(nodes) > _NODES_NAMED_MAX else "")

@@ -17,7 +17,7 @@ from fleet.units import GIB
 from recommender.advice.case import Case, untouchable, untrusted
 from recommender.advice.joining import batch_title, joins
 from recommender.harm.risk import level_of
-from recommender.scene import Draft, Scene, confidence_of, each_of, needs_of
+from recommender.scene import Draft, Scene, confidence_of, needs_of
 
 
 def unshareable(case: Case, kind: RecommendationKind) -> Refusal | None:
@@ -33,25 +33,20 @@ def unshareable(case: Case, kind: RecommendationKind) -> Refusal | None:
         return case.refuse(
             kind,
             "job_template_fixed",
-            f"a Job's template can't be changed, and backend {name} admits no pod by itself",
             backend=name,
         )
     if case.isolation == "hard" and not record.holds_limits:
         return case.refuse(
             kind,
             "backend_holds_no_limits",
-            f"it wants hard isolation, and backend {name} has framebuffer_isolation="
-            f"{record.framebuffer_isolation.value}, compute_isolation={record.compute_isolation.value}",
             backend=name,
+            framebuffer_isolation=record.framebuffer_isolation.value,
+            compute_isolation=record.compute_isolation.value,
         )
     if case.isolation == "hard" and case.node_policy is CorePolicy.BURST:
-        return case.refuse(
-            kind,
-            "node_policy_is_burst",
-            "it wants hard isolation, and all pods of its nodes may use more compute than their share",
-        )
+        return case.refuse(kind, "node_policy_is_burst")
     if case.node_bar is not None:
-        return case.refuse(kind, "node_shares_nothing", case.node_bar)
+        return case.refuse(kind, "node_shares_nothing", bar=case.node_bar)
     return _unfit_template(case, kind) or _unfit_division(case, kind)
 
 
@@ -62,8 +57,6 @@ def _unfit_template(case: Case, kind: RecommendationKind) -> Refusal | None:
         return case.refuse(
             kind,
             "notebook_takes_no_annotations",
-            f"backend {case.capability.backend} is asked for a share by annotations of a pod, and the pods of a "
-            "Notebook get none",
             backend=case.capability.backend,
         )
     if not case.capability.bursts_by_annotation:
@@ -72,8 +65,6 @@ def _unfit_template(case: Case, kind: RecommendationKind) -> Refusal | None:
         return case.refuse(
             kind,
             "notebook_takes_no_annotations",
-            f"backend {case.capability.backend} says burst and low priority by annotations of a pod, and the pods of a "
-            "Notebook get none",
             backend=case.capability.backend,
         )
     return None
@@ -86,19 +77,12 @@ def _unfit_division(case: Case, kind: RecommendationKind) -> Refusal | None:
         return case.refuse(
             kind,
             "claim_is_of_one_card",
-            f"backend {name} shares a card by a claim that the pod template names: its {pods} pods would all sit on "
-            "one card",
             backend=name,
             pods=pods,
         )
     if division in (Division.REPLICAS, Division.EQUAL_PARTS) and (case.is_latency_critical or case.isolation == "hard"):
-        wish = "labelled latency-critical" if case.is_latency_critical else "it wants hard isolation"
-        return case.refuse(
-            kind,
-            "neighbours_unknown",
-            f"{wish}, and with backend {name} nobody says which pods of a node share a card",
-            backend=name,
-        )
+        wish = "latency" if case.is_latency_critical else "isolation"
+        return case.refuse(kind, "neighbours_unknown", backend=name, wish=wish)
     return None
 
 
@@ -109,8 +93,6 @@ class Slice:
     """Every workload of one card per pod may be cut whose need shows and whose counters hold."""
 
     kind = RecommendationKind.SLICE
-    headline = "Grant a slice of a card to"
-    meaning = "It is granted what it needs instead of a whole card, so that others can use the rest."
     shares = True
     spares_critical = False
 
@@ -132,29 +114,22 @@ class Slice:
 
     def _refuse_shape(self, case: Case) -> Refusal | None:
         if any(grant.mig_profile for grant in case.grants):
-            return case.refuse(self.kind, "mig", "a pod holds a MIG instance; instances are not cut further")
+            return case.refuse(self.kind, "mig")
         cards = Counter(grant.pod for grant in case.grants)
         pod, most = cards.most_common(1)[0]
         if most > 1:
-            detail = f"pod {pod} holds {most} slices; only pods with one are cut"
-            return case.refuse(self.kind, "multi_card", detail, pod=pod, slices=most)
+            return case.refuse(self.kind, "multi_card", pod=pod, slices=most)
         models = sorted({(grant.card_model, grant.framebuffer_bytes) for grant in case.grants})
         if len(models) > 1:
             names = ", ".join(f"{name or 'cards without a name'} ({size / GIB:.0f} GiB)" for name, size in models)
-            detail = f"its replicas run on {names} with one pod template"
-            return case.refuse(self.kind, "several_card_models", detail, card_models=names)
+            return case.refuse(self.kind, "several_card_models", card_models=names)
         if case.isolation not in ISOLATIONS:
-            detail = f"isolation {case.isolation!r} is neither soft nor hard"
-            return case.refuse(self.kind, "unknown_isolation", detail, isolation=case.isolation[:63])
+            return case.refuse(self.kind, "unknown_isolation", isolation=case.isolation[:63])
         return None
 
     def _refuse_need(self, case: Case) -> Refusal | None:
         if not case.has_need:
-            return case.refuse(
-                self.kind,
-                "preallocation_hides_need",
-                "its server takes its framebuffer at start and reports no KV-cache usage, so what it needs is unknown",
-            )
+            return case.refuse(self.kind, "preallocation_hides_need")
         return None
 
     def propose(self, scene: Scene) -> Sequence[Draft]:
@@ -163,13 +138,13 @@ class Slice:
         cut_of = {cut.workloads[0]: cut for cut in cuts}
         together = {name for names in scene.arrangement.together for name in names}
         in_place = [cut for name, cut in cut_of.items() if name not in together and not scene.waits(name)]
-        drafts = [Draft(title="Cut slices in place, nobody moves", recommendations=in_place)] if in_place else []
+        drafts = [Draft(title=sentence("slice"), recommendations=in_place)] if in_place else []
         for number, names in enumerate(scene.batches, start=1):
             made = [cut_of[name] for name in names if name in cut_of and (name in together or scene.waits(name))]
             drafts += (
                 [Draft(title=batch_title(scene, number), recommendations=made, batch=number, turn=1)] if made else []
             )
-        return [*drafts, *joins(scene, self.kind, "even all peaks together fit the card")]
+        return [*drafts, *joins(scene, self.kind)]
 
 
 def _cut(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
@@ -186,17 +161,9 @@ def _cut(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
         saving_per_week=saved(()),
         risk_level=level_of(0.0, confidence_of(evidence)),
         confidence=confidence_of(evidence),
-        reason=(
-            f"{each_of(len(rows))} needed at most {cut.shown_bytes / GIB:.1f} GiB; a slice of "
-            f"{cut.framebuffer_bytes / GIB:.2f} of {whole / GIB:.0f} GiB and {cut.compute_ratio:.0%} of the card's "
-            "compute leaves room for neighbours. It saves nothing by itself: the next stages do."
-        ),
-        change_of_mind=(
-            f"A need above {cut.framebuffer_bytes / GIB:.2f} GiB per pod, a new model version, or a distrusted counter."
-        ),
         evidence=evidence,
         needs=needs_of(is_hard=cut.is_hard),
-        sentences=(
+        why=(
             sentence(
                 "slice",
                 pods=len(rows),

@@ -25,11 +25,6 @@ class TideAdvice:
     """Services of several replicas with whole cards, where nobody asked for all of them to stay up."""
 
     kind = RecommendationKind.TIDE
-    headline = "Scale in at quiet hours:"
-    meaning = (
-        "In hours in which fewer replicas carry the load the others stop, come up again when the hours end, and "
-        "other work has their cards meanwhile."
-    )
     shares = False
     spares_critical = True
 
@@ -47,7 +42,7 @@ class TideAdvice:
         if general is not None:
             return general
         if case.is_latency_critical:
-            return case.refuse(self.kind, "latency_critical", "labelled latency-critical: all its replicas stay up")
+            return case.refuse(self.kind, "latency_critical")
         return self._scaled_already(case) or self._stays(case)
 
     def _scaled_already(self, case: Case) -> Refusal | None:
@@ -60,18 +55,16 @@ class TideAdvice:
             return case.refuse(
                 self.kind,
                 "autoscaled",
-                f"its {autoscaler.kind.value} scales it between {autoscaler.replicas_min} and "
-                f"{autoscaler.replicas_max} replicas: no bound is left to lower",
                 scaler=autoscaler.kind.value,
+                replicas_min=autoscaler.replicas_min,
+                replicas_max=autoscaler.replicas_max,
             )
         if case.has_flag(AUTOSCALED_LABEL):
-            return case.refuse(self.kind, "autoscaled", f"a pod carries {AUTOSCALED_LABEL}: its autoscaler decides")
+            return case.refuse(self.kind, "autoscaled")
         if case.scalings >= SCALINGS_MIN:
             return case.refuse(
                 self.kind,
                 "autoscaled",
-                f"its replicas were counted up or down {case.scalings} times in the last {LOOK_BACK_DAYS} days: an "
-                "autoscaler or a person does so already",
                 scalings=case.scalings,
                 days=LOOK_BACK_DAYS,
             )
@@ -81,23 +74,16 @@ class TideAdvice:
         """Whose cards would not fall free, who is to stay warm, and who was not seen for long enough."""
         pod, most = Counter(grant.pod for grant in case.grants).most_common(1)[0]
         if most > 1:
-            detail = f"pod {pod} holds {most} slices; only pods with one scale in"
-            return case.refuse(self.kind, "multi_card", detail, pod=pod, slices=most)
+            return case.refuse(self.kind, "multi_card", pod=pod, slices=most)
         if any(grant.mig_profile for grant in case.grants):
-            return case.refuse(self.kind, "mig", "a pod holds a MIG instance: its card is not freed")
+            return case.refuse(self.kind, "mig")
         replicas = len({grant.pod_id for grant in case.grants})
         if case.warm_replicas >= replicas:
-            return case.refuse(
-                self.kind,
-                "warm_replicas",
-                f"{case.warm_replicas} replicas are to stay warm, and it has {replicas}",
-                replicas=case.warm_replicas,
-            )
+            return case.refuse(self.kind, "warm_replicas", replicas=case.warm_replicas)
         if case.seen_seconds < DAYS_MIN * DAY_SECONDS:
             return case.refuse(
                 self.kind,
                 "history_too_short",
-                f"seen for {case.seen_seconds / DAY_SECONDS:.1f} days; hours of a day need {DAYS_MIN}",
                 seen_days=round(case.seen_seconds / DAY_SECONDS, 1),
                 needed_days=DAYS_MIN,
             )
@@ -109,7 +95,7 @@ class TideAdvice:
         if tide is None:
             return []
         made = [_ebb(scene, tide, number, ebb) for number, ebb in enumerate(tide.ebbs, start=1)]
-        return [Draft(title="", recommendations=made)]
+        return [Draft(title=None, recommendations=made)]
 
 
 def _ebb(scene: Scene, tide: Tide, number: int, ebb: Ebb) -> Recommendation:
@@ -123,38 +109,14 @@ def _ebb(scene: Scene, tide: Tide, number: int, ebb: Ebb) -> Recommendation:
         saving_per_week=saved(()),
         risk_level=level_of(ebb.violation_ratio, confidence_of(evidence)),
         confidence=confidence_of(evidence),
-        reason=_reason(tide, ebb),
-        change_of_mind=(
-            f"A day on which it needs more than {ebb.replicas} of its replicas in that window, an autoscaler "
-            "that wants more, or gputide.io/min-replicas-warm."
-        ),
         evidence=evidence,
         violation_ratio=ebb.violation_ratio,
         low_priority_gpu_hours_per_week=7.0 * tide.hours * len(ebb.frees),
-        sentences=(_told(tide, ebb),),
+        why=(_why(tide, ebb),),
     )
 
 
-def _reason(tide: Tide, ebb: Ebb) -> str:
-    until = (tide.start_hour + tide.hours) % 24
-    carried = "1 carries" if ebb.replicas == 1 else f"{ebb.replicas} carry"
-    freed = "1 card is" if len(ebb.frees) == 1 else f"{len(ebb.frees)} cards are"
-    scaler = ebb.autoscaler
-    if scaler is not None:
-        return (
-            f"From {tide.start_hour:02d}:00 to {until:02d}:00 ({tide.time_zone}) all its replicas together never "
-            f"needed more than {ebb.load_max:.2f} cards: {carried} that. Its {scaler.kind.value} keeps at least "
-            f"{scaler.replicas_min} replicas; with that bound lowered to {ebb.replicas} it scales in as far as "
-            f"demand lets it, and {freed} free for other work for {tide.hours} hours a day."
-        )
-    return (
-        f"From {tide.start_hour:02d}:00 to {until:02d}:00 ({tide.time_zone}) all its {ebb.replicas_all} replicas "
-        f"together never needed more than {ebb.load_max:.2f} cards: {carried} that, and {freed} free for other work "
-        f"for {tide.hours} hours a day."
-    )
-
-
-def _told(tide: Tide, ebb: Ebb) -> Sentence:
+def _why(tide: Tide, ebb: Ebb) -> Sentence:
     scaler = ebb.autoscaler
     more: dict[str, Value] = {}
     if scaler is not None:

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.catalogue import CardModel, MigProfile
+from fleet.sentences import Value
 from fleet.sharing import ACTIVE_RATIO_MIN, CONTENTION_RATIO_MAX
-from fleet.units import GIB
 from recommender.demand import Demand
 from recommender.latency.inflation import inflation_of_hours
 from recommender.latency.queueing import SharingMode
@@ -67,10 +67,10 @@ class InstanceAdvice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoInstance:
-    """Why a workload gets no instance: a short code and one sentence."""
+    """Why a workload gets no instance: a short code, and what is in the message `refused.CODE`."""
 
     reason: str
-    detail: str
+    values: tuple[tuple[str, Value], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,38 +110,37 @@ def advise_instance(
     held = {demand.grants[row].mig_profile for row in rows}
     own = _held_profiles(model, held)
     if len(own) < len(held - {None}):
-        return NoInstance(
-            reason="unknown_profile", detail=f"{model.name} is not known to have every profile of {_names(held)}"
-        )
+        return NoInstance(reason="unknown_profile", values=(("card_model", model.name), ("profiles", _names(held))))
     seen = _seen(demand, rows, model)
     if not np.isfinite(seen.load_by_day).any() or not np.isfinite(seen.need_by_day).any():
-        return NoInstance(reason="no_samples", detail="none of its pods was seen at work")
+        return NoInstance(reason="no_samples")
     if (kept := _kept(model, seen, held, own)) is not None:
         return kept
     largest = min((_size(profile) for profile in own), default=_whole(model))
-    worst = ""
+    worst: tuple[tuple[str, Value], ...] = ()
     for widening in WIDENINGS:
         profile = _profile_for(model, seen, np.ones(len(seen.load_by_day), bool), headroom_ratio, widening)
         if profile is None or _size(profile) >= largest:
             break
         found = _judged(model, seen, profile, headroom_ratio, widening)
         if found.violation_ratio > violation_ratio_max:
-            worst = f"; {profile.name} would be too small in {found.violation_ratio:.2%} of its active time"
+            worst = (("profile", profile.name), ("violation_ratio", round(found.violation_ratio, 6)))
             continue
         if inflation_max is None:
             return found
         ratio = _inflation(demand, seen, found.compute_ratio)
         if ratio is not None and ratio <= inflation_max:
             return replace(found, inflation=ratio)
-        worst = f"; {profile.name} would slow its P99 latency beyond risk.latency_inflation_max={inflation_max:g}"
+        worst = (("profile", profile.name), ("inflation_max", inflation_max))
     if len(held) == 1 and own:
         return _unchanged(model, seen, own[0])
     return NoInstance(
         reason="no_instance_fits",
-        detail=(
-            f"its pods needed up to {np.nanmax(seen.need_by_day) / GIB:.1f} GiB and "
-            f"{np.nanmax(seen.load_by_day):.0%} of a card: no smaller instance of {model.name} holds that with its "
-            f"margin{worst}"
+        values=(
+            ("need_bytes", round(float(np.nanmax(seen.need_by_day)))),
+            ("load_max_ratio", round(float(np.nanmax(seen.load_by_day)), 4)),
+            ("card_model", model.name),
+            *worst,
         ),
     )
 

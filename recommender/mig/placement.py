@@ -137,7 +137,7 @@ def _advice(problem: PlanningProblem, permits: Permits) -> tuple[dict[WorkloadId
             inflation_max=settings.risk.latency_inflation_max if case.is_latency_critical else None,
         )
         if isinstance(found, NoInstance):
-            refused.append(case.refuse(RecommendationKind.MIG, found.reason, found.detail))
+            refused.append(case.refuse(RecommendationKind.MIG, found.reason, **dict(found.values)))
         else:
             advice[name] = found
     return advice, refused
@@ -158,10 +158,7 @@ def _within_moves(
             used += len(case.grants)
             kept[name] = advice[name]
         else:
-            detail = f"its {len(case.grants)} pods would pass the limit of {moves_max} moves"
-            refused.append(
-                case.refuse(RecommendationKind.MIG, "moves_max", detail, pods=len(case.grants), moves_max=moves_max)
-            )
+            refused.append(case.refuse(RecommendationKind.MIG, "moves_max", pods=len(case.grants), moves_max=moves_max))
     return kept, refused
 
 
@@ -202,12 +199,7 @@ def _without_card(
     permits: Permits, advice: Mapping[WorkloadId, InstanceAdvice], names: set[WorkloadId]
 ) -> list[Refusal]:
     return [
-        permits.cases[name].refuse(
-            RecommendationKind.MIG,
-            "no_card_to_cut",
-            f"no card could be found for its {advice[name].profile.name}: nodes have no CPU or memory left for its "
-            "pods, or a pod that stays holds an instance of an unknown size",
-        )
+        permits.cases[name].refuse(RecommendationKind.MIG, "no_card_to_cut", profile=advice[name].profile.name)
         for name in sorted(names)
     ]
 

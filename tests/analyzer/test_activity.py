@@ -16,6 +16,7 @@ from fleet.schema import Measure
 from fleet.settings.settings import AnalyzerSettings
 from fleet.usage import History, UsageGrid
 from tests.analyzer.build import MONDAY, SETTINGS, Slice, by_hour, history, noise, profile, work
+from tests.english import english
 
 IDLE = {WorkloadState.IDLE, WorkloadState.IDLE_HELD, WorkloadState.PARTLY_IDLE}
 STEPS = 288
@@ -94,7 +95,7 @@ def test_a_pod_of_three_hours_is_unknown() -> None:
     level[-18:] = 0.0
     said = profile(history([Slice(usage=work(level), started_at=MONDAY + timedelta(hours=45))]))
     assert said.state is WorkloadState.UNKNOWN
-    assert "3.0 hours" in said.reason
+    assert "Only 3 hours" in english(said)
 
 
 def test_an_exporter_that_died_makes_nothing_idle() -> None:

@@ -9,6 +9,7 @@ from fleet.profiles import WorkloadState
 from fleet.schema import Measure
 from fleet.units import GIB
 from tests.analyzer.build import MONDAY, Slice, history, noise, profile, work
+from tests.english import english
 
 BUSY = noise(2, low=0.6, high=0.9)
 
@@ -63,7 +64,7 @@ def test_a_small_or_moving_framebuffer_is_not_preallocated(framebuffer) -> None:
 def test_a_grant_far_above_the_need_is_oversized() -> None:
     said = profile(history([Slice(usage=work(BUSY, framebuffer=20 * GIB))]))
     assert said.state is WorkloadState.OVERSIZED
-    assert "20480 MiB of 81920 MiB" in said.reason
+    assert "20,480 MiB of 81,920 MiB" in english(said)
 
 
 def test_compute_far_below_the_grant_is_oversized() -> None:
@@ -92,7 +93,7 @@ def test_hidden_need_says_that_only_a_canary_helps() -> None:
     said = profile(history([Slice(usage=work(BUSY, framebuffer=72 * GIB), server="vllm")]))
     assert said.framebuffer.is_hidden
     assert (said.framebuffer.start_max, said.framebuffer.steady_max) == (None, None)
-    assert "canary" in said.reason
+    assert "canary" in english(said)
 
 
 @pytest.mark.parametrize("bad", [np.inf, -0.5, 40.0])

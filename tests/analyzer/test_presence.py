@@ -11,6 +11,7 @@ from fleet.inventory import Priority
 from fleet.profiles import WorkloadState
 from fleet.schema import Measure
 from tests.analyzer.build import MONDAY, Slice, history, profile, profiles, work
+from tests.english import english
 
 ZERO = {Measure.SM_ACTIVE: 0.0, Measure.DUTY_CYCLE: 0.0}
 
@@ -39,7 +40,7 @@ def test_half_seen_is_unknown() -> None:
     level[np.random.default_rng(3).random(288) < 0.5] = np.nan
     said = profile(history([Slice(usage=work(level, framebuffer=np.where(np.isnan(level), np.nan, 2e10)))]))
     assert said.state is WorkloadState.UNKNOWN
-    assert "windows" in said.reason
+    assert "windows" in english(said)
 
 
 def test_a_slice_that_never_touched_cuda_is_idle_when_its_card_reports_zero() -> None:
@@ -125,7 +126,7 @@ def test_low_priority_work_that_gives_way_is_not_idle() -> None:
     low = Slice(workload="offline", usage=work(0.0), card="GPU-shared", compute=0.5, priority=Priority.LOW)
     said = profile(history([busy, low]), "offline")
     assert said.state is WorkloadState.UNKNOWN
-    assert "giving way" in said.reason
+    assert "giving way" in english(said)
 
 
 def test_a_grant_that_was_given_and_taken_back_does_not_hold() -> None:

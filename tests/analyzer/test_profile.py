@@ -15,6 +15,7 @@ from fleet.schema import Measure
 from fleet.units import GIB
 from fleet.usage import UsageGrid
 from tests.analyzer.build import MONDAY, SETTINGS, Slice, by_hour, history, noise, profile, profiles, work
+from tests.english import english
 
 
 def fleet():
@@ -72,13 +73,13 @@ def test_a_fleet_without_sm_active_may_not_share_compute() -> None:
         ("colocate", "no_sm_counter"),
         ("offpeak_pair", "no_sm_counter"),
     }
-    assert "duty cycle" in found.workloads[0].reason
+    assert "duty cycle" in english(found.workloads[0])
 
 
 def test_demand_is_sm_active_where_it_is_collected() -> None:
     said = profile(history([Slice(usage={**work(0.3), Measure.DUTY_CYCLE: noise(2, low=0.8, high=0.9)})]))
     assert said.compute.max == pytest.approx(0.3)
-    assert "SM active" in said.reason
+    assert "SM activity" in english(said)
 
 
 def test_a_fleet_without_framebuffer_counters_gets_no_advice_on_framebuffer() -> None:

@@ -10,6 +10,7 @@ from fleet.profiles import WorkloadState
 from fleet.schema import Measure
 from tests.analyzer.build import profiles
 from tests.analyzer.recorded import recorded
+from tests.english import english
 
 CUT = datetime(2026, 1, 12, tzinfo=UTC)
 IDLE = {WorkloadState.IDLE, WorkloadState.IDLE_HELD}
@@ -83,4 +84,4 @@ def test_a_day_of_duty_cycles_says_what_it_cannot_support(shared_traces) -> None
         ("offpeak_pair", "history_too_short"),
         ("tide", "history_too_short"),
     }
-    assert "duty cycle" in found.workloads[0].reason
+    assert "duty cycle" in english(found.workloads[0])

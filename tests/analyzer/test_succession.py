@@ -8,6 +8,7 @@ from fleet.profiles import WorkloadState
 from fleet.schema import Measure
 from fleet.units import GIB
 from tests.analyzer.build import MONDAY, Slice, Usage, by_hour, history, profile, work
+from tests.english import english
 
 DAYS, STEPS = 8.0, 8 * 144
 OFFICE = [0.05] * 8 + [0.6] * 10 + [0.05] * 6
@@ -59,7 +60,7 @@ def test_a_service_that_needs_less_framebuffer_since_it_was_replaced_is_believed
 def test_why_little_is_known_of_pods_that_behave_otherwise_is_said() -> None:
     found = profile(history(replaced(7.5, factor=0.1), days=DAYS))
     assert found.state is WorkloadState.UNKNOWN
-    assert found.reason.startswith("only 12.0 hours of history since pods came that behave unlike those they replaced")
+    assert english(found).startswith("Only 12 hours of history since its new pods behave unlike the old ones")
 
 
 def test_pods_at_other_hours_are_no_pods_of_another_behaviour() -> None:

@@ -83,7 +83,7 @@ class House:
             found |= {
                 item.reason.replace("_", " ") for item in entry.plan.refused if not knows(f"reason.{item.reason}")
             }
-            found |= {stage.title for stage in entry.plan.stages} | {point.label for point in entry.plan.frontier}
+            found |= {point.label for point in entry.plan.frontier}
         found |= {entry.actor for entry in self.cluster.ledger(CLUSTER)}
         return found | {CLUSTER, HOSTILE, "/nowhere"}
 

@@ -74,6 +74,7 @@ from fleet.profiles import (
     WorkloadClass,
     WorkloadState,
 )
+from fleet.sentences import Sentence, sentence
 from fleet.settings.settings import Settings
 from fleet.units import GIB
 
@@ -135,7 +136,7 @@ def make_profiles(*, scale: int = 1, seed: int = 7) -> Profiles:
         workloads=tuple(sorted(workloads, key=lambda profile: profile.workload)),
         cards=tuple(sorted(cards, key=lambda card: card.card)),
         unallocated=tuple(card.card for card in cards if card.state is CardState.FREE),
-        withheld=(Withheld(kind=RecommendationKind.MIG, reason="no_mig_cards", detail="no card has MIG switched on"),),
+        withheld=(Withheld(kind=RecommendationKind.MIG, reason="no_sm_counter", values=(("workloads", 7),)),),
     )
 
 
@@ -144,18 +145,18 @@ def make_plan(
 ) -> Plan:
     """A plan of five stages that frees the idle cards and packs the quiet ones in pairs."""
     kinds = (
-        (RecommendationKind.RECLAIM, "reclaim idle notebooks", CardState.IDLE_HELD, ()),
-        (RecommendationKind.SLICE, "slice oversized services", CardState.LOW_USE, (Need.FRAMEBUFFER_LIMIT,)),
+        (RecommendationKind.RECLAIM, sentence("reclaim"), CardState.IDLE_HELD, ()),
+        (RecommendationKind.SLICE, sentence("slice"), CardState.LOW_USE, (Need.FRAMEBUFFER_LIMIT,)),
         (
             RecommendationKind.COLOCATE,
-            "co-locate services of opposite rhythm",
+            sentence("share", number=1, all=3),
             CardState.LOW_USE,
             (Need.FRAMEBUFFER_LIMIT, Need.CORE_LIMIT),
         ),
-        (RecommendationKind.OFFPEAK_PAIR, "pair training with nights", CardState.BUSY, (Need.PRIORITY,)),
+        (RecommendationKind.OFFPEAK_PAIR, sentence("share", number=2, all=3), CardState.BUSY, (Need.PRIORITY,)),
         (
             RecommendationKind.OVERSUBSCRIBE,
-            "oversubscribe pre-allocating servers",
+            sentence("share", number=3, all=3),
             CardState.IDLE_HELD,
             (Need.OVERSUBSCRIPTION,),
         ),
@@ -764,15 +765,26 @@ def _profile(rng: random.Random, number: int, part: list[tuple[str, int, CardSta
                 detail="zero in the container while its card ran at 64 %",
             ),
         ),
-        reason="no kernel ran since 12 days while 21.4 GiB stay allocated"
+        why=(sentence("idle_ever", idle_ratio_max=0.01, coverage_ratio=1.0),)
         if is_idle
-        else "busy by day, quiet at night",
+        else (sentence("busy", p95_ratio=level), sentence("by_sm_active")),
     )
 
 
 def _freed(cards: Sequence[CardId], amortised: int, marginal: int) -> tuple[FreedCard, ...]:
     saving = Saving(amortised=Decimal(amortised), marginal=Decimal(marginal))
     return tuple(FreedCard(card=card, saving_per_week=saving) for card in cards)
+
+
+def _why(kind: RecommendationKind, profile: Profile, cards: int) -> tuple[Sentence, ...]:
+    if kind is RecommendationKind.RECLAIM:
+        return (*profile.why, sentence("reclaim", cards=cards))
+    return (
+        sentence(
+            "slice", pods=len(profile.pods), need_bytes=8 * GIB, framebuffer_bytes=9 * GIB, whole_bytes=24 * GIB,
+            compute_ratio=0.3,
+        ),
+    )  # fmt: skip
 
 
 def _recommendation(
@@ -787,10 +799,7 @@ def _recommendation(
         saving_per_week=Saving(amortised=Decimal(cards * 1150), marginal=Decimal(cards * 640)),
         risk_level=RiskLevel.LOW if kind is RecommendationKind.RECLAIM else RiskLevel.MEDIUM,
         confidence=profile.confidence,
-        reason="idle for 12 days while it holds its card"
-        if kind is RecommendationKind.RECLAIM
-        else "needs a third of what it was granted, at every hour of the week",
-        change_of_mind="any kernel within the next day",
+        why=_why(kind, profile, cards),
         evidence=Evidence(
             since=NOW - timedelta(days=21),
             until=NOW,
@@ -837,15 +846,15 @@ def _placement(profiles: Profiles, freed: set[CardId]) -> tuple[CardPlacement, .
 
 def _refusals(profiles: Profiles) -> Iterator[Refusal]:
     reasons = (
-        ("opt_out", "annotated gputide.io/opt-out=true", 9),
-        ("counter_untrusted", "SM active reads zero while the card is busy", 31),
-        ("history_too_short", "2.1 days of history, 7 needed", 22),
-        ("peak_clash", "its peak meets every candidate's peak", 15),
+        (sentence("opt_out"), 9),
+        (sentence("counter_untrusted", counter="sm_active", check="container_zero_while_card_busy"), 31),
+        (sentence("history_too_short", seen_days=2.1, needed_days=7), 22),
+        (sentence("no_samples"), 15),
     )
     place = 40
-    for reason, detail, count in reasons:
+    for refused, count in reasons:
         for profile in profiles.workloads[place : place + count]:
-            yield Refusal(workload=profile.workload, reason=reason, detail=detail)
+            yield Refusal(workload=profile.workload, reason=refused.code, values=refused.values)
         place += count
 
 

@@ -79,18 +79,20 @@ def test_every_sentence_of_a_plan_is_said_in_chinese_with_its_values(name: str) 
     for item in plan.recommendations:
         for said in (reason_words(item, ZH), change_words(item, ZH)):
             assert_chinese(said)
-        assert item.sentences[-1].code in Words(language=ZH).ids("changes")
-        assert reason_words(item, Language.EN) == item.reason
+        for said in (reason_words(item, Language.EN), change_words(item, Language.EN)):
+            assert_sentence(said)
+        assert item.why[-1].code in Words(language=ZH).ids("changes")
     left: list[Refusal | Withheld] = [*plan.refused, *plan.withheld]
     for refusal in left:
         assert_chinese(refusal_words(refusal, ZH))
+        assert " " in refusal_words(refusal, Language.EN), f"{refusal.reason} is no sentence"
 
 
 def test_numbers_are_those_of_the_english_sentence() -> None:
     plan = plan_of(CASES["slice"])
     for item in plan.recommendations:
-        english, chinese = item.reason, reason_words(item, ZH)
-        numbers = re.compile(r"\d+\.\d+|\d+(?=%)")
+        english, chinese = reason_words(item, Language.EN), reason_words(item, ZH)
+        numbers = re.compile(r"\d+\.\d+|\d+(?= ?%)")
         assert numbers.search(english)
         assert set(numbers.findall(english)) <= set(numbers.findall(chinese))
 
@@ -108,6 +110,7 @@ def test_states_are_said_in_chinese() -> None:
     assert len({profile.state for profile in found}) >= 4
     for profile in found:
         assert_chinese(state_words(profile, ZH))
+        assert_sentence(state_words(profile, Language.EN))
 
 
 @pytest.mark.parametrize(("capability", "only"), [(WHOLE_CARDS, None), (MIG, RecommendationKind.MIG)])
@@ -121,29 +124,34 @@ def test_what_a_backend_withholds_is_said_in_chinese(capability: object, only: o
 
 def test_days_of_the_week_are_said_in_chinese() -> None:
     values = (("idle_days", 2.2), ("weekdays", "Mon, Sun"))
-    refusal = Refusal(workload=WorkloadId("a/Notebook/b"), reason="idle_too_short", detail="idle", values=values)
+    refusal = Refusal(workload=WorkloadId("a/Notebook/b"), reason="idle_too_short", values=values)
     assert refusal_words(refusal, ZH).startswith("已闲置 2.2 天，尚未在周一、周日看到它闲置：")
 
 
-def test_an_unknown_code_and_a_plan_of_before_are_said_in_english() -> None:
+def test_an_unknown_code_or_a_missing_value_is_shown_as_it_is() -> None:
     item = plan_of(CASES["reclaim"]).recommendations[0]
-    assert reason_words(replace(item, sentences=()), ZH) == item.reason
-    assert reason_words(replace(item, sentences=(*item.sentences, sentence("not_yet_known"))), ZH) == item.reason
-    assert reason_words(replace(item, sentences=(Sentence(code="reclaim"),)), ZH) == item.reason
-    old = Refusal(workload=WorkloadId("a/Deployment/b"), reason="moves_max", detail="its 3 pods would pass the limit")
+    assert reason_words(replace(item, why=(sentence("not_yet_known"),)), Language.EN) == "Not yet known."
+    assert reason_words(replace(item, why=(Sentence(code="reclaim"),)), ZH) == "Reclaim。"
+    old = Refusal(workload=WorkloadId("a/Deployment/b"), reason="moves_max")
     assert refusal_words(old, ZH) == "已达迁移上限"
-    assert refusal_words(replace(old, reason="not_yet_known"), ZH) == old.detail
+    assert refusal_words(replace(old, reason="not_yet_known"), ZH) == "not yet known"
 
 
 def test_values_are_no_patterns_and_the_neighbour_of_another_team_stays_unnamed() -> None:
     refusal = Refusal(
-        workload=WorkloadId("a/Deployment/b"), reason="neighbour_stays", detail="it shares with x/Deployment/{evil}",
+        workload=WorkloadId("a/Deployment/b"), reason="neighbour_stays",
         values=(("neighbour", "x/Deployment/{evil}"),),
     )  # fmt: skip
     assert "x/Deployment/{evil}" in refusal_words(refusal, ZH)
     plan = replace(plan_of(CASES["slice"]), refused=(refusal,))
     (cut,) = cut_plan(plan, frozenset({"a"})).refused
     assert "evil" not in refusal_words(cut, ZH)
+
+
+def assert_sentence(text: str) -> None:
+    """A sentence, whose places all have a value."""
+    assert re.fullmatch(r"[A-Z0-9].* .*\.", text), text
+    assert "{" not in text, text
 
 
 def assert_chinese(text: str) -> None:

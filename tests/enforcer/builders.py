@@ -37,6 +37,7 @@ from fleet.decisions import (
 )
 from fleet.documents import seal_plan
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Node, Priority, WorkloadId
+from fleet.sentences import sentence
 
 NOW = datetime(2026, 1, 12, tzinfo=UTC)
 CARD_BYTES = 24 * 2**30
@@ -158,8 +159,7 @@ def a_recommendation(
         saving_per_week=SAVING,
         risk_level=RiskLevel.LOW,
         confidence=0.9,
-        reason="needs half a card",
-        change_of_mind="a busier week",
+        why=(sentence("reclaim", cards=cards_freed),),
         evidence=Evidence(
             since=NOW - timedelta(days=7), until=NOW, samples=1008, coverage_ratio=0.99, counters=(), numbers=()
         ),
@@ -225,7 +225,7 @@ def a_plan(
             stages=tuple(
                 Stage(
                     stage=number,
-                    title=f"stage {number}",
+                    title=sentence("share", number=number, all=len(stages)),
                     recommendations=tuple(entry.id for entry in stage),
                     cards_freed=sum(entry.cards_freed for entry in stage),
                     moves=sum(len(entry.pods) for entry in stage),

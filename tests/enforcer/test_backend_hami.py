@@ -18,7 +18,7 @@ from enforcer.backend import Backend
 from enforcer.backends.hami import HamiBackend
 from enforcer.manifest import field_of, values_equal
 from enforcer.plan_names import as_planned
-from enforcer.preview import preview, preview_text
+from enforcer.preview import preview
 from enforcer.record.journal import StageState
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.snapshot import take_snapshot
@@ -46,6 +46,7 @@ from tests.enforcer.builders import (
     where,
     whole,
 )
+from tests.enforcer.preview_text import preview_text
 
 GOLDEN = Path(__file__).parent / "golden"
 PAIR = ["Deployment/a", "Deployment/b"]

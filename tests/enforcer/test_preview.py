@@ -8,10 +8,12 @@ from pathlib import Path
 from enforcer.backends.hami import HamiBackend
 from enforcer.backends.nvidia_sharing import TimeSlicingBackend
 from enforcer.node_preview import NodeDiff
-from enforcer.preview import ObjectDiff, place_lines, preview, preview_text
+from enforcer.preview import ObjectDiff, place_lines, preview
 from fleet.decisions import Plan, RecommendationKind, Stage
+from fleet.sentences import sentence
 from tests.enforcer.builders import NOW, a_cluster, a_recommendation, standard_plan
 from tests.enforcer.plugin_cluster import StandingCluster, standard_objects
+from tests.enforcer.preview_text import preview_text
 from tests.enforcer.test_backend_nvidia_sharing import shared_node
 
 SLICING = TimeSlicingBackend(NOW)
@@ -76,5 +78,5 @@ def test_second_stage_counts_from_where_the_first_one_left() -> None:
 
 def _with_empty_stage(plan: Plan) -> Plan:
     late = a_recommendation("later", RecommendationKind.TIDE, [], [], 0)
-    stage = Stage(stage=2, title="stage 2", recommendations=("later",), cards_freed=0, moves=0)
+    stage = Stage(stage=2, title=sentence("reclaim"), recommendations=("later",), cards_freed=0, moves=0)
     return replace(plan, recommendations=(*plan.recommendations, late), stages=(*plan.stages, stage))

@@ -13,11 +13,11 @@ def small_plan() -> Plan:
     """An idle notebook is given back, services are cut in place, and move together."""
     services = (Service(name=f"small-{number}", replicas=number + 1, level=0.1) for number in range(3))
     plan = plan_of(cluster(BOOK, *services), settings=ANY_CONFIDENCE)
-    assert [stage.title.split(",")[0] for stage in plan.stages] == [
-        "Give back idle cards",
-        "Cut slices in place",
-        "Share cards",
-        "Share cards",
+    assert [stage.title.code for stage in plan.stages] == [
+        "reclaim",
+        "slice",
+        "share",
+        "share",
     ]
     return plan
 

@@ -28,6 +28,8 @@ from fleet.decisions import (
 from fleet.documents import plan_document, plan_from_json, plan_to_json, seal_plan
 from fleet.errors import Corrupt, Refused
 from fleet.inventory import CardId, CardModelName, Priority, WorkloadId
+from fleet.sentences import sentence
+from fleet.units import GIB
 
 NOW = datetime(2026, 1, 12, tzinfo=UTC)
 WORKLOAD = WorkloadId("team/Deployment/svc")
@@ -76,8 +78,7 @@ def a_plan() -> Plan:
                 saving_per_week=SAVING,
                 risk_level=RiskLevel.LOW,
                 confidence=0.9,
-                reason="needs a quarter of the card",
-                change_of_mind="a day above 60 % of the card",
+                why=(sentence("small_need", need_bytes=GIB, granted_bytes=24 * GIB),),
                 evidence=evidence,
                 needs=(Need.FRAMEBUFFER_LIMIT,),
             ),
@@ -110,7 +111,7 @@ def a_plan() -> Plan:
                 workload=WORKLOAD, replicas=1, start="22:30", end="07:30", time_zone="Asia/Shanghai", frees=()
             ),
         ),
-        stages=(Stage(stage=1, title="slice", recommendations=("slice-0001",), cards_freed=1, moves=1),),
+        stages=(Stage(stage=1, title=sentence("slice"), recommendations=("slice-0001",), cards_freed=1, moves=1),),
     )
 
 

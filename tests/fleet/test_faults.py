@@ -16,7 +16,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from dashboards.access.roster import Entry
-from dashboards.notify.digest import Told
+from dashboards.notify.digest import SentNews
 from dashboards.report.weeks import WeekFacts
 from fleet.decisions import Plan
 from fleet.outcomes import Outcome
@@ -34,7 +34,7 @@ WRONG: tuple[Any, ...] = (
     "\udcff", "1.1234567890123", "2026-13-01", b"\xff", date(2026, 1, 1), object(), (), ("x",), [1], [{}], [[], []], {},
     {"x": "y"}, {"x": 1}, {1: 2},
 )  # fmt: skip
-READ = (Settings, Entry, Plan, Outcome, WeekFacts, Told)
+READ = (Settings, Entry, Plan, Outcome, WeekFacts, SentNews)
 """Everything that is validated when it is read; what these hold is found from them."""
 
 
@@ -168,7 +168,7 @@ def test_unknown_name_inside_an_entry_is_answered_with_the_nearest() -> None:
 
 def test_broken_json_is_said_in_our_words() -> None:
     with pytest.raises(ValidationError) as caught:
-        TypeAdapter(list[Told]).validate_json(b"[{")
+        TypeAdapter(list[SentNews]).validate_json(b"[{")
     assert fault_words(caught.value).startswith("not JSON: ")
 
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from tests.exporter.kubeconfigs import write_kubeconfig
+from tests.gputide.conftest import Program
 
 CERTIFICATES = Path(__file__).parents[1] / "pipeline" / "certificates"
 CODE = "from gputide.cli import main; main()"
@@ -21,11 +22,12 @@ def arguments(folder: Path, key: Path) -> list[str]:
     kubeconfig = write_kubeconfig(folder, "http://127.0.0.1:1")
     options = ["--set", f"enforcer.kubeconfig={kubeconfig}", "run", "admission", "--listen", "127.0.0.1:0"]
     files = ["--certificate", str(CERTIFICATES / "receiver.pem"), "--key", str(key)]
-    return [sys.executable, "-c", CODE, "--data-dir", str(folder), *options, *files]
+    return [*options, *files]
 
 
 def test_it_answers_probes_until_it_is_told_to_stop(tmp_path: Path) -> None:
-    command = arguments(tmp_path, CERTIFICATES / "receiver.key.pem")
+    own = ["--data-dir", str(tmp_path), *arguments(tmp_path, CERTIFICATES / "receiver.key.pem")]
+    command = [sys.executable, "-c", CODE, *own]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         port = re.search(r"https://127\.0\.0\.1:(\d+)/pods", running.stderr.readline())
@@ -40,9 +42,7 @@ def test_it_answers_probes_until_it_is_told_to_stop(tmp_path: Path) -> None:
     assert running.returncode == 0
 
 
-def test_key_that_is_not_there_is_wrong_use(tmp_path: Path) -> None:
-    done = subprocess.run(
-        arguments(tmp_path, tmp_path / "none.pem"), capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 2
-    assert "--key" in done.stderr
+def test_key_that_is_not_there_is_wrong_use(program: Program, tmp_path: Path) -> None:
+    said = program(tmp_path, *arguments(tmp_path, tmp_path / "none.pem"))
+    assert said.status == 2
+    assert "--key" in said.err

@@ -14,6 +14,7 @@ import pytest
 
 from bench.cluster_api import SimulatedApi, fill, start_server
 from tests.exporter.kubeconfigs import write_kubeconfig
+from tests.gputide.conftest import Program
 
 SECONDS_MAX = 60.0
 GPUTIDE = str(Path(sys.executable).with_name("gputide"))
@@ -55,9 +56,7 @@ def test_what_a_cluster_granted_is_served_until_the_signal(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("option", [("--compat", "dcgm"), ("--processes", "5")])
-def test_options_of_a_node_are_refused_for_a_cluster(option: tuple[str, str]) -> None:
-    said = subprocess.run(
-        [GPUTIDE, "run", "export", "cluster", *option], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert said.returncode == 2
-    assert option[0] in said.stderr
+def test_options_of_a_node_are_refused_for_a_cluster(program: Program, tmp_path: Path, option: tuple[str, str]) -> None:
+    said = program(tmp_path, "run", "export", "cluster", *option)
+    assert said.status == 2
+    assert option[0] in said.err

@@ -53,3 +53,5 @@ def test_undone_plan_has_the_moment_of_its_undo_and_the_stages_that_once_stood(p
     assert entry.undone_at < later - timedelta(days=20)
     assert entry.applied_stages == ()
     assert entry.once_applied_stages == tuple(stage.stage for stage in entry.plan.stages)
+    applied = [line.cards for line in views.outcomes.ledger(cluster) if line.action == "applied"]
+    assert sum(applied) == entry.plan.totals.cards_freed

@@ -18,6 +18,7 @@ from fleet.decisions import Plan, RecommendationKind, ScheduledReplicas, Stage
 from fleet.documents import seal_plan
 from fleet.errors import Misconfigured, Refused
 from fleet.inventory import WorkloadId
+from fleet.sentences import sentence
 from gputide.cli import app
 from gputide.container.plans import plan_store
 from gputide.container.tide import tide_book
@@ -33,7 +34,7 @@ def scheduled() -> Plan:
         frees=(card_id(1),),
     )  # fmt: skip
     step_back = a_recommendation("tide-1", RecommendationKind.TIDE, [], ["Deployment/a"], 1)
-    last = Stage(stage=3, title="step back", recommendations=(step_back.id,), cards_freed=1, moves=0)
+    last = Stage(stage=3, title=sentence("reclaim"), recommendations=(step_back.id,), cards_freed=1, moves=0)
     plan = standard_plan()
     return seal_plan(
         replace(

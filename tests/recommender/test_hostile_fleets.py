@@ -22,6 +22,7 @@ from fleet.usage import History
 from recommender.backtest import backtest
 from recommender.demand import demand_of
 from recommender.planner import make_plan
+from tests.english import english
 from tests.recommender.builders import Service, cluster, plan_of
 from tests.recommender.hostile_histories import HOSTILE
 from tests.recommender.second_fleet import KINDS, second_fleet
@@ -179,7 +180,7 @@ def test_fleet_in_which_even_peaks_break_the_preset_is_told_so() -> None:
     plan = plan_of(_restless(), risk="low")
     told = [item for item in plan.withheld if item.reason == "peaks_break_preset"]
     assert told
-    assert "0.10%" in told[0].detail
+    assert "0.10 %" in english(told[0])
     assert plan.totals.predicted_violation_ratio <= 0.001
 
 

@@ -9,6 +9,7 @@ from fleet.inventory import LATENCY_CRITICAL_LABEL, Priority
 from fleet.settings.settings import Settings
 from recommender.demand import demand_of
 from recommender.latency.guard import LatencyGuard
+from tests.english import english
 from tests.recommender.builders import Service, cluster, plan_of
 
 CRITICAL = ((LATENCY_CRITICAL_LABEL, "true"),)
@@ -32,7 +33,7 @@ def test_a_busy_neighbour_is_refused_with_the_setting() -> None:
     plan = plan_of(cluster(FAST, Service(name="busy", level=0.45)))
     assert shared(plan) == []
     (refusal,) = [item for item in plan.refused if item.reason == "latency"]
-    assert "risk.latency_inflation_max" in refusal.detail
+    assert "risk.latency_inflation_max" in english(refusal)
     other = plan_of(cluster(replace(FAST, labels=()), Service(name="busy", level=0.45)))
     assert shared(other) == [{"fast-0", "busy-0"}]
 

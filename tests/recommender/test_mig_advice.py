@@ -14,6 +14,7 @@ from fleet.schema import Measure
 from fleet.units import GIB
 from fleet.usage import History
 from recommender.mig.seating import layout_now
+from tests.english import english
 from tests.recommender.builders import ANY_CONFIDENCE, PER_DAY, Service, cluster, plan_of
 from tests.recommender.mig_builders import holder, mig_plan, on_a100, placed, reasons_of
 from tests.recommender.test_mig_geometry import FAMILIES
@@ -60,7 +61,7 @@ def test_other_backends_hear_nothing_of_mig(capability: Capabilities) -> None:
 def test_sharing_is_withheld_for_what_the_backend_is() -> None:
     plan = mig_plan(on_a100(*SMALL))
     assert {item.reason for item in plan.withheld} == {"backend_cuts_by_mig"}
-    assert all("fixed profiles" in item.detail for item in plan.withheld)
+    assert all("fixed profiles" in english(item) for item in plan.withheld)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ def test_who_must_answer_fast_gets_an_instance_only_where_it_stays_fast() -> Non
     strict = mig_plan(history, only=ONLY)
     assert placed(strict)["fast-0"][1] is None
     (refusal,) = [item for item in strict.refused if item.workload == "team/Deployment/fast"]
-    assert "risk.latency_inflation_max=1.5" in refusal.detail
+    assert "more than 1.5 times that alone (risk.latency_inflation_max)" in english(refusal)
     patient = mig_plan(history, only=ONLY, settings={"risk": {"preset": "high", "latency_inflation_max": 20.0}})
     # In a 1g.10gb it would queue: larger than its need alone asks for.
     assert placed(patient)["fast-0"][1] == "2g.20gb"
@@ -142,7 +143,7 @@ def test_refusal_names_its_reason_and_the_pod_keeps_what_it_has(odd: Service, co
 def test_a_model_without_mig_is_refused_by_name() -> None:
     plan = mig_plan(cluster(Service(name="a", level=0.05), Service(name="b", level=0.05)), only=ONLY)
     assert reasons_of(plan, "a") == {"no_mig"}
-    assert "NVIDIA A10" in next(item.detail for item in plan.refused)
+    assert "NVIDIA A10" in next(english(item) for item in plan.refused)
     assert plan.recommendations == ()
 
 
@@ -198,7 +199,7 @@ def test_oversized_instances_shrink_and_join() -> None:
     plan = mig_plan(on_a100(holder("a", "3g.40gb", 0, level=0.2), holder("b", "7g.80gb", 1, level=0.1)))
     assert {found for _, found in placed(plan).values()} == {"1g.10gb"}
     assert plan.totals.cards_freed == 1
-    assert any("instead of 7g.80gb" in item.reason for item in plan.recommendations)
+    assert any("t holds 7g.80gb now" in english(item) for item in plan.recommendations)
 
 
 def test_load_of_an_instance_is_a_share_of_that_instance() -> None:
@@ -211,7 +212,7 @@ def test_an_instance_that_is_used_up_is_not_shrunk() -> None:
     plan = mig_plan(on_a100(holder("a", "2g.20gb", 0, level=1.0), holder("b", "2g.20gb", 1, level=1.0)))
     assert {found for _, found in placed(plan).values()} == {"2g.20gb"}
     assert plan.totals.cards_freed == 1
-    assert all("as now" in item.reason for item in plan.recommendations)
+    assert all("keeps its instance" in english(item) for item in plan.recommendations)
 
 
 def test_pods_on_instances_that_stay_are_not_restarted() -> None:
@@ -239,13 +240,13 @@ def test_nobody_waits_where_a_card_was_given_back_before() -> None:
     assert kinds[0] is RecommendationKind.RECLAIM
     assert plan.totals.cards_freed == 7
     assert {card.card for card in plan.placement} == {"GPU-0000"}
-    assert "waits" not in " ".join(stage.title for stage in plan.stages)
+    assert "waits" not in " ".join(map(english, plan.stages))
 
 
 def test_waiting_for_a_cut_is_said() -> None:
     plan = mig_plan(on_a100(*SMALL), capability=DRA_MIG)
-    assert "with a spare card, or 1 pod waits" in plan.stages[0].title
-    assert sum("down meanwhile" in item.reason for item in plan.recommendations) == 1
+    assert "with a spare card, or 1 pod wait" in english(plan.stages[0])
+    assert sum("stop meanwhile" in english(item) for item in plan.recommendations) == 1
 
 
 def test_whoever_is_on_a_machine_that_is_cut_is_named_and_keeps_its_card() -> None:
@@ -255,7 +256,7 @@ def test_whoever_is_on_a_machine_that_is_cut_is_named_and_keeps_its_card() -> No
     assert whole.node == card.node
     assert whole.slices[0].mig_profile is None
     (advice,) = [item for item in plan.recommendations if whole.slices[0].pod_id in item.pods]
-    assert "1 pod beside it keeps" in advice.reason
+    assert "1 pod beside it keep" in english(advice)
     assert [stage.recommendations for stage in plan.stages if advice.id in stage.recommendations] == [
         tuple(item.id for item in plan.recommendations)
     ], "a machine is emptied once"
@@ -275,7 +276,7 @@ def test_one_card_is_waited_for_and_the_rest_was_emptied_before() -> None:
     )
     plan = mig_plan(fleet, capability=DRA_MIG)
     assert plan.totals.cards_after == 11  # 12 of 3g, 2g and 1g each: 84 memory slices, 8 a card
-    assert sum("down meanwhile" in item.reason for item in plan.recommendations) == 1
+    assert sum("stop meanwhile" in english(item) for item in plan.recommendations) == 1
 
 
 def test_a_card_is_not_cut_into_what_its_own_pod_cannot_use() -> None:
@@ -283,7 +284,7 @@ def test_a_card_is_not_cut_into_what_its_own_pod_cannot_use() -> None:
     third = tuple(Service(name=f"a{n}", level=0.3, used_gib=30.0) for n in range(2))
     plan = mig_plan(on_a100(*third, *SMALL), capability=DRA_MIG)
     assert plan.totals.cards_after == 2
-    assert sum("down meanwhile" in item.reason for item in plan.recommendations) == 1
+    assert sum("stop meanwhile" in english(item) for item in plan.recommendations) == 1
     assert {tuple(sorted({part.mig_profile or "" for part in card.slices})) for card in plan.placement} == {
         ("1g.10gb",),
         ("3g.40gb",),

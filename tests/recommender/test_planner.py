@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer.profile import profile_fleet
+from dashboards.words.catalogue import Language, Words
+from dashboards.words.explain import explain
 from fleet.capabilities.register import HAMI
 from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import plan_from_json, plan_to_json, seal_plan
@@ -17,7 +19,7 @@ from fleet.settings.settings import Settings
 from fleet.units import GIB
 from fleet.usage import History
 from recommender.backtest import backtest
-from recommender.explain import explain
+from tests.english import english
 from tests.recommender.builders import NOW, Service, cluster, plan_of
 
 MIXED = cluster(
@@ -27,6 +29,8 @@ MIXED = cluster(
     Service(name="wide", cards_per_pod=2),
     spare_cards=2,
 )
+
+EN = Words(language=Language.EN)
 
 
 def check(plan: Plan, history: History) -> None:
@@ -186,12 +190,12 @@ def test_explanation_tells_reason_evidence_and_neighbours() -> None:
     plan = plan_of(MIXED)
     profiles = profile_fleet(MIXED, settings=Settings().analyzer, now=NOW)
     for item in plan.recommendations:
-        told = explain(plan, profiles, item.id)
+        told = explain(plan, profiles, item.id, EN)
         assert told.stage is not None
-        assert item.reason in told.why
+        assert english(item) in told.why
         assert any("samples" in text for text in told.why)
     with pytest.raises(Misconfigured, match="slice-9999"):
-        explain(plan, profiles, "slice-9999")
+        explain(plan, profiles, "slice-9999", EN)
 
 
 def test_backtest_judges_presets_and_naive_rules_on_the_same_pods() -> None:

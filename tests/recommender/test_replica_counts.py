@@ -11,6 +11,7 @@ from fleet.decisions import Plan, RecommendationKind
 from fleet.inventory import AUTOSCALED_LABEL, WARM_REPLICAS_LABEL, CardId, Grant, WorkloadId
 from fleet.usage import History
 from recommender.replica_counts import scalings
+from tests.english import english
 from tests.recommender.builders import NOW, Service, cluster, plan_of
 
 WEB = WorkloadId("team/Deployment/web")
@@ -112,7 +113,7 @@ def test_beside_a_known_autoscaler_its_lower_bound_is_what_steps_back() -> None:
     # Two of its six replicas are the autoscaler's own business: four less one are what the bound gives back.
     assert len(scheduled.frees) == 3
     assert len(alone.frees) == 5
-    assert "Its HorizontalPodAutoscaler keeps at least 4 replicas; with that bound lowered to 1" in advice.reason
+    assert "its HorizontalPodAutoscaler keeps at least 4; with that bound lowered to 1" in english(advice)
 
 
 def test_counts_that_a_known_autoscaler_changed_are_no_reason_against_its_bound() -> None:
@@ -126,7 +127,7 @@ def test_counts_that_a_known_autoscaler_changed_are_no_reason_against_its_bound(
 def test_an_autoscaler_without_a_bound_to_lower_is_left_alone(told: str) -> None:
     (refusal,) = [item for item in beside(told).refused if item.kind is RecommendationKind.TIDE]
     assert refusal.reason == "autoscaled"
-    assert "no bound is left to lower" in refusal.detail
+    assert "no bound is left to lower" in english(refusal)
 
 
 def test_replicas_that_are_to_stay_warm_bound_the_autoscaler_as_well() -> None:

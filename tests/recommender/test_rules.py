@@ -14,6 +14,7 @@ from fleet.documents import document
 from fleet.inventory import Priority
 from fleet.schema import Measure
 from fleet.usage import History
+from tests.english import english
 from tests.recommender.builders import ANY_CONFIDENCE, PER_DAY, Service, cluster, plan_of
 from tests.recommender.mig_builders import holder, on_a100
 from tests.recommender.test_rehome import PRICES, SMALL
@@ -125,7 +126,7 @@ def test_backend_that_cannot_share_withholds_sharing_and_names_the_fact() -> Non
     # Stepping back in quiet hours needs no sharing.
     assert {item.kind for item in plan.recommendations} <= {RecommendationKind.TIDE}
     assert {item.reason for item in plan.withheld} == {"backend_cannot_share"}
-    assert all("slices_per_card_max=1" in item.detail for item in plan.withheld)
+    assert all("slices_per_card_max: 1" in english(item) for item in plan.withheld)
 
 
 def test_backend_without_priorities_co_locates_nobody() -> None:
@@ -172,8 +173,10 @@ def test_nothing_is_stopped_unless_ones_like_it_stayed_idle(kind: str, least: fl
     settings = {"recommender": {"reclaim_confidence_min": least}}
     plan = plan_of(cluster(dead, Service(name="busy", level=0.9, used_gib=20.0)), settings=settings)
     assert (RecommendationKind.RECLAIM in {item.kind for item in plan.recommendations}) is is_stopped
-    told = [item.detail for item in plan.refused if item.reason == "likely_to_wake"]
-    assert ["recommender.reclaim_confidence_min=1" in detail for detail in told] == ([] if is_stopped else [True])
+    told = [english(item) for item in plan.refused if item.reason == "likely_to_wake"]
+    assert ["recommender.reclaim_confidence_min is 100 %" in detail for detail in told] == (
+        [] if is_stopped else [True]
+    )
 
 
 @pytest.mark.parametrize("kind", ["Notebook", "Job", "Deployment"])
@@ -183,7 +186,7 @@ def test_a_silent_weekend_stops_nothing_but_may_share(kind: str) -> None:
     plan = plan_of(worked(history, "book-0", until_day=28), settings=ANY_CONFIDENCE)
     (refusal,) = [item for item in plan.refused if item.kind is RecommendationKind.RECLAIM]
     assert refusal.reason == "idle_too_short"
-    assert "idle for 2.2 days, not yet seen idle on Mon, Tue, Wed, Thu, Fri:" in refusal.detail
+    assert "idle for 2.2 days, not yet seen idle on Mon, Tue, Wed, Thu, Fri:" in english(refusal)
     assert dict(refusal.values) == {"idle_days": 2.2, "weekdays": "Mon, Tue, Wed, Thu, Fri"}
     kinds = {item.kind for item in plan.recommendations if item.workloads == (refusal.workload,)}
     assert kinds == {RecommendationKind.SLICE}
@@ -203,8 +206,8 @@ def test_what_was_never_active_is_stopped_after_a_week_in_which_it_was_seen(days
     dead = Service(name="dead", level=0.0, priority=Priority.NORMAL, kind="Notebook")
     plan = plan_of(cluster(dead, Service(name="busy", level=0.9, used_gib=20.0), days=days), settings=ANY_CONFIDENCE)
     assert (RecommendationKind.RECLAIM in {item.kind for item in plan.recommendations}) is is_stopped
-    details = [item.detail for item in plan.refused if item.reason == "idle_too_short"]
-    assert ["idle for 5.0 days, not yet seen idle on Mon, Tue:" in detail for detail in details] == (
+    details = [english(item) for item in plan.refused if item.reason == "idle_too_short"]
+    assert ["idle for 5 days, not yet seen idle on Mon, Tue:" in detail for detail in details] == (
         [] if is_stopped else [True]
     )
 

@@ -11,6 +11,7 @@ from fleet.units import GIB
 from fleet.usage import History
 from recommender.demand import demand_of
 from recommender.permits import NOTHING_SPARE, SpareCards, spare_cards
+from tests.english import english
 from tests.recommender.builders import Service, cluster, plan_of
 
 GREEDY = Service(name="greedy", replicas=2, level=0.9, used_gib=20.0, cards_per_pod=4, idle_cards=3)
@@ -65,7 +66,7 @@ def test_a_card_that_holds_framebuffer_is_refused_with_the_setting() -> None:
     plan = plan_of(history)
     (refusal,) = [item for item in plan.refused if item.kind is RecommendationKind.FEWER_CARDS]
     assert refusal.reason == "framebuffer_held"
-    assert "analyzer.idle_held_bytes_min" in refusal.detail
+    assert "analyzer.idle_held_bytes_min" in english(refusal)
     assert plan.totals.cards_freed == 0
 
 

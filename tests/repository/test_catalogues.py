@@ -13,8 +13,6 @@ ROOMS = ("fleet", "analyzer", "recommender", "enforcer", "dashboards", "gputide"
 SOURCES = [path for room in ROOMS for path in ROOT.joinpath(room).glob("**/*.py")]
 TEMPLATES = [*ROOT.glob("dashboards/templates/*.j2")]
 TEMPLATE_CALL = re.compile(r"""(?:say|code)\(["']([a-z_0-9.]+)["'](?: ~)?""")
-RECORDED = ("said.", "changes.", "refused.")
-"""Groups of `advice.po`, whose English the code holds; `tests/dashboards/test_advice_words.py` checks them."""
 SAYS = frozenset({"say", "sentence"})
 """Functions that take an id and the values of its places."""
 CODES = frozenset({"code", "say_code", "in_english", "group"})
@@ -29,7 +27,7 @@ def texts(language: Language) -> Texts:
             map(str, message.string if isinstance(message.string, tuple) else (message.string,))
         )
         for message in catalogue(language)
-        if message.id and not str(message.id).startswith(RECORDED)
+        if message.id
     }
 
 
@@ -72,7 +70,7 @@ def wrong_calls(source: str, english: Texts) -> list[str]:
         given = {word.arg for word in node.keywords}
         chosen = literals(node.args[0])
         if called(node) == "sentence" and not any("." in name for name in chosen):
-            continue  # what analyzer and recommender record in English
+            continue  # a code of `advice.po`, see tests/dashboards/test_advice_words.py
         for name in chosen:
             needed = {place for form in english.get(name, ()) for place in places(form)}
             is_short = None not in given and not needed <= given

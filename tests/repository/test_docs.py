@@ -77,6 +77,33 @@ def test_page_of_advice_lists_the_kinds_that_a_rule_permits(repository: Path) ->
         assert sorted(listed) == sorted(registered), name
 
 
+PLACEHOLDERS = re.compile(r"NAME|PORT|GROUP|SERVICE|ENGINE")
+NOT_OF_THE_REPOSITORY = {
+    "gputide/enforcer",  # the field manager of our writes
+    "dashboards/*.json", "dashboards/*.yaml",  # what `admin grafana` writes
+    "recommender/advice/review.py", "enforcer/backends/our_hami.py", "gputide/verbs/clusters.py",  # made by recipes
+}  # fmt: skip
+
+
+def test_every_path_that_docs_name_is_there(repository: Path) -> None:
+    folders = "|".join(path.name for path in repository.iterdir() if path.is_dir() and path.name[0].isalpha())
+    path_of_ours = re.compile(rf"(?<![\w/.:-])(?:{folders})/[\w./*{{}},-]*[\w*/}}]")
+    pages = [repository / "CONTRIBUTING.md", repository / "README.md", *(repository / "docs").glob("*.md")]
+    named = 0
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        for name in set(path_of_ours.findall(text)) - NOT_OF_THE_REPOSITORY:
+            if not PLACEHOLDERS.search(name):
+                named += 1
+                head, _, rest = name.partition("{")
+                choices, _, tail = rest.partition("}")
+                for path in (f"{head}{choice}{tail}" for choice in choices.split(",")):
+                    assert list(repository.glob(path)), f"{page.name} names {path}"
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+            assert (page.parent / link).exists(), f"{page.name} links to {link}"
+    assert named > 50
+
+
 GENERATED_ONLY_IN_ENGLISH = {
     "settings.md", "metrics.md", "backends.md", "card-models.md", "tables.md", "sizing.md", "doctor.md",
     "leaderboard.md", "third-party.md",

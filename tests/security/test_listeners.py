@@ -6,19 +6,25 @@ import http.client
 import resource
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fleet.data_folder import open_data_folder
 from fleet.errors import Misconfigured
 from fleet.listener_files import ListenerFiles
+from fleet.settings.dashboard import DashboardSettings
 from fleet.settings.settings import Settings
+from gputide.container.access import open_web_app
+from gputide.container.pages import views_of
 from gputide.container.receiver import receiver_guard
+from gputide.session import Session
 from tests.security.authority import Authority, Pair
 from tests.security.listeners import LISTENERS
 from wire.listener_tls import ListenerContexts
@@ -179,3 +185,21 @@ def test_authority_of_clients_alone_closes_the_metrics_of_the_receiver(place: Pl
     assert not guard.may(None, None)
     assert guard.may(None, {"subject": ((("commonName", "prometheus"),),)})
     assert receiver_guard(Settings.model_validate({"receiver": files})) is None
+
+
+def test_web_app_of_demo_and_serve_has_the_certificate_that_the_settings_name(place: Place) -> None:
+    settings = DashboardSettings(tls_certificate_file=place.own.certificate, tls_key_file=place.own.key)
+    views = views_of(
+        Session(
+            data_path=open_data_folder(place.folder / "data", create=True).path,
+            settings=Settings(dashboard=settings),
+            now_override=None,
+            is_quiet=True,
+        )
+    )
+    with closing(open_web_app(views, settings, operator="mei", port=0)) as server:
+        serving = threading.Thread(target=server.run, daemon=True)
+        serving.start()
+        assert server.address.startswith("https://")
+        assert status_of(place.line(int(server.address.rstrip("/").rpartition(":")[2])), "/assets/none") == 404
+    serving.join(10.0)

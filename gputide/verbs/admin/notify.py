@@ -12,9 +12,8 @@ import structlog
 import typer
 
 from dashboards.notify.digest import Post, in_quiet_hours, receivers
-from dashboards.notify.memory import read_told
 from dashboards.notify.news import News, language_of, trial_message
-from dashboards.notify.sending import Sent, send_posts
+from dashboards.notify.sending import Sent, read_sent, send_posts
 from dashboards.notify.team import Team
 from dashboards.queries import Views
 from dashboards.report.report import Report
@@ -51,7 +50,7 @@ def show(context: typer.Context, form: FormatOption = Format.TABLE, output: Outp
     settings, folder, now = session.settings, session.folder(), session.now()
     notify = settings.notify
     news = News(views_of(session), settings, now)
-    told = read_told(folder.notices)
+    sent = read_sent(folder.notices)
     waiting = due(folder, settings, news, now)
     channels = [
         (name, one.kind.value, ", ".join(topic.value for topic in one.topics), _where(one.host, one.kind))
@@ -65,8 +64,8 @@ def show(context: typer.Context, form: FormatOption = Format.TABLE, output: Outp
         "channels": [dict(zip(("channel", "kind", "topics", "where"), row, strict=True)) for row in channels],
         "receivers": [dict(zip(("receiver", "concerns", "channels"), row, strict=True)) for row in people],
         "due": [dict(zip(("receiver", "channel", "topic", "title"), row, strict=True)) for row in now_due],
-        "told": [
-            {"receiver": one.receiver, "channel": one.channel, "key": one.key, "at": iso(one.at)} for one in told
+        "sent": [
+            {"receiver": one.receiver, "channel": one.channel, "key": one.key, "at": iso(one.at)} for one in sent
         ],
     }  # fmt: skip
     notes = [] if notify.channels else ["no channel is set: write [notify.channels.NAME] into the TOML file"]
@@ -79,7 +78,7 @@ def show(context: typer.Context, form: FormatOption = Format.TABLE, output: Outp
             Listing(title="Channels", columns=("channel", "kind", "topics", "where"), rows=channels),
             Listing(title="Who gets what", columns=("receiver", "concerns", "channels"), rows=people),
         ),
-        footnotes=(*notes, f"{len(news(None))} news in all, {len(told)} messages remembered"),
+        footnotes=(*notes, f"{len(news(None))} news in all, {len(sent)} messages remembered"),
     )
     print_answer(answer, form=form, target=output)
 

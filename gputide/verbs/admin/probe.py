@@ -19,7 +19,7 @@ from fleet.durable import write_durably
 from fleet.errors import EXIT_FINDINGS
 from fleet.probe_results import ProbeResult, as_measured, probe_text
 from fleet.units import GIB, MIB, format_bytes, format_percent, format_time
-from gputide.container.agent import node_name
+from gputide.node_exporter import node_name
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, form_for, print_answer
 from gputide.session import session_of
@@ -60,7 +60,7 @@ def run(
             gpu,
             granted,
             backend=capabilities_of(settings.enforcer.backend).backend,
-            node=node_name(settings),
+            node=node_name(settings.exporter.node),
             now=datetime.now(UTC),
             seconds=settings.probe.seconds,
             spill_bytes_max=settings.probe.spill_bytes_max,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import typer
 
+from dashboards.words.catalogue import Language, Words
 from fleet.confidence import CONFIDENT_MIN, stage_confidence
 from fleet.data_folder import DataFolder, writing
 from fleet.decisions import Plan
@@ -65,8 +66,9 @@ def _doubts(plan: Plan, stages: Sequence[int]) -> Iterator[str]:
     for stage in plan.stages:
         confidence = stage_confidence(plan, stage)
         if stage.stage in stages and confidence < CONFIDENT_MIN:
+            title = Words(language=Language.EN).stage(stage.title)
             yield (
-                f"warning: stage {stage.stage} ({stage.title}) has a confidence of {format_percent(confidence)}, "
+                f"warning: stage {stage.stage} ({title}) has a confidence of {format_percent(confidence)}, "
                 f"below {format_percent(CONFIDENT_MIN)}; its evidence: gputide plan show --plan {plan.plan_id}"
             )
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import typer
 
+from dashboards.words.catalogue import Language, Words
 from enforcer.preview import place_lines
 from fleet.decisions import Plan
 from fleet.documents import document
@@ -48,6 +49,7 @@ def preview_of(session: Session, plan: Plan, stages: Sequence[int]) -> Answer:
     """
     folder, settings = session.folder(), session.settings
     found = previewed(folder, settings, session.now(), plan, stages, rehearses=True)
+    titles = {stage.stage: Words(language=Language.EN).stage(stage.title) for stage in plan.stages}
     moves = format_count(sum(len(stage.moves) for stage in found))
     headline: tuple[str, ...]
     if is_known(folder, settings):
@@ -66,7 +68,7 @@ def preview_of(session: Session, plan: Plan, stages: Sequence[int]) -> Answer:
                 rows=[
                     (
                         stage.stage,
-                        stage.title,
+                        titles[stage.stage],
                         len(stage.objects),
                         len(stage.moves),
                         stage.cards_freed,

@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
+from dashboards.words.catalogue import Language, Words
+from dashboards.words.explain import explain as explain_recommendation
 from fleet.documents import document
 from gputide.container.history import load_profiles
 from gputide.container.plans import chosen_plan
 from gputide.options import FormatOption, OutputOption, PlanOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import session_of
-from recommender.explain import explain as explain_recommendation
 
 app = typer.Typer()
 
@@ -29,7 +30,7 @@ def explain(
     session = session_of(context)
     chosen = chosen_plan(session.folder(), plan)
     _, profiles = load_profiles(session, chosen.cluster)
-    explanation = explain_recommendation(chosen, profiles, identifier)
+    explanation = explain_recommendation(chosen, profiles, identifier, Words(language=Language.EN))
     answer = Answer(
         document=document(explanation),
         headline=(explanation.headline, *explanation.why, *explanation.change_of_mind),

@@ -13,7 +13,8 @@ from enforcer.agent.node_view import NodeReader, NodeView
 from fleet.errors import EXIT_FINDINGS, NotEnoughData
 from fleet.settings.settings import Settings
 from fleet.units import format_percent
-from gputide.container.agent import node_name, open_agent, open_node_reader
+from gputide.container.agent import open_agent, open_node_reader
+from gputide.node_exporter import node_name
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import session_of
@@ -34,7 +35,7 @@ def agent(context: typer.Context) -> None:
     session = session_of(context)
     with open_agent(session.folder(create=True), session.settings) as loop:
         stop_on_signals(loop)
-        typer.echo(f"agent of {node_name(session.settings)} runs; Ctrl-C stops", err=True)
+        typer.echo(f"agent of {node_name(session.settings.exporter.node)} runs; Ctrl-C stops", err=True)
         loop.run()
     typer.echo("stopped; everybody that was put to sleep is awake", err=True)
 
@@ -55,7 +56,8 @@ def check(
         views = _watched(reader, settings, seconds)
     found = check_colocation(views, working_ratio=settings.agent.working_ratio, settle_seconds=SETTLE_SECONDS)
     if not found.situations:
-        raise NotEnoughData(f"no card of {node_name(settings)} was shared by high and low priority in {seconds:g} s")
+        node = node_name(settings.exporter.node)
+        raise NotEnoughData(f"no card of {node} was shared by high and low priority in {seconds:g} s")
     print_answer(_answer(found), form=form, target=output)
     if any(entry.verdict is Verdict.BROKEN for entry in found.situations):
         raise typer.Exit(EXIT_FINDINGS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +20,7 @@ from fleet.settings.exporter import ApiUse, ExporterSettings
 from fleet.settings.faults import fault_words
 from fleet.settings.settings import Settings
 from fleet.units import parse_time
-from gputide.node_exporter import NodeOptions, become
+from gputide.node_exporter import NodeOptions, become, node_name
 from gputide.session import session_of
 from wire.kubernetes.access import SERVICE_ACCOUNT
 
@@ -143,7 +142,7 @@ def _node_options(
     program = context.find_root().params
     return NodeOptions(
         cluster=settings.cluster.name,
-        node=exporter.node or os.environ.get("NODE_NAME") or socket.gethostname(),
+        node=node_name(exporter.node),
         host=host,
         port=port,
         interval_seconds=interval_seconds,

@@ -11,7 +11,9 @@ import pytest
 from dashboards.access.cut import cut_plan, cut_profiles, namespace_of, stage_namespaces
 from fleet.decisions import Refusal
 from fleet.documents import document
+from fleet.sentences import sentence
 from tests.dashboards.embedded import CLUSTER, make_views
+from tests.english import english
 
 VIEWS, _ = make_views()
 PROFILES = VIEWS.fleet.profiles(CLUSTER)
@@ -67,26 +69,26 @@ def test_stage_touches_those_who_come_to_share_a_card_too() -> None:
 
 def test_reason_names_no_neighbour_of_another_namespace() -> None:
     mine = next(profile.workload for profile in PROFILES.workloads if profile.namespace in OWN)
-    words = "it shares a card with ads/Deployment/secret-launch, which stays as it is; so does {}"
-    told = Refusal(workload=mine, reason="neighbour_stays", detail=words.format(mine))
+    values = (("neighbour", "ads/Deployment/secret-launch"),)
+    refused = Refusal(workload=mine, reason="neighbour_stays", values=values)
     advice = next(item for item in PLAN.recommendations if {namespace_of(name) for name in item.workloads} <= OWN)
-    moved = replace(advice, reason="beside ads/Deployment/secret-launch.", change_of_mind="ads/Job/secret-launch")
+    moved = replace(advice, why=(sentence("rehome_aside", pods=1, nodes=1, named="ads/Deployment/secret-launch"),))
     plan = replace(
         PLAN,
-        refused=(told,),
+        refused=(refused,),
         recommendations=tuple(moved if item.id == advice.id else item for item in PLAN.recommendations),
     )
     cut = cut_plan(plan, OWN)
     assert "secret-launch" not in json.dumps(document(cut), default=str)
-    assert cut.refused[0].detail == (
-        f"it shares a card with a workload of another namespace, which stays as it is; so does {mine}"
-    )
+    assert english(cut.refused[0]) == "it shares a card with a workload that stays as it is"
 
 
 def test_title_of_a_stage_that_others_share_counts_nothing_of_theirs() -> None:
-    counted = replace(PLAN, stages=tuple(replace(stage, title="Cut 5 cards, 12 pods wait") for stage in PLAN.stages))
+    counted = replace(
+        PLAN, stages=tuple(replace(stage, title=sentence("mig_waits", cards=5, pods=12)) for stage in PLAN.stages)
+    )
     whole = {stage.stage: set(stage.recommendations) for stage in PLAN.stages}
     cut = cut_plan(counted, OWN)
     parts = [stage for stage in cut.stages if set(stage.recommendations) < whole[stage.stage]]
     assert parts
-    assert all("5" not in stage.title and "12" not in stage.title for stage in parts)
+    assert all(english(stage).startswith("Your part of it: ") for stage in parts)

@@ -1,4 +1,4 @@
-"""Who is told what and when: once, together, not at night, and each team its own."""
+"""Who is sent what and when: once, together, not at night, and each team its own."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dashboards.notify.digest import Post, Told, in_quiet_hours, posts
-from dashboards.notify.memory import Memory
+from dashboards.notify.digest import Post, SentNews, in_quiet_hours, posts
 from dashboards.notify.message import Message
+from dashboards.notify.sending import Memory
 from dashboards.notify.team import teams_of
 from fleet.errors import Corrupt, Unavailable
 from fleet.inventory import CardId, CardModelName, Grant, Priority, WorkloadId
@@ -35,10 +35,10 @@ def settings(**more: Any) -> NotifySettings:
     )
 
 
-def ask(news: Sequence[Message], told: Sequence[Told] = (), now: datetime = NOW, **more: Any) -> tuple[Post, ...]:
+def ask(news: Sequence[Message], sent: Sequence[SentNews] = (), now: datetime = NOW, **more: Any) -> tuple[Post, ...]:
     """Return what goes out."""
     mine = settings(**more)
-    return posts(lambda _: news, told, mine, teams_of(mine.teams, GRANTS), now=now, time_zone="Asia/Shanghai")
+    return posts(lambda _: news, sent, mine, teams_of(mine.teams, GRANTS), now=now, time_zone="Asia/Shanghai")
 
 
 def grant(workload: str, *labels: tuple[str, str]) -> Grant:
@@ -54,10 +54,10 @@ def grant(workload: str, *labels: tuple[str, str]) -> Grant:
 GRANTS = (grant("ranker", ("team", "search-eu")), grant("web", ("team", "ads")))
 
 
-def after(found: Sequence[Post], at: datetime = NOW) -> list[Told]:
+def after(found: Sequence[Post], at: datetime = NOW) -> list[SentNews]:
     """Return what is remembered of posts."""
     return [
-        Told(receiver=post.receiver, channel=post.channel, key=key, topic=topic, at=at)
+        SentNews(receiver=post.receiver, channel=post.channel, key=key, topic=topic, at=at)
         for post in found
         for key, topic in post.keys
     ]
@@ -101,11 +101,11 @@ def test_many_news_make_one_message_and_more_wait_for_the_period() -> None:
 
 
 def test_harm_does_not_wait_for_the_digest_but_is_no_flood_either() -> None:
-    told = after(ask([message(key="plan")]))
-    first = ask([harm("h1")], told)
+    sent = after(ask([message(key="plan")]))
+    first = ask([harm("h1")], sent)
     assert len(first) == 1
-    assert not ask([harm("h2")], [*told, *after(first)], NOW + timedelta(minutes=59))
-    assert len(ask([harm("h2"), harm("h3")], [*told, *after(first)], NOW + timedelta(hours=1))) == 1
+    assert not ask([harm("h2")], [*sent, *after(first)], NOW + timedelta(minutes=59))
+    assert len(ask([harm("h2"), harm("h3")], [*sent, *after(first)], NOW + timedelta(hours=1))) == 1
 
 
 def test_only_harm_is_told_in_quiet_hours() -> None:
@@ -154,9 +154,9 @@ def test_what_was_told_survives_a_restart_and_is_forgotten_in_time(tmp_path: Pat
     memory.keep(after(ask([message(key="a")])), NOW)
     memory.close()
     again = Memory(tmp_path, remember_days=35)
-    assert [one.key for one in again.told] == ["a"]
+    assert [one.key for one in again.sent] == ["a"]
     again.keep([], NOW + timedelta(days=36))
-    assert not again.told
+    assert not again.sent
     again.close()
 
 

@@ -5,18 +5,22 @@ from dataclasses import replace
 import pytest
 
 from analyzer.profile import profile_fleet
+from dashboards.words.advice import change_words, reason_words
+from dashboards.words.catalogue import Language, Words
+from dashboards.words.explain import Explanation, explain
 from fleet.decisions import Plan, RecommendationKind
 from fleet.errors import Misconfigured
 from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL
 from fleet.profiles import Profiles
 from fleet.settings.settings import Settings
 from fleet.usage import History
-from recommender.explain import Explanation, explain
 from tests.recommender.builders import NOW, Service, cluster, plan_of
 from tests.recommender.mig_builders import mig_plan, on_a100
 from tests.recommender.test_rehome import PRICES, SMALL
 from tests.recommender.test_rehome import on_a100 as on_a100_beside_l4
 from tests.recommender.test_rules import CASES, OPTIONS
+
+EN = Words(language=Language.EN)
 
 
 def profiles_of(history: History) -> Profiles:
@@ -25,7 +29,7 @@ def profiles_of(history: History) -> Profiles:
 
 def told_of(plan: Plan, history: History, kind: RecommendationKind) -> list[Explanation]:
     profiles = profiles_of(history)
-    return [explain(plan, profiles, item.id) for item in plan.recommendations if item.kind is kind]
+    return [explain(plan, profiles, item.id, EN) for item in plan.recommendations if item.kind is kind]
 
 
 @pytest.mark.parametrize("kind", RecommendationKind)
@@ -39,11 +43,11 @@ def test_every_kind_is_told_why_and_what_would_change_it(kind: RecommendationKin
         text = " ".join(told.why)
         assert not told.headline.startswith(kind.value), "a headline is a sentence, not a code"
         assert told.headline.count(item.workloads[0]) == 1
-        assert item.reason in told.why
-        assert f"in {item.evidence.samples} samples" in text
+        assert told.why[0] == reason_words(item, Language.EN)
+        assert f"in {item.evidence.samples:,} samples" in text
         assert "After the plan these pods sit on" in text or kind is RecommendationKind.RECLAIM
         assert "harm" in text
-        assert told.change_of_mind[0] == item.change_of_mind
+        assert told.change_of_mind[0] == change_words(item, Language.EN)
         assert any(OPT_OUT_LABEL in sentence for sentence in told.change_of_mind)
         assert all(sentence.endswith(".") for sentence in (*told.why, *told.change_of_mind))
         assert (told.stage is None) == (kind is RecommendationKind.TIDE)
@@ -68,7 +72,7 @@ def test_latency_is_told_as_a_factor() -> None:
     for told in found:
         ratio = dict(told.evidence.numbers)["latency_p99_inflation_ratio"]
         assert any(f"to take {ratio:.2f} times as long as alone" in text for text in told.why)
-        assert any(f"latency p99 inflation ratio {ratio:.2f} times" in text for text in told.why)
+        assert any(f"latency p99 inflation ratio {ratio:.2f} ×" in text for text in told.why)
         assert any("risk.latency_inflation_max" in text for text in told.change_of_mind)
 
 
@@ -114,4 +118,4 @@ def test_money_is_told_in_the_plans_currency_or_that_there_is_no_price() -> None
 def test_an_unknown_id_names_some_that_are_there() -> None:
     plan = plan_of(CASES["slice"])
     with pytest.raises(Misconfigured, match="such as slice-0001"):
-        explain(plan, profiles_of(CASES["slice"]), "slice-9999")
+        explain(plan, profiles_of(CASES["slice"]), "slice-9999", EN)
