@@ -1,14 +1,17 @@
 """From a history and its profiles to one consistent plan: rules, then packing, then seats, proposals and stages.
 
 No recommendation contradicts another, because all are read off one placement; every pod that lives stands in that
-placement exactly once, unless it is given back. Called by `gputide plan make` and by `backtest`; pure: the same
-arguments give the same plan, byte for byte.
+placement exactly once, unless it is given back. Once every pod has its place, workloads move to cheaper cards that fit,
+as far as the moves go, and the tide is planned: which workloads may scale in at quiet hours. Replicas that share a card
+by then free none when they stop. Called by `gputide plan make` and by `backtest`; pure: the same arguments give the
+same plan, byte for byte.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -27,6 +30,7 @@ from fleet.decisions import (
     Totals,
     Withheld,
 )
+from fleet.inventory import WorkloadId
 from fleet.money.book import PriceBook
 from fleet.money.saving import cards_in, saved
 from fleet.profiles import Profiles
@@ -44,13 +48,14 @@ from recommender.naive import NAIVE_RULES, SUM_OF_MAXIMA, naive_packing
 from recommender.node_terms import node_terms
 from recommender.past_outcomes import OwnPast
 from recommender.permits import permits_of
-from recommender.placement import Arrangement, Guards, arrange, moves_of, placement_of
+from recommender.placement import Arrangement, Guards, arrange, moves_left, moves_of, placement_of
 from recommender.placement_nodes import NodePoint, choose_nodes, node_points
-from recommender.placement_rehome import with_cheaper_cards
-from recommender.placement_tide import plan_tide
 from recommender.problem import PlanningProblem, PlanScope
 from recommender.proposals import propose
+from recommender.rehome import rehome
 from recommender.scene import Scene
+from recommender.seating import NodeRoom, Seat
+from recommender.tide import Candidate, Tide, tide_of
 
 _PLANNED_SECTIONS = ("cluster", "analyzer", "risk", "plan", "recommender", "prices")
 
@@ -344,3 +349,80 @@ def _printed(settings: Settings) -> tuple[tuple[str, str], ...]:
         values = json.loads(getattr(settings, section).model_dump_json())
         pairs += [(f"{section}.{name}", json.dumps(value, sort_keys=True)) for name, value in values.items()]
     return tuple(sorted(pairs))
+
+
+def with_cheaper_cards(problem: PlanningProblem, permits: Permits, arrangement: Arrangement) -> Arrangement:
+    """The arrangement with every workload that fits a cheaper free card on it, as far as the moves go."""
+    demand, inventory = problem.demand, problem.inventory
+    held = {seat.card for seat in arrangement.seats}
+    free = [card for card in inventory.cards if card.card not in held]
+    price = {
+        name: found for name, card in problem.cards.items() if (found := problem.prices.of(card).amortised) is not None
+    }
+    done = rehome(
+        demand,
+        _candidates(problem, permits, arrangement),
+        free,
+        price_per_hour=price,
+        headroom_ratio=problem.settings.recommender.framebuffer_headroom_ratio,
+        room=NodeRoom(inventory, demand.grants),
+        moves_max=moves_left(problem, arrangement),
+    )
+    if not done:
+        return arrangement
+    target = {row: card for item in done for row, card in item.targets.items()}
+    seats = [seat for seat in arrangement.seats if not set(seat.rows) & set(target)]
+    seats += [Seat(card=card.card, node=card.node, rows=(row,)) for row, card in target.items()]
+    return replace(arrangement, seats=tuple(sorted(seats, key=lambda seat: seat.card)), rehomed=done)
+
+
+def _candidates(
+    problem: PlanningProblem, permits: Permits, arrangement: Arrangement
+) -> dict[WorkloadId, Sequence[int]]:
+    """Workloads whose every pod keeps its whole card, and keeps it alone."""
+    crowd = Counter(seat.rows for seat in arrangement.seats)
+    alone = {rows[0] for rows in crowd if len(rows) == 1}
+    carved = {item.workload for item in arrangement.carved}
+    stays = {seat.rows[0] for seat in arrangement.seats if problem.demand.grants[seat.rows[0]].card == seat.card}
+    return {
+        name: rows
+        for name, rows in problem.rows_of.items()
+        if RecommendationKind.REHOME in permits.kinds.get(name, ())
+        and name not in arrangement.cuts
+        and name not in carved
+        and all(row in alone and row in stays for row in rows)
+    }
+
+
+def plan_tide(problem: PlanningProblem, permits: Permits, arrangement: Arrangement) -> Tide | None:
+    """The tide of a cluster after a plan; None where no window frees a card."""
+    demand, history = problem.demand, problem.history
+    return tide_of(
+        demand,
+        _tide_candidates(problem, permits, arrangement),
+        since=history.slices.since,
+        time_zone=history.inventory.time_zone,
+        violation_ratio_max=problem.violation_limits[problem.settings.risk.preset],
+        held_by={seat.card: len(seat.rows) for seat in arrangement.seats},
+        node_of={seat.card: seat.node for seat in arrangement.seats},
+    )
+
+
+def _tide_candidates(problem: PlanningProblem, permits: Permits, arrangement: Arrangement) -> Sequence[Candidate]:
+    stays_alone = {
+        seat.rows[0]
+        for seat in arrangement.seats
+        if len(seat.rows) == 1 and problem.demand.grants[seat.rows[0]].card == seat.card
+    }
+    carved = {item.workload for item in arrangement.carved}
+    return [
+        Candidate(
+            workload=name,
+            rows=tuple(problem.rows_of[name]),
+            free_rows=tuple(row for row in problem.rows_of[name] if row in stays_alone),
+            replicas_min=max(1, permits.cases[name].warm_replicas),
+            autoscaler=permits.cases[name].autoscaler,
+        )
+        for name in sorted(permits.kinds)
+        if RecommendationKind.TIDE in permits.kinds[name] and name not in carved
+    ]

@@ -1,22 +1,27 @@
 """The node agent: looks twice a second, and lets low priority sleep, limits change and pods go where that is needed.
 
-Every look is decided anew from what is there, so it may be killed and started again at any moment. What the node can do
-alone (`look`) never waits for what takes the API server (`reach`), which another thread may do. Orders of the control
-plane count until they expire, whether or not the API server answers: after that the agent wakes whom they put to
-sleep, changes no limit, and goes on with what it can decide by itself. While the API server is away nobody can be
-evicted: low priority on a card that runs out of framebuffer sleeps, so that it takes no more.
+Every look is decided anew from the state of the node, so it may be killed and started again at any moment. What the
+node can do alone (`look`) never waits for what takes the API server (`reach`), which another thread may do. Orders of
+the control plane count until they expire, whether or not the API server answers: after that the agent wakes the pods
+that they put to sleep, changes no limit, and goes on with what it can decide by itself. While the API server is away no
+pod can be evicted: low priority on a card that runs out of framebuffer sleeps, so that it takes no more.
+
+What the agent did stands on the node as lines of JSON, with the figures that it decided by: durable, bounded, oldest
+first. There are two files: when the newer one is full it becomes the older one, and what the older one held is gone.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from enforcer.agent.acts import Acts
 from enforcer.agent.give_way import GiveWay, GiveWayRules
 from enforcer.agent.live_limits import WantedLimit, decide_limits
 from enforcer.agent.node_view import ContainerKey, NodeReader, NodeView, SliceView
@@ -27,6 +32,7 @@ from enforcer.agent.watermark import Eviction, Watermark, WatermarkRules
 from fleet.durable import unwritable, write_durably
 from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable
 from fleet.logs import logger
+from fleet.units import format_time
 
 BLIND_SECONDS = 60.0
 """After so long without a look whoever sleeps wakes: nobody would see that he need not sleep any more."""
@@ -355,3 +361,55 @@ class NodeAgent:
 
 def _named(entry: WantedLimit) -> str:
     return f"{entry.container.pod_uid}/{entry.container.container} on {entry.card} to {entry.framebuffer_bytes} bytes"
+
+
+FILE_BYTES_MAX = 8 << 20
+
+
+class Acts:
+    """One node's record of acts; several threads may write.
+
+    Args:
+        path: the newer file; made with the first act. The older one has `.1` behind its name.
+        bytes_max: size at which a file is full, bytes.
+    """
+
+    def __init__(self, path: Path, bytes_max: int = FILE_BYTES_MAX) -> None:
+        self._path = path
+        self._bytes_max = bytes_max
+        self._turn = threading.Lock()
+        self._is_begun = False
+
+    def write(self, at: datetime, act: str, **figures: Any) -> None:
+        """One act, durable before this returns.
+
+        Raises:
+            Corrupt: storage can't take it.
+        """
+        line = json.dumps({"at": format_time(at), "act": act, **figures}, sort_keys=True, separators=(",", ":"))
+        try:
+            with self._turn:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                if self._path.exists() and self._path.stat().st_size + len(line) >= self._bytes_max:
+                    self._path.replace(self._path.with_name(self._path.name + ".1"))
+                with self._path.open("ab") as file:
+                    # A line that a crash left half written must not take this one with it.
+                    begin = b"\n" if not self._is_begun and file.tell() else b""
+                    file.write(begin + line.encode() + b"\n")
+                    self._is_begun = True
+                    file.flush()
+                    os.fdatasync(file.fileno())
+        except OSError as exc:
+            raise unwritable(self._path, exc) from exc
+
+    def read(self) -> tuple[Mapping[str, Any], ...]:
+        """All acts that are kept, oldest first; a line that a crash left half written is left out."""
+        found: list[Mapping[str, Any]] = []
+        for path in (self._path.with_name(self._path.name + ".1"), self._path):
+            if path.exists():
+                for line in path.read_bytes().splitlines():
+                    try:
+                        found.append(json.loads(line))
+                    except ValueError:
+                        continue
+        return tuple(found)

@@ -1,7 +1,8 @@
 """Keeps the scheduler layer's state in the background, and hands out the latest families without any waiting.
 
 One thread per watched kind reads; one more works out what changed, a fifth of a second after it came at the latest,
-and swaps in an immutable snapshot. Called by the front door's `run export cluster`.
+and swaps in an immutable snapshot. `ClusterLayerReader` shows the snapshot as a `DeviceReader`, so that a cluster is
+collected and served like a node. Called by `gputide run export cluster`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from exporter.allocation.health import health_families
@@ -20,6 +22,8 @@ from exporter.allocation.state import AUTOSCALER_KINDS, OWNER_KINDS, Allocation
 from exporter.cluster_reader import ClusterReader, Watched
 from exporter.cluster_reader_watch import PAGE_OBJECTS, REFUSED, ResourceWatch, WatchState
 from exporter.families import Family
+from exporter.reader import Reading
+from fleet.errors import Unavailable
 
 SETTLE_SECONDS = 0.2
 """How long changes are gathered before they are worked out."""
@@ -179,3 +183,50 @@ class _LockedAllocation:
                 if self._allocation.settle(_PODS_PER_TURN):
                     return self._allocation.families(known)
         return None
+
+
+AGE_SECONDS_MAX = 300.0
+"""Age of the scheduler layer beyond which it is not shown any more: who knows what was granted since."""
+
+
+class ClusterLayerReader:
+    """Reads the scheduler layer.
+
+    Args:
+        allocation: the scheduler layer; started and stopped by this.
+        now: the time, UTC; for tests.
+    """
+
+    def __init__(
+        self, allocation: AllocationCollector, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._allocation = allocation
+        self._now = now
+        self._last_at: datetime | None = None
+        self._is_closed = False
+        allocation.start()
+
+    def read(self, deadline_seconds: float) -> Reading:
+        """Reads once; see `DeviceReader`. The first reading waits for the cluster as long as it may."""
+        until = time.monotonic() + deadline_seconds
+        snapshot = self._allocation.snapshot()
+        while not snapshot.is_ready and time.monotonic() < until:
+            time.sleep(min(0.1, deadline_seconds / 10))
+            snapshot = self._allocation.snapshot()
+        if not snapshot.is_ready:
+            said = next((state.last_error for state in snapshot.watches if state.last_error is not None), None)
+            raise Unavailable(f"cannot show the cluster yet: {said or 'nodes and pods are still being read'}")
+        if snapshot.age_seconds is None or snapshot.age_seconds > AGE_SECONDS_MAX:
+            raise Unavailable(f"cannot show the cluster: what is known of it is older than {AGE_SECONDS_MAX:.0f} s")
+        moment = self._now()
+        if self._last_at is not None and moment <= self._last_at:
+            # The clock was set back; readings stay in order.
+            moment = self._last_at + timedelta(milliseconds=1)
+        self._last_at = moment
+        return Reading(at=moment, families=snapshot.families)
+
+    def close(self) -> None:
+        """Ends the reading of the cluster; more than once does no harm."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._allocation.stop()

@@ -1,7 +1,7 @@
-"""Who was granted which slice of which card on one node: all sources joined, from the moment of the grant, used or not.
+"""Who was granted which slice of which card on one node, used or not, and which processes are on the cards.
 
 Pure: what the driver, the kubelet, the API server and `/proc` said at one moment goes in, grants and what is odd about
-them come out. Which source counts depends on the component that handed the slice out:
+them come out, from the moment of the grant. Which source counts depends on the component that handed the slice out:
 
 - An id of the kubelet's that names a card or MIG instance (NVIDIA's plugin, GKE's) is the truth, and no annotation that
   a tenant may have written changes it.
@@ -14,6 +14,10 @@ What one container holds of one card is one slice, be it several replicas or ins
 by walking up its owners: the controller of the last object that is known is the workload, so custom kinds need no list
 of their own. A reader that may not read ReplicaSets still finds Deployments, because a ReplicaSet is named after its
 own and the template's hash, and the pod carries the hash as a label.
+
+A process in a container that was granted the card belongs to that slice. A pod's process on a card that the pod was not
+granted is a finding, because it takes from the pods that were (a privileged pod, or one that sees every card). The
+server of MPS is no such process: it works for the tenants.
 
 Called by the node exporter once per round; `exporter.reader_node` makes changes of it.
 
@@ -28,6 +32,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from exporter.allocation.records import ContainerNeeds, OwnerLinkRecord
+from exporter.attribution.cgroup import CgroupPlace, Occupant, place_that_counts
 from exporter.attribution.pods import PodFacts
 from exporter.attribution.records import (
     AttributedSlice,
@@ -36,9 +41,9 @@ from exporter.attribution.records import (
     FindingKind,
     GrantSource,
     NodeView,
+    ProcessOnCard,
 )
 from exporter.attribution.sources import Held, Sources
-from exporter.attribution.tenants import seat_processes
 from exporter.kubelet.pod_resources import DeviceRow, PodRow
 from fleet.grammars.kai import RESERVATION_NAMESPACES
 from fleet.inventory import CardId, Grant, Priority
@@ -357,3 +362,77 @@ def _maker_of_replica_set(replica_set: WorkloadName, labels: Mapping[str, str]) 
         if template_hash and name and name != replica_set.name:
             return WorkloadName(kind=kind, name=name)
     return replica_set
+
+
+def seat_processes(slices: Sequence[AttributedSlice], view: NodeView) -> Attribution:
+    """Puts each process into its container's slice.
+
+    Args:
+        slices: what was granted.
+        view: what is known of the node.
+
+    Returns:
+        The same slices with their processes, and what is odd about these. Without the API server nobody knows which
+        container has which id: then every slice has none, and nothing is odd.
+    """
+    if view.pods is None:
+        return Attribution(slices=tuple(slices), findings=())
+    uids = {facts.record.uid for facts in view.pods}
+    names = {facts.record.uid: (facts.record.namespace, facts.record.pod) for facts in view.pods}
+    containers = {
+        (facts.record.uid, identity.container_id): identity.container
+        for facts in view.pods
+        for identity in facts.identities
+    }
+    nameless = {found.grant.card for found in slices if found.pod_uid is None}
+    by_place: dict[tuple[str, CardId], list[int]] = defaultdict(list)
+    for number, found in enumerate(slices):
+        if found.pod_uid is not None:
+            by_place[found.pod_uid, found.grant.card].append(number)
+    holders = {found.pod_uid for found in slices}
+    pids: dict[int, set[int]] = defaultdict(set)
+    findings, servers = [], []
+    for process in view.processes:
+        place = place_that_counts(process.places, view.enclosing)
+        # Who holds cards himself serves himself by MPS, and takes from others what he uses elsewhere.
+        if process.is_mps_server and (place is None or place.pod_uid not in holders):
+            servers.append(process)
+            continue
+        if place is None or place.occupant is Occupant.MONITOR:
+            continue
+        if place.occupant is Occupant.VIRTUAL_MACHINE:
+            findings.append(_seat_finding(FindingKind.VIRTUAL_MACHINE, place, process, names))
+        container = containers.get((place.pod_uid, place.container_id or ""))
+        there = by_place.get((place.pod_uid, process.card), [])
+        seat = _seat(slices, there, container)
+        if seat is None and place.pod_uid not in uids and process.card in nameless:
+            # It may well be the pod that the kubelet lists there and the API server has not named yet.
+            continue
+        if seat is None:
+            findings.append(_seat_finding(FindingKind.STRANGER, place, process, names, container or ""))
+        else:
+            pids[seat].add(process.pid)
+    seated = (
+        replace(found, pids=tuple(sorted(pids[number]))) if number in pids else found
+        for number, found in enumerate(slices)
+    )
+    return Attribution(slices=tuple(seated), findings=tuple(findings), mps_servers=tuple(servers))
+
+
+def _seat(slices: Sequence[AttributedSlice], there: Sequence[int], container: str | None) -> int | None:
+    """The slice of a pod's on a card that a process belongs to; None for a stranger."""
+    if container is None:
+        # A container that was restarted a moment ago has an id that the API does not show yet.
+        return there[0] if len(there) == 1 else None
+    return next((number for number in there if slices[number].grant.container == container), None)
+
+
+def _seat_finding(
+    kind: FindingKind,
+    place: CgroupPlace,
+    process: ProcessOnCard,
+    names: Mapping[str, tuple[str, str]],
+    container: str = "",
+) -> Finding:
+    namespace, pod = names.get(place.pod_uid, ("", place.pod_uid))
+    return Finding(kind=kind, namespace=namespace, pod=pod, container=container, card=str(process.card))

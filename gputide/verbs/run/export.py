@@ -84,9 +84,8 @@ def node(
 @app.command("cluster", epilog="Example: gputide run export cluster --listen 0.0.0.0:9401")
 def cluster(context: typer.Context, listen: ListenOption = "127.0.0.1:9401") -> None:
     """Serve what a cluster's schedulers granted: cards, pods, queues, quota and pods that wait, and why."""
-    from exporter.allocation.collector import AllocationCollector
+    from exporter.allocation.collector import AllocationCollector, ClusterLayerReader
     from exporter.cluster_kubernetes import KubernetesReader
-    from exporter.reader_cluster import ClusterLayerReader
 
     settings = session_of(context).settings
     host, port = host_and_port(listen)

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.agent.acts import Acts
 from enforcer.agent.give_way import GiveWayRules
 from enforcer.agent.live_limits import WantedLimit
-from enforcer.agent.node_agent import BLIND_SECONDS, AgentFolders, NodeAgent
+from enforcer.agent.node_agent import BLIND_SECONDS, Acts, AgentFolders, NodeAgent
 from enforcer.agent.node_view import NodeView, SliceView
 from enforcer.agent.orders import Orders, orders_text
 from enforcer.agent.region_writing import open_for_writing

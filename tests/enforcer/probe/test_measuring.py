@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.probe.cuda_driver import CudaDriver
-from enforcer.probe.readings import FramebufferReading
-from enforcer.probe.run import measure_compute, measure_framebuffer, measure_pause
+from enforcer.probe.run import FramebufferReading, measure_compute, measure_framebuffer, measure_pause
 from fleet.errors import Refused, Unavailable
 from fleet.units import MIB
 from tests.regions.plain_regions import PlainProcess, PlainRegion, write_region
