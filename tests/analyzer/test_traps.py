@@ -6,6 +6,7 @@ from exporter.synthetic import TRAPS, write_synthetic_fleet
 from fleet.profiles import WorkloadState
 from tests.analyzer.build import profiles
 from tests.analyzer.recorded import recorded
+from tests.english import english
 
 S = WorkloadState
 WASTED = {S.IDLE, S.IDLE_HELD, S.PARTLY_IDLE}
@@ -50,7 +51,7 @@ def test_every_trap_is_judged_here() -> None:
 @pytest.mark.parametrize("trap", sorted(ALLOWED))
 def test_no_trap_catches_us(found, trap: str) -> None:
     said = found[trap]
-    assert said.state in ALLOWED[trap], f"{TRAPS[trap].never}: {said.reason}"
+    assert said.state in ALLOWED[trap], f"{TRAPS[trap].never}: {english(said)}"
 
 
 def test_a_pod_whose_grant_ended_is_not_in_the_inventory(found) -> None:
@@ -68,7 +69,7 @@ def test_spinning_ranks_are_remarked(found) -> None:
 
 
 def test_duty_cycle_alone_is_called_an_upper_bound(found) -> None:
-    assert "upper bound" in found["no-prof-counters"].reason
+    assert "upper bound" in english(found["no-prof-counters"])
 
 
 def test_a_card_that_was_replaced_does_not_shorten_the_history(found) -> None:

@@ -94,6 +94,7 @@ class _Said(HTMLParser):
 def _english_in(text: str) -> set[str]:
     for name in _data():
         text = text.replace(name, "")
+    text = re.sub(r"\b\w+_\w+\b", "", text)  # names of counters
     return {word for word in _LATIN.findall(text) if word not in _FOREIGN}
 
 
