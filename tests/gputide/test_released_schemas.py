@@ -29,7 +29,7 @@ from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.pipeline.builders import FAR_OFF, LONG_AGO, Sample, body_of, file_bus, intake_of, roll_up
 
 RELEASED = Path(__file__).parent / "released"
-PLAN = "6af46ed40f1a"
+PLAN = "146dd87f428e"
 ENDED = datetime(2026, 1, 10, tzinfo=UTC)
 FACTS = {("pod_usage", 3988): 1741468994, ("card_usage", 3842): 1805683402}
 """Samples of each table, and the sum of their duty cycles in millionths, as the program of the time said."""
