@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.record.ledger import Ledger
-from enforcer.relief.book import ReliefBook
-from enforcer.relief.timing import ASSUMED_REACTION_SECONDS, TimingSource, relief_timing
+from enforcer.relief.book import ASSUMED_REACTION_SECONDS, ReliefBook, TimingSource, relief_timing
 from fleet.data_folder import open_data_folder
 from fleet.relief.rules import LOAD_BYTES_PER_SECOND
 from fleet.units import GIB

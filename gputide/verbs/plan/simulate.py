@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from enforcer.relief.timing import relief_timing
+from enforcer.relief.book import relief_timing
 from exporter.trace import Trace, open_trace
 from fleet.capabilities.register import capabilities_of
 from fleet.colocation import AdmissionRules
