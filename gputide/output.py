@@ -72,12 +72,14 @@ class Listing:
         columns: headings.
         rows: text or numbers, one sequence per row, as long as `columns`.
         caption: small print below the table.
+        is_whole: shown without a cut, because its rows are the figures of one thing.
     """
 
     title: str
     columns: tuple[str, ...]
     rows: Sequence[Sequence[Any]]
     caption: str = ""
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +162,7 @@ def _table(answer: Answer, target: Path | None) -> str:
     for line in answer.headline:
         console.print(Text(line))
     for listing in answer.listings:
-        rows = listing.rows if is_whole else listing.rows[:TABLE_ROWS_MAX]
+        rows = listing.rows if is_whole or listing.is_whole else listing.rows[:TABLE_ROWS_MAX]
         table = Table(title=Text(listing.title), title_justify="left", caption=Text(listing.caption) or None)
         for place, column in enumerate(listing.columns):
             is_number = all(not isinstance(row[place], str) for row in listing.rows)

@@ -36,7 +36,7 @@ from dashboards.api.answers import (
 from dashboards.queries import Views
 from dashboards.shown.quotas import quota_uses
 from dashboards.shown.tenants import tenants
-from dashboards.words.advice import plan_in_english, profiles_in_english, state_words, verdict_words
+from dashboards.words.advice import plan_in_english, profile_in_english, profiles_in_english, verdict_words
 from dashboards.words.catalogue import Language
 from enforcer.record.savings import savings_steps
 from enforcer.record.verdict import verdict_document, verdict_of
@@ -122,7 +122,7 @@ def _workload(views: Views, asked: Asked) -> Mapping[str, Any]:
     found = next((profile for profile in known if profile.workload == workload), None)
     if found is None:
         raise NotEnoughData(f"workload {workload} of cluster {asked.path['cluster']} has no live pod")
-    return {**document(found), "reason": state_words(found, Language.EN)}
+    return profile_in_english(found)
 
 
 def _history(views: Views, asked: Asked) -> Mapping[str, Any]:

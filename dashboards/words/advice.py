@@ -14,7 +14,7 @@ from typing import Any
 from dashboards.words.catalogue import Language, Words
 from enforcer.record.verdict import Verdict, headline, sentences
 from fleet.decisions import Plan, Recommendation, Refusal, Withheld
-from fleet.documents import plan_document, profiles_document
+from fleet.documents import document, plan_document, profiles_document
 from fleet.profiles import Profile, Profiles
 from fleet.sentences import Sentence, Value
 
@@ -77,6 +77,11 @@ def plan_in_english(plan: Plan) -> dict[str, Any]:
     _add_details(found["refused"], plan.refused)
     _add_details(found["withheld"], plan.withheld)
     return found
+
+
+def profile_in_english(profile: Profile) -> dict[str, Any]:
+    """A profile as JSON, with the English of its `reason` beside the codes."""
+    return {**document(profile), "reason": state_words(profile, Language.EN)}
 
 
 def profiles_in_english(profiles: Profiles) -> dict[str, Any]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 
 from dashboards.shown.clusters import ClusterLine, fleet_totals
-from dashboards.words.advice import profiles_in_english, refusal_words, state_words
+from dashboards.words.advice import profile_in_english, profiles_in_english, refusal_words, state_words
 from dashboards.words.catalogue import Language
 from fleet.documents import document, iso
+from fleet.errors import Misconfigured
 from fleet.profiles import CardState, Profile, Profiles, WorkloadState
 from fleet.units import Money, format_bytes_short, format_count, format_money_short, format_percent, format_time
 from gputide.answers.plan import percent_text
 from gputide.output import Answer, Listing
+
+_NAMES_SHOWN = 3
 
 
 def profiles_answer(profiles: Profiles, notes: Sequence[str] = ()) -> Answer:
@@ -63,6 +67,61 @@ def profiles_answer(profiles: Profiles, notes: Sequence[str] = ()) -> Answer:
             *notes,
             *(f"withheld: {item.kind.value}: {refusal_words(item, Language.EN)}" for item in profiles.withheld),
         ),
+    )
+
+
+def workload_named(profiles: Profiles, name: str) -> Profile:
+    """The workload of a name: `namespace/Kind/name`, or as much of its end as only one workload has.
+
+    Raises:
+        Misconfigured: no workload has this name, or several have.
+    """
+    found = [one for one in profiles.workloads if f"/{one.workload}".endswith(f"/{name}")]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        several = ", ".join(sorted(one.workload for one in found)[:_NAMES_SHOWN])
+        raise Misconfigured(f"cannot show workload {name[:200]!r}: {len(found)} have this name, such as {several}")
+    by_end = {one.workload.rpartition("/")[2]: one.workload for one in profiles.workloads}
+    near = [by_end[end] for end in difflib.get_close_matches(name.rpartition("/")[2], by_end, n=_NAMES_SHOWN)]
+    hint = f"; did you mean {', '.join(near)}?" if near else "; `gputide workloads --all` lists them"
+    raise Misconfigured(
+        f"cannot show workload {name[:200]!r}: cluster {profiles.cluster!r} has none of this name{hint}"
+    )
+
+
+def profile_answer(profile: Profile, notes: Sequence[str] = ()) -> Answer:
+    """What `workloads NAME` prints, with further notes below."""
+    compute, held, rate = profile.compute, profile.framebuffer, profile.request_rate
+    figures = (
+        ("class", profile.workload_class.value),
+        ("cards", len(profile.cards)),
+        ("pods", len(profile.pods)),
+        ("compute granted", percent_text(compute.granted_ratio)),
+        ("compute p50", percent_text(compute.p50)),
+        ("compute p95", percent_text(compute.p95)),
+        ("compute p99", percent_text(compute.p99)),
+        ("compute max", percent_text(compute.max)),
+        ("framebuffer granted", format_bytes_short(held.granted)),
+        ("framebuffer used at most", _bytes(held.used_max)),
+        ("framebuffer needed at most", _bytes(held.need_max)),
+        ("quiet hours of the week", len(profile.off_peak_hours)),
+        ("repeats every", "–" if profile.period_hours is None else f"{profile.period_hours} h"),
+        ("requests per second, p95", "–" if rate is None else f"{rate.p95:,.2f}"),
+        ("last activity", "–" if profile.idle_since is None else format_time(profile.idle_since)),
+        ("coverage", percent_text(profile.coverage_ratio)),
+        ("confidence in the state", round(profile.confidence, 2)),
+    )
+    doubts = [(found.counter, found.check.replace("_", " "), found.detail) for found in profile.trust]
+    checks = Listing(title="Failed cross-checks", columns=("counter", "check", "detail"), rows=doubts)
+    return Answer(
+        document=profile_in_english(profile),
+        headline=(f"{profile.workload} is {profile.state.value}: {state_words(profile, Language.EN)}",),
+        listings=(
+            Listing(title="Figures", columns=("figure", "value"), rows=figures, is_whole=True),
+            *((checks,) if doubts else ()),
+        ),
+        footnotes=tuple(notes),
     )
 
 
@@ -151,19 +210,22 @@ def _cluster_row(line: ClusterLine) -> tuple[object, ...]:
 
 
 def _profile_row(profile: Profile) -> tuple[object, ...]:
-    need = profile.framebuffer.need_max
     return (
         profile.workload,
         profile.workload_class.value,
         profile.state.value,
         len(profile.cards),
         percent_text(profile.compute.p95),
-        format_bytes_short(need) if need is not None else "unknown",
+        _bytes(profile.framebuffer.need_max),
         format_bytes_short(profile.framebuffer.granted),
         format_percent(profile.coverage_ratio),
         round(profile.confidence, 2),
         state_words(profile, Language.EN),
     )
+
+
+def _bytes(count: int | None) -> str:
+    return "unknown" if count is None else format_bytes_short(count)
 
 
 def _waste(profile: Profile) -> tuple[bool, Decimal]:

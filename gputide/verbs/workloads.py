@@ -1,11 +1,13 @@
-"""`gputide workloads`: profiles of every workload and card, and what the history can't support."""
+"""`gputide workloads`: profiles of every workload and card, or of one; and what the history can't support."""
 
 from __future__ import annotations
+
+from typing import Annotated
 
 import typer
 
 from dashboards.stored.arrivals import silent_since
-from gputide.answers.fleet import profiles_answer, silence_note
+from gputide.answers.fleet import profile_answer, profiles_answer, silence_note, workload_named
 from gputide.container.history import load_profiles
 from gputide.container.warehouse import warehouse
 from gputide.options import ClusterOption, FormatOption, OutputOption
@@ -18,14 +20,24 @@ app = typer.Typer()
 @app.command(epilog="Example: gputide workloads --format json -o profiles.json")
 def workloads(
     context: typer.Context,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            show_default=False,
+            help="One workload: namespace/Kind/name, or its unique end.",
+        ),
+    ] = None,
     cluster: ClusterOption = None,
     form: FormatOption = Format.TABLE,
     output: OutputOption = None,
 ) -> None:
-    """Describe every workload: what it needs, when it is busy, how long it has been idle, how far to trust that."""
+    """Describe every workload, or one: its need, busy hours and idle time, and how far to trust them."""
     session = session_of(context)
     _, profiles = load_profiles(session, cluster)
     since = silent_since(
         warehouse(session.folder(), session.settings), session.settings, profiles.cluster, session.now()
     )
-    print_answer(profiles_answer(profiles, silence_note(profiles.cluster, since)), form=form, target=output)
+    notes = silence_note(profiles.cluster, since)
+    answer = profiles_answer(profiles, notes) if name is None else profile_answer(workload_named(profiles, name), notes)
+    print_answer(answer, form=form, target=output)

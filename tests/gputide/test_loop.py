@@ -18,6 +18,15 @@ def test_plan_is_applied_played_on_verified_and_undone(replayed: Path, small_fle
     analysed = program(replayed, "workloads", "--format", "json")
     assert analysed.status == 0, analysed.err
     assert analysed.document["schema"] == "gputide.profiles/v1"
+    one = analysed.document["workloads"][0]
+    alone = program(replayed, "workloads", one["workload"], "--format", "json")
+    assert alone.document == one
+    assert (
+        f"{one['workload']} is {one['state']}: {one['reason']}" in program(replayed, "workloads", one["workload"]).out
+    )
+    wrong = program(replayed, "workloads", f"{one['workload']}x")
+    assert wrong.status == 2
+    assert f"did you mean {one['workload']}" in wrong.err
     made = program(replayed, "plan", "make", "--format", "json")
     assert made.status == 0, made.err
     plan = made.document
