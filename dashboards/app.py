@@ -20,9 +20,9 @@ from dash.exceptions import DependencyException
 from flask import Response, request
 
 from dashboards import own_metrics
-from dashboards.access.door import HEALTH_PATH, OPEN_PREFIXES, SIGN_IN_PATH, SIGN_OUT_PATH, Door, Ways, told
 from dashboards.access.people import NotAllowed
 from dashboards.access.scoped import scoped_views
+from dashboards.access.sign_in import HEALTH_PATH, OPEN_PREFIXES, SIGN_IN_PATH, SIGN_OUT_PATH, Door, Ways, told
 from dashboards.address import Address, read_address
 from dashboards.api import routes as api
 from dashboards.pages import clusters as page_clusters

@@ -19,7 +19,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from dashboards.access.door import HEALTH_PATH
+from dashboards.access.sign_in import HEALTH_PATH
 
 PATH = "/metrics"
 REQUESTS = "gputide_web_requests_total"

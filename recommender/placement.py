@@ -16,7 +16,7 @@ from recommender.cuts import Cut, cuts_of, within_card
 from recommender.demand import Demand
 from recommender.harm.pair_guard import PairGuard
 from recommender.latency.guard import LatencyGuard
-from recommender.mig.advice import InstanceAdvice
+from recommender.mig.instance_size import InstanceAdvice
 from recommender.mig.stages import Carving
 from recommender.problem import PlanningProblem
 from recommender.rehome import Rehoming

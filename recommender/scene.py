@@ -20,7 +20,7 @@ from fleet.money.saving import saving_of
 from fleet.schema import Measure
 from fleet.sentences import Sentence
 from recommender.advice.case import Permits
-from recommender.mig.advice import InstanceAdvice
+from recommender.mig.instance_size import InstanceAdvice
 from recommender.placement import Arrangement, Move
 from recommender.problem import PlanningProblem
 from recommender.tide import Tide

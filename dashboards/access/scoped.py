@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from dashboards.access.cut import cut_plan, cut_profiles, namespace_of, stage_namespaces, without_others
+from dashboards.access.namespace_cut import cut_plan, cut_profiles, namespace_of, stage_namespaces, without_others
 from dashboards.access.people import Deed, NotAllowed, Person
 from dashboards.queries import (
     STAGE_KIND,

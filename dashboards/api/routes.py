@@ -12,8 +12,8 @@ from typing import Any
 
 from flask import Flask, Response, request
 
-from dashboards.access.door import Door
 from dashboards.access.people import NotAllowed
+from dashboards.access.sign_in import Door
 from dashboards.api.operations import BASE, OPERATIONS, STAGES_BODY, Asked, Operation, fits, openapi, wanted
 from dashboards.queries import Views
 from fleet.errors import GputideError, Misconfigured, NotEnoughData, Refused

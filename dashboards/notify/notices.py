@@ -12,7 +12,7 @@ from datetime import datetime
 from decimal import Decimal
 from urllib.parse import quote
 
-from dashboards.access.cut import cut_plan_to, namespace_of, without_workloads
+from dashboards.access.namespace_cut import cut_plan_to, namespace_of, without_workloads
 from dashboards.notify.message import Message
 from dashboards.notify.team import Team
 from dashboards.queries import LedgerEntry, PlanEntry

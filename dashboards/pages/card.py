@@ -14,7 +14,7 @@ from typing import Any
 
 from dash import dcc, html
 
-from dashboards.access.cut import SHARED_WITH_OTHERS
+from dashboards.access.namespace_cut import SHARED_WITH_OTHERS
 from dashboards.address import Address
 from dashboards.figures.figures import DAYS
 from dashboards.shown.rows import percent_words, workload_state_words

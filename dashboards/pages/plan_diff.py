@@ -19,8 +19,8 @@ from typing import Any
 from dash import ALL, MATCH, Dash, Input, Output, State, html, no_update
 from flask import jsonify
 
-from dashboards.access.door import Door, told
 from dashboards.access.people import Person
+from dashboards.access.sign_in import Door, told
 from dashboards.pages.frame import card, english
 from dashboards.queries import ObjectDiff, Views
 from dashboards.words.catalogue import reader_words, say

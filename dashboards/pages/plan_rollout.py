@@ -11,7 +11,7 @@ from typing import Any
 
 from dash import Dash, Input, Output, State, ctx, html, no_update
 
-from dashboards.access.door import Door
+from dashboards.access.sign_in import Door
 from dashboards.figures.figures import signal_figure
 from dashboards.pages.frame import LIVE, card, english, graph, spoken
 from dashboards.queries import PlanEntry, RolloutPhase, RolloutProgress, Views

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from dashboards.access.cut import namespace_of
+from dashboards.access.namespace_cut import namespace_of
 from dashboards.queries import LedgerEntry, PlanEntry
 from dashboards.shown.rows import RefusalGroup, refusal_groups
 from dashboards.words.advice import reason_words, refusal_words, refused_words, state_words, verdict_words

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from dashboards.access.cut import cut_plan, cut_profiles, namespace_of
+from dashboards.access.namespace_cut import cut_plan, cut_profiles, namespace_of
 from dashboards.queries import LedgerEntry, PlanEntry
 from dashboards.report.done import DoneItem, TopWorkload, WeekTold, data_notes, refused_in, top_workloads
 from dashboards.report.week_measured import MeasuredWeek

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from urllib.parse import urlsplit
 
-from dashboards.access.door import RETURN_PATH, SignIn, Ways
 from dashboards.access.proxy import TrustedProxy
 from dashboards.access.roster import Roster
 from dashboards.access.sessions import Sessions
+from dashboards.access.sign_in import RETURN_PATH, SignIn, Ways
 from dashboards.app import LOOPBACK_NAMES, Server, create_app, open_server
 from dashboards.queries import Views
 from fleet.errors import Misconfigured

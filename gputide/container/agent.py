@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from enforcer.agent.give_way import GiveWayRules
-from enforcer.agent.hami_hands import HamiHands
+from enforcer.agent.hami_evictions import HamiHands
 from enforcer.agent.loop import AgentLoop
 from enforcer.agent.node_agent import AgentFolders, NodeAgent
 from enforcer.agent.node_view import NodeView

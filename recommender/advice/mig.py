@@ -13,8 +13,8 @@ from fleet.sentences import Sentence, sentence
 from fleet.workload_kinds import JOB_KINDS
 from recommender.advice.case import DAY_SECONDS, Case, untouchable, untrusted
 from recommender.harm.risk import level_of
-from recommender.mig.advice import DAYS_MIN
 from recommender.mig.geometry import profile_framebuffer_bytes
+from recommender.mig.instance_size import DAYS_MIN
 from recommender.mig.stages import Carving
 from recommender.scene import Draft, Scene, confidence_of, needs_of
 

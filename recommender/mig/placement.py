@@ -16,7 +16,7 @@ from fleet.inventory import CardId, CardModelName, Inventory, Priority, Workload
 from fleet.sharing import ACTIVE_RATIO_MIN
 from recommender.advice.case import Permits, is_restartable
 from recommender.demand import Demand
-from recommender.mig.advice import InstanceAdvice, NoInstance, advise_instance
+from recommender.mig.instance_size import InstanceAdvice, NoInstance, advise_instance
 from recommender.mig.seating import MigSeats, MigStock, seat_instances
 from recommender.mig.stages import Machines, carvings_of
 from recommender.node_terms import NodeTerms

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fleet.inventory import CardId, Grant, WorkloadId
-from recommender.mig.advice import InstanceAdvice
+from recommender.mig.instance_size import InstanceAdvice
 from recommender.mig.seating import MigSeats
 
 BATCHES = 5

@@ -32,8 +32,8 @@ class House:
             a_right("viewer", token="team", more=['namespaces = ["team-3"]']),
             a_right("operator", token="boss"),
         )
-        from dashboards.access.door import Ways  # noqa: PLC0415 - the quick tier need not load them
         from dashboards.access.sessions import Sessions  # noqa: PLC0415
+        from dashboards.access.sign_in import Ways  # noqa: PLC0415 - the quick tier need not load them
         from dashboards.app import create_app, open_server  # noqa: PLC0415
 
         sessions = Sessions(idle_seconds_max=60.0, seconds_max=600.0, clock=lambda: self.now)

@@ -25,7 +25,7 @@ ANSWER_BYTES_MAX = 400_000
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[str, Profiles]]:
     # The quick tier need not load them.
-    from dashboards.access.door import Ways  # noqa: PLC0415
+    from dashboards.access.sign_in import Ways  # noqa: PLC0415
     from dashboards.app import create_app, open_server  # noqa: PLC0415
 
     views, _ = make_views(with_past=False, scale=SCALE)

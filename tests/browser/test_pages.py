@@ -33,7 +33,7 @@ pytestmark = pytest.mark.browser
 def served(views: Views) -> Iterator[str]:
     """The pages over some views, and their address."""
     # The quick tier need not load them.
-    from dashboards.access.door import Ways  # noqa: PLC0415
+    from dashboards.access.sign_in import Ways  # noqa: PLC0415
     from dashboards.app import create_app, open_server  # noqa: PLC0415
 
     server = open_server(create_app(views, ways=Ways(operator="mei")), host="127.0.0.1", port=0)

@@ -40,7 +40,7 @@ class Asker:
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     # The quick tier need not load them.
-    from dashboards.access.door import Ways  # noqa: PLC0415
+    from dashboards.access.sign_in import Ways  # noqa: PLC0415
     from dashboards.app import create_app, open_server  # noqa: PLC0415
 
     views, _ = make_views()

@@ -60,7 +60,7 @@ class House:
 
     def __init__(self) -> None:
         # The quick tier need not load them.
-        from dashboards.access.door import Ways  # noqa: PLC0415
+        from dashboards.access.sign_in import Ways  # noqa: PLC0415
         from dashboards.app import create_app, open_server  # noqa: PLC0415
 
         views, self.cluster = make_views()

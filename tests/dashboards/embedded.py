@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from dashboards.access.cut import namespace_of
+from dashboards.access.namespace_cut import namespace_of
 from dashboards.queries import (
     ClusterSighting,
     Event,

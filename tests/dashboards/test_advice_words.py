@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from analyzer.profile import profile_fleet
-from dashboards.access.cut import cut_plan
+from dashboards.access.namespace_cut import cut_plan
 from dashboards.words.advice import change_words, reason_words, refusal_words, state_words
 from dashboards.words.catalogue import Language, Words
 from fleet.capabilities.register import MIG, WHOLE_CARDS

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from flask.testing import FlaskClient
 
-from dashboards.access.door import Ways
+from dashboards.access.sign_in import Ways
 from dashboards.address import read_address
 from dashboards.app import BODY_BYTES_MAX, PENDING_BYTES_MAX, create_app, open_server
 from dashboards.pages.plan_rollout import apply_reason

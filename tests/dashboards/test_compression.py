@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from dashboards.access.door import Ways
+from dashboards.access.sign_in import Ways
 from dashboards.app import create_app
 from dashboards.request_hooks import BYTES_MIN
 from tests.dashboards.embedded import CLUSTER, make_views

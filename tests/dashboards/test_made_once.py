@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from dashboards.access.cut import cut_profiles
+from dashboards.access.namespace_cut import cut_profiles
 from dashboards.shown.made_once import MadeOnce
 from fleet.profiles import Profiles
 from tests.dashboards.embedded import make_profiles

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from dashboards.access.door import Ways
+from dashboards.access.sign_in import Ways
 from dashboards.app import create_app
 from dashboards.own_metrics import OWN_METRICS
 from tests.dashboards.embedded import make_views

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from dashboards.access.cut import cut_profiles
-from dashboards.access.door import Ways
+from dashboards.access.namespace_cut import cut_profiles
+from dashboards.access.sign_in import Ways
 from dashboards.address import read_address
 from dashboards.app import create_app
 from dashboards.pages.card import holders

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 from flask import Flask
 
-from dashboards.access.cut import SHARED_WITH_OTHERS
+from dashboards.access.namespace_cut import SHARED_WITH_OTHERS
 from dashboards.access.people import Role
 from dashboards.address import read_address
 from dashboards.figures.figures import DAYS

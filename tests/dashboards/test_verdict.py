@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dashboards.access.cut import namespace_of
-from dashboards.access.door import Ways
+from dashboards.access.namespace_cut import namespace_of
+from dashboards.access.sign_in import Ways
 from dashboards.address import read_address
 from dashboards.notify.digest import posts
 from dashboards.notify.notices import Telling, notices

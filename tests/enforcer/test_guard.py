@@ -217,7 +217,7 @@ def test_quota_that_the_stage_would_exceed_is_named(tmp_path: Path) -> None:
         ("guard.change_hours", "nine to five", "09:00-17:00"),
         ("guard.change_hours", "09:00-25:00", "09:00-17:00"),
         ("guard.change_holidays", "2026-02-30", "2026-12-24"),
-        ("guard.harm_ratio_max", "0", "greater than 0"),
+        ("guard.harm_ratio_max", "0", "expected more than 0"),
     ],
 )
 def test_setting_that_means_nothing_is_refused_by_name(name: str, text: str, why: str) -> None:

@@ -21,9 +21,8 @@ def test_plan_is_applied_played_on_verified_and_undone(replayed: Path, small_fle
     one = analysed.document["workloads"][0]
     alone = program(replayed, "workloads", one["workload"], "--format", "json")
     assert alone.document == one
-    assert (
-        f"{one['workload']} is {one['state']}: {one['reason']}" in program(replayed, "workloads", one["workload"]).out
-    )
+    said = program(replayed, "workloads", one["workload"]).out.replace("\n", " ")
+    assert f"{one['workload']} is {one['state']}: {one['reason']}" in said
     wrong = program(replayed, "workloads", f"{one['workload']}x")
     assert wrong.status == 2
     assert f"did you mean {one['workload']}" in wrong.err

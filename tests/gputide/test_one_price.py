@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dashboards.access.door import Ways
+from dashboards.access.sign_in import Ways
 from dashboards.address import read_address
 from dashboards.notify.news import News
 from dashboards.pages import fleet as fleet_page

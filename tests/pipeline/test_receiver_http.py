@@ -151,7 +151,7 @@ def wait_for_metric(connection, name, value, *, at_most=False):
     while True:
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()
-        found = int(next(line for line in text.splitlines() if line.startswith(f"{name} ")).split()[1])
+        found = float(next(line for line in text.splitlines() if line.startswith(f"{name} ")).split()[1])
         # The bodies of the liars hold three bytes each.
         if (found <= value + 100) if at_most else (found >= value):
             return

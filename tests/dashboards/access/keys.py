@@ -8,9 +8,9 @@ from pathlib import Path
 
 from flask.testing import FlaskClient
 
-from dashboards.access.door import Ways
 from dashboards.access.roster import Roster
 from dashboards.access.sessions import Sessions
+from dashboards.access.sign_in import Ways
 from dashboards.app import create_app
 from dashboards.queries import Views
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from dashboards.access.cut import cut_plan, cut_profiles, namespace_of, stage_namespaces
+from dashboards.access.namespace_cut import cut_plan, cut_profiles, namespace_of, stage_namespaces
 from fleet.decisions import Refusal
 from fleet.documents import document
 from fleet.sentences import sentence

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from dashboards.access.door import Ways
+from dashboards.access.sign_in import Ways
 from dashboards.api.operations import OPERATIONS
 from dashboards.queries import Views
 from tests.dashboards.access.keys import HOST, a_right, a_roster, an_app, bearer, some_sessions, text_of

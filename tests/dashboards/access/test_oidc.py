@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from joserfc.jwk import OctKey
 
-from dashboards.access.door import Ways
 from dashboards.access.oidc import OidcSignIn, Provider, _is_safe
 from dashboards.access.sessions import Identity
+from dashboards.access.sign_in import Ways
 from fleet.errors import Refused, Unavailable
 from tests.dashboards.access.keys import HOST, a_right, a_roster, an_app, some_sessions
 from tests.dashboards.access.provider import CLIENT_ID, CLIENT_SECRET, TestingProvider, a_key, running_provider

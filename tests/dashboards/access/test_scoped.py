@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from dashboards.access.cut import namespace_of
+from dashboards.access.namespace_cut import namespace_of
 from dashboards.access.people import Person, Right, Role, everything
 from dashboards.access.scoped import scoped_views
 from dashboards.queries import STAGE_KIND, ObjectDiff, Plans, RolloutProgress, Rollouts, Views

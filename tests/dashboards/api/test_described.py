@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from dashboards.access.door import Ways
+from dashboards.access.sign_in import Ways
 from dashboards.api.operations import OPERATIONS
 from dashboards.app import create_app
 from tests.dashboards.access.keys import HOST, a_right, a_roster, an_app, bearer, some_sessions

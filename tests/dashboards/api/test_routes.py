@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from dashboards.access.door import Ways
+from dashboards.access.sign_in import Ways
 from tests.dashboards.access.keys import HOST, an_app
 from tests.dashboards.embedded import CLUSTER, EmbeddedCluster, make_views
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.agent.hami_hands import CLOSED_CARDS_ANNOTATION, HamiHands
+from enforcer.agent.hami_evictions import CLOSED_CARDS_ANNOTATION, HamiHands
 from enforcer.agent.live_limits import WantedLimit
 from enforcer.agent.node_view import ContainerKey, SliceView
 from enforcer.cluster import FieldChange

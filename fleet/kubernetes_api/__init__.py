@@ -1,1 +1,0 @@
-"""How a Kubernetes API server is spoken to, over the standard library: read and written by."""
