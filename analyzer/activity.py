@@ -55,7 +55,6 @@ def activity(grid: UsageGrid[Any], steps: int, settings: AnalyzerSettings) -> Ac
     """Activity of every row of a grid of slices or cards, worked off in chunks of rows.
 
     Args:
-        grid: usage.
         steps: how many of its steps count.
         settings: `idle_ratio_max` is the limit.
 
@@ -93,7 +92,6 @@ def nearly_used(
     What trickles along just below the limit crosses it by chance sooner or later.
 
     Args:
-        grid: usage.
         rows: numbers of the rows of one owner.
         steps: how many steps count.
         settings: `idle_ratio_max` is the limit.
@@ -113,7 +111,6 @@ def demand(grid: UsageGrid[Any], rows: NDArray[np.int64], steps: int) -> tuple[F
     demand. The choice is made per row: one series never mixes two meanings.
 
     Args:
-        grid: usage.
         rows: numbers of the rows.
         steps: how many steps count.
 

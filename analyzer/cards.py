@@ -42,7 +42,6 @@ def card_profiles(history: History, look: Survey, settings: AnalyzerSettings) ->
 
     Args:
         history: cards and their usage.
-        look: the survey.
         settings: thresholds.
     """
     tenants: dict[CardId, list[int]] = defaultdict(list)

@@ -114,7 +114,6 @@ class Calibration:
 
         Args:
             hazards: of that state.
-            workload_class: class of the workload.
             streak_days: how long it has lasted.
             at_risk: days on which this workload could have broken it.
             broke: on how many of them it did; what came back often comes back sooner than its class.

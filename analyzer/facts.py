@@ -157,7 +157,6 @@ def gather(look: Survey, time_zone: str, settings: AnalyzerSettings) -> tuple[tu
     """Figures of every live workload, what each did day by day, and its level hour by hour.
 
     Args:
-        look: the survey.
         time_zone: IANA zone of the hours of the week.
         settings: thresholds.
 

@@ -47,7 +47,6 @@ def workload_class(
         compute_p95: 95th percentile of demand.
         video_p95: 95th percentile of the busier video engine, None where not collected.
         serves_requests: a request rate above zero was seen.
-        period_hours: its period.
     """
     latest = grants[-1]
     kind, server = latest.workload_kind.lower(), (latest.server or "").lower()

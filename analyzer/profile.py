@@ -337,7 +337,6 @@ def history_part(history: History, part: Inventory) -> History:
 
     Args:
         history: of the whole fleet.
-        part: one of `inventory_parts` of its inventory.
     """
     if len(part.grants) == len(history.inventory.grants):
         return history

@@ -108,7 +108,6 @@ def hourly_peaks(tops: Float32, hours: LocalHours, stride: NDArray[np.int64]) ->
 
     Args:
         tops: demand of the busiest replica, (workloads, steps), NaN where not collected.
-        hours: local hours.
         stride: own step of each workload's source, in steps, (workloads,).
 
     Returns:
@@ -125,7 +124,6 @@ def hourly_means(means: Float32, hours: LocalHours) -> Float32:
 
     Args:
         means: mean demand over replicas, (workloads, steps).
-        hours: local hours.
     """
     there = ~np.isnan(means)
     count = np.add.reduceat(there, hours.starts, axis=1, dtype=np.int32)

@@ -171,7 +171,6 @@ def why_closed(seat: PlannedSeat, spec: Mapping[str, Any], node: Manifest | None
     """Why a pod would wait in vain for its seat; None where nothing is known against it.
 
     Args:
-        seat: the seat.
         spec: the pod's.
         node: its node; None where it is gone.
         cards: cards of the node that take new pods.

@@ -123,7 +123,6 @@ class Backend(Protocol):
         """Turn one stage of a plan into changes of objects.
 
         Args:
-            plan: the plan.
             stage: number of the stage; the ones before it count as applied.
             snapshot: the cluster as it stands; old values and versions come from it.
 

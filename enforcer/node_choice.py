@@ -24,7 +24,6 @@ def may_run_on(pod: Manifest, node: Manifest) -> bool:
 
     Args:
         pod: the pod; where it runs now does not matter.
-        node: the node.
     """
     spec, metadata = pod["spec"], node["metadata"]
     labels: Mapping[str, str] = metadata.get("labels") or {}

@@ -89,7 +89,6 @@ def counted_after(plan: Plan, after: Snapshot, held: Mapping[str, int]) -> dict[
     """How many cards are held after a stage: those that the plan has on a node for pods that sit there then.
 
     Args:
-        plan: the plan.
         after: the cluster as it would stand.
         held: counted cards that pods hold before it, by node.
     """
@@ -118,7 +117,6 @@ def node_diffs(
     """Nodes of a stage that do something, or whose counted cards change hands, by name.
 
     Args:
-        rendered: the stage.
         snapshot: the cluster before it.
         held: counted cards that pods hold before it, by node.
         then: the same after it.

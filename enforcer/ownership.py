@@ -67,7 +67,6 @@ def workload_of_pod(pod: Mapping[str, Any], parents: Parents) -> WorkloadId:
     """The workload that a pod belongs to in the end; the pod itself where nobody owns it.
 
     Args:
-        pod: the pod.
         parents: controllers of what may own pods. Of what is not among them (it is too new, or may not be read) labels
             of the pod tell who made it: a ReplicaSet's name ends in the hash that the pod carries, and so on.
     """

@@ -130,7 +130,6 @@ def preview(
     """What stages of a plan would do, each on top of the ones before it.
 
     Args:
-        plan: the plan.
         reader: the cluster as it stands.
         backend: renders the stages.
         stages: numbers; all where None.
@@ -186,7 +185,6 @@ def preview_of_history(
     """What stages would do to pods and cards, where there is no cluster whose objects could be read.
 
     Args:
-        plan: the plan.
         inventory: what stood when it was made.
         stages: numbers; all where None.
 

@@ -59,7 +59,6 @@ def find_drift(journal: Journal, reader: ClusterReader) -> tuple[Drift, ...]:
     Args:
         journal: every run. Of a field that several wrote the last one counts; stages and recommendations that were
             restored or undone count for nothing, and neither do fields of pods, which come and go.
-        reader: the cluster.
 
     Raises:
         Unavailable: it can't be reached.
@@ -162,8 +161,6 @@ def repair(
 
     Args:
         drifts: what to mend.
-        reader: the cluster.
-        writer: the cluster.
         journal: the ledger.
         by: who asked.
 

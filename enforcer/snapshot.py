@@ -52,7 +52,6 @@ def take_snapshot(reader: ClusterReader, dialect: Dialect = HAMI_DIALECT) -> Sna
     """Read the cluster.
 
     Args:
-        reader: the cluster.
         dialect: the backend's words.
 
     Raises:

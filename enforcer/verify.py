@@ -100,7 +100,6 @@ def verify(
     """Measure what became of a plan, beside what it promised; `enforcer.record.verdict` judges it.
 
     Args:
-        plan: the plan.
         runs: its runs, from the ledger.
         measurements: what was measured.
         now: the moment to judge at, UTC.

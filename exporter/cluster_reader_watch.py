@@ -98,7 +98,6 @@ class ResourceWatch(Generic[Kept]):
         record_of: makes of an object what is kept of it, None for nothing; raises Corrupt where it can't be read.
         pages: how many lists may be read at the same time, all kinds together: a page is large while it is read.
         clock: seconds that never go back.
-        page_objects: objects of one page.
     """
 
     def __init__(

@@ -108,8 +108,6 @@ class NodeFamilies:
         """How many processes each slice has, and how sure its grant is.
 
         Args:
-            keys: a key for each slice.
-            slices: the slices.
             are_processes_seen: processes can be assigned to containers; otherwise none is counted.
         """
         if keys != self._keys:
@@ -131,8 +129,6 @@ class NodeFamilies:
         """Which MIG instances each slice consists of; none where no slice has any.
 
         Args:
-            keys: a key for each slice.
-            slices: the slices.
             migs: the instances that the driver knows.
         """
         known = {mig.mig: mig for mig in migs}

@@ -104,7 +104,6 @@ class ProcessSeries:
 
         Args:
             figures: what each card told now.
-            cards: the cards by id.
             slices: who was granted what, with the processes of each.
         """
         tenants = {

@@ -38,7 +38,6 @@ class ReplayReader:
     """Reads a trace in order of time.
 
     Args:
-        trace: the trace.
         since: samples after this moment are read; None for the start of the trace. What stands there at this moment
             is named in the first reading.
         until: samples up to this moment are read; None for the end of the trace.

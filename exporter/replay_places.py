@@ -22,7 +22,6 @@ class Places:
     """Where the slices of a trace sit.
 
     Args:
-        trace: the trace.
         seating: where pods sit that were moved; None where nothing was changed.
         since: start of the replay.
 

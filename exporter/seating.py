@@ -80,7 +80,6 @@ def seated_grants(
 
     Args:
         grants: all recorded grants of one pod that live now, one per card.
-        seats: its seats.
         cards: every card.
 
     Returns:

@@ -54,7 +54,6 @@ class Admission:
     """Decides who may start, and learns from who had to go.
 
     Args:
-        rules: the rules.
         step_seconds: length of a step.
     """
 

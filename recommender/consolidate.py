@@ -291,7 +291,6 @@ def frontier(
         tiers: for each of `TIERS` the groups with framebuffer granted at its price; read one by one.
         violation_ratio_min: once a packing predicts no more than this, the walk goes on only while it costs no card.
         resting_active: active pods on average of all that are in no group (they count in the ratio).
-        packer: packer.
         seed: seed of the search.
 
     Yields:

@@ -117,7 +117,6 @@ class PluginToken:
 
     Args:
         command: the program, as the kubeconfig writes it.
-        arguments: its arguments.
         environ: what is added to the environment.
         version: version of the protocol.
         folder: of the kubeconfig: a command with a slash is looked for from there.
@@ -198,7 +197,6 @@ def bearer(token: str, where: str) -> str:
     """The header of a token.
 
     Args:
-        token: the token.
         where: where it comes from, for the message.
 
     Raises:

@@ -89,7 +89,6 @@ class OidcSignIn:
     """Signs people in by the provider.
 
     Args:
-        provider: the provider.
         clock: seconds that only grow.
     """
 

@@ -77,7 +77,6 @@ class Person:
         """Say whether they may do something.
 
         Args:
-            deed: what.
             cluster: where.
             namespaces: namespaces that are touched; None for the cluster as a whole, and so for an empty collection:
                 what touches nothing that can be named is not thereby everybody's.

@@ -170,8 +170,6 @@ def charged_days(
     Args:
         warehouse: where windows of an hour are kept.
         who: cards and grants.
-        book: prices.
-        cluster: cluster.
         since: start of the first hour, a whole hour, UTC.
         until: end of the last hour, a whole hour, UTC.
         settings: thresholds of idleness.
@@ -219,7 +217,6 @@ def charged_day(
     Args:
         usage: what was measured.
         who: cards and grants.
-        book: prices.
         start: start of the first hour, UTC.
         end: end of the last hour, on the same UTC day.
         is_idle: hours in which each grant was idle, shape (grants, hours).

@@ -89,7 +89,6 @@ def hourly_usage(warehouse: Windows, who: Tenancies, *, cluster: str, since: dat
     Args:
         warehouse: where windows of an hour are kept.
         who: grants and cards to read for.
-        cluster: cluster.
         since: start of the first hour, UTC.
         until: end of the last hour, UTC.
     """
@@ -148,7 +147,6 @@ def idle_grants(
     Args:
         warehouse: where windows of an hour are kept.
         who: grants and cards to read for.
-        cluster: cluster.
         since: start of the first hour, a whole hour, UTC.
         until: end of the last hour, UTC.
         days_at_once: how many days are read together.

@@ -97,7 +97,6 @@ def budget_notices(
 
     Args:
         statuses: how the budgets stand.
-        cluster: cluster.
         currency: ISO 4217 of their amounts.
         now: moment of looking, UTC.
         ratio: share of a budget from which on it is news, 0-1.

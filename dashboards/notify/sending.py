@@ -46,7 +46,6 @@ def send_posts(
     """Send, and remember after each that was taken; one channel's failure keeps no other from its messages.
 
     Args:
-        folder: data folder.
         settings: how patiently, and for how long what was sent is remembered.
         wanted: gives what goes out; called while no other process sends.
         now: moment that is remembered, UTC.

@@ -35,7 +35,6 @@ def register_downloads(
     """Answer the buttons of `downloads`.
 
     Args:
-        app: the app.
         name: name of the grid, which is `NAME-grid`, and of its files.
         columns: fields of a row, in order.
         chosen: gives the rows that a request of the grid asks for; also takes the address's path and search.

@@ -314,7 +314,6 @@ def graph(figure: dict[str, Any], *, name: str = "", **props: Any) -> Any:
     """A figure as tall as it says and as wide as its place.
 
     Args:
-        figure: figure.
         name: what a screen reader calls it.
         **props: of the graph.
     """
@@ -355,7 +354,6 @@ def grid(
         grid_id: its id; a callback answers its `getRowsRequest` (`grid_rows`).
         columns: ag-grid's column definitions.
         row_key: field that tells rows from each other.
-        height_px: height.
         filters: filter model that it starts with.
     """
     return dag.AgGrid(

@@ -115,7 +115,6 @@ def register(app: Dash, views: Views, door: Door) -> None:
     """Callbacks of the page.
 
     Args:
-        app: the app.
         views: what they read and change.
         door: knows who asks, and whether a click comes from a page of theirs.
     """

@@ -77,7 +77,6 @@ def export_focus(
         advice: id of the recommendation for each workload that has one.
         basis: how the cost of a shared card is split.
         charge_period: length of a row.
-        form: form of the export.
         output: the file; None for standard output.
 
     Raises:

@@ -56,8 +56,6 @@ def keep_week(
     """Keep a week's facts; a later report of the same week replaces them.
 
     Args:
-        folder: data folder.
-        facts: of the week.
         team: whose they are; None for the cluster.
         cluster: of which cluster they are.
         is_apart: True to keep them in a folder of that cluster alone.
@@ -75,7 +73,6 @@ def read_weeks(folder: DataFolder, team: str | None = None, *, cluster: str | No
     names no cluster counts for every cluster.
 
     Args:
-        folder: data folder.
         team: whose; None for the cluster.
         cluster: of which cluster; None for all weeks of the common folder.
 

@@ -51,7 +51,6 @@ class GridRows(Generic[Item]):
 
     Args:
         items: what the rows are of, in the order that is shown until somebody sorts.
-        columns: its columns.
     """
 
     def __init__(self, items: Sequence[Item], columns: Iterable[GridColumn[Item]]) -> None:

@@ -94,7 +94,6 @@ class StoredFlow:
     """`Flow` over a data folder.
 
     Args:
-        folder: data folder.
         settings: all settings.
         fleet: knows the newest window of each cluster.
         bus: opens one lane of the bus in files.

@@ -29,7 +29,6 @@ class StoredOutcomes:
     """`Outcomes` over a data folder.
 
     Args:
-        folder: data folder.
         plans: its plans in memory; None to read them here.
     """
 
@@ -129,7 +128,6 @@ class StoredFreezes:
     """`Freezes` over a data folder: one freeze for every cluster that is changed from it.
 
     Args:
-        folder: data folder.
         now: the clock of the data.
     """
 
@@ -157,7 +155,6 @@ class StoredRelief:
     """`ReliefLog` over a data folder.
 
     Args:
-        folder: data folder.
         fleet: knows which cards are of which cluster: the ledger of relief names none.
     """
 

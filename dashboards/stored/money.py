@@ -41,7 +41,6 @@ class StoredMoney:
     """`Money` over a data folder.
 
     Args:
-        folder: data folder.
         settings: all settings, without what the price book adds.
         now: the clock of the data.
         period: what a cluster is charged by the settings given, from a moment until now.

@@ -55,7 +55,6 @@ class StoredPlans:
     """`Plans` over the plan store and the ledger of a data folder.
 
     Args:
-        folder: data folder.
         plans: its plans in memory.
         now: the clock of the data.
         guard: the guard by the settings.
@@ -202,7 +201,6 @@ class BackgroundRollouts:
     """`Rollouts` over the enforcer of a data folder.
 
     Args:
-        folder: data folder.
         check: refuses a plan of another cluster than the enforcer's.
         open_rollout: opens the enforcer on its cluster; reports progress to what it is given.
     """

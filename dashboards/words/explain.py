@@ -50,7 +50,6 @@ def explain(plan: Plan, profiles: Profiles, recommendation_id: str, words: Words
     """Explains one recommendation of a plan.
 
     Args:
-        plan: the plan.
         profiles: profiles of the same cluster; of a workload that has none the state is left out.
         recommendation_id: id within the plan.
         words: the reader's language.

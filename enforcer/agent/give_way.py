@@ -36,11 +36,7 @@ class GiveWayRules:
 
 
 class GiveWay:
-    """Remembers who sleeps, and since when nobody wants it to; mutable: `wanted` moves it on.
-
-    Args:
-        rules: the rules.
-    """
+    """Remembers who sleeps, and since when nobody wants it to; mutable: `wanted` moves it on."""
 
     def __init__(self, rules: GiveWayRules) -> None:
         self.rules = rules
@@ -50,7 +46,6 @@ class GiveWay:
         """Containers that should sleep now.
 
         Args:
-            view: the node.
             short_cards: cards whose framebuffer runs out: there low priority stops growing whatever else is so.
 
         Returns:

@@ -43,7 +43,6 @@ class HamiHands:
     """Acts on one node and its pods (the port `NodeHands`).
 
     Args:
-        reader: the cluster.
         writer: the cluster, with the rights of a node's agent.
         node: name of this node.
     """

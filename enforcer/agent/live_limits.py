@@ -55,7 +55,6 @@ def decide_limits(
 
     Args:
         wanted: what the control plane wants; of several for one container and card the last counts.
-        view: the node.
         done: limits that were set and reported to the scheduler; its answer may still be on its way.
 
     Returns:

@@ -34,7 +34,6 @@ class AgentLoop:
     """One agent and the threads that move it.
 
     Args:
-        agent: the agent.
         read_orders: the orders of this node as they stand, None where there are none.
         interval_seconds: time between two looks.
         orders_seconds: time between two looks at the orders.

@@ -82,7 +82,6 @@ class NodeHands(Protocol):
 
         Args:
             seat: whose limit.
-            limit: the limit.
 
         Raises:
             Unavailable: the API server can't be reached.

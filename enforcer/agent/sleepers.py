@@ -32,7 +32,6 @@ def region_of(containers: Path, key: ContainerKey) -> Path:
 
     Args:
         containers: root of all regions, `<hook path>/vgpu/containers`.
-        key: which container.
 
     Raises:
         Refused: there is none, or more than one.

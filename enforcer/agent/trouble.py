@@ -17,7 +17,6 @@ def troubled_cards(view: NodeView, *, full_ratio: float, free_ratio_min: float) 
     """Cards in trouble.
 
     Args:
-        view: the node.
         full_ratio: duty cycle from which a card is full, 0-1.
         free_ratio_min: free framebuffer / framebuffer below which it is short, 0-1.
     """

@@ -53,11 +53,7 @@ class Eviction:
 
 
 class Watermark:
-    """Remembers which pods were evicted; mutable: `evictions` moves it on.
-
-    Args:
-        rules: the rules.
-    """
+    """Remembers which pods were evicted; mutable: `evictions` moves it on."""
 
     def __init__(self, rules: WatermarkRules) -> None:
         self.rules = rules

@@ -24,7 +24,6 @@ def with_seats_as_they_are(plan: Plan, snapshot: Snapshot) -> Plan:
     Only pods with one slice are swapped, and only those that some recommendation names: the others stay anyway.
 
     Args:
-        plan: the plan.
         snapshot: the cluster as it stands.
     """
     names = _new_names(plan, snapshot)
@@ -39,7 +38,6 @@ def with_all_replicas(
     """The plan up to a stage, in which the stage names every replica of its workloads that a later stage would.
 
     Args:
-        plan: the plan.
         stage: number of the stage.
         snapshot: the cluster as it stands.
         stays_on_node: True where a replica that comes along stays on its node until its own stage, False where it goes

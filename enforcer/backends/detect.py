@@ -53,7 +53,6 @@ def detect_backends(
     """Tell the backends of nodes.
 
     Args:
-        nodes: manifests of nodes.
         pods: manifests of pods; those of KAI's reservations count.
         resource_slices: manifests of `resource.k8s.io` slices.
 

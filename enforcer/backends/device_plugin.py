@@ -157,8 +157,6 @@ def resource_fields(
     A template asks for the same in all its replicas, and this backend has no admission step that would say otherwise.
 
     Args:
-        owner: the owner.
-        kind: its kind.
         staying: its pods that are there after the stage.
         one_per_container: True where the plugin refuses requests for more than one device.
 

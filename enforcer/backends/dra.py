@@ -59,7 +59,6 @@ class DraDialect:
 
     Args:
         claims: allocated claims by namespace and name.
-        devices: published devices.
         card_claims: claims and templates of claims (kind, namespace, name) that ask for cards or instances.
         wide_templates: templates of ours (namespace, name) that name several cards: which of them a pod has is the
             scheduler's choice, and any is right.

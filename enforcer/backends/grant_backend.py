@@ -75,7 +75,6 @@ def render_grants(
     Args:
         family: the backend.
         dialect: its names, where the cluster's configuration gives no others.
-        plan: the plan.
         stage: number of the stage.
         snapshot: the cluster as it stands.
         now: the moment of the change.

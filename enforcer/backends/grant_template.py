@@ -74,10 +74,7 @@ def seat_fields(
     """Fields of an owner for the seats of its pods.
 
     Args:
-        owner: the owner.
-        kind: its kind.
         staying: pods that are there after the stage.
-        plan_id: the plan.
         snapshot: the cluster, for the models of cards.
         words: names of the installation.
         style: what the backend says besides.

@@ -31,7 +31,6 @@ def cordon_changes(
     Args:
         snapshot: the cluster.
         now: the moment, for the handshake.
-        recommendation: what for.
         close: cards that shall get no new pods.
         reopen: cards that may get some again.
 

@@ -202,7 +202,6 @@ def slices_of_grants(
     """Grants per container as shares; init containers come first where the annotation counts them.
 
     Args:
-        pod: the pod.
         grants: one tuple per container.
         priority: reads the priority of a container.
     """

@@ -36,7 +36,6 @@ def node_config_changes(draft: StageDraft, snapshot: Snapshot, config: ObjectKey
     """What the nodes' configuration must say so that their cards hold what a stage puts on them.
 
     Args:
-        draft: the stage.
         snapshot: the cluster; its `configs` hold the ConfigMap where there is one.
         config: the ConfigMap.
         plugin: the device plugin's DaemonSet.

@@ -40,7 +40,6 @@ def pin_fields(kind: str, staying: Sequence[Target], plan_id: str) -> dict[str, 
     Args:
         kind: kind of the owner.
         staying: its pods that are there after the stage.
-        plan_id: the plan.
     """
     if not any(entry.new for entry in staying):
         return {}

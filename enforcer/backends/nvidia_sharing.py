@@ -255,12 +255,7 @@ class MpsBackend(NvidiaSharingBackend):
 
 
 def shared_nodes(plan: Plan, nodes_of: Mapping[WorkloadId, tuple[str, ...]]) -> dict[str, SharedNode]:
-    """Nodes on which a card has more than one slice after the plan, by name.
-
-    Args:
-        plan: the plan.
-        nodes_of: nodes of each workload.
-    """
+    """Nodes on which a card has more than one slice after the plan, by name."""
     cards: dict[str, list[CardPlacement]] = {}
     slices_of: dict[WorkloadId, list[PlacedSlice]] = {}
     for card in plan.placement:

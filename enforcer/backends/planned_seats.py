@@ -32,7 +32,6 @@ def seat_marks(kind: str, seats: Mapping[str, PlannedSeat], plan_id: str) -> dic
     Args:
         kind: kind of the owner.
         seats: by the names that the pods have now.
-        plan_id: the plan.
     """
     fields: dict[str, str | None] = {SEATS_FIELD: seats_text(seats)}
     if kind not in WITHOUT_SEATING:

@@ -111,7 +111,6 @@ def draft_stage(plan: Plan, stage: int, snapshot: Snapshot, seater: Seater, now:
     """Which pods a stage brings where.
 
     Args:
-        plan: the plan.
         stage: number of the stage; the ones before it count as applied.
         snapshot: the cluster as it stands.
         seater: says a planned slice in the backend's words.
@@ -197,7 +196,6 @@ def owner_changes(
     """What of the owners changes: template, scale, the plan's mark, and the values before.
 
     Args:
-        draft: the stage.
         snapshot: the cluster.
         template_fields: the backend's words for the seats of the pods that stay: owner, its kind, pods; fields and
             their new values.

@@ -36,7 +36,6 @@ def helm_files(plan_id: str, patches: Sequence[ObjectPatch], made: Sequence[str]
     """File name to text: `post-render.sh` and the component that it uses.
 
     Args:
-        plan_id: plan.
         patches: what changes, in order.
         made: objects of our own that must be there first, as YAML.
     """

@@ -98,7 +98,6 @@ class PodAdmission:
     """Gives new pods their planned seats; for several threads.
 
     Args:
-        reader: the cluster.
         clock: monotonic seconds.
         dialect: the words by which pods tell their cards.
         notes: what other replicas have given; None where this is the only one.

@@ -52,9 +52,6 @@ class ClusterPlace:
 class KubernetesCluster:
     """Reader, writer, lease and pause of a real cluster.
 
-    Args:
-        place: which one.
-
     Raises:
         Misconfigured: no configuration, one that can't be read, or that needs what is not understood.
     """

@@ -425,7 +425,6 @@ def probe(
         gpu: the card; nobody else may work on it meanwhile.
         granted: what the container was granted.
         backend: name of the backend that limits it.
-        node: node.
         now: when, UTC.
         seconds: how long compute is measured, for launches and for graphs each.
         spill_bytes_max: most framebuffer that is asked for beyond the card, bytes.

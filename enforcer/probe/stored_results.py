@@ -88,7 +88,6 @@ def measured_capability(folder: DataFolder, settings: Settings) -> Capabilities:
     """What the backend of the settings enforces: the register's record, as far as probes of this cluster confirm it.
 
     Args:
-        folder: data folder.
         settings: all settings. Without `probe.key_file` no result counts.
 
     Raises:

@@ -42,8 +42,6 @@ class Mover:
     """Carries out moves on one cluster.
 
     Args:
-        reader: the cluster.
-        writer: the cluster.
         book: where moves stand.
         patience: how long parts may take.
         step: called before every write with what it is, for tests that stop there.

@@ -23,8 +23,6 @@ class OrdersWriter:
     """Writes the pauses of nodes.
 
     Args:
-        reader: the cluster.
-        writer: the cluster.
         namespace: of the ConfigMap.
         name: of the ConfigMap.
     """

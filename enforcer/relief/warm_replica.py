@@ -51,7 +51,6 @@ def warm_replica(order: MoveOrder, replica_set: Manifest, words: Words) -> Manif
     """The pod that takes the old one's place.
 
     Args:
-        order: the move.
         replica_set: who made the old pod.
         words: the backend's names.
 

@@ -72,8 +72,6 @@ class Carrier:
     """Patches, evicts and waits.
 
     Args:
-        reader: the cluster.
-        writer: the cluster.
         pause: lets time pass.
         policy: how patient to be.
         dialect: the words that seats are read in.

@@ -41,8 +41,6 @@ class IntentWriter:
     """Writes, holds, settles and restores objects.
 
     Args:
-        reader: the cluster.
-        writer: the cluster.
         pause: lets time pass.
         step: called before every write with what it is, for tests that stop there.
     """

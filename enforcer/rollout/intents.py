@@ -32,7 +32,6 @@ def intended_stage(
     """What a stage is going to do.
 
     Args:
-        plan_id: plan.
         rendered: the stage in the backend's words.
         snapshot: the cluster that it was rendered for, pods under the plan's names.
         real: what those are called in the cluster that are called otherwise there (see `enforcer.plan_names`).

@@ -41,8 +41,6 @@ class NodeSteps:
     """Empties nodes, starts their plugins anew, and waits for them.
 
     Args:
-        reader: the cluster.
-        writer: the cluster.
         pause: lets time pass.
         dialect: the words that cards are read in.
         policy: how patient to be.

@@ -78,7 +78,6 @@ class Rollout:
         A run of the same plan that a crash left open is gone on with.
 
         Args:
-            plan: the plan.
             stages: numbers; all where None.
             by: who asked, for the ledger.
             approved: who approved which stages, or the stages alone.

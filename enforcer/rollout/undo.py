@@ -148,7 +148,6 @@ class Undo:
         """Take back what a plan did.
 
         Args:
-            plan_id: plan.
             stages: only these; all where None.
             recommendation: only this one; all where None.
 

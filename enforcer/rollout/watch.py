@@ -83,11 +83,7 @@ class WatchPolicy:
 
 
 class ClusterSignals:
-    """What the cluster itself knows of its pods (the port `Signals`): readiness, restarts, kills.
-
-    Args:
-        reader: the cluster.
-    """
+    """What the cluster itself knows of its pods (the port `Signals`): readiness, restarts, kills."""
 
     def __init__(self, reader: ClusterReader) -> None:
         self._reader = reader

@@ -81,7 +81,6 @@ def check_availability(record: StageRecord, snapshot: Snapshot, reader: ClusterR
     Args:
         record: what the stage is going to do.
         snapshot: the cluster that it was rendered for.
-        reader: the cluster.
         wave_max: how many workloads may be changing at once.
 
     Raises:
@@ -113,7 +112,6 @@ def availability_breaches(
     Args:
         record: what the stage is going to do.
         snapshot: the cluster that it was rendered for.
-        reader: the cluster.
         wave_max: how many workloads may be changing at once.
     """
     pods = _Pods(reader, snapshot)

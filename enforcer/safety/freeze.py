@@ -59,7 +59,6 @@ def freeze_changes(folder: DataFolder, *, by: str, at: datetime) -> None:
     """Stop every change from now on; the file is set before the ledger is written.
 
     Args:
-        folder: data folder.
         by: who.
         at: when, UTC.
 
@@ -76,7 +75,6 @@ def thaw_changes(folder: DataFolder, *, by: str, at: datetime) -> None:
     """Let changes go on; where the ledger can't be written, the freeze stays.
 
     Args:
-        folder: data folder.
         by: who.
         at: when, UTC.
 

@@ -104,7 +104,6 @@ class Guard:
         """Refuse a plan for what it is, whatever the cluster looks like.
 
         Args:
-            plan: the plan.
             stages: stages that are to be applied.
             approvals: who approved which; or the stages alone, where it does not matter who did.
             now: the moment, UTC.
@@ -146,7 +145,6 @@ class Guard:
         no saving limit binds it; the limit on cards does.
 
         Args:
-            plan: the plan.
             approvals: who approved which of its stages.
             now: the moment, UTC.
 
@@ -180,8 +178,6 @@ class Guard:
         """Refuse stages that too few people approved.
 
         Args:
-            plan: the plan.
-            stages: its stages.
             approvals: who approved which; or the stages alone.
             freed: cards that the stages free together.
 
@@ -264,7 +260,6 @@ class Guard:
         Args:
             record: what it is going to do.
             snapshot: the cluster that it was rendered for.
-            reader: the cluster.
             wave_max: how many workloads may be changing at once.
 
         Raises:
@@ -280,7 +275,6 @@ def check_cluster_name(plan: Plan, cluster: str | None) -> None:
     """Refuse a plan that was made for another cluster: names of objects are alike in many clusters.
 
     Args:
-        plan: the plan.
         cluster: name of the cluster that would be changed; None where that is not known.
 
     Raises:

@@ -21,7 +21,6 @@ def check_admission(stage: int, objects: Iterable[ObjectIntent], reader: Cluster
     Args:
         stage: its number.
         objects: what it changes.
-        reader: the cluster.
 
     Raises:
         Refused: gputide's admission webhook is missing, does not look at the pods' namespaces, or does not answer.

@@ -129,7 +129,6 @@ class Controllers:
 
         Args:
             row: the pod, without a node.
-            ask: what it asks for.
             homes: cards that it takes if it may and they have the room.
         """
         store = self._store
@@ -295,7 +294,6 @@ class Controllers:
         """Make one pod of an owner and place it; False where HAMi's webhook denies it.
 
         Args:
-            owner: its owner.
             plays: pod of the trace that it stands for.
             homes: cards that it takes if it may and they have the room.
             template: what it is made from.

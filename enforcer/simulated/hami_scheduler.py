@@ -89,7 +89,6 @@ def place(pod: PodAsk, cards: Iterable[CardBook], nodes: dict[str, NodeBook]) ->
     """Choose cards for a pod; the books are not changed.
 
     Args:
-        pod: what it asks for.
         cards: cards that may be used; with `use_cards` given, those are enough.
         nodes: nodes of these cards.
 

@@ -317,7 +317,6 @@ def opened(reader: ClusterReader, queues: Sequence[str]) -> tuple[ObjectIntent, 
     """What lets low priority in: Jobs that wait for the night, and queues.
 
     Args:
-        reader: the cluster.
         queues: names of ClusterQueues.
 
     Raises:

@@ -44,7 +44,6 @@ def night_scale(schedule: Sequence[ScheduledReplicas], reader: ClusterReader) ->
 
     Args:
         schedule: the plan's windows.
-        reader: the cluster.
 
     Raises:
         Unavailable: it can't be reached.

@@ -160,7 +160,6 @@ def whole_framebuffer(card_model: str, grantable_bytes: int | None, labelled_byt
     can have it.
 
     Args:
-        card_model: model.
         grantable_bytes: what the plugin registered.
         labelled_bytes: what gpu-feature-discovery says.
 

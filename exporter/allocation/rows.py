@@ -40,7 +40,6 @@ def pod_rows(
 
     Args:
         cluster: name of the cluster.
-        pod: the pod.
         holdings: what it holds.
         cards: cards of its node.
         owner: the object that it works for.
@@ -89,7 +88,6 @@ def node_rows(
 
     Args:
         cluster: name of the cluster.
-        node: the node.
         cards: every card that is known to sit in it.
         has_reservations: KAI holds cards of it for those who share them.
     """
@@ -115,8 +113,6 @@ def card_rows(cluster: str, node: str, card: CardRecord, books: CardBooks) -> It
 
     Args:
         cluster: name of the cluster.
-        node: its node.
-        card: the card.
         books: what of it is granted.
     """
     labels = card_labels(cluster, node, card)

@@ -65,7 +65,6 @@ def waiting_reason(condition: Mapping[str, object], spec: Mapping[str, object]) 
 
     Args:
         condition: its PodScheduled condition; empty where it has none.
-        spec: its spec.
 
     Returns:
         One of `REASONS`.

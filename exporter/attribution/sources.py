@@ -132,8 +132,6 @@ class Sources:
         """What the kubelet handed one container.
 
         Args:
-            pod: the pod.
-            row: the container.
             is_annotated: an annotation says what the container holds, so ids that can't be read are not missed.
         """
         held = [

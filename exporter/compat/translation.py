@@ -75,9 +75,6 @@ class CompatFamilies:
 
         A card's series names a tenant under dcgm-exporter's names only where the card has exactly one: a series per
         tenant with the whole card's value would count the card several times.
-
-        Args:
-            snapshot: the snapshot.
         """
         return tuple(family for source in self._sources for family in source.of(snapshot))
 

@@ -52,7 +52,6 @@ def head(family: Family | CataloguedFamily, *, is_openmetrics: bool) -> bytes:
     OpenMetrics names a family without the suffix of counters and infos; the older format doesn't know infos.
 
     Args:
-        family: the family.
         is_openmetrics: which of the two formats.
     """
     help_text = family.help_text.replace("\\", "\\\\").replace("\n", "\\n")
@@ -77,7 +76,6 @@ def prefix(name: str, label_names: tuple[str, ...], labels: tuple[str, ...]) -> 
 
     Args:
         name: metric name.
-        label_names: names of the labels.
         labels: their values; text that can't be encoded, such as bytes that weren't UTF-8, costs itself and not the
             whole scrape.
     """

@@ -79,11 +79,7 @@ class SpreadTally:
 
 
 class ActivitySampler:
-    """Samples one whole card.
-
-    Args:
-        calls: the card.
-    """
+    """Samples one whole card."""
 
     def __init__(self, calls: CardCalls) -> None:
         self._calls = calls

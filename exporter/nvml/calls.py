@@ -37,7 +37,6 @@ class CardCalls:
     """Calls that concern one card.
 
     Args:
-        library: the library.
         identity: which card; its place on the bus is where its handle is looked for.
         clock: seconds that never go back; for tests.
     """

@@ -208,7 +208,6 @@ class CardReader:
 
     Args:
         library: the library, started.
-        identity: which card.
         clock: seconds that never go back; for tests.
     """
 

@@ -63,9 +63,6 @@ class XidWatch:
     def follow(self, handles: Mapping[CardId, object]) -> bool:
         """Watches these cards from now on, instead of those before; counts go on.
 
-        Args:
-            handles: handles by card.
-
         Returns:
             False where the watch from before hangs in the library, and must end first.
         """

@@ -51,7 +51,6 @@ class GpmSampler:
     """Samples one card, or one GPU instance of it.
 
     Args:
-        calls: the card.
         metrics: computes metrics; one per thread.
         gpu_instance: id of the GPU instance; None for the whole card.
     """

@@ -45,11 +45,7 @@ class _Sampled:
 
 
 class MigReader:
-    """Reads the MIG devices of one card.
-
-    Args:
-        calls: the card.
-    """
+    """Reads the MIG devices of one card."""
 
     def __init__(self, calls: CardCalls) -> None:
         self._calls = calls

@@ -62,7 +62,6 @@ class ProcessReader:
     """Reads the processes of one card.
 
     Args:
-        calls: the card.
         wall_clock: Unix seconds; for tests.
     """
 

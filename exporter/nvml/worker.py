@@ -51,7 +51,6 @@ class CardWorker:
     """Samples a card every so often, and reads it when asked.
 
     Args:
-        identity: which card.
         work: what is done.
         sample_seconds: time between two sub-samples; None takes them with the readings only.
         clock: seconds that never go back; for tests.

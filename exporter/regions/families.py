@@ -158,7 +158,6 @@ class RegionFamilies:
         """Every family of one reading, in the order of `FAMILIES`.
 
         Args:
-            reading: the reading.
             names: names of pods and cards; another object where anything in it changed.
         """
         self._label(reading, names)

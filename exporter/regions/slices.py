@@ -124,7 +124,6 @@ class SliceRows:
     """Which rows the cards of each container have, and how long a container has shown 0 on a busy card.
 
     Args:
-        places: the containers.
         keys: their keys.
         card_counts: cards of each that are shown; shape `(containers,)`.
         before: the rows before; None at first.

@@ -120,7 +120,6 @@ class PriceBook:
         """An amount in the book's currency.
 
         Args:
-            amount: amount.
             currency: its ISO 4217 code; None for the book's.
             of: what it is, for the message.
 

@@ -189,7 +189,6 @@ class _Sums:
         """Add a day.
 
         Args:
-            day: the day.
             owner_of_row: owner of each of its rows, shape (rows,).
         """
         hours, rows = day.columns.count, len(day.grant)

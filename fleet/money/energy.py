@@ -41,7 +41,6 @@ def card_energy(
     """Electricity per card hour.
 
     Args:
-        cards: the cards.
         watts: mean power, shape (cards, hours); NaN where not reported.
         activity: share of the card that was busy, 0-1, shape (cards, hours); NaN where unknown.
         idle_watts_ratio: resting power as a share of the power limit, for models without a measured one; None for

@@ -106,7 +106,6 @@ def focus_table(day: ChargedDay, context: FocusContext) -> pa.Table:
     """The rows of one day, in the export's schema.
 
     Args:
-        day: the day.
         context: what the rows need beside it.
     """
     entries = _entries(day, context)

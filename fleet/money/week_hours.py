@@ -69,7 +69,6 @@ def week_hours(found: Chargeback, *, known_since: datetime) -> WeekHours:
     """The card hours of a chargeback by namespace.
 
     Args:
-        found: the chargeback.
         known_since: since when cards are known.
     """
     rest = (found.unallocated.measures, found.stranded.measures)

@@ -88,7 +88,6 @@ def locate(layout: Layout, field: RegionField, *, card: int = 0, process: int = 
 
     Args:
         layout: the file's layout.
-        field: which field.
         card: which card's value, 0 to 15; for fields without a value per card 0.
         process: which slot's, 0 to 1023; for fields outside the slots 0.
 

@@ -79,7 +79,6 @@ class Relief:
 
     Args:
         watch: what was seen.
-        rules: the rules.
     """
 
     def __init__(self, watch: Watch, rules: ReliefRules) -> None:

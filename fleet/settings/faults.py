@@ -104,7 +104,6 @@ def faults(error: ValidationError, kind: Any) -> Iterator[Fault]:
     """What is wrong, value by value.
 
     Args:
-        error: of a validation.
         kind: type that was validated; an unknown name is answered with the nearest of its fields.
     """
     for item in error.errors(include_url=False):
@@ -118,7 +117,6 @@ def fault_words(error: ValidationError, kind: Any = None, *, secret: Set[str] = 
     """What is wrong in one line, `place=value: reason; …`.
 
     Args:
-        error: of a validation.
         kind: type that was validated, where unknown names are errors.
         secret: fields whose value is not shown.
     """

@@ -26,7 +26,6 @@ def cost_answer(found: Chargeback, settings: Settings, units: Sequence[UnitCost]
     """A chargeback as document and tables.
 
     Args:
-        found: the chargeback.
         settings: all settings.
         units: what requests and tokens cost over the same period; empty where nobody counts any.
     """

@@ -129,7 +129,6 @@ def silence_note(cluster: str, since: datetime | None) -> tuple[str, ...]:
     """What is said beside figures of a cluster that sends nothing; nothing of one that sends.
 
     Args:
-        cluster: cluster.
         since: since when it is silent, UTC; None while it sends.
     """
     if since is None:

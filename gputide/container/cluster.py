@@ -148,7 +148,6 @@ def open_cluster_to_change(folder: DataFolder, settings: Settings, now: datetime
     real cluster's clock is nobody's to set.
 
     Args:
-        folder: data folder.
         settings: all settings.
         now: the clock of the data.
 

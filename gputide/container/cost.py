@@ -18,7 +18,6 @@ def cost_period(
     """The period of a session's cluster; see `period_of`.
 
     Args:
-        session: the session.
         since: start, UTC; None for a week before the end.
         until: end, UTC; None for now.
         cluster: whose; None for the one that the settings mean.

@@ -113,9 +113,7 @@ def due_reports(folder: DataFolder, settings: Settings, report: Report, *, is_ag
     """The weekly report for everybody who gets it: once a week, whatever the digest's period.
 
     Args:
-        folder: data folder.
         settings: all settings.
-        report: the report.
         is_again: True to send it to those who have it too.
     """
     notify = settings.notify

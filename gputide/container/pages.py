@@ -36,7 +36,6 @@ def views_of(session: Session, *, is_patient: bool = True) -> Views:
     """The ports over the session's data folder.
 
     Args:
-        session: the session.
         is_patient: True to wait for what takes long; a web app shows the last answer meanwhile.
     """
     folder, settings = session.folder(), session.settings

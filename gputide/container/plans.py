@@ -90,11 +90,8 @@ def previewed(
     """What stages would change in the cluster as it stands; where there is none, in what the plan was made from.
 
     Args:
-        folder: data folder.
         settings: all settings.
         now: the clock of the data.
-        plan: the plan.
-        stages: which of its stages.
         rehearses: whether a real cluster is asked, by dry runs, if it would take the changes.
 
     Raises:

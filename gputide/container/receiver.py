@@ -34,7 +34,6 @@ def open_receiver(
     """The receiver, serving in the background; yields the address that it listens on.
 
     Args:
-        folder: data folder.
         settings: all settings.
         host: address to listen on.
         port: port to listen on; 0 lets the system choose.

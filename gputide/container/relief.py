@@ -52,7 +52,6 @@ def open_relief(folder: DataFolder, settings: Settings, now: datetime, *, at_onc
     """Relief of the cluster that the settings choose.
 
     Args:
-        folder: data folder.
         settings: all settings.
         now: the clock of the data.
         at_once: one look decides; nothing must have lasted.

@@ -49,7 +49,6 @@ def followed_plan(folder: DataFolder, plan_id: str | None) -> Plan:
     """The plan that the tide follows: that of the night under way, so that it comes home by what it went out by.
 
     Args:
-        folder: data folder.
         plan_id: the plan that is asked for by day; None for the newest.
 
     Raises:

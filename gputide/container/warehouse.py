@@ -121,7 +121,6 @@ class WarehouseMeasurements:
     """`Measurements` over the warehouse.
 
     Args:
-        folder: data folder.
         settings: all settings.
         cluster: whose; None for the one that the settings mean.
     """

@@ -91,7 +91,6 @@ def rights_of(
 
     Args:
         client: asks the API server.
-        role: the role.
         account: whose rights; None for whoever asks.
         namespace: the enforcer's.
         backend: chosen backend.

@@ -153,7 +153,6 @@ def read_node_backends(reader: ClusterReader, chosen: str) -> NodeBackends:
     """Look at the nodes.
 
     Args:
-        reader: the cluster.
         chosen: backend of the settings.
 
     Raises:

@@ -140,7 +140,6 @@ def finding(kind: FindingKind, check: str, found: str, *, subject: str = "", **v
     """A look that found something.
 
     Args:
-        kind: what.
         check: which look.
         found: what was seen, with its numbers.
         subject: what it is about.

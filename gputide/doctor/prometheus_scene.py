@@ -92,7 +92,6 @@ class Scene:
 
     Args:
         ask: asks the server.
-        settings: of the scan.
     """
 
     def __init__(self, ask: PrometheusQuery, settings: ScanSettings) -> None:

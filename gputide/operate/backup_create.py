@@ -99,7 +99,6 @@ def create_backup(
     """Copies a data folder as it stands; what is acknowledged before this is called is in it.
 
     Args:
-        folder: the data folder.
         warehouse: where the warehouse's manifest and files lie.
         target: folder of the back-up; it must not exist.
         now: the moment, UTC.

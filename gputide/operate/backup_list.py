@@ -151,7 +151,6 @@ def check_files(folder: Path, found: BackupList, *, on_file: Callable[[int], Non
 
     Args:
         folder: the back-up.
-        found: its list.
         on_file: called with the number of files that are done.
 
     Raises:

@@ -120,7 +120,6 @@ def wait_until(answers: Callable[[], bool], record: ProcessRecord, *, seconds_ma
 
     Args:
         answers: whether it does, tried again and again.
-        record: the process.
         seconds_max: how long to wait.
 
     Raises:

@@ -93,7 +93,6 @@ def up(
 
     Args:
         folder: holds their data, logs and register; made where it is missing.
-        engines: which.
         cache: folder of the cache.
         ports: wanted ports by engine and name; those of the last run, else free ones, for the rest.
         tell: is told in sentences what is being done.

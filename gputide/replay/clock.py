@@ -58,7 +58,6 @@ def now_of(folder: DataFolder, override: datetime | None) -> datetime:
     """What time it is: the `--now` option, else the replay's clock, else the machine's.
 
     Args:
-        folder: data folder.
         override: moment given with `--now`, UTC.
     """
     if override is not None:

@@ -25,7 +25,6 @@ def read_history(trace: Trace, *, since: datetime, until: datetime, time_zone: s
     """Everything that was known of a trace at one moment.
 
     Args:
-        trace: the trace.
         since: start of the first step.
         until: the moment; nothing later is in the history.
         time_zone: zone in which hours of the week are counted.
@@ -65,7 +64,6 @@ def set_stage(trace: Trace, *, cut: datetime, until: datetime, since: datetime |
     """One fold of a trace.
 
     Args:
-        trace: the trace.
         cut: when the plan is made; what lies before is known, what lies after is played.
         until: end of the last day that is played.
         since: start of what is known; the start of the trace unless given.

@@ -161,7 +161,6 @@ class ClusterSeating:
     """The replay's `Seating`: where the simulated cluster has the pods that do not sit as recorded.
 
     Args:
-        cluster: the simulated cluster.
         trace: the trace that is played.
     """
 

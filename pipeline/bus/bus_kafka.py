@@ -198,7 +198,6 @@ class KafkaLane:
     Args:
         settings: brokers, topic, group.
         topic: the topic, as it was opened.
-        partition: which partition.
         writer: for `append`; opened where it is missing.
         crash_point: called with a name at every moment at which a crash would matter; tests raise or kill there.
     """

@@ -72,7 +72,6 @@ def open_client(kind: Callable[..., Any], options: Mapping[str, Any]) -> Any:
 
     Args:
         kind: the driver's class.
-        options: its options.
     """
     networks: list[Any] = []
 

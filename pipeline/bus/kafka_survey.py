@@ -128,7 +128,6 @@ class RollupLag:
 
     Args:
         settings: brokers, group and bound.
-        topic: the topic.
         refresh_seconds: the group is asked at most this often while the bus is full.
     """
 
@@ -221,7 +220,6 @@ class KafkaProgress:
     Args:
         settings: how brokers are reached.
         topic: its name.
-        group: the group.
 
     Raises:
         Unavailable: brokers can't be reached.

@@ -30,7 +30,6 @@ def merged_parts(table: Table, paths: Sequence[Path]) -> Iterator[Part]:
     """The parts that some files of one table amount to, one per date and cluster.
 
     Args:
-        table: the table.
         paths: Parquet files with its columns; text is plain, histograms are map<int, int>.
 
     Raises:

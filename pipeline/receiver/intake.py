@@ -257,7 +257,6 @@ class BodyHash:
         """`BODY_HASH_BYTES` bytes that name a body of a kind.
 
         Args:
-            body: the body.
             kind: 0 to 255; the same bytes of another kind are another body.
         """
         first, second = _evaluate(np.frombuffer(body, dtype=np.uint8), len(body) << 8 | kind, self._powers)

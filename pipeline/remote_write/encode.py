@@ -128,7 +128,6 @@ def _write_series(out: Any, at: Any, tag: Any, runs: Any, prefixes: Any, ts_ms: 
         out: uint8, large enough, or empty.
         at: where to begin.
         tag: field tag of the series, 10 (version 1) or 42 (version 2).
-        runs: the runs, `_Runs`.
         prefixes: the label fields of all series, `Texts`.
         ts_ms: (samples,) int64.
         value_bits: (samples,) uint64.

@@ -16,7 +16,6 @@ class TendingRollup:
     """A rollup, and work that is done now and then between its steps.
 
     Args:
-        rollup: the rollup.
         upkeep: begins a round of work; each item that it yields is one piece done.
         every_seconds: time from the start, or the end of a round, to the next round.
         now_seconds: a clock that only goes forward.

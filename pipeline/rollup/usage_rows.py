@@ -25,7 +25,6 @@ def window_tables(
     Args:
         table: `POD_USAGE` or `CARD_USAGE`.
         identities: text columns of the identities.
-        rows: the samples.
         measures: what the rows of their values are.
         levels_seconds: length of the windows of each level, finest first.
     """

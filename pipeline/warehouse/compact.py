@@ -71,7 +71,6 @@ def retain(warehouse: ParquetReads, *, now: datetime, days: int | None, finest_d
     """Drops what is older than it is kept for, one partition per step.
 
     Args:
-        warehouse: the warehouse.
         now: the moment that ages are counted from.
         days: days before today that are kept; None for all.
         finest_days: days before today whose windows below a quarter of an hour are kept; None for all.

@@ -134,7 +134,6 @@ class WarehouseFiles:
         """Puts one file, or none, in the place of all row files of a partition; for the one writer.
 
         Args:
-            folder: the partition.
             files: all of its files that count; those that are indexes go only together with the last row.
             pieces: the rows that the new file holds, each of one level; none at all to forget the partition.
             now_ms: the time, epoch milliseconds.

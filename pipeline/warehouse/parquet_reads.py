@@ -160,7 +160,6 @@ class ParquetReads:
         """The merged rows of some files in pieces of the table's Arrow schema, those of one identity in one run.
 
         Args:
-            table: the table.
             paths: its files, below the warehouse's folder.
             level_seconds: level of the rows; None for a table without levels.
             spill_folder: where rows go that memory has no place for; made, and removed when all pieces were taken.

@@ -119,7 +119,6 @@ class ArrowRows:
     """Row files on a file system of Arrow's.
 
     Args:
-        file_system: the file system.
         base: folder or prefix on it.
         crash_point: called with a name at every moment at which a crash would matter.
     """

@@ -73,7 +73,6 @@ def draw_scenarios(
         type_of: type of each row, (rows,).
         surprises: learned hazards.
         draws: how many times the days are drawn; the first is the joint replay.
-        seed: seed.
         hazard_factor: multiplies the hazards (a plan for a longer time meets more surprises).
 
     Returns:

@@ -166,7 +166,6 @@ def smallest_profile(model: CardModel, *, framebuffer_bytes: int, compute_ratio:
     Profiles with extras (`+me`, `+gfx`) are passed over: a workload that needs media engines asks for them by name.
 
     Args:
-        model: card model.
         framebuffer_bytes: framebuffer needed.
         compute_ratio: compute needed, share of the whole card, 0-1.
     """

@@ -67,7 +67,6 @@ def carvings_of(
 
     Args:
         grants: live grants by row.
-        advice: the instance of each workload.
         seats: rows on cards, one answer per card model.
         machines: where a machine is emptied while its cards are cut; None where each card is cut by itself.
     """

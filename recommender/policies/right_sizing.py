@@ -80,7 +80,6 @@ def hindsight_ask(coming: Demand, rows: NDArray[np.int64]) -> Ask:
 
     Args:
         coming: the days that are played.
-        rows: which rows.
     """
     need = np.nan_to_num(coming.need_bytes[rows]).max(axis=1, initial=0.0).astype(float)
     return Ask(framebuffer_bytes=need, profile=np.nan_to_num(coming.compute[rows]))

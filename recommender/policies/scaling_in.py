@@ -93,7 +93,6 @@ def scaled_in(
     Args:
         compute: demand of each replica, share of a card, (rows, steps).
         workload_of: workload of each row, (rows,).
-        table: the table.
         since: start of the first step, UTC.
         step_seconds: length of a step.
         time_zone: zone of the table's times.

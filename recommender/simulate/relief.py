@@ -66,7 +66,6 @@ class PlayedRelief:
     Args:
         stage: pods and days.
         seating: where pods sit; read at every look.
-        rules: the rules.
     """
 
     def __init__(self, stage: Stage, seating: Seating, rules: ReliefRules) -> None:

@@ -174,7 +174,6 @@ class KubernetesApi:
         """One page of a list; None where the list is not served.
 
         Args:
-            resource: what.
             version: the served version.
             limit: most objects of the page.
             token: the former page's `next_token`; None for the first.
@@ -221,7 +220,6 @@ class KubernetesApi:
         """Events after a version, until the server ends the watch, which is no error.
 
         Args:
-            resource: what.
             version: the served version.
             since: version to watch from.
             query: further parameters.

@@ -130,7 +130,6 @@ def send_report(session: Session, report: Report, *, to_file: Path | None, is_ag
     """Tell the weekly report to everybody who gets it, or write what would be sent into a folder.
 
     Args:
-        session: the session.
         report: with as many rows in its top list as teams' messages may be picked from.
         to_file: folder of the dry run; None to send.
         is_again: True to send it to those who have it too.
