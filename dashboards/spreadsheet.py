@@ -67,7 +67,9 @@ def _frame(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> pd.DataFram
     import pandas as pd  # noqa: PLC0415 - only where a table is written
 
     # Values stay the objects that they are: a column of numbers with a gap would become one of binary fractions.
-    return pd.DataFrame([[_cell(value) for value in row] for row in rows], columns=list(columns), dtype=object)
+    return pd.DataFrame(
+        [[_cell(value) for value in row] for row in rows], columns=[harmless(name) for name in columns], dtype=object
+    )
 
 
 def _cell(value: object) -> object:

@@ -54,7 +54,6 @@ ACCENT = "#0F8B8D"
 MID_GREY = "#7B8794"
 """A mark that must be seen on light and on dark paper."""
 GRID_LINE = "rgba(123,135,148,0.25)"
-FAINT_FILL = "rgba(123,135,148,0.14)"
 CLEAR = "rgba(0,0,0,0)"
 
 LIGHT: Mapping[str, str] = MappingProxyType(

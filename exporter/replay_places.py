@@ -143,9 +143,12 @@ class Places:
                 )
             else:
                 grant, seat = dealt.get(card, (None, None))
+            is_ahead = grant is not None and seat is not None and self._is_ahead(number, seat, at)
+            if grant is not None and seat is not None and is_ahead:
+                grant = replace(grant, started_at=seat.since)
             moved_at = seat.since if seat is not None else _stopped_at(seats, at)
             is_back = seat is not None and seat.is_anew and is_as_recorded(self.grants[number], seat)
-            self._note(number, grant, moved_at, at, is_end_told=is_back and self._known_until is None)
+            self._note(number, grant, moved_at, at, is_end_told=(is_back or is_ahead) and self._known_until is None)
             for period in numbers_by_card[card]:
                 self.is_stopped[period] = grant is None
                 self.seats[period] = seat
@@ -164,6 +167,25 @@ class Places:
         moment = at if grant.lives_at(at) else grant.started_at
         beside = [self.grants[n] for n in latest if n == number or self.grants[n].lives_at(moment)]
         return seated_grants(beside, seats, self._cards)
+
+    def _is_ahead(self, number: int, seat: Seat, at: datetime) -> bool:
+        """True where a pod got a card before the record says that it exchanged another one for it.
+
+        It then has one grant of the card from that moment on, also for a replay that goes on later: with the recorded
+        start beside it one slice would be granted twice, and the first of the two would end where the replay went on.
+        """
+        recorded = self.grants[number]
+        if self._known_until is not None and recorded.started_at <= at:
+            return False  # its start was sent
+        is_recorded_place = not seat.is_anew and is_as_recorded(recorded, seat)
+        return (
+            is_recorded_place
+            and seat.since < recorded.started_at
+            and any(
+                self.grants[other].container == recorded.container and self.grants[other].lives_at(seat.since)
+                for other in self._numbers_by_pod[recorded.pod_id]
+            )
+        )
 
     def _is_touched(self, number: int) -> bool:
         seat = self.seats[number]

@@ -254,7 +254,7 @@ class Stage:
         stage: number, from 1.
         title: a few words (message `stage.CODE`).
         recommendations: ids, in the order of application.
-        cards_freed: cards that are free after it and were not before.
+        cards_freed: cards that are free for good after it and were in use before; spares are none of them.
         moves: pods that are restarted on another card or with another grant.
         safe_alone: always True; a stage that is not would be a bug.
     """

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from analyzer.presence import tenures, timeline
 from analyzer.succession import Heir, succession
-from fleet.inventory import Grant, Inventory, WorkloadId
+from fleet.inventory import Grant, WorkloadId
 from fleet.schema import Measure
 from fleet.sharing import framebuffer_need
 from fleet.usage import Float32, History, SliceGrid, SliceKey
@@ -269,10 +269,3 @@ def _levels(compute: Float32) -> NDArray[np.int64]:
     ratio = np.maximum(own, 1e-9) / np.maximum(others, 1e-9)
     level = np.rint(np.log(ratio) / np.log(_SIMILAR_FACTOR)).clip(-6, 6)
     return np.where(plain, 0, level).astype(np.int64)
-
-
-def card_nodes(inventory: Inventory) -> dict[str, str]:
-    """Node of every card, also of cards that only a grant names."""
-    nodes = {grant.card: grant.node for grant in inventory.grants}
-    nodes.update({card.card: card.node for card in inventory.cards})
-    return {str(card): node for card, node in nodes.items()}

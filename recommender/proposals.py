@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from fleet.decisions import Recommendation, Stage
 from fleet.inventory import CardId, WorkloadId
+from fleet.money.saving import cards_in
 from fleet.sentences import Sentence
 from recommender.advice.register import ADVICE
 from recommender.placement import Move
@@ -59,7 +60,7 @@ def _stage(number: int, title: Sentence, drafts: Sequence[Draft]) -> Stage:
         stage=number,
         title=title,
         recommendations=tuple(one.id for one in made),
-        cards_freed=sum(one.cards_freed for one in made),
+        cards_freed=cards_in(card for one in made for card in one.freed if not card.is_spare),
         moves=len({pod for one in made for pod in one.pods}),
     )
 

@@ -206,8 +206,3 @@ def needs_of(*, is_hard: bool, has_low: bool = False) -> tuple[Need, ...]:
 def counted(number: int, word: str) -> str:
     """A number and its noun, `1 card` or `2 cards`."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
-
-
-def each_of(pods: int) -> str:
-    """The pods of a workload as the subject of a sentence."""
-    return "Its only pod" if pods == 1 else f"Each of its {pods} pods"

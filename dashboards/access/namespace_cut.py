@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from decimal import Decimal
 
-from fleet.decisions import Plan, Recommendation, Saving, Stage, Totals
+from fleet.decisions import FreedCard, Plan, Recommendation, Stage, Totals
 from fleet.inventory import WorkloadId
+from fleet.money.saving import cards_in, saved
 from fleet.profiles import CardProfile, Profiles
 from fleet.sentences import Sentence, Value, sentence
 
@@ -134,7 +134,7 @@ def _cut_stage(stage: Stage, own: list[Recommendation]) -> Stage:
         # The title of a stage may count what it does to everybody.
         title=stage.title if len(own) == len(stage.recommendations) else _title_of_part(own),
         recommendations=tuple(item.id for item in own),
-        cards_freed=sum(item.cards_freed for item in own),
+        cards_freed=cards_in(_kept_free(own)),
         moves=sum(len(item.pods) for item in own),
     )
 
@@ -144,7 +144,7 @@ def _title_of_part(own: list[Recommendation]) -> Sentence:
 
 
 def _totals(own: tuple[Recommendation, ...], cards: int) -> Totals:
-    freed = sum(item.cards_freed for item in own)
+    freed = cards_in(_kept_free(own))
     return Totals(
         cards_before=cards + freed,
         cards_after=cards,
@@ -153,19 +153,15 @@ def _totals(own: tuple[Recommendation, ...], cards: int) -> Totals:
         nodes_freed=0,
         framebuffer_bytes_freed=0,
         low_priority_gpu_hours_per_week=sum((item.low_priority_gpu_hours_per_week for item in own), start=0.0),
-        saving_per_week=Saving(
-            amortised=_sum(item.saving_per_week.amortised for item in own),
-            marginal=_sum(item.saving_per_week.marginal for item in own),
-        ),
+        saving_per_week=saved(_kept_free(own)),
         predicted_violation_ratio=max((item.violation_ratio for item in own), default=0.0),
         moves=sum(len(item.pods) for item in own),
     )
 
 
-def _sum(values: Iterable[Decimal | None]) -> Decimal | None:
-    """Sum of what is known; None where nothing is."""
-    known = [value for value in values if value is not None]
-    return sum(known, Decimal(0)) if known else None
+def _kept_free(own: Iterable[Recommendation]) -> list[FreedCard]:
+    """Cards that are freed for good: spares stay in use."""
+    return [card for item in own for card in item.freed if not card.is_spare]
 
 
 def _theirs(workloads: tuple[WorkloadId, ...], namespaces: frozenset[str]) -> tuple[WorkloadId, ...]:

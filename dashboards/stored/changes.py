@@ -16,12 +16,10 @@ from enforcer.record.ledger import Entry, Ledger
 from enforcer.record.outcome_store import read_outcomes
 from enforcer.record.plan_cache import PlanCache
 from enforcer.record.plan_store import PlanStore
-from enforcer.record.savings import promised_cards
 from enforcer.relief.book import Manner, MovePhase, MoveRecord, ReliefBook
 from enforcer.safety.freeze import FROZEN, freeze_changes, frozen_by, thaw_changes
 from fleet.data_folder import DataFolder
 from fleet.inventory import CardId
-from fleet.money.saving import cards_in
 from fleet.outcomes import Outcome
 
 
@@ -45,11 +43,7 @@ class StoredOutcomes:
     def ledger(self, cluster: str) -> tuple[LedgerEntry, ...]:
         """Everything that was done, newest first."""
         plans = {plan.plan_id: plan for plan in self._plans.plans(cluster)}
-        freed = {
-            (plan.plan_id, stage.stage): cards_in(promised_cards(plan, [stage.stage]))
-            for plan in plans.values()
-            for stage in plan.stages
-        }
+        freed = {(plan.plan_id, stage.stage): stage.cards_freed for plan in plans.values() for stage in plan.stages}
         by: dict[str, str] = {}
         found: list[LedgerEntry] = []
         for entry in Ledger(self._folder.ledger).entries():

@@ -106,7 +106,9 @@ class StoredPlans:
         approved = tuple(sorted({stage for approval in approvals for stage in approval.stages}))
         kept = Journal(Ledger(self._folder.ledger))
         records = [record for run in kept.runs(plan.plan_id) for record in run.records.values()]
-        applied = _in_place(plan, [record for record in records if record.state is StageState.PROMOTED])
+        # A plan that was dropped from memory is listed without its placement, by which stages are in place.
+        whole = plan if plan.placement or not records else self._store.get(plan.plan_id)
+        applied = _in_place(whole, [record for record in records if record.state is StageState.PROMOTED])
         once_applied = [record for record in records if record.applied_at is not None]
         moments = [record.applied_at for record in records if record.applied_at is not None]
         undone = [record.undone_at for record in records if record.undone_at is not None]
@@ -115,7 +117,7 @@ class StoredPlans:
             approved_stages=approved,
             approved_by=tuple(dict.fromkeys(approval.by for approval in approvals)),
             applied_stages=applied,
-            once_applied_stages=_in_place(plan, once_applied),
+            once_applied_stages=_in_place(whole, once_applied),
             undone_recommendations=kept.undone_recommendations(plan.plan_id),
             applied_at=min(moments, default=None),
             undone_at=max(undone, default=None) if not applied else None,

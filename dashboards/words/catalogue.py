@@ -1,9 +1,9 @@
 """Every sentence that people are shown, by its id and in their language.
 
-The texts are gettext catalogues, `locale/LANGUAGE/LC_MESSAGES/gputide.po`; English is one of them (`advice.po` beside
-it has what is recorded in English, see `words.advice`). A process reads the
-.po file of a language when it first says something in it (0.1 s for 900 messages): a compiled file would load faster
-and could be older than its source. Babel writes numbers, days and plurals. What a text may hold stands at `Words.say`;
+The texts are gettext catalogues, `locale/LANGUAGE/LC_MESSAGES/gputide.po`, and `advice.po` beside it for what plans and
+profiles record as codes (`words.advice`). English is a language like any other. A process reads the files of a language
+when it first says something in it (0.1 s for 900 messages): a compiled file would load faster and could be older than
+its source. Babel writes numbers, days and plurals. What a text may hold stands at `Words.say`;
 `tests/repository/test_catalogues.py` keeps catalogues and callers together.
 """
 
@@ -51,7 +51,7 @@ LANGUAGES: Mapping[Language, str] = MappingProxyType({Language.EN: "English", La
 """Each language by its own name."""
 
 READING: ContextVar[Language] = ContextVar("READING", default=Language.EN)
-"""Language of the web request that is being answered, set by `pages.language`; English outside of one."""
+"""Language of the web request that is being answered, set by `request_hooks`; English outside of one."""
 
 
 @cache

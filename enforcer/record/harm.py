@@ -97,10 +97,12 @@ def leading_verdict(
     Returns:
         Where no service is over its budget, the verdict on the newest standing plan; None where none was verified.
     """
-    judged = [
-        (verdict_of(whole, part=part), len(verdict_of(own, part=part).over_budget))
-        for whole, own in standing_outcomes(plans, outcomes)
-    ]
+    of_plan = {one.plan.plan_id: one for one in plans}
+    judged = []
+    for whole, own in standing_outcomes(plans, outcomes):
+        restored = _undone_services(of_plan[own.plan_id], own)
+        over = [one for one in verdict_of(own, part=part).over_budget if one.workload not in restored]
+        judged.append((verdict_of(whole, part=part), len(over)))
     known = [(verdict, over) for verdict, over in judged if part is None or verdict.services_changed]
     return max(known, key=lambda one: one[1])[0] if known else None
 

@@ -123,8 +123,8 @@ def stages_in_place(plan: Plan, applied: Sequence[StageRecord]) -> frozenset[int
     pods_of = {entry.id: entry.pods for entry in plan.recommendations}
     found = {record.stage for record in applied}
     for entry in plan.stages:
-        moved = {pod for name in entry.recommendations for pod in pods_of.get(name, ())} & sits.keys()
-        if moved and all(sits[pod] == placed.get(pod, set()) for pod in moved):
+        own = {pod for name in entry.recommendations for pod in pods_of.get(name, ())}
+        if own and own <= sits.keys() and all(sits[pod] == placed.get(pod, set()) for pod in own):
             found.add(entry.stage)
     return frozenset(found)
 
@@ -174,7 +174,8 @@ def realised_of(plans: Sequence[PlanRecord], outcomes: Sequence[Outcome]) -> dic
         outcome = measured.get(one.plan.plan_id)
         if outcome is None or one.undone_at is not None:
             continue
-        kept = [card for card in outcome.realised if card.card not in seen | _taken_back(one, outcome)]
+        gone = seen | _taken_back(one, outcome)
+        kept = [card for card in outcome.realised if card.card not in gone]
         seen |= {card.card for card in kept}
         found[outcome.plan_id] = tuple(kept)
     return found

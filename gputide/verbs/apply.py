@@ -11,14 +11,12 @@ import typer
 from enforcer.emit.files import EmitForm, emit_files
 from enforcer.preview import preview
 from enforcer.record.journal import StageState
-from enforcer.record.savings import promised_cards
 from enforcer.rollout.stages import StageResult
 from enforcer.safety.freeze import freeze_changes, thaw_changes
 from fleet.data_folder import writing
 from fleet.decisions import Plan
 from fleet.documents import document
 from fleet.errors import Misconfigured, Refused
-from fleet.money.saving import cards_in
 from gputide.container.cluster import backend, check_own, moment_of_change, open_cluster, own_cluster
 from gputide.container.enforcer import guard, open_enforcer
 from gputide.container.plans import chosen_plan, chosen_stages, journal, plan_store
@@ -123,7 +121,7 @@ def _emit(session: Session, plan: Plan, stages: Sequence[int], form: EmitForm, t
 
 
 def _answer(plan: Plan, results: tuple[StageResult, ...]) -> Answer:
-    freed = {stage.stage: cards_in(promised_cards(plan, [stage.stage])) for stage in plan.stages}
+    freed = {stage.stage: stage.cards_freed for stage in plan.stages}
     kept = [result for result in results if result.state is StageState.PROMOTED]
     return Answer(
         document={"plan_id": plan.plan_id, "stages": document(results)},

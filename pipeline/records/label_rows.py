@@ -183,11 +183,6 @@ def label_bytes(row: tuple[str, ...]) -> bytes:
     return b"".join(parts)
 
 
-def label_hash(row: tuple[str, ...]) -> int:
-    """A 64-bit hash of label texts that is the same in every process: which distinguishes samples of one slice."""
-    return _hash_of(label_bytes(row))
-
-
 def pack_identities(batch: pa.RecordBatch) -> bytes:
     """Identities as bytes: length u32, then zstd over the Arrow message of their record batch."""
     message = batch.serialize()

@@ -34,7 +34,7 @@ PATHS = ("/", "/workloads", "/plan", "/savings", "/tenants", "/health", "/cluste
 SAME_IN_BOTH = {
     "gputide", "GPU", "Pod", "SM", "MIG", "UTC", "API", "CSV", "JSON", "PNG", "GiB", "GPM", "English", "CNY", "USD",
     "PUE", "mei", "ResourceQuota", "kueue", "hami", "nvidia", "com", "gpu", "gpumem", "requests", "memory", "research",
-    "doctor", "cost", "Prometheus", "MiB", "ALT", "DOWN", "ENTER", "CTRL",
+    "doctor", "cost", "Prometheus", "MiB", "ALT", "DOWN", "ENTER", "CTRL", "Excel",
 }  # fmt: skip
 """Names, units, keys of the keyboard and words of the cluster's own language, which are the same in Chinese."""
 
@@ -160,6 +160,7 @@ def english_in(page: Page, names: set[str]) -> list[str]:
     text = "\n".join(page.evaluate(_TEXTS))
     for name in sorted(names, key=len, reverse=True):
         text = text.replace(name, "")
+    text = re.sub(r"\b[\w.]+[_/][\w./-]+", "", text)  # names of counters and annotations
     return sorted({word for word in _WORD.findall(text) if word not in SAME_IN_BOTH})
 
 

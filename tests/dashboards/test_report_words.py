@@ -94,7 +94,7 @@ class _Said(HTMLParser):
 def _english_in(text: str) -> set[str]:
     for name in _data():
         text = text.replace(name, "")
-    text = re.sub(r"\b\w+_\w+\b", "", text)  # names of counters
+    text = re.sub(r"\b[\w.]+[_/][\w./-]+", "", text)  # names of counters and annotations
     return {word for word in _LATIN.findall(text) if word not in _FOREIGN}
 
 

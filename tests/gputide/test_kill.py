@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from datetime import timedelta
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,7 @@ def objects(data: Path) -> list[tuple[Any, ...]]:
         ("rename", 3, "after"),
         ("fsync", 8, "after"),
         ("rename", 6, "before"),
+        ("rename", 10, "before"),
         ("fsync", 89, "after"),
     ],
 )
@@ -114,6 +116,14 @@ def test_replay_goes_on_where_it_was_killed(
     assert seats(data) == seats(unharmed)
     assert rows(data) == rows(unharmed)
     assert (data / "clock.json").read_bytes() == (unharmed / "clock.json").read_bytes()
+
+
+def test_no_slice_is_granted_twice_at_a_time(unharmed: Path) -> None:
+    _, inventory = rows(unharmed)
+    for first, second in combinations(inventory.grants, 2):
+        if (first.pod_id, first.container, first.card) == (second.pod_id, second.container, second.card):
+            later = max(first.started_at, second.started_at)
+            assert not (first.lives_at(later) and second.lives_at(later)), (first, second)
 
 
 @pytest.mark.parametrize("moment", [("fsync", 4, "before"), ("rename", 3, "before"), ("fsync", 12, "after")])
