@@ -7,9 +7,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from enforcer.emit.git import commit_branch
-from enforcer.emit.helm import helm_files
 from enforcer.emit.kubectl import kubectl_files
-from enforcer.emit.kustomize import kustomize_files
+from enforcer.emit.kustomize import helm_files, kustomize_files
 from enforcer.emit.object_patch import object_patches, of_repositories
 from enforcer.preview import StagePreview
 from fleet.durable import unwritable

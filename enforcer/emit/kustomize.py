@@ -1,10 +1,14 @@
-"""A plan as a Kustomize component: one patch per object, to be named in the `components` of the overlay it concerns.
+"""A plan as a Kustomize component: one patch per object; and as a post-renderer of Helm, which is made of it.
 
 Built-in kinds get strategic merge patches, which find containers by their names; others JSON patches, as Kustomize
 knows nothing of their lists (kubernetes-sigs/kustomize:api/types/patch.go). A patch is for whatever its target selects,
 by regular expressions, and a target that selects nothing is no error there (kubernetes-sigs/kustomize:
 api/types/selector.go): so names are escaped, and manifests that name no namespace, as charts and bases often do, are
 selected as well.
+
+A chart keeps its values, because no tool can know which value sets which field; its output is patched on its way to the
+cluster (`helm upgrade RELEASE CHART --post-renderer ./post-render.sh`). Patches for other releases change nothing.
+A release of which the plan changes nothing is refused: it is the wrong one, or its manifests differ from the plan's.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from enforcer.admission import PLAN_ANNOTATION
 from enforcer.emit.object_patch import ObjectPatch
 
 COMPONENT_FILE = "kustomization.yaml"
@@ -82,3 +87,32 @@ def _target(patch: ObjectPatch, patches: Sequence[ObjectPatch]) -> dict[str, str
 
 def _alike(one: ObjectPatch, other: ObjectPatch) -> bool:
     return (one.kind, one.name) == (other.kind, other.name)
+
+
+_SCRIPT = """#!/bin/sh
+# Patches a Helm release with plan {plan_id}: helm upgrade RELEASE CHART --post-renderer ./post-render.sh
+set -eu
+here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cp -R "$here/component" "$work/component"
+cat > "$work/all.yaml"
+printf 'resources: [all.yaml]\\ncomponents: [component]\\n' > "$work/kustomization.yaml"
+kubectl kustomize "$work" > "$work/patched.yaml"
+grep -Eq '^ *{mark}: "?{plan_id}"?$' "$work/patched.yaml" || {{
+  echo "cannot patch this release: plan {plan_id} changes none of its objects" >&2
+  exit 1
+}}
+cat "$work/patched.yaml"
+"""
+
+
+def helm_files(plan_id: str, patches: Sequence[ObjectPatch], made: Sequence[str] = ()) -> Mapping[str, str]:
+    """File name to text: `post-render.sh` and the component that it uses.
+
+    Args:
+        patches: what changes, in order.
+        made: objects of our own that must be there first, as YAML.
+    """
+    component = {f"component/{name}": text for name, text in kustomize_files(patches, made).items()}
+    return {"post-render.sh": _SCRIPT.format(plan_id=plan_id, mark=PLAN_ANNOTATION.replace(".", "\\.")), **component}

@@ -17,9 +17,8 @@ import yaml
 
 from enforcer.backends.hami import HamiBackend
 from enforcer.emit.git import commit_branch
-from enforcer.emit.helm import helm_files
 from enforcer.emit.kubectl import kubectl_files
-from enforcer.emit.kustomize import COMPONENT_FILE, kustomize_files
+from enforcer.emit.kustomize import COMPONENT_FILE, helm_files, kustomize_files
 from enforcer.emit.object_patch import ObjectPatch, object_patches, of_repositories
 from enforcer.kubernetes.kinds import kind_named
 from enforcer.manifest import field_of
