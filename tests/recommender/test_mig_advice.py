@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fleet.capabilities.register import DRA_MIG, HAMI, WHOLE_CARDS, Capabilities, CorePolicy
-from fleet.decisions import Need, RecommendationKind
+from fleet.decisions import Need, Recommendation, RecommendationKind
 from fleet.documents import plan_from_json, plan_to_json, seal_plan
 from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, Node, Priority
 from fleet.schema import Measure
@@ -23,6 +23,11 @@ SMALL = tuple(Service(name=f"s{n}", level=0.08, used_gib=6.0) for n in range(7))
 FULL = Service(name="full", level=0.9, used_gib=60.0)
 CRITICAL = ((LATENCY_CRITICAL_LABEL, "true"),)
 ONLY = RecommendationKind.MIG
+
+
+def said(item: Recommendation) -> set[str]:
+    """Codes of what is said for an advice."""
+    return {one.code for one in item.why}
 
 
 def with_load(history: History, pod: str, since: int, until: int, level: float) -> History:
@@ -245,8 +250,8 @@ def test_nobody_waits_where_a_card_was_given_back_before() -> None:
 
 def test_waiting_for_a_cut_is_said() -> None:
     plan = mig_plan(on_a100(*SMALL), capability=DRA_MIG)
-    assert "with a spare card, or 1 pod wait" in english(plan.stages[0])
-    assert sum("stop meanwhile" in english(item) for item in plan.recommendations) == 1
+    assert "with a spare card, or 1 pod must wait" in english(plan.stages[0])
+    assert sum("mig_waits" in said(item) for item in plan.recommendations) == 1
 
 
 def test_whoever_is_on_a_machine_that_is_cut_is_named_and_keeps_its_card() -> None:
@@ -256,7 +261,7 @@ def test_whoever_is_on_a_machine_that_is_cut_is_named_and_keeps_its_card() -> No
     assert whole.node == card.node
     assert whole.slices[0].mig_profile is None
     (advice,) = [item for item in plan.recommendations if whole.slices[0].pod_id in item.pods]
-    assert "1 pod beside it keep" in english(advice)
+    assert "for 1 pod beside it this means a restart" in english(advice).lower()
     assert [stage.recommendations for stage in plan.stages if advice.id in stage.recommendations] == [
         tuple(item.id for item in plan.recommendations)
     ], "a machine is emptied once"
@@ -276,7 +281,7 @@ def test_one_card_is_waited_for_and_the_rest_was_emptied_before() -> None:
     )
     plan = mig_plan(fleet, capability=DRA_MIG)
     assert plan.totals.cards_after == 11  # 12 of 3g, 2g and 1g each: 84 memory slices, 8 a card
-    assert sum("stop meanwhile" in english(item) for item in plan.recommendations) == 1
+    assert sum("mig_waits" in said(item) for item in plan.recommendations) == 1
 
 
 def test_a_card_is_not_cut_into_what_its_own_pod_cannot_use() -> None:
@@ -284,7 +289,7 @@ def test_a_card_is_not_cut_into_what_its_own_pod_cannot_use() -> None:
     third = tuple(Service(name=f"a{n}", level=0.3, used_gib=30.0) for n in range(2))
     plan = mig_plan(on_a100(*third, *SMALL), capability=DRA_MIG)
     assert plan.totals.cards_after == 2
-    assert sum("stop meanwhile" in english(item) for item in plan.recommendations) == 1
+    assert sum("mig_waits" in said(item) for item in plan.recommendations) == 1
     assert {tuple(sorted({part.mig_profile or "" for part in card.slices})) for card in plan.placement} == {
         ("1g.10gb",),
         ("3g.40gb",),
