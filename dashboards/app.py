@@ -22,7 +22,7 @@ from flask import Response, request
 from dashboards import own_metrics
 from dashboards.access.people import NotAllowed
 from dashboards.access.scoped import scoped_views
-from dashboards.access.sign_in import HEALTH_PATH, OPEN_PREFIXES, SIGN_IN_PATH, SIGN_OUT_PATH, Door, Ways, told
+from dashboards.access.sign_in import HEALTH_PATH, OPEN_PREFIXES, SIGN_IN_PATH, SIGN_OUT_PATH, Door, Ways, plain_answer
 from dashboards.address import Address, read_address
 from dashboards.api import routes as api
 from dashboards.pages import clusters as page_clusters
@@ -330,7 +330,7 @@ def _guard(app: Dash, hosts: frozenset[str], *, public_url: str | None, is_secur
         return response
 
     def _no_such_file(_: Exception) -> Response:
-        return told("there is no such file", 404)
+        return plain_answer("there is no such file", 404)
 
     # Dash raises for a library that it does not know, and anybody may ask for one.
     app.server.register_error_handler(DependencyException, _no_such_file)
@@ -354,7 +354,7 @@ def _place_of(origin: str) -> str:
 
 
 def _turned_away(reason: str) -> Response:
-    return told(f"cannot answer: {reason}", 403)
+    return plain_answer(f"cannot answer: {reason}", 403)
 
 
 _INDEX = """<!DOCTYPE html>

@@ -1,4 +1,4 @@
-"""The node exporter's own process: what it is told, and how `gputide run export node` becomes it.
+"""The node exporter's own process: its options, and how `gputide run export node` becomes it.
 
 Reading and checking settings takes some thirty megabytes, and a node exporter runs on every node: so the verb checks
 them and then becomes `python -m gputide.node_exporter OPTIONS`, which knows nothing of them. Nobody calls that by hand.
@@ -20,7 +20,7 @@ from fleet.listener_files import ListenerFiles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """What the process is told; settings of the same names (`fleet.settings.exporter`) with their defaults settled.
+    """Options of the process: settings of the same names (`fleet.settings.exporter`) with their defaults settled.
 
     Attributes:
         cluster: name of the cluster.
@@ -76,7 +76,7 @@ def become(options: NodeOptions) -> None:
     """Turns this process into the node exporter; does not return.
 
     Args:
-        options: what it is told.
+        options: its options, all settled.
     """
     # Without docstrings, and with one arena of the allocator for all threads: some five megabytes.
     arguments = [sys.executable, "-OO", "-m", "gputide.node_exporter", json.dumps(asdict(options))]
@@ -87,8 +87,8 @@ def become(options: NodeOptions) -> None:
 
 def options_of(text: str) -> NodeOptions:
     """The options, as `become` writes them."""
-    told = json.loads(text)
-    return NodeOptions(**{**told, "compat": tuple(told["compat"]), "files": ListenerFiles(**told["files"])})
+    given = json.loads(text)
+    return NodeOptions(**{**given, "compat": tuple(given["compat"]), "files": ListenerFiles(**given["files"])})
 
 
 def main() -> int:

@@ -141,14 +141,14 @@ class Door:
         try:
             person, bound_to = self._person()
         except Misconfigured as exc:
-            return told(str(exc), 503)
+            return plain_answer(str(exc), 503)
         except Refused as exc:
-            return told(str(exc), 403)
+            return plain_answer(str(exc), 403)
         if person is None:
             return self._turned_away()
         g.person, g.bound_to = person, bound_to
         if not person.rights and request.path != SIGN_OUT_PATH:
-            return told(
+            return plain_answer(
                 f"cannot show anything to {person.name}: nobody gave you a right; ask who keeps dashboard.rights_file",
                 403,
             )
@@ -186,11 +186,11 @@ class Door:
 
     def _turned_away(self) -> AnyResponse:
         if self.ways.sessions is None:
-            return told("cannot answer: you are not known here; come by the proxy that signs people in", 401)
+            return plain_answer("cannot answer: you are not known here; come by the proxy that signs people in", 401)
         if request.method == "GET" and request.path in self.pages:
             target = request.full_path if request.query_string else request.path
             return redirect(f"{SIGN_IN_PATH}?next={quote(target, safe='')}")
-        answer = told("cannot answer: you are not signed in, or your session has ended", 401)
+        answer = plain_answer("cannot answer: you are not signed in, or your session has ended", 401)
         answer.headers["WWW-Authenticate"] = "Bearer"
         return answer
 
@@ -201,20 +201,20 @@ class Door:
             try:
                 url, browser = provider.begin(next_path)
             except GputideError as exc:
-                return told(str(exc), 503)
+                return plain_answer(str(exc), 503)
             answer = redirect(url)
             self._set(answer, f"{self.cookie}-begun", browser, path="/")
             return answer
         if request.method == "GET":
             return _form(next_path, "")
         if (request.content_length or 0) > FORM_BYTES_MAX:
-            return told(f"cannot sign in: more than {FORM_BYTES_MAX} bytes", 413)
+            return plain_answer(f"cannot sign in: more than {FORM_BYTES_MAX} bytes", 413)
         next_path = own_path(request.form.get("next"), self.pages)
         try:
             roster = self.ways.roster
             holder = None if roster is None else roster.holder(request.form.get("token", "").strip())
         except Misconfigured as exc:
-            return told(str(exc), 503)
+            return plain_answer(str(exc), 503)
         if holder is None:
             return _form(next_path, say("frame.token_not_known_or_has_expired"))
         return self._signed_in(holder, next_path)
@@ -222,20 +222,20 @@ class Door:
     def _come_back(self) -> AnyResponse:
         provider = self.ways.provider
         if provider is None:
-            return told("cannot sign in: no provider is set", 404)
+            return plain_answer("cannot sign in: no provider is set", 404)
         try:
             url = f"{request.base_url}?{request.query_string.decode('latin-1')}"
             identity, next_path = provider.finish(url, request.cookies.get(f"{self.cookie}-begun"))
         except Refused as exc:
-            return told(str(exc), 403)
+            return plain_answer(str(exc), 403)
         except GputideError as exc:
-            return told(str(exc), 503)
+            return plain_answer(str(exc), 503)
         return self._signed_in(identity, next_path)
 
     def _signed_in(self, identity: Identity, next_path: str) -> AnyResponse:
         sessions = self.ways.sessions
         if sessions is None:
-            return told("cannot sign in: every request vouches for itself here", 404)
+            return plain_answer("cannot sign in: every request vouches for itself here", 404)
         before = request.cookies.get(self.cookie)
         if before is not None:
             sessions.end(before)
@@ -267,7 +267,7 @@ def own_path(text: str | None, pages: frozenset[str]) -> str:
     return "/" if parts.scheme or parts.netloc or parts.path not in pages else text
 
 
-def told(text: str, status: int) -> Response:
+def plain_answer(text: str, status: int) -> Response:
     """A sentence as the whole answer: text for people, JSON below the API."""
     if request.path.startswith(API_PREFIX):
         return Response(json.dumps({"error": text}) + "\n", status=status, mimetype="application/json")

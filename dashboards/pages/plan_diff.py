@@ -20,7 +20,7 @@ from dash import ALL, MATCH, Dash, Input, Output, State, html, no_update
 from flask import jsonify
 
 from dashboards.access.people import Person
-from dashboards.access.sign_in import Door, told
+from dashboards.access.sign_in import Door, plain_answer
 from dashboards.pages.frame import card, english
 from dashboards.queries import ObjectDiff, Views
 from dashboards.words.catalogue import reader_words, say
@@ -97,7 +97,7 @@ def register(app: Dash, views: Views, door: Door) -> None:
     def _object(name: str, place: int) -> Any:
         found = kept.find(door.who(), name, place)
         if found is None:
-            return told(say("plan.preview_no_longer_kept_ask_for"), 404)
+            return plain_answer(say("plan.preview_no_longer_kept_ask_for"), 404)
         before, after = sides(found.old_yaml, found.new_yaml)
         return jsonify(
             before={"name": say("plan.before"), "runs": before}, after={"name": say("plan.after"), "runs": after}

@@ -204,7 +204,7 @@ def run_checks(
         checks: what to look at; `needs` names another of the same area.
         parallel_max: most looks at once.
         clock: monotonic seconds.
-        tell: is told how many checks are done, of how many.
+        tell: called with how many checks are done, of how many.
 
     Returns:
         What was found, in the order of the checks. A check that is not done in its time, that fails, or that needs one

@@ -7,13 +7,25 @@ from decimal import Decimal
 import pytest
 
 from dashboards.queries import PlanEntry
+from enforcer.backend import Move
+from enforcer.dialect import SeatSlice
 from enforcer.record.harm import harm_budgets, leading_verdict
-from enforcer.record.savings import PlanRecord, Step, realised_of, realised_weeks, savings_steps, week_start
+from enforcer.record.journal import StageRecord
+from enforcer.record.savings import (
+    PlanRecord,
+    Step,
+    realised_of,
+    realised_weeks,
+    savings_steps,
+    stages_in_place,
+    week_start,
+)
 from enforcer.record.verdict import Standing, verdict_of
-from fleet.decisions import FreedCard, Saving
-from fleet.inventory import CardId
+from fleet.decisions import FreedCard, RecommendationKind, Saving
+from fleet.inventory import CardId, WorkloadId
 from fleet.outcomes import Outcome
 from tests.dashboards.embedded import NOW, make_past, make_plan, make_profiles
+from tests.enforcer.builders import a_plan, a_recommendation, a_slice, card_id
 
 PROFILES = make_profiles()
 PLAN = make_plan(PROFILES)
@@ -199,3 +211,26 @@ def test_service_that_a_newer_plan_could_not_judge_keeps_the_harm_that_an_older_
         assert (budget.plan_id, budget.standing) == (older.plan_id, Standing.OVER_BUDGET)
         (alone,) = harm_budgets(ENTRIES, outcomes[:1])
         assert alone.plan_id == newer.plan_id
+
+
+def test_a_stage_is_in_place_only_when_all_of_its_pods_are() -> None:
+    plan = a_plan(
+        {0: [a_slice("a-0"), a_slice("a-1")]},
+        [
+            [a_recommendation("slice-1", RecommendationKind.SLICE, ["a-0", "a-1"], ["Deployment/a"], 0)],
+            [a_recommendation("join-1", RecommendationKind.SLICE, ["a-1"], ["Deployment/a"], 1)],
+        ],
+    )
+    seat = SeatSlice(container="main", card=card_id(0), framebuffer_mib=1024, core_percent=10, priority="normal")
+    move = Move(
+        namespace="team",
+        pod="a-1",
+        workload=WorkloadId("team/Deployment/a"),
+        old=(),
+        new=(seat,),
+        recommendation="join-1",
+    )
+    record = StageRecord(plan_id=plan.plan_id, stage=2, moves=[move])
+    assert stages_in_place(plan, [record]) == {2}
+    both = StageRecord(plan_id=plan.plan_id, stage=2, moves=[move, replace(move, pod="a-0")])
+    assert stages_in_place(plan, [both]) == {1, 2}
