@@ -7,7 +7,7 @@ Called by `make test` and `make quick`:
 A tier is a pytest marker; a test without one is quick. The quick tier runs first and uses every core. The others wait
 for other processes most of the time, so they run side by side, each line of their output behind the tier's name. With
 CI=true a tier that cannot run is a failure, so that a missing set-up step cannot pass for a green run. A red run ends
-with the names of all failed tests; the last line counts tests over all tiers.
+with the names of all failed tests and why each failed; the last line counts tests over all tiers.
 """
 
 import os
@@ -16,9 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -27,6 +27,7 @@ CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 PYTEST_NO_TESTS = 5
 JUNIT_WITH_FILES = ("-o", "junit_family=xunit1")
 """Pytest's options for JUnit files in which a test names its file."""
+_REASON_LENGTH_MAX = 300
 
 
 class CannotRunError(Exception):
@@ -56,11 +57,11 @@ class Tier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierRun:
-    """What became of one tier; `reason_not_run` is None where it ran, `failed` holds pytest's ids of tests."""
+    """What became of one tier; `reason_not_run` is None where it ran, `failed` holds reasons by ids of tests."""
 
     tier: str
     passed: int = 0
-    failed: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
     skipped: int = 0
     wall_seconds: float = 0.0
     reason_not_run: str | None = None
@@ -143,20 +144,27 @@ def _run_shown(command: list[str], environment: dict[str, str], *, prefix: str) 
     return running.returncode
 
 
-def read_results(results: Path) -> tuple[int, tuple[str, ...], int]:
-    """Return how many tests passed, the ids of those that failed (errors too), and how many were skipped.
+def read_results(results: Path) -> tuple[int, dict[str, str], int]:
+    """Return how many tests passed, the reason by id of those that failed (errors too), and how many were skipped.
 
     Args:
         results: a JUnit file that pytest wrote with `JUNIT_WITH_FILES`.
     """
     if not results.is_file():  # pytest fell before it could write; its exit status says so
-        return 0, (), 0
-    outcomes: dict[str, set[str]] = {}
+        return 0, {}, 0
+    tests: set[str] = set()
+    skipped: set[str] = set()
+    failed: dict[str, str] = {}
     for case in ElementTree.parse(results).iter("testcase"):  # one that fails twice, in its teardown too, has two
-        outcomes.setdefault(_test_id(case), set()).update(part.tag for part in case)
-    failed = tuple(test for test, found in outcomes.items() if found & {"failure", "error"})
-    skipped = sum("skipped" in found and test not in failed for test, found in outcomes.items())
-    return len(outcomes) - len(failed) - skipped, failed, skipped
+        test = _test_id(case)
+        tests.add(test)
+        for part in case:
+            if part.tag == "skipped":
+                skipped.add(test)
+            elif part.tag in ("failure", "error"):
+                failed.setdefault(test, " ".join(part.get("message", "").split())[:_REASON_LENGTH_MAX])
+    skipped -= failed.keys()
+    return len(tests) - len(failed) - len(skipped), failed, len(skipped)
 
 
 def _test_id(case: ElementTree.Element) -> str:
@@ -178,8 +186,8 @@ def print_summary(runs: list[TierRun], *, is_ci: bool) -> None:
         else:
             what = f"{'FAILED: cannot run in CI' if is_ci else 'not run'}: {run.reason_not_run}"
         print(f"   {run.tier:<8} {what}")
-    failed = [test for run in runs for test in run.failed]
-    print("".join(f"FAILED {test}\n" for test in failed), end="")
+    failed = {test: reason for run in runs for test, reason in run.failed.items()}
+    print("".join(f"FAILED {test} - {reason}\n" for test, reason in failed.items()), end="")
     passed, skipped = sum(run.passed for run in runs), sum(run.skipped for run in runs)
     print(f"{passed} passed, {len(failed)} failed, {skipped} skipped", flush=True)
 

@@ -116,7 +116,8 @@ def test_lanes_run_side_by_side_and_one_failure_is_a_failure(
     printed = capsys.readouterr().out
     assert "moon | " in printed
     assert printed.endswith("1 passed, 1 failed, 0 skipped\n")
-    assert "test_moon.py::test_meets_the_other\n1 passed" in printed, "the last lines say what failed"
+    last = printed.splitlines()[-2]
+    assert "test_moon.py::test_meets_the_other - AssertionError: assert 'moon' == 'sun'" in last, "and why it failed"
 
 
 @pytest.mark.program
@@ -144,6 +145,7 @@ def test_results_of_a_tier_are_counted_and_failures_named_from_what_pytest_wrote
     subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
     passed, failed, skipped = run_tiers.read_results(results)
     assert (passed, skipped) == (1, 1)
+    assert "collection failure" in failed["part/test_broken.py"]
     assert set(failed) == {
         "part/test_broken.py", "part/test_many.py::test_fails_twice", "part/test_many.py::TestGroup::test_fails[a.b]"
     }  # fmt: skip
