@@ -62,6 +62,7 @@ CERTIFICATES = Path(__file__).parents[1] / "pipeline" / "certificates"
 _HOLDERS = "/api/v1/pods?fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _NODES_SECONDS = 1.0
+_ATTEMPTS, _ATTEMPT_SECONDS = 5, 1.0
 _WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 _REASONS = {
     "too little framebuffer": "CardInsufficientMemory",
@@ -104,6 +105,8 @@ class HamiDouble:
         self._bound: queue.Queue[tuple[str, str, str] | None] = queue.Queue()
         self.held: set[tuple[str, str]] = set()
         """Namespaces and first parts of the names of pods that are placed and never turn ready."""
+        self.faults: list[str] = []
+        """What the plugin could not write."""
         self._servers: list[ThreadingHTTPServer] = []
         self._threads: list[threading.Thread] = []
         self._scheduler: ProcessRecord | None = None
@@ -148,6 +151,7 @@ class HamiDouble:
             server.server_close()
         for thread in self._threads:
             thread.join(10)
+        assert self.faults == []
 
     # --- webhook ---
 
@@ -235,8 +239,12 @@ class HamiDouble:
         except urllib.error.HTTPError as refused:
             self._release_node(node)
             return {"Error": f"bind failed with status {refused.code}"}
-        self._bound.put((namespace, name, node))
+        self.finish_binding(namespace, name, node)
         return {"Error": ""}
+
+    def finish_binding(self, namespace: str, name: str, node: str) -> None:
+        """Let the plugin end what the bind of a pod began."""
+        self._bound.put((namespace, name, node))
 
     def _lock_node(self, node: str, namespace: str, name: str) -> None:
         found = self._api.ask("GET", f"/api/v1/nodes/{node}")
@@ -261,12 +269,27 @@ class HamiDouble:
         while (bound := self._bound.get()) is not None:
             namespace, name, node = bound
             done = {PHASE: "success", DEVICES_TO_ALLOCATE_ANNOTATION: ";"}
+            self._patch_standing(_pod_path(namespace, name), {"metadata": {"annotations": done}})
+            self._patch_standing(f"/api/v1/nodes/{node}", {"metadata": {"annotations": {LOCK: None}}})
+
+    def _patch_standing(self, path: str, change: Manifest) -> None:
+        """Patch an object, at a second attempt if need be; one that was deleted meanwhile needs no patch.
+
+        The plugin of one node that fails must not end the bindings of all others.
+        """
+        for _ in range(_ATTEMPTS):
             try:
-                self._api.patch(_pod_path(namespace, name), {"metadata": {"annotations": done}})
-            except urllib.error.HTTPError as gone:
-                if gone.code != 404:
-                    raise
-            self._release_node(node)
+                self._api.patch(path, change)
+            except urllib.error.HTTPError as refused:
+                if refused.code == 404:
+                    return
+                failure = f"{path}: {refused.code} {refused.read()[:300]!r}"
+            except OSError as lost:
+                failure = f"{path}: {lost}"
+            else:
+                return
+            time.sleep(_ATTEMPT_SECONDS)
+        self.faults.append(failure)
 
     # --- parts ---
 

@@ -147,6 +147,14 @@ def test_small_slices_share_a_node_and_never_exceed_a_card(api: Api, team: str, 
     assert held == {f"GPU-{node}-0": 20_000, f"GPU-{node}-1": 20_000}
 
 
+def test_node_that_is_deleted_while_a_pod_is_bound_keeps_no_other_node_locked(
+    api: Api, team: str, node: str, hami: HamiDouble
+) -> None:
+    hami.finish_binding(team, "gone", "gone")
+    run(api, team, "a", node, replicas=3, gpu="1", gpumem="1000")
+    until_ready(api, team, "a", 3, seconds=20.0)
+
+
 def test_cordon_acts_once_the_handshake_is_set_and_not_before(api: Api, team: str, node: str, hami: HamiDouble) -> None:
     run(api, team, "first", node, gpu="1", gpumem="1000")
     until_ready(api, team, "first", 1)
