@@ -14,6 +14,7 @@ from pathlib import Path
 
 from enforcer.cluster import FieldChange
 from enforcer.kubernetes.admission_probe import AdmissionProbe
+from enforcer.kubernetes.change_store import GpuChanges
 from enforcer.kubernetes.lease import KubernetesLease
 from enforcer.kubernetes.reader import KubernetesReader
 from enforcer.kubernetes.seat_claims import SeatClaims
@@ -66,6 +67,7 @@ class KubernetesCluster:
         self._writer = KubernetesWriter(self._api, self._reader)
         self._lease = KubernetesLease(self._api, place.namespace)
         self._admission = AdmissionProbe(self._api, place.namespace)
+        self._changes = GpuChanges(self._api)
 
     @property
     def requests(self) -> int:
@@ -88,6 +90,11 @@ class KubernetesCluster:
     def seat_claims(self, namespace: str) -> SeatClaims:
         """Notes of seats that the replicas of an admission share, in leases of a namespace."""
         return SeatClaims(self._api, namespace)
+
+    @property
+    def changes(self) -> GpuChanges:
+        """The record of what was changed that lies in the cluster."""
+        return self._changes
 
     def close(self) -> None:
         """Close all connections."""

@@ -103,6 +103,11 @@ class SimulatedCluster:
         """The cluster that is kept in a file."""
         return cls(path)
 
+    @property
+    def changes(self) -> None:
+        """Its record lies in the data folder, as it does itself."""
+        return None
+
     def close(self) -> None:
         """Close the file."""
         self._store.close()

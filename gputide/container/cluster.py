@@ -21,6 +21,7 @@ from enforcer.backends.volcano import VolcanoBackend
 from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange, Lease
 from enforcer.dialect import ObjectKey
 from enforcer.record.journal import ObjectIntent
+from enforcer.record.shared_ledger import ChangeStore
 from enforcer.safety.guard import check_cluster_name
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.data_folder import DataFolder
@@ -92,6 +93,11 @@ NO_CLUSTER = (
 
 class LiveCluster(ClusterReader, ClusterWriter, Lease, Protocol):
     """A cluster behind all of the enforcer's ports."""
+
+    @property
+    def changes(self) -> ChangeStore | None:
+        """Keeps the record of what was changed; None where the data folder alone does."""
+        ...
 
     def pause(self, seconds: float) -> None:
         """Let time pass (the port `Pause`)."""

@@ -110,13 +110,16 @@ def previewed(
         )  # fmt: skip
 
 
-def newest_applied(folder: DataFolder, cluster: str | None = None) -> str:
-    """Id of the plan that was applied last, in one cluster where it is given.
+def newest_applied(kept: Journal) -> str:
+    """Id of the plan that was applied last.
+
+    Args:
+        kept: what was changed, of one cluster or of all.
 
     Raises:
         NotEnoughData: no plan was ever applied.
     """
-    runs = journal(folder, cluster=cluster).runs()
+    runs = kept.runs()
     if not runs:
         raise NotEnoughData("no plan was ever applied; `gputide plan list` shows what there is")
     return runs[-1].plan_id

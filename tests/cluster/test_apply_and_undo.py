@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -267,6 +267,24 @@ def test_program_shows_applies_and_undoes_a_plan_on_a_real_cluster(
     settled(api, standing)
     assert len(in_use(standing)) == len(before)
     assert contents(api, standing.namespace) == contents_before
+
+
+def test_machine_that_knows_nothing_of_a_plan_takes_it_back(
+    api: Api, standing: Standing, planned: OnCluster, tmp_path: Path
+) -> None:
+    before, contents_before = len(in_use(standing)), contents(api, standing.namespace)
+    assert planned("plan", "approve", "--by", "anna").status == 0
+    applied = planned("apply", "--yes")
+    assert applied.status == 0, applied.err
+    elsewhere = replace(planned, folder=open_data_folder(tmp_path / "elsewhere", create=True).path)
+    undone = elsewhere("undo", "--yes")
+    assert undone.status == 0, undone.err
+    settled(api, standing)
+    assert len(in_use(standing)) == before
+    assert contents(api, standing.namespace) == contents_before
+    again = planned("undo", "--yes")
+    assert again.status == 4
+    assert "it was undone already" in again.err
 
 
 def test_config_map_that_freezes_stops_every_change(api: Api, standing: Standing, planned: OnCluster) -> None:
