@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
@@ -106,9 +106,8 @@ class StoredPlans:
         approved = tuple(sorted({stage for approval in approvals for stage in approval.stages}))
         kept = Journal(Ledger(self._folder.ledger))
         records = [record for run in kept.runs(plan.plan_id) for record in run.records.values()]
-        # A plan that was dropped from memory is listed without its placement, by which stages are in place.
-        whole = plan if plan.placement or not records else self._store.get(plan.plan_id)
-        applied = _in_place(whole, [record for record in records if record.state is StageState.PROMOTED])
+        placed = self._plans.planned_cards(plan) if records else {}
+        applied = _in_place(plan, placed, [record for record in records if record.state is StageState.PROMOTED])
         once_applied = [record for record in records if record.applied_at is not None]
         moments = [record.applied_at for record in records if record.applied_at is not None]
         undone = [record.undone_at for record in records if record.undone_at is not None]
@@ -117,7 +116,7 @@ class StoredPlans:
             approved_stages=approved,
             approved_by=tuple(dict.fromkeys(approval.by for approval in approvals)),
             applied_stages=applied,
-            once_applied_stages=_in_place(whole, once_applied),
+            once_applied_stages=_in_place(plan, placed, once_applied),
             undone_recommendations=kept.undone_recommendations(plan.plan_id),
             applied_at=min(moments, default=None),
             undone_at=max(undone, default=None) if not applied else None,
@@ -139,8 +138,8 @@ class StoredPlans:
         return None
 
 
-def _in_place(plan: Plan, records: Sequence[StageRecord]) -> tuple[int, ...]:
-    return tuple(sorted(stages_in_place(plan, records)))
+def _in_place(plan: Plan, placed: Mapping[str, frozenset[str]], records: Sequence[StageRecord]) -> tuple[int, ...]:
+    return tuple(sorted(stages_in_place(plan, placed, records)))
 
 
 def _stage_diffs(stage: StagePreview) -> list[ObjectDiff]:
