@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
 
+import structlog
+
 from dashboards.queries import (
     STAGE_KIND,
     ObjectDiff,
@@ -33,6 +35,7 @@ from fleet.decisions import Plan
 from fleet.errors import Corrupt, GputideError, Misconfigured, Refused
 from fleet.outcomes import ChangePhase
 
+_log = structlog.get_logger()
 _PHASES = {
     ProgressPhase.CHANGING: RolloutPhase.APPLYING,
     ProgressPhase.MOVING: RolloutPhase.APPLYING,
@@ -299,6 +302,10 @@ class BackgroundRollouts:
                     work()
                 except GputideError as exc:
                     self._end(plan_id, RolloutPhase.FAILED, str(exc))
+                except Exception as exc:  # noqa: BLE001 - a bug of ours: without an end the page would wait for ever
+                    _log.exception("rollout ended by a bug", plan=plan_id)
+                    fault = f"{type(exc).__name__}: {exc}"
+                    self._end(plan_id, RolloutPhase.FAILED, f"stopped by a bug, {fault}; the log has its traceback")
 
             self._worker = threading.Thread(target=guarded, name=f"rollout {plan_id}")
             self._worker.start()

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from dashboards.stored.plans import StoredPlans
+from dashboards.queries import RolloutPhase
+from dashboards.stored.plans import BackgroundRollouts, StoredPlans
 from enforcer.backend import Move
 from enforcer.dialect import SeatSlice
 from enforcer.record.journal import Journal, StageRecord
 from enforcer.record.ledger import Ledger
 from enforcer.record.plan_cache import PlanCache
 from enforcer.record.plan_store import PlanStore
+from enforcer.rollout.progress import Progress
+from enforcer.rollout.stages import Rollout
 from enforcer.safety.guard import Guard
 from fleet.data_folder import DataFolder, open_data_folder
 from fleet.decisions import Plan
 from fleet.documents import seal_plan
 from tests.dashboards.embedded import CLUSTER, NOW, make_plan, make_profiles
+from tests.waiting import until
 
 WHOLE = make_plan(make_profiles())
 PLAN = seal_plan(replace(WHOLE, plan_id="", refused=()))
@@ -79,3 +86,20 @@ def test_list_reads_no_plan_again_that_was_dropped_from_memory(folder: DataFolde
     file.write_bytes(b" " * file.stat().st_size)
     os.utime(file, (1, 1))
     assert plans.plans(CLUSTER) == first
+
+
+def test_rollout_that_a_bug_ends_is_shown_as_failed_and_the_log_has_its_traceback(folder: DataFolder) -> None:
+    @contextmanager
+    def open_rollout(_: Callable[[Progress], None]) -> Iterator[Rollout]:
+        raise ZeroDivisionError("no batch")
+        yield
+
+    PlanStore(folder.plans).add(PLAN)
+    rollouts = BackgroundRollouts(folder, check=lambda _: None, open_rollout=open_rollout)
+    with capture_logs() as logged:
+        rollouts.apply(PLAN.plan_id, (1,), "mei")
+        until(lambda: not rollouts.progress(PLAN.plan_id).is_running)
+    found = rollouts.progress(PLAN.plan_id)
+    assert found.phase is RolloutPhase.FAILED
+    assert "ZeroDivisionError: no batch" in found.message
+    assert [(one["event"], one["exc_info"]) for one in logged] == [("rollout ended by a bug", True)]
