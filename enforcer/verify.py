@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enforcer.record.journal import RunRecord, StageRecord, StageState
-from enforcer.record.savings import named_cards, promised_cards, stages_in_place
+from enforcer.record.savings import named_cards, planned_cards, promised_cards, stages_in_place
 from enforcer.safety.harm_budget import Harm, HarmPolicy
 from fleet.decisions import FreedCard, Plan, Saving
 from fleet.errors import NotEnoughData, Refused
@@ -125,7 +125,7 @@ def verify(
     if until <= since:
         raise NotEnoughData(f"cannot verify plan {plan.plan_id}: it was applied at {format_time(since)}, just now")
     history = measurements.history(since, until)
-    stages = sorted(stages_in_place(plan, applied))
+    stages = sorted(stages_in_place(plan, planned_cards(plan), applied))
     promised, named = promised_cards(plan, stages), named_cards(plan, stages)
     granted_before = frozenset(card for run in runs for card in run.cards_granted)
     if any(part.card is not None for record in applied for move in record.moves for part in move.old):

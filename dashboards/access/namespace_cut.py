@@ -145,11 +145,12 @@ def _title_of_part(own: list[Recommendation]) -> Sentence:
 
 def _totals(own: tuple[Recommendation, ...], cards: int) -> Totals:
     freed = cards_in(_kept_free(own))
+    spare = sum(card.is_spare for item in own for card in item.freed)
     return Totals(
-        cards_before=cards + freed,
+        cards_before=cards + freed + spare,
         cards_after=cards,
         cards_freed=freed,
-        spare_cards=0,
+        spare_cards=spare,
         nodes_freed=0,
         framebuffer_bytes_freed=0,
         low_priority_gpu_hours_per_week=sum((item.low_priority_gpu_hours_per_week for item in own), start=0.0),

@@ -136,7 +136,7 @@ class _Analysis:
         self._begun_at = 0.0
         self._rests_until = 0.0
         self._took_seconds = 0.0
-        self._fault: GputideError | None = None
+        self._fault: Exception | None = None
 
     def newest(self, version: str) -> Analysed:
         """Of this version; waits until it is made."""
@@ -150,7 +150,7 @@ class _Analysis:
 
         Raises:
             Unavailable: the first one is still being made.
-            GputideError: it could not be made.
+            Exception: it could not be made.
         """
         made = self._made
         if made is None or made[0] != version:
@@ -180,6 +180,9 @@ class _Analysis:
         except GputideError as exc:
             self._fault = exc
             _log.warning("analysis failed", cluster=self._cluster, reason=str(exc), shown="the last one")
+        except Exception as exc:  # noqa: BLE001 - a bug of ours, raised again for the reader who waits for the first one
+            self._fault = exc
+            _log.exception("analysis ended by a bug", cluster=self._cluster, shown="the last one")
         ended = time.monotonic()
         self._took_seconds = ended - self._begun_at
         self._rests_until = ended + REST_RATIO * self._took_seconds

@@ -156,7 +156,7 @@ class _Hourly(Generic[T]):
         self._wait_seconds = wait_seconds
         self._is_patient = is_patient
         self._turn = threading.Condition()
-        self._known: dict[str, tuple[object, tuple[T, ...] | GputideError]] = {}
+        self._known: dict[str, tuple[object, tuple[T, ...] | Exception]] = {}
         self._making: set[str] = set()
 
     def of(self, cluster: str, version: object) -> tuple[T, ...]:
@@ -164,7 +164,7 @@ class _Hourly(Generic[T]):
 
         Raises:
             Unavailable: the first one is still being made.
-            GputideError: it could not be made.
+            Exception: it could not be made.
         """
         with self._turn:
             kept = self._known.get(cluster)
@@ -175,17 +175,17 @@ class _Hourly(Generic[T]):
                     self._known[cluster] = kept
             else:
                 kept = self._last(cluster, version)
-        if isinstance(kept[1], GputideError):
+        if isinstance(kept[1], Exception):
             raise kept[1]
         return kept[1]
 
-    def _last(self, cluster: str, version: object) -> tuple[object, tuple[T, ...] | GputideError]:
+    def _last(self, cluster: str, version: object) -> tuple[object, tuple[T, ...] | Exception]:
         with self._turn:
             if cluster not in self._making:
                 self._making.add(cluster)
                 threading.Thread(target=self._made, args=(cluster, version), daemon=True).start()
             kept = self._known.get(cluster)
-            if kept is None or isinstance(kept[1], GputideError):
+            if kept is None or isinstance(kept[1], Exception):
                 # The fault may be gone by now, because the book was changed.
                 self._turn.wait_for(lambda: cluster not in self._making, self._wait_seconds)
                 kept = self._known.get(cluster)
@@ -196,7 +196,7 @@ class _Hourly(Generic[T]):
         )
 
     def _made(self, cluster: str, version: object) -> None:
-        kept: tuple[object, tuple[T, ...] | GputideError] | None = None
+        kept: tuple[object, tuple[T, ...] | Exception] | None = None
         try:
             kept = version, self._make(cluster)
         except Misconfigured as exc:
@@ -204,6 +204,9 @@ class _Hourly(Generic[T]):
         except GputideError as exc:
             _log.warning("cost of a cluster not summed", cluster=cluster, reason=str(exc))
             kept = None, exc  # the next question tries again
+        except Exception as exc:  # noqa: BLE001 - a bug of ours, raised again for the reader
+            _log.exception("cost of a cluster not summed because of a bug", cluster=cluster)
+            kept = None, exc
         finally:
             with self._turn:
                 self._making.discard(cluster)

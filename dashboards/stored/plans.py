@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
+
+import structlog
 
 from dashboards.queries import (
     STAGE_KIND,
@@ -33,6 +35,7 @@ from fleet.decisions import Plan
 from fleet.errors import Corrupt, GputideError, Misconfigured, Refused
 from fleet.outcomes import ChangePhase
 
+_log = structlog.get_logger()
 _PHASES = {
     ProgressPhase.CHANGING: RolloutPhase.APPLYING,
     ProgressPhase.MOVING: RolloutPhase.APPLYING,
@@ -106,9 +109,8 @@ class StoredPlans:
         approved = tuple(sorted({stage for approval in approvals for stage in approval.stages}))
         kept = Journal(Ledger(self._folder.ledger))
         records = [record for run in kept.runs(plan.plan_id) for record in run.records.values()]
-        # A plan that was dropped from memory is listed without its placement, by which stages are in place.
-        whole = plan if plan.placement or not records else self._store.get(plan.plan_id)
-        applied = _in_place(whole, [record for record in records if record.state is StageState.PROMOTED])
+        placed = self._plans.planned_cards(plan) if records else {}
+        applied = _in_place(plan, placed, [record for record in records if record.state is StageState.PROMOTED])
         once_applied = [record for record in records if record.applied_at is not None]
         moments = [record.applied_at for record in records if record.applied_at is not None]
         undone = [record.undone_at for record in records if record.undone_at is not None]
@@ -117,7 +119,7 @@ class StoredPlans:
             approved_stages=approved,
             approved_by=tuple(dict.fromkeys(approval.by for approval in approvals)),
             applied_stages=applied,
-            once_applied_stages=_in_place(whole, once_applied),
+            once_applied_stages=_in_place(plan, placed, once_applied),
             undone_recommendations=kept.undone_recommendations(plan.plan_id),
             applied_at=min(moments, default=None),
             undone_at=max(undone, default=None) if not applied else None,
@@ -139,8 +141,8 @@ class StoredPlans:
         return None
 
 
-def _in_place(plan: Plan, records: Sequence[StageRecord]) -> tuple[int, ...]:
-    return tuple(sorted(stages_in_place(plan, records)))
+def _in_place(plan: Plan, placed: Mapping[str, frozenset[str]], records: Sequence[StageRecord]) -> tuple[int, ...]:
+    return tuple(sorted(stages_in_place(plan, placed, records)))
 
 
 def _stage_diffs(stage: StagePreview) -> list[ObjectDiff]:
@@ -300,6 +302,10 @@ class BackgroundRollouts:
                     work()
                 except GputideError as exc:
                     self._end(plan_id, RolloutPhase.FAILED, str(exc))
+                except Exception as exc:  # noqa: BLE001 - a bug of ours: without an end the page would wait for ever
+                    _log.exception("rollout ended by a bug", plan=plan_id)
+                    fault = f"{type(exc).__name__}: {exc}"
+                    self._end(plan_id, RolloutPhase.FAILED, f"stopped by a bug, {fault}; the log has its traceback")
 
             self._worker = threading.Thread(target=guarded, name=f"rollout {plan_id}")
             self._worker.start()

@@ -2,7 +2,8 @@
 
 A plan is sealed by its content, so a file that was neither touched nor replaced still holds what was read from it.
 Memory is bounded by the number of items in all plans: a plan that was not asked for lately loses its placement,
-schedule and refusals, and is read again when somebody opens it. In a web app the list of plans leaves out a large new
+schedule and refusals, and is read again when somebody opens it. Of the placement it keeps the cards of the pods that
+it changes, by which a list says which stages are in place. In a web app the list of plans leaves out a large new
 plan until a thread has read it. Called by the pages; code that changes a cluster reads the store itself.
 """
 
@@ -10,12 +11,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
 from enforcer.record.plan_store import PlanStore
+from enforcer.record.savings import planned_cards
 from fleet.decisions import Plan
 from fleet.errors import GputideError
 
@@ -49,6 +52,7 @@ class PlanCache:
         self._reading = threading.Lock()
         self._kept: OrderedDict[str, tuple[_Stamp, Plan]] = OrderedDict()
         self._listed: dict[str, tuple[_Stamp, Plan]] = {}
+        self._placed: dict[str, Mapping[str, frozenset[str]]] = {}
 
     def plans(self, cluster: str) -> tuple[Plan, ...]:
         """Every plan of a cluster, the newest last.
@@ -92,6 +96,10 @@ class PlanCache:
                 self._drop()
         return plan
 
+    def planned_cards(self, plan: Plan) -> Mapping[str, frozenset[str]]:
+        """`planned_cards` of a plan that is whole or was given by `plans`."""
+        return planned_cards(plan) if plan.placement else self._placed.get(plan.plan_id, {})
+
     def _for_list(self, plan_id: str) -> Plan:
         listed = self._listed.get(plan_id)
         return listed[1] if listed is not None and listed[0] == self._stamp(plan_id) else self.get(plan_id)
@@ -119,6 +127,7 @@ class PlanCache:
         items = sum(_items(plan) for _, plan in self._kept.values())
         while len(self._kept) > 1 and items > self._items_max:
             plan_id, (stamp, plan) = self._kept.popitem(last=False)
+            self._placed[plan_id] = planned_cards(plan)
             self._listed[plan_id] = (stamp, replace(plan, placement=(), schedule=(), refused=()))
             items -= _items(plan)
 

@@ -110,21 +110,33 @@ def promised_cards(plan: Plan, stages: Iterable[int]) -> tuple[FreedCard, ...]:
     return tuple(card for card in named_cards(plan, stages) if not card.is_spare)
 
 
-def stages_in_place(plan: Plan, applied: Sequence[StageRecord]) -> frozenset[int]:
+def planned_cards(plan: Plan) -> Mapping[str, frozenset[str]]:
+    """Cards on which a plan places each pod that it changes, by the pod's `namespace/name`."""
+    changed = {pod for entry in plan.recommendations for pod in entry.pods}
+    found: dict[str, frozenset[str]] = {}
+    for card in plan.placement:
+        for part in card.slices:
+            if part.pod_id in changed:
+                found[part.pod_id] = found.get(part.pod_id, frozenset()) | {card.card}
+    return found
+
+
+def stages_in_place(plan: Plan, placed: Mapping[str, frozenset[str]], applied: Sequence[StageRecord]) -> frozenset[int]:
     """Stages that were promoted, and those whose pods earlier stages brought to their places already.
 
     A backend that gives a pod its slice and its card in one restart leaves later stages nothing to do and no record.
+
+    Args:
+        plan: the plan; its placement is not asked.
+        placed: its `planned_cards`.
+        applied: its promoted stages.
     """
     sits = {move.pod_id: {part.card for part in move.new} for record in applied for move in record.moves}
-    placed: dict[str, set[str]] = {}
-    for card in plan.placement:
-        for part in card.slices:
-            placed.setdefault(part.pod_id, set()).add(card.card)
     pods_of = {entry.id: entry.pods for entry in plan.recommendations}
     found = {record.stage for record in applied}
     for entry in plan.stages:
         own = {pod for name in entry.recommendations for pod in pods_of.get(name, ())}
-        if own and own <= sits.keys() and all(sits[pod] == placed.get(pod, set()) for pod in own):
+        if own and own <= sits.keys() and all(sits[pod] == placed.get(pod, frozenset()) for pod in own):
             found.add(entry.stage)
     return frozenset(found)
 

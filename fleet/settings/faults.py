@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import reprlib
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set, Sized
 from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
@@ -106,7 +106,10 @@ def faults(error: ValidationError, kind: Any) -> Iterator[Fault]:
     Args:
         kind: type that was validated; an unknown name is answered with the nearest of its fields.
     """
-    for item in error.errors(include_url=False):
+    found = error.errors(include_url=False)
+    for item in found:
+        if item["type"] == "too_short" and _is_long_enough(item, found):
+            continue
         place = tuple(str(part) for part in item["loc"])
         is_whole = not place or item["type"] in ("missing", "json_invalid")
         value = None if is_whole else shown(item["input"])
@@ -152,6 +155,13 @@ def joined(words: list[str]) -> str:
     """The first faults, and how many more there are."""
     more = len(words) - FAULTS_MAX
     return "; ".join([*words[:FAULTS_MAX], *([f"and {more} more"] if more > 0 else [])])
+
+
+def _is_long_enough(item: Any, found: Iterable[Any]) -> bool:
+    """Whether a list is short of entries only because the validator counts none that is wrong itself."""
+    place, entries = item["loc"], item["input"]
+    has_wrong = any(len(one["loc"]) > len(place) and one["loc"][: len(place)] == place for one in found)
+    return has_wrong and isinstance(entries, Sized) and len(entries) >= item["ctx"]["min_length"]
 
 
 def _reason(item: Any, place: tuple[str, ...], kind: Any) -> str:

@@ -57,6 +57,7 @@ from fleet.inventory import CardId, CardModelName, Priority, Quota, WorkloadId
 from fleet.money.book import PriceBook, Prices
 from fleet.money.budgets import BudgetStatus, MonthSpending, budget_status
 from fleet.money.charges import Amounts, Charge, MeasuredHours
+from fleet.money.saving import cards_in, saved
 from fleet.money.unit_costs import UnitCost
 from fleet.money.week_hours import GRANTED, Measures, WeekHours, added
 from fleet.outcomes import Outcome, WorkloadOutcome
@@ -178,19 +179,24 @@ def make_plan(
             named = [card for card in profile.cards[:cards] if card not in freed]
             freed.update(named)
             made.append(replace(_recommendation(kind, place, profile, cards, needs), freed=_freed(named, 1150, 640)))
+        # The last card of every third advice that frees some is kept for moves at run time.
+        freeing = [place for place, item in enumerate(made) if item.freed][::3]
+        for place in freeing:
+            *first, last = made[place].freed
+            made[place] = replace(made[place], freed=(*first, replace(last, is_spare=True)))
         recommendations += made
         stages.append(
             Stage(
                 stage=number,
                 title=title,
                 recommendations=tuple(r.id for r in made),
-                cards_freed=sum(r.cards_freed for r in made),
+                cards_freed=cards_in(card for r in made for card in r.freed if not card.is_spare),
                 moves=sum(len(r.pods) for r in made),
             )
         )
     placement = _placement(profiles, freed)
     granted = len(profiles.cards) - len(profiles.unallocated)
-    amortised = sum((r.saving_per_week.amortised or Decimal(0) for r in recommendations), Decimal(0))
+    kept_free = [card for item in recommendations for card in item.freed if not card.is_spare]
     plan = Plan(
         plan_id="",
         created_at=created_at,
@@ -205,12 +211,12 @@ def make_plan(
         totals=Totals(
             cards_before=granted,
             cards_after=granted - len(freed),
-            cards_freed=len(freed),
-            spare_cards=12,
+            cards_freed=cards_in(kept_free),
+            spare_cards=len(freed) - len(kept_free),
             nodes_freed=41,
-            framebuffer_bytes_freed=len(freed) * 48 * GIB,
+            framebuffer_bytes_freed=len(kept_free) * 48 * GIB,
             low_priority_gpu_hours_per_week=18_400.0,
-            saving_per_week=Saving(amortised=amortised, marginal=amortised * Decimal("0.55")),
+            saving_per_week=saved(kept_free),
             predicted_violation_ratio=0.0008,
             moves=sum(stage.moves for stage in stages),
         ),
@@ -219,7 +225,7 @@ def make_plan(
         withheld=profiles.withheld,
         placement=placement,
         stages=tuple(stages),
-        frontier=_frontier(len(freed)),
+        frontier=_frontier(len(kept_free)),
     )
     return seal_plan(plan)
 

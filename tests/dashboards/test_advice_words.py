@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from analyzer.profile import profile_fleet
 from dashboards.access.namespace_cut import cut_plan
 from dashboards.words.advice import change_words, reason_words, refusal_words, state_words
-from dashboards.words.catalogue import Language, Words
+from dashboards.words.catalogue import Language, Words, catalogue
 from fleet.capabilities.register import MIG, WHOLE_CARDS
 from fleet.decisions import Plan, RecommendationKind, Refusal, Withheld
 from fleet.inventory import Priority, WorkloadId
@@ -20,6 +21,7 @@ from fleet.sentences import Sentence, sentence
 from fleet.settings.settings import Settings
 from tests.recommender.builders import NOW, Service, cluster, plan_of
 from tests.recommender.test_rules import CASES, OPTIONS
+from tests.repository.test_catalogues import places
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [*ROOT.glob("analyzer/**/*.py"), *ROOT.glob("recommender/**/*.py"), ROOT / "enforcer" / "verify.py"]
@@ -27,51 +29,110 @@ ZH = Language.ZH
 GROUPS = ("said", "refused", "stage")
 
 
-def literals(node: ast.expr | None) -> set[str]:
-    """Every text that an expression may be, of a literal or a choice between some."""
-    if isinstance(node, ast.IfExp):
-        return literals(node.body) | literals(node.orelse)
-    return {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else set()
+Values = frozenset[str]
+"""Names of the values that one call records with a code."""
 
 
-def codes() -> tuple[set[str], set[str]]:
-    """Codes of sentences and of reasons, as the sources that make them write them."""
-    said: set[str] = set()
-    reasons: set[str] = set()
-    for path in SOURCES:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        named = {
-            target.id: node.value
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Assign)
-            for target in node.targets
-            if isinstance(target, ast.Name)
-        }
+class Records(ast.NodeVisitor):
+    """Codes of sentences, and reasons with their values, as one source writes them."""
+
+    def __init__(self, source: str) -> None:
+        self.said: set[str] = set()
+        self.reasons: dict[str, set[Values]] = defaultdict(set)
+        self._named: dict[str, list[ast.expr]] = defaultdict(list)
+        tree = ast.parse(source)
         for node in ast.walk(tree):
-            if not isinstance(node, ast.Call):
-                continue
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            keywords = {word.arg: word.value for word in node.keywords}
-            if called == "sentence" and node.args:
-                said |= literals(node.args[0])
-            elif called == "refuse" and len(node.args) > 1:
-                reasons |= literals(node.args[1])
-            elif called in ("Refusal", "Withheld", "NoInstance"):
-                reason = keywords.get("reason")
-                reasons |= literals(named.get(reason.id) if isinstance(reason, ast.Name) else reason)
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    if isinstance(target, ast.Name):
+                        self._named[target.id].append(node.value)
+        self.visit(tree)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        """A call that records a code."""
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        given = {word.arg: word.value for word in node.keywords}
+        if called == "sentence" and node.args:
+            for code in self.literals(node.args[0]):
+                self.said.add(code)
+                self.reasons[code].add(frozenset(filter(None, given)))
+        elif called == "refuse" and len(node.args) > 1:
+            for code in self.literals(node.args[1]):
+                self.reasons[code].add(frozenset(filter(None, given)))
+        elif called in ("Refusal", "Withheld", "NoInstance"):
+            for code in self.literals(given.get("reason")):
+                self.reasons[code].add(frozenset(self.names(given.get("values"))))
+        self.generic_visit(node)
+
+    def literals(self, node: ast.expr | None) -> set[str]:
+        """Every text that an expression may be: a literal, a choice between some, a name of one."""
+        if isinstance(node, ast.IfExp):
+            return self.literals(node.body) | self.literals(node.orelse)
+        if isinstance(node, ast.Name):
+            return {text for value in self._named[node.id] for text in self.literals(value)}
+        return {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else set()
+
+    def names(self, node: ast.expr | None) -> set[str]:
+        """Names of the values in a tuple of (name, value)."""
+        if isinstance(node, ast.Starred):
+            return self.names(node.value)
+        if isinstance(node, ast.Name):
+            return {name for value in self._named[node.id] for name in self.names(value)}
+        if not isinstance(node, ast.Tuple):
+            return set()
+        if len(node.elts) == 2 and isinstance(node.elts[0], ast.Constant):
+            return {str(node.elts[0].value)}
+        return {name for part in node.elts for name in self.names(part)}
+
+
+def records() -> tuple[set[str], dict[str, set[Values]]]:
+    """Codes of sentences, and of every code the values that are recorded with it."""
+    said: set[str] = set()
+    reasons: dict[str, set[Values]] = defaultdict(set)
+    for path in SOURCES:
+        found = Records(path.read_text(encoding="utf-8"))
+        said |= found.said
+        for code, values in found.reasons.items():
+            reasons[code] |= values
     return said, reasons
 
 
+def texts_of(code: str, language: Language) -> list[str]:
+    """Texts of a refusal, the one with most values first."""
+    texts = {str(one.id): str(one.string) for one in catalogue(language)}
+    return [texts[name] for way in ("", ".1", ".2", ".3") if (name := f"refused.{code}{way}") in texts]
+
+
 def test_every_code_that_is_written_has_its_chinese() -> None:
-    said, reasons = codes()
+    said, reasons = records()
     assert {"idle", "reclaim", "slice", "tide"} <= said
-    assert {"opt_out", "moves_max", "backend_refuses", "peaks_break_preset", "no_samples"} <= reasons
+    assert {"opt_out", "moves_max", "backend_refuses", "peaks_break_preset", "no_samples"} <= reasons.keys()
     # Codes that are put together of the way in which pods join.
     said |= {f"join_{kind}" for kind in ("colocate", "offpeak_pair", "oversubscribe", "slice")}
     known = {group: {name.partition(".")[0] for name in Words(language=ZH).ids(group)} for group in GROUPS}
     assert known["said"] <= said
     assert {code for code in said if "." not in code} <= set().union(*known.values())
-    assert reasons - known["refused"] == set()
+    assert reasons.keys() - said - known["refused"] == set()
+
+
+@pytest.mark.parametrize("language", Language)
+def test_every_refusal_has_a_name_of_its_reason(language: Language) -> None:
+    words = Words(language=language)
+    assert words.ids("reason") == {name.partition(".")[0] for name in words.ids("refused")}
+
+
+@pytest.mark.parametrize("language", Language)
+def test_every_text_of_a_refusal_but_the_plainest_is_filled_by_code_that_records_it(language: Language) -> None:
+    _, reasons = records()
+    codes = {name.partition(".")[0] for name in Words(language=language).ids("refused")}
+    assert codes <= reasons.keys(), "nothing records it"
+    unfilled = [
+        text
+        for code in sorted(codes)
+        for text in [*texts_of(code, language)[:1], *texts_of(code, language)[1:-1]]
+        if not any(places(text) <= values for values in reasons[code])
+    ]
+    assert unfilled == []
 
 
 @pytest.mark.parametrize("name", sorted(CASES))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 import dashboards.stored.fleet as module
 from dashboards.stored.fleet import Analysed, WarehouseFleet
@@ -105,6 +106,15 @@ def test_first_reader_is_told_that_it_takes_long_and_why_it_failed(monkeypatch: 
         return isinstance(caught.value, Corrupt)
 
     until(fails_for_good)
+
+
+def test_first_reader_sees_a_bug_of_the_analysis_and_the_log_has_its_traceback() -> None:
+    warehouse = Warehouse()
+    warehouse.fault = ZeroDivisionError("no step")
+    view = warehouse.view(is_patient=False)
+    with capture_logs() as logged, pytest.raises(ZeroDivisionError, match="no step"):
+        view.profiles("a")
+    assert [(one["event"], one["exc_info"]) for one in logged] == [("analysis ended by a bug", True)]
 
 
 def test_use_of_a_workload_is_that_of_its_own_slices() -> None:

@@ -10,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 import dashboards.stored.money as module
 from dashboards.money.charged_days import CostPeriod
@@ -108,3 +109,13 @@ def test_sums_that_can_not_be_made_are_told_and_tried_again() -> None:
     with pytest.raises(Unavailable, match="answers"):
         tried.of("c1", 1)
     assert tried.of("c1", 1) == (1,)
+
+
+def test_reader_of_costs_sees_a_bug_and_the_log_has_its_traceback() -> None:
+    def make(_: str) -> tuple[int, ...]:
+        raise ZeroDivisionError("no hours")
+
+    tried = module._Hourly[int](make, is_patient=False)
+    with capture_logs() as logged, pytest.raises(ZeroDivisionError, match="no hours"):
+        tried.of("c1", 1)
+    assert [one["exc_info"] for one in logged] == [True]

@@ -14,6 +14,7 @@ from enforcer.record.journal import StageRecord
 from enforcer.record.savings import (
     PlanRecord,
     Step,
+    planned_cards,
     realised_of,
     realised_weeks,
     savings_steps,
@@ -231,6 +232,6 @@ def test_a_stage_is_in_place_only_when_all_of_its_pods_are() -> None:
         recommendation="join-1",
     )
     record = StageRecord(plan_id=plan.plan_id, stage=2, moves=[move])
-    assert stages_in_place(plan, [record]) == {2}
+    assert stages_in_place(plan, planned_cards(plan), [record]) == {2}
     both = StageRecord(plan_id=plan.plan_id, stage=2, moves=[move, replace(move, pod="a-0")])
-    assert stages_in_place(plan, [both]) == {1, 2}
+    assert stages_in_place(plan, planned_cards(plan), [both]) == {1, 2}

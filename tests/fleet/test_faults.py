@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import pytest
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from dashboards.access.roster import Entry
@@ -114,10 +114,11 @@ def test_every_wrong_value_for_every_part_of_every_model_is_said_in_our_words() 
             try:
                 adapter.validate_python(value)
             except ValidationError as exc:
-                for item, fault in zip(exc.errors(), faults(exc, kind), strict=True):
+                types = {tuple(map(str, item["loc"])): item["type"] for item in exc.errors()}
+                for fault in faults(exc, kind):
                     assert not OF_THE_VALIDATOR.search(fault.reason), (kind, value, fault)
-                    assert item["type"] == "value_error" or fault.reason != "does not fit", (item["type"], kind, value)
-                    seen.add(item["type"])
+                    assert types[fault.place] == "value_error" or fault.reason != "does not fit", (kind, value, fault)
+                seen |= set(types.values())
     assert {
         "missing",
         "decimal_whole_digits",
@@ -190,3 +191,14 @@ def test_value_of_a_secret_field_is_not_shown() -> None:
 def test_value_that_is_missing_is_named_without_the_whole_entry() -> None:
     said = words_of(PriceRule, {"per_card_hour": 1, "date": "2026-01"})
     assert said == "source: is missing"
+
+
+def test_list_with_a_wrong_entry_is_not_called_too_short_as_well() -> None:
+    for entries, words in (
+        ([0.2, "many"], "1='many': expected a number"),
+        (["many"], "0='many': expected a number; expected at least 2 entries"),
+        ([0.2], "expected at least 2 entries"),
+    ):
+        with pytest.raises(ValidationError) as caught:
+            TypeAdapter(Annotated[tuple[float, ...], Field(min_length=2)]).validate_python(entries)
+        assert fault_words(caught.value) == words

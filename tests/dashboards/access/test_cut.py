@@ -40,7 +40,13 @@ def test_everything_of_their_own_is_left() -> None:
 def test_totals_of_a_cut_plan_are_those_of_what_is_shown() -> None:
     cut = cut_plan(PLAN, OWN)
     assert cut.recommendations
-    assert cut.totals.cards_freed == sum(item.cards_freed for item in cut.recommendations) < PLAN.totals.cards_freed
+    totals, named = cut.totals, [card for item in cut.recommendations for card in item.freed]
+    assert 0 < totals.cards_freed < PLAN.totals.cards_freed
+    assert 0 < totals.spare_cards < PLAN.totals.spare_cards
+    assert totals.cards_freed + totals.spare_cards == len(named) == totals.cards_before - totals.cards_after
+    assert totals.saving_per_week.amortised == sum(
+        card.saving_per_week.amortised or 0 for card in named if not card.is_spare
+    )
     assert sum(stage.cards_freed for stage in cut.stages) == cut.totals.cards_freed
     assert {name for stage in cut.stages for name in stage.recommendations} == {i.id for i in cut.recommendations}
     assert not cut.frontier

@@ -134,7 +134,7 @@ def test_a_team_is_told_its_own_totals_and_no_name_of_another(views: Views) -> N
     )  # fmt: skip
     found = told(views, ledger=ledger, telling=Telling(base_url=URL, team=team("team-3")))
     waiting = next(one for one in found if one.topic is NoticeTopic.PLAN)
-    cards = sum(item.cards_freed for item in own)
+    cards = sum(not card.is_spare for item in own for card in item.freed)
     assert waiting.title == f"{CLUSTER}: a plan that frees {cards} cards of yours waits for approval"
     assert set(waiting.namespaces) == {"team-3"}
     text = " ".join(line for one in found for line in (one.title, *one.lines))

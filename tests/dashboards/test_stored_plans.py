@@ -1,0 +1,105 @@
+"""Plans of a data folder as the pages list them, and rollouts that run beside the pages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from dashboards.queries import RolloutPhase
+from dashboards.stored.plans import BackgroundRollouts, StoredPlans
+from enforcer.backend import Move
+from enforcer.dialect import SeatSlice
+from enforcer.record.journal import Journal, StageRecord
+from enforcer.record.ledger import Ledger
+from enforcer.record.plan_cache import PlanCache
+from enforcer.record.plan_store import PlanStore
+from enforcer.rollout.progress import Progress
+from enforcer.rollout.stages import Rollout
+from enforcer.safety.guard import Guard
+from fleet.data_folder import DataFolder, open_data_folder
+from fleet.decisions import Plan
+from fleet.documents import seal_plan
+from tests.dashboards.embedded import CLUSTER, NOW, make_plan, make_profiles
+from tests.waiting import until
+
+WHOLE = make_plan(make_profiles())
+PLAN = seal_plan(replace(WHOLE, plan_id="", refused=()))
+NEWER = seal_plan(replace(PLAN, plan_id="", created_at=NOW + timedelta(hours=1)))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> DataFolder:
+    return open_data_folder(tmp_path / "data", create=True)
+
+
+def no_guard() -> Guard:
+    raise AssertionError("a plan without approvals asks no guard")
+
+
+def promoted(folder: DataFolder, plan: Plan, stage: int) -> None:
+    """The ledger of a stage that brought each of its pods to the cards that the plan names."""
+    names = plan.stages[stage - 1].recommendations
+    pods = {pod: item for item in plan.recommendations if item.id in names for pod in item.pods}
+    cards: dict[str, list[str]] = {pod: [] for pod in pods}
+    for place in plan.placement:
+        for part in place.slices:
+            if part.pod_id in cards:
+                cards[part.pod_id].append(place.card)
+    record = StageRecord(plan_id=plan.plan_id, stage=stage)
+    for pod, item in pods.items():
+        namespace, _, name = pod.partition("/")
+        new = tuple(
+            SeatSlice(container="main", card=card, framebuffer_mib=1024, core_percent=50, priority=None)
+            for card in cards[pod]
+        )
+        record.moves.append(
+            Move(namespace=namespace, pod=name, workload=item.workloads[0], recommendation=item.id, old=(), new=new)
+        )
+    journal = Journal(Ledger(folder.ledger))
+    journal.write(plan.plan_id, NOW, "begin", stages=[stage], by="mei", cards_granted=[], cluster=CLUSTER)
+    journal.begin_stage(record, NOW)
+    journal.write(plan.plan_id, NOW, "promoted", stage=stage)
+
+
+def test_list_reads_no_plan_again_that_was_dropped_from_memory(folder: DataFolder) -> None:
+    store = PlanStore(folder.plans)
+    store.add(PLAN)
+    file = folder.plans / f"{PLAN.plan_id}.json"
+    os.utime(file, (1, 1))
+    store.add(NEWER)
+    promoted(folder, PLAN, 2)
+    plans = StoredPlans(
+        folder, PlanCache(folder.plans, items_max=1), lambda: NOW, guard=no_guard, preview=lambda *_: ()
+    )
+    plans.plans(CLUSTER)
+    first = plans.plans(CLUSTER)
+    assert [entry.applied_stages for entry in first] == [(), (2,)]
+    assert first[1].plan.placement == ()
+    # The same file by its time, size and place: who reads it again finds no plan.
+    file.write_bytes(b" " * file.stat().st_size)
+    os.utime(file, (1, 1))
+    assert plans.plans(CLUSTER) == first
+
+
+def test_rollout_that_a_bug_ends_is_shown_as_failed_and_the_log_has_its_traceback(folder: DataFolder) -> None:
+    @contextmanager
+    def open_rollout(_: Callable[[Progress], None]) -> Iterator[Rollout]:
+        raise ZeroDivisionError("no batch")
+        yield
+
+    PlanStore(folder.plans).add(PLAN)
+    rollouts = BackgroundRollouts(folder, check=lambda _: None, open_rollout=open_rollout)
+    with capture_logs() as logged:
+        rollouts.apply(PLAN.plan_id, (1,), "mei")
+        until(lambda: not rollouts.progress(PLAN.plan_id).is_running)
+    found = rollouts.progress(PLAN.plan_id)
+    assert found.phase is RolloutPhase.FAILED
+    assert "ZeroDivisionError: no batch" in found.message
+    assert [(one["event"], one["exc_info"]) for one in logged] == [("rollout ended by a bug", True)]
