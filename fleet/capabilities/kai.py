@@ -34,7 +34,7 @@ KAI = Capabilities(
     granularity=Granularity.POD,
     # No limit of its own; a share of a card is planned in hundredths at the finest.
     slices_per_card_max=100,
-    # gpu-memory is in MiB.
+    # gpu-memory is in MiB; of a card, full hundreds of MiB are counted.
     framebuffer_step_bytes=MIB,
     needs_restart=True,
     fault_isolation=False,
@@ -56,6 +56,7 @@ KAI = Capabilities(
         "kai-scheduler/KAI-Scheduler:docs/gpu-sharing/README.md",
         "kai-scheduler/KAI-Scheduler:docs/gpu-sharing/hami/README.md",
         "kai-scheduler/KAI-Scheduler:pkg/binder/plugins/hamicore/hami_core.go",
+        "kai-scheduler/KAI-Scheduler:pkg/scheduler/api/node_info/node_info.go",
         "kai-scheduler/KAI-Scheduler#45",
         "kai-scheduler/KAI-Scheduler#262",
         "kai-scheduler/KAI-Scheduler#506",

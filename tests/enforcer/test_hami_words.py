@@ -114,12 +114,20 @@ def two_containers(entries: list[list[DeviceGrant]]) -> Manifest:
 
 
 def test_init_containers_keep_their_place_in_the_annotation() -> None:
-    """HAMi 2.10 counts them first; a share of `server` must not be taken for one of its neighbour."""
+    """HAMi from 2.6 on counts them first; a share of `server` must not be taken for one of its neighbour."""
     grant = DeviceGrant(card=card_id(0), device_type="NVIDIA", framebuffer_mib=4000, core_percent=30)
     newer = two_containers([[], [grant], []])
     older = two_containers([[grant], []])
     for pod in (newer, older):
         assert [part.container for part in HAMI_DIALECT.slices_of_pod(pod)] == ["server"]
+
+
+def test_containers_without_a_card_may_be_left_out_of_the_annotation() -> None:
+    """HAMi 2.10.0 writes one part for a pod whose second container alone has a card."""
+    grant = DeviceGrant(card=card_id(0), device_type="NVIDIA", framebuffer_mib=4000, core_percent=30)
+    pod = two_containers([[grant]])
+    pod["spec"]["containers"].reverse()
+    assert [part.container for part in HAMI_DIALECT.slices_of_pod(pod)] == ["server"]
 
 
 def test_finished_pod_holds_nothing() -> None:
