@@ -263,3 +263,11 @@ def test_card_without_a_free_slice_takes_nobody_more() -> None:
     full = {"c0": StandingCard(card="c0", device_type="A10", node="n", framebuffer_mib=MIB, slices_max=1)}
     there, comes = move("w-0", share("c0"), share("c0")), move("v-0", share("c1"), share("c0"))
     assert not can_go_alone([comes], sitting(there, comes), {**CARDS, **full}, surges=True)
+
+
+def test_pod_whose_seat_another_took_beside_it_has_not_left_yet_and_is_nowhere_else() -> None:
+    stays, goes = move("w-0", share("c0"), share("c0")), move("w-1", share("c1"), share("c2"))
+    found = landing_of([stays, goes], [seat("w-0", share("c0")), seat("w-1", share("c1")), seat("new", share("c0"))])
+    assert [pod.pod for pod in found.in_place] == ["new"]
+    assert [pod.pod for pod in found.unmoved] == ["w-0", "w-1"]
+    assert not found.is_astray
