@@ -174,6 +174,7 @@ def _stage_diffs(stage: StagePreview) -> list[ObjectDiff]:
             old_yaml=item.before,
             new_yaml=item.after,
             refusal=item.refusal or of_stage,
+            way=item.way,
         )
         for item in (*stage.made, *stage.objects)
     ]

@@ -17,7 +17,7 @@ from enforcer.kinds.register import is_begun, trouble_of, workload_kind
 from enforcer.manifest import Manifest, workload_parts
 from enforcer.ownership import MAKERS, Parents, parents_of, workload_of_pod
 from enforcer.record.journal import ObjectIntent
-from enforcer.rollout.holding import Phase, changes_template, rolls_by_itself
+from enforcer.rollout.holding import Phase, changes_template, rolls_by_itself, surges
 from enforcer.rollout.intent_writer import IntentWriter, patiently
 from enforcer.rollout.landing import Landing, is_rolled_out, landing_of, made_anew, wanted_pods
 from enforcer.rollout.move_order import Order, OrderedUnit, Unit, waves
@@ -130,11 +130,11 @@ class Carrier:
             # Whose pods all sit right needs its fields nevertheless.
             if workload not in rest:
                 self._put(load, intent)
-        card_mib = {card.card: card.framebuffer_mib for card in snapshot.cards.values()}
+        surging = {workload for workload, intent in load.intents.items() if surges(intent)}
         done = sum(map(len, units)) - sum(map(len, missing))
         failures: list[str] = []
         patched: set[WorkloadId] = set()
-        for wave in waves(missing, snapshot.seats, card_mib, self._policy.parallel_pods_max):
+        for wave in waves(missing, snapshot.seats, snapshot.cards, self._policy.parallel_pods_max, surging):
             on_wave([move for unit in wave for move in unit.moves], done)
             for unit in wave:
                 failures += self._start(load, unit, patched)
@@ -398,6 +398,8 @@ def _units(load: Load, snapshot: Snapshot) -> list[Unit]:
     for workload in dict.fromkeys(move.workload for move in load.moves):
         own = tuple(_from_here(move, snapshot) for move in load.of(workload))
         intent = load.intents.get(workload)
+        if intent is not None and surges(intent):
+            own = _still_to_come(own, snapshot.pods.get(workload, ()))
         rolls = intent is not None and changes_template(intent)
         if not load.is_strict or (rolls and rolls_by_itself(_kind_only(workload_parts(workload)[1], intent))):
             found.append(own)
@@ -418,6 +420,24 @@ def _from_here(move: Move, snapshot: Snapshot) -> Move:
     """The move from where the pod really is, while it still has its name."""
     seat = snapshot.seats.get(move.live_id)
     return move if seat is None else replace(move, old=seat.slices)
+
+
+def _still_to_come(moves: Unit, pods: Sequence[PodSeat]) -> Unit:
+    """The moves of an owner that surges, without the new seats that its new pods have already and the pods that left.
+
+    Such a pod sits there beside the one that leaves for it: its seat is not to be found a second time.
+    """
+    there = {pod.pod_id for pod in pods}
+    made = [pod.slices for pod in made_anew(moves, landing_of(moves, pods).in_place)]
+    found: dict[str, Move] = {}
+    # A seat that is taken already was for a pod that left, where one did.
+    for move in sorted(moves, key=lambda move: move.live_id in there):
+        place = next((number for number, slices in enumerate(made) if same_slices(slices, move.new)), None)
+        if place is not None:
+            made.pop(place)
+        old, new = move.old if move.live_id in there else (), move.new if place is None else ()
+        found[move.pod_id] = replace(move, old=old, new=new)
+    return tuple(found[move.pod_id] for move in moves)
 
 
 def _astray(pod: PodSeat, moves: Sequence[Move]) -> str:
