@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dashboards.own_metrics import OWN_METRICS as OWN_WEB_METRICS
+from dashboards.own_metrics import WebMetrics
 from dashboards.shown.savings_series import SAVINGS_FAMILIES
 from exporter.compat.figures import SHOWN_FIGURES, Of
 from exporter.compat.grant_sums import GRANT_SUMS
@@ -20,6 +20,7 @@ from exporter.families import CataloguedFamily
 from fleet.schema import MEASURES, Measure
 from fleet.series import Subject, card_series, known_names, slice_series
 from pipeline.receiver.counts import OWN_METRICS, PREFIX
+from wire.own_metrics import OwnMetrics
 
 _SOURCE_WORDS = {
     NameSource.DCGM: "`--compat dcgm`",
@@ -138,9 +139,16 @@ def _web() -> Iterator[str]:
     yield "\n## The web app itself\n"
     yield "At its `/metrics`, behind `dashboard.access`: a scraper shows a token of `dashboard.rights_file`, of any"
     yield "role. Beside these, `process_…` of its CPU, memory and open files (Linux).\n"
+    own = OwnMetrics("web")
+    WebMetrics(own)
+    yield from _own(own)
+
+
+def _own(own: OwnMetrics) -> Iterator[str]:
     yield "| metric | kind | by | meaning |"
     yield "|---|---|---|---|"
-    yield from (f"| `{' | '.join((f'{name}`', *rest))} |" for name, *rest in OWN_WEB_METRICS)
+    for metric in own.listed:
+        yield f"| `{metric.name}` | {metric.kind} | {', '.join(metric.labels)} | {metric.meaning} |"
 
 
 def _cell(text: str) -> str:

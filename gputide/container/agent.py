@@ -26,7 +26,7 @@ from fleet.settings.settings import Settings
 from gputide.container.cluster import open_kubernetes
 from gputide.container.node_reader import HamiNodeReader
 from gputide.node_exporter import node_name
-from wire.listener_tls import ListenerContexts
+from wire.http_server import tls_contexts
 from wire.port_guard import PortGuard
 
 
@@ -104,16 +104,13 @@ def _open_view(settings: Settings, node: str) -> Iterator[Callable[[NodeView], N
         return
     host, port = host_and_port(listen)
     files = settings.agent.files("agent", settings.agent.tokens_file)
-    tls = None
-    if files.certificate_file is not None:
-        tls = ListenerContexts(files, needs_client=False, now_seconds=time.monotonic).context
     server = ViewServer(
         node,
         host=host,
         port=port,
         full_ratio=settings.agent.full_ratio,
         free_ratio_min=settings.agent.framebuffer_free_ratio_min,
-        tls=tls,
+        tls=tls_contexts(files),
         guard=PortGuard(files, tokens_setting="tokens_file", now_seconds=time.monotonic),
     )
     server.start()

@@ -24,6 +24,7 @@ from tests.exporter.test_exposition_server import OneReading
 from tests.pipeline.builders import file_bus, intake_of
 from tests.pipeline.receiving import served
 from wire.listener_tls import ListenerContexts
+from wire.own_metrics import OwnMetrics, own_port
 from wire.port_guard import PortGuard
 
 Clock = Callable[[], float]
@@ -100,7 +101,16 @@ def dashboard(files: ListenerFiles, clock: Clock, folder: Path) -> Iterator[Port
         yield int(server.address.rstrip("/").rpartition(":")[2]), "/"
 
 
-LISTENERS = {found.__name__: found for found in (exporter, receiver, agent, admission, dashboard)}
+@contextmanager
+def own_metrics(files: ListenerFiles, clock: Clock, folder: Path) -> Iterator[Port]:
+    """What roll-up, agent, admission, relief and tide count of themselves."""
+    del folder
+    how = {"tls": _contexts(files, clock), "guard": _guard(files)}
+    with own_port(OwnMetrics("relief").text, "127.0.0.1", 0, setting="exporter.own_listen", **how) as address:
+        yield address[1], "/metrics"
+
+
+LISTENERS = {found.__name__: found for found in (exporter, receiver, agent, admission, dashboard, own_metrics)}
 
 
 def _contexts(files: ListenerFiles, clock: Clock, *, needs_client: bool = False) -> Any:
