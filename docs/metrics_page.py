@@ -5,7 +5,7 @@ Called by `docs/generate.py`. All of it is made from the code: the families' own
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from dashboards.own_metrics import WebMetrics
 from dashboards.shown.savings_series import SAVINGS_FAMILIES
@@ -20,7 +20,11 @@ from exporter.families import CataloguedFamily
 from fleet.schema import MEASURES, Measure
 from fleet.series import Subject, card_series, known_names, slice_series
 from pipeline.receiver.counts import OWN_METRICS, PREFIX
+from pipeline.rollup.rollup import RollupMetrics
 from wire.own_metrics import OwnMetrics
+
+OTHERS: tuple[tuple[str, str, Callable[[OwnMetrics], object]], ...] = (("run rollup", "rollup", RollupMetrics),)
+"""Command, process and metrics of all that show theirs at `exporter.own_listen`."""
 
 _SOURCE_WORDS = {
     NameSource.DCGM: "`--compat dcgm`",
@@ -31,7 +35,7 @@ _SOURCE_WORDS = {
 
 def metrics_page() -> str:
     """The Markdown page."""
-    sections = (_measures, _families, _checks, _compat, _peers, _understood, _receiver, _web)
+    sections = (_measures, _families, _checks, _compat, _peers, _understood, _receiver, _web, _others)
     return "\n".join(line for section in sections for line in section()) + "\n"
 
 
@@ -142,6 +146,19 @@ def _web() -> Iterator[str]:
     own = OwnMetrics("web")
     WebMetrics(own)
     yield from _own(own)
+
+
+def _others() -> Iterator[str]:
+    yield "\n## The other processes themselves\n"
+    yield "At `/metrics` of `exporter.own_listen`, with TLS and tokens of the section `exporter`; `/healthz` answers"
+    yield "while the process runs. Beside these, `process_…` of its CPU, memory and open files (Linux). `error` is the"
+    yield "kind of error: unavailable, refused, corrupt, misconfigured, and finer ones such as conflict.\n"
+    for command, process, register in OTHERS:
+        own = OwnMetrics(process)
+        register(own)
+        yield f"### `gputide {command}`\n"
+        yield from _own(own)
+        yield ""
 
 
 def _own(own: OwnMetrics) -> Iterator[str]:

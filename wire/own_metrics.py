@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from prometheus_client import (
@@ -148,7 +148,7 @@ class Passes:
 class Followed(Collector):
     """A number that objects keep which come and go: at a scrape all that are there are asked.
 
-    A counter keeps what those counted that are gone; a gauge without any object has no sample.
+    A counter keeps what those counted that are gone; a gauge without any object, or that can't be read, has no sample.
     """
 
     def __init__(self, kind: Callable[..., Metric], name: str, meaning: str) -> None:
@@ -172,10 +172,11 @@ class Followed(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The sum over all objects."""
-        with self._lock:
-            has_value = self._keeps or bool(self._reads)
-            value = self._kept + sum(read() for read in self._reads)
-        yield self._kind(self._name, self._meaning, value=value if has_value else None)
+        value = None
+        with self._lock, suppress(GputideError):
+            if self._keeps or self._reads:
+                value = self._kept + sum(read() for read in self._reads)
+        yield self._kind(self._name, self._meaning, value=value)
 
 
 @contextmanager

@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from fleet.errors import Misconfigured, Refused, Unavailable
 from fleet.listener_files import ListenerFiles
+from tests.scraping import samples_of
 from wire.own_metrics import CONTENT_TYPE, OwnMetrics, own_port
 from wire.port_guard import PortGuard
 
@@ -27,15 +27,6 @@ def ask(address: tuple[str, int], path: str, **headers: str) -> tuple[int, str, 
     return found
 
 
-def samples(text: str) -> dict[tuple[str, str], float]:
-    """Value by name and first label's value."""
-    return {
-        (sample.name, next(iter(sample.labels.values()), "")): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-
 def test_passes_say_how_many_failed_of_what_and_when_one_last_succeeded() -> None:
     own = OwnMetrics("relief")
     looks = own.passes("look", "look at the cards")
@@ -43,30 +34,30 @@ def test_passes_say_how_many_failed_of_what_and_when_one_last_succeeded() -> Non
     for error in (Unavailable, Refused, Unavailable):
         with pytest.raises(error), looks.one():
             raise error("not now")
-    before = samples(own.text().decode())
-    assert before["gputide_relief_last_success_timestamp_seconds", ""] <= began
+    before = samples_of(own.text().decode())
+    assert before["gputide_relief_last_success_timestamp_seconds"] <= began
     time.sleep(0.01)
     with looks.one():
         pass
-    found = samples(own.text().decode())
-    assert found["gputide_relief_look_failures_total", "unavailable"] == 2
-    assert found["gputide_relief_look_failures_total", "refused"] == 1
-    assert found["gputide_relief_look_seconds_count", ""] == 4
-    assert found["gputide_relief_last_success_timestamp_seconds", ""] > began
-    assert found["process_resident_memory_bytes", ""] > 2**20
+    found = samples_of(own.text().decode())
+    assert found['gputide_relief_look_failures_total{error="unavailable"}'] == 2
+    assert found['gputide_relief_look_failures_total{error="refused"}'] == 1
+    assert found["gputide_relief_look_seconds_count"] == 4
+    assert found["gputide_relief_last_success_timestamp_seconds"] > began
+    assert found["process_resident_memory_bytes"] > 2**20
 
 
 def test_counter_keeps_what_objects_counted_that_are_gone_and_a_gauge_forgets_them() -> None:
     own = OwnMetrics("tide")
     requests = own.followed_counter("api_requests_total", "Requests.")
     waiting = own.followed_gauge("waiting_bytes", "Bytes.")
-    assert ("gputide_tide_waiting_bytes", "") not in samples(own.text().decode())
+    assert "gputide_tide_waiting_bytes" not in samples_of(own.text().decode())
     for count in (3.0, 4.0):
         with requests.following(partial(float, count)), waiting.following(partial(float, count)):
-            assert samples(own.text().decode())["gputide_tide_waiting_bytes", ""] == count
-    found = samples(own.text().decode())
-    assert found["gputide_tide_api_requests_total", ""] == 7
-    assert ("gputide_tide_waiting_bytes", "") not in found
+            assert samples_of(own.text().decode())["gputide_tide_waiting_bytes"] == count
+    found = samples_of(own.text().decode())
+    assert found["gputide_tide_api_requests_total"] == 7
+    assert "gputide_tide_waiting_bytes" not in found
 
 
 def test_a_scraper_gets_the_text_a_kubelet_its_word_and_others_nothing() -> None:
@@ -75,7 +66,7 @@ def test_a_scraper_gets_the_text_a_kubelet_its_word_and_others_nothing() -> None
     with own_port(own.text, "127.0.0.1", 0, setting=SETTING) as address:
         status, kind, text = ask(address, "/metrics")
         assert (status, kind) == (200, CONTENT_TYPE)
-        assert samples(text)["gputide_agent_evictions_total", ""] == 2
+        assert samples_of(text)["gputide_agent_evictions_total"] == 2
         assert ask(address, "/healthz")[0] == 200
         assert ask(address, "/view")[0] == 404
     with pytest.raises(ConnectionRefusedError):
