@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 
 from dashboards.own_metrics import WebMetrics
 from dashboards.shown.savings_series import SAVINGS_FAMILIES
+from enforcer.relief.runner import ReliefMetrics
+from enforcer.tide.runner import TideMetrics
 from exporter.compat.figures import SHOWN_FIGURES, Of
 from exporter.compat.grant_sums import GRANT_SUMS
 from exporter.compat.names import NameSource, names_of
@@ -23,7 +25,11 @@ from pipeline.receiver.counts import OWN_METRICS, PREFIX
 from pipeline.rollup.rollup import RollupMetrics
 from wire.own_metrics import OwnMetrics
 
-OTHERS: tuple[tuple[str, str, Callable[[OwnMetrics], object]], ...] = (("run rollup", "rollup", RollupMetrics),)
+OTHERS: tuple[tuple[str, str, Callable[[OwnMetrics], object]], ...] = (
+    ("run rollup", "rollup", RollupMetrics),
+    ("run relief run", "relief", ReliefMetrics),
+    ("run tide run", "tide", TideMetrics),
+)
 """Command, process and metrics of all that show theirs at `exporter.own_listen`."""
 
 _SOURCE_WORDS = {

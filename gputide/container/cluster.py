@@ -94,6 +94,11 @@ NO_CLUSTER = (
 class LiveCluster(ClusterReader, ClusterWriter, Lease, Protocol):
     """A cluster behind all of the enforcer's ports."""
 
+    @property
+    def requests(self) -> int:
+        """Requests made to its API server so far."""
+        ...
+
     def pause(self, seconds: float) -> None:
         """Let time pass (the port `Pause`)."""
         ...
