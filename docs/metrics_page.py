@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 
 from dashboards.own_metrics import WebMetrics
 from dashboards.shown.savings_series import SAVINGS_FAMILIES
+from enforcer.agent.loop import AgentMetrics
+from enforcer.kubernetes.admission_server import AdmissionMetrics
 from enforcer.relief.runner import ReliefMetrics
 from enforcer.tide.runner import TideMetrics
 from exporter.compat.figures import SHOWN_FIGURES, Of
@@ -27,6 +29,8 @@ from wire.own_metrics import OwnMetrics
 
 OTHERS: tuple[tuple[str, str, Callable[[OwnMetrics], object]], ...] = (
     ("run rollup", "rollup", RollupMetrics),
+    ("run agent", "agent", AgentMetrics),
+    ("run admission", "admission", AdmissionMetrics),
     ("run relief run", "relief", ReliefMetrics),
     ("run tide run", "tide", TideMetrics),
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from fleet.addresses import host_and_port
 from fleet.settings.settings import Settings
@@ -13,21 +14,25 @@ from wire.http_server import tls_contexts
 from wire.own_metrics import PATH, OwnMetrics, own_port
 from wire.port_guard import PortGuard
 
+_Own = TypeVar("_Own")
+
 
 @contextmanager
-def open_own_metrics(settings: Settings, process: str) -> Iterator[OwnMetrics]:
-    """Metrics for a process to register its own in, served until the end.
+def open_own_metrics(settings: Settings, process: str, register: Callable[[OwnMetrics], _Own]) -> Iterator[_Own]:
+    """The metrics of a process, served until the end.
 
     Args:
         process: what names begin with, such as `relief`.
+        register: makes them; all are there before the first scrape.
 
     Raises:
         Misconfigured: the address, a certificate or a file of tokens can't be used.
         Unavailable: another process listens there.
     """
     own, exporter = OwnMetrics(process), settings.exporter
+    metrics = register(own)
     if exporter.own_listen is None:
-        yield own
+        yield metrics
         return
     host, port = host_and_port(exporter.own_listen)
     files = exporter.files("exporter", exporter.scrape_tokens_file)
@@ -37,4 +42,4 @@ def open_own_metrics(settings: Settings, process: str) -> Iterator[OwnMetrics]:
         scheme, name = "http" if tls is None else "https", f"[{shown}]" if ":" in shown else shown
         sys.stderr.write(f"metrics of {process} at {scheme}://{name}:{bound}{PATH}\n")
         sys.stderr.flush()
-        yield own
+        yield metrics

@@ -14,7 +14,7 @@ from typing import Any
 from dashboards.app import open_server
 from enforcer.agent.view_server import ViewServer
 from enforcer.kubernetes.admission_review import PodAdmission
-from enforcer.kubernetes.admission_server import AdmissionServer
+from enforcer.kubernetes.admission_server import AdmissionMetrics, AdmissionServer
 from exporter.collector import Collector
 from exporter.server import MetricsServer
 from fleet.listener_files import ListenerFiles
@@ -74,7 +74,8 @@ def admission(files: ListenerFiles, clock: Clock, folder: Path) -> Iterator[Port
     """`gputide run admission`; it looks at its files for every connection, by a clock of its own."""
     del clock, folder
     server = AdmissionServer(
-        PodAdmission(StandingCluster([])), host="127.0.0.1", port=0, certificate_file=Path(str(files.certificate_file)),
+        PodAdmission(StandingCluster([])), AdmissionMetrics(OwnMetrics("admission")), host="127.0.0.1", port=0,
+        certificate_file=Path(str(files.certificate_file)),
         key_file=Path(str(files.key_file)),
         client_ca_file=None if files.client_ca_file is None else Path(files.client_ca_file),
     )  # fmt: skip

@@ -103,7 +103,7 @@ def run(context: typer.Context, yes: YesOption = False) -> None:
     folder, settings = session.folder(create=True), session.settings
     with ExitStack() as opened:
         opened.enter_context(FolderLock(folder.path, "relief"))
-        metrics = ReliefMetrics(opened.enter_context(open_own_metrics(settings, "relief")))
+        metrics = opened.enter_context(open_own_metrics(settings, "relief", ReliefMetrics))
         relief = opened.enter_context(open_relief(folder, settings, session.now(), at_once=False))
         opened.enter_context(metrics.api_requests.following(lambda: relief.cluster.requests))
         stopped = _stop_on_signals()

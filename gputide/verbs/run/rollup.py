@@ -57,7 +57,7 @@ def rollup(
     rows = samples = corrupt = 0
     is_under_way = False
     with ExitStack() as opened:
-        metrics = RollupMetrics(opened.enter_context(open_own_metrics(session.settings, "rollup")))
+        metrics = opened.enter_context(open_own_metrics(session.settings, "rollup", RollupMetrics))
         worker, flink = _opened(engine, session, opened, metrics)
         signal.signal(signal.SIGTERM, _interrupt)
         try:

@@ -149,8 +149,7 @@ def run(
     if once:
         step(TideMetrics(OwnMetrics("tide")))
         return
-    with open_own_metrics(settings, "tide") as own:
-        metrics = TideMetrics(own)
+    with open_own_metrics(settings, "tide", TideMetrics) as metrics:
         while True:
             try:
                 step(metrics)
