@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from dashboards.notify.sending import NotifyMetrics
 from dashboards.own_metrics import WebMetrics
 from dashboards.shown.savings_series import SAVINGS_FAMILIES
 from enforcer.agent.loop import AgentMetrics
@@ -33,6 +34,7 @@ OTHERS: tuple[tuple[str, str, Callable[[OwnMetrics], object]], ...] = (
     ("run admission", "admission", AdmissionMetrics),
     ("run relief run", "relief", ReliefMetrics),
     ("run tide run", "tide", TideMetrics),
+    ("admin notify run", "notify", NotifyMetrics),
 )
 """Command, process and metrics of all that show theirs at `exporter.own_listen`."""
 
