@@ -28,7 +28,6 @@ from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
 from fleet.errors import Misconfigured, Refused
 from fleet.settings.settings import ClusterChoice, ClusterSettings, Settings
-from gputide.container.warehouse import warehouse
 from gputide.replay.clock import read_replay_clock
 
 if TYPE_CHECKING:
@@ -53,6 +52,8 @@ def own_cluster(folder: DataFolder, settings: Settings) -> str | None:
     if settings.cluster.name != _UNNAMED:
         # Another cluster may be the only one that has sent yet.
         return settings.cluster.name
+    from gputide.container.warehouse import warehouse  # loads pandas, which a node agent does without
+
     known = warehouse(folder, settings).clusters()
     return known[0] if len(known) == 1 else settings.cluster.name
 
@@ -97,6 +98,11 @@ class LiveCluster(ClusterReader, ClusterWriter, Lease, Protocol):
     @property
     def changes(self) -> ChangeStore | None:
         """Keeps the record of what was changed; None where the data folder alone does."""
+        ...
+
+    @property
+    def requests(self) -> int:
+        """Requests made to its API server so far."""
         ...
 
     def pause(self, seconds: float) -> None:

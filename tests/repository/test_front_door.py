@@ -98,6 +98,15 @@ def test_the_node_exporter_loads_no_words_settings_warehouse_or_pandas() -> None
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize("verb", ["agent", "admission"])
+def test_what_runs_beside_every_pod_loads_no_warehouse(verb: str) -> None:
+    unwanted = ("duckdb", "numba", "pandas", "pyarrow")
+    modules = f"gputide.cli, gputide.verbs.run.{verb}, enforcer.kubernetes.cluster"
+    code = f"import sys, {modules}; print([name for name in {unwanted} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_help_lists_verbs_without_loading_one() -> None:
     code = (
         "import sys, atexit; atexit.register(lambda: print(*(n for n in sys.modules if 'gputide.verbs.' in n),"
