@@ -21,6 +21,7 @@ from enforcer.rollout.holding import Phase, changes_template, rolls_by_itself
 from enforcer.rollout.intent_writer import IntentWriter, patiently
 from enforcer.rollout.landing import Landing, is_rolled_out, landing_of, made_anew, wanted_pods
 from enforcer.rollout.move_order import Order, OrderedUnit, Unit, waves
+from enforcer.rollout.outside_change import outside_change
 from enforcer.seat import PodSeat, same_slices, seat_of_pod
 from enforcer.snapshot import Snapshot, take_snapshot, with_listed
 from fleet.inventory import WorkloadId
@@ -80,6 +81,7 @@ class Carrier:
     Attributes:
         objects: writes single objects.
         kept: what was left as it is on the way back, one sentence each.
+        look_seconds: pause between two looks.
     """
 
     def __init__(
@@ -99,9 +101,10 @@ class Carrier:
         self._step = step
         self._parents: Parents | None = None
         self._left: set[WorkloadId] = set()
+        self._written: dict[WorkloadId, ObjectIntent] = {}
         # A look at what a watch keeps costs the cluster nothing.
         is_watched = isinstance(reader, FollowingReader) and not isinstance(dialect, ListingDialect)
-        self._look_seconds = min(policy.poll_seconds, WATCHED_LOOK_SECONDS) if is_watched else policy.poll_seconds
+        self.look_seconds = min(policy.poll_seconds, WATCHED_LOOK_SECONDS) if is_watched else policy.poll_seconds
         self.kept: list[str] = []
         self.objects = IntentWriter(reader, writer, pause, step)
 
@@ -141,7 +144,7 @@ class Carrier:
             if failures and load.is_strict:
                 return failures
             # Nothing lands at once.
-            self._pause(self._look_seconds)
+            self._pause(self.look_seconds)
             failures += self._wait(load, wave)
             if failures and load.is_strict:
                 return failures
@@ -155,6 +158,33 @@ class Carrier:
     def look_at(self, workloads: Iterable[WorkloadId]) -> None:
         """List owners that are about to be written, in place of one request for each."""
         self.objects.see(self._owners(list(workloads)).values())
+
+    def outside_changes(self) -> list[str]:
+        """What somebody else changed of the owners that were written, one sentence each; a fresh look confirms it.
+
+        Raises:
+            Unavailable: the cluster can't be reached.
+        """
+        if not self._outside_changes(self._written):
+            return []
+        renew(self._reader)
+        return self._outside_changes(self._written)
+
+    def let_go(self, intents: Iterable[ObjectIntent]) -> None:
+        """Give owners that somebody else changed while their stage was under way their own strategy back.
+
+        Raises:
+            Unavailable: the cluster can't be reached.
+        """
+        known = {intent.workload: intent for intent in intents}
+        for workload, owner in self._owners(list(known)).items():
+            if outside_change(known[workload], owner, is_written=False) is not None:
+                self.objects.hold(known[workload], Phase.SETTLED)
+
+    def _outside_changes(self, intents: Mapping[WorkloadId, ObjectIntent]) -> list[str]:
+        owners = self._owners(list(intents))
+        found = (outside_change(intents[workload], owner, is_written=True) for workload, owner in owners.items())
+        return [sentence for sentence in found if sentence is not None]
 
     def in_place(self, moves: Sequence[Move]) -> tuple[str, ...]:
         """Pods that were made for these moves and sit as planned, `namespace/pod`."""
@@ -221,10 +251,11 @@ class Carrier:
     def _put(self, load: Load, intent: ObjectIntent) -> None:
         if load.is_strict:
             self.objects.patch(intent, load.phase)
+            self._written[intent.workload] = intent
             return
         kept = self.objects.restore(intent)
         self.kept += kept
-        if kept:
+        if kept or intent.workload in self.objects.overridden:
             self._left.add(intent.workload)
 
     def _evict_unready(self, workload: WorkloadId) -> None:
@@ -250,6 +281,9 @@ class Carrier:
         waited = 0.0
         waiting = [unit.moves for unit in wave]
         while True:
+            changed = self.outside_changes()
+            if changed:
+                return changed
             workloads = list(dict.fromkeys(unit[0].workload for unit in waiting))
             pods = self._pods(workloads)
             owners = self._owners(workloads)
@@ -273,8 +307,8 @@ class Carrier:
             if waited >= self._policy.placement_seconds_max:
                 return [self._overdue(load, unit, pods[unit[0].workload], waited) for unit in still]
             waiting = still
-            self._pause(self._look_seconds)
-            waited += self._look_seconds
+            self._pause(self.look_seconds)
+            waited += self.look_seconds
 
     def _make_way(self, load: Load, unit: Unit, landing: Landing) -> None:
         """Evict the pod of a StatefulSet whose place one waits for that its controller has made anew before it.

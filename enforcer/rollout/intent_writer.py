@@ -13,7 +13,9 @@ from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange, Pause, i
 from enforcer.manifest import Manifest, field_of, is_signal, values_equal
 from enforcer.record.journal import ObjectIntent
 from enforcer.rollout.holding import Phase, held_values
+from enforcer.rollout.outside_change import outside_change
 from fleet.errors import Refused, Unavailable
+from fleet.inventory import WorkloadId
 
 Answer = TypeVar("Answer")
 
@@ -43,6 +45,9 @@ class IntentWriter:
     Args:
         pause: lets time pass.
         step: called before every write with what it is, for tests that stop there.
+
+    Attributes:
+        overridden: owners that were restored around somebody else's change.
     """
 
     def __init__(self, reader: ClusterReader, writer: ClusterWriter, pause: Pause, step: Callable[[str], None]) -> None:
@@ -51,6 +56,7 @@ class IntentWriter:
         self._pause = pause
         self._step = step
         self._seen: dict[tuple[str, str, str], Manifest] = {}
+        self.overridden: set[WorkloadId] = set()
 
     def see(self, manifests: Iterable[Manifest]) -> None:
         """Take objects as they were listed just now, so that none of them is asked for again before it is written.
@@ -75,6 +81,9 @@ class IntentWriter:
                 fields = [(part.field, part.new) for part in intent.fields]
             else:
                 fields = []
+                changed = outside_change(intent, current, is_written=True)
+                if changed is not None:
+                    raise Refused(changed)
             if current is None:
                 return
             fields += held_values(current, intent.holds, phase)
@@ -111,6 +120,9 @@ class IntentWriter:
     def restore(self, intent: ObjectIntent) -> tuple[str, ...]:
         """Write an object's old fields back: those that still are as the plan left them. Its owner rolls without surge.
 
+        An owner that somebody else changed while its stage was under way gets its own strategy back in the same write
+        (`overridden`): its roll is theirs.
+
         Returns:
             What was kept because somebody changed it since, one sentence each.
 
@@ -132,11 +144,15 @@ class IntentWriter:
                     fields.append((part.field, part.old))
                 else:
                     kept.append(f"{intent.workload} {part.field}: somebody set it to {value!r} since")
+            phase = Phase.REST
+            if outside_change(intent, current, is_written=False) is not None:
+                self.overridden.add(intent.workload)
+                phase = Phase.SETTLED
             if not fields:
                 return tuple(kept)
             # An old signal may be understood as one that nobody answered; the one that was given is good again.
             fields += [(part.field, part.new) for part in intent.fields if is_signal(part.field)]
-            fields += held_values(current, intent.holds, Phase.REST)
+            fields += held_values(current, intent.holds, phase)
             try:
                 if self._write(f"restore {intent.workload}", intent, fields, current, 0):
                     return tuple(kept)

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from enforcer.backend import Backend, Move
 from enforcer.cluster import renew
+from enforcer.kinds.kind import condition
 from enforcer.plan_names import as_planned, with_real_names, with_top_owners
 from enforcer.record.fingerprint import Fingerprint
 from enforcer.record.journal import Journal, RunRecord, StageRecord, StageState
 from enforcer.record.plan_store import Approval
-from enforcer.rollout.carry import Load
-from enforcer.rollout.holding import Phase
+from enforcer.rollout.carry import Carrier, Load
+from enforcer.rollout.holding import Phase, canary_watch_seconds, hold_seconds
 from enforcer.rollout.intents import intended_stage
 from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.taking_back import Parts, take_back
@@ -27,6 +29,7 @@ from enforcer.safety.harm_budget import Brake, Judgement
 from enforcer.snapshot import Snapshot
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, Misconfigured, Refused
+from fleet.units import parse_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +180,7 @@ class Rollout:
                 real,
                 canary_workloads=tools.policy.canary_workloads,
                 wave_max=tools.policy.carry.parallel_pods_max,
+                watch_seconds=tools.policy.watch_seconds,
             )
             tools.guard.check_stage(record, snapshot, tools.reader, tools.policy.carry.parallel_pods_max)
         except (Refused, Corrupt, Misconfigured):
@@ -268,7 +272,11 @@ class Rollout:
 
         failures = carrier.carry(Load(moves=tuple(moves), intents=owners, phase=phase, is_strict=True), on_wave)
         if not failures:
-            failures = self._watch(record, name, carrier.in_place(moves), len(moves))
+            held = hold_seconds(tools.policy.watch_seconds) if phase is Phase.CANARY else None
+            pods = carrier.in_place(moves)
+            failures = self._watch(
+                record, _Watched(name=name, pods=pods, done=len(moves), held_seconds=held), carrier
+            )  # fmt: skip
         if not failures and phase is Phase.REST:
             carrier.look_at(owners)
             for intent in owners.values():
@@ -276,24 +284,45 @@ class Rollout:
                 carrier.objects.hold(intent, Phase.SETTLED)
         return failures
 
-    def _watch(self, record: StageRecord, name: str, pods: Sequence[str], done: int) -> list[str]:
-        tools, policy = self._tools, self._tools.policy
-        text = f"{name}: watching {len(pods)} pods for {policy.watch_seconds:.0f} s"
-        tools.tell(record.plan_id, record.stage, ProgressPhase.WATCHING, text, done, len(record.moves))
-        waited, found = 0.0, complaints(tools.signals.health(pods), pods, policy.watch)
-        while pods and not found and waited < policy.watch_seconds:
+    def _watch(self, record: StageRecord, watched: _Watched, carrier: Carrier) -> list[str]:
+        tools, policy, pods = self._tools, self._tools.policy, watched.pods
+        seconds = policy.watch_seconds if watched.held_seconds is None else self._canary_seconds(pods)
+        began, limit = tools.reader.now(), watched.held_seconds
+        text = f"{watched.name}: watching {len(pods)} pods for {seconds:.0f} s"
+        tools.tell(record.plan_id, record.stage, ProgressPhase.WATCHING, text, watched.done, len(record.moves))
+        waited, asked = 0.0, 0.0
+        found = complaints(tools.signals.health(pods), pods, policy.watch)
+        while pods and not found and waited < seconds:
             tools.keep_lease()
-            pause = min(policy.watch_seconds - waited, max(policy.carry.poll_seconds, policy.watch_seconds / 5))
+            pause = min(seconds - waited, carrier.look_seconds)
             tools.rest(pause)
             waited += pause
-            if waited >= policy.watch_seconds:
+            if waited >= seconds:
                 renew(tools.reader)
-            found = complaints(tools.signals.health(pods), pods, policy.watch)
-        tools.step(f"watched {name}")
+            found = tuple(carrier.outside_changes())
+            if not found and (waited >= seconds or waited - asked >= max(policy.carry.poll_seconds, seconds / 5)):
+                asked = waited
+                found = complaints(tools.signals.health(pods), pods, policy.watch)
+        if not found and limit is not None and tools.reader.now() - began > timedelta(seconds=limit):
+            found = (f"{pods[0]} could not be judged within the {limit} s for which its owner waits",)
+        tools.step(f"watched {watched.name}")
+        now = tools.reader.now()
+        said = list(found[:20])
         tools.journal.write(
-            record.plan_id, tools.reader.now(), "watched", stage=record.stage, batch=name, complaints=list(found[:20])
-        )
+            record.plan_id, now, "watched", stage=record.stage, batch=watched.name, complaints=said
+        )  # fmt: skip
         return list(found)
+
+    def _canary_seconds(self, pods: Sequence[str]) -> float:
+        """For how long a canary is watched: its owner counts from when the first of its pods got ready.
+
+        None is left where a crash let that time pass: by then the owner has gone on, and all pods are watched together.
+        """
+        now = self._tools.reader.now()
+        manifests = [self._tools.reader.get("Pod", *pod_id.split("/")) for pod_id in pods]
+        since = [condition(pod, "Ready").get("lastTransitionTime") for pod in manifests if pod is not None]
+        age = now - min((parse_time(at) for at in since if at is not None), default=now)
+        return max(0.0, canary_watch_seconds(self._tools.policy.watch_seconds) - max(0.0, age.total_seconds()))
 
     def _restore(self, plan: Plan, record: StageRecord, reason: str) -> StageResult:
         tools = self._tools
@@ -306,6 +335,23 @@ class Rollout:
         tools.journal.write(plan.plan_id, tools.reader.now(), "restored", stage=record.stage, kept=list(kept))
         tools.tell(plan.plan_id, record.stage, ProgressPhase.RESTORED, f"stage {record.stage} is taken back: {reason}")
         return StageResult(stage=record.stage, state=StageState.RESTORED, reason=reason, kept=kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Watched:
+    """A batch that was changed and is watched.
+
+    Attributes:
+        name: name of the batch.
+        pods: pods that were made for it, `namespace/pod`.
+        done: how many pods are in place.
+        held_seconds: for how long its owners wait for the judgement; None where they do not.
+    """
+
+    name: str
+    pods: tuple[str, ...]
+    done: int
+    held_seconds: int | None
 
 
 def _batches(record: StageRecord) -> list[tuple[str, Phase, frozenset[str]]]:

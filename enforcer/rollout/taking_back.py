@@ -42,6 +42,8 @@ def take_back(
             for room that its other pods hold; driven on, it would lose the pods that serve. Call again to end it.
     """
     carrier, parts = tools.carrier(), Parts.of(objects, moves)
+    # What somebody else changed rolls as they set it from this moment on.
+    carrier.let_go(parts.owners.values())
     for _, intent in reversed(parts.pods):
         tools.keep_lease()
         carrier.objects.restore(intent)

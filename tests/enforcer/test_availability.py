@@ -314,5 +314,5 @@ def test_hold_lets_one_pod_or_all_go_whatever_the_owners_own_strategy_says(
 ) -> None:
     rolling = {"maxSurge": "25%", "maxUnavailable": unavailable}
     owner = {"kind": "Deployment", "metadata": {"name": "a"}, "spec": {"strategy": {"rollingUpdate": rolling}}}
-    holds = holds_of(owner, pods, at_once=at_once)
+    holds = holds_of(owner, pods, at_once=at_once, watch_seconds=600.0)
     assert unavailable_at_once(owner, pods, holds) == (pods if at_once else 1)
