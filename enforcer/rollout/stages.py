@@ -22,31 +22,15 @@ from enforcer.rollout.carry import Carrier, Load
 from enforcer.rollout.holding import Phase, canary_watch_seconds, hold_seconds
 from enforcer.rollout.intents import intended_stage
 from enforcer.rollout.progress import ProgressPhase
-from enforcer.rollout.taking_back import Parts, take_back
+from enforcer.rollout.taking_back import Parts, StageResult, restore_stage
 from enforcer.rollout.tools import Tools
 from enforcer.rollout.watch import complaints
+from enforcer.safety.abort import Aborted
 from enforcer.safety.harm_budget import Brake, Judgement
 from enforcer.snapshot import Snapshot
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.units import parse_time
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageResult:
-    """How one stage ended.
-
-    Attributes:
-        stage: number.
-        state: promoted or restored.
-        reason: why it was restored.
-        kept: what the restoration left as it was, and why.
-    """
-
-    stage: int
-    state: StageState
-    reason: str | None
-    kept: tuple[str, ...]
 
 
 class Rollout:
@@ -90,7 +74,8 @@ class Rollout:
             One result per stage that was begun; a stage that was promoted before counts as promoted.
 
         Raises:
-            Refused: a guard said no; what had been promoted before stays.
+            Refused: a guard said no, or somebody asked to end the run between two stages (`Aborted`); what had been
+                promoted before stays.
             Corrupt: an object that a stage would change can't be read; what had been promoted before stays.
             Misconfigured: a right is missing; what had been promoted before stays.
             Unavailable: the cluster can't be reached; call again to go on.
@@ -111,6 +96,7 @@ class Rollout:
                     own = [found for found in runs if found.plan_id == plan.plan_id]
                     snapshot, _ = as_planned(tools.snapshot(), own)
                     tools.guard.check_cluster(with_top_owners(plan, snapshot), chosen, snapshot, fingerprint, runs)
+                    tools.end_abort()
                     self._begin(plan, chosen, by, snapshot)
                 return self._run(plan)
         finally:
@@ -150,6 +136,25 @@ class Rollout:
 
     def _run(self, plan: Plan) -> tuple[StageResult, ...]:
         tools = self._tools
+        try:
+            tools.abortable = plan.plan_id
+            results = self._stages(plan)
+        except Aborted:
+            # Between two stages: nothing is open, and what was promoted stays.
+            self._end(plan)
+            raise
+        finally:
+            tools.abortable = None
+        self._end(plan)
+        return results
+
+    def _end(self, plan: Plan) -> None:
+        self._tools.step("end")
+        self._tools.journal.write(plan.plan_id, self._tools.reader.now(), "end")
+        self._tools.end_abort()
+
+    def _stages(self, plan: Plan) -> tuple[StageResult, ...]:
+        tools = self._tools
         run = _open_run(tools.journal, plan)
         results: list[StageResult] = []
         promoted = _promoted(tools.journal, plan)
@@ -159,12 +164,11 @@ class Rollout:
                 results.append(StageResult(stage=stage, state=StageState.PROMOTED, reason=None, kept=()))
                 continue
             if record is None:
+                tools.check_abort()
                 record = self._intend(plan, stage)
             results.append(self._stage(plan, record))
             if results[-1].state is not StageState.PROMOTED:
                 break
-        tools.step("end")
-        tools.journal.write(plan.plan_id, tools.reader.now(), "end")
         return tuple(results)
 
     def _intend(self, plan: Plan, stage: int) -> StageRecord:
@@ -200,20 +204,21 @@ class Rollout:
         if record.state is StageState.RESTORED:
             return StageResult(stage=record.stage, state=record.state, reason=record.reason, kept=record.kept)
         if record.state is StageState.RESTORING:
-            return self._restore(plan, record, record.reason or "")
+            return restore_stage(tools, record, "")
         for name, phase, workloads in _batches(record):
             tools.guard.check_frozen(tools.reader)
             found = self._judged(record)
             if found.brake is Brake.FREEZE:
                 raise Refused(f"cannot go on with plan {plan.plan_id} for now: {found.reason}; undo it, or apply again")
             try:
+                tools.check_abort()
                 reasons = [found.reason] if found.brake is Brake.RESTORE else []
                 reasons = reasons or self._batch(record, name, phase, workloads, is_slow=found.brake is Brake.SLOW)
             except Refused as exc:
                 reasons = [str(exc)]
             if reasons:
                 more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-                return self._restore(plan, record, reasons[0] + more)
+                return restore_stage(tools, record, reasons[0] + more)
         tools.step(f"promote {record.stage}")
         tools.journal.write(plan.plan_id, tools.reader.now(), "promoted", stage=record.stage)
         tools.tell(plan.plan_id, record.stage, ProgressPhase.PROMOTED, f"stage {record.stage} is kept")
@@ -323,18 +328,6 @@ class Rollout:
         since = [condition(pod, "Ready").get("lastTransitionTime") for pod in manifests if pod is not None]
         age = now - min((parse_time(at) for at in since if at is not None), default=now)
         return max(0.0, canary_watch_seconds(self._tools.policy.watch_seconds) - max(0.0, age.total_seconds()))
-
-    def _restore(self, plan: Plan, record: StageRecord, reason: str) -> StageResult:
-        tools = self._tools
-        if record.state is not StageState.RESTORING:
-            tools.step(f"restoring {record.stage}")
-            tools.journal.write(plan.plan_id, tools.reader.now(), "restoring", stage=record.stage, reason=reason)
-        tools.tell(plan.plan_id, record.stage, ProgressPhase.RESTORING, reason, 0, len(record.moves))
-        kept = take_back(tools, plan.plan_id, record.stage, record.objects, record.moves, record.node_steps)
-        tools.step(f"restored {record.stage}")
-        tools.journal.write(plan.plan_id, tools.reader.now(), "restored", stage=record.stage, kept=list(kept))
-        tools.tell(plan.plan_id, record.stage, ProgressPhase.RESTORED, f"stage {record.stage} is taken back: {reason}")
-        return StageResult(stage=record.stage, state=StageState.RESTORED, reason=reason, kept=kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

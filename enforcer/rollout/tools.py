@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from enforcer.backends.hami_dialect import HAMI_DIALECT
 from enforcer.cluster import ClusterReader, ClusterWriter, Lease, Pause, followed
@@ -18,10 +19,14 @@ from enforcer.rollout.carry import Carrier, CarryPolicy
 from enforcer.rollout.node_steps import NodeStepPolicy, NodeSteps
 from enforcer.rollout.progress import Progress, ProgressPhase
 from enforcer.rollout.watch import Signals, WatchPolicy
+from enforcer.safety.abort import Aborted, abort_wish, withdraw_abort
 from enforcer.safety.guard import Guard
 from enforcer.safety.harm_budget import HarmBudgets
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.errors import Refused, Unavailable
+
+ABORT_LOOK_SECONDS = 1.0
+"""Longest pause between two looks for somebody who asks to end the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +74,8 @@ class Tools:
         holder: name under which the lease is held; the same after a restart, so that a crash does not lock us out.
         on_progress: who hears the news.
         step: called before every write with what it is, for tests that stop there.
+        abort_file: by which others ask to end a run; None where nobody can.
+        abortable: plan whose run stops where somebody asks; None while nothing is applied, or it is taken back.
     """
 
     reader: ClusterReader
@@ -84,6 +91,8 @@ class Tools:
     holder: str = "gputide"
     on_progress: Callable[[Progress], None] = _unseen
     step: Callable[[str], None] = _unstopped
+    abort_file: Path | None = None
+    abortable: str | None = None
     _taken_at: datetime | None = None
 
     def before_write(self, what: str) -> None:
@@ -91,9 +100,28 @@ class Tools:
 
         Raises:
             Unavailable: it did; what this one remembers of the run is old.
+            Aborted: somebody asked to end the run.
         """
         self.step(what)
+        self.check_abort()
         self.journal.check_fence()
+
+    def check_abort(self) -> None:
+        """Nothing, as long as nobody asks to end the run that is under way.
+
+        Raises:
+            Aborted: somebody does.
+        """
+        if self.abort_file is None or self.abortable is None:
+            return
+        wish = abort_wish(self.abort_file, self.abortable)
+        if wish is not None:
+            raise Aborted(f"aborted by {wish.by}")
+
+    def end_abort(self) -> None:
+        """What was asked of a run that has ended, or of one before, is void."""
+        if self.abort_file is not None:
+            withdraw_abort(self.abort_file)
 
     def carrier(self, *, is_slow: bool = False) -> Carrier:
         """Hands for these tools; slow ones change one workload at a time."""
@@ -149,12 +177,16 @@ class Tools:
         """Let time pass without letting go of the lease (the port `Pause`).
 
         Raises:
-            Refused: somebody else holds it.
+            Refused: somebody else holds it, or somebody asked to end the run.
         """
+        longest = self.policy.lease_seconds / 3
+        if self.abort_file is not None:
+            longest = min(longest, ABORT_LOOK_SECONDS)
         left = seconds
         while left > 0:
+            self.check_abort()
             self.keep_lease()
-            part = min(left, self.policy.lease_seconds / 3)
+            part = min(left, longest)
             self.pause(part)
             left -= part
 

@@ -11,7 +11,7 @@ from enforcer.cluster import FieldChange
 from enforcer.manifest import Manifest, field_of
 from enforcer.record.journal import StageState
 from enforcer.rollout.holding import HOLD_MARGIN_SECONDS, HOLD_SECONDS_MAX, hold_seconds, holds_of
-from enforcer.rollout.stages import StageResult
+from enforcer.rollout.taking_back import StageResult
 from enforcer.simulated.cluster import SimulatedCluster
 from tests.enforcer.builders import a_cluster, a_rollout, some_tools, standard_plan, where
 from tests.enforcer.test_rollout import AFTER, owners
