@@ -61,7 +61,7 @@ def abort(tools: Tools, run: RunRecord, *, by: str) -> AbortResult:
                 for record in open_stages(now):
                     restore_stage(tools, record, f"aborted by {by}")
             tools.step("end")
-            tools.journal.write(run.plan_id, tools.reader.now(), "end")
+            tools.journal.write(run.plan_id, tools.now(), "end")
             tools.end_abort()
     finally:
         tools.let_go()

@@ -7,53 +7,37 @@ the object since, it is refused, never forced. Called by the carrier.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
 
-from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange, Pause, identity
+from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange, identity
 from enforcer.manifest import Manifest, field_of, is_signal, values_equal
 from enforcer.record.journal import ObjectIntent
 from enforcer.rollout.holding import Phase, held_values
 from enforcer.rollout.outside_change import outside_change
-from fleet.errors import Refused, Unavailable
+from enforcer.rollout.patience import Patience
+from fleet.errors import Refused
 from fleet.inventory import WorkloadId
 
-Answer = TypeVar("Answer")
-
 TRIES_MAX = 5
-"""How often a call that the cluster could not take is made, with growing pauses."""
-
-_FIRST_PAUSE_SECONDS = 2.0
-
-
-def patiently(pause: Pause, call: Callable[[], Answer]) -> Answer:
-    """Call, and again with growing pauses while the cluster can't take it.
-
-    Raises:
-        Unavailable: it could not take it to the last.
-    """
-    for number in range(TRIES_MAX - 1):
-        try:
-            return call()
-        except Unavailable:
-            pause(_FIRST_PAUSE_SECONDS * 2**number)
-    return call()
+"""How often an object that changes while it is written is looked at anew."""
 
 
 class IntentWriter:
     """Writes, holds, settles and restores objects.
 
     Args:
-        pause: lets time pass.
+        patiently: makes calls again while the cluster can't take them.
         step: called before every write with what it is, for tests that stop there.
 
     Attributes:
         overridden: owners that were restored around somebody else's change.
     """
 
-    def __init__(self, reader: ClusterReader, writer: ClusterWriter, pause: Pause, step: Callable[[str], None]) -> None:
+    def __init__(
+        self, reader: ClusterReader, writer: ClusterWriter, patiently: Patience, step: Callable[[str], None]
+    ) -> None:
         self._reader = reader
         self._writer = writer
-        self._pause = pause
+        self._patiently = patiently
         self._step = step
         self._seen: dict[tuple[str, str, str], Manifest] = {}
         self.overridden: set[WorkloadId] = set()
@@ -170,7 +154,7 @@ class IntentWriter:
         return seen if seen is not None and is_to_write(seen) else self._get(intent)
 
     def _get(self, intent: ObjectIntent) -> Manifest | None:
-        return patiently(self._pause, lambda: self._reader.get(*intent.key))
+        return self._patiently(lambda: self._reader.get(*intent.key))
 
     def _write(
         self, step: str, intent: ObjectIntent, fields: Sequence[tuple[str, str | None]], current: Manifest, number: int
@@ -180,7 +164,7 @@ class IntentWriter:
         version = current["metadata"]["resourceVersion"]
         self._step(step)
         try:
-            patiently(self._pause, lambda: self._writer.patch(*intent.key, changes, version))
+            self._patiently(lambda: self._writer.patch(*intent.key, changes, version))
         except Refused:
             # An answer that was lost on its way back looks like a conflict when the call is made again, and a status
             # that moved on is no conflict of ours: look again, and let whoever looks decide.

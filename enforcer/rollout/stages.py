@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from enforcer.backend import Backend, Move
 from enforcer.cluster import renew
@@ -29,7 +29,7 @@ from enforcer.safety.abort import Aborted
 from enforcer.safety.harm_budget import Brake, Judgement
 from enforcer.snapshot import Snapshot
 from fleet.decisions import Plan
-from fleet.errors import Corrupt, Misconfigured, Refused
+from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable
 from fleet.units import parse_time
 
 
@@ -126,7 +126,7 @@ class Rollout:
         self._tools.step("begin")
         self._tools.journal.write(
             plan.plan_id,
-            self._tools.reader.now(),
+            self._tools.now(),
             "begin",
             stages=list(stages),
             by=by,
@@ -150,7 +150,7 @@ class Rollout:
 
     def _end(self, plan: Plan) -> None:
         self._tools.step("end")
-        self._tools.journal.write(plan.plan_id, self._tools.reader.now(), "end")
+        self._tools.journal.write(plan.plan_id, self._tools.now(), "end")
         self._tools.end_abort()
 
     def _stages(self, plan: Plan) -> tuple[StageResult, ...]:
@@ -186,17 +186,19 @@ class Rollout:
                 wave_max=tools.policy.carry.parallel_pods_max,
                 watch_seconds=tools.policy.watch_seconds,
             )
-            tools.guard.check_stage(record, snapshot, tools.reader, tools.policy.carry.parallel_pods_max)
+            tools.patiently(
+                lambda: tools.guard.check_stage(record, snapshot, tools.reader, tools.policy.carry.parallel_pods_max)
+            )
         except (Refused, Corrupt, Misconfigured):
             # Nothing of this stage was begun; the run is over, what earlier stages did stays.
-            tools.journal.write(plan.plan_id, tools.reader.now(), "end")
+            tools.journal.write(plan.plan_id, tools.now(), "end")
             raise
         for manifest in rendered.objects:
             # Nobody names them yet, and their names tell their content: one that a crash leaves behind does nothing.
             tools.before_write(f"make {manifest['kind']} {manifest['metadata']['name']}")
-            tools.writer.make(manifest)
+            tools.patiently(lambda: tools.writer.make(manifest))  # noqa: B023 - called at once
         tools.step(f"intend {stage}")
-        tools.journal.begin_stage(record, tools.reader.now())
+        tools.journal.begin_stage(record, tools.now())
         return record
 
     def _stage(self, plan: Plan, record: StageRecord) -> StageResult:
@@ -206,7 +208,7 @@ class Rollout:
         if record.state is StageState.RESTORING:
             return restore_stage(tools, record, "")
         for name, phase, workloads in _batches(record):
-            tools.guard.check_frozen(tools.reader)
+            tools.patiently(lambda: tools.guard.check_frozen(tools.reader))
             found = self._judged(record)
             if found.brake is Brake.FREEZE:
                 raise Refused(f"cannot go on with plan {plan.plan_id} for now: {found.reason}; undo it, or apply again")
@@ -220,11 +222,12 @@ class Rollout:
                 more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
                 return restore_stage(tools, record, reasons[0] + more)
         tools.step(f"promote {record.stage}")
-        tools.journal.write(plan.plan_id, tools.reader.now(), "promoted", stage=record.stage)
+        tools.journal.write(plan.plan_id, tools.now(), "promoted", stage=record.stage)
         tools.tell(plan.plan_id, record.stage, ProgressPhase.PROMOTED, f"stage {record.stage} is kept")
         for workload in dict.fromkeys(move.workload for move in record.moves):
             namespace, kind, object_name = workload.split("/")
-            tools.writer.record_event(kind, namespace, object_name, "GputideApplied", f"plan {plan.plan_id}")
+            event = (kind, namespace, object_name, "GputideApplied", f"plan {plan.plan_id}")
+            tools.patiently(lambda: tools.writer.record_event(*event))  # noqa: B023 - called at once
         return StageResult(stage=record.stage, state=StageState.PROMOTED, reason=None, kept=())
 
     def _judged(self, record: StageRecord) -> Judgement:
@@ -234,11 +237,11 @@ class Rollout:
             return Judgement(brake=Brake.NONE)
         runs = tools.journal.runs(record.plan_id)
         moved = {move.workload for run in runs for own in run.records.values() for move in own.moves}
-        began_at = min((run.began_at for run in runs), default=tools.reader.now())
-        found = tools.harm.judge(moved, began_at, tools.reader.now())
+        began_at = min((run.began_at for run in runs), default=tools.now())
+        found = tools.harm.judge(moved, began_at, tools.now())
         if found.brake is not Brake.NONE:
             tools.journal.write(
-                record.plan_id, tools.reader.now(), "harm", stage=record.stage, brake=found.brake.value,
+                record.plan_id, tools.now(), "harm", stage=record.stage, brake=found.brake.value,
                 reason=found.reason,
             )  # fmt: skip
         return found
@@ -271,9 +274,7 @@ class Rollout:
             text = f"{name}: {done} of {len(moves)} pods in place"
             tools.tell(record.plan_id, record.stage, ProgressPhase.MOVING, text, done, total)
             pods = [move.live_id for move in wave]
-            tools.journal.write(
-                record.plan_id, tools.reader.now(), "evict", stage=record.stage, pods=pods, phase=phase.value
-            )
+            tools.journal.write(record.plan_id, tools.now(), "evict", stage=record.stage, pods=pods, phase=phase.value)
 
         failures = carrier.carry(Load(moves=tuple(moves), intents=owners, phase=phase, is_strict=True), on_wave)
         if not failures:
@@ -292,11 +293,11 @@ class Rollout:
     def _watch(self, record: StageRecord, watched: _Watched, carrier: Carrier) -> list[str]:
         tools, policy, pods = self._tools, self._tools.policy, watched.pods
         seconds = policy.watch_seconds if watched.held_seconds is None else self._canary_seconds(pods)
-        began, limit = tools.reader.now(), watched.held_seconds
+        began = tools.now()
         text = f"{watched.name}: watching {len(pods)} pods for {seconds:.0f} s"
         tools.tell(record.plan_id, record.stage, ProgressPhase.WATCHING, text, watched.done, len(record.moves))
         waited, asked = 0.0, 0.0
-        found = complaints(tools.signals.health(pods), pods, policy.watch)
+        found = self._complaints(watched, began)
         while pods and not found and waited < seconds:
             tools.keep_lease()
             pause = min(seconds - waited, carrier.look_seconds)
@@ -307,24 +308,45 @@ class Rollout:
             found = tuple(carrier.outside_changes())
             if not found and (waited >= seconds or waited - asked >= max(policy.carry.poll_seconds, seconds / 5)):
                 asked = waited
-                found = complaints(tools.signals.health(pods), pods, policy.watch)
-        if not found and limit is not None and tools.reader.now() - began > timedelta(seconds=limit):
-            found = (f"{pods[0]} could not be judged within the {limit} s for which its owner waits",)
+                found = self._complaints(watched, began)
         tools.step(f"watched {watched.name}")
-        now = tools.reader.now()
+        now = tools.now()
         said = list(found[:20])
         tools.journal.write(
             record.plan_id, now, "watched", stage=record.stage, batch=watched.name, complaints=said
         )  # fmt: skip
         return list(found)
 
+    def _complaints(self, watched: _Watched, began: datetime) -> tuple[str, ...]:
+        """What speaks against keeping what is watched; a canary that can't be judged while its owner waits is not kept.
+
+        Raises:
+            Unavailable: nobody could be asked for hours, and no owner waits.
+        """
+        tools, pods, held = self._tools, watched.pods, watched.held_seconds
+        left = None if held is None else max(0.0, held - (tools.now() - began).total_seconds())
+        why = ""
+        try:
+            found = complaints(
+                tools.patiently(lambda: tools.signals.health(pods), seconds_max=left), pods, tools.policy.watch
+            )
+        except Unavailable as exc:
+            if held is None:
+                raise
+            found, why = (), f": {exc}"
+        is_late = held is not None and tools.now() - began > timedelta(seconds=held)
+        if found or not (why or is_late):
+            return found
+        return (f"{pods[0]} could not be judged within the {held} s for which its owner waits{why}",)
+
     def _canary_seconds(self, pods: Sequence[str]) -> float:
         """For how long a canary is watched: its owner counts from when the first of its pods got ready.
 
         None is left where a crash let that time pass: by then the owner has gone on, and all pods are watched together.
         """
-        now = self._tools.reader.now()
-        manifests = [self._tools.reader.get("Pod", *pod_id.split("/")) for pod_id in pods]
+        now = self._tools.now()
+        get, patiently = self._tools.reader.get, self._tools.patiently
+        manifests = [patiently(lambda: get("Pod", *pod_id.split("/"))) for pod_id in pods]  # noqa: B023
         since = [condition(pod, "Ready").get("lastTransitionTime") for pod in manifests if pod is not None]
         age = now - min((parse_time(at) for at in since if at is not None), default=now)
         return max(0.0, canary_watch_seconds(self._tools.policy.watch_seconds) - max(0.0, age.total_seconds()))

@@ -53,11 +53,11 @@ def restore_stage(tools: Tools, record: StageRecord, reason: str) -> StageResult
     reason = record.reason or reason
     if record.state is not StageState.RESTORING:
         tools.step(f"restoring {record.stage}")
-        tools.journal.write(record.plan_id, tools.reader.now(), "restoring", stage=record.stage, reason=reason)
+        tools.journal.write(record.plan_id, tools.now(), "restoring", stage=record.stage, reason=reason)
     tools.tell(record.plan_id, record.stage, ProgressPhase.RESTORING, reason, 0, len(record.moves))
     kept = take_back(tools, record.plan_id, record.stage, record.objects, record.moves, record.node_steps)
     tools.step(f"restored {record.stage}")
-    tools.journal.write(record.plan_id, tools.reader.now(), "restored", stage=record.stage, kept=list(kept))
+    tools.journal.write(record.plan_id, tools.now(), "restored", stage=record.stage, kept=list(kept))
     tools.tell(record.plan_id, record.stage, ProgressPhase.RESTORED, f"stage {record.stage} is taken back: {reason}")
     return StageResult(stage=record.stage, state=StageState.RESTORED, reason=reason, kept=kept)
 
@@ -94,7 +94,7 @@ def take_back(
         text = f"{done} of {len(moves)} pods are back"
         tools.tell(plan_id, stage, ProgressPhase.RESTORING, text, done, len(moves))
         pods = [move.pod_id for move in wave]
-        tools.journal.write(plan_id, tools.reader.now(), "evict_back", stage=stage, pods=pods)
+        tools.journal.write(plan_id, tools.now(), "evict_back", stage=stage, pods=pods)
 
     back = tuple(backwards(moves))
     load = Load(moves=back, intents=parts.owners, phase=Phase.REST, is_strict=False)

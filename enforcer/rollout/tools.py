@@ -17,6 +17,7 @@ from enforcer.dialect import Dialect
 from enforcer.record.journal import Journal
 from enforcer.rollout.carry import Carrier, CarryPolicy
 from enforcer.rollout.node_steps import NodeStepPolicy, NodeSteps
+from enforcer.rollout.patience import Patience
 from enforcer.rollout.progress import Progress, ProgressPhase
 from enforcer.rollout.watch import Signals, WatchPolicy
 from enforcer.safety.abort import Aborted, abort_wish, withdraw_abort
@@ -24,6 +25,7 @@ from enforcer.safety.guard import Guard
 from enforcer.safety.harm_budget import HarmBudgets
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.errors import Refused, Unavailable
+from fleet.logs import logger
 
 ABORT_LOOK_SECONDS = 1.0
 """Longest pause between two looks for somebody who asks to end the run."""
@@ -50,6 +52,10 @@ class RolloutPolicy:
 
 def _unseen(_: Progress) -> None:
     """News that nobody reads."""
+
+
+def _unkept() -> None:
+    """A pause over which nothing is to be kept."""
 
 
 def _unstopped(_: str) -> None:
@@ -94,6 +100,7 @@ class Tools:
     abort_file: Path | None = None
     abortable: str | None = None
     _taken_at: datetime | None = None
+    _told: Progress | None = None
 
     def before_write(self, what: str) -> None:
         """Say what is about to be written to the cluster, and stop where another enforcer went on meanwhile.
@@ -126,7 +133,7 @@ class Tools:
     def carrier(self, *, is_slow: bool = False) -> Carrier:
         """Hands for these tools; slow ones change one workload at a time."""
         policy = replace(self.policy.carry, parallel_pods_max=1) if is_slow else self.policy.carry
-        return Carrier(self.reader, self.writer, self.rest, policy, self.dialect, self.before_write)
+        return Carrier(self.reader, self.writer, self.rest, self.patiently, policy, self.dialect, self.before_write)
 
     def following(self) -> AbstractContextManager[None]:
         """For as long as a run lasts: looking again costs the cluster little."""
@@ -135,11 +142,16 @@ class Tools:
     def node_steps(self) -> NodeSteps:
         """Who empties nodes and waits for them."""
         policy = NodeStepPolicy(poll_seconds=self.policy.carry.poll_seconds)
-        return NodeSteps(self.reader, self.writer, self.rest, self.dialect, policy, self.before_write)
+        return NodeSteps(self.reader, self.writer, self.rest, self.patiently, self.dialect, policy, self.before_write)
 
     def snapshot(self) -> Snapshot:
         """The cluster as it stands."""
-        return take_snapshot(self.reader, self.dialect)
+        return self.patiently(lambda: take_snapshot(self.reader, self.dialect))
+
+    @property
+    def patiently(self) -> Patience:
+        """Makes calls again while the cluster can't take them; afterwards the lease must be ours still."""
+        return Patience(self._wait, say=self._say_waiting, before_again=self._still_ours)
 
     def take_lease(self) -> None:
         """Take or renew the lease, waiting for one that a crash left behind.
@@ -148,14 +160,15 @@ class Tools:
             Refused: somebody else holds it.
         """
         waited = 0.0
-        while not self.lease.acquire(self.holder, self.policy.lease_seconds):
+        acquire = Patience(self._wait, say=self._say_waiting)
+        while not acquire(lambda: self.lease.acquire(self.holder, self.policy.lease_seconds)):
             if waited > 2 * self.policy.lease_seconds:
                 raise Refused(
                     "cannot change the cluster: somebody else holds the lease gputide/enforcer; try again later"
                 )
             self.pause(self.policy.carry.poll_seconds)
             waited += self.policy.carry.poll_seconds
-        self._taken_at = self.reader.now()
+        self._taken_at = self.now()
 
     def keep_lease(self) -> None:
         """Renew the lease if a third of its time is over: between the writes of one run, where it is in hand already.
@@ -164,7 +177,7 @@ class Tools:
             Refused: somebody else holds it.
         """
         third = timedelta(seconds=self.policy.lease_seconds / 3)
-        if self._taken_at is None or not timedelta(0) <= self.reader.now() - self._taken_at < third:
+        if self._taken_at is None or not timedelta(0) <= self.now() - self._taken_at < third:
             self.take_lease()
 
     def let_go(self) -> None:
@@ -179,19 +192,45 @@ class Tools:
         Raises:
             Refused: somebody else holds it, or somebody asked to end the run.
         """
+        self._wait(seconds, self.keep_lease)
+
+    def _wait(self, seconds: float, keep: Callable[[], None] = _unkept) -> None:
+        """Let time pass in parts so small that nothing is missed."""
         longest = self.policy.lease_seconds / 3
         if self.abort_file is not None:
             longest = min(longest, ABORT_LOOK_SECONDS)
         left = seconds
         while left > 0:
             self.check_abort()
-            self.keep_lease()
+            keep()
             part = min(left, longest)
             self.pause(part)
             left -= part
 
+    def now(self) -> datetime:
+        """The cluster's clock, UTC."""
+        return Patience(self._wait, say=self._say_waiting)(self.reader.now)
+
+    def _still_ours(self) -> None:
+        """After the cluster was away: another may have gone on with the run.
+
+        Raises:
+            Refused: somebody else holds the lease.
+            Unavailable: another enforcer went on.
+        """
+        self.keep_lease()
+        self.journal.check_fence()
+
+    def _say_waiting(self, why: Unavailable, seconds: float) -> None:
+        text = f"waits for the cluster, which has not answered for {seconds:.0f} s: {why}"
+        if not seconds:
+            logger("enforcer.rollout").warning("waits for the cluster, which does not answer", why=str(why))
+        if self._told is not None:
+            self.on_progress(replace(self._told, text=text))
+
     def tell(self, plan_id: str, stage: int, phase: ProgressPhase, text: str, done: int = 0, total: int = 0) -> None:
-        """Tell the news."""
-        self.on_progress(
-            Progress(at=self.reader.now(), plan_id=plan_id, stage=stage, phase=phase, text=text, done=done, total=total)
+        """Report progress."""
+        self._told = Progress(
+            at=self.now(), plan_id=plan_id, stage=stage, phase=phase, text=text, done=done, total=total
         )
+        self.on_progress(self._told)

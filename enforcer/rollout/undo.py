@@ -179,7 +179,7 @@ class Undo:
             tools.step("undo begin")
             tools.journal.write(
                 plan_id,
-                tools.reader.now(),
+                tools.now(),
                 "undo_begin",
                 stages=list(record.stages),
                 recommendation=recommendation,
@@ -222,7 +222,7 @@ class Undo:
             tools.step("undo end")
             tools.journal.write(
                 record.plan_id,
-                tools.reader.now(),
+                tools.now(),
                 "undone",
                 stages=list(record.stages),
                 recommendation=record.recommendation,

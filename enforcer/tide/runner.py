@@ -28,6 +28,7 @@ from enforcer.record.journal import FieldIntent, ObjectIntent
 from enforcer.record.plan_store import Approval
 from enforcer.rollout.holding import Phase
 from enforcer.rollout.intent_writer import IntentWriter
+from enforcer.rollout.patience import Patience
 from enforcer.rollout.tools import Tools
 from enforcer.tide.book import Night, TideBook
 from enforcer.tide.calendar import TideCalendar, TideMoment, TidePhase
@@ -107,7 +108,9 @@ class TideRunner:
     ) -> None:  # fmt: skip
         self._tools, self._book, self._plan, self._approvals = tools, book, plan, approvals
         self._calendar, self._policy = calendar, policy
-        self._writer = IntentWriter(tools.reader, tools.writer, tools.pause, tools.step)
+        self._writer = IntentWriter(
+            tools.reader, tools.writer, Patience(tools.pause, seconds_max=_PATIENCE_SECONDS), tools.step
+        )
 
     def moment(self) -> TideMoment:
         """Where the cluster's clock stands."""
@@ -305,6 +308,9 @@ class TideRunner:
         held = {part.card for seat in self._tools.snapshot().seats.values() for part in seat.slices}
         return self._scheduled_cards() - {str(card) for card in held if card is not None}
 
+
+_PATIENCE_SECONDS = 30.0
+"""How long a step of a night waits for a cluster that does not answer: the next round does it again."""
 
 TIDE_LABEL = "gputide.io/tide"
 SAVE_BY_ANNOTATION = "gputide.io/save-by"
