@@ -79,6 +79,8 @@ ROUNDS_MAX = 5
 SLOTS = 4
 """Cases at once."""
 _SLEEP_SECONDS_MAX = 1.0
+_AWAY_SECONDS = 10.0
+"""How long a server stays away: whoever changes the cluster waits for it."""
 _GPUMEM = "nvidia.com/gpumem"
 _PEOPLES_EXCEPT = ("deployment.kubernetes.io",)
 
@@ -220,6 +222,8 @@ class LiveCase:
 
     def _spoil_way(self) -> None:
         way = self._faulty
+        if self.fault in (Fault.AWAY, Fault.BROKEN):
+            threading.Timer(_AWAY_SECONDS, way.cure).start()
         match self.fault:
             case Fault.CONFLICT:
                 way.refused = [409, 409]

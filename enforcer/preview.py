@@ -334,7 +334,9 @@ def _rolled(
     if wave_max is None:
         return None, {}, {}
     try:
-        record = intended_stage(plan.plan_id, rendered, snapshot, real, canary_workloads=0, wave_max=wave_max)
+        record = intended_stage(
+            plan.plan_id, rendered, snapshot, real, canary_workloads=0, wave_max=wave_max, watch_seconds=0.0
+        )
         breaches = availability_breaches(record, snapshot, reader, wave_max)
     except (Refused, Misconfigured) as exc:
         return str(exc), {}, {}

@@ -242,14 +242,15 @@ def _register_progress(app: Dash, views: Views) -> None:
         chosen = tuple(sorted(stage for value in values for stage in value or ()))
         fresh = tuple(stage for stage in chosen if stage not in entry.approved_stages)
         reason = apply_reason(entry, chosen, progress)
-        can_undo = bool(entry.applied_stages) and not progress.is_running and entry.undo_refusal is None
+        may_undo = progress.phase is not RolloutPhase.RESTORING and entry.undo_refusal is None
+        is_applied = bool(entry.applied_stages) and not progress.is_running
         return (
             say("plan.approve_count_stages", count=len(fresh)) if fresh else say("plan.approved"),
             not fresh or progress.is_running or entry.approve_refusal is not None,
             reason is not None,
             f"◂ {reason}" if reason is not None else approver_words(entry),
-            not can_undo,
-            undo_words(views, entry) if can_undo else undo_reason(entry, progress),
+            not (may_undo and (is_applied or progress.is_running)),
+            undo_words(views, entry) if may_undo and is_applied else undo_reason(entry, progress),
             progress_panel(progress),
             not progress.is_running,
             [stage_status(entry, item["id"]["stage"]) for item in statuses],

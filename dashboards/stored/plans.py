@@ -25,9 +25,11 @@ from enforcer.record.ledger import Ledger
 from enforcer.record.plan_cache import PlanCache
 from enforcer.record.plan_store import PlanStore
 from enforcer.record.savings import stages_in_place
+from enforcer.rollout.abort import open_run
 from enforcer.rollout.progress import Progress, ProgressPhase
 from enforcer.rollout.stages import Rollout
 from enforcer.rollout.undo import Undo
+from enforcer.safety.abort import AbortWish, stopped
 from enforcer.safety.freeze import frozen_by
 from enforcer.safety.guard import Guard
 from fleet.data_folder import DataFolder, writing
@@ -282,18 +284,26 @@ class BackgroundRollouts:
         """Start to restore everything that the plan changed."""
         self._check(self._store.get(plan_id))
 
+        run = open_run(Journal(Ledger(self._folder.ledger)), plan_id)
+        wish = AbortWish(plan_id=plan_id, by=by)
+
         def work() -> None:
-            with writing(self._folder), self._open(self._hear) as rollout:
-                result = Undo(rollout.tools).undo(plan_id)
+            held = writing(self._folder) if run is None else stopped(self._folder, wish)
+            with held, self._open(self._hear) as rollout:
+                result = Undo(rollout.tools).undo(plan_id, ending=run)
             kept = f"; kept: {'; '.join(result.kept[:3])}" if result.kept else ""
             message = f"{len(result.workloads)} workloads are as they were, asked by {by}{kept}"
             self._end(plan_id, RolloutPhase.RESTORED, message)
 
-        self._start(plan_id, work, RolloutPhase.RESTORING, "restoring")
+        self._start(plan_id, work, RolloutPhase.RESTORING, "restoring", ends=run is not None)
 
-    def _start(self, plan_id: str, work: Callable[[], None], phase: RolloutPhase, message: str) -> None:
+    def _start(
+        self, plan_id: str, work: Callable[[], None], phase: RolloutPhase, message: str, *, ends: bool = False
+    ) -> None:
+        """Let work go on in the background; one change at a time, but that an undo ends the change of its own plan."""
         with self._lock:
-            if self._worker is not None and self._worker.is_alive():
+            is_ending = ends and self._running == plan_id
+            if self._worker is not None and self._worker.is_alive() and not is_ending:
                 raise Refused(f"cannot start: plan {self._running} is being changed; wait until it is done")
             self._running = plan_id
             self._news[plan_id] = RolloutProgress(phase=phase, done=0, total=0, message=message)

@@ -78,6 +78,8 @@ class ObjectIntent:
         fields: fields.
         holds: fields that hold it while it rolls.
         generation: the API server's count of its specifications when it was read, None where it keeps none.
+        parts: digests of the parts of its specification when it was read (`enforcer.rollout.outside_change`); None
+            where the stage does not say, as for what is no owner of pods.
     """
 
     kind: str
@@ -88,6 +90,7 @@ class ObjectIntent:
     fields: tuple[FieldIntent, ...]
     holds: tuple[HoldIntent, ...] = ()
     generation: int | None = None
+    parts: Mapping[str, str] | None = None
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -325,6 +328,7 @@ def object_content(entry: ObjectIntent) -> dict[str, Any]:
         "fields": [[part.field, part.old, part.new] for part in entry.fields],
         "holds": [[part.field, part.old, part.canary, part.rest] for part in entry.holds],
         "generation": entry.generation,
+        "parts": None if entry.parts is None else dict(entry.parts),
     }
 
 
@@ -340,6 +344,7 @@ def object_of(content: Mapping[str, Any]) -> ObjectIntent:
         # Ledgers of before there were holds have none.
         holds=tuple(HoldIntent(field=a, old=b, canary=c, rest=d) for a, b, c, d in content.get("holds", ())),
         generation=content.get("generation"),
+        parts=content.get("parts"),
     )
 
 

@@ -1,18 +1,25 @@
 """How an owner that rolls by itself is held after its first new pod, and kept from needing room that is not there.
 
 Pure. A Deployment can't change one pod alone: its controller rolls as soon as the template changes. So the same patch
-that changes the template makes it wait by a `minReadySeconds` so long that the first new pod does not count as
-available before we say so. Where the planned seats have room beside the old ones the owner surges first: one new pod
-more, none unavailable, and an old pod goes only when a new one is ready. Where they have none (a new pod needs the card
-that the old one holds whole) there is no surge, and one pod is unavailable at most. Existing pods keep counting, for
-the old ReplicaSet keeps its own `minReadySeconds`, and a new pod serves as soon as it is ready: only the count waits.
-`paused` would not do: a paused Deployment makes no new ReplicaSet at all, and pausing it after the first pod is a race.
-`progressDeadlineSeconds` must exceed `minReadySeconds`, so it is raised too. A StatefulSet is held by its partition; a
-DaemonSet, whose `minReadySeconds` would turn its old pods unavailable and so let them all go at once, by `OnDelete`.
-Argo's Rollout is held as a Deployment is, at its canary strategy; a LeaderWorkerSet by its partition, which counts
-groups. An InferenceService has no field for the first pod alone: its Deployment is kept from surging, and the canary is
-judged while the rest follows. What was there before stands in the intent and is written back when the stage is kept or
-taken back.
+that changes the template makes it wait by a `minReadySeconds` that lets the first new pod count as available only once
+it was watched. Where the planned seats have room beside the old ones the owner surges first: one new pod more, none
+unavailable, and an old pod goes only when a new one is ready. Where they have none (a new pod needs the card that the
+old one holds whole) there is no surge, and one pod is unavailable at most. Existing pods keep counting, for the old
+ReplicaSet keeps its own `minReadySeconds`, and a new pod serves as soon as it is ready: only the count waits. `paused`
+would not do: a paused Deployment makes no new ReplicaSet at all, and pausing it after the first pod is a race.
+
+That hold is a pace, not a lock. It lasts as long as the canary's watch and a margin, at most ten minutes, counted by
+the API server's controllers from the moment at which the pod got ready. So an owner whose enforcer died goes on by
+itself within minutes. An enforcer that lives judges the canary before the pace is over, or takes the stage back: the
+canary of a longer watch is judged after nine minutes, and the rest of the watch follows once all pods have changed.
+`progressDeadlineSeconds` must exceed `minReadySeconds`, so it is raised by as much.
+
+A StatefulSet is held by its partition; a DaemonSet, whose `minReadySeconds` would turn its old pods unavailable and so
+let them all go at once, by `OnDelete`. Argo's Rollout is held as a Deployment is, at its canary strategy; a
+LeaderWorkerSet by its partition, which counts groups. An InferenceService has no field for the first pod alone: its
+canary is judged while the rest follows.
+
+What was there before stands in the intent and is written back when the stage is kept or taken back.
 
 How many pods a strategy lets be unavailable at once is computed here too, for the owner as its users set it and as it
 is held, by the same function: the guard compares the two.
@@ -29,6 +36,7 @@ kserve/kserve:pkg/apis/serving/v1beta1/component.go (deploymentStrategy, RawDepl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -41,10 +49,13 @@ from enforcer.kinds.register import is_template_field, workload_kind
 from enforcer.manifest import field_of, values_equal
 from enforcer.record.journal import HoldIntent, ObjectIntent
 
-HOLD_SECONDS = 30 * 24 * 3600
-"""`minReadySeconds` of a Deployment that is held: a hold that everybody forgot ends after a month."""
+HOLD_SECONDS_MAX = 600
+"""Longest time for which the first new pod does not count as available: a forgotten hold ends by the server's clock."""
 
-_DEADLINE_MORE_SECONDS = 3600
+HOLD_MARGIN_SECONDS = 60
+"""How much longer a hold lasts than the watch under it: for the look that finds the pod, and the write that follows."""
+
+_DEADLINE_DEFAULT_SECONDS = 600
 
 _LEAST_READY = "spec.minReadySeconds"
 _DEADLINE = "spec.progressDeadlineSeconds"
@@ -110,13 +121,24 @@ def _surge_path(owner: Mapping[str, Any]) -> str | None:
     return None
 
 
-def holds_of(owner: Mapping[str, Any], pods: int, way: Way) -> tuple[HoldIntent, ...]:
+def canary_watch_seconds(watch_seconds: float) -> float:
+    """How long the first new pod is watched: as long as any change, but no longer than it can be held."""
+    return min(watch_seconds, float(HOLD_SECONDS_MAX - HOLD_MARGIN_SECONDS))
+
+
+def hold_seconds(watch_seconds: float) -> int:
+    """For how long after it got ready the first new pod is held, where its owner does not ask for more."""
+    return math.ceil(canary_watch_seconds(watch_seconds)) + HOLD_MARGIN_SECONDS
+
+
+def holds_of(owner: Mapping[str, Any], pods: int, way: Way, *, watch_seconds: float) -> tuple[HoldIntent, ...]:
     """The fields that hold an owner whose template is to be changed.
 
     Args:
         owner: as it stands.
         pods: how many pods it runs.
         way: how its pods follow each other; an owner that can't surge has a gap.
+        watch_seconds: how long a change is watched.
 
     Returns:
         Fields with their values before, for one pod, and for all; none for an owner that is rolled by eviction, or that
@@ -124,7 +146,7 @@ def holds_of(owner: Mapping[str, Any], pods: int, way: Way) -> tuple[HoldIntent,
     """
     kind, path = owner["kind"], _surge_path(owner)
     if path is not None:
-        first = () if kind == "InferenceService" else _first_only(owner)
+        first = () if kind == "InferenceService" else _first_only(owner, hold_seconds(watch_seconds))
         return (*first, *_bounds(owner, path, pods, way))
     if kind == "LeaderWorkerSet":
         path = f"{_GROUPS}.partition"
@@ -234,12 +256,15 @@ def unavailable_at_once(owner: Mapping[str, Any], pods: int, holds: Sequence[Hol
     return max((limit.pods for limit in limits if limit is not None), default=0)
 
 
-def _first_only(owner: Mapping[str, Any]) -> tuple[HoldIntent, ...]:
-    """The first new pod does not count until we say so."""
+def _first_only(owner: Mapping[str, Any], seconds: int) -> tuple[HoldIntent, ...]:
+    """The first new pod does not count as available for a while, and the deadline of progress waits as much longer."""
     ready, late = field_of(owner, _LEAST_READY), field_of(owner, _DEADLINE)
-    deadline = max(HOLD_SECONDS + _DEADLINE_MORE_SECONDS, int(late or "0"))
+    more = max(0, seconds - int(ready or "0"))
+    if not more:
+        return ()
+    deadline = int(late or _DEADLINE_DEFAULT_SECONDS) + more
     return (
-        HoldIntent(field=_LEAST_READY, old=ready, canary=str(HOLD_SECONDS), rest=ready),
+        HoldIntent(field=_LEAST_READY, old=ready, canary=str(seconds), rest=ready),
         HoldIntent(field=_DEADLINE, old=late, canary=str(deadline), rest=late),
     )
 

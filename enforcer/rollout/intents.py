@@ -16,6 +16,7 @@ from enforcer.manifest import Manifest
 from enforcer.record.journal import FieldIntent, ObjectIntent, StageRecord
 from enforcer.rollout.holding import Way, can_surge, changes_template, holds_of, rolls_by_itself
 from enforcer.rollout.move_order import Order, OrderedUnit, can_go_alone, waves
+from enforcer.rollout.outside_change import digests
 from enforcer.seat import PodSeat
 from enforcer.snapshot import Snapshot
 from fleet.inventory import WorkloadId
@@ -29,6 +30,7 @@ def intended_stage(
     *,
     canary_workloads: int,
     wave_max: int,
+    watch_seconds: float,
 ) -> StageRecord:
     """What a stage is going to do.
 
@@ -38,6 +40,7 @@ def intended_stage(
         real: what those are called in the cluster that are called otherwise there (see `enforcer.plan_names`).
         canary_workloads: how many workloads try one pod first.
         wave_max: how many workloads may be changing at once.
+        watch_seconds: how long a change is watched.
     """
     objects = object_intents(rendered)
     rolling = rolling_owners(objects, snapshot)
@@ -45,7 +48,7 @@ def intended_stage(
     called = {name: pod_id.partition("/")[2] for name, pod_id in real.items()}
     moves = [*rendered.moves, *(replace(move, called=called.get(move.pod_id)) for move in staying)]
     ordered = _ordered(moves, rolling, snapshot, wave_max)
-    intents = [_held(intent, snapshot, ordered) for intent in objects]
+    intents = [_held(intent, snapshot, ordered, watch_seconds) for intent in objects]
     marks = [
         mark
         for workload, intent in rolling.items()
@@ -166,16 +169,19 @@ def _ordered(
     return {unit.moves[0].workload: unit for wave in found for unit in wave if unit.moves[0].workload in rolling}
 
 
-def _held(intent: ObjectIntent, snapshot: Snapshot, ordered: Mapping[WorkloadId, OrderedUnit]) -> ObjectIntent:
+def _held(
+    intent: ObjectIntent, snapshot: Snapshot, ordered: Mapping[WorkloadId, OrderedUnit], watch_seconds: float
+) -> ObjectIntent:
     owner = snapshot.owners.get(intent.workload)
     if owner is None:
         return intent
     generation = owner["metadata"].get("generation")
     if not changes_template(intent):
-        return replace(intent, generation=generation)
+        return replace(intent, generation=generation, parts=digests(owner, intent.fields, ()))
     pods = len(snapshot.pods.get(intent.workload, []))
     way = _way(owner, ordered.get(intent.workload))
-    return replace(intent, generation=generation, holds=holds_of(owner, pods, way))
+    holds = holds_of(owner, pods, way, watch_seconds=watch_seconds)
+    return replace(intent, generation=generation, holds=holds, parts=digests(owner, intent.fields, holds))
 
 
 def _way(owner: Manifest, unit: OrderedUnit | None) -> Way:

@@ -29,6 +29,7 @@ from enforcer.record.journal import FieldIntent, ObjectIntent
 from enforcer.record.plan_store import Approval
 from enforcer.rollout.holding import Phase
 from enforcer.rollout.intent_writer import IntentWriter
+from enforcer.rollout.patience import Patience
 from enforcer.rollout.tools import Tools
 from enforcer.tide.book import Night, TideBook
 from enforcer.tide.calendar import TideCalendar, TideMoment, TidePhase
@@ -111,7 +112,9 @@ class TideRunner:
     ) -> None:  # fmt: skip
         self._tools, self._book, self._plan, self._approvals = tools, book, plan, approvals
         self._calendar, self._policy = calendar, policy
-        self._writer = IntentWriter(tools.reader, tools.writer, tools.pause, tools.step)
+        self._writer = IntentWriter(
+            tools.reader, tools.writer, Patience(tools.pause, seconds_max=_PATIENCE_SECONDS), tools.step
+        )
 
     def moment(self) -> TideMoment:
         """Where the cluster's clock stands."""
@@ -329,6 +332,9 @@ class TideMetrics:
         if night is not None and result.step is TideStep.CAME_HOME:
             self._nights.labels("late" if night.is_late else "in_time").inc()
 
+
+_PATIENCE_SECONDS = 30.0
+"""How long a step of a night waits for a cluster that does not answer: the next round does it again."""
 
 TIDE_LABEL = "gputide.io/tide"
 SAVE_BY_ANNOTATION = "gputide.io/save-by"

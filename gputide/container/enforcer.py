@@ -87,6 +87,7 @@ def open_enforcer(
             harm=harm_budgets(folder, settings),
             holder=lease_holder(folder),
             on_progress=on_progress,
+            abort_file=folder.abort,
         )
         rollout = Rollout(tools, backend(settings, moment_of_change(cluster, now)))
         yield Enforcer(cluster=cluster, tools=tools, rollout=rollout)

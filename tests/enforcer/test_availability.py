@@ -410,7 +410,7 @@ def test_hold_lets_none_one_or_all_pods_go_whatever_the_owners_own_strategy_says
 ) -> None:
     rolling = {"maxSurge": "25%", "maxUnavailable": unavailable}
     owner = {"kind": "Deployment", "metadata": {"name": "a"}, "spec": {"strategy": {"rollingUpdate": rolling}}}
-    holds = holds_of(owner, pods, way)
+    holds = holds_of(owner, pods, way, watch_seconds=600.0)
     assert unavailable_at_once(owner, pods, holds) == {Way.GAP: 1, Way.GAP_AT_ONCE: pods}.get(way, 0)
 
 
@@ -418,6 +418,6 @@ def test_hold_lets_none_one_or_all_pods_go_whatever_the_owners_own_strategy_says
 def test_surging_owner_keeps_its_own_surge_and_has_at_least_one(surge: str | None, held: str) -> None:
     rolling = {} if surge is None else {"maxSurge": surge}
     owner = {"kind": "Deployment", "metadata": {"name": "a"}, "spec": {"strategy": {"rollingUpdate": rolling}}}
-    found = {hold.field: (hold.canary, hold.rest) for hold in holds_of(owner, 2, Way.SURGE)}
+    found = {hold.field: (hold.canary, hold.rest) for hold in holds_of(owner, 2, Way.SURGE, watch_seconds=600.0)}
     assert found[f"{ROLLING}.maxSurge"] == ("1", held)
     assert found[f"{ROLLING}.maxUnavailable"] == ("0", "0")

@@ -114,7 +114,7 @@ def test_restoration_of_a_stage_whose_former_pods_do_not_get_ready_stays_open(tm
     tools.step = break_former
     with pytest.raises(Unavailable, match="team/Deployment/c"):
         a_rollout(tools).apply(standard_plan(), [2], by="ann")
-    with pytest.raises(Refused, match="still being applied"):
+    with pytest.raises(Unavailable, match="team/Deployment/c"):
         an_undo(tools).undo(standard_plan().plan_id)
     mended(cluster, faults)
     (result,) = a_rollout(some_tools(cluster, tmp_path)).apply(standard_plan(), by="ann")
