@@ -11,9 +11,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.exporter.kubeconfigs import write_kubeconfig
 from tests.gputide.conftest import Program
 from tests.scraping import OWN_PORT, scraped
+
+pytestmark = pytest.mark.long
 
 CERTIFICATES = Path(__file__).parents[1] / "pipeline" / "certificates"
 CODE = "from gputide.cli import main; main()"

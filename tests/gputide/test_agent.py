@@ -27,6 +27,8 @@ from tests.regions.plain_regions import MIB, PLAIN, PlainProcess, PlainRegion, w
 from tests.scraping import OWN_PORT, own_url, scraped
 from tests.waiting import until
 
+pytestmark = pytest.mark.long
+
 GPUTIDE = str(Path(sys.executable).with_name("gputide"))
 SHAPE = PLAIN["v1.2"]
 LOW, HIGH = 1, 2

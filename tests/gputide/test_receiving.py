@@ -29,6 +29,8 @@ from tests.scraping import OWN_PORT, own_url, scraped
 from tests.waiting import until
 from tests.wire.http_serving import exchange, statuses
 
+pytestmark = pytest.mark.long
+
 KILLED = -signal.SIGKILL
 SECONDS_MAX = 30.0
 

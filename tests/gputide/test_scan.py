@@ -28,6 +28,8 @@ from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.pipeline.builders import FAR_OFF, LONG_AGO, file_bus, intake_of, roll_up
 from tests.pipeline.history.scripted_server import Refusal, ScriptedServer, api_error, serving
 
+pytestmark = pytest.mark.long
+
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
 SPAN_MS = 18 * HOUR_MS

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,6 +29,8 @@ from fleet.usage import History
 from tests.recommender.builders import ANY_CONFIDENCE, Service, plan_of
 from tests.recommender.mig_builders import holder, on_a100
 from tests.recommender.test_rehome import L4, PRICES
+
+pytestmark = pytest.mark.long
 
 HARD_SHARE_SUM_MAX = 1.005
 

@@ -22,6 +22,8 @@ from recommender.backtest import backtest
 from tests.english import english
 from tests.recommender.builders import NOW, Service, cluster, plan_of
 
+pytestmark = pytest.mark.long
+
 MIXED = cluster(
     *(Service(name=f"svc-{n}", replicas=1 + n % 4, level=0.05 + 0.08 * n, used_gib=2 + n) for n in range(8)),
     Service(name="book", kind="Notebook", level=0.0, priority=Priority.NORMAL, server="jupyter"),

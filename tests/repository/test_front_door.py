@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 
 from gputide.verbs import VERBS
 
+pytestmark = pytest.mark.long
+
 DRIVERS = ("babel", "dash", "duckdb", "highspy", "kafka", "numba", "pandas", "plotly", "pyhive", "pynvml")
 OF_VERBS = {"--format", "-f", "--output", "-o", "--cluster"}
 """Options that may stand before the verb that has them."""

@@ -21,7 +21,7 @@ import pytest
 
 from exporter.synthetic import CARDS_MIN, write_synthetic_fleet
 
-pytestmark = pytest.mark.program
+pytestmark = pytest.mark.long
 
 CUT = "2026-01-14"
 SOURCES = (
