@@ -171,7 +171,7 @@ def test_gputides_own_processes_are_watched(go_peers: GoPeers, tmp_path: Path) -
         [
             (
                 'count by (alertname) (ALERTS{alertstate="firing"})',
-                {f'{{alertname="{name}"}}': 1 for name in fired} | {'{alertname="GputideEnforcerStalled"}': 3},
+                {f'{{alertname="{name}"}}': 1.0 for name in fired} | {'{alertname="GputideEnforcerStalled"}': 3.0},
             )
         ],
         more={
