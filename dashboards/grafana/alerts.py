@@ -32,7 +32,7 @@ def alert_groups(thresholds: Thresholds) -> tuple[RuleGroup, ...]:
     return (
         RuleGroup(name="gputide-alerts-cards", interval="1m", rules=_cards(thresholds), labels=labels),
         RuleGroup(name="gputide-alerts-services", interval="1m", rules=_services(), labels=labels),
-        RuleGroup(name="gputide-alerts-pipeline", interval="1m", rules=_pipeline(), labels=labels),
+        RuleGroup(name="gputide-alerts-pipeline", interval="1m", rules=(*_pipeline(), *_processes()), labels=labels),
     )
 
 
@@ -167,11 +167,6 @@ def _pipeline() -> tuple[AlertRule, ...]:
         f'label_replace(rate(gputide_receiver_refused_{reason}_total[5m]), "reason", "{reason}", "", "")'
         for reason in ("full", "unavailable", "rate", "busy")
     )
-    stalled = "\nor ".join(
-        f"(label_replace(time() - gputide_{process}_last_success_timestamp_seconds, "
-        f'"process", "{process}", "", "") > {seconds})'
-        for process, seconds in _STALLED_SECONDS.items()
-    )
     return (
         AlertRule(
             alert="GputideWarehouseBehind",
@@ -227,6 +222,25 @@ def _pipeline() -> tuple[AlertRule, ...]:
             needs="gputide run receive",
         ),
         AlertRule(
+            alert="GputideExporterStale",
+            expression="gputide_exporter_data_age_seconds > 120",
+            hold="5m",
+            severity=Severity.WARNING,
+            summary="the exporter {{ $labels.instance }} shows figures that are {{ $value | humanizeDuration }} old",
+            description="A card or the driver hangs: `gputide doctor` on the node says which.",
+            needs="gputide run export node",
+        ),
+    )
+
+
+def _processes() -> tuple[AlertRule, ...]:
+    stalled = "\nor ".join(
+        f"(label_replace(time() - gputide_{process}_last_success_timestamp_seconds, "
+        f'"process", "{process}", "", "") > {seconds})'
+        for process, seconds in _STALLED_SECONDS.items()
+    )
+    return (
+        AlertRule(
             alert="GputideRollupStalled",
             expression=f"time() - gputide_rollup_last_success_timestamp_seconds > {LAG_SECONDS_MAX}",
             hold="5m",
@@ -257,14 +271,5 @@ def _pipeline() -> tuple[AlertRule, ...]:
             description="A planned card or node is lost, or the webhook can't read the cluster: its log and the pods' "
             "annotation gputide.io/unpinned say why. The pods run wherever a card fits.",
             needs="gputide run admission with exporter.own_listen",
-        ),
-        AlertRule(
-            alert="GputideExporterStale",
-            expression="gputide_exporter_data_age_seconds > 120",
-            hold="5m",
-            severity=Severity.WARNING,
-            summary="the exporter {{ $labels.instance }} shows figures that are {{ $value | humanizeDuration }} old",
-            description="A card or the driver hangs: `gputide doctor` on the node says which.",
-            needs="gputide run export node",
         ),
     )
