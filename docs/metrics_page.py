@@ -24,11 +24,13 @@ from exporter.exposition.catalogue import CATALOGUE
 from exporter.families import CataloguedFamily
 from fleet.schema import MEASURES, Measure
 from fleet.series import Subject, card_series, known_names, slice_series
+from pipeline.bus.bridge_kafka import BridgeMetrics
 from pipeline.receiver.counts import OWN_METRICS, PREFIX
 from pipeline.rollup.rollup import RollupMetrics
 from wire.own_metrics import OwnMetrics
 
 OTHERS: tuple[tuple[str, str, Callable[[OwnMetrics], object]], ...] = (
+    ("run receive --from-kafka TOPIC", "bridge", BridgeMetrics),
     ("run rollup", "rollup", RollupMetrics),
     ("run agent", "agent", AgentMetrics),
     ("run admission", "admission", AdmissionMetrics),

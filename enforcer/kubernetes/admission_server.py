@@ -37,6 +37,7 @@ _LIMITS = ServerLimits(
     request_seconds=15.0,
 )
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_RESULTS = ("seated", "unpinned", "unchanged", "asked", "unreadable")
 _CHECK_SECONDS = 0.0
 _STOP_SECONDS = 1.0
 _JSON = "application/json"
@@ -52,6 +53,8 @@ class AdmissionMetrics:
             "unchanged (no plan is for it), asked (the enforcer asked for an answer), unreadable.",
             "result",
         )
+        for result in _RESULTS:
+            self.reviews.labels(result)  # a first one counts as an increase only where there was a zero before
         self.seconds = own.histogram("review_seconds", "Time of one review, seconds.", buckets=_SECONDS)
         self.api_requests = own.followed_counter("api_requests_total", "Requests to the Kubernetes API.")
 
