@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-JUDGES = ("tests/cluster/hami_double.py", "tests/cluster/hami_rules.py")
+JUDGES = ("tests/cluster/hami_double.py", "tests/cluster/hami_rules.py", "tests/cluster/volcano_rules.py")
 JUDGED = ("enforcer", "exporter", "fleet", "recommender")
 
 
