@@ -27,6 +27,7 @@ from enforcer.safety.harm_budget import Brake, Judgement
 from enforcer.snapshot import Snapshot
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, Misconfigured, Refused
+from fleet.sentences import sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +213,7 @@ class Rollout:
                 return self._restore(plan, record, reasons[0] + more)
         tools.step(f"promote {record.stage}")
         tools.journal.write(plan.plan_id, tools.reader.now(), "promoted", stage=record.stage)
-        tools.tell(plan.plan_id, record.stage, ProgressPhase.PROMOTED, f"stage {record.stage} is kept")
+        tools.tell(plan.plan_id, record.stage, ProgressPhase.PROMOTED, sentence("kept", stage=record.stage))
         for workload in dict.fromkeys(move.workload for move in record.moves):
             namespace, kind, object_name = workload.split("/")
             tools.writer.record_event(kind, namespace, object_name, "GputideApplied", f"plan {plan.plan_id}")
@@ -242,9 +243,8 @@ class Rollout:
         moves = [move for move in record.moves if move.workload in workloads]
         parts = Parts.of(record.objects, record.moves)
         total = len(record.moves)
-        tools.tell(
-            record.plan_id, record.stage, ProgressPhase.CHANGING, f"{name}: {len(workloads)} workloads", 0, total
-        )
+        said = sentence("changing", batch=name, workloads=len(workloads))
+        tools.tell(record.plan_id, record.stage, ProgressPhase.CHANGING, said, 0, total)
         # Objects of no workload (node configuration) are what the others stand on: they go first.
         failures = tools.node_steps().empty(record.node_steps, record.plan_id)
         if failures:
@@ -259,8 +259,8 @@ class Rollout:
 
         def on_wave(wave: Sequence[Move], done: int) -> None:
             tools.keep_lease()
-            text = f"{name}: {done} of {len(moves)} pods in place"
-            tools.tell(record.plan_id, record.stage, ProgressPhase.MOVING, text, done, total)
+            said = sentence("moving", batch=name, done=done, pods=len(moves))
+            tools.tell(record.plan_id, record.stage, ProgressPhase.MOVING, said, done, total)
             pods = [move.live_id for move in wave]
             tools.journal.write(
                 record.plan_id, tools.reader.now(), "evict", stage=record.stage, pods=pods, phase=phase.value
@@ -278,8 +278,8 @@ class Rollout:
 
     def _watch(self, record: StageRecord, name: str, pods: Sequence[str], done: int) -> list[str]:
         tools, policy = self._tools, self._tools.policy
-        text = f"{name}: watching {len(pods)} pods for {policy.watch_seconds:.0f} s"
-        tools.tell(record.plan_id, record.stage, ProgressPhase.WATCHING, text, done, len(record.moves))
+        said = sentence("watching", batch=name, pods=len(pods), seconds=policy.watch_seconds)
+        tools.tell(record.plan_id, record.stage, ProgressPhase.WATCHING, said, done, len(record.moves))
         waited, found = 0.0, complaints(tools.signals.health(pods), pods, policy.watch)
         while pods and not found and waited < policy.watch_seconds:
             tools.keep_lease()
@@ -300,11 +300,19 @@ class Rollout:
         if record.state is not StageState.RESTORING:
             tools.step(f"restoring {record.stage}")
             tools.journal.write(plan.plan_id, tools.reader.now(), "restoring", stage=record.stage, reason=reason)
-        tools.tell(plan.plan_id, record.stage, ProgressPhase.RESTORING, reason, 0, len(record.moves))
+        tools.tell(
+            plan.plan_id,
+            record.stage,
+            ProgressPhase.RESTORING,
+            sentence("restoring", reason=reason),
+            0,
+            len(record.moves),
+        )
         kept = take_back(tools, plan.plan_id, record.stage, record.objects, record.moves, record.node_steps)
         tools.step(f"restored {record.stage}")
         tools.journal.write(plan.plan_id, tools.reader.now(), "restored", stage=record.stage, kept=list(kept))
-        tools.tell(plan.plan_id, record.stage, ProgressPhase.RESTORED, f"stage {record.stage} is taken back: {reason}")
+        said = sentence("stage_restored", stage=record.stage, reason=reason)
+        tools.tell(plan.plan_id, record.stage, ProgressPhase.RESTORED, said)
         return StageResult(stage=record.stage, state=StageState.RESTORED, reason=reason, kept=kept)
 
 

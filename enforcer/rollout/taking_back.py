@@ -19,6 +19,7 @@ from enforcer.rollout.tools import Tools
 from enforcer.snapshot import Snapshot
 from fleet.errors import Unavailable
 from fleet.inventory import WorkloadId
+from fleet.sentences import sentence
 
 
 def take_back(
@@ -48,8 +49,8 @@ def take_back(
 
     def on_wave(wave: Sequence[Move], done: int) -> None:
         tools.keep_lease()
-        text = f"{done} of {len(moves)} pods are back"
-        tools.tell(plan_id, stage, ProgressPhase.RESTORING, text, done, len(moves))
+        said = sentence("moving_back", done=done, pods=len(moves))
+        tools.tell(plan_id, stage, ProgressPhase.RESTORING, said, done, len(moves))
         pods = [move.pod_id for move in wave]
         tools.journal.write(plan_id, tools.reader.now(), "evict_back", stage=stage, pods=pods)
 

@@ -22,6 +22,7 @@ from enforcer.safety.guard import Guard
 from enforcer.safety.harm_budget import HarmBudgets
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.errors import Refused, Unavailable
+from fleet.sentences import Sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +159,10 @@ class Tools:
             self.pause(part)
             left -= part
 
-    def tell(self, plan_id: str, stage: int, phase: ProgressPhase, text: str, done: int = 0, total: int = 0) -> None:
-        """Tell the news."""
+    def tell(
+        self, plan_id: str, stage: int, phase: ProgressPhase, said: Sentence, done: int = 0, total: int = 0
+    ) -> None:
+        """Report the news."""
         self.on_progress(
-            Progress(at=self.reader.now(), plan_id=plan_id, stage=stage, phase=phase, text=text, done=done, total=total)
+            Progress(at=self.reader.now(), plan_id=plan_id, stage=stage, phase=phase, said=said, done=done, total=total)
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dashboards.words.advice import relief_in_english
 from enforcer.agent.node_view import ContainerKey
 from enforcer.agent.orders import parse_orders
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
@@ -103,6 +104,7 @@ class Scene:
             dialect=take_snapshot(self.cluster).dialect,
             book=self.book,
             orders=OrdersWriter(self.cluster, self.cluster, namespace="gputide", name="gputide-orders"),
+            say=relief_in_english,
         )
         policy = replace(POLICY, rules=replace(POLICY.rules, rest_seconds=1, home_seconds=60))
         self.runner = ReliefRunner(tools, policy, self.memory)
