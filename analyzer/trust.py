@@ -20,6 +20,7 @@ from analyzer.presence import Bools, Tenure, Timeline
 from fleet.inventory import CardId
 from fleet.profiles import Finding
 from fleet.schema import Measure
+from fleet.sentences import Value
 from fleet.trust_thresholds import (
     ABOVE_ONE_MIN,
     CARD_BUSY_RATIO_MIN,
@@ -56,6 +57,7 @@ CHECKS = (
 )
 """Names of the checks, as `Finding.check` carries them."""
 
+Values = tuple[tuple[str, Value], ...]
 _CELLS_PER_CHUNK = 4_000_000
 
 
@@ -162,10 +164,7 @@ def _against_cards(
                 Finding(
                     check="container_zero_while_card_busy",
                     counter=Measure.DUTY_CYCLE.value,
-                    detail=(
-                        f"the container reads zero in {int(lies.sum())} windows in which its card was busy "
-                        f"(mean {float(busy[lies].mean()):.0%}) and none of its tenants accounts for it"
-                    ),
+                    values=_values(windows=int(lies.sum()), card_ratio=float(busy[lies].mean())),
                     since=line.end_of(int(np.argmax(lies)) - 1),
                 ),
             )
@@ -173,7 +172,7 @@ def _against_cards(
         if sole.sum() >= FROZEN_STEPS_MIN:
             ratio = float(np.median(own[sole] / busy[sole]))
             if SCALE_RATIO_BAND[0] <= ratio <= SCALE_RATIO_BAND[1]:
-                yield int(rows[number]), _scale(Measure.DUTY_CYCLE, ratio, "its card's", line, sole)
+                yield int(rows[number]), _scale(Measure.DUTY_CYCLE, ratio, "of_card", line, sole)
 
 
 def _against_serving(
@@ -190,7 +189,7 @@ def _against_serving(
             Finding(
                 check="zero_while_serving",
                 counter=Measure.DUTY_CYCLE.value,
-                detail=f"every engine reads zero in {int(lies[number].sum())} windows with at least 1 request/s",
+                values=_values(windows=int(lies[number].sum())),
                 since=line.end_of(int(np.argmax(lies[number])) - 1),
             ),
         )
@@ -211,10 +210,7 @@ def _sm_against_duty(
             Finding(
                 check="sm_active_above_duty_cycle",
                 counter=Measure.SM_ACTIVE.value,
-                detail=(
-                    f"SM active {float(sm[number][hit].mean()):.0%} exceeds a duty cycle of "
-                    f"{float(duty[number][hit].mean()):.0%} in {int(hit.sum())} windows; no SM works without a kernel"
-                ),
+                values=_activity(sm[number], duty[number], hit),
                 since=line.end_of(int(np.argmax(hit)) - 1),
             ),
         )
@@ -225,7 +221,7 @@ def _sm_against_duty(
         if _moves_together(sm[number], duty[number], hundredth[number]):
             ratio = float(np.median(sm[number][hundredth[number]] / duty[number][hundredth[number]]))
             spins[number] = False
-            yield int(rows[number]), _scale(Measure.SM_ACTIVE, ratio, "the duty cycle's", line, hundredth[number])
+            yield int(rows[number]), _scale(Measure.SM_ACTIVE, ratio, "of_duty_cycle", line, hundredth[number])
     counts, of = spins.sum(axis=1), busy.sum(axis=1)
     for number in np.flatnonzero((counts >= REPEATS_MIN) & (counts >= SPIN_SHARE_MIN * of)):
         hit = spins[number]
@@ -234,11 +230,7 @@ def _sm_against_duty(
             Finding(
                 check="spinning",
                 counter=Measure.DUTY_CYCLE.value,
-                detail=(
-                    f"a kernel ran {float(duty[number][hit].mean()):.0%} of the time at "
-                    f"{float(sm[number][hit].mean()):.0%} SM active in {int(hit.sum())} windows: "
-                    "waiting or tiny kernels"
-                ),
+                values=_activity(sm[number], duty[number], hit),
                 since=line.end_of(int(np.argmax(hit)) - 1),
                 distrusts=False,
             ),
@@ -257,7 +249,7 @@ def _scale(counter: Measure, ratio: float, other: str, line: Timeline, hit: Bool
     return Finding(
         check="scale_off_by_100",
         counter=counter.value,
-        detail=f"the values are {ratio:.4f} of {other} in {int(hit.sum())} windows: a percentage divided by 100 twice",
+        values=_values(ratio=round(ratio, 6), other=other, windows=int(hit.sum())),
         since=line.end_of(int(np.argmax(hit)) - 1),
     )
 
@@ -286,7 +278,7 @@ def _frozen(rows: NDArray[np.int64], mean: Mapping[Measure, Float32], line: Time
                 Finding(
                     check="frozen",
                     counter=shown.value,
-                    detail=f"the value {float(mean[shown][number, at]):.6g} stands still over {length[number]} windows",
+                    values=_values(value=float(f"{mean[shown][number, at]:.6g}"), windows=int(length[number])),
                     since=line.end_of(at - int(length[number])),
                 ),
             )
@@ -318,17 +310,14 @@ def _impossible(
     for measure in (Measure.DUTY_CYCLE, Measure.SM_ACTIVE, Measure.MEMORY_ACTIVE, Measure.ENCODER, Measure.DECODER):
         if measure not in mean:
             continue
-        for check, hit, text in (
-            ("above_one", mean[measure] > ABOVE_ONE_MIN, "above 1: a percentage taken for a ratio"),
-            ("out_of_range", mean[measure] < 0, "below 0: a rate taken across the reset of a counter"),
-        ):
+        for check, hit in (("above_one", mean[measure] > ABOVE_ONE_MIN), ("out_of_range", mean[measure] < 0)):
             for number in np.flatnonzero(hit.any(axis=1)):
                 yield (
                     int(rows[number]),
                     Finding(
                         check=check,
                         counter=measure.value,
-                        detail=f"{int(hit[number].sum())} windows {text}",
+                        values=_values(windows=int(hit[number].sum())),
                         since=line.end_of(int(np.argmax(hit[number])) - 1),
                     ),
                 )
@@ -347,10 +336,10 @@ def _framebuffer(
     for measure in (Measure.SM_ACTIVE, Measure.DUTY_CYCLE):
         if measure in mean:
             working |= mean[measure] > CARD_BUSY_RATIO_MIN
-    for check, hit, text in (
-        ("framebuffer_above_card", above, "more framebuffer than the card has"),
-        ("framebuffer_scale", tiny, "less than 1 MiB of framebuffer: MiB taken for bytes"),
-        ("framebuffer_zero_while_working", working & (used <= 0), "no framebuffer while kernels run: not collected"),
+    for check, hit in (
+        ("framebuffer_above_card", above),
+        ("framebuffer_scale", tiny),
+        ("framebuffer_zero_while_working", working & (used <= 0)),
     ):
         for number in np.flatnonzero(_common(hit, ~np.isnan(used))):
             yield (
@@ -358,10 +347,19 @@ def _framebuffer(
                 Finding(
                     check=check,
                     counter=Measure.FRAMEBUFFER_USED.value,
-                    detail=f"{text} in {int(hit[number].sum())} windows",
+                    values=_values(windows=int(hit[number].sum())),
                     since=line.end_of(int(np.argmax(hit[number])) - 1),
                 ),
             )
+
+
+def _activity(sm: Float32, duty: Float32, hit: Bools) -> Values:
+    return _values(windows=int(hit.sum()), sm_ratio=float(sm[hit].mean()), duty_ratio=float(duty[hit].mean()))
+
+
+def _values(**values: str | float) -> Values:
+    """Values of a finding; ratios to four digits."""
+    return tuple((n, round(v, 4) if n.endswith("_ratio") and isinstance(v, float) else v) for n, v in values.items())
 
 
 def _common(hit: Bools, comparable: Bools) -> Bools:
@@ -386,14 +384,14 @@ def of_workload(per_slice: Sequence[tuple[Finding, ...]]) -> tuple[Finding, ...]
             groups[item.check, item.counter].append(item)
     merged = []
     for (check, counter), alike in sorted(groups.items(), key=lambda group: CHECKS.index(group[0][0])):
-        dated = [(item.since, item.detail, item) for item in alike if item.since is not None]
+        dated = [(item.since, item.values, item) for item in alike if item.since is not None]
         first = min(dated, key=lambda entry: entry[:2])[2] if dated else alike[0]
-        several = f" ({len(alike)} of {len(per_slice)} slices)" if len(per_slice) > 1 else ""
+        several = _values(slices_found=len(alike), slices=len(per_slice)) if len(per_slice) > 1 else ()
         merged.append(
             Finding(
                 check=check,
                 counter=counter,
-                detail=first.detail + several,
+                values=first.values + several,
                 since=first.since,
                 distrusts=any(item.distrusts for item in alike),
             )

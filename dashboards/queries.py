@@ -21,6 +21,7 @@ from fleet.money.unit_costs import UnitCost
 from fleet.money.week_hours import WeekHours
 from fleet.outcomes import Outcome
 from fleet.profiles import Profiles
+from fleet.sentences import Sentence
 
 Series = tuple[float | None, ...]
 """One value per step; None where nothing was collected."""
@@ -188,7 +189,7 @@ class RolloutProgress:
         objects: one per workload, in order.
         signals: what is watched.
         watch_seconds_left: until the verdict of the watch; None where nothing is watched.
-        message: one sentence.
+        said: one sentence, message `progress.CODE`; None where there is none.
     """
 
     phase: RolloutPhase
@@ -197,7 +198,7 @@ class RolloutProgress:
     objects: tuple[ObjectProgress, ...] = ()
     signals: tuple[Signal, ...] = ()
     watch_seconds_left: float | None = None
-    message: str = ""
+    said: Sentence | None = None
 
     @property
     def is_running(self) -> bool:

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from fleet.decisions import Withheld
 from fleet.inventory import CardId, CardModelName, Priority, WorkloadId
-from fleet.sentences import Sentence
+from fleet.sentences import Sentence, Value
 
 
 class WorkloadState(StrEnum):
@@ -70,14 +70,15 @@ class Finding:
     Attributes:
         check: name of the check, for example `container_zero_while_card_busy`.
         counter: column name of the distrusted measure.
-        detail: what was seen, with numbers.
+        values: figures of what was seen, by name; the message `seen.CHECK` says them. Of a workload with several slices
+            `slices_found` of its `slices` show it.
         since: first window in which it was seen, UTC.
         distrusts: True where the counter may free nothing; False for a remark.
     """
 
     check: str
     counter: str
-    detail: str
+    values: tuple[tuple[str, Value], ...] = ()
     since: datetime | None = None
     distrusts: bool = True
 

@@ -1,11 +1,12 @@
 """What a sentence says, apart from the language that it is said in: a code and the values in it.
 
-Analyzer, recommender and verify record sentences and no text; pages, reports, messages and the command line say them
+Analyzer, recommender and enforcer record sentences and no text; pages, reports, messages and the command line say them
 in the reader's language (`dashboards.words.advice`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 Value = str | int | float
@@ -23,6 +24,10 @@ class Sentence:
 
     code: str
     values: tuple[tuple[str, Value], ...] = ()
+
+
+Say = Callable[[Sentence], str]
+"""Says a sentence in English, for a reader that knows no codes: an event of Kubernetes, a line of the log."""
 
 
 def sentence(code: str, **values: Value) -> Sentence:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from fleet.capabilities.register import Capabilities, CorePolicy
 from fleet.inventory import Grant, Inventory
+from fleet.sentences import Sentence, sentence
 from fleet.units import GIB
 
 
@@ -21,20 +22,20 @@ class NodeTerms:
 
     Attributes:
         policies: core policy of all pods of a node; empty where every pod has its own.
-        barred: nodes on which nobody shares, and why.
+        barred: nodes on which nobody shares, and why (messages `bar.CODE`).
     """
 
     policies: Mapping[str, CorePolicy]
-    barred: Mapping[str, str]
+    barred: Mapping[str, Sentence]
 
-    def bar_of(self, nodes: Iterable[str]) -> str | None:
+    def bar_of(self, nodes: Iterable[str]) -> Sentence | None:
         """Why pods on these nodes can't share, None where they can: they have one template, so one policy."""
         names = sorted(set(nodes))
         said = next((self.barred[name] for name in names if name in self.barred), None)
         if said is not None or len({self.policies.get(name) for name in names}) < 2:
             return said
-        shown = ", ".join(f"{name} has {self.policies[name].value}" for name in names)
-        return f"its replicas have one pod template and would need several core policies: {shown}"
+        shown = ", ".join(f"{name}: {self.policies[name].value}" for name in names)
+        return sentence("several_policies", policies=shown)
 
 
 def node_terms(inventory: Inventory, grants: Iterable[Grant], capability: Capabilities) -> NodeTerms:
@@ -50,14 +51,12 @@ def node_terms(inventory: Inventory, grants: Iterable[Grant], capability: Capabi
         models[card.node].add((card.card_model, card.framebuffer_bytes))
     for grant in grants:
         models[grant.node].add((grant.card_model, grant.framebuffer_bytes))
-    barred: dict[str, str] = {}
+    barred: dict[str, Sentence] = {}
     if capability.one_size_per_node:
         for name, kinds in models.items():
             if len(kinds) > 1:
-                shown = ", ".join(
-                    f"{model or 'cards without a name'} ({size / GIB:.0f} GiB)" for model, size in sorted(kinds)
-                )
-                barred[name] = f"node {name} has {shown}, and {capability.backend} knows one size of card per node"
+                shown = ", ".join(f"{model or '?'} ({size / GIB:.0f} GiB)" for model, size in sorted(kinds))
+                barred[name] = sentence("several_sizes", node=name, cards=shown, backend=capability.backend)
     policies: dict[str, CorePolicy] = {}
     if capability.node_policy_label is not None:
         known = dict(capability.node_policies)
@@ -68,8 +67,10 @@ def node_terms(inventory: Inventory, grants: Iterable[Grant], capability: Capabi
             if value in known:
                 policies[name] = known[value]
             else:
-                barred[name] = (
-                    f"node {name} has {capability.node_policy_label}={value[:63]}, and cards are shared with "
-                    f"{' or '.join(known)}"
+                barred[name] = sentence(
+                    "unknown_policy",
+                    node=name,
+                    label=f"{capability.node_policy_label}={value[:63]}",
+                    known=", ".join(known),
                 )
     return NodeTerms(policies=policies, barred=barred)

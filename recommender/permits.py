@@ -72,7 +72,7 @@ def _withheld_by_backend(capability: Capabilities) -> tuple[Withheld, ...]:
         Withheld(
             kind=kind,
             reason=_REFUSED_REASON,
-            values=(*own, ("fact", facts[kind.value])),
+            values=(*own, ("fact", f"{capability.backend}_{kind.value}")),
         )
         for kind in _SHARING
         if kind.value in facts

@@ -123,7 +123,7 @@ def why_unknown(facts: Facts, slack_seconds: float, settings: AnalyzerSettings) 
     """Why nothing can be said of a workload; None where something can."""
     lies = [item for item in facts.findings if item.distrusts]
     if lies:
-        return sentence("counter_untrusted", counter=lies[0].counter, check=lies[0].check)
+        return sentence("counter_untrusted", counter=lies[0].counter, check=lies[0].check, **dict(lies[0].values))
     if facts.history_seconds < settings.history_seconds_min - slack_seconds:
         return sentence(
             "history_too_short" if facts.changed_at is None else "history_too_short_since_change",

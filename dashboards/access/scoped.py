@@ -209,7 +209,7 @@ class _ScopedRollouts:
             if namespace_of(item.workload) in namespaces
         )
         done = sum(item.phase in _ENDED for item in objects)
-        return replace(found, objects=objects, done=done, total=len(objects), signals=(), message="")
+        return replace(found, objects=objects, done=done, total=len(objects), signals=(), said=None)
 
     def undo_preview(self, plan_id: str) -> UndoPreview:
         plan = self._plan(plan_id)
@@ -265,7 +265,7 @@ class _ScopedRelief:
         if namespaces is None:
             return found
         own = (move for move in found.moves if namespace_of(move.workload) in namespaces)
-        return ReliefActs(moves=tuple(replace(move, reason="", why="") for move in own))
+        return ReliefActs(moves=tuple(replace(move, reason=None, why=None) for move in own))
 
 
 class _ScopedFreezes:

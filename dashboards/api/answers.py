@@ -16,6 +16,8 @@ from dashboards.queries import (
 )
 from dashboards.shown.health import LagChain
 from dashboards.shown.quotas import QuotaUse
+from dashboards.words.advice import progress_words
+from dashboards.words.catalogue import Language
 from fleet.documents import document, iso
 from fleet.money.budgets import BudgetStatus
 from fleet.money.unit_costs import UnitCost
@@ -106,7 +108,7 @@ def progress_answer(found: RolloutProgress) -> dict[str, Any]:
             for item in found.objects
         ],
         "watch_seconds_left": found.watch_seconds_left,
-        "message": found.message,
+        "message": progress_words(found.said, Language.EN),
     }  # fmt: skip
 
 

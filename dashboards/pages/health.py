@@ -12,7 +12,7 @@ from dash import Dash, dcc, html
 from dashboards.address import Address
 from dashboards.long_list import FROM_KEY, part_of
 from dashboards.pages.advice import detail
-from dashboards.pages.frame import card, english, figure_number, heading, scrolled, table
+from dashboards.pages.frame import card, figure_number, heading, scrolled, table
 from dashboards.queries import Freshness, Views
 from dashboards.shown.health import (
     COVERAGE_GOOD,
@@ -25,6 +25,7 @@ from dashboards.shown.health import (
 )
 from dashboards.shown.made_once import MADE
 from dashboards.shown.rows import age_words, moment_words, percent_words
+from dashboards.words.advice import finding_words
 from dashboards.words.catalogue import reader_words, say
 from fleet.profiles import Profiles
 from fleet.units import format_bytes_short, format_count
@@ -111,7 +112,7 @@ def _checks(address: Address, checks: tuple[FailedCheck, ...]) -> Any:
             ),
             html.Span(
                 [
-                    english(entry.first.detail),
+                    finding_words(entry.first, words.language),
                     html.Small(say("health.frees_nothing") if entry.distrusts else say("health.remark")),
                 ]
             ),

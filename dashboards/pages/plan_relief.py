@@ -10,10 +10,11 @@ from typing import Any
 from dash import dcc, html
 
 from dashboards.address import Address
-from dashboards.pages.frame import card, english, scrolled, table
+from dashboards.pages.frame import card, scrolled, table
 from dashboards.shown.relief_acts import ReliefActs, ReliefMove, ReliefSleep
 from dashboards.shown.rows import age_words, moment_words
-from dashboards.words.catalogue import say, say_code
+from dashboards.words.advice import relief_words
+from dashboards.words.catalogue import reader_words, say, say_code
 from fleet.decisions import Plan, RecommendationKind
 
 MOVES_MAX = 50
@@ -59,6 +60,7 @@ def _sleep(one: ReliefSleep, address: Address) -> list[Any]:
 
 
 def _row(move: ReliefMove, address: Address) -> tuple[Any, ...]:
+    why = move.why or move.reason
     way = (
         say("plan.moved_home")
         if move.is_home
@@ -72,7 +74,7 @@ def _row(move: ReliefMove, address: Address) -> tuple[Any, ...]:
         html.Span([way, html.Small(f"{move.from_card[:18]} → {move.to_card[:18]}")]),
         say_code("move", move.state),
         _ABSENT if move.seconds is None else age_words(move.seconds),
-        english(move.why or move.reason) or _ABSENT,
+        _ABSENT if why is None else relief_words(why, reader_words().language),
     )
 
 

@@ -16,6 +16,7 @@ from dashboards.figures.figures import signal_figure
 from dashboards.pages.frame import LIVE, card, english, graph, spoken
 from dashboards.queries import PlanEntry, RolloutPhase, RolloutProgress, Views
 from dashboards.shown.rows import age_words
+from dashboards.words.advice import progress_words
 from dashboards.words.catalogue import reader_words, say, say_code
 from fleet.errors import GputideError, Refused
 
@@ -97,7 +98,7 @@ def progress_panel(progress: RolloutProgress) -> Any:
                 )
                 for phase in phases
             ]
-            + [html.Span(english(progress.message), className="soft")],
+            + [html.Span(progress_words(progress.said, reader_words().language), className="soft")],
             className=f"phases {progress.phase.value}",
             id="progress-phase",
             **LIVE,

@@ -35,6 +35,7 @@ from dashboards.queries import PlanEntry, Views
 from dashboards.shown.grid_rows import GridRows, Places
 from dashboards.shown.made_once import MADE
 from dashboards.shown.rows import percent_words, saving_words, state_sentence, workload_state_words, workload_table
+from dashboards.words.advice import finding_words
 from dashboards.words.catalogue import READING, reader_words, say, say_code
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, GputideError, Misconfigured, Unavailable
@@ -325,7 +326,8 @@ def _refusals(profile: Profile, entry: PlanEntry | None) -> list[Any]:
         kind = words.code("kind", item.kind.value if item.kind else "all_advice")
         lines.append(html.Li([html.B(words.code("reason", item.reason)), f" ({kind}): ", detail(item)]))
     lines += [
-        html.Li([html.B(words.code("check", found.check)), ": ", english(found.detail)]) for found in profile.trust
+        html.Li([html.B(words.code("check", found.check)), ": ", finding_words(found, words.language)])
+        for found in profile.trust
     ]
     return [html.Ul(lines)] if lines else [html.P(say("workloads.nothing"), className="soft")]
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from fleet.inventory import CardId, WorkloadId
+from fleet.sentences import Sentence
 
 
 class MoveState(StrEnum):
@@ -38,8 +39,8 @@ class ReliefMove:
         state: where it stands.
         begun_at: when, UTC.
         seconds: from its beginning to its end; None while it is under way.
-        reason: why it was begun, in English; empty where whoever asks may not be told.
-        why: why it was taken back, in English; empty as before.
+        reason: why it was begun, message `relief.CODE`; None where the reader may not know.
+        why: why it was taken back, message `relief.CODE`; None where it was not, or the reader may not know.
     """
 
     workload: WorkloadId
@@ -51,8 +52,8 @@ class ReliefMove:
     state: MoveState
     begun_at: datetime
     seconds: float | None
-    reason: str
-    why: str
+    reason: Sentence | None
+    why: Sentence | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,7 @@ from fleet.data_folder import DataFolder, writing
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, GputideError, Misconfigured, Refused
 from fleet.outcomes import ChangePhase
+from fleet.sentences import Sentence, sentence
 
 _log = structlog.get_logger()
 _PHASES = {
@@ -238,10 +239,13 @@ class BackgroundRollouts:
             with writing(self._folder), self._open(self._hear) as rollout:
                 results = rollout.apply(plan, stages, by=by, approved=approved, fingerprint=fingerprint)
             back = [result for result in results if result.state is not StageState.PROMOTED]
-            message = f"stage {back[0].stage} was taken back: {back[0].reason}" if back else "every stage is kept"
-            self._end(plan.plan_id, RolloutPhase.RESTORED if back else RolloutPhase.DONE, message)
+            if back:
+                said = sentence("stage_restored", stage=back[0].stage, reason=back[0].reason or "")
+                self._end(plan.plan_id, RolloutPhase.RESTORED, said)
+            else:
+                self._end(plan.plan_id, RolloutPhase.DONE, sentence("all_kept"))
 
-        self._start(plan.plan_id, work, RolloutPhase.CANARY, "starting with the canary")
+        self._start(plan.plan_id, work, RolloutPhase.CANARY, sentence("starting"))
 
     def progress(self, plan_id: str) -> RolloutProgress:
         """Where the rollout or the undo of a plan stands; after a restart, what the ledger says."""
@@ -291,14 +295,18 @@ class BackgroundRollouts:
             held = writing(self._folder) if run is None else stopped(self._folder, wish)
             with held, self._open(self._hear) as rollout:
                 result = Undo(rollout.tools).undo(plan_id, ending=run)
-            kept = f"; kept: {'; '.join(result.kept[:3])}" if result.kept else ""
-            message = f"{len(result.workloads)} workloads are as they were, asked by {by}{kept}"
-            self._end(plan_id, RolloutPhase.RESTORED, message)
+            restored, kept = len(result.workloads), "; ".join(result.kept[:3])
+            said = (
+                sentence("undone_but_kept", workloads=restored, by=by, kept=kept)
+                if kept
+                else sentence("undone", workloads=restored, by=by)
+            )
+            self._end(plan_id, RolloutPhase.RESTORED, said)
 
-        self._start(plan_id, work, RolloutPhase.RESTORING, "restoring", ends=run is not None)
+        self._start(plan_id, work, RolloutPhase.RESTORING, sentence("undoing"), ends=run is not None)
 
     def _start(
-        self, plan_id: str, work: Callable[[], None], phase: RolloutPhase, message: str, *, ends: bool = False
+        self, plan_id: str, work: Callable[[], None], phase: RolloutPhase, said: Sentence, *, ends: bool = False
     ) -> None:
         """Let work go on in the background; one change at a time, but that an undo ends the change of its own plan."""
         with self._lock:
@@ -306,17 +314,17 @@ class BackgroundRollouts:
             if self._worker is not None and self._worker.is_alive() and not is_ending:
                 raise Refused(f"cannot start: plan {self._running} is being changed; wait until it is done")
             self._running = plan_id
-            self._news[plan_id] = RolloutProgress(phase=phase, done=0, total=0, message=message)
+            self._news[plan_id] = RolloutProgress(phase=phase, done=0, total=0, said=said)
 
             def guarded() -> None:
                 try:
                     work()
                 except GputideError as exc:
-                    self._end(plan_id, RolloutPhase.FAILED, str(exc))
+                    self._end(plan_id, RolloutPhase.FAILED, sentence("fault", fault=str(exc)))
                 except Exception as exc:  # noqa: BLE001 - a bug of ours: without an end the page would wait for ever
                     _log.exception("rollout ended by a bug", plan=plan_id)
-                    fault = f"{type(exc).__name__}: {exc}"
-                    self._end(plan_id, RolloutPhase.FAILED, f"stopped by a bug, {fault}; the log has its traceback")
+                    said = sentence("bug", fault=f"{type(exc).__name__}: {exc}")
+                    self._end(plan_id, RolloutPhase.FAILED, said)
 
             self._worker = threading.Thread(target=guarded, name=f"rollout {plan_id}")
             self._worker.start()
@@ -324,14 +332,14 @@ class BackgroundRollouts:
     def _hear(self, news: Progress) -> None:
         with self._lock:
             self._news[news.plan_id] = RolloutProgress(
-                phase=_PHASES[news.phase], done=news.done, total=news.total, message=news.text
+                phase=_PHASES[news.phase], done=news.done, total=news.total, said=news.said
             )
 
-    def _end(self, plan_id: str, phase: RolloutPhase, message: str) -> None:
+    def _end(self, plan_id: str, phase: RolloutPhase, said: Sentence) -> None:
         with self._lock:
             before = self._news.get(plan_id, _IDLE)
             done = before.total if phase is not RolloutPhase.FAILED else before.done
-            self._news[plan_id] = replace(before, phase=phase, message=message, done=done)
+            self._news[plan_id] = replace(before, phase=phase, said=said, done=done)
 
 
 def _objects(record: StageRecord) -> tuple[ObjectProgress, ...]:

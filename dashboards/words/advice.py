@@ -15,7 +15,7 @@ from dashboards.words.catalogue import Language, Words
 from enforcer.record.verdict import Verdict, headline, sentences
 from fleet.decisions import Plan, Recommendation, Refusal, Withheld
 from fleet.documents import document, plan_document, profiles_document
-from fleet.profiles import Profile, Profiles
+from fleet.profiles import Finding, Profile, Profiles
 from fleet.sentences import Sentence, Value
 
 _WAYS = ("", ".1", ".2", ".3")
@@ -45,6 +45,26 @@ def refused_words(reason: str, values: Sequence[tuple[str, Value]], language: La
 def state_words(profile: Profile, language: Language) -> str:
     """Why a workload is in its state."""
     return _clauses(profile.why, language)
+
+
+def finding_words(finding: Finding, language: Language) -> str:
+    """What a failed cross-check saw."""
+    return _filled("finding", "seen", {"check": finding.check, **dict(finding.values)}, language)
+
+
+def progress_words(said: Sentence | None, language: Language) -> str:
+    """Where a rollout or an undo stands; empty where nothing was said yet."""
+    return "" if said is None else _filled("progress", said.code, dict(said.values), language)
+
+
+def relief_words(said: Sentence, language: Language) -> str:
+    """Why relief moves a pod, puts pods to sleep, or takes a move back."""
+    return _filled("relief", said.code, dict(said.values), language)
+
+
+def relief_in_english(said: Sentence) -> str:
+    """The same for events and logs of the enforcer."""
+    return relief_words(said, Language.EN)
 
 
 def headline_words(verdict: Verdict, language: Language) -> str:
@@ -80,17 +100,25 @@ def plan_in_english(plan: Plan) -> dict[str, Any]:
 
 
 def profile_in_english(profile: Profile) -> dict[str, Any]:
-    """A profile as JSON, with the English of its `reason` beside the codes."""
-    return {**document(profile), "reason": state_words(profile, Language.EN)}
+    """A profile as JSON, with the English of its `reason`, and of the `detail` of its findings, beside the codes."""
+    found: dict[str, Any] = document(profile)
+    _add_english(found, profile)
+    return found
 
 
 def profiles_in_english(profiles: Profiles) -> dict[str, Any]:
     """Profiles as JSON, with the English of each `reason` and `detail` beside their codes."""
     found = profiles_document(profiles)
     for item, profile in zip(found["workloads"], profiles.workloads, strict=True):
-        item["reason"] = state_words(profile, Language.EN)
+        _add_english(item, profile)
     _add_details(found["withheld"], profiles.withheld)
     return found
+
+
+def _add_english(item: dict[str, Any], profile: Profile) -> None:
+    item["reason"] = state_words(profile, Language.EN)
+    for one, finding in zip(item["trust"], profile.trust, strict=True):
+        one["detail"] = finding_words(finding, Language.EN)
 
 
 def _add_details(found: Sequence[dict[str, Any]], records: Sequence[Refusal | Withheld]) -> None:

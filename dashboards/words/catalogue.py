@@ -79,7 +79,8 @@ class Words:
         - `{ratio:0.0 %}`: a number in a CLDR pattern (unicode.org/reports/tr35, number format patterns);
         - `{need_gib:0.0}`: a value `need_bytes` in GiB, `need_mib` in MiB;
         - `{pods:count.pods}`: another message whose `count` is the value;
-        - `{check:check.}`: the message of a code, `check.frozen`; of several codes, joined by `, `, each.
+        - `{check:check.}`: the message of a code, `check.frozen`, filled from the same values; of several codes, joined
+          by `, `, each.
 
         Of the plural forms of a message the value `count` chooses one; a number with a fraction takes the form of 2.
 
@@ -93,16 +94,16 @@ class Words:
         text = texts.gettext(message_id) if text == message_id else text
         if text == message_id:
             raise KeyError(message_id)
-        return _Places(self).vformat(text, (), values) if "{" in text else text
+        return _Places(self, values).vformat(text, (), values) if "{" in text else text
 
     def knows(self, message_id: str) -> bool:
         """Whether there is such a message."""
         return message_id in catalogue(self.language)
 
-    def code(self, group: str, code: str) -> str:
+    def code(self, group: str, code: str, **values: object) -> str:
         """A code of a closed list; one that the catalogue does not hold yet is shown as it is, without underscores."""
         message_id = f"{group}.{code.replace(' ', '_')}"
-        return self.say(message_id) if self.knows(message_id) else code.replace("_", " ")
+        return self.say(message_id, **values) if self.knows(message_id) else code.replace("_", " ")
 
     def ids(self, group: str) -> set[str]:
         """The rest of the id of every message of a group."""
@@ -195,8 +196,9 @@ def reader_words() -> Words:
 class _Places(string.Formatter):
     """Fills the places of a text, see `Words.say`."""
 
-    def __init__(self, words: Words) -> None:
+    def __init__(self, words: Words, values: Mapping[str, object]) -> None:
         self._words = words
+        self._values = values
 
     def get_value(self, key: int | str, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """The value of a place; a size by the unit that its name ends in."""
@@ -208,7 +210,7 @@ class _Places(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         """A value in the form that its place asks for."""
         if format_spec.endswith("."):
-            parts = (self._words.code(format_spec[:-1], code) for code in str(value).split(", "))
+            parts = (self._words.code(format_spec[:-1], code, **self._values) for code in str(value).split(", "))
             return self._words.say("mark.list").join(parts)
         if format_spec[:1].isalpha():
             return self._words.say(format_spec, count=value)

@@ -20,6 +20,7 @@ from enforcer.record.ledger import Ledger
 from fleet.inventory import WorkloadId
 from fleet.relief.moves import PastMove
 from fleet.relief.rules import LOAD_BYTES_PER_SECOND
+from fleet.sentences import Sentence
 from fleet.units import MIB, format_time, parse_time
 
 RELIEF_PLAN = "relief"
@@ -69,7 +70,7 @@ class MoveOrder:
         framebuffer_mib: grant, MiB.
         manner: how.
         is_home: it goes back to where relief took it from.
-        reason: why, with value, limit and setting.
+        reason: why, with value, limit and setting; message `relief.CODE`.
         overloaded_at: when the overload was first seen, UTC; for a move home the moment of its decision.
     """
 
@@ -86,7 +87,7 @@ class MoveOrder:
     framebuffer_mib: int
     manner: Manner
     is_home: bool
-    reason: str
+    reason: Sentence
     overloaded_at: datetime
 
     @property
@@ -106,7 +107,7 @@ class MoveRecord:
         ready_at: when the warm replica was ready.
         leaving_at: when the old one was first asked to go.
         ended_at: when it was over.
-        why: why it was taken back, or what is to be known of its end.
+        why: why it was taken back; message `relief.CODE`.
         is_home_again: a later move brought it home.
     """
 
@@ -116,7 +117,7 @@ class MoveRecord:
     ready_at: datetime | None = None
     leaving_at: datetime | None = None
     ended_at: datetime | None = None
-    why: str = ""
+    why: Sentence | None = None
     is_home_again: bool = False
 
     @property
@@ -191,10 +192,12 @@ class ReliefBook:
         self._past: tuple[PastMove, ...] | None = None
         self._squeezes: dict[tuple[str, str], OpenSqueeze] = {}
 
-    def squeeze(self, at: datetime, node: str, card: str, containers: frozenset[ContainerKey], reason: str) -> None:
+    def squeeze(
+        self, at: datetime, node: str, card: str, containers: frozenset[ContainerKey], reason: Sentence
+    ) -> None:
         """Low priority of a card is about to be put to sleep."""
         names = sorted([key.pod_uid, key.container] for key in containers)
-        self._write(at, "squeeze", node=node, card=card, containers=names, reason=reason)
+        self._write(at, "squeeze", node=node, card=card, containers=names, reason=_sentence_content(reason))
 
     def squeezed(self, at: datetime, nodes: Sequence[str], outcome: str) -> None:
         """The order stands, or why not."""
@@ -210,13 +213,13 @@ class ReliefBook:
             at, "move_begin", move=order.move_id, namespace=order.namespace, pod=order.pod, pod_uid=order.pod_uid,
             workload=order.workload, maker=order.maker, replica=order.replica, from_node=order.from_node,
             from_card=order.from_card, to_card=order.to_card, framebuffer_mib=order.framebuffer_mib,
-            manner=order.manner.value, home=order.is_home, reason=order.reason,
+            manner=order.manner.value, home=order.is_home, reason=_sentence_content(order.reason),
             overloaded_at=format_time(order.overloaded_at),
         )  # fmt: skip
 
-    def note(self, at: datetime, move_id: str, phase: MovePhase, why: str = "") -> None:
+    def note(self, at: datetime, move_id: str, phase: MovePhase, why: Sentence | None = None) -> None:
         """A move comes to a phase; written before what the phase does."""
-        self._write(at, "move", move=move_id, phase=phase.value, why=why)
+        self._write(at, "move", move=move_id, phase=phase.value, why=None if why is None else _sentence_content(why))
 
     def moves(self) -> tuple[MoveRecord, ...]:
         """All moves, oldest first.
@@ -289,9 +292,10 @@ class ReliefBook:
         elif event == "move_begin":
             self._moves[content["move"]] = MoveRecord(order=_order_of(content), begun_at=at)
         elif event == "move":
-            self._advance(self._moves[content["move"]], MovePhase(content["phase"]), at, str(content["why"]))
+            why = None if content["why"] is None else _sentence_of(content["why"])
+            self._advance(self._moves[content["move"]], MovePhase(content["phase"]), at, why)
 
-    def _advance(self, record: MoveRecord, phase: MovePhase, at: datetime, why: str) -> None:
+    def _advance(self, record: MoveRecord, phase: MovePhase, at: datetime, why: Sentence | None) -> None:
         record.phase = phase
         record.why = why or record.why
         if phase is MovePhase.READY:
@@ -311,6 +315,15 @@ class ReliefBook:
         self._follow()
 
 
+def _sentence_content(said: Sentence) -> dict[str, Any]:
+    return {"code": said.code, "values": dict(said.values)}
+
+
+def _sentence_of(content: Any) -> Sentence:
+    """The inverse of `_sentence_content`."""
+    return Sentence(code=content["code"], values=tuple(content["values"].items()))
+
+
 def _order_of(content: Any) -> MoveOrder:
     return MoveOrder(
         move_id=content["move"],
@@ -326,7 +339,7 @@ def _order_of(content: Any) -> MoveOrder:
         framebuffer_mib=int(content["framebuffer_mib"]),
         manner=Manner(content["manner"]),
         is_home=bool(content["home"]),
-        reason=content["reason"],
+        reason=_sentence_of(content["reason"]),
         overloaded_at=parse_time(content["overloaded_at"]),
     )
 

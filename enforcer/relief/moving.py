@@ -21,6 +21,7 @@ from enforcer.relief.warm_replica import hash_of, wants_pods, warm_replica
 from enforcer.seat import is_ready
 from enforcer.words import Words
 from fleet.errors import Misconfigured, Refused
+from fleet.sentences import Say, Sentence, sentence
 
 _REASON = "GputideRelief"
 
@@ -44,6 +45,7 @@ class Mover:
     Args:
         book: where moves stand.
         patience: how long parts may take.
+        say: says why a pod moves or stays, in English.
         step: called before every write with what it is, for tests that stop there.
     """
 
@@ -53,10 +55,11 @@ class Mover:
         writer: ClusterWriter,
         book: ReliefBook,
         patience: Patience,
+        say: Say,
         step: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._reader, self._writer, self._book = reader, writer, book
-        self._patience, self._step = patience, step
+        self._patience, self._say, self._step = patience, say, step
 
     def begin(self, order: MoveOrder, words: Words) -> str:
         """Begin a move; what to say of it.
@@ -66,13 +69,12 @@ class Mover:
             Unavailable: the cluster can't be reached; the next look goes on.
         """
         self._book.begin(self._reader.now(), order)
-        where = "home" if order.is_home else "away"
-        self._tell(order, f"moves {where} from {order.from_card} to {order.to_card}: {order.reason}")
+        where, reason = "home" if order.is_home else "away", self._say(order.reason)
+        self._tell(order, f"moves {where} from {order.from_card} to {order.to_card}: {reason}")
         if order.manner is Manner.WARM:
             self._make(order, words)
         return (
-            f"{order.pod_id} moves {where} from {order.from_card} to {order.to_card} ({order.manner.value}): "
-            f"{order.reason}"
+            f"{order.pod_id} moves {where} from {order.from_card} to {order.to_card} ({order.manner.value}): {reason}"
         )
 
     def go_on(self, record: MoveRecord, words: Words) -> str | None:
@@ -91,24 +93,24 @@ class Mover:
             if not record.is_open or record.phase in (MovePhase.LEAVING, MovePhase.BACK):
                 # The old pod may be gone: there is no way back, only a next try.
                 return f"{record.order.pod_id}: {exc}"
-            return self._turn_back(record, str(exc))
+            return self._turn_back(record, sentence("fault", fault=str(exc)))
 
     # --- warm ---
 
     def _make(self, order: MoveOrder, words: Words) -> None:
         replica_set = self._reader.get("ReplicaSet", order.namespace, order.maker)
         if replica_set is None or not wants_pods(replica_set):
-            self._give_up(order, f"ReplicaSet {order.maker} keeps no pods any more")
+            self._give_up(order, sentence("no_pods_kept", maker=order.maker))
         try:
             manifest = warm_replica(order, replica_set or {}, words)
             self._step(f"make {order.namespace}/{order.replica}")
             self._writer.make(manifest)
         except (Misconfigured, Refused) as exc:
-            self._give_up(order, str(exc))
+            self._give_up(order, sentence("fault", fault=str(exc)))
 
-    def _give_up(self, order: MoveOrder, why: str) -> None:
+    def _give_up(self, order: MoveOrder, why: Sentence) -> None:
         self._book.note(self._reader.now(), order.move_id, MovePhase.TAKEN_BACK, why)
-        raise Refused(f"cannot move {order.pod_id}: {why}")
+        raise Refused(f"cannot move {order.pod_id}: {self._say(why)}")
 
     def _go_on_warm(self, record: MoveRecord, words: Words) -> str | None:
         order = record.order
@@ -120,13 +122,13 @@ class Mover:
                 return self._turn_back(record, unwanted)
         if replica is None:
             if record.phase is not MovePhase.BEGUN:
-                return self._turn_back(record, "the warm replica is gone")
+                return self._turn_back(record, sentence("replica_gone"))
             # A crash came between the book and the cluster.
             self._make(order, words)
             return None
         if record.phase is MovePhase.BEGUN:
             if not is_ready(replica):
-                return self._wait(record, record.begun_at, self._patience.ready_seconds_max, "it is not ready within")
+                return self._wait(record, record.begun_at, self._patience.ready_seconds_max, "not_ready")
             self._book.note(self._reader.now(), order.move_id, MovePhase.READY)
         if record.phase is not MovePhase.LEAVING:
             self._book.note(self._reader.now(), order.move_id, MovePhase.LEAVING)
@@ -134,10 +136,10 @@ class Mover:
             return self._wait_to_leave(record)
         return self._adopt(record, replica, replica_set)
 
-    def _why_unwanted(self, order: MoveOrder, replica_set: Manifest | None) -> str | None:
+    def _why_unwanted(self, order: MoveOrder, replica_set: Manifest | None) -> Sentence | None:
         if not wants_pods(replica_set):
-            return f"ReplicaSet {order.maker} keeps no pods any more"
-        return None if self._is_there(order) else "the pod went by itself"
+            return sentence("no_pods_kept", maker=order.maker)
+        return None if self._is_there(order) else sentence("went_by_itself")
 
     def _is_evicted(self, order: MoveOrder) -> bool:
         """Whether the old pod is on its way out; it is asked to go, if its disruption budgets let it."""
@@ -148,18 +150,18 @@ class Mover:
 
     def _wait_to_leave(self, record: MoveRecord) -> str | None:
         since = record.leaving_at or self._reader.now()
-        return self._wait(record, since, self._patience.leave_seconds_max, "a disruption budget forbids it to go for")
+        return self._wait(record, since, self._patience.leave_seconds_max, "kept_by_budget")
 
-    def _wait(self, record: MoveRecord, since: datetime, seconds_max: float, why: str) -> str | None:
-        """Nothing, until that takes too long."""
+    def _wait(self, record: MoveRecord, since: datetime, seconds_max: float, code: str) -> str | None:
+        """Nothing, until that takes too long; `code` says what."""
         if self._reader.now() - since <= timedelta(seconds=seconds_max):
             return None
-        return self._turn_back(record, f"{why} {seconds_max:g} s")
+        return self._turn_back(record, sentence(code, seconds=seconds_max))
 
     def _adopt(self, record: MoveRecord, replica: Manifest, replica_set: Manifest | None) -> str | None:
         order = record.order
         if replica_set is None:
-            return self._turn_back(record, f"ReplicaSet {order.maker} is gone")
+            return self._turn_back(record, sentence("maker_gone", maker=order.maker))
         label, value = hash_of(replica_set)
         if label not in (replica["metadata"].get("labels") or {}):
             self._step(f"adopt {order.namespace}/{order.replica}")
@@ -183,7 +185,7 @@ class Mover:
         order, now = record.order, self._reader.now()
         if record.phase is not MovePhase.LEAVING:
             if not self._is_there(order):
-                return self._turn_back(record, "the pod went by itself")
+                return self._turn_back(record, sentence("went_by_itself"))
             hands = HamiHands(self._reader, self._writer, order.from_node)
             self._step(f"close {order.from_card}")
             hands.close_card(order.from_card, now.timestamp() + self._patience.ready_seconds_max)
@@ -197,9 +199,7 @@ class Mover:
         ]
         left_at = record.leaving_at or now
         if not pods or not all(map(is_ready, pods)):
-            return self._wait(
-                record, left_at, self._patience.ready_seconds_max, "its workload is not whole again after"
-            )
+            return self._wait(record, left_at, self._patience.ready_seconds_max, "not_whole")
         self._open(order)
         self._book.note(now, order.move_id, MovePhase.READY)
         self._book.note(now, order.move_id, MovePhase.DONE)
@@ -216,9 +216,9 @@ class Mover:
 
     # --- back ---
 
-    def _turn_back(self, record: MoveRecord, why: str) -> str:
+    def _turn_back(self, record: MoveRecord, why: Sentence) -> str:
         self._book.note(self._reader.now(), record.order.move_id, MovePhase.BACK, why)
-        return self._take_back(record) or f"{record.order.pod_id} stays: {why}"
+        return self._take_back(record) or f"{record.order.pod_id} stays: {self._say(why)}"
 
     def _take_back(self, record: MoveRecord) -> str | None:
         order = record.order
@@ -231,7 +231,8 @@ class Mover:
                 if not self._writer.evict(order.namespace, order.replica):
                     return None
         self._book.note(self._reader.now(), order.move_id, MovePhase.TAKEN_BACK)
-        text = f"{order.pod_id} was not moved: {record.why}"
+        why = "" if record.why is None else f": {self._say(record.why)}"
+        text = f"{order.pod_id} was not moved{why}"
         self._tell(order, text)
         return text
 

@@ -9,6 +9,7 @@ from enforcer.agent.node_view import CardView, NodeView, SliceView
 from fleet.inventory import Priority
 from fleet.relief.overload import CardUse, Cause, Trouble, missing_bytes, trouble_of
 from fleet.relief.rules import ReliefRules
+from fleet.sentences import Sentence, sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,13 +19,13 @@ class Overload(Trouble):
     Attributes:
         card: UUID.
         node: its node.
-        reason: one sentence with value, limit and setting.
+        reason: one sentence with value, limit and setting, message `relief.CODE`.
         low: slices of low priority on it.
     """
 
     card: str
     node: str
-    reason: str
+    reason: Sentence
     low: tuple[SliceView, ...]
 
 
@@ -95,23 +96,26 @@ def _overload(
     return Overload(
         node=node, card=card.card, cause=found.cause, at_seconds=at_seconds, low=low, needs_move=found.needs_move,
         can_move=found.can_move, missing_bytes=found.missing_bytes,
-        reason=_reason(found, use, rules, "" if suffering is None else f"{suffering} breaks its latency objective: "
-        f"{broken[suffering]}"),
+        reason=_reason(found, use, rules) if suffering is None or found.cause is not Cause.OBJECTIVE
+        else sentence("objective", pod=suffering, query=broken[suffering]),
     )  # fmt: skip
 
 
-def _reason(found: Trouble, use: CardUse, rules: ReliefRules, objective: str) -> str:
-    if found.cause is Cause.OBJECTIVE:
-        return objective
+def _reason(found: Trouble, use: CardUse, rules: ReliefRules) -> Sentence:
     if found.cause is Cause.FRAMEBUFFER:
-        return (
-            f"{use.free_bytes} bytes of framebuffer free of {use.framebuffer_bytes}, "
-            f"relief.framebuffer_free_ratio_min={rules.free_ratio_min:g} wants {missing_bytes(use, rules)} more"
+        return sentence(
+            "framebuffer",
+            free_bytes=int(use.free_bytes or 0),
+            all_bytes=int(use.framebuffer_bytes),
+            ratio_min=rules.free_ratio_min,
+            missing_bytes=missing_bytes(use, rules),
         )
-    return (
-        f"{max(use.demand_ratio, use.duty_ratio or 0.0):.0%} of the card in use, "
-        f"relief.full_ratio={rules.full_ratio:.0%}; pods above low priority need {use.demand_ratio:.0%}, "
-        f"relief.relieved_ratio={rules.relieved_ratio:.0%}"
+    return sentence(
+        "full",
+        used_ratio=round(max(use.demand_ratio, use.duty_ratio or 0.0), 4),
+        full_ratio=rules.full_ratio,
+        demand_ratio=round(use.demand_ratio, 4),
+        relieved_ratio=rules.relieved_ratio,
     )
 
 

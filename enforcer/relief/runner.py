@@ -36,12 +36,14 @@ from fleet.inventory import WorkloadId
 from fleet.logs import logger
 from fleet.relief.moves import PastMove, home_due, resting, slots_free, unsettled, why_held
 from fleet.relief.pace import Pace
+from fleet.sentences import Sentence, sentence
 
 if TYPE_CHECKING:
     from wire.own_metrics import OwnMetrics
 
 _CANDIDATES_MAX = 32
-_NOT_PAUSED = "low priority did not end it"
+_NOT_PAUSED = ("outcome", "not_ended_by_pause")
+"""Value of a reason where pods of low priority sleep and the card is overloaded still."""
 
 
 class Blocked(StrEnum):
@@ -84,7 +86,7 @@ class ReliefRunner:
     def __init__(self, tools: ReliefTools, policy: ReliefPolicy, memory: DemandMemory | None = None) -> None:
         self._tools, self._policy = tools, policy
         self._memory = memory or DemandMemory(policy.rules.memory_seconds // STEP_SECONDS)
-        self._mover = Mover(tools.reader, tools.writer, tools.book, policy.patience)
+        self._mover = Mover(tools.reader, tools.writer, tools.book, policy.patience, tools.say)
         self._sleeping = Sleeping(tools, policy)
         self._pace = Pace(policy.rules)
         self._judged: dict[str, tuple[float, tuple[Overload, ...]]] = {}
@@ -122,7 +124,9 @@ class ReliefRunner:
         self._memory.see(views)
         found = self._overloads(views, broken)
         return tuple(
-            entry if entry.needs_move == before.needs_move else replace(entry, reason=f"{entry.reason}; {_NOT_PAUSED}")
+            entry
+            if entry.needs_move == before.needs_move
+            else replace(entry, reason=replace(entry.reason, values=(*entry.reason.values, _NOT_PAUSED)))
             for entry, before in zip(self._pace.see(found), found, strict=True)
         )
 
@@ -323,7 +327,7 @@ class ReliefRunner:
         return judged.reason if judged.brake in (Brake.FREEZE, Brake.RESTORE) else ""
 
     def _order(
-        self, proposal: Proposal, reason: str, overloaded_at: datetime, now: datetime, *, is_home: bool = False
+        self, proposal: Proposal, reason: Sentence, overloaded_at: datetime, now: datetime, *, is_home: bool = False
     ) -> MoveOrder:
         seat, entry = proposal.seat, proposal.movable
         name = move_name(entry.uid, now.isoformat())
@@ -361,10 +365,7 @@ class ReliefRunner:
             proposal = None if snapshot is None else self._proposed_home(move, snapshot, views, now)
             if proposal is None:
                 return False
-            reason = (
-                f"its old card had room for it for relief.home_seconds={rules.home_seconds:g}, at most "
-                f"relief.home_ratio={rules.home_ratio:.0%} in use"
-            )
+            reason = sentence("home", seconds=rules.home_seconds, home_ratio=rules.home_ratio)
             order = self._order(proposal, reason, now, now, is_home=True)
             said.append(self._mover.begin(order, self._words(snapshot)))
             return True

@@ -15,6 +15,7 @@ from enforcer.relief.overload import Overload
 from enforcer.relief.tools import ReliefPolicy, ReliefTools
 from enforcer.relief.wishes import has_opted_out
 from fleet.errors import Misconfigured, Refused
+from fleet.sentences import Sentence
 
 _BELIEVED = timedelta(minutes=1)
 """For how long it is believed of somebody that he must not be put to sleep."""
@@ -31,7 +32,7 @@ class SleepPlan:
     """
 
     wanted: Mapping[tuple[str, str], frozenset[ContainerKey]]
-    changed: Mapping[tuple[str, str], str]
+    changed: Mapping[tuple[str, str], Sentence]
     over: tuple[tuple[str, str], ...]
 
 
@@ -61,7 +62,7 @@ class Sleeping:
         now = self._tools.reader.now()
         standing = {(entry.node, entry.card): entry for entry in self._tools.book.open_squeezes()}
         wanted: dict[tuple[str, str], frozenset[ContainerKey]] = {}
-        reasons: dict[tuple[str, str], str] = {}
+        reasons: dict[tuple[str, str], Sentence] = {}
         for entry in found:
             place = entry.node, entry.card
             self._trouble_at[place], reasons[place] = now, entry.reason
@@ -99,7 +100,7 @@ class Sleeping:
         for (node, card), reason in plan.changed.items():
             keys = plan.wanted[node, card]
             tools.book.squeeze(now, node, card, keys, reason)
-            said.append(f"{len(keys)} containers of low priority sleep on {card}: {reason}")
+            said.append(f"{len(keys)} containers of low priority sleep on {card}: {tools.say(reason)}")
         for node, card in plan.over:
             tools.book.release(now, node, card)
             self._trouble_at.pop((node, card), None)

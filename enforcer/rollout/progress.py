@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from fleet.sentences import Sentence
+
 
 class ProgressPhase(StrEnum):
     """What the enforcer is doing."""
@@ -27,7 +29,7 @@ class Progress:
         plan_id: plan.
         stage: stage; 0 for an undo over several.
         phase: what is being done.
-        text: one sentence.
+        said: one sentence, message `progress.CODE`.
         done: pods in their seats.
         total: pods to be moved.
     """
@@ -36,6 +38,6 @@ class Progress:
     plan_id: str
     stage: int
     phase: ProgressPhase
-    text: str
+    said: Sentence
     done: int
     total: int

@@ -30,6 +30,7 @@ from enforcer.safety.harm_budget import Brake, Judgement
 from enforcer.snapshot import Snapshot
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable
+from fleet.sentences import sentence
 from fleet.units import parse_time
 
 
@@ -223,7 +224,7 @@ class Rollout:
                 return restore_stage(tools, record, reasons[0] + more)
         tools.step(f"promote {record.stage}")
         tools.journal.write(plan.plan_id, tools.now(), "promoted", stage=record.stage)
-        tools.tell(plan.plan_id, record.stage, ProgressPhase.PROMOTED, f"stage {record.stage} is kept")
+        tools.tell(plan.plan_id, record.stage, ProgressPhase.PROMOTED, sentence("kept", stage=record.stage))
         for workload in dict.fromkeys(move.workload for move in record.moves):
             namespace, kind, object_name = workload.split("/")
             event = (kind, namespace, object_name, "GputideApplied", f"plan {plan.plan_id}")
@@ -254,9 +255,8 @@ class Rollout:
         moves = [move for move in record.moves if move.workload in workloads]
         parts = Parts.of(record.objects, record.moves)
         total = len(record.moves)
-        tools.tell(
-            record.plan_id, record.stage, ProgressPhase.CHANGING, f"{name}: {len(workloads)} workloads", 0, total
-        )
+        said = sentence("changing", batch=name, workloads=len(workloads))
+        tools.tell(record.plan_id, record.stage, ProgressPhase.CHANGING, said, 0, total)
         # Objects of no workload (node configuration) are what the others stand on: they go first.
         failures = tools.node_steps().empty(record.node_steps, record.plan_id)
         if failures:
@@ -271,8 +271,8 @@ class Rollout:
 
         def on_wave(wave: Sequence[Move], done: int) -> None:
             tools.keep_lease()
-            text = f"{name}: {done} of {len(moves)} pods in place"
-            tools.tell(record.plan_id, record.stage, ProgressPhase.MOVING, text, done, total)
+            said = sentence("moving", batch=name, done=done, pods=len(moves))
+            tools.tell(record.plan_id, record.stage, ProgressPhase.MOVING, said, done, total)
             pods = [move.live_id for move in wave]
             tools.journal.write(record.plan_id, tools.now(), "evict", stage=record.stage, pods=pods, phase=phase.value)
 
@@ -294,8 +294,8 @@ class Rollout:
         tools, policy, pods = self._tools, self._tools.policy, watched.pods
         seconds = policy.watch_seconds if watched.held_seconds is None else self._canary_seconds(pods)
         began = tools.now()
-        text = f"{watched.name}: watching {len(pods)} pods for {seconds:.0f} s"
-        tools.tell(record.plan_id, record.stage, ProgressPhase.WATCHING, text, watched.done, len(record.moves))
+        said = sentence("watching", batch=watched.name, pods=len(pods), seconds=seconds)
+        tools.tell(record.plan_id, record.stage, ProgressPhase.WATCHING, said, watched.done, len(record.moves))
         waited, asked = 0.0, 0.0
         found = self._complaints(watched, began)
         while pods and not found and waited < seconds:
@@ -311,9 +311,9 @@ class Rollout:
                 found = self._complaints(watched, began)
         tools.step(f"watched {watched.name}")
         now = tools.now()
-        said = list(found[:20])
+        first = list(found[:20])
         tools.journal.write(
-            record.plan_id, now, "watched", stage=record.stage, batch=watched.name, complaints=said
+            record.plan_id, now, "watched", stage=record.stage, batch=watched.name, complaints=first
         )  # fmt: skip
         return list(found)
 

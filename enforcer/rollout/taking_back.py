@@ -19,6 +19,7 @@ from enforcer.rollout.tools import Tools
 from enforcer.snapshot import Snapshot
 from fleet.errors import Unavailable
 from fleet.inventory import WorkloadId
+from fleet.sentences import sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +55,19 @@ def restore_stage(tools: Tools, record: StageRecord, reason: str) -> StageResult
     if record.state is not StageState.RESTORING:
         tools.step(f"restoring {record.stage}")
         tools.journal.write(record.plan_id, tools.now(), "restoring", stage=record.stage, reason=reason)
-    tools.tell(record.plan_id, record.stage, ProgressPhase.RESTORING, reason, 0, len(record.moves))
+    tools.tell(
+        record.plan_id,
+        record.stage,
+        ProgressPhase.RESTORING,
+        sentence("restoring", reason=reason),
+        0,
+        len(record.moves),
+    )
     kept = take_back(tools, record.plan_id, record.stage, record.objects, record.moves, record.node_steps)
     tools.step(f"restored {record.stage}")
     tools.journal.write(record.plan_id, tools.now(), "restored", stage=record.stage, kept=list(kept))
-    tools.tell(record.plan_id, record.stage, ProgressPhase.RESTORED, f"stage {record.stage} is taken back: {reason}")
+    said = sentence("stage_restored", stage=record.stage, reason=reason)
+    tools.tell(record.plan_id, record.stage, ProgressPhase.RESTORED, said)
     return StageResult(stage=record.stage, state=StageState.RESTORED, reason=reason, kept=kept)
 
 
@@ -91,8 +100,8 @@ def take_back(
 
     def on_wave(wave: Sequence[Move], done: int) -> None:
         tools.keep_lease()
-        text = f"{done} of {len(moves)} pods are back"
-        tools.tell(plan_id, stage, ProgressPhase.RESTORING, text, done, len(moves))
+        said = sentence("moving_back", done=done, pods=len(moves))
+        tools.tell(plan_id, stage, ProgressPhase.RESTORING, said, done, len(moves))
         pods = [move.pod_id for move in wave]
         tools.journal.write(plan_id, tools.now(), "evict_back", stage=stage, pods=pods)
 

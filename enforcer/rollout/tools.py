@@ -26,6 +26,7 @@ from enforcer.safety.harm_budget import HarmBudgets
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.errors import Refused, Unavailable
 from fleet.logs import logger
+from fleet.sentences import Sentence, sentence
 
 ABORT_LOOK_SECONDS = 1.0
 """Longest pause between two looks for somebody who asks to end the run."""
@@ -222,15 +223,17 @@ class Tools:
         self.journal.check_fence()
 
     def _say_waiting(self, why: Unavailable, seconds: float) -> None:
-        text = f"waits for the cluster, which has not answered for {seconds:.0f} s: {why}"
+        said = sentence("waiting", seconds=seconds, why=str(why))
         if not seconds:
             logger("enforcer.rollout").warning("waits for the cluster, which does not answer", why=str(why))
         if self._told is not None:
-            self.on_progress(replace(self._told, text=text))
+            self.on_progress(replace(self._told, said=said))
 
-    def tell(self, plan_id: str, stage: int, phase: ProgressPhase, text: str, done: int = 0, total: int = 0) -> None:
+    def tell(
+        self, plan_id: str, stage: int, phase: ProgressPhase, said: Sentence, done: int = 0, total: int = 0
+    ) -> None:
         """Report progress."""
         self._told = Progress(
-            at=self.now(), plan_id=plan_id, stage=stage, phase=phase, text=text, done=done, total=total
+            at=self.now(), plan_id=plan_id, stage=stage, phase=phase, said=said, done=done, total=total
         )
         self.on_progress(self._told)

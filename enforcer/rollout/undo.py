@@ -29,6 +29,7 @@ from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.taking_back import take_back
 from enforcer.rollout.tools import Tools
 from fleet.errors import Refused
+from fleet.sentences import sentence
 
 _APPLIED = (StageState.OPEN, StageState.RESTORING, StageState.PROMOTED, StageState.UNDOING)
 """Stages of which something may stand in the cluster."""
@@ -230,7 +231,7 @@ class Undo:
             )
         finally:
             tools.let_go()
-        tools.tell(record.plan_id, stage, ProgressPhase.RESTORED, f"plan {record.plan_id} is taken back")
+        tools.tell(record.plan_id, stage, ProgressPhase.RESTORED, sentence("plan_restored", plan=record.plan_id))
         return UndoResult(
             plan_id=record.plan_id,
             stages=record.stages,

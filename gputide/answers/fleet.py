@@ -9,7 +9,7 @@ from datetime import datetime
 from decimal import Decimal
 
 from dashboards.shown.clusters import ClusterLine, fleet_totals
-from dashboards.words.advice import profile_in_english, profiles_in_english, refusal_words, state_words
+from dashboards.words.advice import finding_words, profile_in_english, profiles_in_english, refusal_words, state_words
 from dashboards.words.catalogue import Language
 from fleet.documents import document, iso
 from fleet.errors import Misconfigured
@@ -112,7 +112,9 @@ def profile_answer(profile: Profile, notes: Sequence[str] = ()) -> Answer:
         ("coverage", percent_text(profile.coverage_ratio)),
         ("confidence in the state", round(profile.confidence, 2)),
     )
-    doubts = [(found.counter, found.check.replace("_", " "), found.detail) for found in profile.trust]
+    doubts = [
+        (found.counter, found.check.replace("_", " "), finding_words(found, Language.EN)) for found in profile.trust
+    ]
     checks = Listing(title="Failed cross-checks", columns=("counter", "check", "detail"), rows=doubts)
     return Answer(
         document=profile_in_english(profile),

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from dashboards.words.advice import relief_in_english
 from enforcer.record.ledger import Ledger
 from enforcer.relief.book import ReliefBook
 from enforcer.relief.demand_feed import DemandFeed, NoObjectives, Objectives
@@ -79,6 +80,7 @@ def open_relief(folder: DataFolder, settings: Settings, now: datetime, *, at_onc
             orders=OrdersWriter(
                 cluster, cluster, namespace=settings.enforcer.namespace, name=settings.agent.orders_config_map
             ),
+            say=relief_in_english,
             objectives=objectives,
             harm=harm_budgets(folder, settings),
         )

@@ -19,7 +19,7 @@ from fleet.inventory import (
     WorkloadId,
 )
 from fleet.profiles import Profile
-from fleet.sentences import Value
+from fleet.sentences import Sentence, Value
 from fleet.settings.settings import Settings
 from fleet.workload_kinds import CHANGEABLE_KINDS, JOB_KINDS
 from recommender.consolidate import Member
@@ -66,7 +66,7 @@ class Case:
     spare_held_bytes: int = 0
     scalings: int = 0
     node_policy: CorePolicy | None = None
-    node_bar: str | None = None
+    node_bar: Sentence | None = None
 
     @property
     def workload_kind(self) -> str:
@@ -185,7 +185,9 @@ def untrusted(case: Case, kind: RecommendationKind | None) -> Refusal | None:
     """Why the workload's counters can't carry advice: distrusted, or too short; None where they can."""
     if case.profile is not None and not case.profile.is_trusted:
         finding = next(finding for finding in case.profile.trust if finding.distrusts)
-        return case.refuse(kind, "counter_untrusted", counter=finding.counter, check=finding.check)
+        return case.refuse(
+            kind, "counter_untrusted", counter=finding.counter, check=finding.check, **dict(finding.values)
+        )
     least = max(DAY_SECONDS, case.settings.analyzer.history_seconds_min)
     if case.profile is None or case.seen_seconds < least * SPAN_SLACK_RATIO:
         return case.refuse(

@@ -46,7 +46,7 @@ def unshareable(case: Case, kind: RecommendationKind) -> Refusal | None:
     if case.isolation == "hard" and case.node_policy is CorePolicy.BURST:
         return case.refuse(kind, "node_policy_is_burst")
     if case.node_bar is not None:
-        return case.refuse(kind, "node_shares_nothing", bar=case.node_bar)
+        return case.refuse(kind, "node_shares_nothing", bar=case.node_bar.code, **dict(case.node_bar.values))
     return _unfit_template(case, kind) or _unfit_division(case, kind)
 
 

@@ -1,15 +1,29 @@
 """Counters that lie are named, and free nothing."""
 
+import re
+
 import numpy as np
 import pytest
 
+from analyzer.trust import CHECKS
+from dashboards.words.advice import finding_words, state_words
+from dashboards.words.catalogue import Language, Words
 from fleet.profiles import CardState, WorkloadState
 from fleet.schema import Measure
 from tests.analyzer.build import Slice, card_profile, history, noise, profile, work
 
 
 def checks(given, workload="svc"):
-    return {item.check: item.distrusts for item in profile(given, workload).trust}
+    """Names of the failed checks, and whether each distrusts; each says its figures in every language."""
+    found = profile(given, workload).trust
+    for item in found:
+        for language in Language:
+            assert re.search(r"\d", finding_words(item, language)), item
+    return {item.check: item.distrusts for item in found}
+
+
+def test_every_check_has_its_sentence() -> None:
+    assert Words(language=Language.EN).ids("seen") == set(CHECKS)
 
 
 def test_honest_counters_pass_every_check() -> None:
@@ -23,6 +37,12 @@ def test_a_container_at_zero_on_its_busy_card_is_distrusted() -> None:
     said = profile(given)
     assert said.state is WorkloadState.UNKNOWN
     assert checks(given) == {"container_zero_while_card_busy": True}
+    assert re.fullmatch(
+        r"Counter duty_cycle_ratio is not trusted: the container reads zero in \d+ windows in which its card was busy "
+        r"\(mean \d\d %\) and none of its tenants accounts for it\.",
+        state_words(said, Language.EN),
+    )
+    assert re.search(r"有 [\d,]+ 个窗口容器读数为零，而所在卡繁忙（平均 \d\d%）", state_words(said, Language.ZH))
     assert said.compute.p95 is None
     assert card_profile(given, "GPU-000").state is CardState.UNTRUSTED
 
@@ -121,7 +141,8 @@ def test_spinning_ranks_are_neither_idle_nor_distrusted() -> None:
     said = profile(history([Slice(workload="svc", usage=usage, kind="Job", server="pytorch") for _ in range(4)]))
     assert {item.check for item in said.trust} == {"spinning"}
     assert said.state not in {WorkloadState.IDLE_HELD, WorkloadState.UNKNOWN}
-    assert said.trust[0].detail.endswith("(4 of 4 slices)")
+    assert finding_words(said.trust[0], Language.EN).endswith("(4 of 4 slices)")
+    assert finding_words(said.trust[0], Language.ZH).endswith("（4 个切片中的 4 个）")
 
 
 def test_percent_in_a_ratio_is_distrusted() -> None:

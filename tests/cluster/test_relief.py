@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dashboards.words.advice import relief_in_english
 from enforcer.agent.node_view import ContainerKey
 from enforcer.agent.orders import parse_orders
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
@@ -103,6 +104,7 @@ class Scene:
             dialect=take_snapshot(self.cluster).dialect,
             book=self.book,
             orders=OrdersWriter(self.cluster, self.cluster, namespace="gputide", name="gputide-orders"),
+            say=relief_in_english,
         )
         policy = replace(POLICY, rules=replace(POLICY.rules, rest_seconds=1, home_seconds=60))
         self.runner = ReliefRunner(tools, policy, self.memory)
@@ -230,7 +232,9 @@ def test_budget_that_forbids_to_go_keeps_the_old_pod_and_the_replica_is_taken_ba
         scene.api.delete(f"/apis/policy/v1/namespaces/{scene.team}/poddisruptionbudgets/{app}")
     scene.run_until_moved(**FULL)
     assert scene.book.moves()[0].phase is MovePhase.TAKEN_BACK
-    assert "disruption budget" in scene.book.moves()[0].why
+    why = scene.book.moves()[0].why
+    assert why is not None
+    assert why.code == "kept_by_budget"
     until(
         lambda: {p["metadata"]["name"] for app in "ab" for p in pods(scene.api, scene.team, app)} == before, "as before"
     )

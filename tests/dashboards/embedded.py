@@ -443,7 +443,7 @@ class EmbeddedCluster:
                 objects=tuple(objects),
                 signals=_signals(done),
                 watch_seconds_left=540.0 if phase is RolloutPhase.WATCHING else None,
-                message=_MESSAGES.get(phase, ""),
+                said=_SAID.get(phase),
             )
 
     def undo_preview(self, plan_id: str) -> UndoPreview:
@@ -522,13 +522,13 @@ class EmbeddedCluster:
         )
 
 
-_MESSAGES = {
-    RolloutPhase.CANARY: "one workload is changed first",
-    RolloutPhase.WATCHING: "restarts, errors and contention of the canary are watched",
-    RolloutPhase.APPLYING: "the canary held; the others follow",
-    RolloutPhase.DONE: "everything is applied and promoted",
-    RolloutPhase.RESTORING: "what the plan changed is being restored",
-    RolloutPhase.RESTORED: "every field is as it was before",
+_SAID = {
+    RolloutPhase.CANARY: sentence("starting"),
+    RolloutPhase.WATCHING: sentence("watching", batch="canary", pods=2, seconds=600.0),
+    RolloutPhase.APPLYING: sentence("moving", batch="rest", done=3, pods=12),
+    RolloutPhase.DONE: sentence("all_kept"),
+    RolloutPhase.RESTORING: sentence("undoing"),
+    RolloutPhase.RESTORED: sentence("undone", workloads=12, by="mei"),
 }
 
 
@@ -768,7 +768,7 @@ def _profile(rng: random.Random, number: int, part: list[tuple[str, int, CardSta
             Finding(
                 check="container_zero_while_card_busy",
                 counter="sm_active",
-                detail="zero in the container while its card ran at 64 %",
+                values=(("windows", 412), ("card_ratio", 0.64)),
             ),
         ),
         why=(sentence("idle_ever", idle_ratio_max=0.01, coverage_ratio=1.0),)
@@ -853,7 +853,16 @@ def _placement(profiles: Profiles, freed: set[CardId]) -> tuple[CardPlacement, .
 def _refusals(profiles: Profiles) -> Iterator[Refusal]:
     reasons = (
         (sentence("opt_out"), 9),
-        (sentence("counter_untrusted", counter="sm_active", check="container_zero_while_card_busy"), 31),
+        (
+            sentence(
+                "counter_untrusted",
+                counter="sm_active",
+                check="container_zero_while_card_busy",
+                windows=412,
+                card_ratio=0.64,
+            ),
+            31,
+        ),
         (sentence("history_too_short", seen_days=2.1, needed_days=7), 22),
         (sentence("no_samples"), 15),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,19 +15,29 @@ from analyzer.profile import profile_fleet
 from dashboards.access.namespace_cut import cut_plan
 from dashboards.words.advice import change_words, reason_words, refusal_words, state_words
 from dashboards.words.catalogue import Language, Words, catalogue
-from fleet.capabilities.register import MIG, WHOLE_CARDS
+from fleet.capabilities.register import CAPABILITIES, MGPU, MIG, VGPU_MANAGER
 from fleet.decisions import Plan, RecommendationKind, Refusal, Withheld
-from fleet.inventory import Priority, WorkloadId
+from fleet.inventory import Inventory, Priority, WorkloadId
 from fleet.sentences import Sentence, sentence
 from fleet.settings.settings import Settings
+from fleet.units import GIB
+from recommender.node_terms import node_terms
 from tests.recommender.builders import NOW, Service, cluster, plan_of
 from tests.recommender.test_rules import CASES, OPTIONS
 from tests.repository.test_catalogues import places
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = [*ROOT.glob("analyzer/**/*.py"), *ROOT.glob("recommender/**/*.py"), ROOT / "enforcer" / "verify.py"]
+SOURCES = [
+    *(
+        path
+        for folder in ("analyzer", "recommender", "enforcer/relief", "enforcer/rollout")
+        for path in ROOT.glob(f"{folder}/**/*.py")
+    ),
+    ROOT / "enforcer" / "verify.py",
+    ROOT / "dashboards" / "stored" / "plans.py",
+]
 ZH = Language.ZH
-GROUPS = ("said", "refused", "stage")
+GROUPS = ("bar", "progress", "relief", "said", "refused", "stage")
 
 
 Values = frozenset[str]
@@ -97,10 +108,10 @@ def records() -> tuple[set[str], dict[str, set[Values]]]:
     return said, reasons
 
 
-def texts_of(code: str, language: Language) -> list[str]:
-    """Texts of a refusal, the one with most values first."""
+def texts_of(group: str, code: str, language: Language) -> list[str]:
+    """Texts of a code, the one with most values first."""
     texts = {str(one.id): str(one.string) for one in catalogue(language)}
-    return [texts[name] for way in ("", ".1", ".2", ".3") if (name := f"refused.{code}{way}") in texts]
+    return [texts[name] for way in ("", ".1", ".2", ".3") if (name := f"{group}.{code}{way}") in texts]
 
 
 def test_every_code_that_is_written_has_its_chinese() -> None:
@@ -110,7 +121,7 @@ def test_every_code_that_is_written_has_its_chinese() -> None:
     # Codes that are put together of the way in which pods join.
     said |= {f"join_{kind}" for kind in ("colocate", "offpeak_pair", "oversubscribe", "slice")}
     known = {group: {name.partition(".")[0] for name in Words(language=ZH).ids(group)} for group in GROUPS}
-    assert known["said"] <= said
+    assert known["said"] | known["progress"] <= said
     assert {code for code in said if "." not in code} <= set().union(*known.values())
     assert reasons.keys() - said - known["refused"] == set()
 
@@ -126,11 +137,23 @@ def test_every_text_of_a_refusal_but_the_plainest_is_filled_by_code_that_records
     _, reasons = records()
     codes = {name.partition(".")[0] for name in Words(language=language).ids("refused")}
     assert codes <= reasons.keys(), "nothing records it"
+    unfilled = []
+    for code in sorted(codes):
+        texts = texts_of("refused", code, language)
+        richer = texts[: max(1, len(texts) - 1)]
+        unfilled += [text for text in richer if not any(places(text) <= values for values in reasons[code])]
+    assert unfilled == []
+
+
+@pytest.mark.parametrize("language", Language)
+def test_every_text_about_a_rollout_is_filled_by_code_that_records_it(language: Language) -> None:
+    _, filled = records()
+    codes = {name.partition(".")[0] for name in Words(language=language).ids("progress")}
     unfilled = [
         text
-        for code in sorted(codes)
-        for text in [*texts_of(code, language)[:1], *texts_of(code, language)[1:-1]]
-        if not any(places(text) <= values for values in reasons[code])
+        for code in codes
+        for text in texts_of("progress", code, language)
+        if not any(places(text) <= values for values in filled[code])
     ]
     assert unfilled == []
 
@@ -176,7 +199,64 @@ def test_states_are_said_in_chinese() -> None:
         assert_sentence(state_words(profile, Language.EN))
 
 
-@pytest.mark.parametrize(("capability", "only"), [(WHOLE_CARDS, None), (MIG, RecommendationKind.MIG)])
+NODE_BARS: dict[str, tuple[Callable[[Inventory], Inventory], str]] = {
+    "sizes": (
+        lambda known: replace(known, cards=(replace(known.cards[0], framebuffer_bytes=80 * GIB), *known.cards[1:])),
+        (
+            "its nodes share no cards: node node-0 has NVIDIA A10 (24 GiB), NVIDIA A10 (80 GiB), and mgpu knows one "
+            "size of card per node"
+        ),
+    ),
+    "label": (
+        lambda known: labelled(known, {"node-0": "native-burst-share"}),
+        (
+            "its nodes share no cards: node node-0 has vke.volcengine.com/mgpu-compute-policy=native-burst-share, and "
+            "cards are shared only with fixed-share, guaranteed-burst-share"
+        ),
+    ),
+    "policies": (
+        lambda known: labelled(known, {"node-0": "fixed-share", "node-1": "guaranteed-burst-share"}),
+        (
+            "its nodes share no cards: its replicas have one pod template and would need several core policies "
+            "(node-0: hard, node-1: burst)"
+        ),
+    ),
+}
+
+
+def labelled(known: Inventory, policies: Mapping[str, str]) -> Inventory:
+    """Nodes with their compute policy."""
+    nodes = tuple(
+        replace(node, labels=(("vke.volcengine.com/mgpu-compute-policy", policies[node.node]),))
+        if node.node in policies
+        else node
+        for node in known.nodes
+    )
+    return replace(known, nodes=nodes)
+
+
+@pytest.mark.parametrize("name", NODE_BARS)
+def test_why_nodes_share_nothing_is_said_in_both_languages(name: str) -> None:
+    change, words = NODE_BARS[name]
+    known = change(cluster(Service(name="svc", replicas=5)).inventory)
+    bar = node_terms(known, known.grants, MGPU).bar_of(grant.node for grant in known.grants)
+    assert bar is not None
+    values = (("bar", bar.code), *bar.values)
+    refusal = Refusal(workload=WorkloadId("team/Deployment/svc"), reason="node_shares_nothing", values=values)
+    assert refusal_words(refusal, Language.EN) == words
+    assert_chinese(refusal_words(refusal, ZH))
+
+
+def test_facts_about_backends_are_those_of_their_records() -> None:
+    facts = {f"{record.backend}_{kind}": fact for record in CAPABILITIES for kind, fact in record.refuses}
+    words = Words(language=Language.EN)
+    assert words.group("fact") == {name: facts[name] for name in words.ids("fact")}
+
+
+@pytest.mark.parametrize(
+    ("capability", "only"),
+    [*((record, None) for record in CAPABILITIES if record is not VGPU_MANAGER), (MIG, RecommendationKind.MIG)],
+)
 def test_what_a_backend_withholds_is_said_in_chinese(capability: object, only: object) -> None:
     plan: Plan = plan_of(CASES["slice"], capability=capability, only=only)
     assert plan.withheld or plan.refused

@@ -38,7 +38,7 @@ def test_card_that_nobody_was_granted_is_not_badly_covered() -> None:
 
 
 def test_checks_that_distrust_come_before_remarks_and_are_counted_by_workload() -> None:
-    lie = Finding(check="frozen", counter="sm_active", detail="0.31 for 9 h")
+    lie = Finding(check="frozen", counter="sm_active", values=(("value", 0.31), ("windows", 540)))
     remark = replace(lie, check="spinning", distrusts=False)
     own = [(remark,), (remark,), (lie, lie), (remark,)]
     workloads = tuple(replace(entry, trust=trust) for entry, trust in zip(PROFILES.workloads, own, strict=False))

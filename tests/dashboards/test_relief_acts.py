@@ -8,17 +8,21 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dashboards.access.people import Person, Right, Role
 from dashboards.access.scoped import scoped_views
 from dashboards.address import read_address
 from dashboards.pages.plan_relief import relief
 from dashboards.shown.relief_acts import MoveState
 from dashboards.stored.changes import StoredRelief
+from dashboards.words.advice import relief_words
 from dashboards.words.catalogue import READING, Language
 from enforcer.agent.node_view import ContainerKey
 from enforcer.record.ledger import Ledger
 from enforcer.relief.book import MovePhase, ReliefBook
 from fleet.data_folder import DataFolder
+from fleet.sentences import sentence
 from tests.dashboards.embedded import CLUSTER, EmbeddedFleet, EmbeddedRelief, make_profiles, make_views
 from tests.enforcer.builders import NOW
 from tests.enforcer.relief.test_squeeze import an_order, carry_out
@@ -33,9 +37,15 @@ def a_folder(path: Path) -> DataFolder:
     book = ReliefBook(Ledger(folder.relief))
     carry_out(book, an_order(1, replica="a-1-x"))
     carry_out(book, an_order(2, pod="a-1-x", replica="a-1-y", is_home=True, to=0))
-    book.begin(NOW, replace(an_order(3), reason=HOSTILE))
-    book.note(NOW + timedelta(seconds=30), "move-3", MovePhase.TAKEN_BACK, "it was not ready")
-    book.squeeze(NOW, "node-0", "GPU-7", frozenset({ContainerKey(pod_uid="uid", container="main")}), "full")
+    book.begin(NOW, replace(an_order(3), reason=sentence("fault", fault=HOSTILE)))
+    book.note(NOW + timedelta(seconds=30), "move-3", MovePhase.TAKEN_BACK, sentence("not_ready", seconds=30.0))
+    book.squeeze(
+        NOW,
+        "node-0",
+        "GPU-7",
+        frozenset({ContainerKey(pod_uid="uid", container="main")}),
+        sentence("fault", fault="full"),
+    )
     return folder
 
 
@@ -62,7 +72,7 @@ def test_team_sees_its_own_moves_without_reasons_and_nobody_who_sleeps(tmp_path:
     mine = Person(name="mei", rights=(Right(role=Role.VIEWER, clusters=None, namespaces=frozenset({"team"})),))
     found = scoped_views(views, lambda: mine).relief.acts(CLUSTER)
     assert {move.workload for move in found.moves} == {"team/Deployment/a"}
-    assert {move.reason + move.why for move in found.moves} == {""}
+    assert {(move.reason, move.why) for move in found.moves} == {(None, None)}
     assert found.sleeps == ()
 
 
@@ -70,13 +80,22 @@ def test_page_tells_it_in_the_readers_language_and_names_as_text(tmp_path: Path)
     acts = StoredRelief(a_folder(tmp_path), EmbeddedFleet(make_profiles())).acts(CLUSTER)
     english = json.dumps(relief(acts, ADDRESS).to_plotly_json(), default=_plain)
     assert "home again" in english
-    assert "it was not ready" in english
+    assert "it is not ready within 30 s" in english
     token = READING.set(Language.ZH)
     chinese = json.dumps(relief(acts, ADDRESS).to_plotly_json(), default=_plain, ensure_ascii=False)
     READING.reset(token)
     assert "已迁回" in chinese
     assert "home again" not in chinese
+    assert "它未在 30 秒内就绪" in chinese
+    assert "原卡在 relief.home_seconds=60 秒内一直容得下它，已用不超过 relief.home_ratio=50%" in chinese
+    assert "its old card" not in chinese
     assert relief(replace(acts, moves=(), sleeps=()), ADDRESS) is None
+
+
+@pytest.mark.parametrize("language", Language)
+@pytest.mark.parametrize("code", ["kept_by_budget", "not_ready", "not_whole"])
+def test_move_that_took_too_long_says_how_long(code: str, language: Language) -> None:
+    assert "30" in relief_words(sentence(code, seconds=30.0), language)
 
 
 def _plain(part: Any) -> Any:

@@ -26,6 +26,7 @@ from enforcer.safety.guard import Guard
 from fleet.data_folder import DataFolder, open_data_folder
 from fleet.decisions import Plan
 from fleet.documents import seal_plan
+from fleet.sentences import sentence
 from tests.dashboards.embedded import CLUSTER, NOW, make_plan, make_profiles
 from tests.waiting import until
 
@@ -101,5 +102,5 @@ def test_rollout_that_a_bug_ends_is_shown_as_failed_and_the_log_has_its_tracebac
         until(lambda: not rollouts.progress(PLAN.plan_id).is_running)
     found = rollouts.progress(PLAN.plan_id)
     assert found.phase is RolloutPhase.FAILED
-    assert "ZeroDivisionError: no batch" in found.message
+    assert found.said == sentence("bug", fault="ZeroDivisionError: no batch")
     assert [(one["event"], one["exc_info"]) for one in logged] == [("rollout ended by a bug", True)]

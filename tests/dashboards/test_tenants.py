@@ -67,7 +67,7 @@ def test_use_that_nobody_measured_is_no_use() -> None:
 
 
 def test_workloads_with_distrusted_counters_are_counted() -> None:
-    lie = Finding(check="frozen", counter="sm_active", detail="0.31 for 9 h")
+    lie = Finding(check="frozen", counter="sm_active", values=(("value", 0.31), ("windows", 540)))
     own = replace(PROFILES.workloads[0], namespace="team-0", trust=(lie,))
     (team,) = tenants(replace(PROFILES, workloads=(own,)), a_week((hours(1), hours(0), hours(0), hours(5))))
     assert (team.workloads, team.distrusted) == (1, 1)

@@ -96,12 +96,12 @@ def test_one_stage_can_be_applied_alone(tmp_path: Path) -> None:
     assert where(cluster) == STAGE_1
 
 
-def test_canary_goes_first_and_news_are_told(tmp_path: Path) -> None:
+def test_canary_goes_first_and_news_name_it(tmp_path: Path) -> None:
     cluster = a_cluster(tmp_path)
     news: list[Progress] = []
     tools = some_tools(cluster, tmp_path, on_progress=news.append)
     a_rollout(tools).apply(standard_plan(), [2], by="ann")
-    assert [entry.phase.value for entry in news if "canary" in entry.text][-1] == "watching"
+    assert [entry.phase.value for entry in news if ("batch", "canary") in entry.said.values][-1] == "watching"
     assert news[-1].phase.value == "promoted"
     batches = [entry.content["batch"] for entry in tools.journal._ledger.entries() if entry.event == "watched"]
     assert batches == ["canary", "rest"]

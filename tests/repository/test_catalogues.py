@@ -13,8 +13,8 @@ ROOMS = ("fleet", "analyzer", "recommender", "enforcer", "dashboards", "gputide"
 SOURCES = [path for room in ROOMS for path in ROOT.joinpath(room).glob("**/*.py")]
 TEMPLATES = [*ROOT.glob("dashboards/templates/*.j2")]
 TEMPLATE_CALL = re.compile(r"""(?:say|code)\(["']([a-z_0-9.]+)["'](?: ~)?""")
-RECORDED = ("changes.", "refused.", "said.", "stage.")
-"""Groups of codes that plans and profiles record; `tests/dashboards/test_advice_words.py` says which are written."""
+RECORDED = ("changes.", "finding.", "progress.", "refused.", "relief.", "said.", "stage.")
+"""Groups of codes that plans, profiles and rollouts record: `tests/dashboards/test_advice_words.py` checks them."""
 SAYS = frozenset({"say", "sentence"})
 """Functions that take an id and the values of its places."""
 CODES = frozenset({"code", "say_code", "in_english", "group"})

@@ -11,6 +11,7 @@ from types import FrameType
 
 import typer
 
+from dashboards.words.advice import relief_in_english
 from enforcer.relief.book import MeasuredRelief, MoveRecord
 from enforcer.relief.choice import Proposal
 from enforcer.relief.overload import Overload
@@ -194,7 +195,7 @@ def _overload_listing(found: tuple[Overload, ...]) -> tuple[Listing, ...]:
             entry.cause.value,
             len({part.pod_id for part in entry.low}),
             "yes" if entry.needs_move else "no",
-            entry.reason,
+            relief_in_english(entry.reason),
         )
         for entry in found
     ]
@@ -208,7 +209,7 @@ def _overload(entry: Overload) -> dict[str, object]:
         "cause": entry.cause.value,
         "low_priority_pods": sorted({part.pod_id for part in entry.low}),
         "needs_move": entry.needs_move,
-        "reason": entry.reason,
+        "reason": relief_in_english(entry.reason),
     }
 
 
@@ -228,8 +229,8 @@ def _move(record: MoveRecord) -> dict[str, object]:
         "begun_at": iso(record.begun_at),
         "ready_at": None if record.ready_at is None else iso(record.ready_at),
         "ended_at": None if record.ended_at is None else iso(record.ended_at),
-        "reason": order.reason,
-        "why_taken_back": record.why or None,
+        "reason": relief_in_english(order.reason),
+        "why_taken_back": None if record.why is None else relief_in_english(record.why),
     }
 
 
@@ -243,7 +244,7 @@ def _row(record: MoveRecord) -> tuple[object, ...]:
         "home" if order.is_home else order.manner.value,
         record.phase.value.replace("_", " "),
         "" if ended is None else format_duration((ended - record.begun_at).total_seconds()),
-        record.why or order.reason,
+        relief_in_english(record.why or order.reason),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from dashboards.words.advice import relief_in_english
 from enforcer.agent.node_view import CardView, NodeView, SliceView
 from enforcer.agent.orders import Orders, parse_orders
 from enforcer.cluster import ClusterReader, FieldChange
@@ -135,6 +136,7 @@ class World:
             dialect=take_snapshot(self.cluster).dialect,
             book=self.book,
             orders=OrdersWriter(self.cluster, self.cluster, namespace="gputide", name="gputide-orders"),
+            say=relief_in_english,
         )
         self.tools = replace(tools, **self.tool_changes)
         self.runner = ReliefRunner(self.tools, self.policy)

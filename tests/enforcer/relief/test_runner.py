@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dashboards.words.advice import relief_in_english
 from enforcer.relief.book import Manner, MovePhase
 from enforcer.relief.demand_feed import BrokenObjective
 from enforcer.relief.runner import ReliefMetrics
@@ -15,6 +16,7 @@ from enforcer.relief.warm_replica import RELIEF_LABEL
 from enforcer.safety.harm_budget import Harm, HarmBudgets, HarmPolicy
 from fleet.errors import Unavailable
 from fleet.inventory import Priority, WorkloadId
+from fleet.sentences import Sentence, sentence
 from tests.enforcer.builders import CARD_BYTES, HALF, a_grant, card_id
 from tests.enforcer.relief.builders import POLICY, World, a_world, two_on_a_card
 from tests.scraping import scraped
@@ -117,7 +119,7 @@ def test_somebody_moves_where_low_priority_does_not_sleep(tmp_path: Path) -> Non
     assert world.orders() is None
     (move,) = world.book.moves()
     assert move.order.pod in ("a-0", "b-0")
-    assert "low priority did not end it" in move.order.reason
+    assert relief_in_english(move.order.reason).endswith("; low priority did not end it")
 
 
 def test_card_of_somebody_who_shares_with_nobody_takes_no_newcomer(tmp_path: Path) -> None:
@@ -161,7 +163,7 @@ def test_replica_that_is_never_ready_is_taken_back_and_its_workload_left_alone(t
     before = names(world)
     world.run(15)
     first = world.book.moves()[0]
-    assert (first.phase, "it is not ready" in first.why) == (MovePhase.TAKEN_BACK, True)
+    assert (first.phase, first.why and first.why.code) == (MovePhase.TAKEN_BACK, "not_ready")
     world.run(60)
     workloads = [record.order.workload for record in world.book.moves()]
     assert len(workloads) == len(set(workloads)) == 2
@@ -182,7 +184,7 @@ def test_disruption_budget_that_lets_nobody_go_is_obeyed(tmp_path: Path) -> None
     world.cluster.delete("PodDisruptionBudget", "team", "all")
     world.run(5)
     assert world.book.moves()[0].phase is MovePhase.TAKEN_BACK
-    assert "a disruption budget" in world.book.moves()[0].why
+    assert world.book.moves()[0].why == sentence("kept_by_budget", seconds=60.0)
 
 
 def test_pod_that_goes_by_itself_needs_no_replica_any_more(tmp_path: Path) -> None:
@@ -192,7 +194,7 @@ def test_pod_that_goes_by_itself_needs_no_replica_any_more(tmp_path: Path) -> No
     world.cluster.evict("team", move.order.pod)
     world.use = dict(CALM)
     world.run(5)
-    assert (move.phase, move.why) == (MovePhase.TAKEN_BACK, "the pod went by itself")
+    assert (move.phase, move.why) == (MovePhase.TAKEN_BACK, sentence("went_by_itself"))
     assert len(names(world)) == 4
     assert loose(world) == []
 
@@ -211,7 +213,7 @@ def test_relief_that_is_killed_at_any_moment_goes_on_with_the_move(tmp_path: Pat
     world.runner.mover._step = die
     note = world.book.note
 
-    def noted(at: object, move_id: str, phase: MovePhase, why: str = "") -> None:
+    def noted(at: object, move_id: str, phase: MovePhase, why: Sentence | None = None) -> None:
         die(f"note {phase.value}")
         note(at, move_id, phase, why)  # type: ignore[arg-type]
 
@@ -277,7 +279,7 @@ def test_framebuffer_that_runs_out_moves_somebody_where_low_priority_holds_too_l
     world = a_world(tmp_path, grants, use={"a": 0.1, "b": 0.1}, free_ratio=0.0)
     world.run(6)
     (move,) = world.book.moves()
-    assert "framebuffer free" in move.order.reason
+    assert "of framebuffer free" in relief_in_english(move.order.reason)
 
 
 class Broken:
@@ -296,7 +298,7 @@ def test_broken_latency_objective_is_relieved_though_no_card_is_full(tmp_path: P
     objectives = Broken("a-0")
     world = a_world(tmp_path, use=dict(CALM), tool_changes={"objectives": objectives})
     world.run(10)
-    assert "p99 > 2" in world.book.moves()[0].order.reason
+    assert "p99 > 2" in relief_in_english(world.book.moves()[0].order.reason)
     objectives.pods = None
     world.run(2)
     # Who can't be asked keeps nobody from what nodes see.
