@@ -13,6 +13,7 @@ from enforcer.backend import Move, RenderedStage
 from enforcer.cluster import DELETION_COST_ANNOTATION
 from enforcer.kinds.register import workload_kind
 from enforcer.record.journal import FieldIntent, ObjectIntent, StageRecord
+from enforcer.rollout.held_mark import marked
 from enforcer.rollout.holding import changes_template, holds_of, rolls_by_itself
 from enforcer.rollout.move_order import Order, OrderedUnit, can_go_alone, waves
 from enforcer.rollout.outside_change import digests
@@ -174,6 +175,9 @@ def _held(
     at_once = unit is not None and unit.order not in in_turn
     pods = len(snapshot.pods.get(intent.workload, []))
     holds = holds_of(owner, pods, at_once=at_once, watch_seconds=watch_seconds)
+    if owner["kind"] != "InferenceService":
+        # The annotations of an InferenceService go on to its pods, which a mark would roll.
+        holds = marked(holds)
     return replace(intent, generation=generation, holds=holds, parts=digests(owner, intent.fields, holds))
 
 
