@@ -156,7 +156,7 @@ class IntentWriter:
         """
         writer = self._writer
         if isinstance(writer, DisowningWriter) and intent.kind != "Pod":
-            fields = [part.field for part in (*intent.fields, *intent.holds)]
+            fields = [*(part.field for part in intent.fields), *(hold.field for hold in intent.holds)]
             self._step(f"disown {intent.workload}")
             self._patiently(lambda: writer.disown(*intent.key, fields))
 
