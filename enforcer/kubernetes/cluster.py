@@ -134,6 +134,10 @@ class KubernetesCluster:
         """See `ClusterWriter`."""
         return self._writer.make(manifest)
 
+    def disown(self, kind: str, namespace: str, name: str, fields: Sequence[str]) -> None:
+        """See `DisowningWriter`."""
+        self._writer.disown(kind, namespace, name, fields)
+
     def record_event(self, kind: str, namespace: str, name: str, reason: str, message: str) -> None:
         """See `ClusterWriter`."""
         self._writer.record_event(kind, namespace, name, reason, message)

@@ -14,9 +14,12 @@ itself within minutes. An enforcer that lives judges the canary before the pace 
 canary of a longer watch is judged after nine minutes, and the rest of the watch follows once all pods have changed.
 `progressDeadlineSeconds` must exceed `minReadySeconds`, so it is raised by as much.
 
-A StatefulSet is held by its partition; a DaemonSet, whose `minReadySeconds` would turn its old pods unavailable and so
-let them all go at once, by `OnDelete`. Argo's Rollout is held as a Deployment is, at its canary strategy; a
-LeaderWorkerSet by its partition, which counts groups. An InferenceService has no field for the first pod alone: its
+Argo's Rollout is held as a Deployment is, at its canary strategy. The other kinds have no such pace. A StatefulSet is
+held by its partition, and a LeaderWorkerSet by its own, which counts groups: a longer `minReadySeconds` would let the
+first wait for pods that are older than the change, too. A DaemonSet, whose `minReadySeconds` would turn its young pods
+unavailable and so let them all go at once, is held by `OnDelete`. Those holds end with the next `apply`, `undo` or
+`abort`, and with the first change of the template by anybody else (`enforcer.rollout.held_mark`), so none of them keeps
+a hotfix waiting. An InferenceService has no field for the first pod alone: its
 canary is judged while the rest follows.
 
 What was there before stands in the intent and is written back when the stage is kept or taken back.

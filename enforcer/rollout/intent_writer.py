@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange, identity
+from enforcer.cluster import ClusterReader, ClusterWriter, DisowningWriter, FieldChange, identity
 from enforcer.manifest import Manifest, field_of, is_signal, values_equal
 from enforcer.record.journal import ObjectIntent
 from enforcer.rollout.holding import Phase, held_values
@@ -147,6 +147,18 @@ class IntentWriter:
                 # the server takes: then all of it is theirs.
                 return (*kept, f"{intent.workload}: what the plan set beside that was left too, for {exc}")
         return (f"{intent.workload} changes all the time, so its fields were left",)
+
+    def disown(self, intent: ObjectIntent) -> None:
+        """Give up the fields of an object that was restored, where the cluster keeps who owns what.
+
+        Raises:
+            Unavailable: the cluster can't take it.
+        """
+        writer = self._writer
+        if isinstance(writer, DisowningWriter) and intent.kind != "Pod":
+            fields = [*(part.field for part in intent.fields), *(hold.field for hold in intent.holds)]
+            self._step(f"disown {intent.workload}")
+            self._patiently(lambda: writer.disown(*intent.key, fields))
 
     def _last_seen(self, intent: ObjectIntent, is_to_write: Callable[[Manifest], bool]) -> Manifest | None:
         """The object as it was listed, where it is to be written; only a fresh look says that nothing is to be done."""

@@ -14,6 +14,7 @@ from enforcer.cluster import DELETION_COST_ANNOTATION
 from enforcer.kinds.register import workload_kind
 from enforcer.manifest import Manifest
 from enforcer.record.journal import FieldIntent, ObjectIntent, StageRecord
+from enforcer.rollout.held_mark import marked
 from enforcer.rollout.holding import Way, can_surge, changes_template, holds_of, rolls_by_itself
 from enforcer.rollout.move_order import Order, OrderedUnit, can_go_alone, waves
 from enforcer.rollout.outside_change import digests
@@ -181,6 +182,9 @@ def _held(
     pods = len(snapshot.pods.get(intent.workload, []))
     way = _way(owner, ordered.get(intent.workload))
     holds = holds_of(owner, pods, way, watch_seconds=watch_seconds)
+    if owner["kind"] != "InferenceService":
+        # The annotations of an InferenceService go on to its pods, which a mark would roll.
+        holds = marked(holds)
     return replace(intent, generation=generation, holds=holds, parts=digests(owner, intent.fields, holds))
 
 

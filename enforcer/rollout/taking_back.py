@@ -119,10 +119,12 @@ def take_back(
     for intent in parts.owners.values():
         tools.keep_lease()
         carrier.objects.hold(intent, Phase.SETTLED)
+        carrier.objects.disown(intent)
     kept = list(carrier.kept)
     for intent in reversed(parts.shared):
         tools.keep_lease()
         kept += carrier.objects.restore(intent)
+        carrier.objects.disown(intent)
     if parts.shared:
         kept += tools.node_steps().take_back(steps, plan_id)
     renew(tools.reader)

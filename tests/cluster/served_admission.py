@@ -83,6 +83,6 @@ def registered(page: Manifest, port: int) -> Manifest:
     """The page's registration for a program on this machine."""
     authority = base64.b64encode((CERTIFICATES / "authority.pem").read_bytes()).decode()
     client = {"url": f"https://127.0.0.1:{port}/pods", "caBundle": authority}
-    pods, leases = ({**hook, "clientConfig": client} for hook in page["webhooks"])
+    pods, leases, owners = ({**hook, "clientConfig": client} for hook in page["webhooks"])
     # Some tests let several enforcers work beside each other, each with a lease in a namespace of its own.
-    return {**page, "webhooks": [pods, {**leases, "namespaceSelector": {}}]}
+    return {**page, "webhooks": [pods, {**leases, "namespaceSelector": {}}, owners]}

@@ -176,6 +176,9 @@ def test_cards_that_are_really_free_are_those_of_the_plan_and_undo_restores(
     settled(api, standing)
     assert len(in_use(standing)) == len(before)
     assert contents(api, standing.namespace) == contents_before
+    listed = api.ask("GET", f"/apis/apps/v1/namespaces/{standing.namespace}/deployments")["items"]
+    owned = [entry for item in listed for entry in item["metadata"]["managedFields"] if entry["manager"] == "gputide"]
+    assert owned == []
 
 
 @pytest.mark.parametrize("services", [REPLICATED])
