@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fleet.capabilities.capability import (
     AcceptedBy,
     Capabilities,
@@ -52,7 +54,11 @@ HAMI = Capabilities(
         ("oversubscribe", _ONLY_BOOKS),
         ("mig", _DYNAMIC_MIG),
     ),
+    since="2.10.0",
+    known_to="2.10",
+    images=("hami",),
     source=(
+        "Project-HAMi/HAMi:docs/develop/dynamic-mig.md",
         "Project-HAMi/HAMi:pkg/device/nvidia/device.go",
         "Project-HAMi/HAMi:charts/hami/values.yaml",
         "Project-HAMi/HAMi:cmd/vGPUmonitor/feedback.go",
@@ -73,6 +79,17 @@ HAMI = Capabilities(
     ),
 )
 """HAMi in its `hami-core` mode, v2.10 with the open-source library."""
+
+HAMI_2_8 = replace(
+    HAMI,
+    partly=(("oversubscribe", _ONLY_BOOKS),),
+    refuses=(
+        ("mig", "before v2.10 its MIG mode cuts by geometries of its own (knownMigGeometries); a plan's are none"),
+    ),
+    # Before it low priority was gated without a core limit (HAMi-core 24fd045).
+    since="2.8.1",
+)
+"""HAMi from 2.8.1 to 2.9, which cuts no instances by a pod's request."""
 
 _NO_PUBLIC_SOURCE = "nothing of it can be read in public, and published talks do not say how it is switched on"
 

@@ -36,6 +36,8 @@ KAI = Capabilities(
     slices_per_card_max=100,
     # gpu-memory is in MiB.
     framebuffer_step_bytes=MIB,
+    # Its scheduler floors the card's memory to hundreds of MiB (getNodeGpuMemory): of 81920 MiB 81900 can be granted.
+    card_step_bytes=100 * MIB,
     needs_restart=True,
     fault_isolation=False,
     admits_pods=False,
@@ -51,8 +53,12 @@ KAI = Capabilities(
         ("slice", _COUNTED),
         ("offpeak_pair", _COUNTED),
     ),
+    since="0.2.0",
+    known_to="0.17",
+    images=("kai-scheduler/scheduler",),
     source=(
         "kai-scheduler/KAI-Scheduler:pkg/common/constants/constants.go",
+        "kai-scheduler/KAI-Scheduler:pkg/scheduler/api/node_info/node_info.go",
         "kai-scheduler/KAI-Scheduler:docs/gpu-sharing/README.md",
         "kai-scheduler/KAI-Scheduler:docs/gpu-sharing/hami/README.md",
         "kai-scheduler/KAI-Scheduler:pkg/binder/plugins/hamicore/hami_core.go",

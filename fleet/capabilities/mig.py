@@ -49,6 +49,8 @@ MIG = Capabilities(
         ("colocate", "instances lend nothing, and know no priority among each other"),
         ("offpeak_pair", "what an instance leaves unused is lent to nobody"),
     ),
+    known_to="0.15",
+    images=("k8s-mig-manager",),
     source=(
         "NVIDIA/mig-parted:api/spec/v1/spec.go",
         "NVIDIA/mig-parted:cmd/nvidia-mig-manager/main.go",

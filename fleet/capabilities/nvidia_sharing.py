@@ -55,6 +55,9 @@ TIME_SLICING = Capabilities(
         ("slice", _TOGETHER),
         ("offpeak_pair", _TOGETHER),
     ),
+    since="0.12.0",
+    known_to="0.20",
+    images=("k8s-device-plugin",),
     source=(
         "NVIDIA/k8s-device-plugin:README.md",
         "NVIDIA/k8s-device-plugin:api/config/v1/sharing.go",
@@ -109,6 +112,10 @@ MPS = Capabilities(
         ("mig", "MPS of the device plugin shares no cards on which MIG is on; enforcer.backend=mig cuts them"),
     ),
     partly=(("slice", "limits are those of a process: a pod with two of them has two parts"),),
+    # The first release with sharing.mps.
+    since="0.15.0",
+    known_to="0.20",
+    images=("k8s-device-plugin",),
     source=(
         "NVIDIA/k8s-device-plugin:README.md",
         "NVIDIA/k8s-device-plugin:cmd/mps-control-daemon/mps/daemon.go",

@@ -35,6 +35,8 @@ VGPU_MANAGER = Capabilities(
     needs_restart=True,
     fault_isolation=False,
     bursts_by_annotation=True,
+    # vgpu-cores is counted for every pod, whatever its policy.
+    adds_up_cores=True,
     refuses=(("mig", "migStrategy hands out instances that were cut already; it cuts none"),),
     partly=(
         (
@@ -42,6 +44,7 @@ VGPU_MANAGER = Capabilities(
             _DIVIDED,
         ),
     ),
+    images=("vgpu-manager",),
     source=(
         "coldzerofear/vgpu-manager:README.md",
         "coldzerofear/vgpu-manager:docs/how_to_use_gpu_virtual_memory.md",

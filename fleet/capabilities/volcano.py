@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fleet.capabilities.capability import (
     Capabilities,
     ComputeIsolation,
@@ -43,7 +45,13 @@ VOLCANO = Capabilities(
             "its scheduler chooses the geometry among those of volcano-vgpu-device-config; a plan's can't be given",
         ),
     ),
+    # volcano.sh/vgpu-use-gpuuuid, by which a pod gets the planned card, is in no release before (commit 4cf98b4fe).
+    since="1.16.0-alpha.0",
+    known_to="1.16",
+    images=("vc-scheduler",),
     source=(
+        "volcano-sh/volcano:docs/user-guide/how_to_use_volcano_vgpu.md",
+        "volcano-sh/volcano:pkg/scheduler/api/devices/nvidia/vgpu/type.go",
         "Project-HAMi/volcano-vgpu-device-plugin:pkg/plugin/server.go",
         "Project-HAMi/volcano-vgpu-device-plugin:pkg/plugin/register.go",
         "Project-HAMi/volcano-vgpu-device-plugin:pkg/config/config.go",
@@ -52,4 +60,20 @@ VOLCANO = Capabilities(
         "volcano-sh/volcano:pkg/scheduler/plugins/deviceshare/deviceshare.go",
     ),
 )
-"""Volcano's scheduler with the vGPU device plugin, v1.12 of the plugin."""
+"""Volcano's scheduler from 1.16 on, with the vGPU device plugin, v1.12 of the plugin."""
+
+_NO_PIN = (
+    "a stable release takes no card by name (volcano.sh/vgpu-use-gpuuuid is there from 1.16.0-alpha.0 on), so nobody "
+    "knows which pods would share one"
+)
+
+VOLCANO_1_9 = replace(
+    VOLCANO,
+    since="1.9.0",
+    refuses=(
+        *((kind, _NO_PIN) for kind in ("slice", "oversubscribe", "colocate", "offpeak_pair", "rehome")),
+        *VOLCANO.refuses,
+    ),
+    partly=(),
+)
+"""Volcano's stable releases to 1.15: cards are given back and scaled in, and nothing is placed."""

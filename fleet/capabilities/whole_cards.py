@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fleet.capabilities.capability import (
+    AcceptedBy,
     Capabilities,
     ComputeIsolation,
     CorePolicy,
@@ -37,5 +38,11 @@ WHOLE_CARDS = Capabilities(
         ("mig", "it cuts no cards; enforcer.backend=mig does"),
     ),
     source=("NVIDIA/k8s-device-plugin:README.md",),
+    accepted_by=(
+        AcceptedBy(
+            what="kube-scheduler",
+            where="tests/cluster/test_counted_cards.py::test_whole_cards_come_to_the_planned_node_and_the_other_is_free",
+        ),
+    ),
 )
 """No sharing: NVIDIA's device plugin gives every card to one container."""

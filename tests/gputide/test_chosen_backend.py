@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 import pytest
 from pydantic import ValidationError
 
-from enforcer.backends.hami import HamiBackend
 from enforcer.backends.hami_dialect import HamiDialect
 from fleet.capabilities.register import CAPABILITIES, Capabilities
 from fleet.errors import Misconfigured
@@ -17,10 +16,6 @@ NOW = datetime(2026, 3, 9, tzinfo=UTC)
 
 def chosen(name: str) -> Settings:
     return Settings.model_validate({"enforcer": {"backend": name}})
-
-
-def test_hami_is_rendered() -> None:
-    assert isinstance(backend(chosen("hami"), NOW), HamiBackend)
 
 
 @pytest.mark.parametrize("record", CAPABILITIES, ids=lambda record: record.backend)
