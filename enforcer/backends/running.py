@@ -7,7 +7,7 @@ DaemonSets run: each chart tags them with it. Of several the oldest counts, for 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
 from enforcer.backend import Backend, RenderedStage
@@ -97,14 +97,21 @@ class RunningBackend:
         backend: renders.
         version: its version, where the settings name it; None to see it by the images that run.
         allows_experimental: whether one that nothing real has accepted yet may be rendered for.
-        is_real: whether the cluster is one in which the backend's parts must be running.
+        webhooks: names the admission webhooks of a real cluster; None for a simulated one, which runs no parts.
     """
 
-    def __init__(self, backend: Backend, *, version: str | None, allows_experimental: bool, is_real: bool) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        version: str | None,
+        allows_experimental: bool,
+        webhooks: Callable[[], Collection[str]] | None,
+    ) -> None:
         self._backend = backend
         self._version = version
         self._allows_experimental = allows_experimental
-        self._is_real = is_real
+        self._webhooks = webhooks
 
     @property
     def capabilities(self) -> Capabilities:
@@ -121,7 +128,7 @@ class RunningBackend:
 
         Raises:
             Refused: also where the backend is experimental and not allowed, its version is not the one that the plan
-                was made for, or one of its parts does not answer.
+                was made for, or one of its parts does not answer or is not registered.
         """
         name = self.capabilities.backend
         check_experimental(self.capabilities, allowed=self._allows_experimental)
@@ -138,7 +145,19 @@ class RunningBackend:
                     f"the pods of this stage; see kubectl -n {part.namespace} describe {part.kind.lower()} {part.name}"
                 )
         rendered = self._backend.render(plan, stage, snapshot)
+        if any(move.new for move in rendered.moves):
+            self._check_webhook(stage)
         return replace(rendered, warnings=(*self._notes(tag, bool(parts)), *rendered.warnings))
+
+    def _check_webhook(self, stage: int) -> None:
+        """Refuse a stage whose new pods would not come to the backend's scheduler."""
+        own = self.capabilities.webhook
+        if own is None or self._webhooks is None or own in self._webhooks():
+            return
+        raise Refused(
+            f"cannot apply stage {stage} with {self.capabilities.backend}: no MutatingWebhookConfiguration has its "
+            f"webhook {own}, so new pods would not come to its scheduler; install it again from its chart"
+        )
 
     def _record(self, plan: Plan, tag: str | None) -> Capabilities:
         """What the running version enforces, which must be what the plan was made with."""
@@ -158,7 +177,7 @@ class RunningBackend:
         newer = version_note(records_of(name), tag)
         if newer is not None:
             return (newer,)
-        if tag is not None or not images or not self._is_real:
+        if tag is not None or not images or self._webhooks is None:
             return ()
         seen = "its image's tag names none" if has_parts else f"no Deployment or DaemonSet runs an image {images[0]}"
         return (f"the version of {name} is not known ({seen}): set {VERSION_SETTING}",)

@@ -133,6 +133,7 @@ class Capabilities:
         since: oldest version that the record holds for; None for every one.
         known_to: newest version (major and minor) whose facts were read; None where versions say nothing.
         images: how repositories of its images end, by whose tags the running version is seen.
+        webhook: name of its own admission webhook, by which new pods come to its scheduler; None where it needs none.
         accepted_by: real programs that took what is rendered for it; empty where only doubles of ours did.
     """
 
@@ -168,6 +169,7 @@ class Capabilities:
     since: str | None = None
     known_to: str | None = None
     images: tuple[str, ...] = ()
+    webhook: str | None = None
     accepted_by: tuple[AcceptedBy, ...] = ()
 
     @property

@@ -57,7 +57,9 @@ HAMI = Capabilities(
     since="2.10.0",
     known_to="2.10",
     images=("hami",),
+    webhook="vgpu.hami.io",
     source=(
+        "Project-HAMi/HAMi:charts/hami/templates/scheduler/webhook.yaml",
         "Project-HAMi/HAMi:docs/develop/dynamic-mig.md",
         "Project-HAMi/HAMi:pkg/device/nvidia/device.go",
         "Project-HAMi/HAMi:charts/hami/values.yaml",

@@ -7,7 +7,7 @@ the same names there. The real cluster's adapter is imported only where the sett
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
@@ -210,12 +210,13 @@ def _kubernetes(settings: Settings) -> KubernetesCluster:
     )
 
 
-def backend(settings: Settings, now: datetime) -> Backend:
+def backend(settings: Settings, now: datetime, cluster: LiveCluster | None = None) -> Backend:
     """The backend that renders changes, checked against what runs in the cluster.
 
     Args:
         settings: all settings; `enforcer.backend` names it, `backends` says how it is installed.
         now: the moment of the change.
+        cluster: whose admission webhooks are looked at; None where nothing is rendered.
 
     Raises:
         Misconfigured: the settings name one that renders nothing.
@@ -224,8 +225,16 @@ def backend(settings: Settings, now: datetime) -> Backend:
         _installed(settings, now),
         version=settings.enforcer.backend_version,
         allows_experimental=settings.enforcer.experimental,
-        is_real=settings.enforcer.cluster is ClusterChoice.KUBERNETES,
+        webhooks=_webhooks(cluster),
     )
+
+
+def _webhooks(cluster: LiveCluster | None) -> Callable[[], Collection[str]] | None:
+    if cluster is None or isinstance(cluster, SimulatedCluster):
+        return None
+    from enforcer.kubernetes.cluster import KubernetesCluster
+
+    return cluster.webhooks if isinstance(cluster, KubernetesCluster) else None
 
 
 def backend_version(settings: Settings) -> str | None:

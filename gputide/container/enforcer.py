@@ -86,7 +86,7 @@ def open_enforcer(
             holder=lease_holder(folder),
             on_progress=on_progress,
         )
-        rollout = Rollout(tools, backend(settings, moment_of_change(cluster, now)))
+        rollout = Rollout(tools, backend(settings, moment_of_change(cluster, now), cluster))
         yield Enforcer(cluster=cluster, tools=tools, rollout=rollout)
 
 

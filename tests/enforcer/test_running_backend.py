@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from fleet.errors import Refused
 from tests.enforcer.builders import NOW, a_cluster, a_plan, a_recommendation, a_slice
 from tests.enforcer.kin_cluster import VOLCANO, a_kin_cluster
 from tests.enforcer.plugin_cluster import StandingCluster
+
+HAMI_WEBHOOK = "vgpu.hami.io"
 
 
 def one_slice_each() -> Plan:
@@ -51,8 +54,10 @@ def seen(snapshot: Snapshot, *parts: Manifest) -> Snapshot:
     return replace(snapshot, owners={**snapshot.owners, **own})  # type: ignore[dict-item]
 
 
-def running(backend: Backend, *, version: str | None = None, allowed: bool = True) -> RunningBackend:
-    return RunningBackend(backend, version=version, allows_experimental=allowed, is_real=True)
+def running(
+    backend: Backend, *, version: str | None = None, allowed: bool = True, webhooks: Collection[str] = (HAMI_WEBHOOK,)
+) -> RunningBackend:
+    return RunningBackend(backend, version=version, allows_experimental=allowed, webhooks=lambda: webhooks)
 
 
 @pytest.fixture
@@ -148,6 +153,14 @@ def test_stage_is_refused_while_a_part_of_the_backend_does_not_answer(kind: str,
         running(HamiBackend(NOW)).render(one_slice_each(), 1, seen(snapshot, down))
     idle = part(kind, "projecthami/hami:v2.10.0", ready=0, wanted=0)
     assert running(HamiBackend(NOW)).render(one_slice_each(), 1, seen(snapshot, idle)).changes
+
+
+def test_stage_that_seats_pods_is_refused_while_the_backends_webhook_is_not_registered(snapshot: Snapshot) -> None:
+    backend = running(HamiBackend(NOW), version="2.10.0", webhooks=("pods.gputide.io",))
+    with pytest.raises(Refused, match=r"no MutatingWebhookConfiguration has its webhook vgpu\.hami\.io"):
+        backend.render(one_slice_each(), 1, snapshot)
+    idle = a_plan({}, [[a_recommendation("x", RecommendationKind.RECLAIM, ["a-0", "a-1"], ["Deployment/a"], 2)]])
+    assert backend.render(idle, 1, snapshot).changes, "nobody is placed"
 
 
 def test_dry_run_says_why_apply_would_refuse(tmp_path: Path) -> None:
