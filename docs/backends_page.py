@@ -50,7 +50,8 @@ def backends_page() -> str:
         lines += [f"- Accepted by {entry.what}: {_where(entry.where)}." for entry in record.accepted_by]
         if record.is_experimental:
             lines.append("- Experimental: no real scheduler or device plugin has accepted what is rendered for it.")
-        lines.append(f"- Sources: {', '.join(f'`{source}`' for source in record.source)}.")
+        lines.append("- Sources, each with what was read there:")
+        lines += [f"  - `{source.where}`: {source.facts.replace(' ', ', ')}" for source in record.source]
     return "\n".join(lines) + "\n"
 
 

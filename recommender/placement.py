@@ -372,8 +372,11 @@ def _slice(
         share = equal_part_ratio(parts)
     elif cut is not None:
         share = cut.compute_ratio
+    elif whole:
+        share = 1.0
     else:
-        share = 1.0 if whole else min(1.0, grant.compute_granted_ratio)
+        # All of a card's compute beside others is no limit.
+        share = grant.compute_granted_ratio if grant.compute_granted_ratio < 1.0 else None
     is_burst = cut is not None and not cut.is_hard
     return PlacedSlice(
         namespace=grant.namespace,

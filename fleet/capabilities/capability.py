@@ -90,6 +90,19 @@ class AcceptedBy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where facts of a record were read.
+
+    Attributes:
+        where: `repository:path`, `repository#issue`, `repository@commit`, or a published description.
+        facts: names of the record's fields, with spaces between.
+    """
+
+    where: str
+    facts: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """What one backend enforces.
 
@@ -129,7 +142,7 @@ class Capabilities:
         refuses: kinds of advice (the words of `fleet.decisions.RecommendationKind`) that can't be carried out with it,
             each with the fact that stands against it; every other kind is rendered.
         partly: kinds that are carried out only in part, each with what does not hold.
-        source: where each fact was read, `repository:path` or `repository#issue`.
+        source: where each fact was read.
         since: oldest version that the record holds for; None for every one.
         known_to: newest version (major and minor) whose facts were read; None where versions say nothing.
         images: how repositories of its images end, by whose tags the running version is seen.
@@ -150,7 +163,7 @@ class Capabilities:
     framebuffer_step_bytes: int | None
     needs_restart: bool
     fault_isolation: bool
-    source: tuple[str, ...]
+    source: tuple[Source, ...]
     cuts_by_mig: bool = False
     gates_priority_by_cores: bool = False
     division: Division = Division.FREE

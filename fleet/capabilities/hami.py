@@ -12,6 +12,7 @@ from fleet.capabilities.capability import (
     FramebufferIsolation,
     Granularity,
     Oversubscription,
+    Source,
 )
 from fleet.units import MIB
 
@@ -59,16 +60,28 @@ HAMI = Capabilities(
     images=("hami",),
     webhook="vgpu.hami.io",
     source=(
-        "Project-HAMi/HAMi:charts/hami/templates/scheduler/webhook.yaml",
-        "Project-HAMi/HAMi:docs/develop/dynamic-mig.md",
-        "Project-HAMi/HAMi:pkg/device/nvidia/device.go",
-        "Project-HAMi/HAMi:charts/hami/values.yaml",
-        "Project-HAMi/HAMi:cmd/vGPUmonitor/feedback.go",
-        "Project-HAMi/HAMi-core:src/allocator/allocator.c",
-        "Project-HAMi/HAMi-core:src/multiprocess/multiprocess_utilization_watcher.c",
-        "Project-HAMi/HAMi#705",
-        "Project-HAMi/HAMi#1445",
-        "Project-HAMi/HAMi#2863",
+        Source(
+            where="Project-HAMi/HAMi:pkg/device/nvidia/device.go",
+            facts="priority_levels framebuffer_step_bytes granularity needs_restart",
+        ),
+        Source(where="Project-HAMi/HAMi:charts/hami/values.yaml", facts="slices_per_card_max"),
+        Source(where="Project-HAMi/HAMi:charts/hami/templates/scheduler/webhook.yaml", facts="webhook"),
+        Source(where="Project-HAMi/HAMi:cmd/vGPUmonitor/feedback.go", facts="core_policies gates_priority_by_cores"),
+        Source(where="Project-HAMi/HAMi:docs/develop/dynamic-mig.md", facts="partly since"),
+        Source(
+            where="Project-HAMi/HAMi-core:src/allocator/allocator.c",
+            facts=(
+                "framebuffer_isolation oversubscription live_framebuffer_change "
+                "live_framebuffer_change_accounted fault_isolation"
+            ),
+        ),
+        Source(
+            where="Project-HAMi/HAMi-core:src/multiprocess/multiprocess_utilization_watcher.c",
+            facts="compute_isolation",
+        ),
+        Source(where="Project-HAMi/HAMi#705", facts="oversubscription partly"),
+        Source(where="Project-HAMi/HAMi#1445", facts="compute_isolation"),
+        Source(where="Project-HAMi/HAMi#2863", facts="compute_isolation"),
     ),
     accepted_by=(
         AcceptedBy(
@@ -90,6 +103,11 @@ HAMI_2_8 = replace(
     ),
     # Before it low priority was gated without a core limit (HAMi-core 24fd045).
     since="2.8.1",
+    source=(
+        *HAMI.source,
+        Source(where="Project-HAMi/HAMi:docs/develop/dynamic-mig-migration.md", facts="refuses"),
+        Source(where="Project-HAMi/HAMi-core@24fd045", facts="since"),
+    ),
 )
 """HAMi from 2.8.1 to 2.9, which cuts no instances by a pod's request."""
 
@@ -115,8 +133,18 @@ EFFECTIVE_GPU = Capabilities(
     refuses=(("mig", f"its MIG mode: {_NO_PUBLIC_SOURCE}"),),
     partly=(("oversubscribe", f"compute alone; its swap of framebuffer: {_NO_PUBLIC_SOURCE}"),),
     source=(
-        "CNCF case study, SF Technology, 2025-09-18 (published description)",
-        "Project-HAMi/HAMi:pkg/device/nvidia/device.go",
+        Source(
+            where="CNCF case study, SF Technology, 2025-09-18 (published description)",
+            facts="core_policies priority_levels oversubscription refuses partly",
+        ),
+        Source(
+            where="Project-HAMi/HAMi:pkg/device/nvidia/device.go",
+            facts=(
+                "framebuffer_isolation compute_isolation live_framebuffer_change "
+                "live_framebuffer_change_accounted granularity slices_per_card_max framebuffer_step_bytes "
+                "needs_restart fault_isolation gates_priority_by_cores"
+            ),
+        ),
     ),
 )
 """SF Technology's EffectiveGPU, as far as it is HAMi under other names."""

@@ -9,6 +9,7 @@ from fleet.capabilities.capability import (
     FramebufferIsolation,
     Granularity,
     Oversubscription,
+    Source,
 )
 from fleet.units import MIB
 
@@ -46,10 +47,21 @@ VGPU_MANAGER = Capabilities(
     ),
     images=("vgpu-manager",),
     source=(
-        "coldzerofear/vgpu-manager:README.md",
-        "coldzerofear/vgpu-manager:docs/how_to_use_gpu_virtual_memory.md",
-        "coldzerofear/vgpu-manager:docs/how_to_use_deviceplugin_nodeconfig.md",
-        "coldzerofear/vgpu-manager:pkg/webhook/pod/mutate/pod_mutate.go",
+        Source(
+            where="coldzerofear/vgpu-manager:README.md",
+            facts=(
+                "framebuffer_isolation compute_isolation core_policies priority_levels "
+                "slices_per_card_max framebuffer_step_bytes fault_isolation bursts_by_annotation refuses"
+            ),
+        ),
+        Source(
+            where="coldzerofear/vgpu-manager:docs/how_to_use_gpu_virtual_memory.md", facts="oversubscription partly"
+        ),
+        Source(where="coldzerofear/vgpu-manager:docs/how_to_use_deviceplugin_nodeconfig.md", facts="granularity"),
+        Source(
+            where="coldzerofear/vgpu-manager:pkg/webhook/pod/mutate/pod_mutate.go",
+            facts="adds_up_cores needs_restart live_framebuffer_change live_framebuffer_change_accounted",
+        ),
     ),
 )
 """vgpu-manager with its own scheduler and library."""

@@ -11,6 +11,7 @@ from fleet.capabilities.capability import (
     FramebufferIsolation,
     Granularity,
     Oversubscription,
+    Source,
 )
 from fleet.units import MIB
 
@@ -50,14 +51,27 @@ VOLCANO = Capabilities(
     known_to="1.16",
     images=("vc-scheduler",),
     source=(
-        "volcano-sh/volcano:docs/user-guide/how_to_use_volcano_vgpu.md",
-        "volcano-sh/volcano:pkg/scheduler/api/devices/nvidia/vgpu/type.go",
-        "Project-HAMi/volcano-vgpu-device-plugin:pkg/plugin/server.go",
-        "Project-HAMi/volcano-vgpu-device-plugin:pkg/plugin/register.go",
-        "Project-HAMi/volcano-vgpu-device-plugin:pkg/config/config.go",
-        "Project-HAMi/volcano-vgpu-device-plugin#79",
-        "volcano-sh/volcano:pkg/scheduler/api/devices/nvidia/vgpu/utils.go",
-        "volcano-sh/volcano:pkg/scheduler/plugins/deviceshare/deviceshare.go",
+        Source(where="volcano-sh/volcano:docs/user-guide/how_to_use_volcano_vgpu.md", facts="since"),
+        Source(where="volcano-sh/volcano:pkg/scheduler/api/devices/nvidia/vgpu/type.go", facts="since"),
+        Source(
+            where="Project-HAMi/volcano-vgpu-device-plugin:pkg/plugin/server.go",
+            facts=(
+                "framebuffer_isolation compute_isolation core_policies priority_levels "
+                "gates_priority_by_cores live_framebuffer_change live_framebuffer_change_accounted "
+                "fault_isolation"
+            ),
+        ),
+        Source(
+            where="Project-HAMi/volcano-vgpu-device-plugin:pkg/plugin/register.go",
+            facts="framebuffer_step_bytes granularity",
+        ),
+        Source(
+            where="Project-HAMi/volcano-vgpu-device-plugin:pkg/config/config.go",
+            facts="slices_per_card_max oversubscription",
+        ),
+        Source(where="Project-HAMi/volcano-vgpu-device-plugin#79", facts="oversubscription partly"),
+        Source(where="volcano-sh/volcano:pkg/scheduler/api/devices/nvidia/vgpu/utils.go", facts="needs_restart"),
+        Source(where="volcano-sh/volcano:pkg/scheduler/plugins/deviceshare/deviceshare.go", facts="refuses"),
     ),
 )
 """Volcano's scheduler from 1.16 on, with the vGPU device plugin, v1.12 of the plugin."""

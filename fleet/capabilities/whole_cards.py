@@ -10,6 +10,7 @@ from fleet.capabilities.capability import (
     FramebufferIsolation,
     Granularity,
     Oversubscription,
+    Source,
 )
 
 _WHOLE = "every card is one container's"
@@ -37,7 +38,17 @@ WHOLE_CARDS = Capabilities(
         ("offpeak_pair", _WHOLE),
         ("mig", "it cuts no cards; enforcer.backend=mig does"),
     ),
-    source=("NVIDIA/k8s-device-plugin:README.md",),
+    source=(
+        Source(
+            where="NVIDIA/k8s-device-plugin:README.md",
+            facts=(
+                "framebuffer_isolation compute_isolation core_policies priority_levels oversubscription "
+                "live_framebuffer_change live_framebuffer_change_accounted granularity "
+                "slices_per_card_max framebuffer_step_bytes needs_restart fault_isolation admits_pods "
+                "refuses"
+            ),
+        ),
+    ),
     accepted_by=(
         AcceptedBy(
             what="kube-scheduler",
