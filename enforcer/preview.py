@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import yaml
 
 from enforcer.backend import Backend, Move, RenderedStage
+from enforcer.backends.card_fit import core_percent
 from enforcer.backends.stage import draft_stage
 from enforcer.cluster import ClusterReader
 from enforcer.dialect import SeatSlice, StandingCard
@@ -273,7 +274,7 @@ def _planned_slice(card: CardPlacement, part: PlacedSlice) -> SeatSlice:
         container=part.container,
         card=card.card,
         framebuffer_mib=part.framebuffer_bytes // MIB,
-        core_percent=round(100 * part.compute_ratio),
+        core_percent=core_percent(part),
         priority=part.priority.value,
     )
 

@@ -39,6 +39,7 @@ from dashboards.shown.rows import (
 from dashboards.words.catalogue import reader_words, say, say_code
 from enforcer.record.harm import leading_verdict
 from enforcer.record.verdict import verdict_of
+from fleet.capabilities.register import capabilities_of
 from fleet.confidence import CONFIDENT_MIN, confident_stages
 from fleet.decisions import Plan
 from fleet.errors import GputideError, NotEnoughData, Refused
@@ -315,7 +316,7 @@ def _title(
                         say("plan.predicted_harm_ratio", ratio=percent_words(plan.totals.predicted_violation_ratio))
                         + _track_record(outcomes),
                         say("plan.risk_level", level=say_code("level", plan.risk)),
-                        plan.backend,
+                        _backend_words(plan),
                     )
                 )
             ),
@@ -342,6 +343,14 @@ def _title(
         ],
         className="plan-title",
     )
+
+
+def _backend_words(plan: Plan) -> str:
+    """The backend that the plan is for, its version where one was seen, and whether anything real has accepted it."""
+    name = " ".join(part for part in (plan.backend, plan.backend_version) if part)
+    if not capabilities_of(plan.backend, plan.backend_version).is_experimental:
+        return name
+    return say("plan.backend_experimental", backend=name)
 
 
 def _track_record(outcomes: tuple[Outcome, ...]) -> str:

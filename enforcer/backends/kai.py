@@ -12,9 +12,7 @@ Sources: kai-scheduler/KAI-Scheduler:pkg/common/constants/constants.go, docs/gpu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
-from fractions import Fraction
 
 from enforcer.backend import RenderedStage
 from enforcer.backends.alike import with_all_replicas, with_seats_as_they_are
@@ -53,7 +51,6 @@ from fleet.grammars.kai import (
     FRAMEBUFFER_ANNOTATION,
     parse_kai_share,
 )
-from fleet.inventory import WorkloadId
 from fleet.units import MIB
 
 SCHEDULER = "kai-scheduler"
@@ -125,11 +122,10 @@ class KaiBackend:
 
     def render(self, plan: Plan, stage: int, snapshot: Snapshot) -> RenderedStage:
         """Turn one stage into changes; see the port."""
-        plan, trimmed = _that_fits(plan, snapshot)
         plan, along = with_all_replicas(with_seats_as_they_are(plan, snapshot), stage, snapshot, stays_on_node=True)
         nodes_of = nodes_of_workloads(plan)
         draft = draft_stage(plan, stage, snapshot, _seat_slice, self._now)
-        warnings = [*trimmed, *along, *draft.warnings, *check_kinds(KAI, draft.recommendations)]
+        warnings = [*along, *draft.warnings, *check_kinds(KAI, draft.recommendations)]
         for card in draft.cards:
             _check_card(card, snapshot)
         check_nodes(draft, snapshot, nodes_of)
@@ -148,50 +144,6 @@ class KaiBackend:
             moves=draft.moves,
             warnings=tuple(dict.fromkeys([*warnings, *_packing_warnings(draft, snapshot)])),
         )
-
-
-def _that_fits(plan: Plan, snapshot: Snapshot) -> tuple[Plan, list[str]]:
-    """The plan with slices that fit what KAI counts of their cards, and what was taken off them.
-
-    All pods of a workload are trimmed alike, since they have one template.
-    """
-    ratios: dict[WorkloadId, Fraction] = {}
-    warnings: dict[str, None] = {}
-    for card in plan.placement:
-        registered = _registered_mib(card, snapshot)
-        if registered is None or not _counted_mib(registered) < granted_mib(card) <= registered:
-            continue
-        counted = _counted_mib(registered)
-        names = {part.workload for part in card.slices if not is_whole(card, part)}
-        ratios |= {name: min(ratios.get(name, Fraction(1)), Fraction(counted, registered)) for name in names}
-        if names:
-            warnings[
-                f"KAI counts {counted} of the {registered} MiB of a card of node {card.node}: slices that fill it are "
-                f"{registered - counted} MiB smaller together than planned"
-            ] = None
-    placement = tuple(
-        replace(card, slices=tuple(_trimmed(card, part, ratios) for part in card.slices)) for card in plan.placement
-    )
-    return replace(plan, placement=placement), list(warnings)
-
-
-def _trimmed(card: CardPlacement, part: PlacedSlice, ratios: Mapping[WorkloadId, Fraction]) -> PlacedSlice:
-    if part.workload not in ratios or is_whole(card, part):
-        return part
-    return replace(part, framebuffer_bytes=int(part.framebuffer_bytes // MIB * ratios[part.workload]) * MIB)
-
-
-def _registered_mib(card: CardPlacement, snapshot: Snapshot) -> int | None:
-    known = snapshot.nodes.get(card.node or "")
-    return None if known is None else label_number(known, FRAMEBUFFER_LABEL)
-
-
-def _counted_mib(registered: int) -> int:
-    """What KAI grants of a card: full hundreds of MiB.
-
-    Source: kai-scheduler/KAI-Scheduler:pkg/scheduler/api/node_info/node_info.go (getNodeGpuMemory).
-    """
-    return registered - registered % 100
 
 
 def _seat_slice(card: CardPlacement, part: PlacedSlice) -> SeatSlice:
@@ -222,11 +174,11 @@ def _check_card(card: CardPlacement, snapshot: Snapshot) -> None:
             f"cannot share card {card.card} by framebuffer: node {card.node} has no label {FRAMEBUFFER_LABEL}, by "
             "which KAI turns MiB into a fraction"
         )
-    granted, counted = granted_mib(card), _counted_mib(registered)
-    if granted > counted:
+    granted, shareable = granted_mib(card), KAI.shareable_bytes(registered * MIB) // MIB
+    if granted > shareable:
         raise Refused(
             f"cannot grant {granted} MiB on card {card.card}: node {card.node} registers {registered} MiB, of which "
-            f"KAI counts {counted}, and its fractions of a card never add up to more than one"
+            f"KAI shares {shareable} (it counts in steps of {KAI.card_step_bytes // MIB} MiB)"
         )
 
 

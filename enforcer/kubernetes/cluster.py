@@ -116,6 +116,10 @@ class KubernetesCluster:
         """See `ClusterReader`."""
         return self._admission.why_unseated(namespaces)
 
+    def webhooks(self) -> frozenset[str]:
+        """Names of all admission webhooks that may change new objects."""
+        return self._admission.registered()
+
     def patch(self, kind: str, namespace: str, name: str, fields: Sequence[FieldChange], resource_version: str) -> str:
         """See `ClusterWriter`."""
         return self._writer.patch(kind, namespace, name, fields, resource_version)

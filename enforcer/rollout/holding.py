@@ -19,8 +19,8 @@ held by its partition, and a LeaderWorkerSet by its own, which counts groups: a 
 first wait for pods that are older than the change, too. A DaemonSet, whose `minReadySeconds` would turn its young pods
 unavailable and so let them all go at once, is held by `OnDelete`. Those holds end with the next `apply`, `undo` or
 `abort`, and with the first change of the template by anybody else (`enforcer.rollout.held_mark`), so none of them keeps
-a hotfix waiting. An InferenceService has no field for the first pod alone: its
-canary is judged while the rest follows.
+a hotfix waiting. An InferenceService has no field for the first pod alone: its canary is judged while the rest
+follows.
 
 What was there before stands in the intent and is written back when the stage is kept or taken back.
 

@@ -89,7 +89,7 @@ def open_enforcer(
             on_progress=on_progress,
             abort_file=folder.abort,
         )
-        rollout = Rollout(tools, backend(settings, moment_of_change(cluster, now)))
+        rollout = Rollout(tools, backend(settings, moment_of_change(cluster, now), cluster))
         yield Enforcer(cluster=cluster, tools=tools, rollout=rollout)
 
 

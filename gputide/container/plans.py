@@ -103,9 +103,9 @@ def previewed(
         return preview_of_history(plan, inventory, stages)
     with open_cluster(folder, settings) as cluster:
         runs = journal(folder).runs(plan.plan_id)
-        dialect = backend(settings, moment_of_change(cluster, now))
+        renderer = backend(settings, moment_of_change(cluster, now), cluster)
         return preview(
-            plan, cluster, dialect, stages, runs, rehearse=rehearsal(cluster) if rehearses else None,
+            plan, cluster, renderer, stages, runs, rehearse=rehearsal(cluster) if rehearses else None,
             wave_max=settings.enforcer.parallel_workloads_max,
         )  # fmt: skip
 

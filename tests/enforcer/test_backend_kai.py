@@ -11,10 +11,11 @@ from enforcer.backend import RenderedStage
 from enforcer.backends.kai import KaiBackend
 from enforcer.manifest import Manifest, set_field
 from enforcer.snapshot import take_snapshot
-from fleet.decisions import Need, Plan, RecommendationKind
+from fleet.decisions import Need, PlacedSlice, Plan, RecommendationKind
 from fleet.errors import Refused
 from tests.contracts.gpu_backend import BackendContract
-from tests.enforcer.builders import HALF, NOW, a_plan, a_recommendation, a_slice, whole
+from tests.enforcer.builders import NOW, a_plan, a_recommendation, whole
+from tests.enforcer.builders import a_slice as any_slice
 from tests.enforcer.plugin_cluster import StandingCluster, a_node, a_pod, an_owner, nodes_of_seats
 
 BACKEND = KaiBackend(NOW)
@@ -23,7 +24,12 @@ OWNERS = ["Deployment/a", "Deployment/b"]
 QUEUE = {"labels": {"kai.scheduler/queue": "team"}}
 KAI: dict[str, Any] = {"schedulerName": "kai-scheduler"}
 HALF_MIB = "12250"
-"""Half of what KAI counts of a card with 24576 MiB: full hundreds."""
+"""Half of what KAI shares of a card of 24576 MiB: it counts 24500."""
+HALF = int(HALF_MIB) * 2**20
+
+
+def a_slice(pod: str, **how: Any) -> PlacedSlice:
+    return any_slice(pod, **{"framebuffer_bytes": HALF, "compute_ratio": None, **how})
 
 
 def kai_pod(workload: str, number: int, node: str | None, *, annotations: Mapping[str, str] | None = None) -> Manifest:
@@ -141,42 +147,18 @@ def test_workload_that_kai_does_not_place_is_refused(owner: Manifest, fact: str)
         rendered(halves(), [*given, owner])
 
 
-def test_more_than_the_node_registers_is_refused() -> None:
-    given = [a_node("node-0", mib=24_000), *objects()[1:]]
-    with pytest.raises(Refused, match=r"24576 MiB on card .*registers 24000 MiB.*never add up to more than one"):
-        rendered(halves(), given)
-
-
-@pytest.mark.parametrize(("registered", "asked"), [(24_576, 12_250), (24_599, 12_238), (24_600, 12_288)])
-def test_slices_that_fill_a_card_are_as_large_as_kai_counts_them(registered: int, asked: int) -> None:
-    stage = rendered(halves(), [a_node("node-0", mib=registered), *objects()[1:]])
-    fields = told(stage)
-    for name in "ab":
-        assert fields[f"Deployment/{name} spec.template.metadata.annotations[gpu-memory]"] == str(asked)
-    assert 2 * asked <= registered // 100 * 100
-    assert any("slices that fill it are" in warning for warning in stage.warnings) == (asked < HALF // 2**20)
-
-
-def test_pods_of_one_workload_are_trimmed_alike() -> None:
+@pytest.mark.parametrize(("registered", "shared"), [(24_000, 24_000), (24_499, 24_400), (24_576, 24_500)])
+def test_more_than_kai_shares_of_a_card_is_refused(registered: int, shared: int) -> None:
+    """Its scheduler floors a card's memory to hundreds of MiB, and a slice that does not fit waits for good."""
+    given = [a_node("node-0", mib=registered), *objects()[1:]]
+    mib = shared // 2 + 1
     plan = a_plan(
-        {0: [a_slice("a-0"), a_slice("b-0")], 1: [a_slice("a-1")]},
-        [[a_recommendation("slice-1", RecommendationKind.SLICE, PODS[:3], OWNERS, 1, (Need.FRAMEBUFFER_LIMIT,))]],
+        {0: [a_slice("a-0", framebuffer_bytes=mib * 2**20), a_slice("b-0", framebuffer_bytes=mib * 2**20)]},
+        [[a_recommendation("x", RecommendationKind.SLICE, ["a-0", "b-0"], OWNERS, 1)]],
     )
-    given = [entry for entry in objects() if entry["metadata"]["name"] != "b-1"]
-    fields = told(rendered(plan, given))
-    assert fields["Deployment/a spec.template.metadata.annotations[gpu-memory]"] == HALF_MIB
-
-
-def test_slices_that_leave_room_are_as_planned() -> None:
-    small = 2**20 * 6000
-    plan = a_plan(
-        {0: [a_slice("a-0", framebuffer_bytes=small), a_slice("b-0", framebuffer_bytes=small)]},
-        [[a_recommendation("slice-1", RecommendationKind.SLICE, ["a-0", "b-0"], OWNERS, 1, (Need.FRAMEBUFFER_LIMIT,))]],
-    )
-    given = [entry for entry in objects() if not entry["metadata"]["name"].endswith("-1") or entry["kind"] == "Node"]
-    stage = rendered(plan, given)
-    assert told(stage)["Deployment/a spec.template.metadata.annotations[gpu-memory]"] == "6000"
-    assert not any("KAI counts" in warning for warning in stage.warnings)
+    fact = f"{2 * mib} MiB on card .*registers {registered} MiB, of which KAI shares {shared}"
+    with pytest.raises(Refused, match=fact):
+        rendered(plan, given)
 
 
 def test_node_that_does_not_say_its_framebuffer_is_refused() -> None:

@@ -77,8 +77,14 @@ def test_memory_factor_rounds_to_what_can_be_asked_for() -> None:
     cluster = a_kin_cluster(HAMI)
     cluster.put(device_config({"memoryFactor": 1000}))
     assert fields(slice_(), cluster)[f"a {CONTAINER}.limits[nvidia.com/gpumem]"] == "12"
-    moves = HamiBackend(NOW).render(slice_(), 1, take_snapshot(cluster)).moves
-    assert {part.framebuffer_mib for move in moves for part in move.new} == {12000}
+    stage = HamiBackend(NOW).render(slice_(), 1, take_snapshot(cluster))
+    assert {part.framebuffer_mib for move in stage.moves for part in move.new} == {12000}
+    said = [warning for warning in stage.warnings if "less than the plan says" in warning]
+    assert len(said) == 1
+    assert "a unit of nvidia.com/gpumem is 1000 MiB here" in said[0]
+    cluster.put(device_config({"memoryFactor": 256}))
+    even = HamiBackend(NOW).render(slice_(), 1, take_snapshot(cluster))
+    assert not [warning for warning in even.warnings if "less than the plan says" in warning]
 
 
 @pytest.mark.parametrize(

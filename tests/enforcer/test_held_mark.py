@@ -16,7 +16,7 @@ from enforcer.kubernetes.admission_review import PodAdmission
 from enforcer.manifest import Manifest, field_of, set_field
 from enforcer.record.journal import HoldIntent
 from enforcer.rollout.held_mark import HELD_ANNOTATION, marked, released
-from enforcer.rollout.holding import Phase, held_values, holds_of
+from enforcer.rollout.holding import Phase, Way, held_values, holds_of
 from enforcer.simulated.cluster import SimulatedCluster
 from tests.enforcer.builders import a_cluster
 
@@ -36,7 +36,7 @@ def a_held(kind: str, phase: Phase) -> tuple[Manifest, Manifest]:
     spec = {**copy.deepcopy(SPECS[kind]), "template": copy.deepcopy(TEMPLATE)}
     free: Manifest = {"kind": kind, "metadata": {"name": "a", "namespace": "team"}, "spec": spec}
     held = copy.deepcopy(free)
-    holds = marked(holds_of(free, 3, at_once=False, watch_seconds=60.0))
+    holds = marked(holds_of(free, 3, Way.GAP, watch_seconds=60.0))
     for field, value in held_values(free, holds, phase):
         set_field(held, field, value)
     return free, held
