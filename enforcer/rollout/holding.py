@@ -91,6 +91,8 @@ class Phase(StrEnum):
     """One pod."""
     REST = "rest"
     """All pods, in the way that the stage has for them."""
+    BACK = "back"
+    """All pods on the way back, without surge: the card that one surged to may be taken by now."""
     SETTLED = "settled"
     """As it was set before the plan."""
 
@@ -297,8 +299,16 @@ def held_values(manifest: Mapping[str, Any], holds: Sequence[HoldIntent], phase:
     found = []
     for hold in holds:
         now = field_of(manifest, hold.field)
-        wanted = {Phase.CANARY: hold.canary, Phase.REST: hold.rest, Phase.SETTLED: hold.old}[phase]
-        is_ours = any(values_equal(hold.field, now, value) for value in (hold.old, hold.canary, hold.rest))
+        back = _back(hold)
+        wanted = {Phase.CANARY: hold.canary, Phase.REST: hold.rest, Phase.BACK: back, Phase.SETTLED: hold.old}[phase]
+        is_ours = any(values_equal(hold.field, now, value) for value in (hold.old, hold.canary, hold.rest, back))
         if is_ours and not values_equal(hold.field, now, wanted):
             found.append((hold.field, wanted))
     return found
+
+
+def _back(hold: HoldIntent) -> str | None:
+    """Value while all pods go back: no surge, and then one pod at least may be unavailable."""
+    if hold.field.endswith(".maxSurge"):
+        return "0"
+    return "1" if hold.field.endswith(".maxUnavailable") and hold.rest == "0" else hold.rest
