@@ -129,6 +129,7 @@ def preview(
     *,
     rehearse: Callable[[ObjectIntent], None] | None = None,
     wave_max: int | None = None,
+    gaps_allowed: bool = False,
 ) -> tuple[StagePreview, ...]:
     """What stages of a plan would do, each on top of the ones before it.
 
@@ -141,6 +142,7 @@ def preview(
             not; None where nobody can be asked.
         wave_max: how many workloads our rollout changes at once, to say which of them would have fewer pods ready than
             their owners allow; None where the stages are written for others to roll out.
+        gaps_allowed: whether services of one replica and latency-critical ones may lose a pod for a while.
 
     Returns:
         One preview per stage, in order; a stage that is applied already changes nothing.
@@ -164,7 +166,7 @@ def preview(
         cards = _card_diffs(snapshot, after)
         then = counted_after(plan, after, held)
         nodes = node_diffs(rendered, snapshot, held, then)
-        refusal, breaches, ways = _rolled(plan, rendered, snapshot, real, reader, wave_max)
+        refusal, breaches, ways = _rolled(plan, rendered, snapshot, real, reader, wave_max, gaps_allowed=gaps_allowed)
         found.append(
             StagePreview(
                 stage=entry.stage,
@@ -325,6 +327,8 @@ def _rolled(
     real: Mapping[str, str],
     reader: ClusterReader,
     wave_max: int | None,
+    *,
+    gaps_allowed: bool,
 ) -> tuple[str | None, Mapping[WorkloadId, str], Mapping[WorkloadId, Way | None]]:
     """What the guard would refuse a stage with for its workloads' availability, as a whole and for each of them.
 
@@ -335,7 +339,7 @@ def _rolled(
         return None, {}, {}
     try:
         record = intended_stage(plan.plan_id, rendered, snapshot, real, canary_workloads=0, wave_max=wave_max)
-        breaches = availability_breaches(record, snapshot, reader, wave_max)
+        breaches = availability_breaches(record, snapshot, reader, wave_max, gaps_allowed=gaps_allowed)
     except (Refused, Misconfigured) as exc:
         return str(exc), {}, {}
     ways = {intent.workload: way_of(intent) for intent in record.objects}

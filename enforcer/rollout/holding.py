@@ -260,6 +260,15 @@ def _bounds(owner: Mapping[str, Any], path: str, pods: int, way: Way) -> tuple[H
     )
 
 
+def values_before(manifest: Mapping[str, Any], holds: Sequence[HoldIntent]) -> dict[str, str | None]:
+    """What the fields of an owner that is held were set to by its users; those that nobody holds now are left out."""
+    return {
+        hold.field: hold.old
+        for hold in holds
+        if any(values_equal(hold.field, field_of(manifest, hold.field), held) for held in (hold.canary, hold.rest))
+    }
+
+
 def held_values(manifest: Mapping[str, Any], holds: Sequence[HoldIntent], phase: Phase) -> list[tuple[str, str | None]]:
     """What is to be written so that an owner is held as a phase asks.
 

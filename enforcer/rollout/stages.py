@@ -155,14 +155,25 @@ class Rollout:
             if stage in promoted:
                 results.append(StageResult(stage=stage, state=StageState.PROMOTED, reason=None, kept=()))
                 continue
-            if record is None:
-                record = self._intend(plan, stage)
-            results.append(self._stage(plan, record))
+            results.append(
+                self._begun(plan, record) if record is not None else self._stage(plan, self._intend(plan, stage))
+            )
             if results[-1].state is not StageState.PROMOTED:
                 break
         tools.step("end")
         tools.journal.write(plan.plan_id, tools.reader.now(), "end")
         return tuple(results)
+
+    def _begun(self, plan: Plan, record: StageRecord) -> StageResult:
+        """Go on with a stage, if its owners and budgets still allow it."""
+        tools = self._tools
+        if record.state is StageState.OPEN:
+            try:
+                wave_max = tools.policy.carry.parallel_pods_max
+                tools.guard.check_availability(record, tools.snapshot(), tools.reader, wave_max)
+            except Refused as exc:
+                return self._restore(plan, record, str(exc))
+        return self._stage(plan, record)
 
     def _intend(self, plan: Plan, stage: int) -> StageRecord:
         tools = self._tools

@@ -9,7 +9,7 @@ the ledger. Like the rollout it may be killed and called again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from enforcer.admission import PLAN_ANNOTATION
 from enforcer.backend import Move
@@ -23,9 +23,12 @@ from enforcer.record.journal import (
     move_content,
     object_content,
 )
+from enforcer.rollout.carry import backwards
+from enforcer.rollout.intents import held_owners
 from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.taking_back import take_back
 from enforcer.rollout.tools import Tools
+from enforcer.safety.availability import availability_breaches
 from fleet.errors import Refused
 
 
@@ -39,6 +42,7 @@ class UndoResult:
         recommendation: only this one; None for all.
         workloads: workloads it restored.
         kept: what was left as it is, and why.
+        lowered: workloads of which fewer pods were ready meanwhile than their owners allow, and why; somebody said yes.
     """
 
     plan_id: str
@@ -46,6 +50,7 @@ class UndoResult:
     recommendation: str | None
     workloads: tuple[str, ...]
     kept: tuple[str, ...]
+    lowered: tuple[str, ...] = ()
 
 
 class Undo:
@@ -116,6 +121,23 @@ class Undo:
                     found.append(f"{intent.workload} {part.field}: {who} set it to {value!r} since")
         return tuple(found)
 
+    def way_back(self, record: UndoRecord) -> tuple[UndoRecord, tuple[str, ...]]:
+        """An undo with the way in which each owner rolls back, surge-first where the old seats have room.
+
+        Returns:
+            The undo, and the workloads of which it leaves fewer pods ready than their owners allow, and why.
+
+        Raises:
+            Unavailable: the cluster can't be reached.
+        """
+        tools = self._tools
+        snapshot, wave_max = tools.snapshot(), tools.policy.carry.parallel_pods_max
+        back = backwards(record.moves)
+        held = held_owners(record.objects, back, snapshot, wave_max)
+        stage = StageRecord(plan_id=record.plan_id, stage=record.stages[0], objects=held, moves=back)
+        breaches = availability_breaches(stage, snapshot, tools.reader, wave_max, gaps_allowed=False)
+        return replace(record, objects=tuple(held)), tuple(f"{name}: {why}" for name, why in breaches.items())
+
     def applied_plans(self) -> tuple[str, ...]:
         """Plans of which something is applied, the one applied last first: the order in which they come off."""
         wanted = (StageState.PROMOTED, StageState.UNDOING)
@@ -152,13 +174,16 @@ class Undo:
             recommendation: only this one; all where None.
 
         Raises:
-            Refused: nothing of it is applied (any more), it is still being applied, or the cluster is frozen.
+            Refused: nothing of it is applied (any more), it is still being applied, the cluster is frozen, or it would
+                leave fewer pods ready than their owners allow and nobody said yes to that.
             Unavailable: the cluster can't be reached; call `resume` to go on.
         """
         tools = self._tools
         tools.guard.check_frozen(tools.reader)
+        lowered: tuple[str, ...] = ()
         if tools.journal.open_undo() is None:
-            record = self.preview(plan_id, stages=stages, recommendation=recommendation)
+            record, lowered = self.way_back(self.preview(plan_id, stages=stages, recommendation=recommendation))
+            tools.guard.check_undo(plan_id, lowered)
             tools.step("undo begin")
             tools.journal.write(
                 plan_id,
@@ -172,7 +197,7 @@ class Undo:
         result = self.resume()
         if result is None:
             raise AssertionError("an undo that was begun can be gone on with")
-        return result
+        return replace(result, lowered=lowered)
 
     def resume(self) -> UndoResult | None:
         """Go on with the undo that a crash left open; None where there is none."""
