@@ -204,7 +204,7 @@ def arrange(
     if seating is None and problem.capability.admits_pods:
         order = sorted(cuts, key=lambda name: (_risk(problem.rows_of[name], sharing), name))
         gone_rows = {row for row, grant in enumerate(demand.grants) if grant.workload_id in gone} | permits.dropped
-        surge = surge_seats(problem, seats, order, gone_rows)
+        surge = surge_seats(problem, seats, cuts, order, gone_rows)
         found_stuck = {
             **dict.fromkeys(surge.stuck, NO_SURGE_CARD),
             **{name: "gap_needs_yes" for name in order if _must_gap(permits.cases[name])},

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from enforcer.kinds.register import pod_templates
-from enforcer.manifest import field_of
+from enforcer.manifest import Manifest, field_of
 from enforcer.record.journal import ObjectIntent
 from enforcer.rollout.holding import values_before
 
@@ -22,7 +22,7 @@ _DEADLINE, _DEADLINE_DEFAULT_SECONDS = "spec.progressDeadlineSeconds", 600
 """The API server fills this in, so a deadline of that length was wished for by nobody."""
 
 
-def change_seconds_max(owner: Mapping[str, Any] | None, intent: ObjectIntent | None, usual_seconds: float) -> float:
+def change_seconds_max(owner: Manifest | None, intent: ObjectIntent | None, usual_seconds: float) -> float:
     """Most seconds until a pod of an owner is ready in its new seat and its predecessor has left the old one.
 
     Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -111,3 +112,30 @@ def test_lone_pod_of_a_stateful_set_and_a_latency_critical_one_stay_without_an_e
     assert set(reasons) == {"s0", "s1", "fast"}
     moved = {str(name) for item in plan.recommendations for name in item.workloads}
     assert moved <= {"team/Deployment/web"}
+
+
+def test_pods_that_share_a_card_already_as_they_should_stay_there() -> None:
+    history = cluster(*SINGLES, spare_cards=1)
+    plan = careful(history)
+    seat = {part.pod_id: (card, part) for card in plan.placement for part in card.slices}
+    grants = tuple(
+        replace(
+            grant, card=seat[grant.pod_id][0].card, node=seat[grant.pod_id][0].node or grant.node,
+            framebuffer_granted_bytes=seat[grant.pod_id][1].framebuffer_bytes,
+        )
+        for grant in history.inventory.grants
+    )  # fmt: skip
+    keys = tuple(
+        replace(
+            key, card=seat[f"{key.namespace}/{key.pod}"][0].card, node=seat[f"{key.namespace}/{key.pod}"][0].node or ""
+        )
+        for key in history.slices.keys
+    )
+    after = replace(
+        history, inventory=replace(history.inventory, grants=grants), slices=replace(history.slices, keys=keys)
+    )
+    again = careful(after)
+    assert {part.pod_id: str(card.card) for card in again.placement for part in card.slices} == {
+        pod: str(card.card) for pod, (card, _) in seat.items()
+    }
+    assert again.totals.surge_cards == 0
