@@ -115,7 +115,8 @@ def availability_breaches(
     for workload, toll in tolls.items():
         owner, count = snapshot.owners[workload], len(snapshot.pods.get(workload, ()))
         limit = strategy_limit(owner, count, values_before(owner, holds.get(workload, ())))
-        if limit is None or not toll.unavailable:
+        # A workload that was scaled to none has no pod to lose.
+        if limit is None or not toll.unavailable or not count:
             continue
         if not gaps_allowed and (count < 2 or wish(owner, LATENCY_CRITICAL_LABEL) == "true"):
             what = "it is latency-critical" if count > 1 else "it has one replica"

@@ -487,3 +487,13 @@ def test_stage_that_was_begun_is_taken_back_where_a_budget_that_came_since_forbi
     assert result.reason is not None
     assert "PodDisruptionBudget team/b (maxUnavailable=0) allows 0" in result.reason
     assert where(cluster) == before
+
+
+def test_undo_of_a_workload_that_was_scaled_to_none_lowers_nothing(tmp_path: Path) -> None:
+    cluster = a_fleet(tmp_path, a=1)
+    set_fields(cluster, "a", KUBERNETES_DEFAULT)
+    plan = reclaimed("a")
+    tools = careful(cluster, tmp_path)
+    a_rollout(tools).apply(plan, by="ann")
+    assert an_undo(tools).undo(plan.plan_id).lowered == ()
+    assert where(cluster) == {"a-0": (0, 24)}
