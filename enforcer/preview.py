@@ -90,7 +90,12 @@ class CardDiff:
     @property
     def is_freed(self) -> bool:
         """Held by somebody now, by nobody then; of counted cards `NodeDiff` tells how many."""
-        return bool(self.before) and not self.after and not self.is_counted
+        return self.freed > 0
+
+    @property
+    def freed(self) -> int:
+        """1 where it is freed, -1 where it was free and is used instead of another, else 0."""
+        return 0 if self.is_counted else bool(self.before) - bool(self.after)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +109,7 @@ class StagePreview:
         objects: objects that change, in order.
         moves: pods that get another seat.
         cards: cards on which anything changes, sorted by node and card.
-        cards_freed: cards that nobody holds after this stage and somebody did before it.
+        cards_freed: how many cards fewer are held after this stage than before it.
         warnings: what holds only in part.
         refusal: why it can't be applied; None where it can.
     """
@@ -173,7 +178,7 @@ def preview(
                 objects=_object_diffs(rendered, snapshot, after, breaches, ways),
                 moves=rendered.moves,
                 cards=cards,
-                cards_freed=sum(card.is_freed for card in cards) + sum(node.cards_freed for node in nodes),
+                cards_freed=sum(card.freed for card in cards) + sum(node.cards_freed for node in nodes),
                 made=tuple(_made(manifest) for manifest in rendered.objects),
                 nodes=nodes,
                 warnings=(*rendered.warnings, *_restarts(rendered, snapshot)),
@@ -215,7 +220,7 @@ def preview_of_history(
                 objects=(),
                 moves=rendered.moves,
                 cards=cards,
-                cards_freed=sum(card.is_freed for card in cards),
+                cards_freed=sum(card.freed for card in cards),
                 warnings=rendered.warnings,
                 refusal=None,
             )

@@ -182,9 +182,9 @@ def arrange(
     refused: list[Refusal] = []
     for number, group in enumerate(groups):
         bins, known = _bins_of(packing, number, permits, demand, only)
-        left = [int(row) for row in group.rows if demand.grants[int(row)].workload_id in stuck]
-        resting += left
-        bins = [rows for held in bins if (rows := [row for row in held if row not in set(left)])]
+        left = {int(row) for row in group.rows if demand.grants[int(row)].workload_id in stuck}
+        resting += sorted(left)
+        bins = [rows for held in bins if (rows := [row for row in held if row not in left])]
         found: tuple[Seat, ...] | None
         if seating is None:
             bins, slowed = _kept_fast([part for rows in bins for part in guards.pairs.parted(rows)], guard)
@@ -194,7 +194,7 @@ def arrange(
             found = seating.seats[number]
         if found is None:
             refused += _too_dense(group, demand, permits)
-            resting += [int(row) for row in group.rows if int(row) not in set(left)]
+            resting += [int(row) for row in group.rows if int(row) not in left]
             continue
         seats += found
         sharing.update(known)
@@ -212,21 +212,7 @@ def arrange(
         if found_stuck and not problem.settings.guard.gaps_allowed:
             return arrange(problem, permits, packing, guards, stuck={**stuck, **found_stuck})
         seats = list(surge.seats)
-    moves = []
-    for seat in seats:
-        for row in seat.rows:
-            if demand.grants[row].card != seat.card and row not in displaced:
-                how = sharing.get(row) or _ALONE
-                moves.append(
-                    Move(
-                        row=row,
-                        source=demand.grants[row].card,
-                        target=seat.card,
-                        kind=how.kind,
-                        violation_ratio=how.violation_ratio,
-                        low_hours=how.low_hours,
-                    )
-                )
+    moves = _moves_to(seats, sharing, demand, displaced)
     node_of = {card.card: card.node for card in inventory.cards}
     seats += [
         Seat(card=card, node=node_of.get(card, demand.grants[row].node), rows=(row,))
@@ -237,7 +223,7 @@ def arrange(
     return Arrangement(
         seats=tuple(sorted(seats, key=lambda seat: seat.card)),
         cuts=cuts,
-        moves=tuple(moves),
+        moves=moves,
         refused=(*refused, *_without_surge(stuck, permits)),
         dropped=permits.dropped,
         inflations={row: ratio for seat in seats for row, ratio in guard.inflations(seat.rows).items()},
@@ -246,6 +232,26 @@ def arrange(
         displaced=displaced,
         surging=() if surge is None else surge.order,
         surge_cards=frozenset() if surge is None else surge.cards,
+    )
+
+
+def _moves_to(
+    seats: Sequence[Seat], sharing: Mapping[int, _Sharing], demand: Demand, displaced: Mapping[int, CardId]
+) -> tuple[Move, ...]:
+    """Pods that come to other cards by what is shared there."""
+    return tuple(
+        Move(
+            row=row,
+            source=demand.grants[row].card,
+            target=seat.card,
+            kind=how.kind,
+            violation_ratio=how.violation_ratio,
+            low_hours=how.low_hours,
+        )
+        for seat in seats
+        for row in seat.rows
+        if demand.grants[row].card != seat.card and row not in displaced
+        for how in [sharing.get(row) or _ALONE]
     )
 
 

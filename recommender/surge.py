@@ -59,7 +59,7 @@ def surge_seats(
     done: list[WorkloadId] = []
     has_gone = True
     while has_gone:
-        later = []
+        later: list[WorkloadId] = []
         for name in waiting:
             (done if chain.go(name) else later).append(name)
         has_gone, waiting = len(later) < len(waiting), later
@@ -75,7 +75,7 @@ def surge_seats(
 
 @dataclass(slots=True)
 class _Pool:
-    """Free cards of one model; mutable. Those that the plan leaves are taken before those that nobody held."""
+    """Free cards of one model; mutable: the chain takes and leaves them. Those that the plan leaves are taken before those that nobody held."""
 
     seats: dict[CardId, Card] = field(default_factory=dict)
     left: dict[CardId, Card] = field(default_factory=dict)

@@ -81,6 +81,20 @@ class Phase(StrEnum):
     """As it was set before the plan."""
 
 
+def lowered_once(intent: ObjectIntent) -> ObjectIntent | None:
+    """The one field by which an owner that surges lets one pod go before another is ready; None where it does not."""
+    found = [hold for hold in intent.holds if hold.field.endswith(".maxUnavailable")] if surges(intent) else []
+    return replace(intent, holds=(replace(found[0], canary="0", rest="1"),)) if found else None
+
+
+def known_as_lowered(intent: ObjectIntent) -> ObjectIntent:
+    """The same holds, by which an owner is known as ours also once it was lowered: on the way back nobody is canary."""
+    if not surges(intent):
+        return intent
+    holds = (replace(hold, canary="1") if hold.field.endswith(".maxUnavailable") else hold for hold in intent.holds)
+    return replace(intent, holds=tuple(holds))
+
+
 def rolls_by_itself(owner: Mapping[str, Any]) -> bool:
     """Whether a changed template reaches an owner's pods without their being evicted, under our hold."""
     if owner["kind"] == "StatefulSet" and (field_of(owner, _UPDATE_TYPE) or "RollingUpdate") != "RollingUpdate":

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from enforcer.admission import PLAN_ANNOTATION
 from enforcer.backend import Move
+from enforcer.dialect import SeatSlice
 from enforcer.manifest import field_of, values_equal
 from enforcer.record.journal import (
     FieldIntent,
@@ -29,6 +30,7 @@ from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.taking_back import take_back
 from enforcer.rollout.tools import Tools
 from enforcer.safety.availability import availability_breaches
+from enforcer.snapshot import Snapshot
 from fleet.errors import Refused
 
 
@@ -132,11 +134,18 @@ class Undo:
         """
         tools = self._tools
         snapshot, wave_max = tools.snapshot(), tools.policy.carry.parallel_pods_max
-        back = backwards(record.moves)
-        held = held_owners(record.objects, back, snapshot, wave_max)
-        stage = StageRecord(plan_id=record.plan_id, stage=record.stages[0], objects=held, moves=back)
+        writes = tools.carrier().objects
+        # An owner that somebody took back already, or that is gone, does not roll.
+        rest = [item for item in record.objects if not writes.is_restored(item, snapshot.owners.get(item.workload))]
+        rolling = {item.workload for item in rest}
+        back = [move for move in backwards(record.moves) if move.workload in rolling]
+        likely = _where_free(back, snapshot)
+        held = held_owners(rest, likely, snapshot, wave_max)
+        stage = StageRecord(plan_id=record.plan_id, stage=record.stages[0], objects=held, moves=likely)
         breaches = availability_breaches(stage, snapshot, tools.reader, wave_max, gaps_allowed=False)
-        return replace(record, objects=tuple(held)), tuple(f"{name}: {why}" for name, why in breaches.items())
+        by_key = {item.key: item for item in held}
+        objects = tuple(by_key.get(item.key, item) for item in record.objects)
+        return replace(record, objects=objects), tuple(f"{name}: {why}" for name, why in breaches.items())
 
     def applied_plans(self) -> tuple[str, ...]:
         """Plans of which something is applied, the one applied last first: the order in which they come off."""
@@ -239,6 +248,30 @@ class Undo:
             workloads=tuple(sorted({str(move.workload) for move in record.moves})),
             kept=kept,
         )
+
+
+def _where_free(back: Sequence[Move], snapshot: Snapshot) -> list[Move]:
+    """The way back with a free card like it in place of each that others hold by now: the scheduler chooses any."""
+    leaving = {move.workload for move in back}
+    others = {card for seat in snapshot.seats.values() if seat.workload not in leaving for card in seat.cards}
+    held = {card for seat in snapshot.seats.values() for card in seat.cards}
+    wanted = {part.card for move in back for part in move.new}
+    free: dict[tuple[str, int], list[str]] = {}
+    for name, card in sorted(snapshot.cards.items(), reverse=True):
+        if card.is_healthy and name not in held and name not in wanted:
+            free.setdefault((card.device_type, card.framebuffer_mib), []).append(name)
+    taken: dict[str, str] = {}
+
+    def now(part: SeatSlice) -> SeatSlice:
+        card = None if part.card is None else snapshot.cards.get(part.card)
+        if card is None or part.card not in others:
+            return part
+        left = free.get((card.device_type, card.framebuffer_mib), [])
+        if card.card not in taken and left:
+            taken[card.card] = left.pop()
+        return replace(part, card=taken.get(card.card, card.card))
+
+    return [replace(move, new=tuple(map(now, move.new))) for move in back]
 
 
 def folded(stages: Sequence[Sequence[ObjectIntent]]) -> list[ObjectIntent]:

@@ -279,19 +279,21 @@ class Guard:
         Raises:
             Refused: naming the workloads, what each of them allows, and what mends it.
         """
-        breaches = availability_breaches(record, snapshot, reader, wave_max, gaps_allowed=self._policy.gaps_allowed)
-        found = availability_refusal(record, breaches)
+        found = availability_refusal(record, self.breaches(record, snapshot, reader, wave_max))
         if found is not None:
             raise Refused(found)
 
+    def breaches(
+        self, record: StageRecord, snapshot: Snapshot, reader: ClusterReader, wave_max: int
+    ) -> dict[WorkloadId, str]:
+        """Workloads of which a stage would leave fewer pods ready than they allow, where nobody said yes, and why."""
+        return availability_breaches(record, snapshot, reader, wave_max, gaps_allowed=self._policy.gaps_allowed)
+
     def check_undo(self, plan_id: str, lowered: Sequence[str]) -> None:
-        """Refuse an undo that would leave fewer pods ready than their owners allow, unless somebody said yes to that.
+        """Refuse an undo that would leave fewer pods ready than their owners allow, unless `gaps_allowed` is set.
 
         Args:
             lowered: the workloads, and why, one sentence each.
-
-        Raises:
-            Refused: there are any, and `gaps_allowed` is not set.
         """
         if lowered and not self._policy.gaps_allowed:
             more = f"; and {len(lowered) - _NAMED_MAX} more" if len(lowered) > _NAMED_MAX else ""

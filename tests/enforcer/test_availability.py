@@ -31,6 +31,7 @@ from tests.enforcer.builders import (
     a_recommendation,
     a_rollout,
     a_slice,
+    an_inventory,
     an_undo,
     card_id,
     let_all_go,
@@ -497,3 +498,50 @@ def test_undo_of_a_workload_that_was_scaled_to_none_lowers_nothing(tmp_path: Pat
     a_rollout(tools).apply(plan, by="ann")
     assert an_undo(tools).undo(plan.plan_id).lowered == ()
     assert where(cluster) == {"a-0": (0, 24)}
+
+
+def test_undo_does_not_count_a_workload_that_was_taken_back_already(tmp_path: Path) -> None:
+    cluster = a_fleet(tmp_path, a=1, b=1)
+    parts = [a_recommendation(name, RecommendationKind.SLICE, [f"{name}-0"], [f"Deployment/{name}"], 0)
+             for name in "ab"]  # fmt: skip
+    plan = a_plan({5: [a_slice("a-0")], 6: [a_slice("b-0")]}, [parts])
+    tools = careful(cluster, tmp_path)
+    a_rollout(tools).apply(plan, by="ann")
+    set_fields(cluster, "a", before_of(tools, plan, "a"))
+    cluster.pause(600.0)
+    assert an_undo(tools).undo(plan.plan_id).lowered == ()
+
+
+def before_of(tools: Tools, plan: Plan, name: str) -> dict[str, str | None]:
+    """The fields of a Deployment as they were before a plan."""
+    (run,) = tools.journal.runs(plan.plan_id)
+    found = next(item for item in run.records[1].objects if item.kind == "Deployment" and item.name == name)
+    return {part.field: part.old for part in found.fields}
+
+
+def test_last_pods_of_an_undo_that_find_no_card_free_go_with_a_gap_where_their_owner_allows_it(tmp_path: Path) -> None:
+    fleet = [a_grant("a", number, number) for number in range(2)]
+    cluster = a_cluster(tmp_path, fleet, cards=3)
+    plan = shared(2, "a-0", "a-1")
+    steps: list[str] = []
+    tools = careful(cluster, tmp_path)
+    a_rollout(tools).apply(plan, by="ann")
+
+    def step(what: str) -> None:
+        steps.append(what)
+        if what == "undo begin":
+            # Once the way back is chosen, somebody else takes one of the two free cards.
+            late = a_grant("late", 0, 0, started_at=cluster.now())
+            cluster.sync(an_inventory([*fleet, late], 3, cluster.now()), cluster.now())
+
+    tools.step = step
+    undo = an_undo(tools)
+    record, lowered = undo.way_back(undo.preview(plan.plan_id))
+    assert lowered == ()
+    assert {way_of(item) for item in record.objects if item.kind == "Deployment"} == {Way.SURGE_IN_TURN}
+    undo.undo(plan.plan_id)
+    assert steps.count("rest team/Deployment/a") == 1
+    assert [seat.framebuffer_granted_bytes for seat in cluster.seats()] == [2 * HALF] * 3
+    found = cluster.get("Deployment", "team", "a")
+    assert found is not None
+    assert found["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}

@@ -65,7 +65,7 @@ class Draining(SimulatedCluster):
     ends_at: float = 0.0
     waited: float = 0.0
 
-    def list_objects(self, kind: str, namespace: str | None = None) -> list[Any]:
+    def list_objects(self, kind: str, namespace: str | None = None) -> tuple[dict[str, Any], ...]:
         found = super().list_objects(kind, namespace)
         if kind != "Pod" or self.waited >= self.ends_at or not self.ends_at:
             return found
@@ -78,7 +78,7 @@ class Draining(SimulatedCluster):
             "status": {"phase": "Running"},
         }  # fmt: skip
         is_gone = all(pod["metadata"]["name"] != "a-0" for pod in found)
-        return [*found, ghost] if is_gone else found
+        return (*found, ghost) if is_gone else found
 
 
 def test_stage_waits_until_the_pod_that_leaves_is_gone(tmp_path: Path) -> None:
