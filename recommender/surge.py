@@ -75,7 +75,10 @@ def surge_seats(
 
 @dataclass(slots=True)
 class _Pool:
-    """Free cards of one model; mutable: the chain takes and leaves them. Those that the plan leaves are taken before those that nobody held."""
+    """Free cards of one model; mutable: they are taken and left again.
+
+    Those that the plan leaves are taken before those that nobody held.
+    """
 
     seats: dict[CardId, Card] = field(default_factory=dict)
     left: dict[CardId, Card] = field(default_factory=dict)
