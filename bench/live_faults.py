@@ -552,7 +552,8 @@ def tools_of(cluster: KubernetesCluster, folder: Path, **changes: Any) -> Tools:
     tools = Tools(
         reader=cluster, writer=cluster, lease=cluster,
         pause=lambda seconds: time.sleep(min(seconds, _SLEEP_SECONDS_MAX)),
-        journal=Journal(Ledger(folder / "ledger.jsonl")), guard=Guard(GuardPolicy()), signals=ClusterSignals(cluster),
+        journal=Journal(Ledger(folder / "ledger.jsonl")), guard=Guard(GuardPolicy(gaps_allowed=True)),
+        signals=ClusterSignals(cluster),
         policy=RolloutPolicy(
             watch_seconds=1.0, lease_seconds=LEASE_SECONDS,
             carry=CarryPolicy(poll_seconds=0.5, placement_seconds_max=PLACEMENT_SECONDS_MAX),

@@ -91,7 +91,12 @@ class CardDiff:
     @property
     def is_freed(self) -> bool:
         """Held by somebody now, by nobody then; of counted cards `NodeDiff` tells how many."""
-        return bool(self.before) and not self.after and not self.is_counted
+        return self.freed > 0
+
+    @property
+    def freed(self) -> int:
+        """1 where it is freed, -1 where it was free and is used instead of another, else 0."""
+        return 0 if self.is_counted else bool(self.before) - bool(self.after)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +110,7 @@ class StagePreview:
         objects: objects that change, in order.
         moves: pods that get another seat.
         cards: cards on which anything changes, sorted by node and card.
-        cards_freed: cards that nobody holds after this stage and somebody did before it.
+        cards_freed: how many cards fewer are held after this stage than before it.
         warnings: what holds only in part.
         refusal: why it can't be applied; None where it can.
     """
@@ -130,6 +135,7 @@ def preview(
     *,
     rehearse: Callable[[ObjectIntent], None] | None = None,
     wave_max: int | None = None,
+    gaps_allowed: bool = False,
 ) -> tuple[StagePreview, ...]:
     """What stages of a plan would do, each on top of the ones before it.
 
@@ -142,6 +148,7 @@ def preview(
             not; None where nobody can be asked.
         wave_max: how many workloads our rollout changes at once, to say which of them would have fewer pods ready than
             their owners allow; None where the stages are written for others to roll out.
+        gaps_allowed: whether services of one replica and latency-critical ones may lose a pod for a while.
 
     Returns:
         One preview per stage, in order; a stage that is applied already changes nothing.
@@ -165,14 +172,14 @@ def preview(
         cards = _card_diffs(snapshot, after)
         then = counted_after(plan, after, held)
         nodes = node_diffs(rendered, snapshot, held, then)
-        refusal, breaches, ways = _rolled(plan, rendered, snapshot, real, reader, wave_max)
+        refusal, breaches, ways = _rolled(plan, rendered, snapshot, real, reader, wave_max, gaps_allowed=gaps_allowed)
         found.append(
             StagePreview(
                 stage=entry.stage,
                 objects=_object_diffs(rendered, snapshot, after, breaches, ways),
                 moves=rendered.moves,
                 cards=cards,
-                cards_freed=sum(card.is_freed for card in cards) + sum(node.cards_freed for node in nodes),
+                cards_freed=sum(card.freed for card in cards) + sum(node.cards_freed for node in nodes),
                 made=tuple(_made(manifest) for manifest in rendered.objects),
                 nodes=nodes,
                 warnings=(*rendered.warnings, *_restarts(rendered, snapshot)),
@@ -214,7 +221,7 @@ def preview_of_history(
                 objects=(),
                 moves=rendered.moves,
                 cards=cards,
-                cards_freed=sum(card.is_freed for card in cards),
+                cards_freed=sum(card.freed for card in cards),
                 warnings=rendered.warnings,
                 refusal=None,
             )
@@ -326,6 +333,8 @@ def _rolled(
     real: Mapping[str, str],
     reader: ClusterReader,
     wave_max: int | None,
+    *,
+    gaps_allowed: bool,
 ) -> tuple[str | None, Mapping[WorkloadId, str], Mapping[WorkloadId, Way | None]]:
     """What the guard would refuse a stage with for its workloads' availability, as a whole and for each of them.
 
@@ -338,7 +347,7 @@ def _rolled(
         record = intended_stage(
             plan.plan_id, rendered, snapshot, real, canary_workloads=0, wave_max=wave_max, watch_seconds=0.0
         )
-        breaches = availability_breaches(record, snapshot, reader, wave_max)
+        breaches = availability_breaches(record, snapshot, reader, wave_max, gaps_allowed=gaps_allowed)
     except (Refused, Misconfigured) as exc:
         return str(exc), {}, {}
     ways = {intent.workload: way_of(intent) for intent in record.objects}

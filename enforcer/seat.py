@@ -29,7 +29,7 @@ class PodSeat:
         workload: owner.
         node: node; None while the pod is pending.
         slices: its shares, sorted by container and card; empty while pending.
-        is_ready: every container is ready.
+        is_ready: every container is ready, and its readiness gates are open.
         restarts: container restarts since the pod was made.
         is_oom_killed: a container's last end was for want of memory.
         resource_version: version of the pod.
@@ -94,9 +94,13 @@ def seat_of_pod(pod: Manifest, dialect: Dialect) -> PodSeat:
 
 
 def is_ready(pod: Manifest) -> bool:
-    """Whether every container of a pod is ready."""
-    containers = pod.get("status", {}).get("containerStatuses", ())
-    return bool(containers) and all(entry.get("ready", False) for entry in containers)
+    """Whether every container of a pod is ready, and whatever else its readiness gates ask for."""
+    status = pod.get("status", {})
+    containers = status.get("containerStatuses", ())
+    is_gated = any(
+        entry.get("type") == "Ready" and entry.get("status") != "True" for entry in status.get("conditions") or ()
+    )
+    return bool(containers) and not is_gated and all(entry.get("ready", False) for entry in containers)
 
 
 def seats_by_workload(seats: Iterable[PodSeat]) -> dict[WorkloadId, list[PodSeat]]:

@@ -53,6 +53,10 @@ class Need(StrEnum):
     SPILL = "spill"
 
 
+NO_SURGE_CARD = "no_surge_card"
+"""Reason of a `Refusal`: no card is free to which the workload could go without a gap."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withheld:
     """A kind of advice that is not given, and why.
@@ -285,6 +289,8 @@ class Totals:
         cards_after: cards granted to somebody after.
         cards_freed: difference less nothing: whole cards that no pod needs any more, spare cards not counted.
         spare_cards: freed cards that are kept for run-time moves.
+        surge_cards: free cards that the plan needs at once while services change cards without a gap: as many are free
+            again after it.
         nodes_freed: nodes without any granted card after.
         framebuffer_bytes_freed: framebuffer of the freed cards.
         low_priority_gpu_hours_per_week: room made for low priority.
@@ -303,6 +309,7 @@ class Totals:
     saving_per_week: Saving
     predicted_violation_ratio: float
     moves: int
+    surge_cards: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

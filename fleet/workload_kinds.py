@@ -13,5 +13,8 @@ SERVICE_KINDS = frozenset({"Deployment", "InferenceService", "LeaderWorkerSet", 
 JOB_KINDS = frozenset({"Job", "JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob"})
 """Kinds that run to an end: a restart loses the work since the last checkpoint."""
 
+SURGE_KINDS = frozenset({"Deployment", "InferenceService", "Rollout"})
+"""Kinds whose controller can make a new pod beside the one that it is to replace."""
+
 CHANGEABLE_KINDS = SERVICE_KINDS | JOB_KINDS | {"Notebook", "RayCluster"}
 """Kinds of owners that the enforcer can change."""

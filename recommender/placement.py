@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from fleet.capabilities.capability import CorePolicy, Division, equal_part_bytes
-from fleet.decisions import CardPlacement, PlacedSlice, RecommendationKind, Refusal
+from fleet.decisions import NO_SURGE_CARD, CardPlacement, PlacedSlice, RecommendationKind, Refusal
 from fleet.inventory import CardId, Grant, Inventory, WorkloadId
 from fleet.sharing import CONTENTION_RATIO_MAX
-from recommender.advice.case import Permits
+from fleet.workload_kinds import SERVICE_KINDS, SURGE_KINDS
+from recommender.advice.case import Case, Permits
 from recommender.consolidate import Group, Point
 from recommender.cuts import Cut, cuts_of, equal_part_ratio, portions_of_nodes, within_card
 from recommender.demand import Demand
@@ -21,6 +23,7 @@ from recommender.mig.stages import Carving
 from recommender.problem import PlanningProblem
 from recommender.rehome import Rehoming
 from recommender.seating import Seat, seat_bins
+from recommender.surge import surge_seats
 
 HOURS_PER_WEEK = 168
 MIG_MODE = "mig"
@@ -65,6 +68,8 @@ class Arrangement:
         together: workloads that change in one stage each, for their nodes change for all of them at once.
         displaced: new card of each row that leaves a node which is shared without it.
         portions: into how many equal parts the cards of a node are divided, where the backend makes equal parts.
+        surging: workloads that change cards without a gap, in the order in which each finds its cards free.
+        surge_cards: cards that nobody held before and that this takes.
     """
 
     seats: tuple[Seat, ...]
@@ -79,6 +84,8 @@ class Arrangement:
     together: tuple[tuple[WorkloadId, ...], ...] = ()
     displaced: Mapping[int, CardId] = field(default_factory=dict)
     portions: Mapping[str, int] = field(default_factory=dict)
+    surging: tuple[WorkloadId, ...] = ()
+    surge_cards: frozenset[CardId] = frozenset()
 
     @property
     def freed(self) -> frozenset[CardId]:
@@ -103,6 +110,10 @@ class _Sharing:
     kind: RecommendationKind
     violation_ratio: float
     low_hours: float
+
+
+_ALONE = _Sharing(kind=RecommendationKind.SLICE, violation_ratio=0.0, low_hours=0.0)
+"""Of a pod that gets a card to itself, because others of its workload share theirs and all have one slice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,11 +147,18 @@ class Guards:
 
 
 def arrange(
-    problem: PlanningProblem, permits: Permits, packing: Point, guards: Guards, *, seating: Seating | None = None
+    problem: PlanningProblem,
+    permits: Permits,
+    packing: Point,
+    guards: Guards,
+    *,
+    seating: Seating | None = None,
+    stuck: Mapping[WorkloadId, str] = MappingProxyType({}),
 ) -> Arrangement:
     """Seats a packing on physical cards.
 
-    Where one kind of sharing alone is asked for, cards shared in any other way are dissolved.
+    Where one kind of sharing alone is asked for, cards shared in any other way are dissolved. Services go to cards that
+    are free when they change (`recommender.surge`); those that find none stay as they are, unless gaps are allowed.
 
     Args:
         problem: what the plan is made from.
@@ -148,6 +166,7 @@ def arrange(
         packing: groups and bins.
         guards: who keeps pods apart.
         seating: the seats, where they are not for this to find; the guards were asked before.
+        stuck: workloads that can't change without a gap, each with the reason of its refusal.
 
     Returns:
         The world after the plan; a card model whose packing can't be seated stays as it is.
@@ -165,6 +184,9 @@ def arrange(
     refused: list[Refusal] = []
     for number, group in enumerate(groups):
         bins, known = _bins_of(packing, number, permits, demand, only)
+        left = {int(row) for row in group.rows if demand.grants[int(row)].workload_id in stuck}
+        resting += sorted(left)
+        bins = [rows for held in bins if (rows := [row for row in held if row not in left])]
         found: tuple[Seat, ...] | None
         if seating is None:
             bins, slowed = _kept_fast([part for rows in bins for part in guards.pairs.parted(rows)], guard)
@@ -174,27 +196,25 @@ def arrange(
             found = seating.seats[number]
         if found is None:
             refused += _too_dense(group, demand, permits)
-            resting += [int(row) for row in group.rows]
+            resting += [int(row) for row in group.rows if int(row) not in left]
             continue
         seats += found
         sharing.update(known)
         new = cuts_of(group, found, demand, permits, always=frozenset() if seating is None else seating.sharing)
         cuts.update(within_card(new, found, demand, problem.capability))
-    moves = []
-    for seat in seats:
-        for row in seat.rows:
-            if demand.grants[row].card != seat.card and row not in displaced:
-                how = sharing[row]
-                moves.append(
-                    Move(
-                        row=row,
-                        source=demand.grants[row].card,
-                        target=seat.card,
-                        kind=how.kind,
-                        violation_ratio=how.violation_ratio,
-                        low_hours=how.low_hours,
-                    )
-                )
+    surge = None
+    if seating is None and problem.capability.admits_pods:
+        order = sorted(cuts, key=lambda name: (_risk(problem.rows_of[name], sharing), name))
+        gone_rows = {row for row, grant in enumerate(demand.grants) if grant.workload_id in gone} | permits.dropped
+        surge = surge_seats(problem, seats, cuts, order, gone_rows)
+        found_stuck = {
+            **dict.fromkeys(surge.stuck, NO_SURGE_CARD),
+            **{name: "gap_needs_yes" for name in order if _must_gap(permits.cases[name])},
+        }
+        if found_stuck and not problem.settings.guard.gaps_allowed:
+            return arrange(problem, permits, packing, guards, stuck={**stuck, **found_stuck})
+        seats = list(surge.seats)
+    moves = _moves_to(seats, sharing, demand, displaced)
     node_of = {card.card: card.node for card in inventory.cards}
     seats += [
         Seat(card=card, node=node_of.get(card, demand.grants[row].node), rows=(row,))
@@ -205,15 +225,59 @@ def arrange(
     return Arrangement(
         seats=tuple(sorted(seats, key=lambda seat: seat.card)),
         cuts=cuts,
-        moves=tuple(moves),
-        refused=tuple(refused),
+        moves=moves,
+        refused=(*refused, *_without_surge(stuck, permits)),
         dropped=permits.dropped,
         inflations={row: ratio for seat in seats for row, ratio in guard.inflations(seat.rows).items()},
         cards_before=frozenset(grant.card for grant in demand.grants),
         together=() if seating is None else seating.together,
         displaced=displaced,
         portions=portions_of_nodes(seats) if problem.capability.division is Division.EQUAL_PARTS else {},
+        surging=() if surge is None else surge.order,
+        surge_cards=frozenset() if surge is None else surge.cards,
     )
+
+
+def _moves_to(
+    seats: Sequence[Seat], sharing: Mapping[int, _Sharing], demand: Demand, displaced: Mapping[int, CardId]
+) -> tuple[Move, ...]:
+    """Pods that come to other cards by what is shared there."""
+    return tuple(
+        Move(
+            row=row,
+            source=demand.grants[row].card,
+            target=seat.card,
+            kind=how.kind,
+            violation_ratio=how.violation_ratio,
+            low_hours=how.low_hours,
+        )
+        for seat in seats
+        for row in seat.rows
+        if demand.grants[row].card != seat.card and row not in displaced
+        for how in [sharing.get(row) or _ALONE]
+    )
+
+
+def _risk(rows: Sequence[int], sharing: Mapping[int, _Sharing]) -> float:
+    """Predicted violated share of the worst card that pods of a workload come to."""
+    return max((sharing[row].violation_ratio for row in rows if row in sharing), default=0.0)
+
+
+def _must_gap(case: Case) -> bool:
+    """Whether changing a service leaves it without a pod that it can't spare: it makes no new one before."""
+    can_surge = case.workload_kind in SURGE_KINDS or case.workload_kind not in SERVICE_KINDS
+    pods = {grant.pod_id for grant in case.grants}
+    return not can_surge and (len(pods) == 1 or case.is_latency_critical)
+
+
+def _without_surge(stuck: Mapping[WorkloadId, str], permits: Permits) -> list[Refusal]:
+    return [
+        case.refuse(
+            RecommendationKind.SLICE, reason, card_model=case.grants[0].card_model, workload_kind=case.workload_kind
+        )
+        for name, reason in sorted(stuck.items())
+        for case in [permits.cases[name]]
+    ]
 
 
 def _bins_of(

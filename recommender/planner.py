@@ -179,6 +179,7 @@ def _totals(scene: Scene, recommendations: Sequence[Recommendation], violation_r
         cards_after=len(arrangement.seats),
         cards_freed=cards_in(free),
         spare_cards=len(scene.spare),
+        surge_cards=len(arrangement.surge_cards),
         nodes_freed=len({grant.node for grant in scene.grants} - busy),
         framebuffer_bytes_freed=sum(cards[card.card].framebuffer_bytes for card in free)
         - sum(cards[card].framebuffer_bytes for card in taken),
@@ -345,6 +346,7 @@ def _sorted(refused: Sequence[Refusal]) -> tuple[Refusal, ...]:
 def _printed(settings: Settings) -> tuple[tuple[str, str], ...]:
     """Settings that shape a plan, as dotted names and JSON values."""
     pairs = [("enforcer.backend", json.dumps(settings.enforcer.backend))]
+    pairs.append(("guard.gaps_allowed", json.dumps(settings.guard.gaps_allowed)))
     for section in _PLANNED_SECTIONS:
         values = json.loads(getattr(settings, section).model_dump_json())
         pairs += [(f"{section}.{name}", json.dumps(value, sort_keys=True)) for name, value in values.items()]

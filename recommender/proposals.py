@@ -77,18 +77,25 @@ def batches_of(scene: Scene) -> list[list[WorkloadId]]:
     if scene.arrangement.together:
         return [list(names) for names in scene.arrangement.together]
     moves_of = scene.moves_of
-    order = sorted(moves_of, key=lambda name: (max(move.violation_ratio for move in moves_of[name]), name))
+    surging = [name for name in scene.arrangement.surging if name in moves_of]
+    others = sorted(
+        moves_of.keys() - set(surging), key=lambda name: (max(move.violation_ratio for move in moves_of[name]), name)
+    )
+    order = [*surging, *others]
     held, capacity = _held(scene)
     size = max(1, -(-len(scene.arrangement.moves) // BATCHES))
     batches: list[list[WorkloadId]] = []
-    waiting = order
+    waiting, chain = order, set(surging)
     while waiting:
         batch: list[WorkloadId] = []
         later: list[WorkloadId] = []
         count = 0
         leaving: list[tuple[CardId, int]] = []
         for name in waiting:
-            if (count and count + len(moves_of[name]) > size) or not _arrive(scene, moves_of[name], held, capacity):
+            is_full = count and count + len(moves_of[name]) > size
+            # Those that go without a gap have their cards free in their own order, one after the other.
+            is_early = name in chain and any(other in chain for other in later)
+            if is_full or is_early or not _arrive(scene, moves_of[name], held, capacity, is_sure=name in chain):
                 later.append(name)
                 continue
             batch.append(name)
@@ -118,11 +125,17 @@ def _left_by(scene: Scene, name: WorkloadId) -> list[tuple[CardId, int]]:
     ]
 
 
-def _arrive(scene: Scene, moves: Sequence[Move], held: dict[CardId, int], capacity: Mapping[CardId, int]) -> bool:
-    """Books a workload's moves on their targets; False, and nothing booked, where one does not fit yet."""
+def _arrive(
+    scene: Scene, moves: Sequence[Move], held: dict[CardId, int], capacity: Mapping[CardId, int], *, is_sure: bool
+) -> bool:
+    """Books a workload's moves on their targets; False, and nothing booked, where one does not fit yet.
+
+    Args:
+        is_sure: it is known to fit once those before it went.
+    """
     for number, move in enumerate(moves):
         held[move.target] += _size(scene, move.row)
-        if held[move.target] > capacity[move.target]:
+        if not is_sure and held[move.target] > capacity[move.target]:
             for booked in moves[: number + 1]:
                 held[booked.target] -= _size(scene, booked.row)
             return False
@@ -132,7 +145,7 @@ def _arrive(scene: Scene, moves: Sequence[Move], held: dict[CardId, int], capaci
 def _held(scene: Scene) -> tuple[dict[CardId, int], dict[CardId, int]]:
     """Framebuffer granted per card once every workload that does not wait is cut in place, and what each card has."""
     held: dict[CardId, int] = defaultdict(int)
-    capacity: dict[CardId, int] = {}
+    capacity = {card.card: card.framebuffer_bytes for card in scene.problem.cards.values()}
     gone = set(scene.permits.reclaimed)
     for row, grant in enumerate(scene.grants):
         capacity[grant.card] = max(capacity.get(grant.card, 0), grant.framebuffer_bytes)

@@ -76,8 +76,9 @@ class Scene:
         return dict(moves_of)
 
     def waits(self, name: WorkloadId) -> bool:
-        """Whether a workload is cut only when pods of it move: that restarts all its replicas."""
-        return name in self.moves_of and not self.problem.capability.admits_pods
+        """Whether a workload is cut only when pods of it move: all replicas restart then, or it goes without a gap."""
+        is_cut_before = self.problem.capability.admits_pods and name not in self.arrangement.surging
+        return name in self.moves_of and not is_cut_before
 
     def pods(self, rows: Sequence[int]) -> tuple[str, ...]:
         """Pods of rows, sorted."""
@@ -117,7 +118,8 @@ class Scene:
     def replaced(self) -> Mapping[CardId, CardId]:
         """Freed cards that are not counted, and the card that was unallocated and is used instead of each.
 
-        A cheaper card, or on shared nodes, and under the pods that made room for them, one of the same model.
+        A cheaper card, or one of the same model: on shared nodes, under the pods that made room for them, and where a
+        service changes cards without a gap.
         """
         arrangement, cards = self.arrangement, self.problem.cards
         found = {
@@ -128,6 +130,7 @@ class Scene:
         }
         nodes = {seat.node for seat in arrangement.seats if len(seat.rows) > 1} if arrangement.together else set()
         new = {seat.card for seat in arrangement.seats if seat.node in nodes} | set(arrangement.displaced.values())
+        new |= arrangement.surge_cards
         left: dict[CardModelName, list[CardId]] = defaultdict(list)
         for card in sorted(new & arrangement.taken, reverse=True):
             left[cards[card].card_model].append(card)

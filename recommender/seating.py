@@ -159,6 +159,17 @@ class NodeRoom:
         self._come((node, grant) for grant in arriving)
         return True
 
+    def release(self, node: str, leaving: Sequence[Grant]) -> None:
+        """Gives back the room of pods that left a node."""
+        if node in self._cpu:
+            self._cpu[node] += sum(grant.cpu_request_cores or 0.0 for grant in leaving)
+        if node in self._memory:
+            self._memory[node] += sum(grant.memory_request_bytes or 0 for grant in leaving)
+        for grant in leaving:
+            domain = self._domain(grant, node)
+            if domain is not None:
+                self._there[domain] = self._there.get(domain, frozenset()) - {grant.pod_id}
+
     def _is_alone(self, node: str, arriving: Sequence[Grant]) -> bool:
         """Whether none of those who arrive meets a pod that its workload keeps apart from it, there or on the way."""
         met: dict[tuple[WorkloadId, str], set[str]] = defaultdict(set)

@@ -36,6 +36,7 @@ from dashboards.shown.rows import (
     money_words,
     percent_words,
 )
+from dashboards.words.advice import surge_words
 from dashboards.words.catalogue import reader_words, say, say_code
 from enforcer.record.harm import leading_verdict
 from enforcer.record.verdict import verdict_of
@@ -81,6 +82,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
             verdict_banner(leading_verdict(entries, outcomes), address, plan.plan_id),
             _title(entry, entries, address, profiles, outcomes),
             _totals(plan),
+            *(html.P(said, className="soft") for said in surge_words(plan, reader_words().language)),
             _action_bar(chosen),
             freeze_bar(views, profiles.cluster),
             html.Div(id="plan-message", role="status"),

@@ -22,7 +22,7 @@ from dashboards.report.weeks import WeekFacts
 from dashboards.shown.quotas import TeamQuota, team_quotas
 from dashboards.shown.rows import RefusalGroup
 from dashboards.shown.tenants import Tenant, tenants
-from dashboards.words.advice import headline_words
+from dashboards.words.advice import headline_words, surge_words
 from dashboards.words.catalogue import Language, Words
 from enforcer.record.harm import HarmBudget, harm_budgets, leading_verdict
 from enforcer.record.savings import SavingsStep, savings_steps, week_start
@@ -134,6 +134,7 @@ class NextPlan:
     saving: str
     expires_at: datetime
     is_expired: bool
+    surge: tuple[str, ...]
     stages: tuple[str, ...]
     command: str
 
@@ -429,6 +430,7 @@ def _next_plan(entry: PlanEntry | None, now: datetime, words: Words) -> NextPlan
         saving=words.saving(plan.totals.saving_per_week, plan.currency),
         expires_at=plan.expires_at,
         is_expired=is_expired,
+        surge=surge_words(plan, words.language),
         stages=tuple(
             words.say(
                 "report.next.stage",

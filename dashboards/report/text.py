@@ -284,7 +284,8 @@ def _next_lines(report: Report, words: Words) -> list[str]:
     review = [f"[{say('report.next.review')}](<{link}>)", ""] if link is not None and not plan.is_expired else []
     clauses = (f"{say('report.next.plan')} `{plan.plan_id}` {frees}", room, state)
     text = say("mark.clause").join(clauses) + say("mark.stop")
-    return [text, "", *stages, "", *review, f"    {plan.command}"]
+    surge = [line for said in plan.surge for line in (_escaped(said), "")]
+    return [text, "", *surge, *stages, "", *review, f"    {plan.command}"]
 
 
 def _top_table(report: Report, words: Words) -> list[str]:

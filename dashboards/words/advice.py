@@ -7,6 +7,7 @@ the API and the command line.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from dashboards.words.catalogue import Language, Words
 from enforcer.record.verdict import Verdict, headline, sentences
 from fleet.capabilities.register import capabilities_of
-from fleet.decisions import Plan, Recommendation, Refusal, Withheld
+from fleet.decisions import NO_SURGE_CARD, Plan, Recommendation, Refusal, Withheld
 from fleet.documents import document, plan_document, profiles_document
 from fleet.profiles import Finding, Profile, Profiles
 from fleet.sentences import Sentence, Value
@@ -41,6 +42,19 @@ def refusal_words(item: Refusal | Withheld, language: Language) -> str:
 def refused_words(reason: str, values: Sequence[tuple[str, Value]], language: Language) -> str:
     """The same by its parts: a code, and the values in it."""
     return _filled("refused", reason, dict(values), language)
+
+
+def surge_words(plan: Plan, language: Language) -> tuple[str, ...]:
+    """Which free cards a plan needs while it is carried out, and which more would let it change further services."""
+    words = Words(language=language)
+    stuck = Counter(
+        str(dict(item.values).get("card_model", "")) for item in plan.refused if item.reason == NO_SURGE_CARD
+    )
+    needed = plan.totals.surge_cards
+    return (
+        *((words.say("plan.surge_cards", count=needed),) if needed else ()),
+        *(words.say("plan.surge_would_help", count=count, card_model=model) for model, count in sorted(stuck.items())),
+    )
 
 
 def state_words(profile: Profile, language: Language) -> str:

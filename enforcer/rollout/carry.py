@@ -17,6 +17,7 @@ from enforcer.kinds.register import is_begun, trouble_of, workload_kind
 from enforcer.manifest import Manifest, workload_parts
 from enforcer.ownership import MAKERS, Parents, parents_of, workload_of_pod
 from enforcer.record.journal import ObjectIntent
+from enforcer.rollout.change_time import change_seconds_max
 from enforcer.rollout.holding import Phase, changes_template, rolls_by_itself, surges
 from enforcer.rollout.intent_writer import IntentWriter
 from enforcer.rollout.landing import Landing, is_rolled_out, landing_of, made_anew, wanted_pods
@@ -40,7 +41,8 @@ class CarryPolicy:
     Attributes:
         parallel_pods_max: workloads that may be changing at once.
         poll_seconds: pause between looks; shorter where a watch keeps what is looked at.
-        placement_seconds_max: how long a pod may take until it is ready in its new seat.
+        placement_seconds_max: how long a pod may take until it is ready in its new seat, where its own template does
+            not ask for more (see `enforcer.rollout.change_time`).
     """
 
     parallel_pods_max: int = 10
@@ -106,6 +108,7 @@ class Carrier:
         self._parents: Parents | None = None
         self._left: set[WorkloadId] = set()
         self._written: dict[WorkloadId, ObjectIntent] = {}
+        self._ending: set[WorkloadId] = set()
         # A look at what a watch keeps costs the cluster nothing.
         is_watched = isinstance(reader, FollowingReader) and not isinstance(dialect, ListingDialect)
         self.look_seconds = min(policy.poll_seconds, WATCHED_LOOK_SECONDS) if is_watched else policy.poll_seconds
@@ -284,6 +287,7 @@ class Carrier:
     def _wait(self, load: Load, wave: Sequence[OrderedUnit]) -> list[str]:
         waited = 0.0
         waiting = [unit.moves for unit in wave]
+        progress: dict[WorkloadId, tuple[int, float]] = {}
         while True:
             changed = self.outside_changes()
             if changed:
@@ -301,18 +305,31 @@ class Carrier:
                     failures.append(_astray(landing.elsewhere[0], load.of(workload)))
                 elif trouble is not None:
                     failures.append(f"{workload} is in trouble: {trouble}")
-                elif workload not in self._left and not self._is_done(load, unit, landing, owners.get(workload)):
+                elif workload not in self._left and not (
+                    # A card is free only once the pod that leaves it is gone.
+                    self._is_done(load, unit, landing, owners.get(workload)) and workload not in self._ending
+                ):
                     still.append(unit)
                     self._make_way(load, unit, landing)
+                    if progress.get(workload, (-1, 0.0))[0] != len(landing.in_place):
+                        progress[workload] = (len(landing.in_place), waited)
             if failures:
                 return failures
             if not still:
                 return []
-            if waited >= self._policy.placement_seconds_max:
-                return [self._overdue(load, unit, pods[unit[0].workload], waited) for unit in still]
+            late = [unit for unit in still if self._is_late(load, unit, owners, waited - progress[unit[0].workload][1])]
+            if late:
+                return [self._overdue(load, unit, pods[unit[0].workload], waited) for unit in late]
             waiting = still
             self._pause(self.look_seconds)
             waited += self.look_seconds
+
+    def _is_late(
+        self, load: Load, unit: Unit, owners: Mapping[WorkloadId, Manifest], since_progress_seconds: float
+    ) -> bool:
+        workload = unit[0].workload
+        usual = self._policy.placement_seconds_max
+        return since_progress_seconds >= change_seconds_max(owners.get(workload), load.intents.get(workload), usual)
 
     def _make_way(self, load: Load, unit: Unit, landing: Landing) -> None:
         """Evict the pod of a StatefulSet whose place one waits for that its controller has made anew before it.
@@ -361,13 +378,18 @@ class Carrier:
     def _pods(self, workloads: Sequence[WorkloadId]) -> dict[WorkloadId, list[PodSeat]]:
         """The pods of workloads as they are now, without those that are going or over."""
         found: dict[WorkloadId, list[PodSeat]] = {workload: [] for workload in workloads}
+        self._ending -= set(workloads)
         # New pods may be read by objects that are as new as they.
         dialect = self._patiently(lambda: with_listed(self._reader, self._dialect))
         for namespace in sorted({workload_parts(workload)[0] for workload in workloads}):
             for pod in self._patiently(lambda: self._reader.list_objects("Pod", namespace)):  # noqa: B023
                 workload = workload_of_pod(pod, self._known_parents())
                 is_over = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
-                if workload in found and not is_over and "deletionTimestamp" not in pod["metadata"]:
+                if workload not in found or is_over:
+                    continue
+                if "deletionTimestamp" in pod["metadata"]:
+                    self._ending.add(workload)
+                else:
                     found[workload].append(replace(seat_of_pod(pod, dialect), workload=workload))
         return found
 
@@ -406,6 +428,8 @@ class Carrier:
         landing = landing_of(load.of(workload), pods)
         late = [*landing.waiting, *landing.unmoved, *landing.elsewhere]
         planned = ", ".join(sorted({_shown(move.new) for move in unit if move.new})) or "none"
+        if not late and workload in self._ending:
+            return f"a pod of {workload} that was to leave has not ended within {waited:.0f} s"
         if not late:
             return f"{workload} has {landing.pods} pods after {waited:.0f} s, planned {landing.planned}"
         return f"{late[0].pod_id} was not ready on {planned} within {waited:.0f} s: {self._why(late[0])}"

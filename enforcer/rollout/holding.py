@@ -91,10 +91,22 @@ class Phase(StrEnum):
     """One pod."""
     REST = "rest"
     """All pods, in the way that the stage has for them."""
-    BACK = "back"
-    """All pods on the way back, without surge: the card that one surged to may be taken by now."""
     SETTLED = "settled"
     """As it was set before the plan."""
+
+
+def lowered_once(intent: ObjectIntent) -> ObjectIntent | None:
+    """The one field by which an owner that surges lets one pod go before another is ready; None where it does not."""
+    found = [hold for hold in intent.holds if hold.field.endswith(".maxUnavailable")] if surges(intent) else []
+    return replace(intent, holds=(replace(found[0], canary="0", rest="1"),)) if found else None
+
+
+def known_as_lowered(intent: ObjectIntent) -> ObjectIntent:
+    """The same holds, by which an owner is known as ours also once it was lowered: on the way back nobody is canary."""
+    if not surges(intent):
+        return intent
+    holds = (replace(hold, canary="1") if hold.field.endswith(".maxUnavailable") else hold for hold in intent.holds)
+    return replace(intent, holds=tuple(holds))
 
 
 def rolls_by_itself(owner: Mapping[str, Any]) -> bool:
@@ -290,6 +302,15 @@ def _bounds(owner: Mapping[str, Any], path: str, pods: int, way: Way) -> tuple[H
     )
 
 
+def values_before(manifest: Mapping[str, Any], holds: Sequence[HoldIntent]) -> dict[str, str | None]:
+    """What the fields of an owner that is held were set to by its users; those that nobody holds now are left out."""
+    return {
+        hold.field: hold.old
+        for hold in holds
+        if any(values_equal(hold.field, field_of(manifest, hold.field), held) for held in (hold.canary, hold.rest))
+    }
+
+
 def held_values(manifest: Mapping[str, Any], holds: Sequence[HoldIntent], phase: Phase) -> list[tuple[str, str | None]]:
     """What is to be written so that an owner is held as a phase asks.
 
@@ -299,16 +320,8 @@ def held_values(manifest: Mapping[str, Any], holds: Sequence[HoldIntent], phase:
     found = []
     for hold in holds:
         now = field_of(manifest, hold.field)
-        back = _back(hold)
-        wanted = {Phase.CANARY: hold.canary, Phase.REST: hold.rest, Phase.BACK: back, Phase.SETTLED: hold.old}[phase]
-        is_ours = any(values_equal(hold.field, now, value) for value in (hold.old, hold.canary, hold.rest, back))
+        wanted = {Phase.CANARY: hold.canary, Phase.REST: hold.rest, Phase.SETTLED: hold.old}[phase]
+        is_ours = any(values_equal(hold.field, now, value) for value in (hold.old, hold.canary, hold.rest))
         if is_ours and not values_equal(hold.field, now, wanted):
             found.append((hold.field, wanted))
     return found
-
-
-def _back(hold: HoldIntent) -> str | None:
-    """Value while all pods go back: no surge, and then one pod at least may be unavailable."""
-    if hold.field.endswith(".maxSurge"):
-        return "0"
-    return "1" if hold.field.endswith(".maxUnavailable") and hold.rest == "0" else hold.rest

@@ -104,7 +104,7 @@ class IntentWriter:
     def restore(self, intent: ObjectIntent) -> tuple[str, ...]:
         """Write an object's old fields back: those that still are as the plan left them.
 
-        Its owner rolls without surge: the card that it surged to may be taken, and it would wait for one for ever.
+        Its owner rolls as it is held: surge-first where the way there was, or where an undo found room for it.
 
         An owner that somebody else changed while its stage was under way gets its own strategy back in the same write
         (`overridden`): its roll is theirs.
@@ -130,7 +130,7 @@ class IntentWriter:
                     fields.append((part.field, part.old))
                 else:
                     kept.append(f"{intent.workload} {part.field}: somebody set it to {value!r} since")
-            phase = Phase.BACK
+            phase = Phase.REST
             if outside_change(intent, current, is_written=False) is not None:
                 self.overridden.add(intent.workload)
                 phase = Phase.SETTLED

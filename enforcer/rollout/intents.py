@@ -67,6 +67,20 @@ def intended_stage(
     )
 
 
+def held_owners(
+    objects: Sequence[ObjectIntent], moves: Sequence[Move], snapshot: Snapshot, wave_max: int
+) -> list[ObjectIntent]:
+    """Objects with the fields that hold each owner while its pods go back, where no pod is watched first.
+
+    Args:
+        objects: what is changed, or taken back.
+        moves: all moves of their workloads.
+        wave_max: how many workloads may be changing at once.
+    """
+    ordered = _ordered(moves, rolling_owners(objects, snapshot), snapshot, wave_max)
+    return [_held(intent, snapshot, ordered, watch_seconds=0.0) for intent in objects]
+
+
 def object_intents(rendered: RenderedStage) -> list[ObjectIntent]:
     """The changes of a stage, one intent per object, in order."""
     grouped: dict[tuple[str, str, str], list[FieldIntent]] = {}

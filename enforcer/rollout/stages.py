@@ -166,11 +166,23 @@ class Rollout:
                 continue
             if record is None:
                 tools.check_abort()
-                record = self._intend(plan, stage)
-            results.append(self._stage(plan, record))
+                results.append(self._stage(plan, self._intend(plan, stage)))
+            else:
+                results.append(self._begun(plan, record))
             if results[-1].state is not StageState.PROMOTED:
                 break
         return tuple(results)
+
+    def _begun(self, plan: Plan, record: StageRecord) -> StageResult:
+        """Go on with a stage, if its owners and budgets still allow it."""
+        tools = self._tools
+        if record.state is StageState.OPEN:
+            try:
+                wave_max = tools.policy.carry.parallel_pods_max
+                tools.guard.check_availability(record, tools.snapshot(), tools.reader, wave_max)
+            except Refused as exc:
+                return restore_stage(tools, record, str(exc))
+        return self._stage(plan, record)
 
     def _intend(self, plan: Plan, stage: int) -> StageRecord:
         tools = self._tools

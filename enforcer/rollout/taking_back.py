@@ -5,15 +5,15 @@ Called by the rollout when a watch or a guard says no, and by undo, also weeks l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from enforcer.backend import Move, NodeStep
 from enforcer.cluster import renew
 from enforcer.record.journal import ObjectIntent, StageRecord, StageState
-from enforcer.rollout.carry import Load, backwards
-from enforcer.rollout.holding import Phase
-from enforcer.rollout.landing import landing_of
+from enforcer.rollout.carry import Carrier, Load, backwards
+from enforcer.rollout.holding import Phase, known_as_lowered, lowered_once
+from enforcer.rollout.landing import is_rolled_out, landing_of
 from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.tools import Tools
 from enforcer.snapshot import Snapshot
@@ -88,8 +88,8 @@ def take_back(
 
     Raises:
         Unavailable: the cluster can't be reached; or an owner's former pods don't get ready. It has its former template
-            then and rolls on without surge, as many pods as it can spare at a time: given its surge back, it would wait
-            for room that its other pods hold; driven on, it would lose the pods that serve. Call again to end it.
+            then and rolls on, as many pods as it can spare at a time: given its strategy back, it would wait for room
+            that its other pods hold; driven on, it would lose the pods that serve. Call again to end it.
     """
     carrier, parts = tools.carrier(), Parts.of(objects, moves)
     # What somebody else changed rolls as they set it from this moment on.
@@ -106,17 +106,22 @@ def take_back(
         tools.journal.write(plan_id, tools.now(), "evict_back", stage=stage, pods=pods)
 
     back = tuple(backwards(moves))
-    load = Load(moves=back, intents=parts.owners, phase=Phase.REST, is_strict=False)
+    owners = {workload: known_as_lowered(intent) for workload, intent in parts.owners.items()}
+    load = Load(moves=back, intents=owners, phase=Phase.REST, is_strict=False)
     failures = carrier.carry(load, on_wave)
     stuck = carrier.unfinished(load)
+    if stuck and _lower(tools, carrier, plan_id, stage, parts.owners, back):
+        failures = carrier.carry(load, on_wave)
+        stuck = carrier.unfinished(load)
     if stuck:
         more = f" (and {len(stuck) - 1} more)" if len(stuck) > 1 else ""
         raise Unavailable(
             f"cannot finish taking plan {plan_id} back: {stuck[0]}{more}; its fields are restored, and its pods follow "
-            "as soon as nothing keeps them: see to it, then call again to end it"
+            "as soon as nothing keeps them: see to it (free a card, or say yes to a gap with --set "
+            "guard.gaps_allowed=true), then call again to end it"
         )
-    carrier.look_at(parts.owners)
-    for intent in parts.owners.values():
+    carrier.look_at(owners)
+    for intent in owners.values():
         tools.keep_lease()
         carrier.objects.hold(intent, Phase.SETTLED)
         carrier.objects.disown(intent)
@@ -130,6 +135,35 @@ def take_back(
     renew(tools.reader)
     left = {sentence.split(" ", 1)[0] for sentence in kept}
     return (*kept, *failures, *_elsewhere([move for move in back if move.workload not in left], tools.snapshot()))
+
+
+def _lower(
+    tools: Tools,
+    carrier: Carrier,
+    plan_id: str,
+    stage: int,
+    owners: Mapping[WorkloadId, ObjectIntent],
+    back: Sequence[Move],
+) -> bool:
+    """Let owners that surge but find no room lose a pod for a while, those that allow it; whether there were any.
+
+    The scheduler may give a pod another card than it had, so the last ones may find none free beside their own.
+    """
+    snapshot = tools.snapshot()
+    late = {
+        workload: lowered
+        for workload, intent in owners.items()
+        if any(seat.node is None for seat in snapshot.pods.get(workload, ()))
+        and not is_rolled_out(snapshot.owners.get(workload))
+        and (lowered := lowered_once(intent)) is not None
+    }
+    record = StageRecord(plan_id=plan_id, stage=stage, objects=list(late.values()), moves=list(back))
+    breaches = tools.guard.breaches(record, snapshot, tools.reader, tools.policy.carry.parallel_pods_max)
+    allowed = [lowered for workload, lowered in late.items() if workload not in breaches]
+    for lowered in allowed:
+        tools.keep_lease()
+        carrier.objects.hold(lowered, Phase.REST)
+    return bool(allowed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

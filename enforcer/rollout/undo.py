@@ -9,10 +9,11 @@ the ledger. Like the rollout it may be killed and called again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from enforcer.admission import PLAN_ANNOTATION
 from enforcer.backend import Move
+from enforcer.dialect import SeatSlice
 from enforcer.manifest import field_of, values_equal
 from enforcer.record.journal import (
     FieldIntent,
@@ -25,9 +26,13 @@ from enforcer.record.journal import (
     object_content,
 )
 from enforcer.rollout.abort import abort, open_run
+from enforcer.rollout.carry import backwards
+from enforcer.rollout.intents import held_owners
 from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.taking_back import take_back
 from enforcer.rollout.tools import Tools
+from enforcer.safety.availability import availability_breaches
+from enforcer.snapshot import Snapshot
 from fleet.errors import Refused
 from fleet.sentences import sentence
 
@@ -45,6 +50,7 @@ class UndoResult:
         recommendation: only this one; None for all.
         workloads: workloads it restored.
         kept: what was left as it is, and why.
+        lowered: workloads of which fewer pods were ready meanwhile than their owners allow, and why; somebody said yes.
     """
 
     plan_id: str
@@ -52,6 +58,7 @@ class UndoResult:
     recommendation: str | None
     workloads: tuple[str, ...]
     kept: tuple[str, ...]
+    lowered: tuple[str, ...] = ()
 
 
 class Undo:
@@ -119,6 +126,30 @@ class Undo:
                     found.append(f"{intent.workload} {part.field}: {who} set it to {value!r} since")
         return tuple(found)
 
+    def way_back(self, record: UndoRecord) -> tuple[UndoRecord, tuple[str, ...]]:
+        """An undo with the way in which each owner rolls back, surge-first where the old seats have room.
+
+        Returns:
+            The undo, and the workloads of which it leaves fewer pods ready than their owners allow, and why.
+
+        Raises:
+            Unavailable: the cluster can't be reached.
+        """
+        tools = self._tools
+        snapshot, wave_max = tools.snapshot(), tools.policy.carry.parallel_pods_max
+        writes = tools.carrier().objects
+        # An owner that somebody took back already, or that is gone, does not roll.
+        rest = [item for item in record.objects if not writes.is_restored(item, snapshot.owners.get(item.workload))]
+        rolling = {item.workload for item in rest}
+        back = [move for move in backwards(record.moves) if move.workload in rolling]
+        likely = _where_free(back, snapshot)
+        held = held_owners(rest, likely, snapshot, wave_max)
+        stage = StageRecord(plan_id=record.plan_id, stage=record.stages[0], objects=held, moves=likely)
+        breaches = availability_breaches(stage, snapshot, tools.reader, wave_max, gaps_allowed=False)
+        by_key = {item.key: item for item in held}
+        objects = tuple(by_key.get(item.key, item) for item in record.objects)
+        return replace(record, objects=objects), tuple(f"{name}: {why}" for name, why in breaches.items())
+
     def applied_plans(self) -> tuple[str, ...]:
         """Plans of which something is applied, the one applied last first: the order in which they come off."""
         found = [
@@ -160,7 +191,8 @@ class Undo:
             ending: the run that was under way when somebody asked; None where none was, or no process applied it.
 
         Raises:
-            Refused: nothing of it is applied (any more), or the cluster is frozen.
+            Refused: nothing of it is applied (any more), the cluster is frozen, or it would leave fewer pods ready than
+                their owners allow and nobody said yes to that.
             Unavailable: the cluster can't be reached; call `resume` to go on.
         """
         tools = self._tools
@@ -175,8 +207,10 @@ class Undo:
                 workloads=ended.workloads,
                 kept=tuple(sentence for result in ended.restored for sentence in result.kept),
             )
+        lowered: tuple[str, ...] = ()
         if tools.journal.open_undo() is None:
-            record = self.preview(plan_id, stages=stages, recommendation=recommendation)
+            record, lowered = self.way_back(self.preview(plan_id, stages=stages, recommendation=recommendation))
+            tools.guard.check_undo(plan_id, lowered)
             tools.step("undo begin")
             tools.journal.write(
                 plan_id,
@@ -190,7 +224,7 @@ class Undo:
         result = self.resume()
         if result is None:
             raise AssertionError("an undo that was begun can be gone on with")
-        return result
+        return replace(result, lowered=lowered)
 
     def _is_applied(self, plan_id: str, stages: Sequence[int] | None) -> bool:
         return any(
@@ -239,6 +273,30 @@ class Undo:
             workloads=tuple(sorted({str(move.workload) for move in record.moves})),
             kept=kept,
         )
+
+
+def _where_free(back: Sequence[Move], snapshot: Snapshot) -> list[Move]:
+    """The way back with a free card like it in place of each that others hold by now: the scheduler chooses any."""
+    leaving = {move.workload for move in back}
+    others = {card for seat in snapshot.seats.values() if seat.workload not in leaving for card in seat.cards}
+    held = {card for seat in snapshot.seats.values() for card in seat.cards}
+    wanted = {part.card for move in back for part in move.new}
+    free: dict[tuple[str, int], list[str]] = {}
+    for name, card in sorted(snapshot.cards.items(), reverse=True):
+        if card.is_healthy and name not in held and name not in wanted:
+            free.setdefault((card.device_type, card.framebuffer_mib), []).append(name)
+    taken: dict[str, str] = {}
+
+    def now(part: SeatSlice) -> SeatSlice:
+        card = None if part.card is None else snapshot.cards.get(part.card)
+        if card is None or part.card not in others:
+            return part
+        left = free.get((card.device_type, card.framebuffer_mib), [])
+        if card.card not in taken and left:
+            taken[card.card] = left.pop()
+        return replace(part, card=taken.get(card.card, card.card))
+
+    return [replace(move, new=tuple(map(now, move.new))) for move in back]
 
 
 def folded(stages: Sequence[Sequence[ObjectIntent]]) -> list[ObjectIntent]:

@@ -26,16 +26,16 @@ from dataclasses import dataclass, field
 
 from enforcer.cluster import ClusterReader
 from enforcer.disruption import disruptions_allowed, is_healthy, least_healthy, selects
+from enforcer.kinds.register import wish
 from enforcer.manifest import Manifest, workload_parts
 from enforcer.ownership import workload_of_pod
 from enforcer.record.journal import ObjectIntent, StageRecord
-from enforcer.rollout.holding import can_surge, strategy_limit, unavailable_at_once
+from enforcer.rollout.holding import can_surge, strategy_limit, unavailable_at_once, values_before
 from enforcer.rollout.intents import planned_waves, rolling_owners
 from enforcer.rollout.move_order import Order, OrderedUnit
 from enforcer.seat import same_slices
 from enforcer.snapshot import Snapshot
-from fleet.errors import Refused
-from fleet.inventory import OPT_OUT_LABEL, WorkloadId
+from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, WorkloadId
 
 _NAMED_MAX = 5
 
@@ -48,11 +48,13 @@ class _Toll:
         rolling: most pods that are unavailable at once because their owner rolls.
         evicted: most pods that are evicted at once.
         leaving: pods that go for good.
+        missing: pods that are not ready now because the stage was begun.
     """
 
     rolling: int = 0
     evicted: int = 0
     leaving: int = 0
+    missing: int = 0
 
     @property
     def unavailable(self) -> int:
@@ -78,22 +80,6 @@ class _Pods:
         return self._pods[namespace]
 
 
-def check_availability(record: StageRecord, snapshot: Snapshot, reader: ClusterReader, wave_max: int) -> None:
-    """Refuse a stage that would leave fewer pods ready than their owners allow.
-
-    Args:
-        record: what the stage is going to do.
-        snapshot: the cluster that it was rendered for.
-        wave_max: how many workloads may be changing at once.
-
-    Raises:
-        Refused: naming the workloads, what each of them allows, and what mends it.
-    """
-    found = availability_refusal(record, availability_breaches(record, snapshot, reader, wave_max))
-    if found is not None:
-        raise Refused(found)
-
-
 def availability_refusal(record: StageRecord, breaches: dict[WorkloadId, str]) -> str | None:
     """What breaches of a stage are refused with; None where there are none."""
     if not breaches:
@@ -108,14 +94,16 @@ def availability_refusal(record: StageRecord, breaches: dict[WorkloadId, str]) -
 
 
 def availability_breaches(
-    record: StageRecord, snapshot: Snapshot, reader: ClusterReader, wave_max: int
+    record: StageRecord, snapshot: Snapshot, reader: ClusterReader, wave_max: int, *, gaps_allowed: bool
 ) -> dict[WorkloadId, str]:
     """Workloads of which a stage would leave fewer pods ready than their owners allow, and why, sorted.
 
     Args:
-        record: what the stage is going to do.
-        snapshot: the cluster that it was rendered for.
+        record: what the stage is going to do, also one that was begun: of an owner that is held, what its users set
+            counts, and of a budget, what our own roll took of it already is no breach.
+        snapshot: the cluster as it stands.
         wave_max: how many workloads may be changing at once.
+        gaps_allowed: whether services of one replica and latency-critical ones may lose a pod for a while.
     """
     pods = _Pods(reader, snapshot)
     rolling = rolling_owners(record.objects, snapshot)
@@ -123,10 +111,18 @@ def availability_breaches(
     tolls = _tolls(record, rolling, waves, pods)
     at_once = max([wave_max, *map(len, waves)])
     found: dict[WorkloadId, list[str]] = {}
+    holds = {intent.workload: intent.holds for intent in record.objects}
     for workload, toll in tolls.items():
-        count = len(snapshot.pods.get(workload, ()))
-        limit = strategy_limit(snapshot.owners[workload], count)
-        if limit is not None and toll.unavailable > limit.pods:
+        owner, count = snapshot.owners[workload], len(snapshot.pods.get(workload, ()))
+        limit = strategy_limit(owner, count, values_before(owner, holds.get(workload, ())))
+        # A workload that was scaled to none has no pod to lose.
+        if limit is None or not toll.unavailable or not count:
+            continue
+        if not gaps_allowed and (count < 2 or wish(owner, LATENCY_CRITICAL_LABEL) == "true"):
+            what = "it is latency-critical" if count > 1 else "it has one replica"
+            why = f"{what} and would lose a pod for a while, which needs an explicit yes (guard.gaps_allowed=true)"
+            found.setdefault(workload, []).append(why)
+        if toll.unavailable > limit.pods:
             why = f"{_share(toll.unavailable, count)}, and {limit.field}={limit.value} allows {limit.pods}"
             found.setdefault(workload, []).append(f"{why}; {_why_no_surge(workload, record, snapshot)}")
     changed = {workload_parts(workload)[0] for workload in tolls}
@@ -172,6 +168,7 @@ def _tolls(
             toll.leaving += sum(bool(move.old) and not move.new for move in unit.moves)
             if workload in rolling:
                 toll.rolling = _unavailable(unit, rolling[workload], snapshot)
+                toll.missing = sum(not seat.is_ready for seat in snapshot.pods.get(workload, ()))
             elif any(move.new and not same_slices(move.old, move.new) for move in unit.moves):
                 evicted[workload] += 1
         for workload, count in evicted.items():
@@ -238,7 +235,7 @@ def _rolled_below(
         return []
     # Which of them go at the same time is decided on the way.
     together = sum(sorted(taken.values(), reverse=True)[:at_once])
-    allowed = disruptions_allowed(budget, selected)
+    allowed = disruptions_allowed(budget, selected) + sum(tolls[name].missing for name in rolling)
     if together <= allowed:
         return []
     what = _share(together, len(selected))
@@ -259,13 +256,23 @@ def _never_evicted(
 def _scaled_below(
     budget: Manifest, selected: Sequence[Manifest], tolls: Mapping[WorkloadId, _Toll], counts: Counter[WorkloadId]
 ) -> list[tuple[WorkloadId, str]]:
-    least = budget.get("spec", {}).get("minAvailable")
     leaving = {name: min(count, tolls[name].leaving) for name, count in counts.items() if tolls[name].leaving}
-    left = sum(map(is_healthy, selected)) - sum(leaving.values())
+    why = scaled_below(budget, selected, sum(leaving.values()))
+    return [] if why is None else [(workload, why) for workload in leaving]
+
+
+def scaled_below(budget: Manifest, selected: Sequence[Manifest], leaving: int) -> str | None:
+    """Why scaling in breaks a budget; None where it does not.
+
+    Args:
+        selected: pods that the budget selects.
+        leaving: how many of them go for good.
+    """
+    least = budget.get("spec", {}).get("minAvailable")
+    left = sum(map(is_healthy, selected)) - leaving
     if not leaving or not isinstance(least, int) or left >= least:
-        return []
-    return [(workload, f"scaling in would leave {max(0, left)} pods, and {_bound(budget)} wants {least}")
-            for workload in leaving]  # fmt: skip
+        return None
+    return f"scaling in would leave {max(0, left)} pods, and {_bound(budget)} wants {least}"
 
 
 def _share(count: int, pods: int) -> str:

@@ -13,13 +13,13 @@ from decimal import Decimal
 from pathlib import Path
 
 from enforcer.cluster import ClusterReader
-from enforcer.kinds.register import pod_templates, trouble_of
-from enforcer.manifest import Manifest, field_of
+from enforcer.kinds.register import trouble_of, wish
+from enforcer.manifest import field_of
 from enforcer.record.fingerprint import Fingerprint, fingerprint_of, is_of_plan
 from enforcer.record.journal import RunRecord, StageRecord
 from enforcer.record.plan_store import Approval
 from enforcer.rollout.landing import is_rolled_out
-from enforcer.safety.availability import check_availability
+from enforcer.safety.availability import availability_breaches, availability_refusal
 from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.freeze import frozen_by
 from enforcer.safety.gitops import gitops_manager
@@ -59,6 +59,8 @@ class GuardPolicy:
         saving_max: most that one apply may save in a week, in the plan's currency; None for no limit.
         two_approvals_cards_min: freed cards of one apply from which two people must have approved; None for never.
         window: when changes may begin.
+        gaps_allowed: whether services of one replica and latency-critical ones may lose a pod for a while, and an undo
+            may leave fewer pods ready than owners allow.
         needs_approval: whether stages must be approved.
         cluster: name of the cluster that is changed; None where that is not known.
     """
@@ -71,6 +73,7 @@ class GuardPolicy:
     saving_max: Decimal | None = None
     two_approvals_cards_min: int | None = None
     window: ChangeWindow = field(default_factory=ChangeWindow)
+    gaps_allowed: bool = False
     needs_approval: bool = True
     cluster: str | None = None
 
@@ -268,7 +271,37 @@ class Guard:
         """
         check_admission(record.stage, record.objects, reader)
         check_quotas(record, snapshot, reader)
-        check_availability(record, snapshot, reader, wave_max)
+        self.check_availability(record, snapshot, reader, wave_max)
+
+    def check_availability(self, record: StageRecord, snapshot: Snapshot, reader: ClusterReader, wave_max: int) -> None:
+        """Refuse a stage, begun or not, that would leave fewer pods ready than their owners allow.
+
+        Raises:
+            Refused: naming the workloads, what each of them allows, and what mends it.
+        """
+        found = availability_refusal(record, self.breaches(record, snapshot, reader, wave_max))
+        if found is not None:
+            raise Refused(found)
+
+    def breaches(
+        self, record: StageRecord, snapshot: Snapshot, reader: ClusterReader, wave_max: int
+    ) -> dict[WorkloadId, str]:
+        """Workloads of which a stage would leave fewer pods ready than they allow, where nobody said yes, and why."""
+        return availability_breaches(record, snapshot, reader, wave_max, gaps_allowed=self._policy.gaps_allowed)
+
+    def check_undo(self, plan_id: str, lowered: Sequence[str]) -> None:
+        """Refuse an undo that would leave fewer pods ready than their owners allow, unless `gaps_allowed` is set.
+
+        Args:
+            lowered: the workloads, and why, one sentence each.
+        """
+        if lowered and not self._policy.gaps_allowed:
+            more = f"; and {len(lowered) - _NAMED_MAX} more" if len(lowered) > _NAMED_MAX else ""
+            raise Refused(
+                f"cannot undo plan {plan_id} without leaving fewer pods ready than their owners allow: "
+                f"{'; '.join(lowered[:_NAMED_MAX])}{more}; free a card, or say yes to it with "
+                "--set guard.gaps_allowed=true"
+            )
 
 
 def check_cluster_name(plan: Plan, cluster: str | None) -> None:
@@ -320,7 +353,7 @@ def _check_wishes(plan: Plan, stages: Sequence[int], snapshot: Snapshot) -> None
             raise Refused(f"cannot apply plan {plan.plan_id}: {workload} is gone since it was made")
         labels = (OPT_OUT_LABEL, LATENCY_CRITICAL_LABEL) if workload in reclaimed else (OPT_OUT_LABEL,)
         for label in labels:
-            if _wish(owner, label) == "true":
+            if wish(owner, label) == "true":
                 raise Refused(f"cannot apply plan {plan.plan_id}: {workload} has {label}=true; {_NEW_PLAN}")
 
 
@@ -334,7 +367,7 @@ def _check_neighbours(plan: Plan, workloads: Sequence[WorkloadId], snapshot: Sna
         walled = {
             name
             for name in owners
-            if (owner := snapshot.owners.get(name)) is not None and _wish(owner, ISOLATION_LABEL) == "hard"
+            if (owner := snapshot.owners.get(name)) is not None and wish(owner, ISOLATION_LABEL) == "hard"
         }
         if walled == owners and len({part.namespace for part in card.slices}) == 1:
             # Neighbours of one namespace that all want it; where nothing would keep them apart the backend refuses.
@@ -367,16 +400,6 @@ def _closed(window: ChangeWindow, now: datetime) -> str:
         f"cannot change the cluster: it is {WEEKDAYS[here.weekday()]} {here:%H:%M} in {window.time_zone.key}, and "
         f"changes begin within guard.change_days={days}, guard.change_hours={window.begin:%H:%M}-{window.end:%H:%M}"
     )
-
-
-def _wish(owner: Manifest, key: str) -> str | None:
-    templates = [template.body.get("metadata") or {} for template in pod_templates(owner)]
-    for holder in (owner["metadata"], *templates):
-        for part in ("annotations", "labels"):
-            value = (holder.get(part) or {}).get(key)
-            if value is not None:
-                return str(value)
-    return None
 
 
 def _check_rollouts(workloads: Iterable[WorkloadId], snapshot: Snapshot) -> None:

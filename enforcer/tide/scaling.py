@@ -14,11 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from enforcer.cluster import ClusterReader
+from enforcer.disruption import is_healthy, selects
 from enforcer.manifest import Manifest, field_of, workload_parts
 from enforcer.record.journal import FieldIntent, ObjectIntent
+from enforcer.safety.availability import scaled_below
 from enforcer.safety.gitops import gitops_manager
 from fleet.decisions import ScheduledReplicas
 from fleet.inventory import OPT_OUT_LABEL, WARM_REPLICAS_LABEL, WorkloadId
+from fleet.selectors import selects_labels
 
 _AUTOSCALERS = (("ScaledObject", "spec.minReplicaCount"), ("HorizontalPodAutoscaler", "spec.minReplicas"))
 """Kind and its lower bound. KEDA first: it keeps a HorizontalPodAutoscaler of its own and undoes what others write."""
@@ -61,6 +64,7 @@ def night_scale(schedule: Sequence[ScheduledReplicas], reader: ClusterReader) ->
         wanted = max((int(field_of(scaler, "status.desiredReplicas") or "0") for scaler, _ in scalers), default=0)
         if why is None and wanted > entry.replicas:
             why = f"its autoscaler wants {wanted} now, the night's forecast was {entry.replicas}"
+        why = why or _below_budget(owner, entry.replicas, reader)
         if why is not None:
             left.append((entry.workload, why))
             continue
@@ -109,6 +113,25 @@ def _refusal(owner: Manifest, replicas: int) -> str | None:
     warm = marks.get(WARM_REPLICAS_LABEL, "0")
     if not warm.isdecimal() or len(warm) > _WARM_DIGITS_MAX or int(warm) > replicas:
         return f"{WARM_REPLICAS_LABEL}={warm[:20]} keeps more than {replicas} replicas warm"
+    return None
+
+
+def _below_budget(owner: Manifest, replicas: int, reader: ClusterReader) -> str | None:
+    """Why scaling in would leave fewer pods than a disruption budget names; percentages fall with the replicas."""
+    namespace = owner["metadata"]["namespace"]
+    budgets = reader.list_objects("PodDisruptionBudget", namespace)
+    if not budgets:
+        return None
+    pods = reader.list_objects("Pod", namespace)
+    selector = owner.get("spec", {}).get("selector") or {}
+    for budget in budgets:
+        own = sum(
+            is_healthy(pod) and selects(budget, pod) and selects_labels(selector, pod["metadata"].get("labels") or {})
+            for pod in pods
+        )
+        why = scaled_below(budget, [pod for pod in pods if selects(budget, pod)], max(0, own - replicas))
+        if own and why is not None:
+            return why
     return None
 
 

@@ -70,6 +70,9 @@ class GuardSettings(Section):
     """Most that the stages of one apply may save in a week, in `prices.currency`: how much may change at once."""
     two_approvals_cards_min: Count | None = None
     """Freed cards of one apply from which two different people must have approved; none for one person always."""
+    gaps_allowed: bool = False
+    """Whether services of one replica and latency-critical ones may lose a pod for a while: an explicit yes. With it
+    plans also hold services that find no free card to change cards without a gap."""
     harm_ratio_max: Annotated[float, Field(gt=0.0, le=1.0)] = 0.01
     """Violated share of a service's active time that plans may cost it: its harm budget."""
     harm_budget_days: Count = 28

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from shlex import quote
 
 from dashboards.shown.rows import stage_risk
-from dashboards.words.advice import plan_in_english, reason_words, refusal_words, verdict_words
+from dashboards.words.advice import plan_in_english, reason_words, refusal_words, surge_words, verdict_words
 from dashboards.words.catalogue import Language, Words
 from enforcer.record.verdict import Standing, Verdict, standing_in, verdict_document
 from fleet.capabilities.register import capabilities_of, records_of
@@ -37,6 +37,7 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
                 f"made from {format_time(plan.history.since)} to {format_time(plan.history.until)}, coverage "
                 f"{format_percent(plan.history.coverage_ratio, digits=1)}; expires {format_time(plan.expires_at)}"
             ),
+            *surge_words(plan, Language.EN),
         ),
         listings=(
             Listing(

@@ -131,6 +131,7 @@ def guard(folder: DataFolder, settings: Settings) -> Guard:
             cards_max=settings.guard.cards_per_apply_max,
             saving_max=settings.guard.saving_per_apply_max,
             two_approvals_cards_min=settings.guard.two_approvals_cards_min,
+            gaps_allowed=settings.guard.gaps_allowed,
             window=ChangeWindow(
                 days=frozenset(WEEKDAYS.index(day) for day in settings.guard.change_days),
                 begin=begin,

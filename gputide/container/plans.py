@@ -106,7 +106,7 @@ def previewed(
         renderer = backend(settings, moment_of_change(cluster, now), cluster)
         return preview(
             plan, cluster, renderer, stages, runs, rehearse=rehearsal(cluster) if rehearses else None,
-            wave_max=settings.enforcer.parallel_workloads_max,
+            wave_max=settings.enforcer.parallel_workloads_max, gaps_allowed=settings.guard.gaps_allowed,
         )  # fmt: skip
 
 

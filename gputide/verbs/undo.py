@@ -9,6 +9,7 @@ import typer
 
 from enforcer.record.journal import Journal, UndoRecord
 from enforcer.rollout.abort import open_run
+from enforcer.rollout.holding import way_of
 from enforcer.rollout.undo import Undo, UndoResult
 from enforcer.safety.abort import AbortWish, stopped
 from fleet.data_folder import DataFolder, writing
@@ -59,7 +60,12 @@ def undo(
         if not yes:
             plans = hands.applied_plans() if plan_id is None else (plan_id,)
             found = [hands.preview(name, stages=stage, recommendation=recommendation) for name in plans]
-            answer = _previewed(found, [item for record in found for item in hands.kept_now(record)])
+            ways = [hands.way_back(record) for record in found]
+            answer = _previewed(
+                [record for record, _ in ways],
+                [item for record in found for item in hands.kept_now(record)],
+                [item for _, lowered in ways for item in lowered],
+            )
         elif plan_id is None:
             answer = _undone(hands.undo_all())
         else:
@@ -80,7 +86,7 @@ def _own_plan(folder: DataFolder, settings: Settings, kept: Journal, plan: str |
     return chosen.plan_id
 
 
-def _previewed(records: Sequence[UndoRecord], kept: Sequence[str]) -> Answer:
+def _previewed(records: Sequence[UndoRecord], kept: Sequence[str], lowered: Sequence[str]) -> Answer:
     objects = [intent for record in records for intent in record.objects]
     rows = [
         (intent.kind, f"{intent.namespace}/{intent.name}", field.field, field.new or "", field.old or "")
@@ -94,7 +100,9 @@ def _previewed(records: Sequence[UndoRecord], kept: Sequence[str]) -> Answer:
         listings=(
             Listing(title="Fields", columns=("kind", "object", "field", "now", "restored to"), rows=rows),
             *_kept(kept),
+            *_lowered(lowered),
         ),
+        texts=([f"rolls: {item.workload}: {way.value}" for item in objects if (way := way_of(item)) is not None],),
         footnotes=("nothing was changed; gputide undo --yes does it",),
     )
 
@@ -104,8 +112,13 @@ def _undone(results: Sequence[UndoResult]) -> Answer:
     return Answer(
         document=document(results[0] if len(results) == 1 else tuple(results)),
         headline=tuple(f"plan {result.plan_id}: {len(result.workloads)} workloads restored" for result in results),
-        listings=_kept(kept),
+        listings=(*_kept(kept), *_lowered([item for result in results for item in result.lowered])),
     )
+
+
+def _lowered(lowered: Sequence[str]) -> tuple[Listing, ...]:
+    title = "Fewer pods ready for a while than their owners allow"
+    return (Listing(title=title, columns=("what and why",), rows=[(item,) for item in lowered]),) if lowered else ()
 
 
 def _kept(kept: Sequence[str]) -> tuple[Listing, ...]:

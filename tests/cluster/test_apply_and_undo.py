@@ -94,6 +94,12 @@ def services() -> tuple[Service, ...]:
 
 
 @pytest.fixture
+def spare_cards() -> int:
+    """Return how many cards are free; a test may have others."""
+    return 1
+
+
+@pytest.fixture
 def standing(
     hami: HamiDouble,
     admission: ServedAdmission,
@@ -102,6 +108,7 @@ def standing(
     writer_kubeconfig: Path,
     tmp_path: Path,
     services: tuple[Service, ...],
+    spare_cards: int,
 ) -> Iterator[Standing]:
     """Let the services run, each pod on a card of its own."""
     assert hami is not None
@@ -110,7 +117,7 @@ def standing(
     place = ClusterPlace(kubeconfig=writer_kubeconfig, requests_per_second=500.0, requests_burst=500)
     cluster = KubernetesCluster(place)
     prefix = f"fleet{next(_numbers)}"
-    history = stand_up(api, cluster, namespace, *services, prefix=prefix)
+    history = stand_up(api, cluster, namespace, *services, prefix=prefix, spare_cards=spare_cards)
     tools = Tools(
         reader=cluster,
         writer=cluster,
@@ -128,8 +135,10 @@ def standing(
             api.delete(f"/api/v1/nodes/{node.node}")
 
 
-def plan_of(standing: Standing) -> Plan:
-    settings = Settings.model_validate({"risk": {"preset": "high"}, "plan": {"spare_card_ratio": 0.0}})
+def plan_of(standing: Standing, *, gaps_allowed: bool = False) -> Plan:
+    settings = Settings.model_validate(
+        {"risk": {"preset": "high"}, "plan": {"spare_card_ratio": 0.0}, "guard": {"gaps_allowed": gaps_allowed}}
+    )
     now = standing.cluster.now()
     profiles = profile_fleet(standing.history, settings=settings.analyzer, now=now)
     return seal_plan(make_plan(standing.history, profiles, settings=settings, capability=HAMI, now=now))

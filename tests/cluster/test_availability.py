@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from enforcer.record.journal import StageState
+from enforcer.rollout.undo import Undo
+from enforcer.safety.guard import Guard, GuardPolicy
 from fleet.decisions import Plan
 from fleet.errors import Refused
 from tests.cluster import test_apply_and_undo as applied
@@ -22,6 +24,7 @@ pytestmark = pytest.mark.cluster
 
 hami = applied.hami
 standing = applied.standing
+spare_cards = applied.spare_cards
 
 PAIR = (
     Service(name="pair", replicas=2, level=0.1, used_gib=3.0),
@@ -67,6 +70,7 @@ def refusal(api: Api, audit: AuditLog, standing: applied.Standing, plan: Plan, n
 DEFAULT = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}}
 
 
+@pytest.mark.parametrize("spare_cards", [0])
 @pytest.mark.parametrize(
     "selector",
     [{"matchLabels": {"app": "pair"}}, {"matchExpressions": [{"key": "app", "operator": "In", "values": ["pair"]}]}],
@@ -75,15 +79,17 @@ def test_budget_of_both_pods_of_a_pair_refuses_the_stage(
     api: Api, audit: AuditLog, standing: applied.Standing, selector: Any
 ) -> None:
     make_budget(api, standing.namespace, "both", selector, minAvailable=2)
-    said = refusal(api, audit, standing, applied.plan_of(standing), "pair")
+    said = refusal(api, audit, standing, applied.plan_of(standing, gaps_allowed=True), "pair")
     assert f"PodDisruptionBudget {standing.namespace}/both (minAvailable=2) allows 0" in said
 
 
+@pytest.mark.parametrize("spare_cards", [0])
 def test_single_replica_of_kubernetes_default_strategy_refuses_the_stage_and_recreate_does_not(
     api: Api, audit: AuditLog, standing: applied.Standing
 ) -> None:
     set_strategy(api, standing.namespace, "single", DEFAULT)
-    plan = applied.plan_of(standing)
+    plan = applied.plan_of(standing, gaps_allowed=True)
+    standing.tools.guard = Guard(GuardPolicy(gaps_allowed=True))
     said = refusal(api, audit, standing, plan, "single")
     assert f"{standing.namespace}/Deployment/single: 1 of 1 pods would be unavailable at once" in said
     assert f"{standing.namespace}/Deployment/pair" not in said
@@ -91,18 +97,37 @@ def test_single_replica_of_kubernetes_default_strategy_refuses_the_stage_and_rec
     assert applied.apply_all(standing, plan) == [(StageState.PROMOTED, None)] * len(plan.stages)
 
 
+@pytest.mark.parametrize("spare_cards", [0])
 @pytest.mark.parametrize("services", [FOUR])
 def test_four_replicas_of_kubernetes_default_strategy_never_fall_below_three_ready(
     api: Api, standing: applied.Standing
 ) -> None:
     set_strategy(api, standing.namespace, "four", DEFAULT)
+    standing.tools.guard = Guard(GuardPolicy(gaps_allowed=True))
     before = {pod["metadata"]["name"] for pod in pods(api, standing.namespace, "four")}
-    plan = applied.plan_of(standing)
+    plan = applied.plan_of(standing, gaps_allowed=True)
     with sampled(api, standing.namespace, "four") as ready:
         assert applied.apply_all(standing, plan) == [(StageState.PROMOTED, None)] * len(plan.stages)
         applied.settled(api, standing)
     assert before.isdisjoint(pod["metadata"]["name"] for pod in pods(api, standing.namespace, "four"))
     assert min(ready) == 3
+
+
+def test_with_one_free_card_no_service_has_a_pod_less_ready_through_apply_and_undo(
+    api: Api, standing: applied.Standing
+) -> None:
+    make_budget(api, standing.namespace, "both", {"matchLabels": {"app": "pair"}}, minAvailable=2)
+    set_strategy(api, standing.namespace, "single", DEFAULT)
+    plan, before = applied.plan_of(standing), applied.in_use(standing)
+    assert plan.totals.surge_cards == 1
+    with sampled(api, standing.namespace, "pair") as pair, sampled(api, standing.namespace, "single") as single:
+        assert applied.apply_all(standing, plan) == [(StageState.PROMOTED, None)] * len(plan.stages)
+        applied.settled(api, standing)
+        assert len(before) - len(applied.in_use(standing)) == plan.totals.cards_freed > 0
+        assert Undo(standing.tools).undo(plan.plan_id).lowered == ()
+        applied.settled(api, standing)
+    assert len(applied.in_use(standing)) == len(before)
+    assert (min(pair), min(single)) == (2, 1)
 
 
 @contextmanager

@@ -100,7 +100,7 @@ class Scene:
             writer=self.cluster,
             lease=self.cluster,
             holder="relief",
-            guard=Guard(GuardPolicy(needs_approval=False)),
+            guard=Guard(GuardPolicy(needs_approval=False, gaps_allowed=True)),
             dialect=take_snapshot(self.cluster).dialect,
             book=self.book,
             orders=OrdersWriter(self.cluster, self.cluster, namespace="gputide", name="gputide-orders"),

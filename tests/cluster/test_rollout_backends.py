@@ -122,7 +122,8 @@ def plugins(api: Api, nodes: list[str]) -> Iterator[PluginDouble]:
 def tools_of(cluster: KubernetesCluster, folder: Path, backend: Backend) -> Tools:
     return Tools(
         reader=cluster, writer=cluster, lease=cluster, pause=cluster.pause,
-        journal=Journal(Ledger(folder / "ledger.jsonl")), guard=Guard(GuardPolicy(needs_approval=False)),
+        journal=Journal(Ledger(folder / "ledger.jsonl")),
+        guard=Guard(GuardPolicy(needs_approval=False, gaps_allowed=True)),
         signals=ClusterSignals(cluster), dialect=backend.dialect,
         policy=RolloutPolicy(watch_seconds=0.5, carry=CarryPolicy(poll_seconds=0.5, placement_seconds_max=60.0)),
     )  # fmt: skip

@@ -98,7 +98,8 @@ def site(
     )
     tools = Tools(
         reader=cluster, writer=cluster, lease=cluster, pause=cluster.pause,
-        journal=Journal(Ledger(tmp_path / "ledger.jsonl")), guard=Guard(GuardPolicy(needs_approval=False)),
+        journal=Journal(Ledger(tmp_path / "ledger.jsonl")),
+        guard=Guard(GuardPolicy(needs_approval=False, gaps_allowed=True)),
         signals=ClusterSignals(cluster),
         policy=RolloutPolicy(watch_seconds=0.5, carry=CarryPolicy(poll_seconds=0.3, placement_seconds_max=45.0)),
     )  # fmt: skip

@@ -277,7 +277,7 @@ def some_tools(cluster: SimulatedCluster, folder: Path, **changes: object) -> To
         lease=cluster,
         pause=cluster.pause,
         journal=Journal(Ledger(folder / "ledger.jsonl")),
-        guard=Guard(GuardPolicy(needs_approval=False)),
+        guard=Guard(GuardPolicy(needs_approval=False, gaps_allowed=True)),
         signals=ClusterSignals(cluster),
         policy=RolloutPolicy(carry=CarryPolicy(placement_seconds_max=120.0)),
     )

@@ -13,12 +13,15 @@ from enforcer.backends.hami import HamiBackend
 from enforcer.cluster import FieldChange
 from enforcer.preview import preview
 from enforcer.record.journal import StageRecord, StageState
-from enforcer.rollout.holding import Way, holds_of, unavailable_at_once
+from enforcer.rollout.holding import Way, holds_of, unavailable_at_once, way_of
+from enforcer.rollout.tools import Tools
 from enforcer.safety.availability import availability_breaches
+from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.snapshot import take_snapshot
 from fleet.decisions import Plan, RecommendationKind
 from fleet.errors import Refused
+from fleet.inventory import LATENCY_CRITICAL_LABEL
 from tests.enforcer.builders import (
     HALF,
     NOW,
@@ -28,6 +31,7 @@ from tests.enforcer.builders import (
     a_recommendation,
     a_rollout,
     a_slice,
+    an_inventory,
     an_undo,
     card_id,
     let_all_go,
@@ -316,7 +320,7 @@ def test_preview_says_it_beside_the_object_and_of_the_stage(tmp_path: Path) -> N
     cluster = a_fleet(tmp_path, a=1, b=1)
     set_fields(cluster, "a", KUBERNETES_DEFAULT)
     plan = sliced(a=1, b=1)
-    (stage,) = preview(plan, cluster, HamiBackend(NOW), wave_max=10)
+    (stage,) = preview(plan, cluster, HamiBackend(NOW), wave_max=10, gaps_allowed=True)
     assert stage.refusal == refusal(cluster, tmp_path, plan)
     assert {item.name: item.refusal is not None for item in stage.objects} == {"a": True, "b": False}
     (written,) = preview(plan, cluster, HamiBackend(NOW))
@@ -331,7 +335,7 @@ def test_preview_says_which_owners_surge_and_a_refusal_what_would_let_the_others
         {0: [a_slice("a-0")], 5: [a_slice("b-0")]},
         [[a_recommendation("x", RecommendationKind.SLICE, ["a-0", "b-0"], ["Deployment/a", "Deployment/b"], 0)]],
     )
-    (stage,) = preview(plan, cluster, HamiBackend(NOW), wave_max=10)
+    (stage,) = preview(plan, cluster, HamiBackend(NOW), wave_max=10, gaps_allowed=True)
     assert {item.name: item.way for item in stage.objects} == {"a": Way.GAP, "b": Way.SURGE}
     assert stage.refusal is not None
     assert "its planned seats have no room while its pods run; one free NVIDIA A10 card more" in stage.refusal
@@ -397,7 +401,7 @@ def test_pods_of_a_node_that_is_emptied_are_counted_as_gone_at_once(tmp_path: Pa
     a_budget(cluster, "a", maxUnavailable=0)
     step = NodeStep(node="node-0", leaving=(("team", "a-0"), ("team", "a-2")))
     record = StageRecord(plan_id="p", stage=1, node_steps=[step])
-    (why,) = availability_breaches(record, take_snapshot(cluster), cluster, 10).values()
+    (why,) = availability_breaches(record, take_snapshot(cluster), cluster, 10, gaps_allowed=True).values()
     assert "2 of 3 pods would be unavailable at once" in why
     assert "its pods must be evicted, and PodDisruptionBudget team/a (maxUnavailable=0) never lets one go" in why
 
@@ -421,3 +425,123 @@ def test_surging_owner_keeps_its_own_surge_and_has_at_least_one(surge: str | Non
     found = {hold.field: (hold.canary, hold.rest) for hold in holds_of(owner, 2, Way.SURGE, watch_seconds=600.0)}
     assert found[f"{ROLLING}.maxSurge"] == ("1", held)
     assert found[f"{ROLLING}.maxUnavailable"] == ("0", "0")
+
+
+# --- an explicit yes ---
+
+
+def careful(cluster: SimulatedCluster, folder: Path) -> Tools:
+    return some_tools(cluster, folder, guard=Guard(GuardPolicy(needs_approval=False)))
+
+
+def test_service_of_one_replica_loses_its_pod_only_with_an_explicit_yes(tmp_path: Path) -> None:
+    cluster = a_fleet(tmp_path, a=1)
+    with pytest.raises(Refused, match=r"it has one replica and would lose a pod .* \(guard.gaps_allowed=true\)"):
+        a_rollout(careful(cluster, tmp_path)).apply(sliced(a=1), by="ann")
+    (result,) = a_rollout(some_tools(cluster, tmp_path)).apply(sliced(a=1), by="ann")
+    assert (result.state, result.reason) == (StageState.PROMOTED, None)
+
+
+def test_latency_critical_service_loses_a_pod_only_with_an_explicit_yes(tmp_path: Path) -> None:
+    cluster = a_fleet(tmp_path, a=2, b=2)
+    set_fields(cluster, "a", {f"metadata.annotations[{LATENCY_CRITICAL_LABEL}]": "true"})
+    with pytest.raises(Refused, match="team/Deployment/a: it is latency-critical") as found:
+        a_rollout(careful(cluster, tmp_path)).apply(sliced(a=2, b=2), by="ann")
+    assert "team/Deployment/b" not in str(found.value)
+
+
+def test_service_of_one_replica_that_surges_needs_no_yes(tmp_path: Path) -> None:
+    cluster = a_fleet(tmp_path, a=1)
+    (result,) = a_rollout(careful(cluster, tmp_path)).apply(shared(5, "a-0"), by="ann")
+    assert (result.state, result.reason) == (StageState.PROMOTED, None)
+
+
+def test_undo_goes_surge_first_and_where_it_cannot_says_what_it_lowers_and_asks_for_a_yes(tmp_path: Path) -> None:
+    cluster = a_fleet(tmp_path, a=1)
+    plan = sliced(a=1)
+    a_rollout(some_tools(cluster, tmp_path)).apply(plan, by="ann")
+    undo = an_undo(careful(cluster, tmp_path))
+    record, lowered = undo.way_back(undo.preview(plan.plan_id))
+    assert {way_of(item) for item in record.objects} == {Way.GAP}
+    assert [why for why in lowered if "team/Deployment/a: it has one replica and would lose a pod" in why]
+    with pytest.raises(Refused, match=r"cannot undo plan .* team/Deployment/a: .* guard.gaps_allowed=true"):
+        undo.undo(plan.plan_id)
+    assert an_undo(some_tools(cluster, tmp_path)).undo(plan.plan_id).lowered == lowered
+    assert where(cluster) == {"a-0": (0, 24)}
+
+
+def test_stage_that_was_begun_is_taken_back_where_a_budget_that_came_since_forbids_it(tmp_path: Path) -> None:
+    cluster = a_fleet(tmp_path, a=2, b=2)
+    before = where(cluster)
+    seen: list[str] = []
+
+    def stop(what: str) -> None:
+        seen.append(what)
+        if what.startswith("watched canary"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        a_rollout(some_tools(cluster, tmp_path, step=stop)).apply(sliced(a=2, b=2), by="ann")
+    a_budget(cluster, "b", maxUnavailable=0)
+    (result,) = a_rollout(some_tools(cluster, tmp_path)).apply(sliced(a=2, b=2), by="ann")
+    assert result.state is StageState.RESTORED
+    assert result.reason is not None
+    assert "PodDisruptionBudget team/b (maxUnavailable=0) allows 0" in result.reason
+    assert where(cluster) == before
+
+
+def test_undo_of_a_workload_that_was_scaled_to_none_lowers_nothing(tmp_path: Path) -> None:
+    cluster = a_fleet(tmp_path, a=1)
+    set_fields(cluster, "a", KUBERNETES_DEFAULT)
+    plan = reclaimed("a")
+    tools = careful(cluster, tmp_path)
+    a_rollout(tools).apply(plan, by="ann")
+    assert an_undo(tools).undo(plan.plan_id).lowered == ()
+    assert where(cluster) == {"a-0": (0, 24)}
+
+
+def test_undo_does_not_count_a_workload_that_was_taken_back_already(tmp_path: Path) -> None:
+    cluster = a_fleet(tmp_path, a=1, b=1)
+    parts = [a_recommendation(name, RecommendationKind.SLICE, [f"{name}-0"], [f"Deployment/{name}"], 0)
+             for name in "ab"]  # fmt: skip
+    plan = a_plan({5: [a_slice("a-0")], 6: [a_slice("b-0")]}, [parts])
+    tools = careful(cluster, tmp_path)
+    a_rollout(tools).apply(plan, by="ann")
+    set_fields(cluster, "a", before_of(tools, plan, "a"))
+    cluster.pause(600.0)
+    assert an_undo(tools).undo(plan.plan_id).lowered == ()
+
+
+def before_of(tools: Tools, plan: Plan, name: str) -> dict[str, str | None]:
+    """The fields of a Deployment as they were before a plan."""
+    (run,) = tools.journal.runs(plan.plan_id)
+    found = next(item for item in run.records[1].objects if item.kind == "Deployment" and item.name == name)
+    return {part.field: part.old for part in found.fields}
+
+
+def test_last_pods_of_an_undo_that_find_no_card_free_go_with_a_gap_where_their_owner_allows_it(tmp_path: Path) -> None:
+    fleet = [a_grant("a", number, number) for number in range(2)]
+    cluster = a_cluster(tmp_path, fleet, cards=3)
+    plan = shared(2, "a-0", "a-1")
+    steps: list[str] = []
+    tools = careful(cluster, tmp_path)
+    a_rollout(tools).apply(plan, by="ann")
+
+    def step(what: str) -> None:
+        steps.append(what)
+        if what == "undo begin":
+            # Once the way back is chosen, somebody else takes one of the two free cards.
+            late = a_grant("late", 0, 0, started_at=cluster.now())
+            cluster.sync(an_inventory([*fleet, late], 3, cluster.now()), cluster.now())
+
+    tools.step = step
+    undo = an_undo(tools)
+    record, lowered = undo.way_back(undo.preview(plan.plan_id))
+    assert lowered == ()
+    assert {way_of(item) for item in record.objects if item.kind == "Deployment"} == {Way.SURGE_IN_TURN}
+    undo.undo(plan.plan_id)
+    assert steps.count("rest team/Deployment/a") == 1
+    assert [seat.framebuffer_granted_bytes for seat in cluster.seats()] == [2 * HALF] * 3
+    found = cluster.get("Deployment", "team", "a")
+    assert found is not None
+    assert found["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}

@@ -61,7 +61,7 @@ def test_node_that_counts_its_cards_must_have_as_many_as_the_plan_uses(cards: in
         [[a_recommendation("x", RecommendationKind.REHOME, ["a-0", "a-1"], ["Deployment/a"], 0)]],
     )
     snapshot = take_snapshot(cluster, WholeCardsBackend(NOW).dialect)
-    guard = Guard(GuardPolicy(needs_approval=False))
+    guard = Guard(GuardPolicy(needs_approval=False, gaps_allowed=True))
     if is_refused:
         with pytest.raises(Refused, match="the cards changed since it was made"):
             guard.check_cluster(replace(plan, backend="whole_cards"), (1,), snapshot, None, ())

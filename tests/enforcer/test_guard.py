@@ -49,7 +49,7 @@ def refused(folder: Path, match: str, policy: GuardPolicy | None = None, **how: 
     plan = how.get("plan") or standard_plan()
     assert isinstance(plan, Plan)
     before = where(cluster), cluster.list_objects("Deployment")
-    tools = some_tools(cluster, folder, guard=Guard(policy or GuardPolicy(needs_approval=False)))
+    tools = some_tools(cluster, folder, guard=Guard(policy or GuardPolicy(needs_approval=False, gaps_allowed=True)))
     with pytest.raises(Refused, match=match):
         a_rollout(tools).apply(plan, by="ann", approved=how.get("approved", ()))  # type: ignore[arg-type]
     assert (where(cluster), cluster.list_objects("Deployment")) == before
@@ -77,12 +77,12 @@ def test_window_is_open_by_the_clusters_own_clock(window: ChangeWindow, moment: 
 
 
 def test_change_outside_its_window_is_refused_naming_hours_and_zone(tmp_path: Path) -> None:
-    policy = GuardPolicy(needs_approval=False, window=OFFICE)
+    policy = GuardPolicy(needs_approval=False, gaps_allowed=True, window=OFFICE)
     refused(tmp_path, r"mon 08:00 in Asia/Shanghai.*guard\.change_hours=09:00-17:00", policy)
 
 
 def test_change_on_a_holiday_is_refused_naming_it(tmp_path: Path) -> None:
-    policy = GuardPolicy(needs_approval=False, window=ChangeWindow(holidays=frozenset({NOW.date()})))
+    policy = GuardPolicy(needs_approval=False, gaps_allowed=True, window=ChangeWindow(holidays=frozenset({NOW.date()})))
     refused(tmp_path, "2026-01-12 is among guard.change_holidays", policy)
 
 
@@ -93,7 +93,7 @@ def test_history_that_ended_long_ago_is_refused(tmp_path: Path) -> None:
 
 
 def test_saving_beyond_the_limit_of_one_apply_is_refused(tmp_path: Path) -> None:
-    policy = GuardPolicy(needs_approval=False, saving_max=Decimal(250))
+    policy = GuardPolicy(needs_approval=False, gaps_allowed=True, saving_max=Decimal(250))
     refused(tmp_path, r"300 USD a week at once, limit guard\.saving_per_apply_max=250", policy)
 
 
@@ -232,7 +232,7 @@ def test_hours_may_reach_midnight() -> None:
 
 
 def test_plan_of_another_cluster_is_refused_naming_both(tmp_path: Path) -> None:
-    policy = GuardPolicy(needs_approval=False, cluster="west")
+    policy = GuardPolicy(needs_approval=False, gaps_allowed=True, cluster="west")
     refused(tmp_path, rf"is of cluster {standard_plan().cluster!r}, and this enforcer changes 'west'", policy)
 
 

@@ -396,13 +396,13 @@ def test_unapproved_stage_is_refused(tmp_path: Path) -> None:
 
 
 def test_plan_that_frees_too_many_cards_at_once_is_refused(tmp_path: Path) -> None:
-    guard = Guard(GuardPolicy(needs_approval=False, cards_max=3))
+    guard = Guard(GuardPolicy(needs_approval=False, gaps_allowed=True, cards_max=3))
     refused(tmp_path, standard_plan(), "cards_per_apply_max=3", guard=guard)
 
 
 def test_freeze_file_refuses_everything(tmp_path: Path) -> None:
     (tmp_path / "freeze").write_text("ann\n")
-    guard = Guard(GuardPolicy(needs_approval=False, freeze_file=tmp_path / "freeze"))
+    guard = Guard(GuardPolicy(needs_approval=False, gaps_allowed=True, freeze_file=tmp_path / "freeze"))
     refused(tmp_path, standard_plan(), "frozen by ann", guard=guard)
 
 
@@ -425,7 +425,9 @@ def test_latency_critical_workload_may_be_sliced_but_never_stopped(tmp_path: Pat
     sliced = a_cluster(tmp_path / "sliced")
     wish(sliced, "Deployment", "a", "gputide.io/latency-critical")
     snapshot = take_snapshot(sliced)
-    Guard(GuardPolicy(needs_approval=False)).check_cluster(standard_plan(), (1, 2), snapshot, None, [])
+    Guard(GuardPolicy(needs_approval=False, gaps_allowed=True)).check_cluster(
+        standard_plan(), (1, 2), snapshot, None, []
+    )
     stopped = a_cluster(tmp_path / "stopped")
     wish(stopped, "Notebook", "book", "gputide.io/latency-critical")
     refused(tmp_path, standard_plan(), "gputide.io/latency-critical", cluster=stopped)

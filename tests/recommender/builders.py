@@ -134,7 +134,12 @@ def _grant(service: Service, replica: int, card: Card) -> Grant:
 
 def plan_of(history: History, *, risk: str = "high", **options: Any) -> Plan:
     """The plan for a history, profiled on the way."""
-    chosen = {"risk": {"preset": risk}, "plan": {"spare_card_ratio": 0.0}, **options.pop("settings", {})}
+    chosen = {
+        "risk": {"preset": risk},
+        "plan": {"spare_card_ratio": 0.0},
+        "guard": {"gaps_allowed": True},
+        **options.pop("settings", {}),
+    }
     settings = Settings.model_validate(chosen)
     profiles = profile_fleet(history, settings=settings.analyzer, now=NOW)
     capability = options.pop("capability", HAMI)

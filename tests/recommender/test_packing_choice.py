@@ -23,6 +23,7 @@ def packed(fleet: History, packing: str, pods_max: int = 120) -> Plan:
         {
             "risk": {"preset": "low"},
             "plan": {"spare_card_ratio": 0.0},
+            "guard": {"gaps_allowed": True},
             "recommender": {"packing": packing, "packing_exact_pods_max": pods_max},
         }
     )

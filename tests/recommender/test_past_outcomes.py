@@ -60,7 +60,7 @@ def test_factor_is_never_below_one_nor_without_end() -> None:
 
 def test_plan_after_harm_is_more_careful_and_says_so() -> None:
     history = second_fleet(5, 48, 5, "mixed")
-    settings, now, limit = Settings(), history.inventory.as_of, 0.005
+    settings, now, limit = Settings.model_validate({"guard": {"gaps_allowed": True}}), history.inventory.as_of, 0.005
     profiles = profile_fleet(history, settings=settings.analyzer, now=now)
     plain, careful = (
         make_plan(history, profiles, settings=settings, capability=HAMI, now=now, past=OwnPast(calibration_ratio=ratio))

@@ -401,3 +401,16 @@ def test_a_scraper_sees_the_night_and_whether_it_ended_in_time(world: World) -> 
     assert (
         refused["gputide_tide_last_success_timestamp_seconds"] == morning["gputide_tide_last_success_timestamp_seconds"]
     )
+
+
+@pytest.mark.parametrize(("bound", "scaled"), [({"minAvailable": 2}, False), ({"minAvailable": "50%"}, True)])
+def test_service_does_not_step_back_below_what_its_disruption_budget_names(
+    world: World, bound: dict[str, Any], scaled: bool
+) -> None:
+    spec = {"selector": {"matchLabels": {"app": "a"}}, **bound}
+    metadata = {"namespace": "team", "name": "a"}
+    world.cluster.create({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata, "spec": spec})
+    found = world.runner().would_scale()
+    assert any(intent.name == "a" for intent in found.intents) is scaled
+    why = "scaling in would leave 1 pods, and PodDisruptionBudget team/a (minAvailable=2) wants 2"
+    assert [reason for workload, reason in found.left if workload.endswith("/a")] == ([] if scaled else [why])

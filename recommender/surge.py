@@ -1,0 +1,239 @@
+"""Target cards by which services change cards without a gap: each goes to a card that is free at that moment.
+
+A pod that is cut on the card that it holds whole must leave before the new one has room. So pods that are to share a
+card go to one that is free (cards of workloads that are given back come first, for their stages do), and the cards that
+they leave are the targets of the next ones: with one free card every service of a card model can change cards in turn.
+Kinds that make no new pod before an old one leaves stay where they are, as do pods of running jobs and those beside
+them. Called by `placement` once every group has its seats; pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from fleet.inventory import Card, CardId, CardModelName, Grant, WorkloadId
+from fleet.workload_kinds import JOB_KINDS, SURGE_KINDS
+from recommender.cuts import Cut
+from recommender.problem import PlanningProblem
+from recommender.seating import NodeRoom, Seat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurgeSeats:
+    """Seats to which services can go without a gap.
+
+    Attributes:
+        seats: the seats that were given, on other cards where that is needed.
+        order: workloads that go without a gap, in the order in which each finds its cards free.
+        stuck: workloads that can surge but find no free card, sorted.
+        cards: cards that nobody holds now and that are taken: so many are needed at once, for each that is left since
+            is taken first.
+    """
+
+    seats: tuple[Seat, ...]
+    order: tuple[WorkloadId, ...]
+    stuck: tuple[WorkloadId, ...]
+    cards: frozenset[CardId]
+
+
+def surge_seats(
+    problem: PlanningProblem,
+    seats: Sequence[Seat],
+    cuts: Mapping[WorkloadId, Cut],
+    order: Sequence[WorkloadId],
+    gone: Collection[int],
+) -> SurgeSeats:
+    """Find a free card for every seat to which a service could not go otherwise without a gap.
+
+    Args:
+        problem: what the plan is made from.
+        seats: seats of the pods of `order` and of those beside them, each on a card that one of its pods holds.
+        cuts: the slice of each workload of `order`.
+        order: workloads that are cut, the least risky first; those that have their slices and seats already stay.
+        gone: rows of the demand whose pods give their cards back before.
+    """
+    chain = _Chain(problem, seats, cuts, gone)
+    waiting = [name for name in order if chain.changes(name)]
+    done: list[WorkloadId] = []
+    has_gone = True
+    while has_gone:
+        later: list[WorkloadId] = []
+        for name in waiting:
+            (done if chain.go(name) else later).append(name)
+        has_gone, waiting = len(later) < len(waiting), later
+    found = chain.result()
+    before = {grant.card for grant in problem.demand.grants}
+    return SurgeSeats(
+        seats=found,
+        order=tuple(name for name in done if chain.can_surge(name)),
+        stuck=tuple(sorted(name for name in waiting if chain.can_surge(name))),
+        cards=frozenset(seat.card for seat in found if seat.card not in before),
+    )
+
+
+@dataclass(slots=True)
+class _Pool:
+    """Free cards of one model; mutable: they are taken and left again.
+
+    Those that the plan leaves are taken before those that nobody held.
+    """
+
+    seats: dict[CardId, Card] = field(default_factory=dict)
+    left: dict[CardId, Card] = field(default_factory=dict)
+    unused: dict[CardId, Card] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Card]:
+        # Cards that were chosen as seats first: whole nodes are emptied around them.
+        return iter([*self.seats.values(), *self.left.values(), *self.unused.values()])
+
+    def take(self, card: CardId) -> None:
+        for cards in (self.seats, self.left, self.unused):
+            cards.pop(card, None)
+
+    def copy(self) -> _Pool:
+        return _Pool(dict(self.seats), dict(self.left), dict(self.unused))
+
+
+class _Chain:
+    """Who sits where while one workload after the other goes."""
+
+    def __init__(
+        self, problem: PlanningProblem, seats: Sequence[Seat], cuts: Mapping[WorkloadId, Cut], gone: Collection[int]
+    ) -> None:
+        self._problem = problem
+        self._grants = problem.demand.grants
+        self._seats = seats
+        self._cuts = cuts
+        self._seat_of = {row: number for number, seat in enumerate(seats) for row in seat.rows}
+        self._own = {seat.card for seat in seats}
+        staying = [row for row in range(len(self._grants)) if row not in gone]
+        self._held: dict[CardId, set[int]] = defaultdict(set)
+        self._used: dict[CardId, int] = defaultdict(int)
+        for row in staying:
+            self._held[self._grants[row].card].add(row)
+            self._used[self._grants[row].card] += self._grants[row].framebuffer_granted_bytes
+        self._room = NodeRoom(problem.inventory, [self._grants[row] for row in staying])
+        self._changing = {name for name in cuts if self.changes(name)}
+        self._target = {number: problem.cards[seat.card] for number, seat in enumerate(seats) if self._stays(seat)}
+        self._chosen = {card.card for card in self._target.values()}
+        self._pools = self._free_cards()
+
+    def changes(self, name: WorkloadId) -> bool:
+        """Whether a pod of a workload gets another card or another amount of framebuffer."""
+        return any(
+            self._seats[self._seat_of[row]].card != self._grants[row].card
+            or self._size(row) != self._grants[row].framebuffer_granted_bytes
+            for row in self._problem.rows_of[name]
+        )
+
+    def can_surge(self, name: WorkloadId) -> bool:
+        """Whether a new pod of a workload can be made beside the one that it is to replace."""
+        return self._grants[self._problem.rows_of[name][0]].workload_kind in SURGE_KINDS
+
+    def go(self, name: WorkloadId) -> bool:
+        """Let every pod of a workload go to a seat with room; False, and nothing changed, where one finds none."""
+        left = list(self._problem.rows_of[name])
+        done: list[int] = []
+        target, room, used = dict(self._target), self._room.copy(), dict(self._used)
+        pools = defaultdict(_Pool, {model: pool.copy() for model, pool in self._pools.items()})
+        while left:
+            row = next((row for row in left if self._enters(row, surges=self.can_surge(name))), None)
+            if row is None:
+                self._target, self._room, self._pools = target, room, pools
+                self._used, self._chosen = defaultdict(int, used), {card.card for card in target.values()}
+                for undone in done:
+                    self._held[self._grants[undone].card].add(undone)
+                return False
+            left.remove(row)
+            done.append(row)
+        return True
+
+    def result(self) -> tuple[Seat, ...]:
+        """Every seat, on its new card where it has one."""
+        found = []
+        for number, seat in enumerate(self._seats):
+            card = self._target.get(number)
+            found.append(seat if card is None else replace(seat, card=card.card, node=card.node))
+        return tuple(found)
+
+    def _size(self, row: int) -> int:
+        return self._cuts[self._grants[row].workload_id].framebuffer_bytes
+
+    def _stays(self, seat: Seat) -> bool:
+        """Whether a seat is left on its card: each of its pods can surge there or never can, or a job would lose work.
+
+        Pods that come from elsewhere wait until there is room.
+        """
+        grants = [(row, self._grants[row]) for row in seat.rows]
+        if any(grant.workload_kind in JOB_KINDS for _, grant in grants):
+            return True
+        there = [
+            row
+            for row, grant in grants
+            if grant.card == seat.card and grant.workload_id in self._changing and self.can_surge(grant.workload_id)
+        ]
+        left = self._problem.cards[seat.card].framebuffer_bytes - self._used[seat.card]
+        return all(self._size(row) <= left for row in there)
+
+    def _free_cards(self) -> defaultdict[CardModelName, _Pool]:
+        known = {grant.card for grant in self._grants}
+        given_back = {card for card in known if not self._held[card]}
+        held = known | {grant.card for grant in self._problem.inventory.live_grants()}
+        crowd = Counter(grant.node for grant in self._grants)
+        pools: defaultdict[CardModelName, _Pool] = defaultdict(_Pool)
+        for card in sorted(self._problem.cards.values(), key=lambda card: (-crowd[card.node], card.node, card.card)):
+            if card.card not in held:
+                pools[card.card_model].unused[card.card] = card
+            elif card.card in given_back:
+                pools[card.card_model].left[card.card] = card
+        return pools
+
+    def _enters(self, row: int, *, surges: bool) -> bool:
+        """Let one pod get ready in its seat and leave its card; False, and nothing changed, where it has no room.
+
+        Args:
+            surges: whether it leaves its card only then.
+        """
+        grant, size = self._grants[row], self._size(row)
+        number = self._seat_of[row]
+        card = self._target.get(number)
+        anew = replace(grant, pod=f"{grant.pod} anew")
+        if card is None:
+            card = self._free_card(grant, anew)
+            if card is None:
+                return False
+            self._target[number] = card
+            self._chosen.add(card.card)
+            self._pools[card.card_model].take(card.card)
+            self._room.release(grant.node, [grant])
+        else:
+            own = grant.framebuffer_granted_bytes if card.card == grant.card and not surges else 0
+            if self._used[card.card] - own + size > card.framebuffer_bytes:
+                return False
+            if surges or card.node != grant.node:
+                if not self._room.admit(card.node, [anew]):
+                    return False
+                self._room.release(grant.node, [grant])
+        self._used[card.card] += size
+        self._used[grant.card] -= grant.framebuffer_granted_bytes
+        self._held[grant.card].discard(row)
+        is_left = not self._held[grant.card] and self._used[grant.card] <= 0
+        if is_left and grant.card not in self._chosen:
+            pool = self._pools[grant.card_model]
+            (pool.seats if grant.card in self._own else pool.left)[grant.card] = self._problem.cards[grant.card]
+        return True
+
+    def _free_card(self, grant: Grant, anew: Grant) -> Card | None:
+        """A free card like the pod's own, on a node that takes it beside those that run there; its room is booked."""
+        terms, tried = self._problem.terms, set()
+        for card in self._pools[grant.card_model]:
+            if card.node in tried or card.framebuffer_bytes != grant.framebuffer_bytes:
+                continue
+            tried.add(card.node)
+            if card.node in terms.barred or terms.policies.get(card.node) != terms.policies.get(grant.node):
+                continue
+            if self._room.admit(card.node, [anew]):
+                return card
+        return None
