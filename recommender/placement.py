@@ -11,6 +11,7 @@ from fleet.decisions import CardPlacement, PlacedSlice, RecommendationKind, Refu
 from fleet.inventory import CardId, Grant, Inventory, WorkloadId
 from fleet.sharing import CONTENTION_RATIO_MAX
 from recommender.advice.case import Permits
+from recommender.bin_cards import Seat, seat_bins
 from recommender.consolidate import Group, Point
 from recommender.cuts import Cut, cuts_of, within_card
 from recommender.demand import Demand
@@ -20,7 +21,6 @@ from recommender.mig.instance_size import InstanceAdvice
 from recommender.mig.stages import Carving
 from recommender.problem import PlanningProblem
 from recommender.rehome import Rehoming
-from recommender.seating import Seat, seat_bins
 
 HOURS_PER_WEEK = 168
 MIG_MODE = "mig"
