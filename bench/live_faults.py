@@ -79,6 +79,8 @@ ROUNDS_MAX = 5
 SLOTS = 4
 """Cases at once."""
 _SLEEP_SECONDS_MAX = 1.0
+_AWAY_SECONDS = 10.0
+"""How long a server stays away: whoever changes the cluster waits for it."""
 _GPUMEM = "nvidia.com/gpumem"
 _PEOPLES_EXCEPT = ("deployment.kubernetes.io",)
 
@@ -220,6 +222,8 @@ class LiveCase:
 
     def _spoil_way(self) -> None:
         way = self._faulty
+        if self.fault in (Fault.AWAY, Fault.BROKEN):
+            threading.Timer(_AWAY_SECONDS, way.cure).start()
         match self.fault:
             case Fault.CONFLICT:
                 way.refused = [409, 409]
@@ -492,8 +496,12 @@ def run_cases(live: LiveCluster, wanted: Sequence[Wanted], folder: Path, tell: C
         return list(pool.map(lambda job: run(job[0], *job[1]), enumerate(wanted)))
 
 
-def stand_up(api: Api, namespace: str, slot: int) -> None:
-    """A namespace of three Deployments on a node of their own, with the lease of their own enforcer."""
+def stand_up(api: Api, namespace: str, slot: int, *, annotations: dict[str, str] | None = None) -> None:
+    """A namespace of three Deployments on a node of their own, with the lease of their own enforcer.
+
+    Args:
+        annotations: of their pods.
+    """
     api.create("/api/v1/namespaces", {"metadata": {"name": namespace, "labels": {NAMESPACE_LABEL: "on"}}})
     rules = [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "get", "update"]}]
     account = {"kind": "ServiceAccount", "name": "gputide-writer", "namespace": "gputide"}
@@ -515,7 +523,7 @@ def stand_up(api: Api, namespace: str, slot: int) -> None:
     for app, replicas in REPLICAS.items():
         deployment(
             api, namespace, app, replicas=replicas, limits={"nvidia.com/gpu": "1"},
-            pod_spec={"nodeSelector": {"slot": str(slot)}},
+            pod_spec={"nodeSelector": {"slot": str(slot)}}, annotations=annotations,
         )  # fmt: skip
     for app, replicas in REPLICAS.items():
         until_ready(api, namespace, app, replicas)

@@ -13,6 +13,7 @@ from typing import Protocol
 from dashboards.shown.health import LagChain
 from dashboards.shown.relief_acts import ReliefActs
 from enforcer.record.savings import PlanRecord
+from enforcer.rollout.holding import Way
 from fleet.inventory import Quota, WorkloadId
 from fleet.money.budgets import BudgetStatus
 from fleet.money.prices import Prices
@@ -105,6 +106,7 @@ class ObjectDiff:
         old_yaml: the part that changes, as it stands.
         new_yaml: the same part afterwards.
         refusal: why the API server or the guard would not take it; None where it would.
+        way: how its pods follow each other; None where it does not roll.
     """
 
     kind: str
@@ -114,6 +116,7 @@ class ObjectDiff:
     old_yaml: str
     new_yaml: str
     refusal: str | None = None
+    way: Way | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

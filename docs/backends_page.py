@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fleet.capabilities.register import CAPABILITIES, Capabilities
+from fleet.capabilities.register import CAPABILITIES, OLDER, Capabilities
 from fleet.decisions import RecommendationKind
 
 _KINDS = tuple(RecommendationKind)
@@ -21,8 +21,16 @@ handed out alike, and of a `claim` where all pods of a workload name one card.
 `yes`: rendered. `part`: rendered, and what does not hold is said with it. `no`: refused, with the fact.
 
 **experimental**: rendered by the published rules of that backend and tried against a double of ours only; no real
-scheduler or device plugin has accepted it yet. Try such a backend on a cluster that may break. The programs that
-accepted the others are listed below.
+scheduler or device plugin has accepted it yet. `plan make`, `apply` and `demo` refuse such a backend unless
+`enforcer.experimental=true`: try it on a cluster that may break. The programs that accepted the others are listed
+below.
+
+## Versions
+
+Facts hold for the versions that a record names. The running version is the tag of the images of the backend's own
+Deployments and DaemonSets; `doctor` shows it, a plan keeps it (`backend_version`), and `apply` and its dry run refuse a
+plan whose version enforces something else. A newer version than the newest known counts as that, with a warning; an
+older one than the oldest is refused. `enforcer.backend_version` names the version where the tag does not.
 """
 _COLUMNS = (
     "framebuffer", "compute", "core policies", "priority levels", "oversubscription", "live change", "slices per card",
@@ -36,14 +44,31 @@ def backends_page() -> str:
     lines += ["", "## What it enforces\n", *_table(_COLUMNS, _facts)]
     lines += ["", "## Facts behind `part` and `no`, and where they were read"]
     for record in CAPABILITIES:
-        lines += ["", f"### {record.backend}\n"]
+        lines += ["", f"### {record.backend}\n", *_versions(record)]
         lines += [f"- {kind}, in part: {fact}." for kind, fact in record.partly]
         lines += [f"- {kind}, refused: {fact}." for kind, fact in record.refuses]
         lines += [f"- Accepted by {entry.what}: {_where(entry.where)}." for entry in record.accepted_by]
         if record.is_experimental:
             lines.append("- Experimental: no real scheduler or device plugin has accepted what is rendered for it.")
-        lines.append(f"- Sources: {', '.join(f'`{source}`' for source in record.source)}.")
+        lines.append("- Sources, each with what was read there:")
+        lines += [f"  - `{source.where}`: {source.facts.replace(' ', ', ')}" for source in record.source]
     return "\n".join(lines) + "\n"
+
+
+def _versions(record: Capabilities) -> list[str]:
+    """From which version on the record holds, and what older versions do not carry out."""
+    if record.since is None and record.known_to is None:
+        return []
+    since = "" if record.since is None else f" from {record.since} on,"
+    lines = [f"- Versions:{since} read up to {record.known_to}, seen by the tag of `{record.images[0]}`."]
+    for older in (one for one in OLDER if one.backend == record.backend):
+        known = {*record.refuses}
+        lines += [
+            f"- {kind}, refused before {record.since} (facts from {older.since} on): {fact}."
+            for kind, fact in older.refuses
+            if (kind, fact) not in known
+        ]
+    return lines
 
 
 def _where(text: str) -> str:

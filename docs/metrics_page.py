@@ -5,10 +5,15 @@ Called by `docs/generate.py`. All of it is made from the code: the families' own
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from dashboards.own_metrics import OWN_METRICS as OWN_WEB_METRICS
+from dashboards.notify.sending import NotifyMetrics
+from dashboards.own_metrics import WebMetrics
 from dashboards.shown.savings_series import SAVINGS_FAMILIES
+from enforcer.agent.loop import AgentMetrics
+from enforcer.kubernetes.admission_server import AdmissionMetrics
+from enforcer.relief.runner import ReliefMetrics
+from enforcer.tide.runner import TideMetrics
 from exporter.compat.figures import SHOWN_FIGURES, Of
 from exporter.compat.grant_sums import GRANT_SUMS
 from exporter.compat.names import NameSource, names_of
@@ -19,7 +24,21 @@ from exporter.exposition.catalogue import CATALOGUE
 from exporter.families import CataloguedFamily
 from fleet.schema import MEASURES, Measure
 from fleet.series import Subject, card_series, known_names, slice_series
+from pipeline.bus.bridge_kafka import BridgeMetrics
 from pipeline.receiver.counts import OWN_METRICS, PREFIX
+from pipeline.rollup.rollup import RollupMetrics
+from wire.own_metrics import OwnMetrics
+
+OTHERS: tuple[tuple[str, str, Callable[[OwnMetrics], object]], ...] = (
+    ("run receive --from-kafka TOPIC", "bridge", BridgeMetrics),
+    ("run rollup", "rollup", RollupMetrics),
+    ("run agent", "agent", AgentMetrics),
+    ("run admission", "admission", AdmissionMetrics),
+    ("run relief run", "relief", ReliefMetrics),
+    ("run tide run", "tide", TideMetrics),
+    ("admin notify run", "notify", NotifyMetrics),
+)
+"""Command, process and metrics of all that show theirs at `exporter.own_listen`."""
 
 _SOURCE_WORDS = {
     NameSource.DCGM: "`--compat dcgm`",
@@ -30,7 +49,7 @@ _SOURCE_WORDS = {
 
 def metrics_page() -> str:
     """The Markdown page."""
-    sections = (_measures, _families, _checks, _compat, _peers, _understood, _receiver, _web)
+    sections = (_measures, _families, _checks, _compat, _peers, _understood, _receiver, _web, _others)
     return "\n".join(line for section in sections for line in section()) + "\n"
 
 
@@ -138,9 +157,29 @@ def _web() -> Iterator[str]:
     yield "\n## The web app itself\n"
     yield "At its `/metrics`, behind `dashboard.access`: a scraper shows a token of `dashboard.rights_file`, of any"
     yield "role. Beside these, `process_…` of its CPU, memory and open files (Linux).\n"
+    own = OwnMetrics("web")
+    WebMetrics(own)
+    yield from _own(own)
+
+
+def _others() -> Iterator[str]:
+    yield "\n## The other processes themselves\n"
+    yield "At `/metrics` of `exporter.own_listen`, with TLS and tokens of the section `exporter`; `/healthz` answers"
+    yield "while the process runs. Beside these, `process_…` of its CPU, memory and open files (Linux). `error` is the"
+    yield "kind of error: unavailable, refused, corrupt, misconfigured, and finer ones such as conflict.\n"
+    for command, process, register in OTHERS:
+        own = OwnMetrics(process)
+        register(own)
+        yield f"### `gputide {command}`\n"
+        yield from _own(own)
+        yield ""
+
+
+def _own(own: OwnMetrics) -> Iterator[str]:
     yield "| metric | kind | by | meaning |"
     yield "|---|---|---|---|"
-    yield from (f"| `{' | '.join((f'{name}`', *rest))} |" for name, *rest in OWN_WEB_METRICS)
+    for metric in own.listed:
+        yield f"| `{metric.name}` | {metric.kind} | {', '.join(metric.labels)} | {metric.meaning} |"
 
 
 def _cell(text: str) -> str:

@@ -128,6 +128,19 @@ class ClusterWriter(Protocol):
         ...
 
 
+@runtime_checkable
+class DisowningWriter(ClusterWriter, Protocol):
+    """A writer to a cluster that keeps who owns each field of an object."""
+
+    def disown(self, kind: str, namespace: str, name: str, fields: Sequence[str]) -> None:
+        """Give up fields that were written back; their values stay. An object that is gone is no error.
+
+        Raises:
+            Unavailable: the cluster can't be reached or is too busy.
+        """
+        ...
+
+
 class Lease(Protocol):
     """The right to change the cluster; one holder at a time."""
 

@@ -82,7 +82,7 @@ def field_of(manifest: Mapping[str, Any], path: str) -> str | None:
         Corrupt: the path is not the grammar.
     """
     value: Any = manifest
-    parts = _parts(path)
+    parts = path_parts(path)
     for name in parts:
         value = _child(value, name)
         if value is None:
@@ -106,7 +106,7 @@ def set_field(manifest: Manifest, path: str, value: str | None) -> None:
     Raises:
         Corrupt: the path is not the grammar, or leads through a list item that does not exist.
     """
-    parts = _parts(path)
+    parts = path_parts(path)
     holder: Any = manifest
     holders = [holder]
     for name in parts[:-1]:
@@ -233,7 +233,12 @@ def _child(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, Mapping) else None
 
 
-def _parts(path: str) -> list[str]:
+def path_parts(path: str) -> list[str]:
+    """The names and keys of a path, from the outside in.
+
+    Raises:
+        Corrupt: the path is not the grammar.
+    """
     parts: list[str] = []
     place = 0
     while place < len(path):

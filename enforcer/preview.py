@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import yaml
 
 from enforcer.backend import Backend, Move, RenderedStage
+from enforcer.backends.card_fit import core_percent
 from enforcer.backends.stage import draft_stage
 from enforcer.cluster import ClusterReader
 from enforcer.dialect import SeatSlice, StandingCard
@@ -21,6 +22,7 @@ from enforcer.manifest import Manifest, set_field
 from enforcer.node_preview import NodeDiff, counted_after, counted_cards, node_diffs
 from enforcer.plan_names import as_planned, with_real_names, with_top_owners
 from enforcer.record.journal import ObjectIntent, RunRecord
+from enforcer.rollout.holding import Way, way_of
 from enforcer.rollout.intents import intended_stage, object_intents, rolling_owners
 from enforcer.safety.availability import availability_breaches, availability_refusal
 from enforcer.safety.pod_admission import check_admission
@@ -45,6 +47,7 @@ class ObjectDiff:
         before: YAML as it stands; of objects other than workloads the fields that change alone.
         after: YAML as it would be.
         refusal: why this object keeps its stage from being applied; None where it does not.
+        way: how its pods follow each other; None where it does not roll, or others roll it out.
     """
 
     kind: str
@@ -55,6 +58,7 @@ class ObjectDiff:
     before: str
     after: str
     refusal: str | None = None
+    way: Way | None = None
 
     @property
     def text(self) -> str:
@@ -161,11 +165,11 @@ def preview(
         cards = _card_diffs(snapshot, after)
         then = counted_after(plan, after, held)
         nodes = node_diffs(rendered, snapshot, held, then)
-        refusal, breaches = _unavailable(plan, rendered, snapshot, real, reader, wave_max)
+        refusal, breaches, ways = _rolled(plan, rendered, snapshot, real, reader, wave_max)
         found.append(
             StagePreview(
                 stage=entry.stage,
-                objects=_object_diffs(rendered, snapshot, after, breaches),
+                objects=_object_diffs(rendered, snapshot, after, breaches, ways),
                 moves=rendered.moves,
                 cards=cards,
                 cards_freed=sum(card.is_freed for card in cards) + sum(node.cards_freed for node in nodes),
@@ -270,7 +274,7 @@ def _planned_slice(card: CardPlacement, part: PlacedSlice) -> SeatSlice:
         container=part.container,
         card=card.card,
         framebuffer_mib=part.framebuffer_bytes // MIB,
-        core_percent=round(100 * part.compute_ratio),
+        core_percent=core_percent(part),
         priority=part.priority.value,
     )
 
@@ -315,23 +319,30 @@ def _made(manifest: Manifest) -> ObjectDiff:
     )
 
 
-def _unavailable(
+def _rolled(
     plan: Plan,
     rendered: RenderedStage,
     snapshot: Snapshot,
     real: Mapping[str, str],
     reader: ClusterReader,
     wave_max: int | None,
-) -> tuple[str | None, Mapping[WorkloadId, str]]:
-    """What the guard would refuse a stage with for its workloads' availability, as a whole and for each of them."""
+) -> tuple[str | None, Mapping[WorkloadId, str], Mapping[WorkloadId, Way | None]]:
+    """What the guard would refuse a stage with for its workloads' availability, as a whole and for each of them.
+
+    Returns:
+        Both, and the way in which each workload that rolls is changed.
+    """
     if wave_max is None:
-        return None, {}
+        return None, {}, {}
     try:
-        record = intended_stage(plan.plan_id, rendered, snapshot, real, canary_workloads=0, wave_max=wave_max)
+        record = intended_stage(
+            plan.plan_id, rendered, snapshot, real, canary_workloads=0, wave_max=wave_max, watch_seconds=0.0
+        )
         breaches = availability_breaches(record, snapshot, reader, wave_max)
     except (Refused, Misconfigured) as exc:
-        return str(exc), {}
-    return availability_refusal(record, breaches), breaches
+        return str(exc), {}, {}
+    ways = {intent.workload: way_of(intent) for intent in record.objects}
+    return availability_refusal(record, breaches), breaches, ways
 
 
 def _refusal(
@@ -400,7 +411,11 @@ def _node_of(slices: Sequence[SeatSlice], snapshot: Snapshot) -> str | None:
 
 
 def _object_diffs(
-    rendered: RenderedStage, before: Snapshot, after: Snapshot, breaches: Mapping[WorkloadId, str]
+    rendered: RenderedStage,
+    before: Snapshot,
+    after: Snapshot,
+    breaches: Mapping[WorkloadId, str],
+    ways: Mapping[WorkloadId, Way | None],
 ) -> tuple[ObjectDiff, ...]:
     found = []
     for intent in object_intents(rendered):
@@ -419,6 +434,7 @@ def _object_diffs(
                 before=_yaml(old),
                 after=_yaml(new),
                 refusal=breaches.get(intent.workload),
+                way=ways.get(intent.workload),
             )
         )
     return tuple(found)

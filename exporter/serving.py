@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from exporter.collector import Collector, Derivation
 from exporter.compat.translation import Compat
@@ -19,10 +18,8 @@ from exporter.reader import DeviceReader
 from exporter.server import MetricsServer
 from fleet.errors import GputideError
 from fleet.listener_files import ListenerFiles
+from wire.http_server import tls_contexts
 from wire.port_guard import PortGuard
-
-if TYPE_CHECKING:
-    from wire.http_server import TlsContexts
 
 STALE_INTERVALS = 5
 """Intervals without a reading after which `/healthz` says so."""
@@ -65,7 +62,7 @@ def serve(
             port=port,
             age_seconds_max=STALE_INTERVALS * interval_seconds,
             compat=compat,
-            tls=_contexts(files),
+            tls=tls_contexts(files),
             guard=PortGuard(files, tokens_setting="scrape_tokens_file", now_seconds=time.monotonic),
         )
     except GputideError:
@@ -87,15 +84,6 @@ def serve(
         for number, handler in before.items():
             signal.signal(number, handler)
     _say("stopped")
-
-
-def _contexts(files: ListenerFiles) -> TlsContexts | None:
-    """What gives the TLS context for a new connection; None where the port is plain."""
-    if files.certificate_file is None:
-        return None
-    from wire.listener_tls import ListenerContexts  # noqa: PLC0415 - a node exporter without TLS saves 6 MB of memory
-
-    return ListenerContexts(files, needs_client=False, now_seconds=time.monotonic).context
 
 
 def _say(line: str) -> None:

@@ -11,7 +11,7 @@ from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 
-from fleet.capabilities.register import CorePolicy
+from fleet.capabilities.capability import CorePolicy
 from fleet.inventory import CardId, CardModelName, Priority, WorkloadId
 from fleet.sentences import Sentence, Value
 
@@ -186,8 +186,8 @@ class PlacedSlice:
         pod: pod name.
         container: container.
         workload: owner.
-        framebuffer_bytes: framebuffer granted.
-        compute_ratio: compute share, 0-1.
+        framebuffer_bytes: framebuffer granted; planned with where the backend isolates none.
+        compute_ratio: compute share, 0-1; None where nothing limits it.
         core_policy: hard limit or burst.
         priority: priority.
         oversubscribed: True where the grants on the card may exceed its framebuffer together.
@@ -199,7 +199,7 @@ class PlacedSlice:
     container: str
     workload: WorkloadId
     framebuffer_bytes: int
-    compute_ratio: float
+    compute_ratio: float | None
     core_policy: CorePolicy
     priority: Priority
     oversubscribed: bool = False
@@ -339,6 +339,7 @@ class Plan:
         settings: the settings that shaped it, dotted name and printed value.
         risk: harm preset.
         backend: backend it was planned for.
+        backend_version: tag of the version it was planned for; None where none was seen: the newest that is known.
         currency: ISO 4217.
         totals: sums.
         recommendations: proposals, in order of application.
@@ -371,3 +372,4 @@ class Plan:
     stages: tuple[Stage, ...]
     frontier: tuple[FrontierPoint, ...] = ()
     calibration_ratio: float = 1.0
+    backend_version: str | None = None

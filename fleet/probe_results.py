@@ -18,7 +18,13 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
-from fleet.capabilities.capability import Capabilities, ComputeIsolation, FramebufferIsolation, Oversubscription
+from fleet.capabilities.capability import (
+    Capabilities,
+    ComputeIsolation,
+    FramebufferIsolation,
+    Oversubscription,
+    Source,
+)
 from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.units import format_time, parse_time
 
@@ -126,7 +132,13 @@ def as_measured(record: Capabilities, results: Iterable[ProbeResult]) -> Capabil
                 compute_isolation=_compute(record, result),
                 core_policies=record.core_policies if not _escapes_compute(result) else (),
                 oversubscription=_oversubscription(record, result),
-                source=(*record.source, f"measured on {result.node} at {format_time(result.measured_at)}"),
+                source=(
+                    *record.source,
+                    Source(
+                        where=f"measured on {result.node} at {format_time(result.measured_at)}",
+                        facts="framebuffer_isolation compute_isolation core_policies oversubscription",
+                    ),
+                ),
             )
     return record
 

@@ -25,7 +25,7 @@ from enforcer.rollout.undo import Undo
 from exporter.synthetic import write_synthetic_fleet
 from exporter.trace import open_trace
 from exporter.trace_writer import label_workload
-from fleet.capabilities.register import capabilities_of
+from fleet.capabilities.register import capabilities_of, check_experimental
 from fleet.data_folder import DataFolder, open_data_folder, writing
 from fleet.decisions import Plan
 from fleet.documents import seal_plan
@@ -119,10 +119,12 @@ def run_demo(path: Path, settings: Settings, *, started: Callable[[str], None], 
 
     Raises:
         Corrupt: the folder holds something else, or can't be written.
+        Refused: the settings' backend is experimental, and they do not allow that.
     """
     # Whatever cluster the settings choose elsewhere: the demo's own is the one that it may do with as it likes.
     enforcer = settings.enforcer.model_copy(update={"cluster": ClusterChoice.SIMULATED})
     settings = settings.model_copy(update={"enforcer": enforcer})
+    check_experimental(capabilities_of(enforcer.backend), allowed=enforcer.experimental)
     if path.exists():
         # Only a folder that carries our stamp is removed; `open_data_folder` raises on any other.
         open_data_folder(path, create=True)
@@ -184,11 +186,12 @@ def _play(folder: DataFolder, trace: Path, until: datetime | None, settings: Set
 
 
 def _plan(folder: DataFolder, settings: Settings, profiles: Profiles) -> Plan:
+    capability = capabilities_of(settings.enforcer.backend)
     plan = make_plan(
         _history(folder, settings),
         profiles,
         settings=settings,
-        capability=capabilities_of(settings.enforcer.backend),
+        capability=capability,
         now=_now(folder),
         past=OwnPast(calibration_ratio=calibration_of(read_outcomes(folder))),
     )

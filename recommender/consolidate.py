@@ -103,7 +103,7 @@ class Outlook:
         peak: largest demand to expect of each item, 0-1, (items,).
         low_demand: mean demand of each item of low priority, 0 for others, (items,).
         joint_points: the first points of `load` replay the history jointly.
-        capacity_bytes: framebuffer of a card.
+        capacity_bytes: framebuffer of a card that can be shared.
     """
 
     card_model: CardModelName
@@ -191,13 +191,14 @@ class Point:
     choice: Choice
 
 
-def outlook_of(demand: Demand, members: Sequence[Member], *, seed: int) -> Outlook:
+def outlook_of(demand: Demand, members: Sequence[Member], *, seed: int, capacity_bytes: float) -> Outlook:
     """Draws what may come for the rows of one card model.
 
     Args:
         demand: the series.
         members: rows that may share, all on one card model, sorted by row.
         seed: seed of the scenarios.
+        capacity_bytes: framebuffer of a card that can be shared.
     """
     rows = np.array([member.row for member in members], np.int64)
     type_of = alike(demand, rows)
@@ -210,7 +211,7 @@ def outlook_of(demand: Demand, members: Sequence[Member], *, seed: int) -> Outlo
         for number in (seed, seed + 1)
     )
     peak = np.quantile(load, PEAK_QUANTILE, axis=1)[type_of].astype(float)
-    footprints = footprints_of(demand, rows, type_of=type_of, load=load)
+    footprints = replace(footprints_of(demand, rows, type_of=type_of, load=load), capacity_bytes=capacity_bytes)
     mean, fresh_rising = load.mean(axis=1), fresh.copy()
     flat = np.unique(type_of[[member.is_flat for member in members]])
     for matrix in (load, fresh):
@@ -230,7 +231,7 @@ def outlook_of(demand: Demand, members: Sequence[Member], *, seed: int) -> Outlo
         peak=peak,
         low_demand=np.where(is_low, mean[type_of], 0.0),
         joint_points=load.shape[1] // draws,
-        capacity_bytes=float(demand.grants[members[0].row].framebuffer_bytes),
+        capacity_bytes=capacity_bytes,
     )
 
 

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fleet.capabilities.capability import (
+    SHARED_PERCENT_MAX,
+    Capabilities,
+    Division,
+    equal_part_bytes,
+    equal_part_percent,
+)
 from fleet.inventory import Priority, WorkloadId
 from recommender.advice.case import Permits
 from recommender.bin_cards import Seat
@@ -24,10 +31,17 @@ def share_of_peak(peak: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """The slice that every pod of a workload gets."""
+    """The slice that every pod of a workload gets.
+
+    Attributes:
+        framebuffer_bytes: granted, or planned with where the backend grants none in numbers.
+        compute_ratio: share of a card, 0-1; None where nothing limits its compute.
+        shown_bytes: most that one of its pods needed.
+        is_hard: the share is all it gets.
+    """
 
     framebuffer_bytes: int
-    compute_ratio: float
+    compute_ratio: float | None
     shown_bytes: int
     is_hard: bool
 
@@ -56,26 +70,72 @@ def cuts_of(
 
 
 def within_card(
-    cuts: Mapping[WorkloadId, Cut], seats: Sequence[Seat], demand: Demand, *, adds_up: bool
+    cuts: Mapping[WorkloadId, Cut], seats: Sequence[Seat], demand: Demand, capability: Capabilities
 ) -> dict[WorkloadId, Cut]:
-    """The same with shares of compute that a card can promise together.
+    """The same as the backend grants them: in its steps, and what a card can promise together.
 
     Hard shares are the peaks, which fit the card, rounded up; what that is too much comes off the largest. Where all
     shares are counted, what a pod is sure of shrinks with those that it meets, and it bursts beyond that.
     """
-    percent = {name: round(cut.compute_ratio / _SHARE_STEP) for name, cut in cuts.items()}
+    if capability.division is Division.EQUAL_PARTS:
+        return _equal_parts(cuts, seats, demand)
+    percent = {name: round((cut.compute_ratio or 0.0) / _SHARE_STEP) for name, cut in cuts.items()}
     for seat in seats:
         names = [demand.grants[row].workload_id for row in seat.rows]
         if len(names) < 2:
             continue
         hard = [name for name in names if cuts[name].is_hard]
         # Nobody without a limit is admitted to a card of which every percent is taken.
-        _shrink(hard, percent, 100 if len(hard) == len(names) else 99)
-        if adds_up:
-            for is_low in (False, True):
-                rows = [row for row in seat.rows if (demand.grants[row].priority is Priority.LOW) == is_low]
-                _shrink([demand.grants[row].workload_id for row in rows], percent, 100)
-    return {name: replace(cut, compute_ratio=round(percent[name] * _SHARE_STEP, 2)) for name, cut in cuts.items()}
+        _shrink(hard, percent, 100 if len(hard) == len(names) else SHARED_PERCENT_MAX)
+        if capability.adds_up_cores:
+            for group in _counted_together(seat, demand, capability):
+                _shrink(group, percent, 100)
+    return {
+        name: replace(
+            cut, compute_ratio=_ratio(capability.compute_percent(percent[name] * _SHARE_STEP, is_hard=cut.is_hard))
+        )
+        for name, cut in cuts.items()
+    }
+
+
+def portions_of_nodes(seats: Sequence[Seat]) -> dict[str, int]:
+    """Into how many equal parts the cards of each node are divided that shares any, by its fullest card."""
+    most: dict[str, int] = defaultdict(int)
+    for seat in seats:
+        most[seat.node] = max(most[seat.node], len(seat.rows))
+    return {node: parts for node, parts in most.items() if parts > 1}
+
+
+def equal_part_ratio(parts: int) -> float:
+    """Share of a card's compute that each of several equal parts has, 0-1."""
+    return equal_part_percent(parts) / 100
+
+
+def _equal_parts(cuts: Mapping[WorkloadId, Cut], seats: Sequence[Seat], demand: Demand) -> dict[WorkloadId, Cut]:
+    """What every pod of a workload has at least: the smallest part of the nodes that its pods come to."""
+    portions = portions_of_nodes(seats)
+    smallest: dict[WorkloadId, Cut] = dict(cuts)
+    for seat in sorted(seats, key=lambda seat: portions.get(seat.node, 1)):
+        if seat.node in portions:
+            parts = portions[seat.node]
+            for grant in (demand.grants[row] for row in seat.rows):
+                smallest[grant.workload_id] = replace(
+                    cuts[grant.workload_id],
+                    framebuffer_bytes=equal_part_bytes(grant.framebuffer_bytes, parts),
+                    compute_ratio=equal_part_ratio(parts),
+                )
+    return smallest
+
+
+def _counted_together(seat: Seat, demand: Demand, capability: Capabilities) -> Iterator[list[WorkloadId]]:
+    """Workloads of a card whose shares are counted up to 100 %: low priority apart, where the backend knows it."""
+    for is_low in (False, True) if capability.priority_levels > 1 else (None,):
+        grants = [demand.grants[row] for row in seat.rows]
+        yield [grant.workload_id for grant in grants if is_low is None or (grant.priority is Priority.LOW) is is_low]
+
+
+def _ratio(percent: int | None) -> float | None:
+    return None if percent is None else percent / 100
 
 
 def _shrink(names: Sequence[WorkloadId], percent: dict[WorkloadId, int], most: int) -> None:

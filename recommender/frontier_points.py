@@ -95,7 +95,10 @@ def tiers_of(problem: PlanningProblem, permits: Permits) -> Iterator[tuple[Group
         grant = demand.grants[member.row]
         policy = permits.cases[grant.workload_id].node_policy
         by_model[grant.card_model, grant.framebuffer_bytes, policy or ""].append(member)
-    outlooks = [outlook_of(demand, by_model[model], seed=SEED) for model in sorted(by_model)]
+    outlooks = [
+        outlook_of(demand, by_model[model], seed=SEED, capacity_bytes=capability.shareable_bytes(model[1]))
+        for model in sorted(by_model)
+    ]
     for tier in TIERS:
         yield tuple(
             group_of(

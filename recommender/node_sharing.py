@@ -15,8 +15,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fleet.capabilities.capability import equal_part_bytes
 from fleet.inventory import CardId, Grant, Inventory, WorkloadId
-from fleet.units import MIB
 from recommender.bin_cards import NodeRoom, Seat
 
 PORTIONS_MIN = 2
@@ -60,11 +60,11 @@ def portions_of(granted_bytes: float, compute_ratio: float, *, capacity_bytes: f
     Args:
         granted_bytes: framebuffer that it needs.
         compute_ratio: share of a card's compute that it needs, above 0.
-        capacity_bytes: framebuffer of a card; a part is whole MiB of it (`MPS`: the card's over the replicas).
+        capacity_bytes: framebuffer of a card.
         portions_max: most parts that the backend makes.
     """
     parts = min(portions_max, math.floor(1.0 / compute_ratio + 1e-9), int(capacity_bytes // max(1.0, granted_bytes)))
-    while parts > 1 and int(capacity_bytes) // parts // MIB * MIB < granted_bytes:
+    while parts > 1 and equal_part_bytes(int(capacity_bytes), parts) < granted_bytes:
         parts -= 1
     return max(1, parts)
 

@@ -74,7 +74,7 @@ def _withheld_by_backend(capability: Capabilities) -> tuple[Withheld, ...]:
             reason=_REFUSED_REASON,
             values=(*own, ("fact", f"{capability.backend}_{kind.value}")),
         )
-        for kind in _SHARING
+        for kind in (*_SHARING, RecommendationKind.REHOME)
         if kind.value in facts
     )
     spills = capability.oversubscription is Oversubscription.SPILL

@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fleet.capabilities.register import CorePolicy
+from fleet.capabilities.capability import CorePolicy, Division, equal_part_bytes
 from fleet.decisions import CardPlacement, PlacedSlice, RecommendationKind, Refusal
 from fleet.inventory import CardId, Grant, Inventory, WorkloadId
 from fleet.sharing import CONTENTION_RATIO_MAX
 from recommender.advice.case import Permits
 from recommender.bin_cards import Seat, seat_bins
 from recommender.consolidate import Group, Point
-from recommender.cuts import Cut, cuts_of, within_card
+from recommender.cuts import Cut, cuts_of, equal_part_ratio, portions_of_nodes, within_card
 from recommender.demand import Demand
 from recommender.harm.pair_guard import PairGuard
 from recommender.latency.guard import LatencyGuard
@@ -64,6 +64,7 @@ class Arrangement:
         cards_before: cards granted to somebody before.
         together: workloads that change in one stage each, for their nodes change for all of them at once.
         displaced: new card of each row that leaves a node which is shared without it.
+        portions: into how many equal parts the cards of a node are divided, where the backend makes equal parts.
     """
 
     seats: tuple[Seat, ...]
@@ -77,6 +78,7 @@ class Arrangement:
     cards_before: frozenset[CardId]
     together: tuple[tuple[WorkloadId, ...], ...] = ()
     displaced: Mapping[int, CardId] = field(default_factory=dict)
+    portions: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def freed(self) -> frozenset[CardId]:
@@ -177,7 +179,7 @@ def arrange(
         seats += found
         sharing.update(known)
         new = cuts_of(group, found, demand, permits, always=frozenset() if seating is None else seating.sharing)
-        cuts.update(within_card(new, found, demand, adds_up=problem.capability.adds_up_cores))
+        cuts.update(within_card(new, found, demand, problem.capability))
     moves = []
     for seat in seats:
         for row in seat.rows:
@@ -210,6 +212,7 @@ def arrange(
         cards_before=frozenset(grant.card for grant in demand.grants),
         together=() if seating is None else seating.together,
         displaced=displaced,
+        portions=portions_of_nodes(seats) if problem.capability.division is Division.EQUAL_PARTS else {},
     )
 
 
@@ -321,8 +324,13 @@ def placement_of(demand: Demand, arrangement: Arrangement, inventory: Inventory)
         instances = [instance_of.get(row) for row in seat.rows]
         known = cards.get(seat.card)
         capacity = grants[0].framebuffer_bytes if known is None else known.framebuffer_bytes
+        parts = arrangement.portions.get(seat.node)
         sizes = [
-            _size(grant, arrangement, alone=len(grants) == 1, capacity=capacity)
+            (
+                _size(grant, arrangement, alone=len(grants) == 1, capacity=capacity)
+                if parts is None
+                else equal_part_bytes(capacity, parts)
+            )
             if instance is None
             else instance.framebuffer_bytes
             for grant, instance in zip(grants, instances, strict=True)
@@ -337,7 +345,7 @@ def placement_of(demand: Demand, arrangement: Arrangement, inventory: Inventory)
                 framebuffer_oversubscription_ratio=round(sum(sizes) / capacity, 6) if capacity else 0.0,
                 node_mode=MIG_MODE if any(instances) else None,
                 slices=tuple(
-                    _slice(grant, size, arrangement, alone=len(grants) == 1, over=over)
+                    _slice(grant, size, arrangement, alone=len(grants) == 1, over=over, parts=parts)
                     if instance is None
                     else _instance(grant, instance, over=over)
                     for grant, size, instance in zip(grants, sizes, instances, strict=True)
@@ -354,10 +362,21 @@ def _size(grant: Grant, arrangement: Arrangement, *, alone: bool, capacity: int)
     return capacity if alone and grant.mig_profile is None else min(grant.framebuffer_granted_bytes, capacity)
 
 
-def _slice(grant: Grant, size: int, arrangement: Arrangement, *, alone: bool, over: bool) -> PlacedSlice:
+def _slice(
+    grant: Grant, size: int, arrangement: Arrangement, *, alone: bool, over: bool, parts: int | None
+) -> PlacedSlice:
     cut = arrangement.cuts.get(grant.workload_id)
     whole = alone and grant.mig_profile is None
-    share = cut.compute_ratio if cut is not None else 1.0 if whole else min(1.0, grant.compute_granted_ratio)
+    share: float | None
+    if parts is not None:
+        share = equal_part_ratio(parts)
+    elif cut is not None:
+        share = cut.compute_ratio
+    elif whole:
+        share = 1.0
+    else:
+        # All of a card's compute beside others is no limit.
+        share = grant.compute_granted_ratio if grant.compute_granted_ratio < 1.0 else None
     is_burst = cut is not None and not cut.is_hard
     return PlacedSlice(
         namespace=grant.namespace,

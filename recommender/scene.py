@@ -14,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
+from fleet.capabilities.capability import FramebufferIsolation
 from fleet.decisions import Evidence, FreedCard, Need, Recommendation
 from fleet.inventory import CardId, CardModelName, Grant, WorkloadId
 from fleet.money.saving import saving_of
@@ -158,8 +159,12 @@ class Scene:
         if np.isfinite(need).any():
             numbers.append(("framebuffer_need_max_bytes", float(np.nanmax(need))))
         if cut is not None:
-            numbers.append(("framebuffer_granted_bytes", float(cut.framebuffer_bytes)))
-            numbers.append(("compute_granted_ratio", cut.compute_ratio))
+            is_granted = self.problem.capability.framebuffer_isolation is not FramebufferIsolation.NONE
+            numbers.append(
+                (f"framebuffer_{'granted' if is_granted else 'planned'}_bytes", float(cut.framebuffer_bytes))
+            )
+            if cut.compute_ratio is not None:
+                numbers.append(("compute_granted_ratio", cut.compute_ratio))
         if instance is not None:
             numbers.append(("card_load_max_ratio", round(instance.load_max, 6)))
             numbers.append(("instance_framebuffer_bytes", float(instance.framebuffer_bytes)))

@@ -314,7 +314,7 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 TIERS = (
     Tier(
         name="quick",
-        marker_expression="not browser and not cluster and not engines and not program",
+        marker_expression="not browser and not cluster and not engines and not long",
         prepare=prepare_nothing,
         # A module stays on one worker, so that its fixtures are made once.
         pytest_arguments=("-n", "auto", "--maxprocesses", "4", "--dist", "loadscope"),
@@ -328,7 +328,7 @@ TIERS = (
         pytest_arguments=("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"),
         lane="engines",
     ),
-    Tier(name="program", marker_expression="program", prepare=prepare_nothing, lane="program"),
+    Tier(name="long", marker_expression="long", prepare=prepare_nothing, lane="long"),
     Tier(name="cluster", marker_expression="cluster", prepare=prepare_cluster, lane="control plane and browser"),
     Tier(name="browser", marker_expression="browser", prepare=prepare_browser, lane="control plane and browser"),
 )

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from fleet.errors import Misconfigured, Unavailable
+from fleet.listener_files import ListenerFiles
 from wire.http_connection import RETRY_AFTER_SECONDS, BodyBudget, HttpConnection, HungUp, ServerLimits
 from wire.http_head import Refusal, RequestHead
 
@@ -88,6 +89,19 @@ def listen(host: str, port: int, *, setting: str) -> socket.socket:
         raise (Unavailable if is_taken else Misconfigured)(
             f"cannot listen on {host}:{port}: {exc}; choose another with {setting}"
         ) from exc
+
+
+def tls_contexts(files: ListenerFiles) -> TlsContexts | None:
+    """What gives the TLS context for a new connection; None where the port is plain.
+
+    Raises:
+        Misconfigured: a file can't be used.
+    """
+    if files.certificate_file is None:
+        return None
+    from wire.listener_tls import ListenerContexts  # noqa: PLC0415 - a process without TLS saves 6 MB of memory
+
+    return ListenerContexts(files, needs_client=False, now_seconds=time.monotonic).context
 
 
 class HttpServer:

@@ -89,6 +89,7 @@ def object_answer(found: ObjectDiff) -> dict[str, Any]:
         "before": found.old_yaml,
         "after": found.new_yaml,
         "refusal": found.refusal,
+        "way": None if found.way is None else found.way.value,
     }
 
 

@@ -38,6 +38,9 @@
     list.replaceChildren.apply(list, JSON.parse(given.objects).map(function (item, place) {
       var row = part("details", "diff"), head = part("summary");
       head.append(part("b", "", item.kind), " ", part("span", "name", item.name), " ", part("code", "", item.recommendation));
+      if (item.way) {
+        head.append(" ", part("span", "soft", item.way));
+      }
       if (item.refusal) {
         var why = part("span", "refusal", "✕ " + item.refusal);
         why.lang = "en";

@@ -139,15 +139,6 @@ def _plan_squares(profiles: Profiles, plan: Plan) -> tuple[tuple[Square, ...], t
 def _later_square(card: CardProfile, place: CardPlacement | None) -> Square:
     """A card after a plan. It keeps its place: the plan's own words for node and model never reorder the map."""
     cell = _later_cell(card, place)
-    granted = (
-        say("fleet.granted_to_nobody")
-        if place is None
-        else say(
-            "fleet.count_slices_ratio_compute_granted",
-            count=len(place.slices),
-            ratio=f"{sum(piece.compute_ratio for piece in place.slices):.0%}",
-        )
-    )
     return Square(
         key=card.card,
         group=cell.group,
@@ -155,9 +146,24 @@ def _later_square(card: CardProfile, place: CardPlacement | None) -> Square:
         state=cell.state,
         fill_ratio=cell.fill_ratio,
         notch_ratio=cell.notch_ratio,
-        text=granted,
+        text=_granted_words(place),
         is_outlined=cell.is_outlined,
     )
+
+
+def _granted_words(place: CardPlacement | None) -> str:
+    if place is None:
+        return say("fleet.granted_to_nobody")
+    share = _compute_granted(place)
+    if share is None:
+        return say("fleet.count_slices_compute_not_limited", count=len(place.slices))
+    return say("fleet.count_slices_ratio_compute_granted", count=len(place.slices), ratio=f"{share:.0%}")
+
+
+def _compute_granted(place: CardPlacement) -> float | None:
+    """Sum of the shares of a card's compute, 1 is the card; None where nothing limits one of them."""
+    shares = [piece.compute_ratio for piece in place.slices]
+    return None if None in shares else sum(share for share in shares if share is not None)
 
 
 def _cell(card: CardProfile) -> _Cell:
@@ -169,11 +175,13 @@ def _cell(card: CardProfile) -> _Cell:
 def _later_cell(card: CardProfile, place: CardPlacement | None) -> _Cell:
     if place is None:
         return _Cell(card.card_model, card.node, CardState.FREE, None, None, False)
-    share = sum(piece.compute_ratio for piece in place.slices)
+    share = _compute_granted(place)
     granted = sum(piece.framebuffer_bytes for piece in place.slices)
     notch = min(1.0, granted / place.framebuffer_bytes) if place.framebuffer_bytes else None
     receives = any(piece.workload not in card.workloads for piece in place.slices)
-    return _Cell(card.card_model, card.node, CardState.BUSY, min(1.0, share), notch, receives)
+    return _Cell(
+        card.card_model, card.node, CardState.BUSY, None if share is None else min(1.0, share), notch, receives
+    )
 
 
 def lay_out(squares: Sequence[Square], columns: int, *, label_height: float = LABEL_ROW) -> CardMap:

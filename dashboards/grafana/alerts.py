@@ -19,6 +19,9 @@ TEMPERATURE_CELSIUS_MAX = 85
 LAG_SECONDS_MAX = 900
 """Three windows of five minutes."""
 
+_STALLED_SECONDS = {"relief": 300, "agent": 300, "tide": 7200}
+"""Without a success for longer than this a process stalls; a step of the tide may wait an hour for services."""
+
 _OF_CARD = "card {{ $labels.card }} on {{ $labels.node }}"
 _ANY = "dcgm-exporter, HAMi or gputide run export node"
 
@@ -29,7 +32,7 @@ def alert_groups(thresholds: Thresholds) -> tuple[RuleGroup, ...]:
     return (
         RuleGroup(name="gputide-alerts-cards", interval="1m", rules=_cards(thresholds), labels=labels),
         RuleGroup(name="gputide-alerts-services", interval="1m", rules=_services(), labels=labels),
-        RuleGroup(name="gputide-alerts-pipeline", interval="1m", rules=_pipeline(), labels=labels),
+        RuleGroup(name="gputide-alerts-pipeline", interval="1m", rules=(*_pipeline(), *_processes()), labels=labels),
     )
 
 
@@ -226,5 +229,47 @@ def _pipeline() -> tuple[AlertRule, ...]:
             summary="the exporter {{ $labels.instance }} shows figures that are {{ $value | humanizeDuration }} old",
             description="A card or the driver hangs: `gputide doctor` on the node says which.",
             needs="gputide run export node",
+        ),
+    )
+
+
+def _processes() -> tuple[AlertRule, ...]:
+    stalled = "\nor ".join(
+        f"(label_replace(time() - gputide_{process}_last_success_timestamp_seconds, "
+        f'"process", "{process}", "", "") > {seconds})'
+        for process, seconds in _STALLED_SECONDS.items()
+    )
+    return (
+        AlertRule(
+            alert="GputideRollupStalled",
+            expression=f"time() - gputide_rollup_last_success_timestamp_seconds > {LAG_SECONDS_MAX}",
+            hold="5m",
+            severity=Severity.WARNING,
+            summary="the roll-up {{ $labels.instance }} has taken nothing in for {{ $value | humanizeDuration }}",
+            description="It runs and every step fails: gputide_rollup_step_failures_total and its log say why. Nothing "
+            "is lost while the bus has room.",
+            needs="gputide run rollup with exporter.own_listen",
+        ),
+        AlertRule(
+            alert="GputideEnforcerStalled",
+            expression=stalled,
+            hold="5m",
+            severity=Severity.WARNING,
+            summary="{{ $labels.process }} at {{ $labels.instance }} has not succeeded for "
+            "{{ $value | humanizeDuration }}",
+            description="relief: overloaded cards stay overloaded. tide: services may stay scaled in after the night; "
+            "`gputide run tide abort --yes` gives everything back. agent: low priority no longer gives way on its "
+            "node. The process' log says why.",
+            needs="gputide run relief, tide and agent with exporter.own_listen",
+        ),
+        AlertRule(
+            alert="GputidePodsUnpinned",
+            expression='increase(gputide_admission_reviews_total{result="unpinned"}[15m]) > 0',
+            hold="",
+            severity=Severity.WARNING,
+            summary="{{ $value }} pods did not get their planned seats in 15 minutes",
+            description="A planned card or node is lost, or the webhook can't read the cluster: its log and the pods' "
+            "annotation gputide.io/unpinned say why. The pods run wherever a card fits.",
+            needs="gputide run admission with exporter.own_listen",
         ),
     )

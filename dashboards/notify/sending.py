@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -23,6 +24,9 @@ from fleet.errors import Corrupt, GputideError, Unavailable
 from fleet.settings.faults import fault_words
 from fleet.settings.notify import NotifySettings
 
+if TYPE_CHECKING:
+    from wire.own_metrics import OwnMetrics
+
 _FILE = "sent.json"
 
 
@@ -32,6 +36,19 @@ class Sent:
 
     post: Post
     failure: GputideError | None = None
+
+
+class NotifyMetrics:
+    """What counts the messages; channels are those of the settings."""
+
+    def __init__(self, own: OwnMetrics) -> None:
+        self.looks = own.passes("look", "look for news")
+        self._messages = own.counter("messages_total", "Messages: sent or failed.", "channel", "result")
+
+    def take(self, found: Sequence[Sent]) -> None:
+        """Count what became of messages."""
+        for one in found:
+            self._messages.labels(one.post.channel, "sent" if one.failure is None else "failed").inc()
 
 
 def send_posts(

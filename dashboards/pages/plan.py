@@ -39,6 +39,7 @@ from dashboards.shown.rows import (
 from dashboards.words.catalogue import reader_words, say, say_code
 from enforcer.record.harm import leading_verdict
 from enforcer.record.verdict import verdict_of
+from fleet.capabilities.register import capabilities_of
 from fleet.confidence import CONFIDENT_MIN, confident_stages
 from fleet.decisions import Plan
 from fleet.errors import GputideError, NotEnoughData, Refused
@@ -242,14 +243,15 @@ def _register_progress(app: Dash, views: Views) -> None:
         chosen = tuple(sorted(stage for value in values for stage in value or ()))
         fresh = tuple(stage for stage in chosen if stage not in entry.approved_stages)
         reason = apply_reason(entry, chosen, progress)
-        can_undo = bool(entry.applied_stages) and not progress.is_running and entry.undo_refusal is None
+        may_undo = progress.phase is not RolloutPhase.RESTORING and entry.undo_refusal is None
+        is_applied = bool(entry.applied_stages) and not progress.is_running
         return (
             say("plan.approve_count_stages", count=len(fresh)) if fresh else say("plan.approved"),
             not fresh or progress.is_running or entry.approve_refusal is not None,
             reason is not None,
             f"◂ {reason}" if reason is not None else approver_words(entry),
-            not can_undo,
-            undo_words(views, entry) if can_undo else undo_reason(entry, progress),
+            not (may_undo and (is_applied or progress.is_running)),
+            undo_words(views, entry) if may_undo and is_applied else undo_reason(entry, progress),
             progress_panel(progress),
             not progress.is_running,
             [stage_status(entry, item["id"]["stage"]) for item in statuses],
@@ -314,7 +316,7 @@ def _title(
                         say("plan.predicted_harm_ratio", ratio=percent_words(plan.totals.predicted_violation_ratio))
                         + _track_record(outcomes),
                         say("plan.risk_level", level=say_code("level", plan.risk)),
-                        plan.backend,
+                        _backend_words(plan),
                     )
                 )
             ),
@@ -341,6 +343,14 @@ def _title(
         ],
         className="plan-title",
     )
+
+
+def _backend_words(plan: Plan) -> str:
+    """The backend that the plan is for, its version where one was seen, and whether anything real has accepted it."""
+    name = " ".join(part for part in (plan.backend, plan.backend_version) if part)
+    if not capabilities_of(plan.backend, plan.backend_version).is_experimental:
+        return name
+    return say("plan.backend_experimental", backend=name)
 
 
 def _track_record(outcomes: tuple[Outcome, ...]) -> str:

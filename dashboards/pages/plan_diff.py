@@ -24,11 +24,18 @@ from dashboards.access.sign_in import Door, plain_answer
 from dashboards.pages.frame import card, english
 from dashboards.queries import ObjectDiff, Views
 from dashboards.words.catalogue import reader_words, say
+from enforcer.rollout.holding import Way
 from fleet.errors import GputideError
 
 CHARACTERS_MAX = 64 * 2**20
 """Characters that are kept over all previews; the oldest previews go first."""
 _PATH = "/plan/preview"
+_WAYS = {
+    Way.SURGE: "plan.way_surge",
+    Way.SURGE_IN_TURN: "plan.way_surge_in_turn",
+    Way.GAP: "plan.way_gap",
+    Way.GAP_AT_ONCE: "plan.way_gap_at_once",
+}
 
 
 class KeptPreviews:
@@ -148,6 +155,7 @@ def _rows(objects: Sequence[ObjectDiff], address: str) -> Any:
             "kind": reader_words().in_english("recorded.", item.kind),
             "name": f"{item.namespace}/{item.name}" if item.namespace else item.name,
             "recommendation": item.recommendation,
+            "way": "" if item.way is None else say(_WAYS[item.way]),
             "refusal": item.refusal,
         }
         for item in objects

@@ -70,9 +70,11 @@ def undo_words(views: Views, entry: PlanEntry) -> Any:
 
 
 def undo_reason(entry: PlanEntry, progress: RolloutProgress) -> str:
-    """Why undo can't be pressed."""
+    """Why undo can't be pressed, or what it does to what is being applied."""
     if entry.undo_refusal is not None:
         return entry.undo_refusal
+    if progress.is_running and progress.phase is not RolloutPhase.RESTORING:
+        return say("plan.undo_ends_what_being_applied")
     if progress.is_running:
         return say("plan.undo_waits_for_running_step")
     return say("plan.undone") if entry.undone_at is not None else say("plan.nothing_undo")

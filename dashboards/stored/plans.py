@@ -25,9 +25,11 @@ from enforcer.record.ledger import Ledger
 from enforcer.record.plan_cache import PlanCache
 from enforcer.record.plan_store import PlanStore
 from enforcer.record.savings import stages_in_place
+from enforcer.rollout.abort import open_run
 from enforcer.rollout.progress import Progress, ProgressPhase
 from enforcer.rollout.stages import Rollout
 from enforcer.rollout.undo import Undo
+from enforcer.safety.abort import AbortWish, stopped
 from enforcer.safety.freeze import frozen_by
 from enforcer.safety.guard import Guard
 from fleet.data_folder import DataFolder, writing
@@ -175,6 +177,7 @@ def _stage_diffs(stage: StagePreview) -> list[ObjectDiff]:
             old_yaml=item.before,
             new_yaml=item.after,
             refusal=item.refusal or of_stage,
+            way=item.way,
         )
         for item in (*stage.made, *stage.objects)
     ]
@@ -285,9 +288,13 @@ class BackgroundRollouts:
         """Start to restore everything that the plan changed."""
         self._check(self._store.get(plan_id))
 
+        run = open_run(Journal(Ledger(self._folder.ledger)), plan_id)
+        wish = AbortWish(plan_id=plan_id, by=by)
+
         def work() -> None:
-            with writing(self._folder), self._open(self._hear) as rollout:
-                result = Undo(rollout.tools).undo(plan_id)
+            held = writing(self._folder) if run is None else stopped(self._folder, wish)
+            with held, self._open(self._hear) as rollout:
+                result = Undo(rollout.tools).undo(plan_id, ending=run)
             restored, kept = len(result.workloads), "; ".join(result.kept[:3])
             said = (
                 sentence("undone_but_kept", workloads=restored, by=by, kept=kept)
@@ -296,11 +303,15 @@ class BackgroundRollouts:
             )
             self._end(plan_id, RolloutPhase.RESTORED, said)
 
-        self._start(plan_id, work, RolloutPhase.RESTORING, sentence("undoing"))
+        self._start(plan_id, work, RolloutPhase.RESTORING, sentence("undoing"), ends=run is not None)
 
-    def _start(self, plan_id: str, work: Callable[[], None], phase: RolloutPhase, said: Sentence) -> None:
+    def _start(
+        self, plan_id: str, work: Callable[[], None], phase: RolloutPhase, said: Sentence, *, ends: bool = False
+    ) -> None:
+        """Let work go on in the background; one change at a time, but that an undo ends the change of its own plan."""
         with self._lock:
-            if self._worker is not None and self._worker.is_alive():
+            is_ending = ends and self._running == plan_id
+            if self._worker is not None and self._worker.is_alive() and not is_ending:
                 raise Refused(f"cannot start: plan {self._running} is being changed; wait until it is done")
             self._running = plan_id
             self._news[plan_id] = RolloutProgress(phase=phase, done=0, total=0, said=said)

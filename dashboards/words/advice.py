@@ -13,6 +13,7 @@ from typing import Any
 
 from dashboards.words.catalogue import Language, Words
 from enforcer.record.verdict import Verdict, headline, sentences
+from fleet.capabilities.register import capabilities_of
 from fleet.decisions import Plan, Recommendation, Refusal, Withheld
 from fleet.documents import document, plan_document, profiles_document
 from fleet.profiles import Finding, Profile, Profiles
@@ -87,8 +88,12 @@ def judged_words(said: Sequence[Sentence], language: Language) -> str:
 
 
 def plan_in_english(plan: Plan) -> dict[str, Any]:
-    """A plan as JSON, with the English of each reason, change of mind, refusal and stage."""
+    """A plan as JSON, with the English of each reason, refusal and stage, and what its backend enforces."""
     found = plan_document(plan)
+    enforced = capabilities_of(plan.backend, plan.backend_version)
+    found["framebuffer_isolation"] = enforced.framebuffer_isolation.value
+    found["compute_isolation"] = enforced.compute_isolation.value
+    found["is_experimental"] = enforced.is_experimental
     for item, record in zip(found["recommendations"], plan.recommendations, strict=True):
         item["reason"] = reason_words(record, Language.EN)
         item["change_of_mind"] = change_words(record, Language.EN)

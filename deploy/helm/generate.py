@@ -63,6 +63,9 @@ PAGES: dict[str, ManifestPage] = {
     "rbac-writer.yaml": ManifestPage(
         template="rbac-writer.yaml", namespace="gputide", values=("enforcer.enabled=true",), is_with_namespace=True
     ),
+    "custom-resources.yaml": ManifestPage(
+        template="custom-resources.yaml", namespace="gputide", values=("enforcer.enabled=true",)
+    ),
     "rbac-relief.yaml": ManifestPage(
         template="rbac-relief.yaml", namespace="gputide", values=("enforcer.enabled=true", "relief.enabled=true")
     ),

@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 
 from enforcer.agent.live_limits import WantedLimit
 from enforcer.agent.node_view import SliceView
+from enforcer.backends.hami_dialect import containers_of_grants
 from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange
 from enforcer.manifest import Manifest
 from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable
@@ -98,23 +99,21 @@ class HamiNodeActions:
         """Write a limit into the pod's own record of what it was given; see the port."""
         pod = self._reader.get("Pod", seat.namespace, seat.pod)
         if pod is None or pod["metadata"].get("uid") != limit.container.pod_uid:
-            raise Refused(f"cannot tell the books of {seat.pod_id}: it is gone")
-        text = pod["metadata"].get("annotations", {}).get(DEVICES_ALLOCATED_ANNOTATION)
-        names = [
-            entry["name"] for field in ("initContainers", "containers") for entry in pod["spec"].get(field) or ()
-        ]  # fmt: skip
-        if text is None or limit.container.container not in names:
-            raise Refused(f"cannot tell the books of {seat.pod_id}: HAMi has none of {limit.container.container}")
+            raise Refused(f"cannot change the allocation of {seat.pod_id}: it is gone")
+        text = pod["metadata"].get("annotations", {}).get(DEVICES_ALLOCATED_ANNOTATION, "")
         try:
             grants = [list(container) for container in parse_devices_allocated(text)]
+            names = [container["name"] for container in containers_of_grants(pod, grants)]
         except Corrupt as exc:
-            raise Refused(f"cannot tell the books of {seat.pod_id}: {exc}") from exc
-        # HAMi lists init containers first; older releases leave them out.
-        offset = len(names) - len(grants)
-        place = names.index(limit.container.container) - offset
-        found = [number for number, grant in enumerate(grants[place]) if grant.card == limit.card] if place >= 0 else []
+            raise Refused(f"cannot change the allocation of {seat.pod_id}: {exc}") from exc
+        if limit.container.container not in names:
+            raise Refused(
+                f"cannot change the allocation of {seat.pod_id}: none of {limit.container.container} is in it"
+            )
+        place = names.index(limit.container.container)
+        found = [number for number, grant in enumerate(grants[place]) if grant.card == limit.card]
         if not found:
-            raise Refused(f"cannot tell the books of {seat.pod_id}: they have no {limit.card}")
+            raise Refused(f"cannot change the allocation of {seat.pod_id}: {limit.card} is not in it")
         old = grants[place][found[0]]
         grants[place][found[0]] = replace(old, framebuffer_mib=limit.framebuffer_bytes // MIB)
         new = render_devices_allocated(grants)

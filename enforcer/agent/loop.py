@@ -11,11 +11,15 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType
+from typing import TYPE_CHECKING
 
-from enforcer.agent.node_agent import NodeAgent
+from enforcer.agent.node_agent import Look, NodeAgent, Reach
 from enforcer.agent.node_view import NodeView
 from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable
 from fleet.logs import logger
+
+if TYPE_CHECKING:
+    from wire.own_metrics import OwnMetrics
 
 _JOIN_SECONDS = 5.0
 _HURRY_SECONDS = 1.0
@@ -30,11 +34,42 @@ def _calm(_: NodeView) -> bool:
     return False
 
 
+class AgentMetrics:
+    """What the agent counts of itself; none of it names a pod."""
+
+    def __init__(self, own: OwnMetrics) -> None:
+        self.looks = own.passes("look", "look at the node")
+        self.orders_failures = own.counter(
+            "orders_failures_total", "Times that the orders could not be read or used, by the kind of error.", "error"
+        )
+        self._asleep = own.gauge("asleep_containers", "Containers that sleep by this agent.")
+        self._slept = own.counter("sleeps_total", "Times that a container was put to sleep.")
+        self._woke = own.counter("wakes_total", "Times that a container woke.")
+        self._evicted = own.counter("evictions_total", "Pods that were evicted.")
+        self._limits = own.counter("limits_total", "Limits of framebuffer that were written.")
+        self._refused = own.gauge("refused_acts", "Acts that are wanted and can't be done, by what wants them.", "by")
+        self.api_requests = own.followed_counter("api_requests_total", "Requests to the Kubernetes API, watches apart.")
+
+    def take_look(self, look: Look, asleep: int) -> None:
+        """Count what a look led to."""
+        self._asleep.set(asleep)
+        self._slept.inc(len(look.slept))
+        self._woke.inc(len(look.woke))
+        self._refused.labels("look").set(len(look.refused))
+
+    def take_reach(self, reach: Reach) -> None:
+        """Count what was done with the API server's help."""
+        self._evicted.inc(len(reach.evicted))
+        self._limits.inc(len(reach.limits))
+        self._refused.labels("reach").set(len(reach.refused))
+
+
 class AgentLoop:
     """One agent and the threads that move it.
 
     Args:
         read_orders: the orders of this node as they stand, None where there are none.
+        metrics: count what it does.
         interval_seconds: time between two looks.
         orders_seconds: time between two looks at the orders.
         on_view: called with every look's view.
@@ -45,13 +80,14 @@ class AgentLoop:
         self,
         agent: NodeAgent,
         read_orders: Callable[[], str | None],
+        metrics: AgentMetrics,
         *,
         interval_seconds: float,
         orders_seconds: float,
         on_view: Callable[[NodeView], None] = _unseen,
         is_troubled: Callable[[NodeView], bool] = _calm,
     ) -> None:
-        self._agent = agent
+        self._agent, self._metrics = agent, metrics
         self._read_orders = read_orders
         self._interval_seconds = interval_seconds
         self._orders_seconds = orders_seconds
@@ -96,11 +132,13 @@ class AgentLoop:
         due = time.monotonic()
         while not self._stopped.is_set():
             try:
-                look = self._agent.look(self._interval_seconds)
+                with self._metrics.looks.one():
+                    look = self._agent.look(self._interval_seconds)
             except Unavailable as exc:
                 self._tell("look", str(exc))
             else:
                 self._tell("look", None)
+                self._metrics.take_look(look, self._agent.asleep)
                 for key in (*look.slept, *look.woke):
                     word = "asleep" if key in look.slept else "awake"
                     self._log.info(word, pod_uid=key.pod_uid, container=key.container)
@@ -120,6 +158,7 @@ class AgentLoop:
             if self._stopped.is_set() or view is None:
                 return
             reach = self._agent.reach(view)
+            self._metrics.take_reach(reach)
             for eviction in reach.evicted:
                 self._log.warning("evicted", namespace=eviction.namespace, pod=eviction.pod, why=eviction.reason)
             for limit in reach.limits:
@@ -132,6 +171,7 @@ class AgentLoop:
                 if text is not None:
                     self._agent.take_orders(text)
             except (Corrupt, Misconfigured, Refused, Unavailable) as exc:
+                self._metrics.orders_failures.labels(type(exc).__name__.lower()).inc()
                 self._tell("orders", str(exc))
             else:
                 self._tell("orders", None)

@@ -185,6 +185,11 @@ class NodeAgent:
         """The orders that it goes by; None where there never were any."""
         return self._orders
 
+    @property
+    def asleep(self) -> int:
+        """How many containers sleep by it."""
+        return len(self._sleepers.asleep)
+
     def take_orders(self, text: str) -> None:
         """Take new orders, and keep them for the time when nobody can be asked.
 

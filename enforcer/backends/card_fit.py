@@ -13,7 +13,7 @@ from enforcer.backends.stage import StageDraft
 from enforcer.dialect import WHOLE_CORE_PERCENT
 from enforcer.kinds.register import pod_templates
 from enforcer.snapshot import Snapshot
-from fleet.capabilities.capability import Capabilities, CorePolicy, Oversubscription
+from fleet.capabilities.capability import SHARED_PERCENT_MAX, Capabilities, CorePolicy, Oversubscription
 from fleet.decisions import CardPlacement, PlacedSlice
 from fleet.errors import Refused
 from fleet.inventory import ISOLATION_LABEL, Priority, WorkloadId
@@ -52,26 +52,37 @@ def mode_of(card: CardPlacement, snapshot: Snapshot) -> str | None:
 
 
 def core_percent(part: PlacedSlice) -> int:
-    """Compute of a slice in percent of the card, 1-100."""
-    return min(WHOLE_CORE_PERCENT, max(1, int(part.compute_ratio * 100 + 1e-6)))
+    """Compute that a slice is granted, percent of the card, 1-100; 0 where nothing limits it."""
+    return 0 if part.compute_ratio is None else max(1, round(part.compute_ratio * WHOLE_CORE_PERCENT))
 
 
-def core_shares(slices: Sequence[PlacedSlice]) -> dict[tuple[str, str], int]:
-    """Cores of every slice of a card in percent, 1-100, by pod and container, where burst slices have a share too.
+def shared_percent(card: CardPlacement, part: PlacedSlice) -> int:
+    """The same of a slice that is a part of a card, 0-99.
 
-    Shares of burst slices that sum to more than what hard ones leave are cut in proportion: what is written is sure,
-    not the most that they may use.
+    Raises:
+        Refused: it is the card's whole compute, by which a scheduler grants the card whole.
     """
-    hard = sum(core_percent(part) for part in slices if part.core_policy is CorePolicy.HARD)
-    burst = sum(core_percent(part) for part in slices if part.core_policy is CorePolicy.BURST)
-    left = max(0, WHOLE_CORE_PERCENT - hard)
-    factor = 1.0 if burst <= left else left / burst
-    return {
-        (part.pod_id, part.container): core_percent(part)
-        if part.core_policy is CorePolicy.HARD
-        else max(1, int(core_percent(part) * factor + 1e-6))
-        for part in slices
-    }
+    percent = core_percent(part)
+    if percent > SHARED_PERCENT_MAX:
+        raise Refused(
+            f"cannot grant {percent} % of cores and {part.framebuffer_bytes // MIB} MiB on card {card.card} to "
+            f"{part.pod_id}: more than {SHARED_PERCENT_MAX} % is the card whole"
+        )
+    return percent
+
+
+def check_cores(card: CardPlacement, slices: Sequence[PlacedSlice], scheduler: str) -> None:
+    """Refuse shares of compute that are more than a card together, where every pod's is counted.
+
+    Raises:
+        Refused: with their sum.
+    """
+    total = sum(map(core_percent, slices))
+    if total > WHOLE_CORE_PERCENT and len(slices) > 1:
+        raise Refused(
+            f"cannot put {len(slices)} slices on card {card.card}: they have {total} % of cores together, and "
+            f"{scheduler} counts every slice's up to {WHOLE_CORE_PERCENT}"
+        )
 
 
 def granted_mib(card: CardPlacement) -> int:

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Protocol
 
 from enforcer.backend import NodeStep, RenderedStage
+from enforcer.backends.card_fit import is_whole
 from enforcer.backends.grant_template import TemplateStyle, seat_fields
 from enforcer.backends.stage import StageDraft, Target, check_kinds, draft_stage, owner_changes
 from enforcer.dialect import Dialect, ObjectKey, SeatSlice
@@ -20,6 +21,7 @@ from enforcer.words import Words
 from fleet.capabilities.capability import Capabilities
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.outcomes import Change
+from fleet.units import MIB
 
 
 class WordsDialect(Dialect, Protocol):
@@ -97,7 +99,7 @@ def render_grants(
     fit = family.check(draft, snapshot)
     nodes = family.node_changes(draft, snapshot)
     changes = owner_changes(draft, snapshot, template_fields, now)
-    warnings = (*partly, *draft.warnings, *fit)
+    warnings = (*partly, *draft.warnings, *fit, *_unit_warnings(draft, words))
     return RenderedStage(
         stage=stage,
         changes=(*nodes.changes, *changes),
@@ -105,3 +107,14 @@ def render_grants(
         warnings=tuple(dict.fromkeys(warnings)),
         node_steps=nodes.steps,
     )
+
+
+def _unit_warnings(draft: StageDraft, words: Words) -> list[str]:
+    """Slices that the installation's own unit of framebuffer cuts: a plan knows MiB only."""
+    factor = words.framebuffer_factor
+    parts = [part for card in draft.cards for part in card.slices if not is_whole(card, part)]
+    cut = [part.pod_id for part in parts if part.framebuffer_bytes // MIB % factor]
+    if not cut:
+        return []
+    unit = f"a unit of {words.framebuffer} is {factor} MiB here"
+    return [f"{len(cut)} slices, such as that of {cut[0]}, get up to {factor - 1} MiB less than the plan says: {unit}"]

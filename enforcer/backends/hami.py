@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from enforcer.backend import RenderedStage
-from enforcer.backends.card_fit import CORE_MODE, MIG_MODE, check_cards, core_percent, is_whole
+from enforcer.backends.card_fit import CORE_MODE, MIG_MODE, check_cards, is_whole, shared_percent
 from enforcer.backends.grant_backend import GrantFamily, NodeChanges, render_grants
 from enforcer.backends.grant_template import Limits, TemplateStyle
 from enforcer.backends.hami_cordon import (
@@ -132,7 +132,7 @@ def hami_seat(card: CardPlacement, part: PlacedSlice, snapshot: Snapshot, words:
         container=part.container,
         card=card.card,
         framebuffer_mib=standing.framebuffer_mib if whole else in_units(part, words),
-        core_percent=WHOLE_CORE_PERCENT if whole else (core_percent(part) if is_hard else 0),
+        core_percent=WHOLE_CORE_PERCENT if whole else (shared_percent(card, part) if is_hard else 0),
         priority=priority_text(card, part),
     )
 

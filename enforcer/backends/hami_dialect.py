@@ -34,6 +34,7 @@ from fleet.grammars.hami import (
     USE_MODEL_ANNOTATION,
     DeviceGrant,
     RegisteredDevice,
+    containers_of_parts,
     parse_devices_allocated,
     parse_node_register,
 )
@@ -199,30 +200,38 @@ def slices_of_grants(
     grants: Sequence[Sequence[DeviceGrant]],
     priority: Callable[[Manifest], str | None],
 ) -> tuple[SeatSlice, ...]:
-    """Grants per container as shares; init containers come first where the annotation counts them.
+    """Grants per container as shares.
 
     Args:
-        grants: one tuple per container.
+        grants: one tuple per part of the annotation.
         priority: reads the priority of a container.
+
+    Raises:
+        Corrupt: there are more parts than containers.
     """
-    spec = pod["spec"]
-    containers = [*spec.get("initContainers", ()), *spec["containers"]]
-    # Releases before 2.6 count no init containers.
-    if len(grants) < len(containers):
-        containers = spec["containers"]
-    slices: list[SeatSlice] = []
-    for container, granted in zip(containers, grants, strict=False):
-        slices += [
-            SeatSlice(
-                container=container["name"],
-                card=grant.card,
-                framebuffer_mib=grant.framebuffer_mib,
-                core_percent=grant.core_percent,
-                priority=priority(container),
-            )
-            for grant in granted
-        ]
-    return tuple(slices)
+    return tuple(
+        SeatSlice(
+            container=container["name"],
+            card=grant.card,
+            framebuffer_mib=grant.framebuffer_mib,
+            core_percent=grant.core_percent,
+            priority=priority(container),
+        )
+        for container, granted in zip(containers_of_grants(pod, grants), grants, strict=True)
+        for grant in granted
+    )
+
+
+def containers_of_grants(pod: Manifest, grants: Sequence[Sequence[DeviceGrant]]) -> list[Manifest]:
+    """The container that each part of an allocation is of.
+
+    Raises:
+        Corrupt: there are more parts than containers.
+    """
+    inits, mains = pod["spec"].get("initContainers") or (), pod["spec"]["containers"]
+    containers = [*inits, *mains]
+    asks = [any("/" in name for name in one.get("resources", {}).get("limits") or ()) for one in containers]
+    return [containers[number] for number in containers_of_parts(grants, asks, len(inits))]
 
 
 def cards_of_register(node: Manifest, devices: Sequence[RegisteredDevice]) -> tuple[StandingCard, ...]:

@@ -174,11 +174,11 @@ def _check_card(card: CardPlacement, snapshot: Snapshot) -> None:
             f"cannot share card {card.card} by framebuffer: node {card.node} has no label {FRAMEBUFFER_LABEL}, by "
             "which KAI turns MiB into a fraction"
         )
-    granted = granted_mib(card)
-    if granted > registered:
+    granted, shareable = granted_mib(card), KAI.shareable_bytes(registered * MIB) // MIB
+    if granted > shareable:
         raise Refused(
-            f"cannot grant {granted} MiB on card {card.card}: node {card.node} registers {registered} MiB, and KAI's "
-            "fractions of a card never add up to more than one"
+            f"cannot grant {granted} MiB on card {card.card}: node {card.node} registers {registered} MiB, of which "
+            f"KAI shares {shareable} (it counts in steps of {KAI.card_step_bytes // MIB} MiB)"
         )
 
 

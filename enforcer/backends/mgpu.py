@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from enforcer.backend import RenderedStage
-from enforcer.backends.card_fit import CORE_MODE, check_cards, core_shares, granted_mib, is_whole
+from enforcer.backends.card_fit import CORE_MODE, check_cards, check_cores, granted_mib, is_whole, shared_percent
 from enforcer.backends.grant_template import asks_for_cards, check_notebook
 from enforcer.backends.node_pin import check_nodes, nodes_of_workloads, pin_fields
 from enforcer.backends.stage import Target, check_init_containers, check_kinds, draft_stage, owner_changes
@@ -42,8 +42,6 @@ FRAMEBUFFER_MIB_MIN = 256
 """Less than this the webhook refuses."""
 
 CARD_CORES = 100
-_CORES_MAX = 99
-"""Most cores of a share: a multiple of 100 means whole cards, beside which no framebuffer may be named."""
 
 _RESOURCES = (CORES_RESOURCE, RECLAIMED_CORES_RESOURCE, FRAMEBUFFER_RESOURCE)
 _CARDS_MAX = 64
@@ -177,8 +175,7 @@ def _seat(card: CardPlacement, part: PlacedSlice) -> SeatSlice:
         raise Refused(f"cannot place {part.pod_id} on card {card.card}: the plan does not name its node")
     is_offline = part.priority is Priority.LOW
     whole = is_whole(card, part)
-    same = [other for other in card.slices if (other.priority is Priority.LOW) == is_offline]
-    cores = CARD_CORES if whole else min(_CORES_MAX, core_shares(same)[part.pod_id, part.container])
+    cores = CARD_CORES if whole else shared_percent(card, part)
     return SeatSlice(
         container=part.container,
         card=None,
@@ -213,6 +210,8 @@ def _check_card(card: CardPlacement, snapshot: Snapshot) -> None:
             f"cannot put {len(shared)} containers on card {card.card}: maxContainersPerCard is "
             f"{MGPU.slices_per_card_max}"
         )
+    for is_offline in (False, True):
+        check_cores(card, [part for part in shared if (part.priority is Priority.LOW) is is_offline], "mGPU")
     small = next((part for part in shared if part.framebuffer_bytes // MIB < FRAMEBUFFER_MIB_MIN), None)
     if small is not None:
         raise Refused(

@@ -23,7 +23,7 @@ import yaml
 
 from enforcer.backend import NodeStep, RenderedStage
 from enforcer.backends.alike import with_all_replicas, with_seats_as_they_are
-from enforcer.backends.card_fit import check_isolation, is_whole
+from enforcer.backends.card_fit import check_isolation, core_percent, is_whole
 from enforcer.backends.device_plugin import (
     CARD_RESOURCE,
     CARDS_LABEL,
@@ -48,13 +48,13 @@ from enforcer.backends.stage import (
 from enforcer.dialect import Dialect, ObjectKey, SeatSlice
 from enforcer.manifest import Manifest, field_of
 from enforcer.snapshot import Snapshot
-from fleet.capabilities.capability import Capabilities, CorePolicy
+from fleet.capabilities.capability import Capabilities, CorePolicy, equal_part_bytes, equal_part_percent
 from fleet.capabilities.nvidia_sharing import MPS, TIME_SLICING
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Corrupt, Refused
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Change
-from fleet.units import GIB, MIB
+from fleet.units import GIB
 from fleet.yaml_text import load_yaml
 
 CONFIG_LABEL = "nvidia.com/device-plugin.config"
@@ -72,8 +72,6 @@ there is counts."""
 
 _OWN_PREFIX = "gputide-"
 """Of the configurations that are written here."""
-
-_RATIO_SLACK = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +188,7 @@ class NvidiaSharingBackend:
             return []
         text = (
             f"{bursting} pods of node {node.node} are planned to use more while others rest: MPS lends nothing beyond "
-            f"{100 // node.replicas} % of the threads"
+            f"{equal_part_percent(node.replicas)} % of the threads"
         )
         return [text]
 
@@ -324,17 +322,17 @@ def _check_together(node: SharedNode) -> None:
 def _check_portions(node: SharedNode) -> None:
     """MPS gives equal parts: of framebuffer the card's over the replicas, of threads a hundred percent over them."""
     smallest = min(card.framebuffer_bytes for card in node.cards)
-    part_bytes = smallest // node.replicas // MIB * MIB
+    part_bytes, percent = equal_part_bytes(smallest, node.replicas), equal_part_percent(node.replicas)
     for part in node.visitors:
         if part.framebuffer_bytes > part_bytes:
             raise Refused(
                 f"cannot give {part.pod_id} {part.framebuffer_bytes / GIB:.1f} GiB on node {node.node}: MPS shares its "
                 f"cards into {node.replicas} equal parts of {part_bytes / GIB:.1f} GiB"
             )
-        if part.compute_ratio > 1 / node.replicas + _RATIO_SLACK:
+        if core_percent(part) > percent:
             raise Refused(
-                f"cannot give {part.pod_id} {part.compute_ratio:.0%} of a card of node {node.node}: MPS gives each of "
-                f"{node.replicas} clients {100 // node.replicas} % of the threads, and lends nothing"
+                f"cannot give {part.pod_id} {core_percent(part)} % of a card of node {node.node}: MPS gives each of "
+                f"{node.replicas} clients {percent} % of the threads, and lends nothing"
             )
 
 

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any
 
 from enforcer.backend import NodeStep, RenderedStage
-from enforcer.backends.card_fit import CORE_MODE, check_cards, core_shares, granted_mib, is_whole
+from enforcer.backends.card_fit import CORE_MODE, check_cards, check_cores, granted_mib, is_whole, shared_percent
 from enforcer.backends.grant_backend import GrantFamily, NodeChanges, render_grants
 from enforcer.backends.grant_template import TemplateStyle
 from enforcer.backends.hami import hami_limits, in_units
@@ -159,7 +159,7 @@ def _seat(card: CardPlacement, part: PlacedSlice, snapshot: Snapshot, words: Wor
         container=part.container,
         card=card.card,
         framebuffer_mib=standing.framebuffer_mib if whole else in_units(part, words),
-        core_percent=WHOLE_CORE_PERCENT if whole else core_shares(card.slices)[part.pod_id, part.container],
+        core_percent=WHOLE_CORE_PERCENT if whole else shared_percent(card, part),
         priority=None,
     )
 
@@ -168,12 +168,7 @@ def _check(draft: StageDraft, snapshot: Snapshot) -> Sequence[str]:
     warnings = check_cards(draft, snapshot, VGPU_MANAGER, (CORE_MODE,))
     _check_blocks({card.node for card in draft.cards if card.node is not None}, snapshot)
     for card in draft.cards:
-        total = sum(core_shares(card.slices).values())
-        if total > WHOLE_CORE_PERCENT and len(card.slices) > 1:
-            raise Refused(
-                f"cannot put {len(card.slices)} slices on card {card.card}: they have {total} % of cores together, and "
-                "its scheduler counts every slice's up to 100"
-            )
+        check_cores(card, card.slices, "its scheduler")
     return warnings
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from enforcer.backend import RenderedStage
-from enforcer.backends.card_fit import CORE_MODE, check_cards, core_percent, is_whole
+from enforcer.backends.card_fit import CORE_MODE, check_cards, is_whole, shared_percent
 from enforcer.backends.grant_backend import GrantFamily, NodeChanges, render_grants
 from enforcer.backends.grant_template import Limits, TemplateStyle
 from enforcer.backends.hami import in_units, priority_text
@@ -167,7 +167,7 @@ def _seat(card: CardPlacement, part: PlacedSlice, snapshot: Snapshot, words: Wor
         card=card.card,
         framebuffer_mib=standing.framebuffer_mib if whole else in_units(part, words),
         # Nobody fits beside a pod that is granted the whole framebuffer; Volcano fills in no cores for it.
-        core_percent=core_percent(part) if is_hard and not whole else 0,
+        core_percent=shared_percent(card, part) if is_hard and not whole else 0,
         priority=priority_text(card, part),
     )
 

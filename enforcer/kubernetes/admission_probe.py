@@ -53,10 +53,7 @@ class AdmissionProbe:
             Misconfigured: a right is missing.
             Unavailable: the cluster can't be reached.
         """
-        listed = self._api.get(Deed(verb="list", resource=_RESOURCE), _PATH) or {}
-        hooks = {
-            str(hook.get("name")): hook for item in listed.get("items") or () for hook in item.get("webhooks") or ()
-        }
+        hooks = self._hooks()
         pods, leases = hooks.get(PODS_WEBHOOK), hooks.get(LEASES_WEBHOOK)
         if pods is None:
             return f"no MutatingWebhookConfiguration has a webhook {PODS_WEBHOOK}"
@@ -72,6 +69,21 @@ class AdmissionProbe:
         return (
             None if self._is_answered() else "it does not answer the API server: look at its pods and its certificate"
         )
+
+    def registered(self) -> frozenset[str]:
+        """Names of all webhooks that may change new objects, other programs' too.
+
+        Raises:
+            Misconfigured: a right is missing.
+            Unavailable: the cluster can't be reached.
+        """
+        return frozenset(self._hooks())
+
+    def _hooks(self) -> Mapping[str, Mapping[str, Any]]:
+        listed = self._api.get(Deed(verb="list", resource=_RESOURCE), _PATH) or {}
+        return {
+            str(hook.get("name")): hook for item in listed.get("items") or () for hook in item.get("webhooks") or ()
+        }
 
     def _labels_of(self, namespace: str) -> Mapping[str, str]:
         deed = Deed(verb="get", resource="namespaces", name=namespace)

@@ -35,14 +35,16 @@ from enforcer.backends.hami_cordon import cordoned_cards
 from enforcer.backends.hami_dialect import HAMI_DIALECT
 from enforcer.cluster import ClusterReader
 from enforcer.dialect import Dialect
-from enforcer.kinds.register import workload_kind
+from enforcer.kinds.register import WORKLOAD_KINDS, workload_kind
 from enforcer.kubernetes.admission_probe import ANSWERED_ANNOTATION, ASKED_ANNOTATION
 from enforcer.kubernetes.json_patch import differences
 from enforcer.kubernetes.kinds import API_KINDS
 from enforcer.manifest import Manifest, workload_parts
 from enforcer.ownership import LINKS_MAX, controller_of, workload_of_pod
+from enforcer.rollout.held_mark import released
 from fleet.errors import Corrupt, GputideError, Refused
 from fleet.inventory import WorkloadId
+from wire.kubernetes.write import FIELD_MANAGER
 
 UNSEEN_SECONDS_MAX = 10.0
 """For how long a seat that was given counts as taken while no pod is seen in it: its creation may have failed since."""
@@ -119,15 +121,21 @@ class PodAdmission:
         self._given: dict[WorkloadId, list[_Given]] = {}
 
     def review(self, review: Mapping[str, Any]) -> Manifest:
-        """The answer to one `AdmissionReview` about a pod, or about the lease by which the enforcer asks for an answer.
+        """The answer to one `AdmissionReview`.
+
+        It is about a new pod, about a change of an owner that is held, or about the lease by which the enforcer asks
+        for an answer.
 
         Raises:
             Corrupt: this is no such question.
         """
         try:
             request = review["request"]
-            if (request.get("kind") or {}).get("kind") == "Lease":
+            kind = (request.get("kind") or {}).get("kind")
+            if kind == "Lease":
                 return _answer(str(request["uid"]), _answered(request["object"]))
+            if kind in WORKLOAD_KINDS:
+                return _answer(str(request["uid"]), _let_go(request))
             uid, namespace, pod = str(request["uid"]), str(request["namespace"]), request["object"]
             is_dry = request.get("dryRun") is True
             # A pod's containers can't be changed once it is there, so a patch would only get in somebody's way.
@@ -253,6 +261,14 @@ def _answer(uid: str, patch: Sequence[Manifest], warning: str | None = None) -> 
     if warning is not None:
         response["warnings"] = [warning]
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+
+
+def _let_go(request: Mapping[str, Any]) -> list[Manifest]:
+    """Takes away what holds an owner, where somebody else than the enforcer changes its template."""
+    before, after = request.get("oldObject"), request["object"]
+    if not before or (request.get("options") or {}).get("fieldManager") == FIELD_MANAGER:
+        return []
+    return differences("", after, released(before, after))
 
 
 def _answered(lease: Manifest) -> list[Manifest]:

@@ -1,15 +1,16 @@
 """Serves the admission of pods over TLS, as the API server asks for it: `/pods` for reviews, `/healthz` for a kubelet.
 
 Called by `gputide run admission`. The API server waits for the answer, so a request that takes too long is ended; with
-the documented failure policy the pod then passes as it is. The API server counts reviews in its own metrics: no line is
-logged per pod.
+the documented failure policy the pod then passes as it is. Reviews are counted, and no line is logged per pod.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from enforcer.kubernetes.admission_review import PodAdmission
 from fleet.errors import Corrupt, Misconfigured
@@ -19,6 +20,9 @@ from wire.http_connection import ServerLimits
 from wire.http_head import Refusal
 from wire.http_server import Exchange, HttpServer, listen
 from wire.listener_tls import ListenerContexts
+
+if TYPE_CHECKING:
+    from wire.own_metrics import OwnMetrics
 
 REVIEW_BYTES_MAX = 8 * 1024 * 1024
 """Longest review that is read; an object of the API server has less than two MiB."""
@@ -32,9 +36,27 @@ _LIMITS = ServerLimits(
     idle_seconds=15.0,
     request_seconds=15.0,
 )
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_RESULTS = ("seated", "unpinned", "unchanged", "asked", "unreadable")
 _CHECK_SECONDS = 0.0
 _STOP_SECONDS = 1.0
 _JSON = "application/json"
+
+
+class AdmissionMetrics:
+    """What the admission counts of itself."""
+
+    def __init__(self, own: OwnMetrics) -> None:
+        self.reviews = own.counter(
+            "reviews_total",
+            "Reviews by what became of them: seated (the pod got its planned seat), unpinned (it should have got one), "
+            "unchanged (no plan is for it), asked (the enforcer asked for an answer), unreadable.",
+            "result",
+        )
+        for result in _RESULTS:
+            self.reviews.labels(result)  # a first one counts as an increase only where there was a zero before
+        self.seconds = own.histogram("review_seconds", "Time of one review, seconds.", buckets=_SECONDS)
+        self.api_requests = own.followed_counter("api_requests_total", "Requests to the Kubernetes API.")
 
 
 class AdmissionServer:
@@ -42,6 +64,7 @@ class AdmissionServer:
 
     Args:
         admission: gives the seats.
+        metrics: count the reviews.
         host: address to listen on.
         port: port; 0 picks a free one.
         certificate_file: chain of its certificate, PEM; read anew when it changes.
@@ -57,6 +80,7 @@ class AdmissionServer:
     def __init__(
         self,
         admission: PodAdmission,
+        metrics: AdmissionMetrics,
         *,
         host: str,
         port: int,
@@ -64,7 +88,7 @@ class AdmissionServer:
         key_file: Path,
         client_ca_file: Path | None = None,
     ) -> None:
-        self._admission = admission
+        self._admission, self._metrics = admission, metrics
         files = ListenerFiles(
             section="admission",
             certificate_file=str(certificate_file),
@@ -110,12 +134,24 @@ class AdmissionServer:
 
     def _review(self, body: bytes) -> bytes:
         """The answer to the body of a review."""
-        try:
-            asked = json.loads(body)
-            found = self._admission.review(asked if isinstance(asked, dict) else {})
-        except (ValueError, RecursionError, Corrupt) as exc:
-            self._log.warning("an admission review can't be read", reason=str(exc)[:300])
-            raise Refusal(400, "cannot read the admission review") from exc
+        with self._metrics.seconds.time():
+            try:
+                asked = json.loads(body)
+                found = self._admission.review(asked if isinstance(asked, dict) else {})
+            except (ValueError, RecursionError, Corrupt) as exc:
+                self._metrics.reviews.labels("unreadable").inc()
+                self._log.warning("an admission review can't be read", reason=str(exc)[:300])
+                raise Refusal(400, "cannot read the admission review") from exc
+        self._metrics.reviews.labels(_result(asked["request"], found["response"])).inc()
         if warnings := found["response"].get("warnings"):
             self._log.warning("a pod passed without its planned seat", reason=warnings[0])
         return json.dumps(found).encode()
+
+
+def _result(request: Mapping[str, Any], response: Mapping[str, Any]) -> str:
+    """What became of a review that was answered, as `AdmissionMetrics.reviews` counts it."""
+    if "warnings" in response:
+        return "unpinned"
+    if (request.get("kind") or {}).get("kind") == "Lease":
+        return "asked"
+    return "seated" if "patch" in response else "unchanged"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from enforcer.cluster import FieldChange
 from enforcer.kubernetes.admission_probe import AdmissionProbe
+from enforcer.kubernetes.change_store import GpuChanges
 from enforcer.kubernetes.lease import KubernetesLease
 from enforcer.kubernetes.reader import KubernetesReader
 from enforcer.kubernetes.seat_claims import SeatClaims
@@ -66,6 +67,7 @@ class KubernetesCluster:
         self._writer = KubernetesWriter(self._api, self._reader)
         self._lease = KubernetesLease(self._api, place.namespace)
         self._admission = AdmissionProbe(self._api, place.namespace)
+        self._changes = GpuChanges(self._api)
 
     @property
     def requests(self) -> int:
@@ -89,6 +91,11 @@ class KubernetesCluster:
         """Notes of seats that the replicas of an admission share, in leases of a namespace."""
         return SeatClaims(self._api, namespace)
 
+    @property
+    def changes(self) -> GpuChanges:
+        """The record of what was changed that lies in the cluster."""
+        return self._changes
+
     def close(self) -> None:
         """Close all connections."""
         self._api.close()
@@ -109,6 +116,10 @@ class KubernetesCluster:
         """See `ClusterReader`."""
         return self._admission.why_unseated(namespaces)
 
+    def webhooks(self) -> frozenset[str]:
+        """Names of all admission webhooks that may change new objects."""
+        return self._admission.registered()
+
     def patch(self, kind: str, namespace: str, name: str, fields: Sequence[FieldChange], resource_version: str) -> str:
         """See `ClusterWriter`."""
         return self._writer.patch(kind, namespace, name, fields, resource_version)
@@ -126,6 +137,10 @@ class KubernetesCluster:
     def make(self, manifest: Manifest) -> bool:
         """See `ClusterWriter`."""
         return self._writer.make(manifest)
+
+    def disown(self, kind: str, namespace: str, name: str, fields: Sequence[str]) -> None:
+        """See `DisowningWriter`."""
+        self._writer.disown(kind, namespace, name, fields)
 
     def record_event(self, kind: str, namespace: str, name: str, reason: str, message: str) -> None:
         """See `ClusterWriter`."""

@@ -14,6 +14,7 @@ import hashlib
 from collections.abc import Sequence
 
 from enforcer.cluster import FieldChange, identity
+from enforcer.kubernetes.field_owners import disowned
 from enforcer.kubernetes.json_patch import json_patch
 from enforcer.kubernetes.kinds import kind_named
 from enforcer.kubernetes.reader import KubernetesReader, whole
@@ -119,6 +120,44 @@ class KubernetesWriter:
         except Conflict:
             return False
         return True
+
+    def disown(self, kind: str, namespace: str, name: str, fields: Sequence[str]) -> None:
+        """See `DisowningWriter`; an object that changes all the time keeps its owners.
+
+        Raises:
+            Misconfigured: a right is missing.
+            Unavailable: as there.
+        """
+        served = kind_named(kind)
+        version = self._api.version_of(served)
+        if version is None:
+            return
+        path = served.path(version, namespace, name)
+        for _ in range(_RACES_MAX):
+            deed = Deed(verb="get", resource=served.resource, namespace=namespace, name=name)
+            found = self._api.get(deed, path)
+            if found is None:
+                return
+            owners = found["metadata"].get("managedFields") or []
+            left = disowned(owners, FIELD_MANAGER, fields)
+            if not owners or left == owners:
+                return
+            operations = [
+                {"op": "replace", "path": "/metadata/resourceVersion", "value": found["metadata"]["resourceVersion"]},
+                {"op": "replace", "path": "/metadata/managedFields", "value": left},
+            ]
+            deed = Deed(verb="patch", resource=served.resource, namespace=namespace, name=name)
+            query = {"fieldManager": FIELD_MANAGER}
+            call = Call(
+                deed=deed, path=path, method="PATCH", query=query, body=operations, content_type=JSON_PATCH
+            )  # fmt: skip
+            try:
+                written = self._api.send(call)
+            except Conflict:
+                continue
+            if written is not None:
+                self._reader.remember(whole(written, served, version))
+            return
 
     def record_event(self, kind: str, namespace: str, name: str, reason: str, message: str) -> None:
         """See `ClusterWriter`; the same event again is counted, not written twice.

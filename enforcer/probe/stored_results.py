@@ -84,18 +84,19 @@ def kept_results(folder: DataFolder, key: bytes) -> tuple[ProbeResult, ...]:
     return tuple(read_result(path, key) for path in sorted(folder.probes.glob("*.json")))
 
 
-def measured_capability(folder: DataFolder, settings: Settings) -> Capabilities:
+def measured_capability(folder: DataFolder, settings: Settings, version: str | None = None) -> Capabilities:
     """What the backend of the settings enforces: the register's record, as far as probes of this cluster confirm it.
 
     Args:
         settings: all settings. Without `probe.key_file` no result counts.
+        version: tag of the backend's version; None for the newest that is known.
 
     Raises:
         Misconfigured: no such backend, or the key can't be read.
         Corrupt: a result can't be read.
         Refused: a result was changed.
     """
-    record = capabilities_of(settings.enforcer.backend)
+    record = capabilities_of(settings.enforcer.backend, version)
     if settings.probe.key_file is None:
         return record
     return as_measured(record, kept_results(folder, read_key(settings)))

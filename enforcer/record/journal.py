@@ -6,7 +6,7 @@ whole before the first object is touched, so whoever comes after a crash can go 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -78,6 +78,8 @@ class ObjectIntent:
         fields: fields.
         holds: fields that hold it while it rolls.
         generation: the API server's count of its specifications when it was read, None where it keeps none.
+        parts: digests of the parts of its specification when it was read (`enforcer.rollout.outside_change`); None
+            where the stage does not say, as for what is no owner of pods.
     """
 
     kind: str
@@ -88,6 +90,7 @@ class ObjectIntent:
     fields: tuple[FieldIntent, ...]
     holds: tuple[HoldIntent, ...] = ()
     generation: int | None = None
+    parts: Mapping[str, str] | None = None
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -117,6 +120,7 @@ class StageRecord:
         applied_at: when it was promoted.
         undone_at: when it was taken back on request.
         watched: batches that were watched to the end without complaint.
+        is_whole: all intents stand there.
     """
 
     plan_id: str
@@ -131,6 +135,7 @@ class StageRecord:
     applied_at: datetime | None = None
     undone_at: datetime | None = None
     watched: frozenset[str] = frozenset()
+    is_whole: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -242,30 +247,7 @@ class Journal:
 
     def runs(self, plan_id: str | None = None) -> list[RunRecord]:
         """Every run, oldest first; of one plan where it is given."""
-        runs: list[RunRecord] = []
-        latest: dict[str, RunRecord] = {}
-        undone: dict[str, list[StageRecord]] = {}
-        for entry in self._entries(plan_id):
-            if entry.event == "begin":
-                run = RunRecord(
-                    plan_id=entry.plan_id,
-                    stages=tuple(entry.content["stages"]),
-                    by=entry.content["by"],
-                    began_at=entry.at,
-                    cards_granted=frozenset(entry.content["cards_granted"]),
-                    cluster=entry.content.get("cluster"),
-                )
-                runs.append(run)
-                latest[entry.plan_id] = run
-            elif entry.event == "end":
-                latest[entry.plan_id].is_open = False
-            elif entry.event in ("undo_begin", "undone"):
-                _undo(entry, runs, undone)
-            elif entry.plan_id in latest:
-                _stage_entry(entry, latest[entry.plan_id])
-        for run in runs:
-            run.records = {number: record for number, record in run.records.items() if record.objects or record.moves}
-        return runs
+        return runs_of(self._entries(plan_id))
 
     def open_undo(self) -> UndoRecord | None:
         """The undo that was begun and not ended."""
@@ -303,6 +285,38 @@ class Journal:
         )
 
 
+def runs_of(entries: Iterable[Entry]) -> list[RunRecord]:
+    """Every run that entries tell of, oldest first; a stage whose intents a crash cut short was never begun."""
+    runs: list[RunRecord] = []
+    latest: dict[str, RunRecord] = {}
+    undone: dict[str, list[StageRecord]] = {}
+    for entry in entries:
+        if entry.event == "begin":
+            run = RunRecord(
+                plan_id=entry.plan_id,
+                stages=tuple(entry.content["stages"]),
+                by=entry.content["by"],
+                began_at=entry.at,
+                cards_granted=frozenset(entry.content["cards_granted"]),
+                cluster=entry.content.get("cluster"),
+            )
+            runs.append(run)
+            latest[entry.plan_id] = run
+        elif entry.event == "end":
+            latest[entry.plan_id].is_open = False
+        elif entry.event in ("undo_begin", "undone"):
+            _undo(entry, runs, undone)
+        elif entry.plan_id in latest:
+            _stage_entry(entry, latest[entry.plan_id])
+    for run in runs:
+        run.records = {
+            number: record
+            for number, record in run.records.items()
+            if record.is_whole and (record.objects or record.moves)
+        }
+    return runs
+
+
 def object_content(entry: ObjectIntent) -> dict[str, Any]:
     """An object's intent as plain values."""
     return {
@@ -314,6 +328,7 @@ def object_content(entry: ObjectIntent) -> dict[str, Any]:
         "fields": [[part.field, part.old, part.new] for part in entry.fields],
         "holds": [[part.field, part.old, part.canary, part.rest] for part in entry.holds],
         "generation": entry.generation,
+        "parts": None if entry.parts is None else dict(entry.parts),
     }
 
 
@@ -329,6 +344,7 @@ def object_of(content: Mapping[str, Any]) -> ObjectIntent:
         # Ledgers of before there were holds have none.
         holds=tuple(HoldIntent(field=a, old=b, canary=c, rest=d) for a, b, c, d in content.get("holds", ())),
         generation=content.get("generation"),
+        parts=content.get("parts"),
     )
 
 
@@ -361,7 +377,9 @@ def move_of(content: Mapping[str, Any]) -> Move:
 def _stage_entry(entry: Entry, run: RunRecord) -> None:
     number = entry.content.get("stage")
     if entry.event == "stage_begin":
-        run.records[entry.content["stage"]] = StageRecord(plan_id=run.plan_id, stage=entry.content["stage"])
+        run.records[entry.content["stage"]] = StageRecord(
+            plan_id=run.plan_id, stage=entry.content["stage"], is_whole=False
+        )
         return
     record = run.records.get(number) if number is not None else None
     if record is None:
@@ -373,7 +391,7 @@ def _stage_entry(entry: Entry, run: RunRecord) -> None:
     elif entry.event == "node_step":
         record.node_steps.append(_node_step_of(entry.content))
     elif entry.event == "stage":
-        record.canary = tuple(entry.content["canary"])
+        record.canary, record.is_whole = tuple(entry.content["canary"]), True
     elif entry.event == "watched":
         if not entry.content["complaints"]:
             record.watched |= {entry.content["batch"]}

@@ -8,6 +8,7 @@ ready elsewhere, as measured once enough moves were made, else as assumed.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -232,6 +233,10 @@ class ReliefJournal:
     def open_moves(self) -> tuple[MoveRecord, ...]:
         """Moves that are under way."""
         return tuple(record for record in self.moves() if record.is_open)
+
+    def ended_moves(self) -> Counter[MovePhase]:
+        """How many moves are over, by how they ended."""
+        return Counter(record.phase for record in self.moves() if not record.is_open)
 
     def past_moves(self) -> tuple[PastMove, ...]:
         """All moves, oldest first, as the rules of relief look at them."""

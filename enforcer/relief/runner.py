@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from enforcer.admission import unpinned
 from enforcer.agent.node_view import NodeView
@@ -21,7 +23,7 @@ from enforcer.relief.demand_memory import STEP_SECONDS, DemandMemory
 from enforcer.relief.moving import Mover
 from enforcer.relief.overload import Overload, overloads
 from enforcer.relief.proposal import Field, Proposal, choose, may_return
-from enforcer.relief.relief_journal import Manner, MoveOrder
+from enforcer.relief.relief_journal import Manner, MoveOrder, MovePhase, ReliefJournal
 from enforcer.relief.sleeping import Sleeping
 from enforcer.relief.tools import ReliefPolicy, ReliefTools
 from enforcer.relief.warm_replica import move_name, replica_name
@@ -36,9 +38,19 @@ from fleet.relief.moves import PastMove, home_due, resting, slots_free, unsettle
 from fleet.relief.pace import Pace
 from fleet.sentences import Sentence, sentence
 
+if TYPE_CHECKING:
+    from wire.own_metrics import OwnMetrics
+
 _CANDIDATES_MAX = 32
 _NOT_PAUSED = ("outcome", "not_ended_by_pause")
 """Value of a reason where pods of low priority sleep and the card is overloaded still."""
+
+
+class Blocked(StrEnum):
+    """Why a look that had something to do did nothing."""
+
+    FREEZE = "freeze"
+    LEASE = "lease"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +61,17 @@ class ReliefLook:
         overloads: cards that are overloaded now.
         said: what people should know, one sentence each.
         is_busy: something is under way: the next look should come soon.
+        blocked: why it did nothing; None where it did what was due.
+        is_leader: it goes on holding the lease.
+        ended: how many moves it ended, by how they ended.
     """
 
     overloads: tuple[Overload, ...] = ()
     said: tuple[str, ...] = ()
     is_busy: bool = False
+    blocked: Blocked | None = None
+    is_leader: bool = False
+    ended: Mapping[MovePhase, int] = field(default_factory=dict)
 
 
 class ReliefRunner:
@@ -76,6 +94,11 @@ class ReliefRunner:
         self._has_lease = False
         self._told: frozenset[str] = frozenset()
         self._log = logger("enforcer.relief")
+
+    @property
+    def journal(self) -> ReliefJournal:
+        """What relief did."""
+        return self._tools.journal
 
     @property
     def mover(self) -> Mover:
@@ -135,12 +158,14 @@ class ReliefRunner:
             self._tools.guard.check_frozen(self._tools.reader)
         except Refused as exc:
             self._let_go()
-            return ReliefLook(overloads=found, said=self._news([*said, str(exc)]), is_busy=is_watched)
+            text = self._news([*said, str(exc)])
+            return ReliefLook(overloads=found, said=text, is_busy=is_watched, blocked=Blocked.FREEZE)
         if not self._tools.lease.acquire(self._tools.holder, self._policy.lease_seconds):
             self._has_lease = False
-            text = "cannot relieve now: somebody else holds the lease gputide/enforcer"
-            return ReliefLook(overloads=found, said=self._news([*said, text]), is_busy=True)
+            text = self._news([*said, "cannot relieve now: somebody else holds the lease gputide/enforcer"])
+            return ReliefLook(overloads=found, said=text, is_busy=True, blocked=Blocked.LEASE)
         self._has_lease = True
+        ended_before = journal.ended_moves()
         works: tuple[Callable[[], list[str]], ...] = (
             lambda: [] if plan is None else self._sleeping.carry_out(plan),
             self._go_on,
@@ -157,7 +182,13 @@ class ReliefRunner:
             # Others may act while all there is to do is to watch.
             self._let_go()
         is_busy = bool(found or journal.open_moves() or journal.open_squeezes())
-        return ReliefLook(overloads=found, said=self._news(said), is_busy=is_busy)
+        return ReliefLook(
+            overloads=found,
+            said=self._news(said),
+            is_busy=is_busy,
+            is_leader=self._has_lease,
+            ended=journal.ended_moves() - ended_before,
+        )
 
     def stop(self) -> None:
         """Give the lease back; moves that are under way are gone on with by the next start, orders expire."""
@@ -402,3 +433,39 @@ class ReliefRunner:
 def _reasons(left: Mapping[str, str]) -> str:
     """Why nobody can leave a card, the first three."""
     return "; ".join(f"{pod}: {why}" for pod, why in sorted(left.items())[:3]) or "no card has room for one of its pods"
+
+
+class ReliefMetrics:
+    """What relief counts of itself."""
+
+    def __init__(self, own: OwnMetrics) -> None:
+        self._looks = own.passes("look", "look at the cards")
+        self._nodes = own.gauge("nodes", "Nodes whose agents showed what they see, at the last look.")
+        self._overloaded = own.gauge("overloaded_cards", "Cards that were overloaded at the last look.")
+        self._paused = own.gauge("paused_cards", "Cards whose low priority sleeps by an order of relief.")
+        self._open_moves = own.gauge("open_moves", "Moves that are under way.")
+        self._moves = own.counter("moves_total", "Moves that ended: done or taken_back.", "result")
+        self._blocked = own.counter(
+            "blocked_looks_total",
+            "Looks that did nothing of what was due, by why: a freeze, or the lease that another enforcer holds.",
+            "by",
+        )
+        self._is_leader = own.gauge(
+            "is_leader", "1 while it holds the lease gputide/enforcer, which it does while pods move; else 0."
+        )
+        self.api_requests = own.followed_counter("api_requests_total", "Requests to the Kubernetes API.")
+
+    def look(self, runner: ReliefRunner, views: Mapping[str, NodeView]) -> ReliefLook:
+        """One look, counted; see `ReliefRunner.look`."""
+        self._nodes.set(len(views))
+        with self._looks.one():
+            look = runner.look(views)
+        self._overloaded.set(len({entry.card for entry in look.overloads}))
+        self._paused.set(len(runner.journal.open_squeezes()))
+        self._open_moves.set(len(runner.journal.open_moves()))
+        self._is_leader.set(look.is_leader)
+        for phase, count in look.ended.items():
+            self._moves.labels(phase.value).inc(count)
+        if look.blocked is not None:
+            self._blocked.labels(look.blocked.value).inc()
+        return look

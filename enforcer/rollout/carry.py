@@ -17,10 +17,12 @@ from enforcer.kinds.register import is_begun, trouble_of, workload_kind
 from enforcer.manifest import Manifest, workload_parts
 from enforcer.ownership import MAKERS, Parents, parents_of, workload_of_pod
 from enforcer.record.journal import ObjectIntent
-from enforcer.rollout.holding import Phase, changes_template, rolls_by_itself
-from enforcer.rollout.intent_writer import IntentWriter, patiently
+from enforcer.rollout.holding import Phase, changes_template, rolls_by_itself, surges
+from enforcer.rollout.intent_writer import IntentWriter
 from enforcer.rollout.landing import Landing, is_rolled_out, landing_of, made_anew, wanted_pods
 from enforcer.rollout.move_order import Order, OrderedUnit, Unit, waves
+from enforcer.rollout.outside_change import outside_change
+from enforcer.rollout.patience import Patience
 from enforcer.seat import PodSeat, same_slices, seat_of_pod
 from enforcer.snapshot import Snapshot, take_snapshot, with_listed
 from fleet.inventory import WorkloadId
@@ -73,13 +75,15 @@ class Carrier:
 
     Args:
         pause: lets time pass.
-        policy: how patient to be.
+        patiently: makes calls again while the cluster can't take them.
+        policy: how patient to be with pods.
         dialect: the words that seats are read in.
         step: called before every write with what it is, for tests that stop there.
 
     Attributes:
         objects: writes single objects.
         kept: what was left as it is on the way back, one sentence each.
+        look_seconds: pause between two looks.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class Carrier:
         reader: ClusterReader,
         writer: ClusterWriter,
         pause: Pause,
+        patiently: Patience,
         policy: CarryPolicy,
         dialect: Dialect,
         step: Callable[[str], None],
@@ -94,16 +99,18 @@ class Carrier:
         self._reader = reader
         self._writer = writer
         self._pause = pause
+        self._patiently = patiently
         self._policy = policy
         self._dialect = dialect
         self._step = step
         self._parents: Parents | None = None
         self._left: set[WorkloadId] = set()
+        self._written: dict[WorkloadId, ObjectIntent] = {}
         # A look at what a watch keeps costs the cluster nothing.
         is_watched = isinstance(reader, FollowingReader) and not isinstance(dialect, ListingDialect)
-        self._look_seconds = min(policy.poll_seconds, WATCHED_LOOK_SECONDS) if is_watched else policy.poll_seconds
+        self.look_seconds = min(policy.poll_seconds, WATCHED_LOOK_SECONDS) if is_watched else policy.poll_seconds
         self.kept: list[str] = []
-        self.objects = IntentWriter(reader, writer, pause, step)
+        self.objects = IntentWriter(reader, writer, patiently, step)
 
     def carry(self, load: Load, on_wave: OnWave) -> list[str]:
         """Bring pods to their seats, in an order in which they find room.
@@ -120,7 +127,7 @@ class Carrier:
             Refused: somebody changed an owner since it was read.
             Unavailable: the cluster can't take it.
         """
-        snapshot = patiently(self._pause, lambda: take_snapshot(self._reader, self._dialect))
+        snapshot = self._patiently(lambda: take_snapshot(self._reader, self._dialect))
         self._dialect = snapshot.dialect
         self.objects.see(snapshot.owners[workload] for workload in load.intents if workload in snapshot.owners)
         units = _units(load, snapshot)
@@ -130,18 +137,18 @@ class Carrier:
             # Whose pods all sit right needs its fields nevertheless.
             if workload not in rest:
                 self._put(load, intent)
-        card_mib = {card.card: card.framebuffer_mib for card in snapshot.cards.values()}
+        surging = {workload for workload, intent in load.intents.items() if surges(intent)}
         done = sum(map(len, units)) - sum(map(len, missing))
         failures: list[str] = []
         patched: set[WorkloadId] = set()
-        for wave in waves(missing, snapshot.seats, card_mib, self._policy.parallel_pods_max):
+        for wave in waves(missing, snapshot.seats, snapshot.cards, self._policy.parallel_pods_max, surging):
             on_wave([move for unit in wave for move in unit.moves], done)
             for unit in wave:
                 failures += self._start(load, unit, patched)
             if failures and load.is_strict:
                 return failures
             # Nothing lands at once.
-            self._pause(self._look_seconds)
+            self._pause(self.look_seconds)
             failures += self._wait(load, wave)
             if failures and load.is_strict:
                 return failures
@@ -155,6 +162,33 @@ class Carrier:
     def look_at(self, workloads: Iterable[WorkloadId]) -> None:
         """List owners that are about to be written, in place of one request for each."""
         self.objects.see(self._owners(list(workloads)).values())
+
+    def outside_changes(self) -> list[str]:
+        """What somebody else changed of the owners that were written, one sentence each; a fresh look confirms it.
+
+        Raises:
+            Unavailable: the cluster can't be reached.
+        """
+        if not self._outside_changes(self._written):
+            return []
+        renew(self._reader)
+        return self._outside_changes(self._written)
+
+    def let_go(self, intents: Iterable[ObjectIntent]) -> None:
+        """Give owners that somebody else changed while their stage was under way their own strategy back.
+
+        Raises:
+            Unavailable: the cluster can't be reached.
+        """
+        known = {intent.workload: intent for intent in intents}
+        for workload, owner in self._owners(list(known)).items():
+            if outside_change(known[workload], owner, is_written=False) is not None:
+                self.objects.hold(known[workload], Phase.SETTLED)
+
+    def _outside_changes(self, intents: Mapping[WorkloadId, ObjectIntent]) -> list[str]:
+        owners = self._owners(list(intents))
+        found = (outside_change(intents[workload], owner, is_written=True) for workload, owner in owners.items())
+        return [sentence for sentence in found if sentence is not None]
 
     def in_place(self, moves: Sequence[Move]) -> tuple[str, ...]:
         """Pods that were made for these moves and sit as planned, `namespace/pod`."""
@@ -221,10 +255,11 @@ class Carrier:
     def _put(self, load: Load, intent: ObjectIntent) -> None:
         if load.is_strict:
             self.objects.patch(intent, load.phase)
+            self._written[intent.workload] = intent
             return
         kept = self.objects.restore(intent)
         self.kept += kept
-        if kept:
+        if kept or intent.workload in self.objects.overridden:
             self._left.add(intent.workload)
 
     def _evict_unready(self, workload: WorkloadId) -> None:
@@ -239,7 +274,7 @@ class Carrier:
         waited = 0.0
         while True:
             self._step(f"evict {pod_id}")
-            if patiently(self._pause, lambda: self._writer.evict(namespace, name)) is not False:
+            if self._patiently(lambda: self._writer.evict(namespace, name)) is not False:
                 return None
             if waited >= self._policy.placement_seconds_max:
                 return f"{pod_id} may not be evicted: its disruption budget left no room within {waited:.0f} s"
@@ -250,6 +285,9 @@ class Carrier:
         waited = 0.0
         waiting = [unit.moves for unit in wave]
         while True:
+            changed = self.outside_changes()
+            if changed:
+                return changed
             workloads = list(dict.fromkeys(unit[0].workload for unit in waiting))
             pods = self._pods(workloads)
             owners = self._owners(workloads)
@@ -273,8 +311,8 @@ class Carrier:
             if waited >= self._policy.placement_seconds_max:
                 return [self._overdue(load, unit, pods[unit[0].workload], waited) for unit in still]
             waiting = still
-            self._pause(self._look_seconds)
-            waited += self._look_seconds
+            self._pause(self.look_seconds)
+            waited += self.look_seconds
 
     def _make_way(self, load: Load, unit: Unit, landing: Landing) -> None:
         """Evict the pod of a StatefulSet whose place one waits for that its controller has made anew before it.
@@ -324,9 +362,9 @@ class Carrier:
         """The pods of workloads as they are now, without those that are going or over."""
         found: dict[WorkloadId, list[PodSeat]] = {workload: [] for workload in workloads}
         # New pods may be read by objects that are as new as they.
-        dialect = patiently(self._pause, lambda: with_listed(self._reader, self._dialect))
+        dialect = self._patiently(lambda: with_listed(self._reader, self._dialect))
         for namespace in sorted({workload_parts(workload)[0] for workload in workloads}):
-            for pod in patiently(self._pause, lambda: self._reader.list_objects("Pod", namespace)):  # noqa: B023
+            for pod in self._patiently(lambda: self._reader.list_objects("Pod", namespace)):  # noqa: B023
                 workload = workload_of_pod(pod, self._known_parents())
                 is_over = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
                 if workload in found and not is_over and "deletionTimestamp" not in pod["metadata"]:
@@ -339,7 +377,7 @@ class Carrier:
             makers = [
                 found
                 for kind in MAKERS
-                for found in patiently(self._pause, lambda: self._reader.list_objects(kind))  # noqa: B023
+                for found in self._patiently(lambda: self._reader.list_objects(kind))  # noqa: B023
             ]
             self._parents = parents_of(makers)
         return self._parents
@@ -354,11 +392,11 @@ class Carrier:
         for (kind, namespace), members in groups.items():
             if len(members) == 1:
                 name, workload = members[0]
-                owner = patiently(self._pause, lambda: self._reader.get(kind, namespace, name))  # noqa: B023
+                owner = self._patiently(lambda: self._reader.get(kind, namespace, name))  # noqa: B023
                 found |= {} if owner is None else {workload: owner}
                 continue
             by_name = dict(members)
-            for owner in patiently(self._pause, lambda: self._reader.list_objects(kind, namespace)):  # noqa: B023
+            for owner in self._patiently(lambda: self._reader.list_objects(kind, namespace)):  # noqa: B023
                 if owner["metadata"]["name"] in by_name:
                     found[by_name[owner["metadata"]["name"]]] = owner
         return found
@@ -373,7 +411,7 @@ class Carrier:
         return f"{late[0].pod_id} was not ready on {planned} within {waited:.0f} s: {self._why(late[0])}"
 
     def _why(self, pod: PodSeat) -> str:
-        manifest = self._reader.get("Pod", pod.namespace, pod.pod)
+        manifest = self._patiently(lambda: self._reader.get("Pod", pod.namespace, pod.pod))
         if manifest is None:
             return "it is gone"
         for condition in manifest.get("status", {}).get("conditions", ()):
@@ -398,6 +436,8 @@ def _units(load: Load, snapshot: Snapshot) -> list[Unit]:
     for workload in dict.fromkeys(move.workload for move in load.moves):
         own = tuple(_from_here(move, snapshot) for move in load.of(workload))
         intent = load.intents.get(workload)
+        if intent is not None and surges(intent):
+            own = _still_to_come(own, snapshot.pods.get(workload, ()))
         rolls = intent is not None and changes_template(intent)
         if not load.is_strict or (rolls and rolls_by_itself(_kind_only(workload_parts(workload)[1], intent))):
             found.append(own)
@@ -418,6 +458,24 @@ def _from_here(move: Move, snapshot: Snapshot) -> Move:
     """The move from where the pod really is, while it still has its name."""
     seat = snapshot.seats.get(move.live_id)
     return move if seat is None else replace(move, old=seat.slices)
+
+
+def _still_to_come(moves: Unit, pods: Sequence[PodSeat]) -> Unit:
+    """The moves of an owner that surges, without the new seats that its new pods have already and the pods that left.
+
+    Such a pod sits there beside the one that leaves for it: its seat is not to be found a second time.
+    """
+    there = {pod.pod_id for pod in pods}
+    made = [pod.slices for pod in made_anew(moves, landing_of(moves, pods).in_place)]
+    found: dict[str, Move] = {}
+    # A seat that is taken already was for a pod that left, where one did.
+    for move in sorted(moves, key=lambda move: move.live_id in there):
+        place = next((number for number, slices in enumerate(made) if same_slices(slices, move.new)), None)
+        if place is not None:
+            made.pop(place)
+        old, new = move.old if move.live_id in there else (), move.new if place is None else ()
+        found[move.pod_id] = replace(move, old=old, new=new)
+    return tuple(found[move.pod_id] for move in moves)
 
 
 def _astray(pod: PodSeat, moves: Sequence[Move]) -> str:

@@ -1,15 +1,27 @@
 """How an owner that rolls by itself is held after its first new pod, and kept from needing room that is not there.
 
-Pure. A Deployment can't change one pod alone: its controller rolls as soon as the template changes. So the same
-patch that changes the template makes it wait: no surge (a new pod would need a place beside the old one, which may hold
-the whole card), one pod unavailable at most, and a `minReadySeconds` so long that the first new pod does not count as
-available before we say so. Existing pods keep counting, for the old ReplicaSet keeps its own `minReadySeconds`, and a
-new pod serves as soon as it is ready: only the count waits. `paused` would not do: a paused Deployment makes no new
-ReplicaSet at all, and pausing it after the first pod is a race. `progressDeadlineSeconds` must exceed
-`minReadySeconds`, so it is raised too. A StatefulSet is held by its partition; a DaemonSet, whose `minReadySeconds`
-would turn its old pods unavailable and so let them all go at once, by `OnDelete`. Argo's Rollout is held as a
-Deployment is, at its canary strategy; a LeaderWorkerSet by its partition, which counts groups. An InferenceService has
-no field for the first pod alone: its Deployment is kept from surging, and the canary is judged while the rest follows.
+Pure. A Deployment can't change one pod alone: its controller rolls as soon as the template changes. So the same patch
+that changes the template makes it wait by a `minReadySeconds` that lets the first new pod count as available only once
+it was watched. Where the planned seats have room beside the old ones the owner surges first: one new pod more, none
+unavailable, and an old pod goes only when a new one is ready. Where they have none (a new pod needs the card that the
+old one holds whole) there is no surge, and one pod is unavailable at most. Existing pods keep counting, for the old
+ReplicaSet keeps its own `minReadySeconds`, and a new pod serves as soon as it is ready: only the count waits. `paused`
+would not do: a paused Deployment makes no new ReplicaSet at all, and pausing it after the first pod is a race.
+
+That hold is a pace, not a lock. It lasts as long as the canary's watch and a margin, at most ten minutes, counted by
+the API server's controllers from the moment at which the pod got ready. So an owner whose enforcer died goes on by
+itself within minutes. An enforcer that lives judges the canary before the pace is over, or takes the stage back: the
+canary of a longer watch is judged after nine minutes, and the rest of the watch follows once all pods have changed.
+`progressDeadlineSeconds` must exceed `minReadySeconds`, so it is raised by as much.
+
+Argo's Rollout is held as a Deployment is, at its canary strategy. The other kinds have no such pace. A StatefulSet is
+held by its partition, and a LeaderWorkerSet by its own, which counts groups: a longer `minReadySeconds` would let the
+first wait for pods that are older than the change, too. A DaemonSet, whose `minReadySeconds` would turn its young pods
+unavailable and so let them all go at once, is held by `OnDelete`. Those holds end with the next `apply`, `undo` or
+`abort`, and with the first change of the template by anybody else (`enforcer.rollout.held_mark`), so none of them keeps
+a hotfix waiting. An InferenceService has no field for the first pod alone: its canary is judged while the rest
+follows.
+
 What was there before stands in the intent and is written back when the stage is kept or taken back.
 
 How many pods a strategy lets be unavailable at once is computed here too, for the owner as its users set it and as it
@@ -27,6 +39,7 @@ kserve/kserve:pkg/apis/serving/v1beta1/component.go (deploymentStrategy, RawDepl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -39,10 +52,13 @@ from enforcer.kinds.register import is_template_field, workload_kind
 from enforcer.manifest import field_of, values_equal
 from enforcer.record.journal import HoldIntent, ObjectIntent
 
-HOLD_SECONDS = 30 * 24 * 3600
-"""`minReadySeconds` of a Deployment that is held: a hold that everybody forgot ends after a month."""
+HOLD_SECONDS_MAX = 600
+"""Longest time for which the first new pod does not count as available: a forgotten hold ends by the server's clock."""
 
-_DEADLINE_MORE_SECONDS = 3600
+HOLD_MARGIN_SECONDS = 60
+"""How much longer a hold lasts than the watch under it: for the look that finds the pod, and the write that follows."""
+
+_DEADLINE_DEFAULT_SECONDS = 600
 
 _LEAST_READY = "spec.minReadySeconds"
 _DEADLINE = "spec.progressDeadlineSeconds"
@@ -55,13 +71,26 @@ _UPDATE_TYPE = "spec.updateStrategy.type"
 _UPDATE = "spec.updateStrategy.rollingUpdate"
 
 
+class Way(StrEnum):
+    """How the pods of an owner that rolls follow each other; each value is shown to people."""
+
+    SURGE = "surge-first"
+    """New pods get ready beside the old ones, as many at once as the owner's own strategy has it."""
+    SURGE_IN_TURN = "surge-first, one pod at a time"
+    """Each new pod gets ready beside the old ones; the next finds its seat once an old one has left."""
+    GAP = "with a gap, one pod at a time"
+    """Each old pod leaves before a new one is made."""
+    GAP_AT_ONCE = "with a gap, all pods at once"
+    """They want each other's places, so that one after the other finds no room."""
+
+
 class Phase(StrEnum):
     """How far an owner may roll."""
 
     CANARY = "canary"
     """One pod."""
     REST = "rest"
-    """All pods, without surge."""
+    """All pods, in the way that the stage has for them."""
     SETTLED = "settled"
     """As it was set before the plan."""
 
@@ -78,37 +107,78 @@ def changes_template(intent: ObjectIntent) -> bool:
     return any(is_template_field(intent.kind, part.field) for part in intent.fields)
 
 
-def holds_of(owner: Mapping[str, Any], pods: int, *, at_once: bool) -> tuple[HoldIntent, ...]:
+def can_surge(owner: Mapping[str, Any]) -> bool:
+    """Whether a new pod of an owner can be made beside those that it is to replace."""
+    return _surge_path(owner) is not None
+
+
+def _surge_path(owner: Mapping[str, Any]) -> str | None:
+    """Where `maxSurge` and `maxUnavailable` of an owner stand; None where its pods can't surge or all end first."""
+    kind = owner["kind"]
+    if kind == "Deployment" and field_of(owner, "spec.strategy.type") != "Recreate":
+        return _ROLLING
+    if kind == "Rollout" and field_of(owner, _CANARY) is not None:
+        return _CANARY
+    if kind == "InferenceService" and is_raw(owner) and field_of(owner, f"{_PREDICTOR}.type") != "Recreate":
+        return f"{_PREDICTOR}.rollingUpdate"
+    return None
+
+
+def canary_watch_seconds(watch_seconds: float) -> float:
+    """How long the first new pod is watched: as long as any change, but no longer than it can be held."""
+    return min(watch_seconds, float(HOLD_SECONDS_MAX - HOLD_MARGIN_SECONDS))
+
+
+def hold_seconds(watch_seconds: float) -> int:
+    """For how long after it got ready the first new pod is held, where its owner does not ask for more."""
+    return math.ceil(canary_watch_seconds(watch_seconds)) + HOLD_MARGIN_SECONDS
+
+
+def holds_of(owner: Mapping[str, Any], pods: int, way: Way, *, watch_seconds: float) -> tuple[HoldIntent, ...]:
     """The fields that hold an owner whose template is to be changed.
 
     Args:
         owner: as it stands.
         pods: how many pods it runs.
-        at_once: True where its pods want each other's places, so that one after the other finds no room.
+        way: how its pods follow each other; an owner that can't surge has a gap.
+        watch_seconds: how long a change is watched.
 
     Returns:
         Fields with their values before, for one pod, and for all; none for an owner that is rolled by eviction, or that
         ends all its pods before it makes new ones (`Recreate`).
     """
-    kind = owner["kind"]
-    if kind == "Deployment" and field_of(owner, "spec.strategy.type") != "Recreate":
-        return (*_first_only(owner), *_without_surge(owner, _ROLLING, at_once=at_once))
-    if kind == "Rollout" and field_of(owner, _CANARY) is not None:
-        return (*_first_only(owner), *_without_surge(owner, _CANARY, at_once=at_once))
-    if kind == "InferenceService" and is_raw(owner):
-        is_recreated = field_of(owner, f"{_PREDICTOR}.type") == "Recreate"
-        return () if is_recreated else _without_surge(owner, f"{_PREDICTOR}.rollingUpdate", at_once=at_once)
+    kind, path = owner["kind"], _surge_path(owner)
+    if path is not None:
+        first = () if kind == "InferenceService" else _first_only(owner, hold_seconds(watch_seconds))
+        return (*first, *_bounds(owner, path, pods, way))
     if kind == "LeaderWorkerSet":
         path = f"{_GROUPS}.partition"
         partition, groups = field_of(owner, path), int(field_of(owner, "spec.replicas") or "1")
         held = HoldIntent(field=path, old=partition, canary=str(max(0, groups - 1)), rest=partition)
-        return (held, *_without_surge(owner, _GROUPS, at_once=at_once))
+        gap = Way.GAP_AT_ONCE if way is Way.GAP_AT_ONCE else Way.GAP
+        return (held, *_bounds(owner, _GROUPS, pods, gap))
     if kind == "StatefulSet" and rolls_by_itself(owner):
         partition = field_of(owner, _PARTITION)
         return (HoldIntent(field=_PARTITION, old=partition, canary=str(max(0, pods - 1)), rest=partition),)
     if kind == "DaemonSet" and (field_of(owner, _UPDATE_TYPE) or "RollingUpdate") == "RollingUpdate":
         return (HoldIntent(field=_UPDATE_TYPE, old=field_of(owner, _UPDATE_TYPE), canary="OnDelete", rest="OnDelete"),)
     return ()
+
+
+def way_of(intent: ObjectIntent) -> Way | None:
+    """The way that the holds of an owner give its pods; None where they give none."""
+    bounds = {hold.field.rpartition(".")[2]: hold for hold in intent.holds}
+    surge, unavailable = bounds.get("maxSurge"), bounds.get("maxUnavailable")
+    if surge is None or unavailable is None:
+        return None
+    if surge.canary != "0":
+        return Way.SURGE_IN_TURN if surge.rest == "1" else Way.SURGE
+    return Way.GAP if unavailable.rest == "1" else Way.GAP_AT_ONCE
+
+
+def surges(intent: ObjectIntent) -> bool:
+    """Whether an owner is held so that no pod leaves before another is ready."""
+    return way_of(intent) in (Way.SURGE, Way.SURGE_IN_TURN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,22 +259,32 @@ def unavailable_at_once(owner: Mapping[str, Any], pods: int, holds: Sequence[Hol
     return max((limit.pods for limit in limits if limit is not None), default=0)
 
 
-def _first_only(owner: Mapping[str, Any]) -> tuple[HoldIntent, ...]:
-    """The first new pod does not count until we say so."""
+def _first_only(owner: Mapping[str, Any], seconds: int) -> tuple[HoldIntent, ...]:
+    """The first new pod does not count as available for a while, and the deadline of progress waits as much longer."""
     ready, late = field_of(owner, _LEAST_READY), field_of(owner, _DEADLINE)
-    deadline = max(HOLD_SECONDS + _DEADLINE_MORE_SECONDS, int(late or "0"))
+    more = max(0, seconds - int(ready or "0"))
+    if not more:
+        return ()
+    deadline = int(late or _DEADLINE_DEFAULT_SECONDS) + more
     return (
-        HoldIntent(field=_LEAST_READY, old=ready, canary=str(HOLD_SECONDS), rest=ready),
+        HoldIntent(field=_LEAST_READY, old=ready, canary=str(seconds), rest=ready),
         HoldIntent(field=_DEADLINE, old=late, canary=str(deadline), rest=late),
     )
 
 
-def _without_surge(owner: Mapping[str, Any], path: str, *, at_once: bool) -> tuple[HoldIntent, ...]:
-    """No new pod beside an old one; one goes at a time, or all where they want each other's places."""
+def _bounds(owner: Mapping[str, Any], path: str, pods: int, way: Way) -> tuple[HoldIntent, HoldIntent]:
+    """How many pods more and fewer than wanted there may be while an owner rolls."""
     surge, unavailable = f"{path}.maxSurge", f"{path}.maxUnavailable"
+    was = field_of(owner, surge)
+    if way in (Way.SURGE, Way.SURGE_IN_TURN):
+        own = was or "25%"
+        more = own if way is Way.SURGE and scaled(own, pods, up=True) > 0 else "1"
+        most = ("1", more), ("0", "0")
+    else:
+        most = ("0", "0"), ("1", "100%" if way is Way.GAP_AT_ONCE else "1")
     return (
-        HoldIntent(field=surge, old=field_of(owner, surge), canary="0", rest="0"),
-        HoldIntent(field=unavailable, old=field_of(owner, unavailable), canary="1", rest="100%" if at_once else "1"),
+        HoldIntent(field=surge, old=was, canary=most[0][0], rest=most[0][1]),
+        HoldIntent(field=unavailable, old=field_of(owner, unavailable), canary=most[1][0], rest=most[1][1]),
     )
 
 

@@ -7,50 +7,40 @@ the object since, it is refused, never forced. Called by the carrier.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
 
-from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange, Pause, identity
+from enforcer.cluster import ClusterReader, ClusterWriter, DisowningWriter, FieldChange, identity
 from enforcer.manifest import Manifest, field_of, is_signal, values_equal
 from enforcer.record.journal import ObjectIntent
 from enforcer.rollout.holding import Phase, held_values
-from fleet.errors import Refused, Unavailable
-
-Answer = TypeVar("Answer")
+from enforcer.rollout.outside_change import outside_change
+from enforcer.rollout.patience import Patience
+from fleet.errors import Refused
+from fleet.inventory import WorkloadId
 
 TRIES_MAX = 5
-"""How often a call that the cluster could not take is made, with growing pauses."""
-
-_FIRST_PAUSE_SECONDS = 2.0
-
-
-def patiently(pause: Pause, call: Callable[[], Answer]) -> Answer:
-    """Call, and again with growing pauses while the cluster can't take it.
-
-    Raises:
-        Unavailable: it could not take it to the last.
-    """
-    for number in range(TRIES_MAX - 1):
-        try:
-            return call()
-        except Unavailable:
-            pause(_FIRST_PAUSE_SECONDS * 2**number)
-    return call()
+"""How often an object that changes while it is written is looked at anew."""
 
 
 class IntentWriter:
     """Writes, holds, settles and restores objects.
 
     Args:
-        pause: lets time pass.
+        patiently: makes calls again while the cluster can't take them.
         step: called before every write with what it is, for tests that stop there.
+
+    Attributes:
+        overridden: owners that were restored around somebody else's change.
     """
 
-    def __init__(self, reader: ClusterReader, writer: ClusterWriter, pause: Pause, step: Callable[[str], None]) -> None:
+    def __init__(
+        self, reader: ClusterReader, writer: ClusterWriter, patiently: Patience, step: Callable[[str], None]
+    ) -> None:
         self._reader = reader
         self._writer = writer
-        self._pause = pause
+        self._patiently = patiently
         self._step = step
         self._seen: dict[tuple[str, str, str], Manifest] = {}
+        self.overridden: set[WorkloadId] = set()
 
     def see(self, manifests: Iterable[Manifest]) -> None:
         """Take objects as they were listed just now, so that none of them is asked for again before it is written.
@@ -75,6 +65,9 @@ class IntentWriter:
                 fields = [(part.field, part.new) for part in intent.fields]
             else:
                 fields = []
+                changed = outside_change(intent, current, is_written=True)
+                if changed is not None:
+                    raise Refused(changed)
             if current is None:
                 return
             fields += held_values(current, intent.holds, phase)
@@ -111,6 +104,9 @@ class IntentWriter:
     def restore(self, intent: ObjectIntent) -> tuple[str, ...]:
         """Write an object's old fields back: those that still are as the plan left them. Its owner rolls without surge.
 
+        An owner that somebody else changed while its stage was under way gets its own strategy back in the same write
+        (`overridden`): its roll is theirs.
+
         Returns:
             What was kept because somebody changed it since, one sentence each.
 
@@ -132,11 +128,15 @@ class IntentWriter:
                     fields.append((part.field, part.old))
                 else:
                     kept.append(f"{intent.workload} {part.field}: somebody set it to {value!r} since")
+            phase = Phase.REST
+            if outside_change(intent, current, is_written=False) is not None:
+                self.overridden.add(intent.workload)
+                phase = Phase.SETTLED
             if not fields:
                 return tuple(kept)
             # An old signal may be understood as one that nobody answered; the one that was given is good again.
             fields += [(part.field, part.new) for part in intent.fields if is_signal(part.field)]
-            fields += held_values(current, intent.holds, Phase.REST)
+            fields += held_values(current, intent.holds, phase)
             try:
                 if self._write(f"restore {intent.workload}", intent, fields, current, 0):
                     return tuple(kept)
@@ -148,13 +148,25 @@ class IntentWriter:
                 return (*kept, f"{intent.workload}: what the plan set beside that was left too, for {exc}")
         return (f"{intent.workload} changes all the time, so its fields were left",)
 
+    def disown(self, intent: ObjectIntent) -> None:
+        """Give up the fields of an object that was restored, where the cluster keeps who owns what.
+
+        Raises:
+            Unavailable: the cluster can't take it.
+        """
+        writer = self._writer
+        if isinstance(writer, DisowningWriter) and intent.kind != "Pod":
+            fields = [*(part.field for part in intent.fields), *(hold.field for hold in intent.holds)]
+            self._step(f"disown {intent.workload}")
+            self._patiently(lambda: writer.disown(*intent.key, fields))
+
     def _last_seen(self, intent: ObjectIntent, is_to_write: Callable[[Manifest], bool]) -> Manifest | None:
         """The object as it was listed, where it is to be written; only a fresh look says that nothing is to be done."""
         seen = self._seen.pop(intent.key, None)
         return seen if seen is not None and is_to_write(seen) else self._get(intent)
 
     def _get(self, intent: ObjectIntent) -> Manifest | None:
-        return patiently(self._pause, lambda: self._reader.get(*intent.key))
+        return self._patiently(lambda: self._reader.get(*intent.key))
 
     def _write(
         self, step: str, intent: ObjectIntent, fields: Sequence[tuple[str, str | None]], current: Manifest, number: int
@@ -164,7 +176,7 @@ class IntentWriter:
         version = current["metadata"]["resourceVersion"]
         self._step(step)
         try:
-            patiently(self._pause, lambda: self._writer.patch(*intent.key, changes, version))
+            self._patiently(lambda: self._writer.patch(*intent.key, changes, version))
         except Refused:
             # An answer that was lost on its way back looks like a conflict when the call is made again, and a status
             # that moved on is no conflict of ours: look again, and let whoever looks decide.

@@ -6,15 +6,18 @@ keep their seats, the marks that say which pod of an owner goes first, and who i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from enforcer.backend import Move, RenderedStage
 from enforcer.cluster import DELETION_COST_ANNOTATION
 from enforcer.kinds.register import workload_kind
+from enforcer.manifest import Manifest
 from enforcer.record.journal import FieldIntent, ObjectIntent, StageRecord
-from enforcer.rollout.holding import changes_template, holds_of, rolls_by_itself
+from enforcer.rollout.held_mark import marked
+from enforcer.rollout.holding import Way, can_surge, changes_template, holds_of, rolls_by_itself
 from enforcer.rollout.move_order import Order, OrderedUnit, can_go_alone, waves
+from enforcer.rollout.outside_change import digests
 from enforcer.seat import PodSeat
 from enforcer.snapshot import Snapshot
 from fleet.inventory import WorkloadId
@@ -28,6 +31,7 @@ def intended_stage(
     *,
     canary_workloads: int,
     wave_max: int,
+    watch_seconds: float,
 ) -> StageRecord:
     """What a stage is going to do.
 
@@ -37,6 +41,7 @@ def intended_stage(
         real: what those are called in the cluster that are called otherwise there (see `enforcer.plan_names`).
         canary_workloads: how many workloads try one pod first.
         wave_max: how many workloads may be changing at once.
+        watch_seconds: how long a change is watched.
     """
     objects = object_intents(rendered)
     rolling = rolling_owners(objects, snapshot)
@@ -44,7 +49,7 @@ def intended_stage(
     called = {name: pod_id.partition("/")[2] for name, pod_id in real.items()}
     moves = [*rendered.moves, *(replace(move, called=called.get(move.pod_id)) for move in staying)]
     ordered = _ordered(moves, rolling, snapshot, wave_max)
-    intents = [_held(intent, snapshot, ordered) for intent in objects]
+    intents = [_held(intent, snapshot, ordered, watch_seconds) for intent in objects]
     marks = [
         mark
         for workload, intent in rolling.items()
@@ -55,7 +60,7 @@ def intended_stage(
     return StageRecord(
         plan_id=plan_id,
         stage=rendered.stage,
-        canary=canary_of(moves, snapshot, canary_workloads),
+        canary=canary_of(moves, snapshot, canary_workloads, {name for name, unit in ordered.items() if unit.surges}),
         objects=[*(mark for mark in marks if mark.key not in marked), *intents],
         moves=moves,
         node_steps=list(rendered.node_steps),
@@ -83,12 +88,17 @@ def object_intents(rendered: RenderedStage) -> list[ObjectIntent]:
     ]
 
 
-def canary_of(moves: Sequence[Move], snapshot: Snapshot, count: int) -> tuple[str, ...]:
-    """The first workloads whose pods find room by themselves; none where there is but one pod to be tried."""
+def canary_of(
+    moves: Sequence[Move], snapshot: Snapshot, count: int, surging: Collection[WorkloadId] = ()
+) -> tuple[str, ...]:
+    """The first workloads whose pods find room by themselves; none where there is but one pod to be tried.
+
+    Args:
+        surging: workloads whose new pods get ready beside the old ones.
+    """
     by_workload: dict[WorkloadId, list[Move]] = {}
     for move in moves:
         by_workload.setdefault(move.workload, []).append(move)
-    card_mib = {card.card: card.framebuffer_mib for card in snapshot.cards.values()}
     found: list[str] = []
     # The smallest first: a canary should cost little.
     for workload, own in sorted(by_workload.items(), key=lambda item: len(item[1])):
@@ -96,7 +106,8 @@ def canary_of(moves: Sequence[Move], snapshot: Snapshot, count: int) -> tuple[st
         if workload in snapshot.owners and workload_kind(snapshot.owners[workload]["kind"]).is_ordered:
             # Its controller begins with the highest ordinal, whoever finds room.
             tried = [max(own, key=lambda move: (len(move.pod), move.pod))]
-        if len(found) < count and can_go_alone(tried, snapshot.seats, card_mib):
+        is_able = can_go_alone(tried, snapshot.seats, snapshot.cards, surges=workload in surging)
+        if len(found) < count and is_able:
             found.append(str(workload))
     is_all = len(found) == len(by_workload) and all(len(own) == 1 for own in by_workload.values())
     return () if is_all else tuple(found)
@@ -139,13 +150,16 @@ def _staying(seat: PodSeat, recommendation: str) -> Move:
 def planned_waves(
     moves: Sequence[Move], rolling: Mapping[WorkloadId, ObjectIntent], snapshot: Snapshot, wave_max: int
 ) -> list[list[OrderedUnit]]:
-    """What changes at once: all pods of an owner that rolls are one unit, each pod of another is one of its own."""
+    """What changes at once: all pods of an owner that rolls are one unit, each pod of another is one of its own.
+
+    An owner that can surge does so where the seats of its new pods have room while its old pods still run.
+    """
     units: list[tuple[Move, ...]] = []
     for workload in dict.fromkeys(move.workload for move in moves):
         own = tuple(move for move in moves if move.workload == workload)
         units += [own] if workload in rolling else [(move,) for move in own]
-    card_mib = {card.card: card.framebuffer_mib for card in snapshot.cards.values()}
-    return waves(units, snapshot.seats, card_mib, wave_max)
+    surging = {workload for workload in rolling if can_surge(snapshot.owners[workload])}
+    return waves(units, snapshot.seats, snapshot.cards, wave_max, surging)
 
 
 def _ordered(
@@ -156,19 +170,32 @@ def _ordered(
     return {unit.moves[0].workload: unit for wave in found for unit in wave if unit.moves[0].workload in rolling}
 
 
-def _held(intent: ObjectIntent, snapshot: Snapshot, ordered: Mapping[WorkloadId, OrderedUnit]) -> ObjectIntent:
+def _held(
+    intent: ObjectIntent, snapshot: Snapshot, ordered: Mapping[WorkloadId, OrderedUnit], watch_seconds: float
+) -> ObjectIntent:
     owner = snapshot.owners.get(intent.workload)
     if owner is None:
         return intent
     generation = owner["metadata"].get("generation")
     if not changes_template(intent):
-        return replace(intent, generation=generation)
-    unit = ordered.get(intent.workload)
+        return replace(intent, generation=generation, parts=digests(owner, intent.fields, ()))
+    pods = len(snapshot.pods.get(intent.workload, []))
+    way = _way(owner, ordered.get(intent.workload))
+    holds = holds_of(owner, pods, way, watch_seconds=watch_seconds)
+    if owner["kind"] != "InferenceService":
+        # The annotations of an InferenceService go on to its pods, which a mark would roll.
+        holds = marked(holds)
+    return replace(intent, generation=generation, holds=holds, parts=digests(owner, intent.fields, holds))
+
+
+def _way(owner: Manifest, unit: OrderedUnit | None) -> Way:
+    if unit is None:
+        return Way.GAP
+    if unit.surges:
+        return Way.SURGE if unit.order is Order.FREE else Way.SURGE_IN_TURN
     # Groups of a LeaderWorkerSet go from the highest down: any other order is for all of them to go together.
     in_turn = (Order.FREE,) if owner["kind"] == "LeaderWorkerSet" else (Order.FREE, Order.FIXED)
-    at_once = unit is not None and unit.order not in in_turn
-    pods = len(snapshot.pods.get(intent.workload, []))
-    return replace(intent, generation=generation, holds=holds_of(owner, pods, at_once=at_once))
+    return Way.GAP if unit.order in in_turn else Way.GAP_AT_ONCE
 
 
 def _going_order(moves: Sequence[Move], snapshot: Snapshot, recommendation: str) -> list[ObjectIntent]:

@@ -24,7 +24,7 @@ class Landing:
 
     Attributes:
         in_place: ready pods in planned seats, those that were made for the plan before those that always sat there.
-        unmoved: pods that still sit where they sat before.
+        unmoved: pods that still sit where they sat before, also where another took their seat beside them already.
         elsewhere: ready pods in seats that are neither.
         waiting: pods without a seat, not ready, or with a grant that only the old template gives.
         planned: how many pods the plan seats.
@@ -68,13 +68,14 @@ def landing_of(moves: Sequence[Move], pods: Sequence[PodSeat]) -> Landing:
     """
     left = [move.new for move in moves if move.new]
     before = {move.live_id: move.old for move in moves if not same_slices(move.old, move.new)}
+    stays = {move.live_id: move.old for move in moves if move.old and move.live_id not in before}
     in_place: list[PodSeat] = []
     unmoved: list[PodSeat] = []
     others: list[PodSeat] = []
     waiting: list[PodSeat] = []
     outdated = {_grant(move.old) for move in moves} - {_grant(move.new) for move in moves}
-    # Those that still sit where they sat come last: another's new seat may look like theirs.
-    for pod in sorted(pods, key=lambda entry: (_sits_as_before(entry, before), entry.pod)):
+    # Those that still sit where they sat come last: another's new seat may look like theirs, or be theirs.
+    for pod in sorted(pods, key=lambda entry: (_sits_as_before(entry, before), entry.pod_id in stays, entry.pod)):
         if not pod.slices or not pod.is_ready:
             waiting.append(pod)
             continue
@@ -82,7 +83,7 @@ def landing_of(moves: Sequence[Move], pods: Sequence[PodSeat]) -> Landing:
         if place is not None:
             in_place.append(pod)
             left.pop(place)
-        elif _sits_as_before(pod, before):
+        elif _sits_as_before(pod, before) or _sits_as_before(pod, stays):
             unmoved.append(pod)
         elif _grant(pod.slices) in outdated:
             # Its owner made it from the old template, in place of one that was evicted: it is replaced in its turn.

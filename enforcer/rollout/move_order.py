@@ -1,9 +1,10 @@
 """In which order workloads and pods change seats: each when its new place has room, so that services wait little.
 
 Pure. Called by the rollout for a stage and, the other way round, for its restoration. What goes at once is a unit: one
-pod that is evicted, or all pods of an owner that rolls by itself, one after the other. Units that want each other's
-cards can't all go to a free place: then a pod gives up its seat first, and waits for its new one until another has
-left. Of each owner at most one pod waits like that, unless there is no such order.
+pod that is evicted, or all pods of an owner that rolls by itself, one after the other. An owner that can surge does so
+wherever its new seats have room while its pods still sit in their old ones: then no pod is missing at any moment. Units
+that want each other's cards can't all go to a free place: then a pod gives up its seat first, and waits for its new one
+until another has left. Of each owner at most one pod waits like that, unless there is no such order.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from enforcer.backend import Move
-from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice
+from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice, StandingCard
 from enforcer.seat import PodSeat
+from fleet.inventory import WorkloadId
 
 _OnCard = tuple[str, SeatSlice]
 
@@ -39,11 +41,14 @@ class OrderedUnit:
 
     Attributes:
         moves: its moves, in the order in which they find room.
-        order: whether that order matters.
+        order: whether that order matters; where the unit surges, it does not if all new seats have room beside all old
+            ones.
+        surges: each new seat has room while the pod that leaves for it still sits in its old one.
     """
 
     moves: Unit
     order: Order
+    surges: bool = False
 
 
 @dataclass(slots=True)
@@ -51,6 +56,7 @@ class _Room:
     """What is granted on one card; mutable: it changes as moves go on."""
 
     framebuffer_mib: int
+    slices_max: int
     used_mib: int = 0
     used_cores: int = 0
     slices: int = 0
@@ -58,6 +64,8 @@ class _Room:
     def takes(self, part: SeatSlice) -> bool:
         if part.core_percent == WHOLE_CORE_PERCENT:
             return self.slices == 0
+        if self.slices >= self.slices_max:
+            return False
         fits = self.used_mib + part.framebuffer_mib <= self.framebuffer_mib
         return fits and self.used_cores < WHOLE_CORE_PERCENT and self.used_cores + part.core_percent <= 100
 
@@ -68,43 +76,36 @@ class _Room:
 
 
 def waves(
-    units: Sequence[Unit], seats: Mapping[str, PodSeat], card_mib: Mapping[str, int], wave_max: int
+    units: Sequence[Unit],
+    seats: Mapping[str, PodSeat],
+    cards: Mapping[str, StandingCard],
+    wave_max: int,
+    surging: Collection[WorkloadId] = (),
 ) -> list[list[OrderedUnit]]:
     """Put units into waves; every unit of a wave may go as soon as the wave before it is done.
 
     Args:
         units: moves that go together; the seat before a move is where its pod sits now.
-        seats: all pods of the cluster as they sit now.
-        card_mib: framebuffer that may be granted on each card, MiB.
+        seats: all pods of the cluster as they sit now, also those on their way out: they still hold cards.
+        cards: cards of the cluster.
         wave_max: most units of a wave, each of another workload.
+        surging: workloads whose new pods can get ready beside the old ones. A unit of theirs goes without surge only
+            when no unit has room otherwise.
 
     Returns:
         Every unit once. A wave longer than `wave_max` is a ring of units that wait for each other.
     """
-    rooms = _rooms(seats, card_mib)
+    rooms = _rooms(seats, cards)
     left = [unit for unit in units if unit]
     found: list[list[OrderedUnit]] = []
     while left:
-        wave: list[OrderedUnit] = []
-        later: list[Unit] = []
-        # What leaves during a wave makes room in the next one only: units of a wave go at the same time.
-        freed: list[_OnCard] = []
-        taken = set()
-        for unit in left:
-            order = None
-            if len(wave) < wave_max and unit[0].workload not in taken:
-                order = _order(unit, rooms)
-            if order is None:
-                later.append(unit)
-                continue
-            taken.add(unit[0].workload)
-            wave.append(OrderedUnit(moves=order, order=_kind(unit, rooms)))
-            freed += [gone for move in unit for gone in _leave(move, rooms)]
+        wave, later, freed = _wave(left, rooms, wave_max, surging, may_gap=False)
+        if not wave:
+            wave, later, freed = _wave(left, rooms, wave_max, surging, may_gap=True)
         if not wave:
             before = {card: replace(room) for card, room in rooms.items()}
             ring, later = _ring(later, rooms)
             wave = _in_turn(ring, before) or [OrderedUnit(moves=unit, order=Order.AT_ONCE) for unit in ring]
-            freed = []
         for card, part in freed:
             rooms[card].count(part, -1)
         found.append(wave)
@@ -112,13 +113,53 @@ def waves(
     return found
 
 
-def can_go_alone(moves: Sequence[Move], seats: Mapping[str, PodSeat], card_mib: Mapping[str, int]) -> bool:
-    """Whether these pods find room by themselves, without anybody else moving first."""
-    return _order(tuple(moves), _rooms(seats, card_mib)) is not None
+def _wave(
+    units: Sequence[Unit],
+    rooms: Mapping[str, _Room],
+    wave_max: int,
+    surging: Collection[WorkloadId],
+    *,
+    may_gap: bool,
+) -> tuple[list[OrderedUnit], list[Unit], list[_OnCard]]:
+    """The units that go now, those that go later, and the shares that are given back once the wave is over.
+
+    Args:
+        may_gap: whether a unit that can surge but has no room for it goes without.
+    """
+    wave: list[OrderedUnit] = []
+    later: list[Unit] = []
+    # What leaves during a wave makes room in the next one only: units of a wave go at the same time.
+    freed: list[_OnCard] = []
+    taken: set[WorkloadId] = set()
+    for unit in units:
+        workload = unit[0].workload
+        ordered = None
+        if len(wave) < wave_max and workload not in taken:
+            ordered = _ordered(unit, rooms, surges=True) if workload in surging else None
+            if ordered is None and (may_gap or workload not in surging):
+                ordered = _ordered(unit, rooms, surges=False)
+        if ordered is None:
+            later.append(unit)
+            continue
+        taken.add(workload)
+        wave.append(ordered)
+        freed += [gone for move in unit for gone in _leave(move, rooms, surges=ordered.surges)]
+    return wave, later, freed
 
 
-def _rooms(seats: Mapping[str, PodSeat], card_mib: Mapping[str, int]) -> dict[str, _Room]:
-    rooms = {card: _Room(size) for card, size in card_mib.items()}
+def can_go_alone(
+    moves: Sequence[Move], seats: Mapping[str, PodSeat], cards: Mapping[str, StandingCard], *, surges: bool
+) -> bool:
+    """Whether these pods find room by themselves, without anybody else moving first.
+
+    Args:
+        surges: whether they must find it while they still sit in their old seats.
+    """
+    return _ordered(tuple(moves), _rooms(seats, cards), surges=surges) is not None
+
+
+def _rooms(seats: Mapping[str, PodSeat], cards: Mapping[str, StandingCard]) -> dict[str, _Room]:
+    rooms = {name: _Room(card.framebuffer_mib, card.slices_max) for name, card in cards.items()}
     for seat in seats.values():
         for card, part in _known(seat.slices, rooms):
             rooms[card].count(part, 1)
@@ -130,11 +171,14 @@ def _known(slices: Sequence[SeatSlice], rooms: Mapping[str, _Room]) -> list[_OnC
     return [(part.card, part) for part in slices if part.card is not None and part.card in rooms]
 
 
-def _order(unit: Unit, rooms: Mapping[str, _Room]) -> Unit | None:
+def _ordered(unit: Unit, rooms: Mapping[str, _Room], *, surges: bool) -> OrderedUnit | None:
     """An order in which each pod of a unit finds its place free once those before it went; None where there is none."""
+    if surges and any(part.card is None for move in unit for part in move.new):
+        # Nothing says whether a share of a card that the API does not name has room.
+        return None
     left, order = list(unit), []
     while left:
-        ready = next((move for move in left if _fits(move, rooms)), None)
+        ready = next((move for move in left if _fits(move, rooms, surges=surges)), None)
         if ready is None:
             break
         _step(ready, rooms, 1)
@@ -142,32 +186,32 @@ def _order(unit: Unit, rooms: Mapping[str, _Room]) -> Unit | None:
         order.append(ready)
     for move in reversed(order):
         _step(move, rooms, -1)
-    return None if left else tuple(order)
+    return None if left else OrderedUnit(moves=tuple(order), order=_kind(unit, rooms, surges=surges), surges=surges)
 
 
-def _kind(unit: Unit, rooms: Mapping[str, _Room]) -> Order:
+def _kind(unit: Unit, rooms: Mapping[str, _Room], *, surges: bool) -> Order:
     """Free, where each fits beside the others as they sit now and beside them as they shall sit."""
     if len(unit) == 1:
         return Order.FREE
-    is_free = all(_fits(move, rooms) for move in unit)
+    is_free = surges or all(_fits(move, rooms, surges=False) for move in unit)
     for move in unit:
-        is_free = is_free and _fits(move, rooms)
-        _step(move, rooms, 1)
+        is_free = is_free and _fits(move, rooms, surges=surges)
+        _step(move, rooms, 1, stays=surges)
     for move in unit:
-        _step(move, rooms, -1)
+        _step(move, rooms, -1, stays=surges)
     return Order.FREE if is_free else Order.FIXED
 
 
-def _step(move: Move, rooms: Mapping[str, _Room], sign: int) -> None:
-    """Let one pod change its seat, or take that back."""
-    for card, part in _known(move.old, rooms):
+def _step(move: Move, rooms: Mapping[str, _Room], sign: int, *, stays: bool = False) -> None:
+    """Let one pod change its seat, or take that back; one that stays keeps its old seat beside the new one."""
+    for card, part in () if stays else _known(move.old, rooms):
         rooms[card].count(part, -sign)
     for card, part in _known(move.new, rooms):
         rooms[card].count(part, sign)
 
 
-def _fits(move: Move, rooms: Mapping[str, _Room]) -> bool:
-    own = _known(move.old, rooms)
+def _fits(move: Move, rooms: Mapping[str, _Room], *, surges: bool = False) -> bool:
+    own = [] if surges else _known(move.old, rooms)
     for card, part in own:
         rooms[card].count(part, -1)
     fits = _takes(move.new, rooms)
@@ -180,9 +224,9 @@ def _takes(slices: Sequence[SeatSlice], rooms: Mapping[str, _Room]) -> bool:
     return all(part.card is None or (part.card in rooms and rooms[part.card].takes(part)) for part in slices)
 
 
-def _leave(move: Move, rooms: Mapping[str, _Room]) -> list[_OnCard]:
-    """Enter the new seat; the old one is given back at once where the pod stays on its card, else after the wave."""
-    staying = {part.card for part in move.new}
+def _leave(move: Move, rooms: Mapping[str, _Room], *, surges: bool) -> list[_OnCard]:
+    """Enter the new seat; the old one is given back after the wave, at once where a pod without surge stays."""
+    staying = set() if surges else {part.card for part in move.new}
     freed = []
     for card, part in _known(move.old, rooms):
         if card in staying:

@@ -14,7 +14,7 @@ from enforcer.backend import NodeStep
 from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange, Pause
 from enforcer.dialect import Dialect
 from enforcer.manifest import Manifest, field_of
-from enforcer.rollout.intent_writer import patiently
+from enforcer.rollout.patience import Patience
 from fleet.errors import Refused
 
 CLOSED_ANNOTATION = "gputide.io/closed-for"
@@ -42,6 +42,7 @@ class NodeSteps:
 
     Args:
         pause: lets time pass.
+        patiently: makes calls again while the cluster can't take them.
         dialect: the words that cards are read in.
         policy: how patient to be.
         step: called before every write with what it is, for tests that stop there.
@@ -52,6 +53,7 @@ class NodeSteps:
         reader: ClusterReader,
         writer: ClusterWriter,
         pause: Pause,
+        patiently: Patience,
         dialect: Dialect,
         policy: NodeStepPolicy,
         step: Callable[[str], None],
@@ -59,6 +61,7 @@ class NodeSteps:
         self._reader = reader
         self._writer = writer
         self._pause = pause
+        self._patiently = patiently
         self._dialect = dialect
         self._policy = policy
         self._step = step
@@ -142,7 +145,7 @@ class NodeSteps:
         waited = 0.0
         while True:
             self._step(what)
-            if patiently(self._pause, lambda: self._writer.evict(*pod)):
+            if self._patiently(lambda: self._writer.evict(*pod)):
                 return None
             if waited >= self._policy.ready_seconds_max:
                 return f"{'/'.join(pod)} may not be evicted: its disruption budget left no room within {waited:.0f} s"
@@ -167,11 +170,11 @@ class NodeSteps:
         self._step(what)
         try:
             version = manifest["metadata"]["resourceVersion"]
-            patiently(self._pause, lambda: self._writer.patch("Node", "", name, changes, version))
+            self._patiently(lambda: self._writer.patch("Node", "", name, changes, version))
         except Refused:
             # Nodes report themselves all the time, so the version is often another; once more, on what stands now.
             version = self._node(name)["metadata"]["resourceVersion"]
-            patiently(self._pause, lambda: self._writer.patch("Node", "", name, changes, version))
+            self._patiently(lambda: self._writer.patch("Node", "", name, changes, version))
 
     def _wait(self, node: str, missing: Callable[[], str | None], failed: NodeStep | None = None) -> list[str]:
         """Wait until nothing is missing; a node that says it failed is not waited for, if it did not say so before."""
@@ -227,7 +230,7 @@ class NodeSteps:
         return [
             pod
             for namespace in sorted({namespace for namespace, _ in families})
-            for pod in patiently(self._pause, lambda: self._reader.list_objects("Pod", namespace))  # noqa: B023
+            for pod in self._patiently(lambda: self._reader.list_objects("Pod", namespace))  # noqa: B023
             if pod["spec"].get("nodeName") == step.node and _family(_identity(pod)) in families
         ]
 
@@ -240,10 +243,10 @@ class NodeSteps:
         return f"{len(left)} pods are still on it, such as {'/'.join(left[0])}" if left else None
 
     def _pod(self, namespace: str, name: str) -> Manifest | None:
-        return patiently(self._pause, lambda: self._reader.get("Pod", namespace, name))
+        return self._patiently(lambda: self._reader.get("Pod", namespace, name))
 
     def _node(self, name: str) -> Manifest:
-        manifest = patiently(self._pause, lambda: self._reader.get("Node", "", name))
+        manifest = self._patiently(lambda: self._reader.get("Node", "", name))
         if manifest is None:
             raise Refused(f"cannot change how node {name} shares its cards: it is gone")
         return manifest

@@ -9,42 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from enforcer.backend import Backend, Move
 from enforcer.cluster import renew
+from enforcer.kinds.kind import condition
 from enforcer.plan_names import as_planned, with_real_names, with_top_owners
 from enforcer.record.fingerprint import Fingerprint
 from enforcer.record.journal import Journal, RunRecord, StageRecord, StageState
 from enforcer.record.plan_store import Approval
-from enforcer.rollout.carry import Load
-from enforcer.rollout.holding import Phase
+from enforcer.rollout.carry import Carrier, Load
+from enforcer.rollout.holding import Phase, canary_watch_seconds, hold_seconds
 from enforcer.rollout.intents import intended_stage
 from enforcer.rollout.progress import ProgressPhase
-from enforcer.rollout.taking_back import Parts, take_back
+from enforcer.rollout.taking_back import Parts, StageResult, restore_stage
 from enforcer.rollout.tools import Tools
 from enforcer.rollout.watch import complaints
+from enforcer.safety.abort import Aborted
 from enforcer.safety.harm_budget import Brake, Judgement
 from enforcer.snapshot import Snapshot
 from fleet.decisions import Plan
-from fleet.errors import Corrupt, Misconfigured, Refused
+from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable
 from fleet.sentences import sentence
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageResult:
-    """How one stage ended.
-
-    Attributes:
-        stage: number.
-        state: promoted or restored.
-        reason: why it was restored.
-        kept: what the restoration left as it was, and why.
-    """
-
-    stage: int
-    state: StageState
-    reason: str | None
-    kept: tuple[str, ...]
+from fleet.units import parse_time
 
 
 class Rollout:
@@ -88,7 +75,8 @@ class Rollout:
             One result per stage that was begun; a stage that was promoted before counts as promoted.
 
         Raises:
-            Refused: a guard said no; what had been promoted before stays.
+            Refused: a guard said no, or somebody asked to end the run between two stages (`Aborted`); what had been
+                promoted before stays.
             Corrupt: an object that a stage would change can't be read; what had been promoted before stays.
             Misconfigured: a right is missing; what had been promoted before stays.
             Unavailable: the cluster can't be reached; call again to go on.
@@ -109,6 +97,7 @@ class Rollout:
                     own = [found for found in runs if found.plan_id == plan.plan_id]
                     snapshot, _ = as_planned(tools.snapshot(), own)
                     tools.guard.check_cluster(with_top_owners(plan, snapshot), chosen, snapshot, fingerprint, runs)
+                    tools.end_abort()
                     self._begin(plan, chosen, by, snapshot)
                 return self._run(plan)
         finally:
@@ -138,7 +127,7 @@ class Rollout:
         self._tools.step("begin")
         self._tools.journal.write(
             plan.plan_id,
-            self._tools.reader.now(),
+            self._tools.now(),
             "begin",
             stages=list(stages),
             by=by,
@@ -147,6 +136,25 @@ class Rollout:
         )
 
     def _run(self, plan: Plan) -> tuple[StageResult, ...]:
+        tools = self._tools
+        try:
+            tools.abortable = plan.plan_id
+            results = self._stages(plan)
+        except Aborted:
+            # Between two stages: nothing is open, and what was promoted stays.
+            self._end(plan)
+            raise
+        finally:
+            tools.abortable = None
+        self._end(plan)
+        return results
+
+    def _end(self, plan: Plan) -> None:
+        self._tools.step("end")
+        self._tools.journal.write(plan.plan_id, self._tools.now(), "end")
+        self._tools.end_abort()
+
+    def _stages(self, plan: Plan) -> tuple[StageResult, ...]:
         tools = self._tools
         run = _open_run(tools.journal, plan)
         results: list[StageResult] = []
@@ -157,12 +165,11 @@ class Rollout:
                 results.append(StageResult(stage=stage, state=StageState.PROMOTED, reason=None, kept=()))
                 continue
             if record is None:
+                tools.check_abort()
                 record = self._intend(plan, stage)
             results.append(self._stage(plan, record))
             if results[-1].state is not StageState.PROMOTED:
                 break
-        tools.step("end")
-        tools.journal.write(plan.plan_id, tools.reader.now(), "end")
         return tuple(results)
 
     def _intend(self, plan: Plan, stage: int) -> StageRecord:
@@ -178,18 +185,21 @@ class Rollout:
                 real,
                 canary_workloads=tools.policy.canary_workloads,
                 wave_max=tools.policy.carry.parallel_pods_max,
+                watch_seconds=tools.policy.watch_seconds,
             )
-            tools.guard.check_stage(record, snapshot, tools.reader, tools.policy.carry.parallel_pods_max)
+            tools.patiently(
+                lambda: tools.guard.check_stage(record, snapshot, tools.reader, tools.policy.carry.parallel_pods_max)
+            )
         except (Refused, Corrupt, Misconfigured):
             # Nothing of this stage was begun; the run is over, what earlier stages did stays.
-            tools.journal.write(plan.plan_id, tools.reader.now(), "end")
+            tools.journal.write(plan.plan_id, tools.now(), "end")
             raise
         for manifest in rendered.objects:
             # Nobody names them yet, and their names tell their content: one that a crash leaves behind does nothing.
             tools.before_write(f"make {manifest['kind']} {manifest['metadata']['name']}")
-            tools.writer.make(manifest)
+            tools.patiently(lambda: tools.writer.make(manifest))  # noqa: B023 - called at once
         tools.step(f"intend {stage}")
-        tools.journal.begin_stage(record, tools.reader.now())
+        tools.journal.begin_stage(record, tools.now())
         return record
 
     def _stage(self, plan: Plan, record: StageRecord) -> StageResult:
@@ -197,26 +207,28 @@ class Rollout:
         if record.state is StageState.RESTORED:
             return StageResult(stage=record.stage, state=record.state, reason=record.reason, kept=record.kept)
         if record.state is StageState.RESTORING:
-            return self._restore(plan, record, record.reason or "")
+            return restore_stage(tools, record, "")
         for name, phase, workloads in _batches(record):
-            tools.guard.check_frozen(tools.reader)
+            tools.patiently(lambda: tools.guard.check_frozen(tools.reader))
             found = self._judged(record)
             if found.brake is Brake.FREEZE:
                 raise Refused(f"cannot go on with plan {plan.plan_id} for now: {found.reason}; undo it, or apply again")
             try:
+                tools.check_abort()
                 reasons = [found.reason] if found.brake is Brake.RESTORE else []
                 reasons = reasons or self._batch(record, name, phase, workloads, is_slow=found.brake is Brake.SLOW)
             except Refused as exc:
                 reasons = [str(exc)]
             if reasons:
                 more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-                return self._restore(plan, record, reasons[0] + more)
+                return restore_stage(tools, record, reasons[0] + more)
         tools.step(f"promote {record.stage}")
-        tools.journal.write(plan.plan_id, tools.reader.now(), "promoted", stage=record.stage)
+        tools.journal.write(plan.plan_id, tools.now(), "promoted", stage=record.stage)
         tools.tell(plan.plan_id, record.stage, ProgressPhase.PROMOTED, sentence("kept", stage=record.stage))
         for workload in dict.fromkeys(move.workload for move in record.moves):
             namespace, kind, object_name = workload.split("/")
-            tools.writer.record_event(kind, namespace, object_name, "GputideApplied", f"plan {plan.plan_id}")
+            event = (kind, namespace, object_name, "GputideApplied", f"plan {plan.plan_id}")
+            tools.patiently(lambda: tools.writer.record_event(*event))  # noqa: B023 - called at once
         return StageResult(stage=record.stage, state=StageState.PROMOTED, reason=None, kept=())
 
     def _judged(self, record: StageRecord) -> Judgement:
@@ -226,11 +238,11 @@ class Rollout:
             return Judgement(brake=Brake.NONE)
         runs = tools.journal.runs(record.plan_id)
         moved = {move.workload for run in runs for own in run.records.values() for move in own.moves}
-        began_at = min((run.began_at for run in runs), default=tools.reader.now())
-        found = tools.harm.judge(moved, began_at, tools.reader.now())
+        began_at = min((run.began_at for run in runs), default=tools.now())
+        found = tools.harm.judge(moved, began_at, tools.now())
         if found.brake is not Brake.NONE:
             tools.journal.write(
-                record.plan_id, tools.reader.now(), "harm", stage=record.stage, brake=found.brake.value,
+                record.plan_id, tools.now(), "harm", stage=record.stage, brake=found.brake.value,
                 reason=found.reason,
             )  # fmt: skip
         return found
@@ -262,13 +274,15 @@ class Rollout:
             said = sentence("moving", batch=name, done=done, pods=len(moves))
             tools.tell(record.plan_id, record.stage, ProgressPhase.MOVING, said, done, total)
             pods = [move.live_id for move in wave]
-            tools.journal.write(
-                record.plan_id, tools.reader.now(), "evict", stage=record.stage, pods=pods, phase=phase.value
-            )
+            tools.journal.write(record.plan_id, tools.now(), "evict", stage=record.stage, pods=pods, phase=phase.value)
 
         failures = carrier.carry(Load(moves=tuple(moves), intents=owners, phase=phase, is_strict=True), on_wave)
         if not failures:
-            failures = self._watch(record, name, carrier.in_place(moves), len(moves))
+            held = hold_seconds(tools.policy.watch_seconds) if phase is Phase.CANARY else None
+            pods = carrier.in_place(moves)
+            failures = self._watch(
+                record, _Watched(name=name, pods=pods, done=len(moves), held_seconds=held), carrier
+            )  # fmt: skip
         if not failures and phase is Phase.REST:
             carrier.look_at(owners)
             for intent in owners.values():
@@ -276,44 +290,83 @@ class Rollout:
                 carrier.objects.hold(intent, Phase.SETTLED)
         return failures
 
-    def _watch(self, record: StageRecord, name: str, pods: Sequence[str], done: int) -> list[str]:
-        tools, policy = self._tools, self._tools.policy
-        said = sentence("watching", batch=name, pods=len(pods), seconds=policy.watch_seconds)
-        tools.tell(record.plan_id, record.stage, ProgressPhase.WATCHING, said, done, len(record.moves))
-        waited, found = 0.0, complaints(tools.signals.health(pods), pods, policy.watch)
-        while pods and not found and waited < policy.watch_seconds:
+    def _watch(self, record: StageRecord, watched: _Watched, carrier: Carrier) -> list[str]:
+        tools, policy, pods = self._tools, self._tools.policy, watched.pods
+        seconds = policy.watch_seconds if watched.held_seconds is None else self._canary_seconds(pods)
+        began = tools.now()
+        said = sentence("watching", batch=watched.name, pods=len(pods), seconds=seconds)
+        tools.tell(record.plan_id, record.stage, ProgressPhase.WATCHING, said, watched.done, len(record.moves))
+        waited, asked = 0.0, 0.0
+        found = self._complaints(watched, began)
+        while pods and not found and waited < seconds:
             tools.keep_lease()
-            pause = min(policy.watch_seconds - waited, max(policy.carry.poll_seconds, policy.watch_seconds / 5))
+            pause = min(seconds - waited, carrier.look_seconds)
             tools.rest(pause)
             waited += pause
-            if waited >= policy.watch_seconds:
+            if waited >= seconds:
                 renew(tools.reader)
-            found = complaints(tools.signals.health(pods), pods, policy.watch)
-        tools.step(f"watched {name}")
+            found = tuple(carrier.outside_changes())
+            if not found and (waited >= seconds or waited - asked >= max(policy.carry.poll_seconds, seconds / 5)):
+                asked = waited
+                found = self._complaints(watched, began)
+        tools.step(f"watched {watched.name}")
+        now = tools.now()
+        first = list(found[:20])
         tools.journal.write(
-            record.plan_id, tools.reader.now(), "watched", stage=record.stage, batch=name, complaints=list(found[:20])
-        )
+            record.plan_id, now, "watched", stage=record.stage, batch=watched.name, complaints=first
+        )  # fmt: skip
         return list(found)
 
-    def _restore(self, plan: Plan, record: StageRecord, reason: str) -> StageResult:
-        tools = self._tools
-        if record.state is not StageState.RESTORING:
-            tools.step(f"restoring {record.stage}")
-            tools.journal.write(plan.plan_id, tools.reader.now(), "restoring", stage=record.stage, reason=reason)
-        tools.tell(
-            plan.plan_id,
-            record.stage,
-            ProgressPhase.RESTORING,
-            sentence("restoring", reason=reason),
-            0,
-            len(record.moves),
-        )
-        kept = take_back(tools, plan.plan_id, record.stage, record.objects, record.moves, record.node_steps)
-        tools.step(f"restored {record.stage}")
-        tools.journal.write(plan.plan_id, tools.reader.now(), "restored", stage=record.stage, kept=list(kept))
-        said = sentence("stage_restored", stage=record.stage, reason=reason)
-        tools.tell(plan.plan_id, record.stage, ProgressPhase.RESTORED, said)
-        return StageResult(stage=record.stage, state=StageState.RESTORED, reason=reason, kept=kept)
+    def _complaints(self, watched: _Watched, began: datetime) -> tuple[str, ...]:
+        """What speaks against keeping what is watched; a canary that can't be judged while its owner waits is not kept.
+
+        Raises:
+            Unavailable: nobody could be asked for hours, and no owner waits.
+        """
+        tools, pods, held = self._tools, watched.pods, watched.held_seconds
+        left = None if held is None else max(0.0, held - (tools.now() - began).total_seconds())
+        why = ""
+        try:
+            found = complaints(
+                tools.patiently(lambda: tools.signals.health(pods), seconds_max=left), pods, tools.policy.watch
+            )
+        except Unavailable as exc:
+            if held is None:
+                raise
+            found, why = (), f": {exc}"
+        is_late = held is not None and tools.now() - began > timedelta(seconds=held)
+        if found or not (why or is_late):
+            return found
+        return (f"{pods[0]} could not be judged within the {held} s for which its owner waits{why}",)
+
+    def _canary_seconds(self, pods: Sequence[str]) -> float:
+        """For how long a canary is watched: its owner counts from when the first of its pods got ready.
+
+        None is left where a crash let that time pass: by then the owner has gone on, and all pods are watched together.
+        """
+        now = self._tools.now()
+        get, patiently = self._tools.reader.get, self._tools.patiently
+        manifests = [patiently(lambda: get("Pod", *pod_id.split("/"))) for pod_id in pods]  # noqa: B023
+        since = [condition(pod, "Ready").get("lastTransitionTime") for pod in manifests if pod is not None]
+        age = now - min((parse_time(at) for at in since if at is not None), default=now)
+        return max(0.0, canary_watch_seconds(self._tools.policy.watch_seconds) - max(0.0, age.total_seconds()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Watched:
+    """A batch that was changed and is watched.
+
+    Attributes:
+        name: name of the batch.
+        pods: pods that were made for it, `namespace/pod`.
+        done: how many pods are in place.
+        held_seconds: for how long its owners wait for the judgement; None where they do not.
+    """
+
+    name: str
+    pods: tuple[str, ...]
+    done: int
+    held_seconds: int | None
 
 
 def _batches(record: StageRecord) -> list[tuple[str, Phase, frozenset[str]]]:

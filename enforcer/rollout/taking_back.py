@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from enforcer.backend import Move, NodeStep
 from enforcer.cluster import renew
-from enforcer.record.journal import ObjectIntent
+from enforcer.record.journal import ObjectIntent, StageRecord, StageState
 from enforcer.rollout.carry import Load, backwards
 from enforcer.rollout.holding import Phase
 from enforcer.rollout.landing import landing_of
@@ -20,6 +20,55 @@ from enforcer.snapshot import Snapshot
 from fleet.errors import Unavailable
 from fleet.inventory import WorkloadId
 from fleet.sentences import sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageResult:
+    """How one stage ended.
+
+    Attributes:
+        stage: number.
+        state: promoted or restored.
+        reason: why it was restored.
+        kept: what the restoration left as it was, and why.
+    """
+
+    stage: int
+    state: StageState
+    reason: str | None
+    kept: tuple[str, ...]
+
+
+def restore_stage(tools: Tools, record: StageRecord, reason: str) -> StageResult:
+    """Take back a stage that is under way, and write down that it is; may be repeated.
+
+    Args:
+        record: the stage.
+        reason: why; one that stands in the ledger already stays.
+
+    Raises:
+        Refused: the cluster does not take an object as it was, or somebody else holds the lease.
+        Unavailable: as `take_back`.
+    """
+    tools.abortable = None
+    reason = record.reason or reason
+    if record.state is not StageState.RESTORING:
+        tools.step(f"restoring {record.stage}")
+        tools.journal.write(record.plan_id, tools.now(), "restoring", stage=record.stage, reason=reason)
+    tools.tell(
+        record.plan_id,
+        record.stage,
+        ProgressPhase.RESTORING,
+        sentence("restoring", reason=reason),
+        0,
+        len(record.moves),
+    )
+    kept = take_back(tools, record.plan_id, record.stage, record.objects, record.moves, record.node_steps)
+    tools.step(f"restored {record.stage}")
+    tools.journal.write(record.plan_id, tools.now(), "restored", stage=record.stage, kept=list(kept))
+    said = sentence("stage_restored", stage=record.stage, reason=reason)
+    tools.tell(record.plan_id, record.stage, ProgressPhase.RESTORED, said)
+    return StageResult(stage=record.stage, state=StageState.RESTORED, reason=reason, kept=kept)
 
 
 def take_back(
@@ -43,6 +92,8 @@ def take_back(
             for room that its other pods hold; driven on, it would lose the pods that serve. Call again to end it.
     """
     carrier, parts = tools.carrier(), Parts.of(objects, moves)
+    # What somebody else changed rolls as they set it from this moment on.
+    carrier.let_go(parts.owners.values())
     for _, intent in reversed(parts.pods):
         tools.keep_lease()
         carrier.objects.restore(intent)
@@ -52,7 +103,7 @@ def take_back(
         said = sentence("moving_back", done=done, pods=len(moves))
         tools.tell(plan_id, stage, ProgressPhase.RESTORING, said, done, len(moves))
         pods = [move.pod_id for move in wave]
-        tools.journal.write(plan_id, tools.reader.now(), "evict_back", stage=stage, pods=pods)
+        tools.journal.write(plan_id, tools.now(), "evict_back", stage=stage, pods=pods)
 
     back = tuple(backwards(moves))
     load = Load(moves=back, intents=parts.owners, phase=Phase.REST, is_strict=False)
@@ -68,10 +119,12 @@ def take_back(
     for intent in parts.owners.values():
         tools.keep_lease()
         carrier.objects.hold(intent, Phase.SETTLED)
+        carrier.objects.disown(intent)
     kept = list(carrier.kept)
     for intent in reversed(parts.shared):
         tools.keep_lease()
         kept += carrier.objects.restore(intent)
+        carrier.objects.disown(intent)
     if parts.shared:
         kept += tools.node_steps().take_back(steps, plan_id)
     renew(tools.reader)

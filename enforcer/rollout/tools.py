@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from enforcer.backends.hami_dialect import HAMI_DIALECT
 from enforcer.cluster import ClusterReader, ClusterWriter, Lease, Pause, followed
@@ -16,13 +17,19 @@ from enforcer.dialect import Dialect
 from enforcer.record.journal import Journal
 from enforcer.rollout.carry import Carrier, CarryPolicy
 from enforcer.rollout.node_steps import NodeStepPolicy, NodeSteps
+from enforcer.rollout.patience import Patience
 from enforcer.rollout.progress import Progress, ProgressPhase
 from enforcer.rollout.watch import Signals, WatchPolicy
+from enforcer.safety.abort import Aborted, abort_wish, withdraw_abort
 from enforcer.safety.guard import Guard
 from enforcer.safety.harm_budget import HarmBudgets
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.errors import Refused, Unavailable
-from fleet.sentences import Sentence
+from fleet.logs import logger
+from fleet.sentences import Sentence, sentence
+
+ABORT_LOOK_SECONDS = 1.0
+"""Longest pause between two looks for somebody who asks to end the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +55,10 @@ def _unseen(_: Progress) -> None:
     """News that nobody reads."""
 
 
+def _unkept() -> None:
+    """A pause over which nothing is to be kept."""
+
+
 def _unstopped(_: str) -> None:
     """A step that nobody stops."""
 
@@ -70,6 +81,8 @@ class Tools:
         holder: name under which the lease is held; the same after a restart, so that a crash does not lock us out.
         on_progress: who hears the news.
         step: called before every write with what it is, for tests that stop there.
+        abort_file: by which others ask to end a run; None where nobody can.
+        abortable: plan whose run stops where somebody asks; None while nothing is applied, or it is taken back.
     """
 
     reader: ClusterReader
@@ -85,21 +98,43 @@ class Tools:
     holder: str = "gputide"
     on_progress: Callable[[Progress], None] = _unseen
     step: Callable[[str], None] = _unstopped
+    abort_file: Path | None = None
+    abortable: str | None = None
     _taken_at: datetime | None = None
+    _told: Progress | None = None
 
     def before_write(self, what: str) -> None:
         """Say what is about to be written to the cluster, and stop where another enforcer went on meanwhile.
 
         Raises:
             Unavailable: it did; what this one remembers of the run is old.
+            Aborted: somebody asked to end the run.
         """
         self.step(what)
+        self.check_abort()
         self.journal.check_fence()
+
+    def check_abort(self) -> None:
+        """Nothing, as long as nobody asks to end the run that is under way.
+
+        Raises:
+            Aborted: somebody does.
+        """
+        if self.abort_file is None or self.abortable is None:
+            return
+        wish = abort_wish(self.abort_file, self.abortable)
+        if wish is not None:
+            raise Aborted(f"aborted by {wish.by}")
+
+    def end_abort(self) -> None:
+        """What was asked of a run that has ended, or of one before, is void."""
+        if self.abort_file is not None:
+            withdraw_abort(self.abort_file)
 
     def carrier(self, *, is_slow: bool = False) -> Carrier:
         """Hands for these tools; slow ones change one workload at a time."""
         policy = replace(self.policy.carry, parallel_pods_max=1) if is_slow else self.policy.carry
-        return Carrier(self.reader, self.writer, self.rest, policy, self.dialect, self.before_write)
+        return Carrier(self.reader, self.writer, self.rest, self.patiently, policy, self.dialect, self.before_write)
 
     def following(self) -> AbstractContextManager[None]:
         """For as long as a run lasts: looking again costs the cluster little."""
@@ -108,11 +143,16 @@ class Tools:
     def node_steps(self) -> NodeSteps:
         """Who empties nodes and waits for them."""
         policy = NodeStepPolicy(poll_seconds=self.policy.carry.poll_seconds)
-        return NodeSteps(self.reader, self.writer, self.rest, self.dialect, policy, self.before_write)
+        return NodeSteps(self.reader, self.writer, self.rest, self.patiently, self.dialect, policy, self.before_write)
 
     def snapshot(self) -> Snapshot:
         """The cluster as it stands."""
-        return take_snapshot(self.reader, self.dialect)
+        return self.patiently(lambda: take_snapshot(self.reader, self.dialect))
+
+    @property
+    def patiently(self) -> Patience:
+        """Makes calls again while the cluster can't take them; afterwards the lease must be ours still."""
+        return Patience(self._wait, say=self._say_waiting, before_again=self._still_ours)
 
     def take_lease(self) -> None:
         """Take or renew the lease, waiting for one that a crash left behind.
@@ -121,14 +161,15 @@ class Tools:
             Refused: somebody else holds it.
         """
         waited = 0.0
-        while not self.lease.acquire(self.holder, self.policy.lease_seconds):
+        acquire = Patience(self._wait, say=self._say_waiting)
+        while not acquire(lambda: self.lease.acquire(self.holder, self.policy.lease_seconds)):
             if waited > 2 * self.policy.lease_seconds:
                 raise Refused(
                     "cannot change the cluster: somebody else holds the lease gputide/enforcer; try again later"
                 )
             self.pause(self.policy.carry.poll_seconds)
             waited += self.policy.carry.poll_seconds
-        self._taken_at = self.reader.now()
+        self._taken_at = self.now()
 
     def keep_lease(self) -> None:
         """Renew the lease if a third of its time is over: between the writes of one run, where it is in hand already.
@@ -137,7 +178,7 @@ class Tools:
             Refused: somebody else holds it.
         """
         third = timedelta(seconds=self.policy.lease_seconds / 3)
-        if self._taken_at is None or not timedelta(0) <= self.reader.now() - self._taken_at < third:
+        if self._taken_at is None or not timedelta(0) <= self.now() - self._taken_at < third:
             self.take_lease()
 
     def let_go(self) -> None:
@@ -150,19 +191,49 @@ class Tools:
         """Let time pass without letting go of the lease (the port `Pause`).
 
         Raises:
-            Refused: somebody else holds it.
+            Refused: somebody else holds it, or somebody asked to end the run.
         """
+        self._wait(seconds, self.keep_lease)
+
+    def _wait(self, seconds: float, keep: Callable[[], None] = _unkept) -> None:
+        """Let time pass in parts so small that nothing is missed."""
+        longest = self.policy.lease_seconds / 3
+        if self.abort_file is not None:
+            longest = min(longest, ABORT_LOOK_SECONDS)
         left = seconds
         while left > 0:
-            self.keep_lease()
-            part = min(left, self.policy.lease_seconds / 3)
+            self.check_abort()
+            keep()
+            part = min(left, longest)
             self.pause(part)
             left -= part
+
+    def now(self) -> datetime:
+        """The cluster's clock, UTC."""
+        return Patience(self._wait, say=self._say_waiting)(self.reader.now)
+
+    def _still_ours(self) -> None:
+        """After the cluster was away: another may have gone on with the run.
+
+        Raises:
+            Refused: somebody else holds the lease.
+            Unavailable: another enforcer went on.
+        """
+        self.keep_lease()
+        self.journal.check_fence()
+
+    def _say_waiting(self, why: Unavailable, seconds: float) -> None:
+        said = sentence("waiting", seconds=seconds, why=str(why))
+        if not seconds:
+            logger("enforcer.rollout").warning("waits for the cluster, which does not answer", why=str(why))
+        if self._told is not None:
+            self.on_progress(replace(self._told, said=said))
 
     def tell(
         self, plan_id: str, stage: int, phase: ProgressPhase, said: Sentence, done: int = 0, total: int = 0
     ) -> None:
-        """Report the news."""
-        self.on_progress(
-            Progress(at=self.reader.now(), plan_id=plan_id, stage=stage, phase=phase, said=said, done=done, total=total)
+        """Report progress."""
+        self._told = Progress(
+            at=self.now(), plan_id=plan_id, stage=stage, phase=phase, said=said, done=done, total=total
         )
+        self.on_progress(self._told)

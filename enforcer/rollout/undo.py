@@ -17,17 +17,22 @@ from enforcer.manifest import field_of, values_equal
 from enforcer.record.journal import (
     FieldIntent,
     ObjectIntent,
+    RunRecord,
     StageRecord,
     StageState,
     UndoRecord,
     move_content,
     object_content,
 )
+from enforcer.rollout.abort import abort, open_run
 from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.taking_back import take_back
 from enforcer.rollout.tools import Tools
 from fleet.errors import Refused
 from fleet.sentences import sentence
+
+_APPLIED = (StageState.OPEN, StageState.RESTORING, StageState.PROMOTED, StageState.UNDOING)
+"""Stages of which something may stand in the cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,20 +67,17 @@ class Undo:
     def preview(
         self, plan_id: str, *, stages: Sequence[int] | None = None, recommendation: str | None = None
     ) -> UndoRecord:
-        """What an undo would take back; changes nothing.
+        """What an undo would take back, a stage that is under way included; changes nothing.
 
         Raises:
-            Refused: nothing of that is applied, it was undone already, or it is still being applied.
+            Refused: nothing of that is applied, or it was undone already.
         """
         runs = self._tools.journal.runs(plan_id)
-        if any(run.is_open for run in runs):
-            raise Refused(f"cannot undo plan {plan_id}: it is still being applied; `gputide apply` goes on with it")
-        wanted = (StageState.PROMOTED, StageState.UNDOING)
         records = [
             record
             for run in runs
             for number, record in sorted(run.records.items())
-            if record.state in wanted and (stages is None or number in stages)
+            if record.state in _APPLIED and (stages is None or number in stages)
         ]
         taken = self._tools.journal.undone_recommendations(plan_id)
         objects = folded([_without(record.objects, recommendation, taken) for record in records])
@@ -119,11 +121,10 @@ class Undo:
 
     def applied_plans(self) -> tuple[str, ...]:
         """Plans of which something is applied, the one applied last first: the order in which they come off."""
-        wanted = (StageState.PROMOTED, StageState.UNDOING)
         found = [
             run.plan_id
             for run in self._tools.journal.runs()
-            if any(record.state in wanted for record in run.records.values())
+            if any(record.state in _APPLIED for record in run.records.values())
         ]
         return tuple(dict.fromkeys(reversed(found)))
 
@@ -134,7 +135,7 @@ class Undo:
             One result per plan.
 
         Raises:
-            Refused: nothing is applied, a plan is still being applied, or the cluster is frozen.
+            Refused: nothing is applied, or the cluster is frozen.
             Unavailable: the cluster can't be reached; call again to go on.
         """
         begun = self.resume()
@@ -144,26 +145,42 @@ class Undo:
         return (*(() if begun is None else (begun,)), *(self.undo(plan_id) for plan_id in plans))
 
     def undo(
-        self, plan_id: str, *, stages: Sequence[int] | None = None, recommendation: str | None = None
+        self,
+        plan_id: str,
+        *,
+        stages: Sequence[int] | None = None,
+        recommendation: str | None = None,
+        ending: RunRecord | None = None,
     ) -> UndoResult:
-        """Take back what a plan did.
+        """Take back what a plan did; a run of it that a process left open is aborted first.
 
         Args:
             stages: only these; all where None.
             recommendation: only this one; all where None.
+            ending: the run that was under way when somebody asked; None where none was, or no process applied it.
 
         Raises:
-            Refused: nothing of it is applied (any more), it is still being applied, or the cluster is frozen.
+            Refused: nothing of it is applied (any more), or the cluster is frozen.
             Unavailable: the cluster can't be reached; call `resume` to go on.
         """
         tools = self._tools
         tools.guard.check_frozen(tools.reader)
+        run = open_run(tools.journal, plan_id) if ending is None else ending
+        ended = None if run is None else abort(tools, run, by="undo")
+        if ended is not None and not self._is_applied(plan_id, stages):
+            return UndoResult(
+                plan_id=plan_id,
+                stages=tuple(result.stage for result in ended.restored),
+                recommendation=None,
+                workloads=ended.workloads,
+                kept=tuple(sentence for result in ended.restored for sentence in result.kept),
+            )
         if tools.journal.open_undo() is None:
             record = self.preview(plan_id, stages=stages, recommendation=recommendation)
             tools.step("undo begin")
             tools.journal.write(
                 plan_id,
-                tools.reader.now(),
+                tools.now(),
                 "undo_begin",
                 stages=list(record.stages),
                 recommendation=recommendation,
@@ -174,6 +191,13 @@ class Undo:
         if result is None:
             raise AssertionError("an undo that was begun can be gone on with")
         return result
+
+    def _is_applied(self, plan_id: str, stages: Sequence[int] | None) -> bool:
+        return any(
+            record.state in _APPLIED and (stages is None or number in stages)
+            for run in self._tools.journal.runs(plan_id)
+            for number, record in run.records.items()
+        )
 
     def resume(self) -> UndoResult | None:
         """Go on with the undo that a crash left open; None where there is none."""
@@ -199,7 +223,7 @@ class Undo:
             tools.step("undo end")
             tools.journal.write(
                 record.plan_id,
-                tools.reader.now(),
+                tools.now(),
                 "undone",
                 stages=list(record.stages),
                 recommendation=record.recommendation,

@@ -6,6 +6,9 @@ let both be broken. Two things are compared with how many pods of a workload our
 - what the workload's own strategy allows (`strategy_limit`), and
 - what every disruption budget that selects its pods allows now; of several the strictest.
 
+A workload that surges has none unavailable: its new pods get ready before any old one leaves. Both this and the rollout
+ask `planned_waves` whether there is room for that.
+
 A pod that must be evicted waits for its budget, so of budgets only those count that never let it go. Scaling in is no
 disruption to Kubernetes, and percentages and `maxUnavailable` fall with the number of replicas; but a budget whose
 `minAvailable` is a number says "never fewer than this", and is kept. The guard calls this before anything is written;
@@ -26,7 +29,7 @@ from enforcer.disruption import disruptions_allowed, is_healthy, least_healthy, 
 from enforcer.manifest import Manifest, workload_parts
 from enforcer.ownership import workload_of_pod
 from enforcer.record.journal import ObjectIntent, StageRecord
-from enforcer.rollout.holding import strategy_limit, unavailable_at_once
+from enforcer.rollout.holding import can_surge, strategy_limit, unavailable_at_once
 from enforcer.rollout.intents import planned_waves, rolling_owners
 from enforcer.rollout.move_order import Order, OrderedUnit
 from enforcer.seat import same_slices
@@ -125,7 +128,7 @@ def availability_breaches(
         limit = strategy_limit(snapshot.owners[workload], count)
         if limit is not None and toll.unavailable > limit.pods:
             why = f"{_share(toll.unavailable, count)}, and {limit.field}={limit.value} allows {limit.pods}"
-            found.setdefault(workload, []).append(why)
+            found.setdefault(workload, []).append(f"{why}; {_why_no_surge(workload, record, snapshot)}")
     changed = {workload_parts(workload)[0] for workload in tolls}
     budgets: dict[str, list[Manifest]] = {}
     for budget in reader.list_objects("PodDisruptionBudget") if changed else ():
@@ -135,6 +138,19 @@ def availability_breaches(
         for workload, why in _broken(own, tolls, pods.of(namespace), at_once):
             found.setdefault(workload, []).append(why)
     return {workload: "; ".join(found[workload]) for workload in sorted(found)}
+
+
+def _why_no_surge(workload: WorkloadId, record: StageRecord, snapshot: Snapshot) -> str:
+    """Why a workload does not surge, and what would let it."""
+    owner = snapshot.owners[workload]
+    if not can_surge(owner):
+        return f"it can't surge: of a {owner['kind']} no new pod is made before an old one leaves"
+    cards = {part.card for move in record.moves if move.workload == workload for part in move.new}
+    standing = [snapshot.cards[card] for card in cards if card in snapshot.cards]
+    if len(standing) < len(cards) or not cards:
+        return "it can't surge: nothing says whether its cards have room, for its backend only counts them"
+    model = standing[0].device_type.removeprefix("NVIDIA-")
+    return f"it can't surge: its planned seats have no room while its pods run; one free {model} card more would do"
 
 
 def _tolls(

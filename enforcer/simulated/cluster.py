@@ -103,6 +103,16 @@ class SimulatedCluster:
         """The cluster that is kept in a file."""
         return cls(path)
 
+    @property
+    def changes(self) -> None:
+        """Its record lies in the data folder, as it does itself."""
+        return None
+
+    @property
+    def requests(self) -> int:
+        """Requests made to its API server: it has none."""
+        return 0
+
     def close(self) -> None:
         """Close the file."""
         self._store.close()

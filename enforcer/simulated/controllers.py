@@ -372,16 +372,17 @@ class Controllers:
         if not ask.containers:
             return Unplaced(reason="asks for no card")
         closed = cordoned_cards(self._store)
-        if ask.use_cards:
-            cards: Iterable[CardBook] = [books.cards[card] for card in sorted(ask.use_cards) if card in books.cards]
-        else:
-            own = [books.cards[card] for card in homes if card in books.cards and card not in closed]
-            if len(own) == len(homes) and own:
-                at_home = place(ask, own, books.nodes)
-                if not isinstance(at_home, Unplaced):
-                    return at_home
-            cards = books.cards.values()
-        return place(ask, [card for card in cards if card.card not in closed], books.nodes)
+        cards: Iterable[CardBook] = books.cards.values()
+        used = [books.cards[card] for card in ask.use_cards if card in books.cards]
+        if ask.use_cards and len({card.node for card in used}) <= 1:
+            # Where only one node can be chosen, its score says nothing.
+            cards = sorted(used, key=lambda card: card.card)
+        own = [books.cards[card] for card in homes if card in books.cards and card not in closed]
+        if not ask.use_cards and len(own) == len(homes) and own:
+            at_home = place(ask, own, books.nodes)
+            if not isinstance(at_home, Unplaced):
+                return at_home
+        return place(ask, cards, books.nodes, closed)
 
     def _why_closed(self, seat: PlannedSeat, spec: Manifest) -> str | None:
         """What stands against pinning a pod to a seat, by the books."""

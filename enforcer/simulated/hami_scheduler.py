@@ -1,12 +1,15 @@
 """Places a pod on cards the way HAMi's scheduler does: filter, then score.
 
-Pure, over books that the caller keeps. The rules are those of Project-HAMi/HAMi:pkg/device/nvidia/device.go (Fit) and
-Project-HAMi/HAMi:pkg/scheduler/policy (gpu_policy.go, node_policy.go): binpack over nodes, spread over a node's cards.
+Pure, over books that the caller keeps. The rules are those of Project-HAMi/HAMi:pkg/device/nvidia/device.go (Fit),
+pkg/scheduler/score.go and pkg/scheduler/policy (gpu_policy.go, node_policy.go) of v2.10.0: binpack over nodes and
+spread over a node's cards, unless the pod's annotations say otherwise. Init containers, NUMA nodes, links between
+cards, MIG, quotas and weights of scores are not simulated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 from enforcer.dialect import WHOLE_CORE_PERCENT
@@ -85,12 +88,15 @@ class Unplaced:
     reason: str
 
 
-def place(pod: PodAsk, cards: Iterable[CardBook], nodes: dict[str, NodeBook]) -> tuple[Allocation, ...] | Unplaced:
+def place(
+    pod: PodAsk, cards: Iterable[CardBook], nodes: dict[str, NodeBook], closed: Collection[str] = ()
+) -> tuple[Allocation, ...] | Unplaced:
     """Choose cards for a pod; the books are not changed.
 
     Args:
-        cards: cards that may be used; with `use_cards` given, those are enough.
+        cards: cards that may be used, each node's in the order of its register; a node is scored by those given.
         nodes: nodes of these cards.
+        closed: cards among them that take no new pod.
 
     Returns:
         One allocation per container and card, all on one node, or why there is none.
@@ -98,26 +104,21 @@ def place(pod: PodAsk, cards: Iterable[CardBook], nodes: dict[str, NodeBook]) ->
     refusals: dict[str, int] = {}
     by_node: dict[str, list[CardBook]] = {}
     for card in cards:
-        if pod.use_cards and card.card not in pod.use_cards:
-            _count(refusals, "card is not in use-gpuuuid")
-        elif not _admits(pod, card):
-            _count(refusals, "card is excluded by annotation, type or cordon")
-        else:
-            by_node.setdefault(card.node, []).append(card)
+        by_node.setdefault(card.node, []).append(card)
     best: tuple[float, tuple[Allocation, ...]] | None = None
     for node, books in by_node.items():
         if not _host_fits(pod, nodes[node]):
             _count(refusals, "node has too little CPU or memory", len(books))
             continue
-        chosen = _on_node(pod, books, refusals)
+        chosen = _on_node(pod, books, closed, refusals)
         if chosen is not None:
-            score = _node_score(books)
+            score = _node_score(books) * (-1 if pod.node_policy == "spread" else 1)
             if best is None or score > best[0]:
                 best = (score, chosen)
     if best is not None:
         return best[1]
-    told = ", ".join(f"{count} {why}" for why, count in sorted(refusals.items()))
-    return Unplaced(reason=f"no card fits: {told or 'there is no card'}")
+    counted = ", ".join(f"{count} {why}" for why, count in sorted(refusals.items()))
+    return Unplaced(reason=f"no card fits: {counted or 'there is no card'}")
 
 
 def book(books: dict[str, CardBook], allocations: Iterable[Allocation], sign: int = 1) -> None:
@@ -130,48 +131,61 @@ def book(books: dict[str, CardBook], allocations: Iterable[Allocation], sign: in
             card.used_cores += sign * part.core_percent
 
 
-def _on_node(pod: PodAsk, books: Sequence[CardBook], refusals: dict[str, int]) -> tuple[Allocation, ...] | None:
+def _on_node(
+    pod: PodAsk, books: Sequence[CardBook], closed: Collection[str], refusals: dict[str, int]
+) -> tuple[Allocation, ...] | None:
     taken: list[Allocation] = []
-    extra: dict[str, list[int]] = {}
+    order = [copy(card) for card in books]
     for ask in pod.containers:
-        fitting = []
-        for card in books:
-            why = _misfit(ask, card, extra.get(card.card, [0, 0, 0]))
-            if why:
+        order = _sorted(order, pod.card_policy, books)
+        found: list[Allocation] = []
+        for card in reversed(order):
+            why = _misfit(pod, ask, card, closed)
+            if why is not None:
                 _count(refusals, why)
-            else:
-                fitting.append(card)
-        if len(fitting) < ask.count:
+            elif len(found) < ask.count:
+                mib = _asked_mib(ask, card)
+                part = Allocation(
+                    container=ask.container, card=card.card, framebuffer_mib=mib, core_percent=ask.core_percent
+                )
+                found.append(part)
+        if len(found) < ask.count:
             return None
-        fitting.sort(key=lambda card: (_card_score(ask, card), card.card))
-        for card in fitting[: ask.count]:
-            part = Allocation(
-                container=ask.container,
-                card=card.card,
-                framebuffer_mib=_asked_mib(ask, card),
-                core_percent=ask.core_percent,
-            )
-            taken.append(part)
-            more = extra.setdefault(card.card, [0, 0, 0])
-            more[0] += 1
-            more[1] += part.framebuffer_mib
-            more[2] += part.core_percent
+        book({card.card: card for card in order}, found)
+        taken += found
     return tuple(taken)
 
 
-def _misfit(ask: ContainerAsk, card: CardBook, extra: Sequence[int]) -> str | None:
-    slices, used_mib, used_cores = card.slices + extra[0], card.used_mib + extra[1], card.used_cores + extra[2]
-    if slices >= card.slices_max:
-        return f"card is split into deviceSplitCount={card.slices_max} slices already"
-    if used_mib + _asked_mib(ask, card) > card.framebuffer_mib:
-        return "card has too little framebuffer left"
-    if ask.core_percent == WHOLE_CORE_PERCENT and slices:
-        return "card is not free for an exclusive pod"
-    if used_cores + ask.core_percent > WHOLE_CORE_PERCENT:
-        return "card has too few cores left"
-    if used_cores >= WHOLE_CORE_PERCENT:
-        return "card is held exclusively"
-    return None
+def _sorted(order: list[CardBook], policy: str, books: Sequence[CardBook]) -> list[CardBook]:
+    """The order whose last card is tried first. It stays for the pod's next container, unless the policy is a chain."""
+    parts = [part.strip() for part in policy.split(",")]
+    if len(parts) > 1 or parts == ["numa"]:
+        places = {card.card: number for number, card in enumerate(books)}
+        order = sorted(order, key=lambda card: places[card.card])
+    if parts == ["mutex"]:
+        return sorted(order, key=lambda card: -card.slices)
+    word = next((part for part in parts if part in ("binpack", "spread")), None)
+    if word is None and parts == ["numa"]:
+        return order
+    sign = 1 if word == "binpack" else -1
+    return sorted(order, key=lambda card: sign * _card_score(card))
+
+
+def _misfit(pod: PodAsk, ask: ContainerAsk, card: CardBook, closed: Collection[str]) -> str | None:
+    is_exclusive = ask.core_percent == WHOLE_CORE_PERCENT
+    is_idle_wanted = "mutex" in pod.card_policy.replace(" ", "").split(",")
+    cores = card.used_cores + ask.core_percent
+    misfits = (
+        (not _admits(pod, card) or card.card in closed, "card is excluded by annotation, type or cordon"),
+        (bool(pod.use_cards) and card.card not in pod.use_cards, "card is not in use-gpuuuid"),
+        (card.slices >= card.slices_max, f"card is split into deviceSplitCount={card.slices_max} slices already"),
+        (card.slices > 0 and is_idle_wanted, "card is not idle"),
+        (card.used_mib + _asked_mib(ask, card) > card.framebuffer_mib, "card has too little framebuffer left"),
+        (cores > WHOLE_CORE_PERCENT, "card has too few cores left"),
+        (card.slices > 0 and is_exclusive, "card is not free for an exclusive pod"),
+        (card.used_cores >= WHOLE_CORE_PERCENT, "card is held exclusively"),
+    )
+    return next((why for is_misfit, why in misfits if is_misfit), None)
 
 
 def _admits(pod: PodAsk, card: CardBook) -> bool:
@@ -195,17 +209,20 @@ def _asked_mib(ask: ContainerAsk, card: CardBook) -> int:
     return card.framebuffer_mib * ask.framebuffer_percent // 100
 
 
-def _card_score(ask: ContainerAsk, card: CardBook) -> float:
-    """Spread: the lowest wins. 10 × (slots + cores + framebuffer, each as a share of the card)."""
+def _card_score(card: CardBook) -> float:
+    """10 × (used slots, cores and framebuffer, each as a share of the card); what is asked for does not weigh in.
+
+    HAMi adds what is asked for to cards whose registered type is `NVIDIA`; its plugin always writes the model too.
+    """
     return 10 * (
-        (1 + card.slices) / card.slices_max
-        + (ask.core_percent + card.used_cores) / WHOLE_CORE_PERCENT
-        + (_asked_mib(ask, card) + card.used_mib) / max(1, card.framebuffer_mib)
+        card.slices / card.slices_max
+        + card.used_cores / WHOLE_CORE_PERCENT
+        + card.used_mib / max(1, card.framebuffer_mib)
     )
 
 
 def _node_score(books: Sequence[CardBook]) -> float:
-    """Binpack: the highest wins. 10 × (used slots, cores and framebuffer, each as a share of the node)."""
+    """10 × (used slots, cores and framebuffer, each as a share of the node)."""
     return 10 * (
         sum(card.slices for card in books) / max(1, sum(card.slices_max for card in books))
         + sum(card.used_cores for card in books) / max(1, WHOLE_CORE_PERCENT * len(books))

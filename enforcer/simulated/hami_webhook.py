@@ -15,16 +15,22 @@ from fleet.errors import Misconfigured, Refused
 from fleet.grammars.hami import (
     AVOID_CARD_ANNOTATION,
     AVOID_MODEL_ANNOTATION,
+    CARD_POLICY_ANNOTATION,
     CORES_RESOURCE,
     COUNT_RESOURCE,
     FRAMEBUFFER_PERCENT_RESOURCE,
     FRAMEBUFFER_RESOURCE,
+    NODE_POLICY_ANNOTATION,
     PRIORITY_ENV,
     PRIORITY_RESOURCE,
     USE_CARD_ANNOTATION,
     USE_MODEL_ANNOTATION,
 )
 from fleet.units import parse_quantity
+
+_CARD_RESOURCES = frozenset({COUNT_RESOURCE, FRAMEBUFFER_RESOURCE, FRAMEBUFFER_PERCENT_RESOURCE, CORES_RESOURCE})
+_FRAMEBUFFER_MIB_MAX = 2**31 - 1
+"""A container that asks for more is taken for one that asks for no card."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +42,7 @@ class ContainerAsk:
         count: cards, distinct.
         framebuffer_mib: MiB per card; None where it is a share of the card.
         framebuffer_percent: percent of the card, where no MiB are given.
-        core_percent: percent of each card, 0-100.
+        core_percent: percent of each card, 0-100; 100 keeps every other pod off.
     """
 
     container: str
@@ -56,6 +62,8 @@ class PodAsk:
         avoid_cards: none of these.
         use_models: only card types that hold one of these texts; empty for any.
         avoid_models: no card type that holds one of these.
+        node_policy: `spread`, else binpack.
+        card_policy: `binpack`, `mutex`, or a chain of such words, else spread.
         cpu_cores: host CPU.
         memory_bytes: host memory.
     """
@@ -65,18 +73,31 @@ class PodAsk:
     avoid_cards: frozenset[str]
     use_models: tuple[str, ...]
     avoid_models: tuple[str, ...]
+    node_policy: str
+    card_policy: str
     cpu_cores: float
     memory_bytes: int
 
 
 def mutate(pod: Manifest) -> Manifest:
-    """Fill in what HAMi fills in: count, cores of a whole card, the priority's variable.
+    """Fill in what HAMi fills in: its scheduler, count, cores of a whole card, the priority's variable.
 
     Raises:
         Refused: HAMi denies the pod; the message says which value.
     """
-    containers = [_mutated(container, pod["metadata"]["name"]) for container in pod["spec"]["containers"]]
-    return {**pod, "spec": {**pod["spec"], "containers": containers}}
+    spec, name = dict(pod["spec"]), pod["metadata"]["name"]
+    fields = [field for field in ("initContainers", "containers") if field in spec]
+    for field in fields:
+        spec[field] = [_mutated(container, name) for container in spec[field]]
+    every = [container for field in fields for container in spec[field]]
+    if any(_limits(container).keys() & _CARD_RESOURCES for container in every):
+        spec["schedulerName"] = "hami-scheduler"
+        privileged = [one["name"] for one in every if (one.get("securityContext") or {}).get("privileged")]
+        if privileged:
+            raise Refused(f"cannot admit pod {name}: container {privileged[0]} is privileged")
+        if spec.get("nodeName"):
+            raise Refused(f"cannot admit pod {name}: pod has node assigned")
+    return {**pod, "spec": spec}
 
 
 def ask_of(pod: Manifest) -> PodAsk:
@@ -85,21 +106,20 @@ def ask_of(pod: Manifest) -> PodAsk:
     asks = []
     cpu, memory = Decimal(0), Decimal(0)
     for container in pod["spec"]["containers"]:
-        resources = container.get("resources", {})
-        limits = resources.get("limits", {})
-        requests = {**limits, **resources.get("requests", {})}
+        limits = _limits(container)
+        requests = {**limits, **container.get("resources", {}).get("requests", {})}
         cpu += parse_quantity(str(requests.get("cpu", "0")))
         memory += parse_quantity(str(requests.get("memory", "0")))
         count = _amount(limits, COUNT_RESOURCE, 0)
-        if count:
-            mib = _amount(limits, FRAMEBUFFER_RESOURCE, -1)
+        mib = _amount(limits, FRAMEBUFFER_RESOURCE, 0)
+        if count and mib <= _FRAMEBUFFER_MIB_MAX:
             asks.append(
                 ContainerAsk(
                     container=container["name"],
                     count=count,
-                    framebuffer_mib=None if mib <= 0 else mib,
-                    framebuffer_percent=_amount(limits, FRAMEBUFFER_PERCENT_RESOURCE, 100),
-                    core_percent=_amount(limits, CORES_RESOURCE, 0),
+                    framebuffer_mib=mib or None,
+                    framebuffer_percent=_amount(limits, FRAMEBUFFER_PERCENT_RESOURCE, 0) or 100,
+                    core_percent=min(_amount(limits, CORES_RESOURCE, 0), WHOLE_CORE_PERCENT),
                 )
             )
     return PodAsk(
@@ -108,33 +128,36 @@ def ask_of(pod: Manifest) -> PodAsk:
         avoid_cards=frozenset(_listed(annotations, AVOID_CARD_ANNOTATION)),
         use_models=tuple(_listed(annotations, USE_MODEL_ANNOTATION)),
         avoid_models=tuple(_listed(annotations, AVOID_MODEL_ANNOTATION)),
+        node_policy=annotations.get(NODE_POLICY_ANNOTATION, ""),
+        card_policy=annotations.get(CARD_POLICY_ANNOTATION, ""),
         cpu_cores=float(cpu),
         memory_bytes=int(memory),
     )
 
 
 def _mutated(container: Manifest, pod: str) -> Manifest:
-    resources = container.get("resources", {})
-    limits = dict(resources.get("limits", {}))
-    asked = (COUNT_RESOURCE, FRAMEBUFFER_RESOURCE, FRAMEBUFFER_PERCENT_RESOURCE, CORES_RESOURCE)
-    if not any(name in limits for name in asked):
-        return container
-    percent = _amount(limits, FRAMEBUFFER_PERCENT_RESOURCE, 100)
+    limits = dict(_limits(container))
+    percent = _amount(limits, FRAMEBUFFER_PERCENT_RESOURCE, 0)
     if not 0 <= percent <= 100:
         raise Refused(f"cannot admit pod {pod}: {FRAMEBUFFER_PERCENT_RESOURCE}={percent}, expected 0 to 100")
-    cores = _amount(limits, CORES_RESOURCE, 0)
-    if cores < 0 or _amount(limits, FRAMEBUFFER_RESOURCE, 0) < 0:
+    if _amount(limits, CORES_RESOURCE, 0) < 0 or _amount(limits, FRAMEBUFFER_RESOURCE, 0) < 0:
         raise Refused(f"cannot admit pod {pod}: {CORES_RESOURCE} and {FRAMEBUFFER_RESOURCE} can't be negative")
-    limits.setdefault(COUNT_RESOURCE, "1")
-    if cores > WHOLE_CORE_PERCENT:
-        limits[CORES_RESOURCE] = str(WHOLE_CORE_PERCENT)
-    if FRAMEBUFFER_RESOURCE not in limits and percent == 100 and CORES_RESOURCE not in limits:
-        limits[CORES_RESOURCE] = str(WHOLE_CORE_PERCENT)
-    mutated = {**container, "resources": {**resources, "limits": limits}}
+    mutated = container
+    if limits.keys() & _CARD_RESOURCES:
+        limits.setdefault(COUNT_RESOURCE, "1")
+        is_whole = percent == 100 if FRAMEBUFFER_PERCENT_RESOURCE in limits else FRAMEBUFFER_RESOURCE not in limits
+        if is_whole and CORES_RESOURCE not in limits:
+            limits[CORES_RESOURCE] = str(WHOLE_CORE_PERCENT)
+        mutated = {**container, "resources": {**container["resources"], "limits": limits}}
     if PRIORITY_RESOURCE in limits:
-        others = [entry for entry in container.get("env", ()) if entry.get("name") != PRIORITY_ENV]
-        mutated["env"] = [*others, {"name": PRIORITY_ENV, "value": str(limits[PRIORITY_RESOURCE])}]
+        variable = {"name": PRIORITY_ENV, "value": str(limits[PRIORITY_RESOURCE])}
+        mutated = {**mutated, "env": [*container.get("env", ()), variable]}
     return mutated
+
+
+def _limits(container: Manifest) -> Manifest:
+    found: Manifest = container.get("resources", {}).get("limits", {})
+    return found
 
 
 def _amount(limits: Manifest, name: str, absent: int) -> int:

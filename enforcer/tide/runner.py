@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from enforcer.cluster import ClusterReader
 from enforcer.manifest import Manifest, field_of
@@ -28,6 +29,7 @@ from enforcer.record.journal import FieldIntent, ObjectIntent
 from enforcer.record.plan_store import Approval
 from enforcer.rollout.holding import Phase
 from enforcer.rollout.intent_writer import IntentWriter
+from enforcer.rollout.patience import Patience
 from enforcer.rollout.tools import Tools
 from enforcer.tide.calendar import TideCalendar, TideMoment, TidePhase
 from enforcer.tide.scaling import NightScale, night_scale, replicas_short
@@ -36,6 +38,9 @@ from fleet.decisions import Plan
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
 from fleet.units import format_time
+
+if TYPE_CHECKING:
+    from wire.own_metrics import OwnMetrics
 
 
 class TideStep(StrEnum):
@@ -107,7 +112,9 @@ class TideRunner:
     ) -> None:  # fmt: skip
         self._tools, self._journal, self._plan, self._approvals = tools, journal, plan, approvals
         self._calendar, self._policy = calendar, policy
-        self._writer = IntentWriter(tools.reader, tools.writer, tools.pause, tools.step)
+        self._writer = IntentWriter(
+            tools.reader, tools.writer, Patience(tools.pause, seconds_max=_PATIENCE_SECONDS), tools.step
+        )
 
     def moment(self) -> TideMoment:
         """Where the cluster's clock stands."""
@@ -305,6 +312,29 @@ class TideRunner:
         held = {part.card for seat in self._tools.snapshot().seats.values() for part in seat.slices}
         return self._scheduled_cards() - {str(card) for card in held if card is not None}
 
+
+class TideMetrics:
+    """What the tide counts of itself."""
+
+    def __init__(self, own: OwnMetrics) -> None:
+        self.steps = own.passes("step", "step of the tide")
+        self._is_night = own.gauge("is_night", "1 from the first service that scales in until all have scaled out.")
+        self._freed = own.gauge("freed_cards", "Cards that are free for the night.")
+        self._nights = own.counter("nights_total", "Nights that ended: in_time or late.", "result")
+        self.api_requests = own.followed_counter("api_requests_total", "Requests to the Kubernetes API.")
+
+    def take(self, result: TideResult) -> None:
+        """Count what a step did."""
+        night = result.night
+        is_open = night is not None and night.is_open
+        self._is_night.set(is_open)
+        self._freed.set(len(night.freed) if night is not None and is_open else 0)
+        if night is not None and result.step is TideStep.CAME_HOME:
+            self._nights.labels("late" if night.is_late else "in_time").inc()
+
+
+_PATIENCE_SECONDS = 30.0
+"""How long a step of a night waits for a cluster that does not answer: the next round does it again."""
 
 TIDE_LABEL = "gputide.io/tide"
 SAVE_BY_ANNOTATION = "gputide.io/save-by"

@@ -197,7 +197,7 @@ def _granted(
 ) -> tuple[AnnotatedShares, DistrustReason | None]:
     nothing = AnnotatedShares()
     try:
-        found = annotated_shares(annotations, labels, [container.container for container in containers], inits)
+        found = annotated_shares(annotations, labels, containers, inits)
     except Corrupt:
         return nothing, DistrustReason.CORRUPT
     if not found.shares and not found.groups:

@@ -10,16 +10,17 @@ coldzerofear/vgpu-manager:pkg/util, kai-scheduler/KAI-Scheduler:pkg/common/const
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from exporter.allocation.records import CardShare, GroupShare, SharingBackend
+from exporter.allocation.records import CardShare, ContainerNeeds, GroupShare, SharingBackend
 from fleet.errors import Corrupt
 from fleet.grammars.hami import (
     DEVICES_ALLOCATED_ANNOTATION,
     VGPU_NODE_ANNOTATION,
     DeviceGrant,
+    containers_of_parts,
     is_card_uuid,
     parse_devices_allocated,
 )
@@ -59,20 +60,21 @@ class AnnotatedShares:
 
 
 def annotated_shares(
-    annotations: Mapping[str, str], labels: Mapping[str, str], containers: Sequence[str], inits: int
+    annotations: Mapping[str, str], labels: Mapping[str, str], containers: Sequence[ContainerNeeds], inits: int
 ) -> AnnotatedShares:
     """Reads all annotations that speak of granted cards.
 
     Args:
         annotations: the pod's.
         labels: the pod's.
-        containers: names of its containers, init containers first.
+        containers: what its containers ask for, init containers first.
         inits: how many of them are init containers.
 
     Raises:
         Corrupt: one of them is not the grammar, larger than its bounds, or speaks of more containers than there are.
     """
     shares: list[CardShare] = []
+    names = [container.container for container in containers]
     node, has_failed = None, False
     hami = annotations.get(DEVICES_ALLOCATED_ANNOTATION)
     others = parse_vendor_allocations(annotations) if not _VENDOR_ANNOTATIONS.isdisjoint(annotations) else ()
@@ -97,10 +99,10 @@ def annotated_shares(
         shares += _granted(parse_volcano_ids(volcano), containers, inits, SharingBackend.VOLCANO, {})
         node, has_failed = annotations.get(_VOLCANO_NODE), annotations.get(_VOLCANO_PHASE) == _FAILED
     if (vgpu := annotations.get(REAL_ALLOCATED_ANNOTATION)) is not None:
-        shares += _named(vgpu, containers)
+        shares += _named(vgpu, names)
     return AnnotatedShares(
         shares=tuple(shares),
-        groups=_group_shares(annotations, labels, containers, inits),
+        groups=_group_shares(annotations, labels, names, inits),
         node=node or None,
         has_failed=has_failed,
     )
@@ -128,23 +130,20 @@ def speaks_of_grants(annotations: Mapping[str, str]) -> bool:
 
 
 def _named_parts(
-    parts: Sequence[Sequence[_Grant]], containers: Sequence[str], inits: int
-) -> Iterator[tuple[str, Sequence[_Grant]]]:
+    parts: Sequence[Sequence[_Grant]], containers: Sequence[ContainerNeeds], inits: int
+) -> list[tuple[str, Sequence[_Grant]]]:
     """What was granted with the name of its container.
 
     Raises:
         Corrupt: for more containers than there are.
     """
-    # Releases that know no init containers leave them out altogether.
-    shift = inits if inits and len(parts) == len(containers) - inits else 0
-    if len(parts) + shift > len(containers):
-        raise Corrupt(f"cannot read what {len(parts)} containers were granted: the pod has {len(containers)}")
-    return zip(containers[shift:], parts, strict=False)
+    numbers = containers_of_parts(parts, [bool(container.devices) for container in containers], inits)
+    return [(containers[number].container, part) for number, part in zip(numbers, parts, strict=True)]
 
 
 def _granted(
     parts: Sequence[Sequence[DeviceGrant]],
-    containers: Sequence[str],
+    containers: Sequence[ContainerNeeds],
     inits: int,
     backend: SharingBackend,
     annotations: Mapping[str, str],

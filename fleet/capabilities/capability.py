@@ -1,14 +1,18 @@
 """What a way of sharing a card can be said to enforce: the form of a capability record.
 
 A claim of a backend is written down only as far as its source code (or a measurement) supports it. The records stand
-one family a file in `fleet.capability_*`, the list of all in `fleet.capabilities.register`. Imports nothing outside the
-standard library.
+one family a file in `fleet.capability_*`, the list of all in `fleet.capabilities.register`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+from fleet.units import MIB
+
+SHARED_PERCENT_MAX = 99
+"""Most compute of a pod that shares a card, percent: all of it would keep every other pod off the card."""
 
 
 class FramebufferIsolation(StrEnum):
@@ -86,6 +90,19 @@ class AcceptedBy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where facts of a record were read.
+
+    Attributes:
+        where: `repository:path`, `repository#issue`, `repository@commit`, or a published description.
+        facts: names of the record's fields, with spaces between.
+    """
+
+    where: str
+    facts: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """What one backend enforces.
 
@@ -101,6 +118,8 @@ class Capabilities:
         granularity: the smallest unit of its sharing mode.
         slices_per_card_max: most slices of one card by default.
         framebuffer_step_bytes: grants are multiples of this; None where framebuffer can't be divided.
+        card_step_bytes: of a card's framebuffer multiples of this can be granted to pods that share it; the rest is
+            nobody's.
         needs_restart: a pod must be created anew to get another slice.
         fault_isolation: a fault of one pod (such as an illegal access) leaves the others on the card alone.
         cuts_by_mig: slices are MIG instances of fixed profiles, cut while their card is empty.
@@ -111,7 +130,8 @@ class Capabilities:
         bursts_by_annotation: a pod may use more than its share only by an annotation of its own, which the pods of a
             Notebook do not get.
         grants_by_annotation: a share is asked for by annotations of the pod alone, so the pods of a Notebook get none.
-        adds_up_cores: shares of compute on a card are counted up to 100 %, also those that pods may go beyond.
+        adds_up_cores: pods that may use more than their share are granted one all the same, and all shares on a card
+            are counted up to 100 %. Without it such a pod is granted none: nothing limits its compute.
         one_size_per_node: its books know one size of card per node, so a node of several models shares none.
         empties_node: all cards of a node must be empty while one of them is shared in another way.
         framebuffer_min_bytes: smallest grant.
@@ -122,7 +142,11 @@ class Capabilities:
         refuses: kinds of advice (the words of `fleet.decisions.RecommendationKind`) that can't be carried out with it,
             each with the fact that stands against it; every other kind is rendered.
         partly: kinds that are carried out only in part, each with what does not hold.
-        source: where each fact was read, `repository:path` or `repository#issue`.
+        source: where each fact was read.
+        since: oldest version that the record holds for; None for every one.
+        known_to: newest version (major and minor) whose facts were read; None where versions say nothing.
+        images: how repositories of its images end, by whose tags the running version is seen.
+        webhook: name of its own admission webhook, by which new pods come to its scheduler; None where it needs none.
         accepted_by: real programs that took what is rendered for it; empty where only doubles of ours did.
     """
 
@@ -139,7 +163,7 @@ class Capabilities:
     framebuffer_step_bytes: int | None
     needs_restart: bool
     fault_isolation: bool
-    source: tuple[str, ...]
+    source: tuple[Source, ...]
     cuts_by_mig: bool = False
     gates_priority_by_cores: bool = False
     division: Division = Division.FREE
@@ -150,10 +174,15 @@ class Capabilities:
     one_size_per_node: bool = False
     empties_node: bool = False
     framebuffer_min_bytes: int = 0
+    card_step_bytes: int = MIB
     node_policy_label: str | None = None
     node_policies: tuple[tuple[str, CorePolicy], ...] = ()
     refuses: tuple[tuple[str, str], ...] = ()
     partly: tuple[tuple[str, str], ...] = ()
+    since: str | None = None
+    known_to: str | None = None
+    images: tuple[str, ...] = ()
+    webhook: str | None = None
     accepted_by: tuple[AcceptedBy, ...] = ()
 
     @property
@@ -171,3 +200,34 @@ class Capabilities:
     def can_share(self) -> bool:
         """Whether it can put more than one pod on a card at all."""
         return self.slices_per_card_max > 1
+
+    def shareable_bytes(self, card_bytes: int) -> int:
+        """Framebuffer of a card that can be granted to pods that share it."""
+        return card_bytes // self.card_step_bytes * self.card_step_bytes
+
+    def compute_percent(self, ratio: float, *, is_hard: bool) -> int | None:
+        """What a pod that shares a card is really granted of its compute, whole percent, 1-99.
+
+        Args:
+            ratio: share that it should have, 0-1.
+            is_hard: whether it shall never use more.
+
+        Returns:
+            None where nothing limits its compute.
+        """
+        if self.compute_isolation is ComputeIsolation.NONE or not (is_hard or self.adds_up_cores):
+            return None
+        return min(SHARED_PERCENT_MAX, max(1, int(ratio * 100 + 1e-6)))
+
+
+def equal_part_bytes(card_bytes: int, parts: int) -> int:
+    """Framebuffer of each of several equal parts of a card, whole MiB, as NVIDIA's MPS daemon divides it.
+
+    Source: NVIDIA/k8s-device-plugin:cmd/mps-control-daemon/mps/daemon.go (perDevicePinnedDeviceMemoryLimits).
+    """
+    return card_bytes // parts // MIB * MIB
+
+
+def equal_part_percent(parts: int) -> int:
+    """Threads of each of several equal parts of a card, whole percent (`activeThreadPercentage` of the same file)."""
+    return 100 // parts

@@ -11,6 +11,7 @@ from fleet.capabilities.capability import (
     FramebufferIsolation,
     Granularity,
     Oversubscription,
+    Source,
 )
 from fleet.units import MIB
 
@@ -43,10 +44,22 @@ DRA_MIG = Capabilities(
         ("offpeak_pair", "what an instance leaves unused is lent to nobody"),
     ),
     source=(
-        "kubernetes/api:resource/v1/types.go",
-        "kubernetes-sigs/dra-driver-nvidia-gpu:api/nvidia.com/resource/v1beta1/sharing.go",
-        "kubernetes-sigs/dra-driver-nvidia-gpu:cmd/gpu-kubelet-plugin/deviceinfo.go",
-        "kubernetes-sigs/dra-driver-nvidia-gpu:pkg/featuregates/featuregates.go",
+        Source(
+            where="kubernetes/api:resource/v1/types.go",
+            facts="needs_restart admits_pods live_framebuffer_change live_framebuffer_change_accounted",
+        ),
+        Source(
+            where="kubernetes-sigs/dra-driver-nvidia-gpu:api/nvidia.com/resource/v1beta1/sharing.go",
+            facts="oversubscription priority_levels refuses",
+        ),
+        Source(
+            where="kubernetes-sigs/dra-driver-nvidia-gpu:cmd/gpu-kubelet-plugin/deviceinfo.go",
+            facts=(
+                "framebuffer_isolation compute_isolation core_policies granularity slices_per_card_max "
+                "framebuffer_step_bytes fault_isolation cuts_by_mig"
+            ),
+        ),
+        Source(where="kubernetes-sigs/dra-driver-nvidia-gpu:pkg/featuregates/featuregates.go", facts="cuts_by_mig"),
     ),
     accepted_by=(
         AcceptedBy(
@@ -87,10 +100,24 @@ DRA_SHARED = Capabilities(
         ("offpeak_pair", _TOGETHER),
     ),
     source=(
-        "kubernetes/api:resource/v1/types.go",
-        "kubernetes-sigs/dra-driver-nvidia-gpu:api/nvidia.com/resource/v1beta1/sharing.go",
-        "kubernetes-sigs/dra-driver-nvidia-gpu:pkg/featuregates/featuregates.go",
-        "kubernetes-sigs/dra-driver-nvidia-gpu:demo/specs/consumable-shares",
+        Source(
+            where="kubernetes/api:resource/v1/types.go",
+            facts=(
+                "division slices_per_card_max needs_restart admits_pods live_framebuffer_change "
+                "live_framebuffer_change_accounted granularity"
+            ),
+        ),
+        Source(
+            where="kubernetes-sigs/dra-driver-nvidia-gpu:api/nvidia.com/resource/v1beta1/sharing.go",
+            facts="core_policies priority_levels refuses partly fault_isolation",
+        ),
+        Source(
+            where="kubernetes-sigs/dra-driver-nvidia-gpu:pkg/featuregates/featuregates.go",
+            facts="framebuffer_isolation compute_isolation oversubscription",
+        ),
+        Source(
+            where="kubernetes-sigs/dra-driver-nvidia-gpu:demo/specs/consumable-shares", facts="framebuffer_step_bytes"
+        ),
     ),
     accepted_by=(
         AcceptedBy(

@@ -8,6 +8,7 @@ from fleet.capabilities.capability import (
     FramebufferIsolation,
     Granularity,
     Oversubscription,
+    Source,
 )
 from fleet.units import MIB
 
@@ -36,6 +37,8 @@ KAI = Capabilities(
     slices_per_card_max=100,
     # gpu-memory is in MiB.
     framebuffer_step_bytes=MIB,
+    # Its scheduler floors the card's memory to hundreds of MiB (getNodeGpuMemory): of 81920 MiB 81900 can be granted.
+    card_step_bytes=100 * MIB,
     needs_restart=True,
     fault_isolation=False,
     admits_pods=False,
@@ -51,15 +54,31 @@ KAI = Capabilities(
         ("slice", _COUNTED),
         ("offpeak_pair", _COUNTED),
     ),
+    since="0.2.0",
+    known_to="0.17",
+    images=("kai-scheduler/scheduler",),
     source=(
-        "kai-scheduler/KAI-Scheduler:pkg/common/constants/constants.go",
-        "kai-scheduler/KAI-Scheduler:docs/gpu-sharing/README.md",
-        "kai-scheduler/KAI-Scheduler:docs/gpu-sharing/hami/README.md",
-        "kai-scheduler/KAI-Scheduler:pkg/binder/plugins/hamicore/hami_core.go",
-        "kai-scheduler/KAI-Scheduler#45",
-        "kai-scheduler/KAI-Scheduler#262",
-        "kai-scheduler/KAI-Scheduler#506",
-        "kai-scheduler/KAI-Scheduler#1967",
+        Source(
+            where="kai-scheduler/KAI-Scheduler:pkg/common/constants/constants.go",
+            facts="grants_by_annotation framebuffer_step_bytes granularity needs_restart admits_pods",
+        ),
+        Source(
+            where="kai-scheduler/KAI-Scheduler:pkg/scheduler/api/node_info/node_info.go",
+            facts="card_step_bytes one_size_per_node slices_per_card_max since",
+        ),
+        Source(
+            where="kai-scheduler/KAI-Scheduler:docs/gpu-sharing/README.md",
+            facts=(
+                "framebuffer_isolation core_policies oversubscription live_framebuffer_change "
+                "live_framebuffer_change_accounted fault_isolation refuses partly"
+            ),
+        ),
+        Source(where="kai-scheduler/KAI-Scheduler:docs/gpu-sharing/hami/README.md", facts="framebuffer_isolation"),
+        Source(where="kai-scheduler/KAI-Scheduler:pkg/binder/plugins/hamicore/hami_core.go", facts="compute_isolation"),
+        Source(where="kai-scheduler/KAI-Scheduler#45", facts="framebuffer_isolation"),
+        Source(where="kai-scheduler/KAI-Scheduler#262", facts="priority_levels"),
+        Source(where="kai-scheduler/KAI-Scheduler#506", facts="refuses"),
+        Source(where="kai-scheduler/KAI-Scheduler#1967", facts="one_size_per_node"),
     ),
 )
 """KAI's scheduler with `global.gpuSharing=true`, without its add-on for isolation."""

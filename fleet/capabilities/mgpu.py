@@ -9,6 +9,7 @@ from fleet.capabilities.capability import (
     FramebufferIsolation,
     Granularity,
     Oversubscription,
+    Source,
 )
 from fleet.units import MIB
 
@@ -53,9 +54,22 @@ MGPU = Capabilities(
     ),
     partly=(("oversubscribe", _COMPUTE_ALONE),),
     source=(
-        "Volcengine help pages on mGPU (published description)",
-        "volcano-sh/volcano:docs/design/mgpu.md (proposal)",
-        "kubewharf/katalyst-api:pkg/consts/qos.go",
+        Source(
+            where="Volcengine help pages on mGPU (published description)",
+            facts=(
+                "framebuffer_isolation compute_isolation core_policies priority_levels oversubscription "
+                "live_framebuffer_change live_framebuffer_change_accounted granularity "
+                "framebuffer_step_bytes needs_restart fault_isolation admits_pods refuses partly"
+            ),
+        ),
+        Source(
+            where="volcano-sh/volcano:docs/design/mgpu.md (proposal)",
+            facts=(
+                "slices_per_card_max framebuffer_min_bytes node_policy_label node_policies "
+                "one_size_per_node adds_up_cores bursts_by_annotation"
+            ),
+        ),
+        Source(where="kubewharf/katalyst-api:pkg/consts/qos.go", facts="priority_levels"),
     ),
 )
 """Volcengine's mGPU on its managed Kubernetes; the sources are descriptions, its code is closed."""

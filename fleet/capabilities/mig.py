@@ -10,6 +10,7 @@ from fleet.capabilities.capability import (
     FramebufferIsolation,
     Granularity,
     Oversubscription,
+    Source,
 )
 
 _FIXED = "slices are instances of fixed profiles, which is advice of kind mig"
@@ -49,16 +50,30 @@ MIG = Capabilities(
         ("colocate", "instances lend nothing, and know no priority among each other"),
         ("offpeak_pair", "what an instance leaves unused is lent to nobody"),
     ),
+    known_to="0.15",
+    images=("k8s-mig-manager",),
     source=(
-        "NVIDIA/mig-parted:api/spec/v1/spec.go",
-        "NVIDIA/mig-parted:cmd/nvidia-mig-manager/main.go",
-        "NVIDIA/mig-parted:pkg/mig/reconfigure/reconfigure.go",
-        "NVIDIA/mig-parted:cmd/nvidia-mig-parted/apply/mode.go",
-        "NVIDIA/mig-parted#3",
-        "NVIDIA/gpu-operator:assets/state-mig-manager/0400_configmap.yaml",
-        "NVIDIA/gpu-operator:deployments/gpu-operator/values.yaml",
-        "NVIDIA/k8s-device-plugin:README.md",
-        "NVIDIA/k8s-device-plugin#992",
+        Source(
+            where="NVIDIA/mig-parted:api/spec/v1/spec.go",
+            facts="granularity framebuffer_step_bytes slices_per_card_max cuts_by_mig one_size_per_node",
+        ),
+        Source(where="NVIDIA/mig-parted:cmd/nvidia-mig-manager/main.go", facts="empties_node"),
+        Source(
+            where="NVIDIA/mig-parted:pkg/mig/reconfigure/reconfigure.go",
+            facts="live_framebuffer_change live_framebuffer_change_accounted",
+        ),
+        Source(where="NVIDIA/mig-parted:cmd/nvidia-mig-parted/apply/mode.go", facts="empties_node"),
+        Source(where="NVIDIA/mig-parted#3", facts="empties_node"),
+        Source(where="NVIDIA/gpu-operator:assets/state-mig-manager/0400_configmap.yaml", facts="slices_per_card_max"),
+        Source(where="NVIDIA/gpu-operator:deployments/gpu-operator/values.yaml", facts="cuts_by_mig"),
+        Source(
+            where="NVIDIA/k8s-device-plugin:README.md",
+            facts=(
+                "framebuffer_isolation compute_isolation core_policies priority_levels oversubscription "
+                "needs_restart fault_isolation admits_pods refuses"
+            ),
+        ),
+        Source(where="NVIDIA/k8s-device-plugin#992", facts="needs_restart"),
     ),
     accepted_by=(
         AcceptedBy(

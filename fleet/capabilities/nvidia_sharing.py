@@ -11,6 +11,7 @@ from fleet.capabilities.capability import (
     FramebufferIsolation,
     Granularity,
     Oversubscription,
+    Source,
 )
 from fleet.units import MIB
 
@@ -55,13 +56,25 @@ TIME_SLICING = Capabilities(
         ("slice", _TOGETHER),
         ("offpeak_pair", _TOGETHER),
     ),
+    since="0.12.0",
+    known_to="0.20",
+    images=("k8s-device-plugin",),
     source=(
-        "NVIDIA/k8s-device-plugin:README.md",
-        "NVIDIA/k8s-device-plugin:api/config/v1/sharing.go",
-        "NVIDIA/k8s-device-plugin:api/config/v1/replicas.go",
-        "NVIDIA/k8s-device-plugin:cmd/config-manager/main.go",
-        "NVIDIA/k8s-device-plugin#990",
-        "NVIDIA/k8s-device-plugin#1690",
+        Source(
+            where="NVIDIA/k8s-device-plugin:README.md",
+            facts=(
+                "framebuffer_isolation compute_isolation core_policies priority_levels oversubscription "
+                "fault_isolation slices_per_card_max framebuffer_step_bytes refuses partly since"
+            ),
+        ),
+        Source(where="NVIDIA/k8s-device-plugin:api/config/v1/sharing.go", facts="division"),
+        Source(where="NVIDIA/k8s-device-plugin:api/config/v1/replicas.go", facts="one_size_per_node admits_pods"),
+        Source(
+            where="NVIDIA/k8s-device-plugin:cmd/config-manager/main.go",
+            facts="granularity needs_restart live_framebuffer_change live_framebuffer_change_accounted",
+        ),
+        Source(where="NVIDIA/k8s-device-plugin#990", facts="empties_node"),
+        Source(where="NVIDIA/k8s-device-plugin#1690", facts="division"),
     ),
     accepted_by=(
         AcceptedBy(
@@ -109,14 +122,27 @@ MPS = Capabilities(
         ("mig", "MPS of the device plugin shares no cards on which MIG is on; enforcer.backend=mig cuts them"),
     ),
     partly=(("slice", "limits are those of a process: a pod with two of them has two parts"),),
+    # The first release with sharing.mps.
+    since="0.15.0",
+    known_to="0.20",
+    images=("k8s-device-plugin",),
     source=(
-        "NVIDIA/k8s-device-plugin:README.md",
-        "NVIDIA/k8s-device-plugin:cmd/mps-control-daemon/mps/daemon.go",
-        "NVIDIA/k8s-device-plugin:cmd/mps-control-daemon/mps/device.go",
-        "NVIDIA/k8s-device-plugin:api/config/v1/replicas.go",
-        "NVIDIA/k8s-device-plugin#720",
-        "NVIDIA/k8s-device-plugin#1119",
-        "NVIDIA/k8s-device-plugin#1150",
+        Source(
+            where="NVIDIA/k8s-device-plugin:README.md",
+            facts="oversubscription refuses priority_levels admits_pods since",
+        ),
+        Source(
+            where="NVIDIA/k8s-device-plugin:cmd/mps-control-daemon/mps/daemon.go",
+            facts=(
+                "framebuffer_isolation compute_isolation core_policies division framebuffer_step_bytes "
+                "live_framebuffer_change live_framebuffer_change_accounted needs_restart fault_isolation"
+            ),
+        ),
+        Source(where="NVIDIA/k8s-device-plugin:cmd/mps-control-daemon/mps/device.go", facts="slices_per_card_max"),
+        Source(where="NVIDIA/k8s-device-plugin:api/config/v1/replicas.go", facts="one_size_per_node"),
+        Source(where="NVIDIA/k8s-device-plugin#720", facts="partly"),
+        Source(where="NVIDIA/k8s-device-plugin#1119", facts="empties_node"),
+        Source(where="NVIDIA/k8s-device-plugin#1150", facts="granularity"),
     ),
     accepted_by=(
         AcceptedBy(

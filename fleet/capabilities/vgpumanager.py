@@ -9,6 +9,7 @@ from fleet.capabilities.capability import (
     FramebufferIsolation,
     Granularity,
     Oversubscription,
+    Source,
 )
 from fleet.units import MIB
 
@@ -35,6 +36,8 @@ VGPU_MANAGER = Capabilities(
     needs_restart=True,
     fault_isolation=False,
     bursts_by_annotation=True,
+    # vgpu-cores is counted for every pod, whatever its policy.
+    adds_up_cores=True,
     refuses=(("mig", "migStrategy hands out instances that were cut already; it cuts none"),),
     partly=(
         (
@@ -42,11 +45,23 @@ VGPU_MANAGER = Capabilities(
             _DIVIDED,
         ),
     ),
+    images=("vgpu-manager",),
     source=(
-        "coldzerofear/vgpu-manager:README.md",
-        "coldzerofear/vgpu-manager:docs/how_to_use_gpu_virtual_memory.md",
-        "coldzerofear/vgpu-manager:docs/how_to_use_deviceplugin_nodeconfig.md",
-        "coldzerofear/vgpu-manager:pkg/webhook/pod/mutate/pod_mutate.go",
+        Source(
+            where="coldzerofear/vgpu-manager:README.md",
+            facts=(
+                "framebuffer_isolation compute_isolation core_policies priority_levels "
+                "slices_per_card_max framebuffer_step_bytes fault_isolation bursts_by_annotation refuses"
+            ),
+        ),
+        Source(
+            where="coldzerofear/vgpu-manager:docs/how_to_use_gpu_virtual_memory.md", facts="oversubscription partly"
+        ),
+        Source(where="coldzerofear/vgpu-manager:docs/how_to_use_deviceplugin_nodeconfig.md", facts="granularity"),
+        Source(
+            where="coldzerofear/vgpu-manager:pkg/webhook/pod/mutate/pod_mutate.go",
+            facts="adds_up_cores needs_restart live_framebuffer_change live_framebuffer_change_accounted",
+        ),
     ),
 )
 """vgpu-manager with its own scheduler and library."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fleet.capabilities.capability import (
     Capabilities,
     ComputeIsolation,
@@ -9,6 +11,7 @@ from fleet.capabilities.capability import (
     FramebufferIsolation,
     Granularity,
     Oversubscription,
+    Source,
 )
 from fleet.units import MIB
 
@@ -43,13 +46,48 @@ VOLCANO = Capabilities(
             "its scheduler chooses the geometry among those of volcano-vgpu-device-config; a plan's can't be given",
         ),
     ),
+    # volcano.sh/vgpu-use-gpuuuid, by which a pod gets the planned card, is in no release before (commit 4cf98b4fe).
+    since="1.16.0-alpha.0",
+    known_to="1.16",
+    images=("vc-scheduler",),
     source=(
-        "Project-HAMi/volcano-vgpu-device-plugin:pkg/plugin/server.go",
-        "Project-HAMi/volcano-vgpu-device-plugin:pkg/plugin/register.go",
-        "Project-HAMi/volcano-vgpu-device-plugin:pkg/config/config.go",
-        "Project-HAMi/volcano-vgpu-device-plugin#79",
-        "volcano-sh/volcano:pkg/scheduler/api/devices/nvidia/vgpu/utils.go",
-        "volcano-sh/volcano:pkg/scheduler/plugins/deviceshare/deviceshare.go",
+        Source(where="volcano-sh/volcano:docs/user-guide/how_to_use_volcano_vgpu.md", facts="since"),
+        Source(where="volcano-sh/volcano:pkg/scheduler/api/devices/nvidia/vgpu/type.go", facts="since"),
+        Source(
+            where="Project-HAMi/volcano-vgpu-device-plugin:pkg/plugin/server.go",
+            facts=(
+                "framebuffer_isolation compute_isolation core_policies priority_levels "
+                "gates_priority_by_cores live_framebuffer_change live_framebuffer_change_accounted "
+                "fault_isolation"
+            ),
+        ),
+        Source(
+            where="Project-HAMi/volcano-vgpu-device-plugin:pkg/plugin/register.go",
+            facts="framebuffer_step_bytes granularity",
+        ),
+        Source(
+            where="Project-HAMi/volcano-vgpu-device-plugin:pkg/config/config.go",
+            facts="slices_per_card_max oversubscription",
+        ),
+        Source(where="Project-HAMi/volcano-vgpu-device-plugin#79", facts="oversubscription partly"),
+        Source(where="volcano-sh/volcano:pkg/scheduler/api/devices/nvidia/vgpu/utils.go", facts="needs_restart"),
+        Source(where="volcano-sh/volcano:pkg/scheduler/plugins/deviceshare/deviceshare.go", facts="refuses"),
     ),
 )
-"""Volcano's scheduler with the vGPU device plugin, v1.12 of the plugin."""
+"""Volcano's scheduler from 1.16 on, with the vGPU device plugin, v1.12 of the plugin."""
+
+_NO_PIN = (
+    "a stable release takes no card by name (volcano.sh/vgpu-use-gpuuuid is there from 1.16.0-alpha.0 on), so nobody "
+    "knows which pods would share one"
+)
+
+VOLCANO_1_9 = replace(
+    VOLCANO,
+    since="1.9.0",
+    refuses=(
+        *((kind, _NO_PIN) for kind in ("slice", "oversubscribe", "colocate", "offpeak_pair", "rehome")),
+        *VOLCANO.refuses,
+    ),
+    partly=(),
+)
+"""Volcano's stable releases to 1.15: cards are given back and scaled in, and nothing is placed."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from fleet.capabilities.capability import (
+    AcceptedBy,
     Capabilities,
     ComputeIsolation,
     CorePolicy,
     FramebufferIsolation,
     Granularity,
     Oversubscription,
+    Source,
 )
 
 _WHOLE = "every card is one container's"
@@ -36,6 +38,22 @@ WHOLE_CARDS = Capabilities(
         ("offpeak_pair", _WHOLE),
         ("mig", "it cuts no cards; enforcer.backend=mig does"),
     ),
-    source=("NVIDIA/k8s-device-plugin:README.md",),
+    source=(
+        Source(
+            where="NVIDIA/k8s-device-plugin:README.md",
+            facts=(
+                "framebuffer_isolation compute_isolation core_policies priority_levels oversubscription "
+                "live_framebuffer_change live_framebuffer_change_accounted granularity "
+                "slices_per_card_max framebuffer_step_bytes needs_restart fault_isolation admits_pods "
+                "refuses"
+            ),
+        ),
+    ),
+    accepted_by=(
+        AcceptedBy(
+            what="kube-scheduler",
+            where="tests/cluster/test_counted_cards.py::test_whole_cards_come_to_the_planned_node_and_the_other_is_free",
+        ),
+    ),
 )
 """No sharing: NVIDIA's device plugin gives every card to one container."""

@@ -63,6 +63,7 @@ __all__ = [
     "DeviceId",
     "DeviceIdForm",
     "RegisteredDevice",
+    "containers_of_parts",
     "is_card_uuid",
     "parse_container_devices",
     "parse_device_id",
@@ -180,6 +181,31 @@ def parse_devices_allocated(
         parse_container_devices(container, annotation)
         for container in terminated(text, ";", CONTAINERS_MAX, annotation)
     )
+
+
+def containers_of_parts(parts: Sequence[Sequence[object]], asks: Sequence[bool], inits: int) -> Sequence[int]:
+    """Which container each part of an allocation is of.
+
+    Parts stand by the pod's containers, init containers first. Releases before 2.6 leave init containers out; 2.10.0
+    leaves out every container without a card (pkg/scheduler/score.go, nodeDeviceBaseTypes; HAMi issue 2899).
+
+    Args:
+        parts: what each was granted.
+        asks: of each container, init containers first, whether it asks for a device.
+        inits: how many of them are init containers.
+
+    Returns:
+        For each part the number of its container in `asks`.
+
+    Raises:
+        Corrupt: there are more parts than containers.
+    """
+    if len(parts) < len(asks) and all(parts) and len(parts) == sum(asks):
+        return [number for number, is_asking in enumerate(asks) if is_asking]
+    shift = inits if len(parts) <= len(asks) - inits else 0
+    if len(parts) > len(asks):
+        raise Corrupt(f"cannot read what {len(parts)} containers were granted: the pod has {len(asks)}")
+    return range(shift, shift + len(parts))
 
 
 def parse_container_devices(text: str, annotation: str) -> tuple[DeviceGrant, ...]:

@@ -47,7 +47,8 @@ def parse_volcano_ids(text: str) -> tuple[tuple[DeviceGrant, ...], ...]:
     """Reads `volcano.sh/vgpu-ids-new`: `UUID,type,MiB,cores:` per device, `;` between containers.
 
     Returns:
-        One tuple per container in the pod's order; empty for a container without a card. An empty text has none.
+        One tuple per container that asks for a card, in the pod's order: Volcano leaves out the others and all init
+        containers (pkg/scheduler/api/devices/util.go, ExtractResourceRequest). An empty text has none.
 
     Raises:
         Corrupt: not the grammar, or larger than its bounds.

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fleet.settings.kinds import Ratio, Seconds
+from fleet.settings.kinds import HostPort, Ratio, Seconds
 from fleet.settings.listener import ListenerSettings
 
 
@@ -48,7 +48,7 @@ class AgentSettings(ListenerSettings):
     """ConfigMap in `enforcer.namespace` with the orders of the control plane, one key per node."""
     orders_seconds: Seconds = 10
     """Time between two looks at the orders; a second while a card is in trouble."""
-    listen: str | None = Field(default=None, pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):[0-9]{1,5}$")
+    listen: HostPort | None = None
     """Where it tells `gputide run relief` what it sees, such as `0.0.0.0:9478` or `[::]:9478`; none for nowhere."""
     tokens_file: Path | None = None
     """File with a line `TOKEN NAME` per reader of it (TOKEN or `sha256:` and its digest); read again when changed."""

@@ -47,6 +47,7 @@ Ratio = Annotated[float, Field(ge=0.0, le=1.0)]
 Count = Annotated[int, Field(ge=1)]
 Price = Annotated[Decimal, Field(ge=0, max_digits=18)]
 Day = Annotated[str, AfterValidator(_is_day)]
+HostPort = Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):[0-9]{1,5}$")]
 
 
 class Section(BaseModel):

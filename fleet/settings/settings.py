@@ -200,6 +200,12 @@ class EnforcerSettings(Section):
     """Pause between two looks at pods that are changing; a second at most where the API server lets them be watched."""
     backend: str = Field(default="hami", min_length=1, max_length=63)
     """Which GPU-sharing backend renders changes, by its name in the capability table."""
+    backend_version: str | None = Field(
+        default=None, pattern=r"^v?\d{1,6}\.\d{1,6}(\.\d{1,6})?([-+][0-9A-Za-z.+-]{1,40})?$"
+    )
+    """Its version, such as 2.10.0; none to see it by the tags of the images that run."""
+    experimental: bool = False
+    """Whether plans may be made for, and applied with, a backend that nothing real has accepted in a test yet."""
     canary_workloads: Count = 1
     """How many workloads are changed and watched before the rest of a stage."""
     parallel_workloads_max: Count = 10

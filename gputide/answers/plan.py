@@ -9,7 +9,8 @@ from dashboards.shown.rows import stage_risk
 from dashboards.words.advice import plan_in_english, reason_words, refusal_words, verdict_words
 from dashboards.words.catalogue import Language, Words
 from enforcer.record.verdict import Standing, Verdict, standing_in, verdict_document
-from fleet.capabilities.register import capabilities_of
+from fleet.capabilities.register import capabilities_of, records_of
+from fleet.capabilities.version import version_note
 from fleet.confidence import stage_confidence
 from fleet.decisions import Plan, Refusal, Saving
 from fleet.outcomes import Outcome
@@ -76,6 +77,7 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
         ),
         footnotes=(
             *notes,
+            *_backend_note(plan),
             *experimental_note(plan.backend),
             *(f"withheld: {item.kind.value}: {refusal_words(item, Language.EN)}" for item in plan.withheld),
             *_proof(plan),
@@ -83,6 +85,14 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
             f"next: gputide plan explain ID · gputide plan diff --plan {plan.plan_id} · gputide plan approve",
         ),
     )
+
+
+def _backend_note(plan: Plan) -> tuple[str, ...]:
+    """Which version the plan is for, where one was seen, and whether it is newer than what is known."""
+    if plan.backend_version is None:
+        return ()
+    newer = version_note(records_of(plan.backend), plan.backend_version)
+    return (f"backend: {plan.backend} {plan.backend_version}" if newer is None else f"backend: {newer}",)
 
 
 def experimental_note(backend: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from enforcer.agent.give_way import GiveWayRules
 from enforcer.agent.hami_evictions import HamiNodeActions
-from enforcer.agent.loop import AgentLoop
+from enforcer.agent.loop import AgentLoop, AgentMetrics
 from enforcer.agent.node_agent import AgentFolders, NodeAgent
 from enforcer.agent.node_view import NodeView
 from enforcer.agent.trouble import troubled_cards
@@ -26,7 +26,7 @@ from fleet.settings.settings import Settings
 from gputide.container.cluster import open_kubernetes
 from gputide.container.node_reader import HamiNodeReader
 from gputide.node_exporter import node_name
-from wire.listener_tls import ListenerContexts
+from wire.http_server import tls_contexts
 from wire.port_guard import PortGuard
 
 
@@ -52,7 +52,7 @@ def open_node_reader(settings: Settings) -> Iterator[HamiNodeReader]:
 
 
 @contextmanager
-def open_agent(folder: DataFolder, settings: Settings) -> Iterator[AgentLoop]:
+def open_agent(folder: DataFolder, settings: Settings, metrics: AgentMetrics) -> Iterator[AgentLoop]:
     """The agent of this node, ready to run.
 
     Raises:
@@ -78,10 +78,11 @@ def open_agent(folder: DataFolder, settings: Settings) -> Iterator[AgentLoop]:
                 closed_seconds=float(agent_settings.closed_seconds),
             ),
         )
-        with _open_view(settings, node) as show:
+        with _open_view(settings, node) as show, metrics.api_requests.following(lambda: cluster.requests):
             yield AgentLoop(
                 agent,
                 _orders_of(cluster, enforcer.namespace, agent_settings.orders_config_map, node),
+                metrics,
                 interval_seconds=agent_settings.interval_seconds,
                 orders_seconds=float(agent_settings.orders_seconds),
                 on_view=show,
@@ -104,16 +105,13 @@ def _open_view(settings: Settings, node: str) -> Iterator[Callable[[NodeView], N
         return
     host, port = host_and_port(listen)
     files = settings.agent.files("agent", settings.agent.tokens_file)
-    tls = None
-    if files.certificate_file is not None:
-        tls = ListenerContexts(files, needs_client=False, now_seconds=time.monotonic).context
     server = ViewServer(
         node,
         host=host,
         port=port,
         full_ratio=settings.agent.full_ratio,
         free_ratio_min=settings.agent.framebuffer_free_ratio_min,
-        tls=tls,
+        tls=tls_contexts(files),
         guard=PortGuard(files, tokens_setting="tokens_file", now_seconds=time.monotonic),
     )
     server.start()

@@ -144,6 +144,17 @@ def file_bus(folder: DataFolder, settings: Settings, lane: int = 0) -> FileBus:
     return FileBus(folder.bus(lane), segment_bytes=settings.bus.segment_bytes, bytes_max=settings.bus.bytes_max)
 
 
+def waiting_bytes(folder: DataFolder, settings: Settings) -> int:
+    """Bytes on all lanes of the file bus that the rollup has not taken in.
+
+    Raises:
+        Corrupt: it can't be read how far the rollup is.
+    """
+    # Opening the bus would make its folder.
+    there = (lane for lane in folder.bus_lanes if folder.bus(lane).is_dir())
+    return sum(file_bus(folder, settings, lane).waiting_bytes for lane in there)
+
+
 @contextmanager
 def open_bridge(folder: DataFolder, settings: Settings, topic: str) -> Iterator[AdapterBridge]:
     """What takes an adapter's messages to the bus of the settings.

@@ -7,7 +7,7 @@ the same names there. The real cluster's adapter is imported only where the sett
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
@@ -17,17 +17,19 @@ from enforcer.backends.effectivegpu import EffectiveGpuBackend, words_of_models
 from enforcer.backends.hami import HamiBackend
 from enforcer.backends.hami_dialect import HAMI_WORDS, HamiDialect
 from enforcer.backends.register import BACKENDS
+from enforcer.backends.running import PART_KINDS, RunningBackend, parts_of, running_tag
 from enforcer.backends.volcano import VolcanoBackend
 from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange, Lease
 from enforcer.dialect import ObjectKey
 from enforcer.record.journal import ObjectIntent
+from enforcer.record.shared_ledger import ChangeStore
 from enforcer.safety.guard import check_cluster_name
 from enforcer.simulated.cluster import SimulatedCluster
+from fleet.capabilities.register import records_of
 from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
 from fleet.errors import Misconfigured, Refused
 from fleet.settings.settings import ClusterChoice, ClusterSettings, Settings
-from gputide.container.warehouse import warehouse
 from gputide.replay.clock import read_replay_clock
 
 if TYPE_CHECKING:
@@ -52,6 +54,8 @@ def own_cluster(folder: DataFolder, settings: Settings) -> str | None:
     if settings.cluster.name != _UNNAMED:
         # Another cluster may be the only one that has sent yet.
         return settings.cluster.name
+    from gputide.container.warehouse import warehouse  # loads pandas, which a node agent does without
+
     known = warehouse(folder, settings).clusters()
     return known[0] if len(known) == 1 else settings.cluster.name
 
@@ -92,6 +96,16 @@ NO_CLUSTER = (
 
 class LiveCluster(ClusterReader, ClusterWriter, Lease, Protocol):
     """A cluster behind all of the enforcer's ports."""
+
+    @property
+    def changes(self) -> ChangeStore | None:
+        """Keeps the record of what was changed; None where the data folder alone does."""
+        ...
+
+    @property
+    def requests(self) -> int:
+        """Requests made to its API server so far."""
+        ...
 
     def pause(self, seconds: float) -> None:
         """Let time pass (the port `Pause`)."""
@@ -208,16 +222,50 @@ def _kubernetes(settings: Settings) -> KubernetesCluster:
     )
 
 
-def backend(settings: Settings, now: datetime) -> Backend:
-    """The backend that renders changes.
+def backend(settings: Settings, now: datetime, cluster: LiveCluster | None = None) -> Backend:
+    """The backend that renders changes, checked against what runs in the cluster.
 
     Args:
         settings: all settings; `enforcer.backend` names it, `backends` says how it is installed.
         now: the moment of the change.
+        cluster: whose admission webhooks are looked at; None where nothing is rendered.
 
     Raises:
         Misconfigured: the settings name one that renders nothing.
     """
+    return RunningBackend(
+        _installed(settings, now),
+        version=settings.enforcer.backend_version,
+        allows_experimental=settings.enforcer.experimental,
+        webhooks=_webhooks(cluster),
+    )
+
+
+def _webhooks(cluster: LiveCluster | None) -> Callable[[], Collection[str]] | None:
+    if cluster is None or isinstance(cluster, SimulatedCluster):
+        return None
+    from enforcer.kubernetes.cluster import KubernetesCluster
+
+    return cluster.webhooks if isinstance(cluster, KubernetesCluster) else None
+
+
+def backend_version(settings: Settings) -> str | None:
+    """The version of the backend that runs in the settings' cluster, as it is tagged; None where it is not seen.
+
+    Raises:
+        Misconfigured: there is no way into the cluster.
+        Unavailable: it can't be reached.
+    """
+    images = records_of(settings.enforcer.backend)[-1].images
+    if settings.enforcer.backend_version is not None or not images:
+        return settings.enforcer.backend_version
+    if settings.enforcer.cluster is not ClusterChoice.KUBERNETES:
+        return None
+    with open_kubernetes(settings) as cluster:
+        return running_tag(parts_of(images, (one for kind in PART_KINDS for one in cluster.list_objects(kind))))
+
+
+def _installed(settings: Settings, now: datetime) -> Backend:
     installed = settings.backends
     match settings.enforcer.backend:
         case "hami":

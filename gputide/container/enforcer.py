@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+from enforcer.record.journal import Journal
+from enforcer.record.shared_ledger import SharedLedger
 from enforcer.rollout.carry import CarryPolicy
 from enforcer.rollout.progress import Progress
 from enforcer.rollout.stages import Rollout
@@ -66,7 +68,7 @@ def open_enforcer(
             writer=cluster,
             lease=cluster,
             pause=cluster.pause,
-            journal=journal(folder, cluster=own),
+            journal=_journal(folder, cluster, own),
             guard=guard(folder, settings),
             signals=_signals(cluster, settings),
             policy=RolloutPolicy(
@@ -85,9 +87,17 @@ def open_enforcer(
             harm=harm_budgets(folder, settings),
             holder=lease_holder(folder),
             on_progress=on_progress,
+            abort_file=folder.abort,
         )
-        rollout = Rollout(tools, backend(settings, moment_of_change(cluster, now)))
+        rollout = Rollout(tools, backend(settings, moment_of_change(cluster, now), cluster))
         yield Enforcer(cluster=cluster, tools=tools, rollout=rollout)
+
+
+def _journal(folder: DataFolder, cluster: LiveCluster, own: str | None) -> Journal:
+    """What was changed: of a real cluster the record lies there, and the folder follows it."""
+    if cluster.changes is None:
+        return journal(folder, cluster=own)
+    return Journal(SharedLedger(folder.ledger, cluster.changes, own), cluster=own)
 
 
 def _signals(cluster: LiveCluster, settings: Settings) -> Signals:

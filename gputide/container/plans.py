@@ -103,20 +103,23 @@ def previewed(
         return preview_of_history(plan, inventory, stages)
     with open_cluster(folder, settings) as cluster:
         runs = journal(folder).runs(plan.plan_id)
-        dialect = backend(settings, moment_of_change(cluster, now))
+        renderer = backend(settings, moment_of_change(cluster, now), cluster)
         return preview(
-            plan, cluster, dialect, stages, runs, rehearse=rehearsal(cluster) if rehearses else None,
+            plan, cluster, renderer, stages, runs, rehearse=rehearsal(cluster) if rehearses else None,
             wave_max=settings.enforcer.parallel_workloads_max,
         )  # fmt: skip
 
 
-def newest_applied(folder: DataFolder, cluster: str | None = None) -> str:
-    """Id of the plan that was applied last, in one cluster where it is given.
+def newest_applied(kept: Journal) -> str:
+    """Id of the plan that was applied last.
+
+    Args:
+        kept: what was changed, of one cluster or of all.
 
     Raises:
         NotEnoughData: no plan was ever applied.
     """
-    runs = journal(folder, cluster=cluster).runs()
+    runs = kept.runs()
     if not runs:
         raise NotEnoughData("no plan was ever applied; `gputide plan list` shows what there is")
     return runs[-1].plan_id

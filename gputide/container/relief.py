@@ -22,7 +22,7 @@ from enforcer.simulated.cluster import SimulatedCluster
 from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured
 from fleet.settings.settings import Settings
-from gputide.container.cluster import backend, moment_of_change, open_cluster_to_change, own_cluster
+from gputide.container.cluster import LiveCluster, backend, moment_of_change, open_cluster_to_change, own_cluster
 from gputide.container.enforcer import guard, harm_budgets, lease_holder
 from gputide.container.prometheus import instant_query
 from gputide.container.warehouse import WarehouseMeasurements
@@ -36,11 +36,13 @@ class OpenRelief:
 
     Attributes:
         runner: relieves.
-        feed: tells what nodes see.
+        feed: shows what nodes see.
+        cluster: where it acts.
     """
 
     runner: ReliefRunner
     feed: DemandFeed
+    cluster: LiveCluster
 
 
 def relief_journal(folder: DataFolder) -> ReliefJournal:
@@ -85,7 +87,8 @@ def open_relief(folder: DataFolder, settings: Settings, now: datetime, *, at_onc
         runner = ReliefRunner(tools, policy)
         if isinstance(cluster, SimulatedCluster):
             measurements = WarehouseMeasurements(folder, settings, cluster=own_cluster(folder, settings))
-            yield OpenRelief(runner=runner, feed=ReplayFeed(cluster, dialect, measurements.history, cluster.now))
+            replayed = ReplayFeed(cluster, dialect, measurements.history, cluster.now)
+            yield OpenRelief(runner=runner, feed=replayed, cluster=cluster)
             return
         if not settings.relief.agents:
             raise Misconfigured("cannot relieve cards: relief.agents is empty; name where node agents answer")
@@ -103,7 +106,7 @@ def open_relief(folder: DataFolder, settings: Settings, now: datetime, *, at_onc
         )
         feed.start()
         try:
-            yield OpenRelief(runner=runner, feed=feed)
+            yield OpenRelief(runner=runner, feed=feed, cluster=cluster)
         finally:
             feed.close()
             runner.stop()

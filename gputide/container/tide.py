@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 from enforcer.record.ledger import Ledger
 from enforcer.tide.calendar import TideCalendar
-from enforcer.tide.runner import TidePolicy, TideRunner
+from enforcer.tide.runner import TideMetrics, TidePolicy, TideRunner
 from enforcer.tide.tide_journal import TideJournal
 from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
@@ -61,15 +61,24 @@ def followed_plan(folder: DataFolder, plan_id: str | None) -> Plan:
 
 
 @contextmanager
-def open_tide(folder: DataFolder, settings: Settings, plan: Plan, now: datetime) -> Iterator[TideRunner]:
+def open_tide(
+    folder: DataFolder, settings: Settings, plan: Plan, now: datetime, metrics: TideMetrics | None = None
+) -> Iterator[TideRunner]:
     """The tide of a plan, ready to be moved.
+
+    Args:
+        now: the clock of the data.
+        metrics: count the requests to the API server.
 
     Raises:
         Misconfigured: the plan has no tide, or there is no way into the cluster.
         Unavailable: the cluster can't be reached.
     """
     calendar, tide = tide_calendar(plan, settings), settings.tide
-    with open_enforcer(folder, settings, now, on_progress=lambda _: None) as enforcer:
+    with ExitStack() as opened:
+        enforcer = opened.enter_context(open_enforcer(folder, settings, now, on_progress=lambda _: None))
+        if metrics is not None:
+            opened.enter_context(metrics.api_requests.following(lambda: enforcer.cluster.requests))
         yield TideRunner(
             enforcer.tools,
             tide_journal(folder),

@@ -57,6 +57,11 @@ def cluster_checks(settings: Settings, *, roles: Sequence[str], account: str | N
         ),
         _check("nodes", partial(nodes.nodes, scene), of_nodes),
         _check("backend's parts", partial(nodes.parts, scene), "device-plugin-unready backend-config-missing"),
+        _check(
+            "backend's version",
+            partial(nodes.backend_version, scene),
+            "backend-version-old backend-version-new backend-version-unseen",
+        ),
         _check("webhooks", partial(nodes.webhooks, scene), "hami-webhook-missing admission-missing admission-unready"),
         _check("owners", partial(owners, scene), "gitops-owned autoscaled metrics-server-missing", seconds=60.0),
         _check("disruption budgets", partial(budgets, scene), "budget-blocks"),

@@ -7,8 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from enforcer.backends.hami_cordon import HANDSHAKE_ANNOTATION
+from enforcer.backends.running import PART_KINDS, parts_of, running_tag
 from enforcer.kubernetes.admission_probe import PODS_WEBHOOK
 from enforcer.manifest import Manifest
+from fleet.capabilities.register import records_of
+from fleet.capabilities.version import record_for, version_note
+from fleet.errors import Refused
 from fleet.grammars.hami import NODE_REGISTER_ANNOTATION
 from fleet.settings.settings import ClusterChoice
 from gputide.doctor.catalogue import kind_of
@@ -21,6 +25,7 @@ MIG_CONFIG_LABEL, MIG_STATE_LABEL = "nvidia.com/mig.config", "nvidia.com/mig.con
 _GONE = "Deleted"
 _SHARED_SUFFIX = "-SHARED"
 _NODES_MAX = 20
+_PARTS_NAMED = 4
 
 
 def nodes(scene: ClusterScene) -> Iterator[Diagnosis]:
@@ -107,6 +112,32 @@ def parts(scene: ClusterScene) -> Iterator[Diagnosis]:
             )
     if is_well:
         yield well(Area.CLUSTER, check, f"{namespace}/{name}: {ready} of {wanted} pods are ready")
+
+
+def backend_version(scene: ClusterScene) -> Iterator[Diagnosis]:
+    """Which version of the chosen backend runs, by the images of its own parts, and whether its facts are known."""
+    check, enforcer = "backend's version", scene.settings.enforcer
+    records = records_of(enforcer.backend)
+    images = records[-1].images
+    if not images and enforcer.backend_version is None:
+        yield well(Area.CLUSTER, check, f"enforcer.backend={enforcer.backend} shows none")
+        return
+    parts = parts_of(images, (one for kind in PART_KINDS for one in scene.reader.list_objects(kind)))
+    tag = enforcer.backend_version or running_tag(parts)
+    where = ", ".join(f"{part} ({part.tag})" for part in parts[:_PARTS_NAMED]) or "no part of it is seen"
+    if tag is None:
+        yield finding(kind_of("backend-version-unseen"), check, where, subject=enforcer.backend)
+        return
+    try:
+        record_for(records, tag)
+    except Refused as exc:
+        yield finding(kind_of("backend-version-old"), check, str(exc), subject=enforcer.backend)
+        return
+    newer = version_note(records, tag)
+    if newer is not None:
+        yield finding(kind_of("backend-version-new"), check, newer, subject=enforcer.backend)
+        return
+    yield well(Area.CLUSTER, check, f"{enforcer.backend} {tag}: {where}")
 
 
 def webhooks(scene: ClusterScene) -> Iterator[Diagnosis]:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from fleet.capabilities.register import CAPABILITIES, capabilities_of
+from fleet.capabilities.register import CAPABILITIES, EXPERIMENTAL_SETTING, capabilities_of
 from fleet.settings.pipeline import BusKind, WarehouseKind
 from fleet.settings.settings import Settings
 from gputide.doctor.catalogue import kind_of
@@ -69,7 +69,9 @@ def _packages(settings: Settings) -> Iterator[Diagnosis]:
 def _backend(settings: Settings) -> Iterator[Diagnosis]:
     backend, known = settings.enforcer.backend, sorted(record.backend for record in CAPABILITIES)
     if backend in known and capabilities_of(backend).is_experimental:
-        text = f"enforcer.backend={backend}: tried against a double of ours only"
+        is_allowed = settings.enforcer.experimental
+        setting = f"{EXPERIMENTAL_SETTING}={'true' if is_allowed else 'false'}"
+        text = f"enforcer.backend={backend}: tried against a double of ours only; {setting}"
         yield finding(kind_of("backend-experimental"), "backend", text, subject=backend, backend=backend)
     elif backend in known:
         yield well(Area.INSTALLATION, "backend", backend)

@@ -10,8 +10,10 @@ import typer
 
 from enforcer.emit.files import EmitForm, emit_files
 from enforcer.preview import preview
-from enforcer.record.journal import StageState
-from enforcer.rollout.stages import StageResult
+from enforcer.record.journal import RunRecord, StageState
+from enforcer.rollout.abort import AbortResult, abort, open_run, open_stages
+from enforcer.rollout.taking_back import StageResult
+from enforcer.safety.abort import AbortWish, stopped
 from enforcer.safety.freeze import freeze_changes, thaw_changes
 from fleet.data_folder import writing
 from fleet.decisions import Plan
@@ -43,6 +45,9 @@ def apply(
     freeze: Annotated[
         bool | None, typer.Option("--freeze/--no-freeze", help="Stop every change at once, or lift that.")
     ] = None,
+    is_abort: Annotated[
+        bool, typer.Option("--abort", help="Take back the stage that is under way, in whichever process, and stop.")
+    ] = False,
     emit_form: Annotated[
         EmitForm | None,
         typer.Option(
@@ -64,6 +69,9 @@ def apply(
         throw = freeze_changes if freeze else thaw_changes
         throw(folder, by=by if by is not None else who(), at=now)
         typer.echo("every change is stopped" if freeze else "changes are allowed again")
+        return
+    if is_abort:
+        print_answer(_aborted(session, plan, by=by if by is not None else who(), yes=yes), form=form, target=output)
         return
     chosen = chosen_plan(folder, plan, cluster=own_cluster(folder, session.settings))
     stages = chosen_stages(chosen, stage)
@@ -94,6 +102,57 @@ def apply(
         raise Refused(f"stage {taken_back[0].stage} was taken back: {taken_back[0].reason}")
 
 
+def _aborted(session: Session, plan: str | None, *, by: str, yes: bool) -> Answer:
+    """End the run that is under way; without `yes` show what would be taken back."""
+    folder, settings, now = session.folder(), session.settings, session.now()
+    own = own_cluster(folder, settings)
+    named = None if plan is None else plan_store(folder).get(plan).plan_id
+    run = open_run(journal(folder, cluster=own), named)
+    if run is None:
+        what = "nothing is being applied" if named is None else f"plan {named} is not being applied"
+        return Answer(document={"plan_id": named, "stages": []}, headline=(what,))
+    if not yes:
+        return _abortable(run)
+    with (
+        stopped(folder, AbortWish(plan_id=run.plan_id, by=by)),
+        session.progress("moving pods back") as tick,
+        open_enforcer(folder, settings, now, on_progress=lambda news: tick(news.done, news.total)) as enforcer,
+    ):
+        return _ended(abort(enforcer.tools, run, by=by))
+
+
+def _abortable(run: RunRecord) -> Answer:
+    """What an abort would take back."""
+    rows = [
+        (record.stage, intent.kind, f"{intent.namespace}/{intent.name}")
+        for record in open_stages(run)
+        for intent in record.objects
+    ]
+    return Answer(
+        document={"plan_id": run.plan_id, "stages": [record.stage for record in open_stages(run)]},
+        headline=(f"would end plan {run.plan_id} and restore {len(rows)} objects of the stage that is under way",),
+        listings=(Listing(title="Objects", columns=("stage", "kind", "object"), rows=rows),),
+        footnotes=("nothing was changed; gputide apply --abort --yes does it",),
+    )
+
+
+def _ended(found: AbortResult) -> Answer:
+    back = f"stage {found.restored[0].stage} is taken back" if found.restored else "no stage was under way"
+    stay = ", ".join(map(str, found.promoted))
+    return Answer(
+        document=document(found),
+        headline=(f"plan {found.plan_id} is ended: {back}",),
+        listings=(
+            Listing(
+                title="Kept as it is",
+                columns=("what and why",),
+                rows=[(sentence,) for result in found.restored for sentence in result.kept],
+            ),
+        ),
+        footnotes=(f"stages {stay} stay applied; gputide undo restores them",) if stay else (),
+    )
+
+
 def _emit(session: Session, plan: Plan, stages: Sequence[int], form: EmitForm, target: Path | None) -> None:
     """Write the approved ones of some stages as files: these travel to where no guard asks again."""
     if target is None:
@@ -113,7 +172,8 @@ def _emit(session: Session, plan: Plan, stages: Sequence[int], form: EmitForm, t
     guard(folder, settings).check_approvals(plan, approved, approvals, freed)
     with open_cluster(folder, settings) as cluster:
         runs = journal(folder).runs(plan.plan_id)
-        found = preview(plan, cluster, backend(settings, moment_of_change(cluster, session.now())), approved, runs)
+        renderer = backend(settings, moment_of_change(cluster, session.now()), cluster)
+        found = preview(plan, cluster, renderer, approved, runs)
     typer.echo(emit_files(plan.plan_id, found, form, target))
     left_out = ", ".join(str(stage) for stage in stages if stage not in approved)
     if left_out:

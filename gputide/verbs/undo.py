@@ -7,18 +7,20 @@ from typing import Annotated
 
 import typer
 
-from enforcer.record.journal import UndoRecord
+from enforcer.record.journal import Journal, UndoRecord
+from enforcer.rollout.abort import open_run
 from enforcer.rollout.undo import Undo, UndoResult
+from enforcer.safety.abort import AbortWish, stopped
 from fleet.data_folder import DataFolder, writing
 from fleet.documents import document
 from fleet.errors import Misconfigured
 from fleet.settings.settings import Settings
 from gputide.container.cluster import check_own, own_cluster
 from gputide.container.enforcer import open_enforcer
-from gputide.container.plans import newest_applied, plan_store
+from gputide.container.plans import journal, newest_applied, plan_store
 from gputide.options import FormatOption, OutputOption, StageOption, YesOption
 from gputide.output import Answer, Format, Listing, print_answer
-from gputide.session import session_of
+from gputide.session import session_of, who
 
 app = typer.Typer()
 
@@ -36,20 +38,24 @@ def undo(
     form: FormatOption = Format.TABLE,
     output: OutputOption = None,
 ) -> None:
-    """Restore what a plan changed, field by field; what somebody changed since is kept, and said."""
+    """Restore what a plan changed, field by field; what somebody changed since is kept, and said.
+
+    A plan that is still being applied is aborted first.
+    """
     session = session_of(context)
     folder, now = session.folder(), session.now()
     if everything and (plan is not None or stage or recommendation is not None):
         raise Misconfigured("cannot use --every-plan with --plan, --stage or --recommendation: it restores everything")
-    plan_id = None
-    if not everything:
-        plan_id = _own_plan(folder, session.settings, plan)
+    run = open_run(journal(folder, cluster=own_cluster(folder, session.settings))) if yes else None
+    if run is not None and not run.plan_id.startswith(plan or ""):
+        run = None
     with (
-        writing(folder),
+        writing(folder) if run is None else stopped(folder, AbortWish(plan_id=run.plan_id, by=who())),
         session.progress("moving pods back") as tick,
         open_enforcer(folder, session.settings, now, on_progress=lambda news: tick(news.done, news.total)) as enforcer,
     ):
         hands = Undo(enforcer.tools)
+        plan_id = None if everything else _own_plan(folder, session.settings, enforcer.tools.journal, plan)
         if not yes:
             plans = hands.applied_plans() if plan_id is None else (plan_id,)
             found = [hands.preview(name, stages=stage, recommendation=recommendation) for name in plans]
@@ -57,14 +63,18 @@ def undo(
         elif plan_id is None:
             answer = _undone(hands.undo_all())
         else:
-            answer = _undone((hands.undo(plan_id, stages=stage, recommendation=recommendation),))
+            answer = _undone((hands.undo(plan_id, stages=stage, recommendation=recommendation, ending=run),))
     print_answer(answer, form=form, target=output)
 
 
-def _own_plan(folder: DataFolder, settings: Settings, plan: str | None) -> str:
+def _own_plan(folder: DataFolder, settings: Settings, kept: Journal, plan: str | None) -> str:
     """Id of the plan that is meant; never one of another cluster."""
     if plan is None:
-        return newest_applied(folder, own_cluster(folder, settings))
+        return newest_applied(kept)
+    # Another machine may have applied it, and only the cluster knows.
+    known = {run.plan_id for run in kept.runs() if run.plan_id.startswith(plan)}
+    if len(known) == 1:
+        return known.pop()
     chosen = plan_store(folder).get(plan)
     check_own(chosen, folder, settings)
     return chosen.plan_id

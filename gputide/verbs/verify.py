@@ -10,7 +10,7 @@ from fleet.data_folder import writing
 from fleet.errors import EXIT_FINDINGS
 from gputide.answers.plan import outcome_answer
 from gputide.container.enforcer import verified
-from gputide.container.plans import newest_applied, plan_store
+from gputide.container.plans import journal, newest_applied, plan_store
 from gputide.options import AnyClusterOption, FormatOption, OutputOption, PlanOption
 from gputide.output import Format, print_answer
 from gputide.session import session_of
@@ -32,7 +32,7 @@ def verify(
     """
     session = session_of(context)
     folder = session.folder()
-    chosen = plan_store(folder).get(plan if plan is not None else newest_applied(folder, cluster))
+    chosen = plan_store(folder).get(plan if plan is not None else newest_applied(journal(folder, cluster=cluster)))
     outcome = verified(folder, session.settings, chosen, session.now())
     with writing(folder):
         keep_outcome(folder, outcome)

@@ -8,8 +8,10 @@ dead letters before. Called by `gputide run receive --from-kafka`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaConsumer
 from kafka.errors import CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError
@@ -23,11 +25,41 @@ from pipeline.bus.kafka_client import broker_errors, client_options, open_client
 from pipeline.receiver.intake import RETRY_AFTER_SECONDS, Intake
 from pipeline.remote_write.decode import Version
 
+if TYPE_CHECKING:
+    from wire.own_metrics import OwnMetrics
+
 MESSAGES_MAX = 20_000
 """Messages of one poll: some 5 MB, which become a body of 1 MB."""
 _FETCH_BYTES = 8 * 1024 * 1024
 _POLL_MS = 500
 _LOST_PLACE = (CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
+
+
+class BridgeMetrics:
+    """What a bridge counts of itself."""
+
+    def __init__(self, own: OwnMetrics) -> None:
+        self.polls = own.passes("poll", "poll of the adapter's topic")
+        self._counts = {
+            "messages": own.followed_counter("messages_total", "Messages that were taken."),
+            "messages_unreadable": own.followed_counter(
+                "messages_unreadable_total", "Messages that could not be read; they are dead letters."
+            ),
+            "bus_not_ready": own.followed_counter(
+                "bus_not_ready_total", "Times that messages waited because the bus was full or away."
+            ),
+            "places_lost": own.followed_counter(
+                "places_lost_total", "Times that the group gave our partitions to another member."
+            ),
+        }
+
+    @contextmanager
+    def following(self, counts: Counter[str]) -> Iterator[None]:
+        """Shows what a bridge counts, until the end."""
+        with ExitStack() as opened:
+            for name, shown in self._counts.items():
+                opened.enter_context(shown.following(partial(counts.__getitem__, name)))
+            yield
 
 
 class AdapterBridge:
@@ -81,10 +113,12 @@ class AdapterBridge:
         self.counts.update(messages=len(records), messages_unreadable=len(batch.bad))
         return len(records)
 
-    def run(self, wait: Callable[[float], bool]) -> None:
+    def run(self, wait: Callable[[float], bool], metrics: BridgeMetrics) -> None:
         """Takes messages until `wait` says stop."""
-        while not wait(0.0):
-            self.step(wait)
+        with metrics.following(self.counts):
+            while not wait(0.0):
+                with metrics.polls.one():
+                    self.step(wait)
 
     def close(self) -> None:
         """Leaves the group."""

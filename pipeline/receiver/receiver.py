@@ -20,8 +20,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
-
 from pipeline.receiver.counts import ProcessCounts, SharedCounts
 from pipeline.receiver.intake import Answer, Intake
 from pipeline.receiver.senders import ANYONE, RateLimit, Sender, Senders
@@ -29,6 +27,7 @@ from pipeline.remote_write.decode import Version
 from wire.http_connection import RETRY_AFTER_SECONDS, ServerLimits
 from wire.http_head import Refusal
 from wire.http_server import Exchange, HttpServer, TlsContexts
+from wire.own_metrics import CONTENT_TYPE
 from wire.port_guard import PortGuard
 
 WRITE_PATH = "/api/v1/write"
@@ -143,7 +142,7 @@ class Receiver:
             if self._guard is not None:
                 self._guard.check(exchange)
             self._gauge()
-            self._say(exchange, self._counts.text(), CONTENT_TYPE_PLAIN_0_0_4)
+            self._say(exchange, self._counts.text(), CONTENT_TYPE)
         else:
             raise Refusal(404, f"there is nothing at {path[:200]!r}: bodies go to {WRITE_PATH}")
 

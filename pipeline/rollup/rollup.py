@@ -1,9 +1,12 @@
-"""The port of the rollup: bus in, additive rows out."""
+"""The port of the rollup: bus in, additive rows out; and what a rollup that runs on counts of itself."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from wire.own_metrics import OwnMetrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,3 +49,39 @@ class Rollup(Protocol):
             Corrupt: the storage can't take the rows; the same piece is taken in again by the next step.
         """
         ...
+
+
+class RollupMetrics:
+    """What a rollup counts of itself."""
+
+    def __init__(self, own: OwnMetrics) -> None:
+        self.steps = own.passes("step", "step from the bus to the warehouse")
+        self.records = own.counter("records_total", "Records that were taken from the bus.")
+        self.samples = own.counter("samples_total", "Partial rows that came in.")
+        self.repeats = own.counter("repeats_total", "Partial rows that brought nothing new.")
+        self.corrupt = own.counter("corrupt_total", "Records, or single rows of them, that could not be read.")
+        self.rows = own.counter("rows_total", "Rows that were written, all tables and levels.")
+        self.waiting_bytes = own.followed_gauge(
+            "waiting_bytes",
+            "Bytes on the file bus that were not taken in; absent with Kafka, whose brokers show the lag.",
+        )
+
+
+class CountedRollup:
+    """A rollup whose steps are counted."""
+
+    def __init__(self, rollup: Rollup, metrics: RollupMetrics) -> None:
+        self._rollup, self._metrics = rollup, metrics
+
+    def step(self) -> RollupStep | None:
+        """Takes in the next piece of the bus; see `Rollup.step`."""
+        metrics = self._metrics
+        with metrics.steps.one():
+            step = self._rollup.step()
+        if step is not None:
+            metrics.records.inc(step.records)
+            metrics.samples.inc(step.samples)
+            metrics.repeats.inc(step.repeats)
+            metrics.corrupt.inc(step.corrupt)
+            metrics.rows.inc(step.rows)
+        return step

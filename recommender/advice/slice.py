@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from fleet.capabilities.register import CorePolicy, Division
+from fleet.capabilities.capability import CorePolicy, Division, FramebufferIsolation
 from fleet.decisions import Recommendation, RecommendationKind, Refusal
 from fleet.inventory import Priority, WorkloadId
 from fleet.money.saving import saved
-from fleet.sentences import sentence
+from fleet.sentences import Sentence, Value, sentence
 from fleet.units import GIB
 from recommender.advice.case import Case, untouchable, untrusted
 from recommender.advice.joining import batch_title, joins
+from recommender.cuts import Cut
 from recommender.harm.risk import level_of
 from recommender.scene import Draft, Scene, confidence_of, needs_of
 
@@ -164,13 +165,23 @@ def _cut(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
         evidence=evidence,
         needs=needs_of(is_hard=cut.is_hard),
         why=(
-            sentence(
-                "slice",
-                pods=len(rows),
-                need_bytes=round(cut.shown_bytes),
-                framebuffer_bytes=cut.framebuffer_bytes,
-                whole_bytes=whole,
-                compute_ratio=round(float(cut.compute_ratio), 4),
-            ),
+            _why(scene, cut, pods=len(rows), whole_bytes=whole, is_low=scene.grants[rows[0]].priority is Priority.LOW),
         ),
     )
+
+
+def _why(scene: Scene, cut: Cut, *, pods: int, whole_bytes: int, is_low: bool) -> Sentence:
+    """What is granted, as the backend enforces it: a limit, a share that is sure, or none."""
+    values: dict[str, Value] = {
+        "pods": pods,
+        "need_bytes": round(cut.shown_bytes),
+        "framebuffer_bytes": cut.framebuffer_bytes,
+        "whole_bytes": whole_bytes,
+    }
+    if cut.compute_ratio is not None:
+        # Low priority has its share only as far as others leave it.
+        name = "compute_ratio" if cut.is_hard or is_low else "compute_min_ratio"
+        return sentence("slice", **values, **{name: cut.compute_ratio})
+    if scene.problem.capability.framebuffer_isolation is FramebufferIsolation.NONE:
+        return sentence("slice_unlimited", **values)
+    return sentence("slice", **values)

@@ -12,6 +12,8 @@ from tests.analyzer.build import profiles
 from tests.analyzer.recorded import recorded
 from tests.english import english
 
+pytestmark = pytest.mark.long
+
 CUT = datetime(2026, 1, 12, tzinfo=UTC)
 IDLE = {WorkloadState.IDLE, WorkloadState.IDLE_HELD}
 

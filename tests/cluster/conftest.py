@@ -24,7 +24,8 @@ from tests.control_plane import ControlPlane, KubernetesPrograms, kubernetes_pro
 
 CACHE = os.environ.get("GPUTIDE_CLUSTER_CACHE")  # read before the suite hides the developer's variables
 ACCOUNT_SECONDS_MAX = 120.0
-WRITER_RULES = Path(__file__).resolve().parents[2] / "docs" / "rbac-writer.yaml"
+_DOCS = Path(__file__).resolve().parents[2] / "docs"
+WRITER_RULES, CUSTOM_RESOURCES = _DOCS / "rbac-writer.yaml", _DOCS / "custom-resources.yaml"
 _numbers = count(1)
 
 
@@ -65,8 +66,9 @@ def audit(control_plane: ControlPlane) -> AuditLog:
 @pytest.fixture
 def writer_kubeconfig(control_plane: ControlPlane, api: Api) -> Path:
     """Return a kubeconfig of the documented writer, which has the documented rights and no others."""
-    for manifest in yaml.safe_load_all(WRITER_RULES.read_text(encoding="utf-8")):
-        api.apply(manifest)
+    for page in (CUSTOM_RESOURCES, WRITER_RULES):
+        for manifest in yaml.safe_load_all(page.read_text(encoding="utf-8")):
+            api.apply(manifest)
     return control_plane.kubeconfig_of_token("writer", api.token("gputide", "gputide-writer"))
 
 

@@ -2,17 +2,19 @@
 
 HAMi itself can't be had where these tests run. What it does to objects is done here to the letter, over the same
 interfaces: the API server calls the webhook over TLS, a second kube-scheduler of profile `hami-scheduler` asks the
-extender where a pod goes and lets it bind, and the node's plugin ends what the bind began. Where a pod goes is decided
-by the same pure rules as in the simulated cluster; nothing here knows of gputide's plans.
+extender where a pod goes and lets it bind, and the node's plugin ends what the bind began. What it decides is in
+`hami_rules`; nothing here knows of gputide's plans, of its simulated cluster or of how it reads annotations. Quotas of
+namespaces are not looked at.
 
 Sources: Project-HAMi/HAMi:pkg/scheduler/webhook.go, pkg/scheduler/scheduler.go (Filter, Bind),
-pkg/util/nodelock/nodelock.go, pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go,
+pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go, charts/hami/templates/scheduler (all v2.10.0),
 kubernetes/kubernetes:staging/src/k8s.io/kube-scheduler/extender/v1/types.go.
 """
 
 from __future__ import annotations
 
 import base64
+import copy
 import json
 import math
 import queue
@@ -20,43 +22,45 @@ import ssl
 import threading
 import time
 import urllib.error
-from collections.abc import Callable, Collection
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
-from enforcer.simulated.hami_scheduler import Allocation, CardBook, NodeBook, Unplaced, book, place
-from enforcer.simulated.hami_webhook import ask_of, mutate
-from fleet.errors import Refused
-from fleet.grammars.hami import (
-    DEVICE_CORDON_ANNOTATION,
-    DEVICES_ALLOCATED_ANNOTATION,
-    DEVICES_TO_ALLOCATE_ANNOTATION,
-    NODE_HANDSHAKE_ANNOTATION,
-    NODE_REGISTER_ANNOTATION,
-    VGPU_NODE_ANNOTATION,
-    DeviceGrant,
-    RegisteredDevice,
-    parse_devices_allocated,
-    parse_node_register,
-    render_devices_allocated,
-    render_node_register,
-)
 from gputide.operate.engine_process import ProcessRecord, start_process, stop_process
 from tests.cluster.api import Api, Manifest
+from tests.cluster.hami_rules import (
+    ALLOCATED,
+    COUNT,
+    HANDSHAKE,
+    LOCK,
+    MANAGED,
+    NODE,
+    REGISTER,
+    SCHEDULER,
+    TIME,
+    TO_ALLOCATE,
+    Denied,
+    Found,
+    Node,
+    Registry,
+    Unfit,
+    admit,
+    asks_of,
+    book,
+    locked,
+    needs_lock,
+    place,
+    released,
+)
 from tests.control_plane import HOLD_ANNOTATION, ControlPlane, KubernetesPrograms
 
-SCHEDULER = "hami-scheduler"
 NAMESPACE_LABEL = "hami-double"
 """Pods of namespaces with this label, of value `on`, pass the webhook."""
 
-COUNT, FRAMEBUFFER = "nvidia.com/gpu", "nvidia.com/gpumem"
-PERCENT, CORES, PRIORITY = "nvidia.com/gpumem-percentage", "nvidia.com/gpucores", "nvidia.com/priority"
-MANAGED = (COUNT, FRAMEBUFFER, PERCENT, CORES, PRIORITY)
-LOCK, PHASE = "hami.io/mutex.lock", "hami.io/bind-phase"
-LOCK_EXPIRES = timedelta(minutes=5)
-
+PHASE, BOUND_AT = "hami.io/bind-phase", "hami.io/bind-time"
 CERTIFICATES = Path(__file__).parents[1] / "pipeline" / "certificates"
 # What a scheduler knows of pods is what it was granted, of those that are not over: not all that stands in them.
 _HOLDERS = "/api/v1/pods?fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"
@@ -64,14 +68,29 @@ _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _NODES_SECONDS = 1.0
 _ATTEMPTS, _ATTEMPT_SECONDS = 5, 1.0
 _WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-_REASONS = {
-    "too little framebuffer": "CardInsufficientMemory",
-    "too few cores": "CardInsufficientCore",
-    "excluded by annotation": "CardTypeMismatch",
-    "use-gpuuuid": "CardUuidMismatch",
-    "exclusive": "ExclusiveDeviceAllocateConflict",
-    "deviceSplitCount": "CardTimeSlicingExhausted",
-}
+
+
+class RegisteredCard(Protocol):
+    """A card as a test describes it for its node's register."""
+
+    @property
+    def card(self) -> str: ...
+    @property
+    def slices_max(self) -> int: ...
+    @property
+    def framebuffer_mib(self) -> int: ...
+    @property
+    def core_percent(self) -> int: ...
+    @property
+    def device_type(self) -> str: ...
+    @property
+    def numa(self) -> int: ...
+    @property
+    def is_healthy(self) -> bool: ...
+    @property
+    def index(self) -> int: ...
+    @property
+    def mode(self) -> str | None: ...
 
 
 class HamiDouble:
@@ -102,6 +121,7 @@ class HamiDouble:
         self._folder = folder
         self._filtering = threading.Lock()
         self._nodes = NodeCache(api)
+        self._inits: dict[str, int] = {}
         self._bound: queue.Queue[tuple[str, str, str] | None] = queue.Queue()
         self.held: set[tuple[str, str]] = set()
         """Namespaces and first parts of the names of pods that are placed and never turn ready."""
@@ -158,12 +178,14 @@ class HamiDouble:
     def _review(self, review: Manifest) -> Manifest:
         request = review["request"]
         response: Manifest = {"uid": request["uid"], "allowed": True}
+        pod = request["object"]
         try:
-            patch = admit(request["object"])
-        except Refused as denied:
+            spec = admit(pod)["spec"]
+        except Denied as denied:
             response |= {"allowed": False, "status": {"message": str(denied)}}
         else:
-            patch = [*patch, *self._hold(request)]
+            changed = [] if spec == pod["spec"] else [{"op": "replace", "path": "/spec", "value": spec}]
+            patch = [*changed, *self._hold(request)]
             if patch:
                 response |= {"patchType": "JSONPatch", "patch": base64.b64encode(json.dumps(patch).encode()).decode()}
         return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
@@ -184,61 +206,48 @@ class HamiDouble:
 
     def _filter(self, asked: Manifest) -> Manifest:
         pod, names = asked["Pod"], asked["NodeNames"]
-        if not any(limits.keys() & set(MANAGED) for limits in _limits(pod)):
+        if not any(asks_of(pod)):
             return {"NodeNames": names}
         with self._filtering:
-            cards = {card.card: card for card in self._nodes.cards(names) if card.node in names}
+            nodes = self._nodes.look(names)
             for other in self._api.ask("GET", _HOLDERS, accept=_METADATA)["items"]:
-                if other["metadata"]["uid"] != pod["metadata"]["uid"]:
-                    book(cards, allocations_of(other))
-            nodes = {name: NodeBook(node=name, cpu_cores=None, memory_bytes=None) for name in names}
-            found = place(ask_of(pod), cards.values(), nodes)
-            if isinstance(found, Unplaced):
-                reason = _reason(found, len(cards))
-                return {"NodeNames": [], "FailedNodes": dict.fromkeys(names, reason)}
-            node = cards[found[0].card].node
+                self._book(other["metadata"], nodes, pod["metadata"]["uid"])
+            try:
+                fits, failed = place(pod, nodes.values())
+            except Unfit as wrong:
+                return {"Error": f"calcScore failed {wrong} for pod {pod['metadata']['name']}"}
+            if not fits:
+                unknown = dict.fromkeys(set(names) - nodes.keys(), "node unregistered")
+                return {"FailedNodes": {**unknown, **failed}}
+            node, found = next(iter(fits.items()))
             self._assign(pod, node, found)
-        others = {name: "not the best node" for name in names if name != node}
-        return {"NodeNames": [node], "FailedNodes": others}
+        return {"NodeNames": [node]}
 
-    def _assign(self, pod: Manifest, node: str, found: tuple[Allocation, ...]) -> None:
-        grants = [
-            [
-                DeviceGrant(
-                    card=part.card, device_type="NVIDIA", framebuffer_mib=part.framebuffer_mib,
-                    core_percent=part.core_percent,
-                )
-                for part in found
-                if part.container == container["name"]
-            ]
-            for container in [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
-        ]  # fmt: skip
-        text = render_devices_allocated(grants)
-        annotations = {
-            VGPU_NODE_ANNOTATION: node,
-            "hami.io/vgpu-time": str(int(datetime.now(UTC).timestamp())),
-            DEVICES_ALLOCATED_ANNOTATION: text,
-            DEVICES_TO_ALLOCATE_ANNOTATION: text,
-        }
-        change = {"metadata": {"annotations": annotations, "labels": {VGPU_NODE_ANNOTATION: node}}}
+    def _book(self, holder: Manifest, nodes: dict[str, Node], asker: str) -> None:
+        annotations = holder.get("annotations", {})
+        node = nodes.get(annotations.get(NODE, ""))
+        if node is not None and ALLOCATED in annotations and holder["uid"] != asker:
+            book(node, annotations[ALLOCATED], self._inits.get(holder["uid"], 0))
+
+    def _assign(self, pod: Manifest, node: str, found: Found) -> None:
+        annotations = {NODE: node, TIME: _seconds_now(), ALLOCATED: found.text, TO_ALLOCATE: found.text}
+        self._inits[pod["metadata"]["uid"]] = len(pod["spec"].get("initContainers", ()))
+        change = {"metadata": {"annotations": annotations, "labels": {NODE: node}}}
         self._api.patch(_pod_path(pod["metadata"]["namespace"], pod["metadata"]["name"]), change)
 
     def _bind(self, asked: Manifest) -> Manifest:
         namespace, name, node = asked["PodNamespace"], asked["PodName"], asked["Node"]
+        path = _pod_path(namespace, name)
         try:
-            self._lock_node(node, namespace, name)
-        except Refused as held:
-            return {"Error": str(held)}
-        pod = _pod_path(namespace, name)
-        bound_at = str(int(datetime.now(UTC).timestamp()))
-        try:
-            self._api.patch(pod, {"metadata": {"annotations": {PHASE: "allocating", "hami.io/bind-time": bound_at}}})
+            if needs_lock(self._api.ask("GET", path)):
+                self._lock_node(node, namespace, name)
+            self._api.patch(path, {"metadata": {"annotations": {PHASE: "allocating", BOUND_AT: _seconds_now()}}})
             target = {"apiVersion": "v1", "kind": "Node", "name": node}
             binding = {"metadata": {"name": name, "namespace": namespace}, "target": target}
-            self._api.ask("POST", f"{pod}/binding", binding)
-        except urllib.error.HTTPError as refused:
-            self._release_node(node)
-            return {"Error": f"bind failed with status {refused.code}"}
+            self._api.ask("POST", f"{path}/binding", binding)
+        except (Unfit, urllib.error.HTTPError) as failure:
+            self._release_node(node, namespace, name)
+            return {"Error": str(failure)}
         self.finish_binding(namespace, name, node)
         return {"Error": ""}
 
@@ -247,28 +256,29 @@ class HamiDouble:
         self._bound.put((namespace, name, node))
 
     def _lock_node(self, node: str, namespace: str, name: str) -> None:
-        found = self._api.ask("GET", f"/api/v1/nodes/{node}")
-        held = found["metadata"].get("annotations", {}).get(LOCK)
-        now = datetime.now(UTC)
-        if held is not None and now - datetime.fromisoformat(held.partition(",")[0]) < LOCK_EXPIRES:
-            raise Refused(f"node {node} has been locked within 5 minutes")
-        value = f"{now.isoformat(timespec='seconds').replace('+00:00', 'Z')},{namespace},{name}"
-        version = found["metadata"]["resourceVersion"]
-        change = {"metadata": {"annotations": {LOCK: value}, "resourceVersion": version}}
-        try:
-            self._api.patch(f"/api/v1/nodes/{node}", change)
-        except urllib.error.HTTPError as refused:
-            raise Refused(f"node {node} was locked by somebody else ({refused.code})") from refused
+        metadata = self._api.ask("GET", f"/api/v1/nodes/{node}")["metadata"]
+        value = metadata.get("annotations", {}).get(LOCK)
 
-    def _release_node(self, node: str) -> None:
-        self._api.patch(f"/api/v1/nodes/{node}", {"metadata": {"annotations": {LOCK: None}}})
+        def is_there(*other: str) -> bool:
+            return self._api.has(_pod_path(*other))
+
+        mine = locked(value, node, (namespace, name), datetime.now(UTC), is_there)
+        change = {"metadata": {"annotations": {LOCK: mine}, "resourceVersion": metadata["resourceVersion"]}}
+        self._api.patch(f"/api/v1/nodes/{node}", change)
+
+    def _release_node(self, node: str, namespace: str, name: str) -> None:
+        metadata = self._api.ask("GET", f"/api/v1/nodes/{node}")["metadata"]
+        value = metadata.get("annotations", {}).get(LOCK)
+        if value is not None and released(value, (namespace, name)) is None:
+            self._api.patch(f"/api/v1/nodes/{node}", {"metadata": {"annotations": {LOCK: None}}})
 
     # --- plugin ---
 
     def _plug(self) -> None:
         while (bound := self._bound.get()) is not None:
             namespace, name, node = bound
-            done = {PHASE: "success", DEVICES_TO_ALLOCATE_ANNOTATION: ";"}
+            # Of one container's part a split by `;` makes two, and both are empty once it was handed out.
+            done = {PHASE: "success", TO_ALLOCATE: ";;"}
             self._patch_standing(_pod_path(namespace, name), {"metadata": {"annotations": done}})
             self._patch_standing(f"/api/v1/nodes/{node}", {"metadata": {"annotations": {LOCK: None}}})
 
@@ -277,6 +287,7 @@ class HamiDouble:
 
         The plugin of one node that fails must not end the bindings of all others.
         """
+        failure = ""
         for _ in range(_ATTEMPTS):
             try:
                 self._api.patch(path, change)
@@ -353,10 +364,7 @@ class HamiDouble:
 
 
 class NodeCache:
-    """What HAMi's scheduler knows of nodes, read anew only when it does.
-
-    A cordon that is written on a node acts once the register or what the node offers changes, or once the handshake
-    does not say `Requesting`.
+    """What HAMi's scheduler knows of nodes; it looks at them once a second, HAMi itself every fifteen.
 
     Args:
         api: the API server.
@@ -364,54 +372,59 @@ class NodeCache:
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._read: dict[str, tuple[tuple[str, str], list[CardBook]]] = {}
-        self._known: list[CardBook] = []
-        self._known_at = -math.inf
-        self._names: frozenset[str] = frozenset()
+        self._registry = Registry()
+        self._looked_at = -math.inf
 
     def forget(self) -> None:
         """Look at the nodes with the next question; what HAMi itself remembers of them stays."""
-        self._known_at = -math.inf
+        self._looked_at = -math.inf
 
-    def cards(self, names: Collection[str]) -> list[CardBook]:
-        """Books of all cards, nothing granted on them; nodes are looked at once a second, by HAMi every fifteen.
+    def look(self, names: Collection[str]) -> dict[str, Node]:
+        """Copies of the nodes that it knows of those, with nothing granted.
 
         Args:
-            names: nodes that are asked for; one of which no card is known is looked for at once: a pod that is refused
-                for it waits for the next change of the cluster, which may not come.
+            names: nodes that are asked for; one that is not known is looked for at once: a pod that is refused for it
+                waits for the next change of the cluster, which may not come.
         """
-        if time.monotonic() - self._known_at > _NODES_SECONDS or not self._names.issuperset(names):
+        if time.monotonic() - self._looked_at > _NODES_SECONDS or not self._registry.nodes.keys() >= set(names):
             nodes = self._api.ask("GET", "/api/v1/nodes")["items"]
-            self._known, self._known_at = [card for node in nodes for card in self._of_node(node)], time.monotonic()
-            self._names = frozenset(card.node for card in self._known)
-        return [_copied(card) for card in self._known]
+            self._looked_at = time.monotonic()
+            self._registry.keep([node["metadata"]["name"] for node in nodes])
+            for node in nodes:
+                self._look_at(node)
+        known = self._registry.nodes
+        return {
+            name: replace(known[name], cards=[copy.copy(card) for card in known[name].cards])
+            for name in sorted(names)
+            if name in known
+        }
 
-    def _of_node(self, node: Manifest) -> list[CardBook]:
+    def _look_at(self, node: Manifest) -> None:
         name, annotations = node["metadata"]["name"], node["metadata"].get("annotations", {})
-        register = annotations.get(NODE_REGISTER_ANNOTATION)
-        if register is None:
-            return []
-        stamp = register, str(node["status"].get("allocatable", {}).get(COUNT))
-        known = self._read.get(name)
-        is_requested = "Requesting" in annotations.get(NODE_HANDSHAKE_ANNOTATION, "")
-        if known is not None and known[0] == stamp and is_requested:
-            return known[1]
-        cordoned = {card.strip() for card in annotations.get(DEVICE_CORDON_ANNOTATION, "").split(",")}
-        books = [_book_of(device, name, device.card in cordoned) for device in parse_node_register(register)]
-        self._read[name] = (stamp, books)
-        if not is_requested:
-            asked_at = f"Requesting_{datetime.now(UTC):%Y-%m-%d %H:%M:%S}"
-            change = {"metadata": {"annotations": {NODE_HANDSHAKE_ANNOTATION: asked_at}}}
-            self._api.patch(f"/api/v1/nodes/{name}", change)
-        return books
+        count = int(node["status"].get("allocatable", {}).get(COUNT, "0"))
+        if REGISTER not in annotations and name not in self._registry.nodes:
+            return  # HAMi shakes hands with every node; here only those that it was made for are written on
+        handshake = self._registry.look(name, annotations, count, datetime.now(UTC))
+        if handshake is not None:
+            self._api.patch(f"/api/v1/nodes/{name}", {"metadata": {"annotations": {HANDSHAKE: handshake}}})
 
 
-def hami_node(api: Api, name: str, devices: list[RegisteredDevice]) -> None:
+def hami_node(api: Api, name: str, devices: Sequence[RegisteredCard]) -> None:
     """Make a node that kwok plays and whose cards HAMi's plugin has registered."""
+    entries = [
+        {
+            "id": device.card, "index": device.index, "count": device.slices_max, "devmem": device.framebuffer_mib,
+            "devcore": device.core_percent, "type": device.device_type, "numa": device.numa, "mode": device.mode,
+            "health": device.is_healthy,
+        }
+        for device in devices
+    ]  # fmt: skip
+    # MarshalNodeDevices of pkg/device/devices.go leaves out what is zero, empty or false.
+    register = [{key: value for key, value in entry.items() if value} for entry in entries]
     annotations = {
         "kwok.x-k8s.io/node": "fake",
-        NODE_REGISTER_ANNOTATION: render_node_register(devices),
-        NODE_HANDSHAKE_ANNOTATION: "Reported_2026-01-01 00:00:00",
+        REGISTER: json.dumps(register, separators=(",", ":")),
+        HANDSHAKE: "Reported_2026-01-01 00:00:00",
     }
     api.create("/api/v1/nodes", {"metadata": {"name": name, "annotations": annotations, "labels": {"gpu": "on"}}})
     count = str(sum(device.slices_max for device in devices))
@@ -419,71 +432,8 @@ def hami_node(api: Api, name: str, devices: list[RegisteredDevice]) -> None:
     api.patch(f"/api/v1/nodes/{name}/status", {"status": {"capacity": offered, "allocatable": offered}})
 
 
-def admit(pod: Manifest) -> list[Manifest]:
-    """What the webhook does to a new pod, as a JSON patch.
-
-    Raises:
-        Refused: it is denied; the message is HAMi's.
-    """
-    asking = [limits for limits in _limits(pod) if limits.keys() & set(MANAGED)]
-    name = pod["spec"].get("schedulerName", "default-scheduler")
-    if not asking or name not in ("default-scheduler", SCHEDULER):
-        return []
-    if pod["spec"].get("nodeName"):
-        raise Refused("pod has node assigned")
-    for container in pod["spec"]["containers"]:
-        limits = container.get("resources", {}).get("limits", {})
-        if limits.keys() & set(MANAGED) and (container.get("securityContext") or {}).get("privileged"):
-            raise Refused(f"container {container['name']} is privileged and wants a GPU")
-        percent = limits.get(PERCENT)
-        if percent is not None and not (percent.isdecimal() and int(percent) <= 100):
-            where = f"in container {container['name']}: must be an integer between 0 and 100"
-            raise Refused(f"invalid {PERCENT} value {percent} {where}")
-    named = {"name": pod["metadata"].get("generateName", "pod"), **pod["metadata"]}
-    mutated = mutate({**pod, "metadata": named})
-    return [{"op": "replace", "path": "/spec", "value": {**mutated["spec"], "schedulerName": SCHEDULER}}]
-
-
-def allocations_of(pod: Manifest) -> list[Allocation]:
-    """What a pod holds, by its annotation; nothing once it is over."""
-    text = pod["metadata"].get("annotations", {}).get(DEVICES_ALLOCATED_ANNOTATION)
-    if text is None or pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
-        return []
-    return [
-        Allocation(
-            container="", card=grant.card, framebuffer_mib=grant.framebuffer_mib, core_percent=grant.core_percent
-        )
-        for container in parse_devices_allocated(text)
-        for grant in container
-    ]
-
-
-def _book_of(device: RegisteredDevice, node: str, is_cordoned: bool) -> CardBook:
-    return CardBook(
-        card=device.card,
-        card_model=device.device_type.removeprefix("NVIDIA-"),
-        node=node,
-        framebuffer_mib=device.framebuffer_mib,
-        slices_max=device.slices_max,
-        is_cordoned=is_cordoned or not device.is_healthy,
-    )
-
-
-def _copied(card: CardBook) -> CardBook:
-    return CardBook(
-        card=card.card, card_model=card.card_model, node=card.node, framebuffer_mib=card.framebuffer_mib,
-        slices_max=card.slices_max, is_cordoned=card.is_cordoned,
-    )  # fmt: skip
-
-
-def _reason(found: Unplaced, cards: int) -> str:
-    words = [word for hint, word in _REASONS.items() if hint in found.reason]
-    return ",".join(f"{cards}/{cards} {word}" for word in words) or found.reason
-
-
-def _limits(pod: Manifest) -> list[dict[str, Any]]:
-    containers = [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
-    return [container.get("resources", {}).get("limits", {}) for container in containers]
+def _seconds_now() -> str:
+    return str(int(datetime.now(UTC).timestamp()))
 
 
 def _pod_path(namespace: str, name: str) -> str:

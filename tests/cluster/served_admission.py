@@ -11,10 +11,11 @@ import yaml
 from enforcer.backends.hami_dialect import HAMI_DIALECT
 from enforcer.dialect import Dialect
 from enforcer.kubernetes.admission_review import PodAdmission
-from enforcer.kubernetes.admission_server import AdmissionServer
+from enforcer.kubernetes.admission_server import AdmissionMetrics, AdmissionServer
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from tests.cluster.api import Api, Manifest
 from tests.control_plane import ControlPlane
+from wire.own_metrics import OwnMetrics
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "admission.yaml"
 CERTIFICATES = Path(__file__).parents[1] / "pipeline" / "certificates"
@@ -52,7 +53,8 @@ class ServedAdmission:
         place = ClusterPlace(kubeconfig=kubeconfig, requests_per_second=500.0, requests_burst=500)
         self._cluster = KubernetesCluster(place)
         self._server = AdmissionServer(
-            PodAdmission(self._cluster, dialect=self._dialect), host="127.0.0.1", port=0,
+            PodAdmission(self._cluster, dialect=self._dialect), AdmissionMetrics(OwnMetrics("admission")),
+            host="127.0.0.1", port=0,
             certificate_file=CERTIFICATES / "receiver.pem", key_file=CERTIFICATES / "receiver.key.pem",
         )  # fmt: skip
         self._serving = threading.Thread(target=self._server.serve)
@@ -81,6 +83,6 @@ def registered(page: Manifest, port: int) -> Manifest:
     """The page's registration for a program on this machine."""
     authority = base64.b64encode((CERTIFICATES / "authority.pem").read_bytes()).decode()
     client = {"url": f"https://127.0.0.1:{port}/pods", "caBundle": authority}
-    pods, leases = ({**hook, "clientConfig": client} for hook in page["webhooks"])
+    pods, leases, owners = ({**hook, "clientConfig": client} for hook in page["webhooks"])
     # Some tests let several enforcers work beside each other, each with a lease in a namespace of its own.
-    return {**page, "webhooks": [pods, {**leases, "namespaceSelector": {}}]}
+    return {**page, "webhooks": [pods, {**leases, "namespaceSelector": {}}, owners]}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -40,9 +40,9 @@ from tests.cluster.audit import AuditLog, unwanted
 from tests.cluster.hami_double import NAMESPACE_LABEL, HamiDouble
 from tests.cluster.served_admission import ServedAdmission
 from tests.cluster.standing_fleet import cards_in_use, stand_up
-from tests.cluster.workloads import pods, until_ready
+from tests.cluster.workloads import pods, until, until_ready
 from tests.control_plane import ControlPlane, KubernetesPrograms, User
-from tests.gputide.conftest import Program, Said
+from tests.gputide.conftest import Program, Running, Said
 from tests.recommender.builders import Service
 
 pytestmark = pytest.mark.cluster
@@ -176,6 +176,9 @@ def test_cards_that_are_really_free_are_those_of_the_plan_and_undo_restores(
     settled(api, standing)
     assert len(in_use(standing)) == len(before)
     assert contents(api, standing.namespace) == contents_before
+    listed = api.ask("GET", f"/apis/apps/v1/namespaces/{standing.namespace}/deployments")["items"]
+    owned = [entry for item in listed for entry in item["metadata"]["managedFields"] if entry["manager"] == "gputide"]
+    assert owned == []
 
 
 @pytest.mark.parametrize("services", [REPLICATED])
@@ -213,13 +216,18 @@ class OnCluster:
     cluster: str
 
     def __call__(self, *arguments: str, kubeconfig: Path | None = None) -> Said:
+        return self.start(*arguments, kubeconfig=kubeconfig).wait()
+
+    def start(self, *arguments: str, kubeconfig: Path | None = None, watch_seconds: int = 1) -> Running:
+        """Call it and go on while it runs."""
         chosen = {
             "cluster.name": self.cluster, "enforcer.cluster": "kubernetes",
             "enforcer.kubeconfig": kubeconfig or self.kubeconfig, "enforcer.poll_seconds": 0.5,
-            "enforcer.watch_seconds": 1, "enforcer.requests_per_second": 500, "enforcer.requests_burst": 500,
+            "enforcer.watch_seconds": watch_seconds, "enforcer.requests_per_second": 500,
+            "enforcer.requests_burst": 500,
         }  # fmt: skip
         flags = [flag for name, value in chosen.items() for flag in ("--set", f"{name}={value}")]
-        return self.program(self.folder, *flags, *arguments)
+        return self.program.start(self.folder, *flags, *arguments)
 
 
 @pytest.fixture
@@ -267,6 +275,52 @@ def test_program_shows_applies_and_undoes_a_plan_on_a_real_cluster(
     settled(api, standing)
     assert len(in_use(standing)) == len(before)
     assert contents(api, standing.namespace) == contents_before
+
+
+def test_machine_that_knows_nothing_of_a_plan_takes_it_back(
+    api: Api, standing: Standing, planned: OnCluster, tmp_path: Path
+) -> None:
+    before, contents_before = len(in_use(standing)), contents(api, standing.namespace)
+    assert planned("plan", "approve", "--by", "anna").status == 0
+    applied = planned("apply", "--yes")
+    assert applied.status == 0, applied.err
+    elsewhere = replace(planned, folder=open_data_folder(tmp_path / "elsewhere", create=True).path)
+    undone = elsewhere("undo", "--yes")
+    assert undone.status == 0, undone.err
+    settled(api, standing)
+    assert len(in_use(standing)) == before
+    assert contents(api, standing.namespace) == contents_before
+    again = planned("undo", "--yes")
+    assert again.status == 4
+    assert "it was undone already" in again.err
+
+
+@pytest.mark.parametrize("verb", ["apply --abort", "undo"])
+def test_stage_that_another_process_applies_is_taken_back(
+    verb: str, api: Api, standing: Standing, planned: OnCluster, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    contents_before = contents(api, standing.namespace)
+    assert planned("plan", "approve").status == 0
+    applying = planned.start("apply", "--yes", watch_seconds=300)
+    until(lambda: contents(api, standing.namespace) != contents_before, "the stage is under way", 60.0)
+    other = replace(planned, program=Program(tmp_path_factory.mktemp("other")))
+    shown = other("apply", "--abort")
+    assert shown.status == 0, shown.err
+    assert "nothing was changed" in shown.out
+    began = time.monotonic()
+    ended = other(*verb.split(), "--yes")
+    assert time.monotonic() - began < 60.0
+    applied = applying.wait()
+    assert contents(api, standing.namespace) == contents_before
+    again = other("apply", "--abort", "--yes")
+    other.program.close()
+    assert ended.status == 0, ended.err
+    assert applied.status == 4
+    assert "was taken back: aborted by" in applied.err
+    assert again.status == 0
+    assert "nothing is being applied" in again.out
+    settled(api, standing)
+    assert not (planned.folder / "abort").exists()
 
 
 def test_config_map_that_freezes_stops_every_change(api: Api, standing: Standing, planned: OnCluster) -> None:

@@ -28,6 +28,7 @@ from tests.cluster.api import Api, Manifest
 from tests.cluster.helm_release import HelmRelease
 from tests.cluster.pod_double import Installed, needs_root
 from tests.control_plane import ControlPlane, KubernetesPrograms
+from tests.scraping import scraped
 from tests.waiting import text_of, until
 
 pytestmark = [pytest.mark.cluster, needs_root]
@@ -52,7 +53,7 @@ class TokenSender(ReplaySender):
 def installed(
     programs: KubernetesPrograms, control_plane: ControlPlane, api: Api, namespace: str
 ) -> Iterator[tuple[Installed, dict[str, int]]]:
-    ports = {name: free_port() for name in ("receiver", "dashboard", "savings", "clusterExporter")}
+    ports = {name: free_port() for name in ("receiver", "dashboard", "savings", "clusterExporter", "rollup")}
     # Not pytest's own folder, which is its user's alone.
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -61,7 +62,8 @@ def installed(
             helm=programs.helm, kubeconfig=control_plane.kubeconfig(), home=folder / "helm", name="run",
             namespace=namespace,
         )  # fmt: skip
-        values: Manifest = {name: {"port": port} for name, port in ports.items()}
+        values: Manifest = {name: {"port": port} for name, port in ports.items() if name != "rollup"}
+        values["ownMetrics"] = {"rollup": ports["rollup"]}
         release.install(values | {"cluster": {"name": "prod"}, "nodeExporter": {"enabled": False}})
         found = Installed(api, control_plane, namespace, folder, "run-gputide-data")
         try:
@@ -94,6 +96,7 @@ def test_containers_as_installed_lead_from_samples_to_the_first_advice(
     assert plan["totals"]["cards_freed"] > 0
     assert "<title>" in text_of(f"http://127.0.0.1:{ports['dashboard']}/plan")
     containers[3].wait_ready()
+    until(lambda: scraped(f"http://127.0.0.1:{ports['rollup']}/metrics")["gputide_rollup_samples_total"] > 0)
     until(lambda: "gputide_plan_" in text_of(f"http://127.0.0.1:{ports['savings']}/metrics"), seconds_max=60.0)
 
     for container in containers:

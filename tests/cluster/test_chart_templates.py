@@ -242,6 +242,41 @@ def test_node_parts_fit_other_nodes(release: HelmRelease) -> None:
     assert container["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True, "runAsUser": 0}
 
 
+def test_own_metrics_have_a_port_a_way_for_scrapers_and_a_monitor_or_none_of_them(release: HelmRelease) -> None:
+    scrapers = [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]
+    values = merged(EVERYTHING, {"networkPolicy": {"scrapers": scrapers}})
+    processes = ("rollup", "notify", "tide", "relief", "agent", "admission")
+    shown = release.template(values)
+    containers = [container for template in pods_of(shown).values() for container in template["spec"]["containers"]]
+    found = {
+        port["name"].removeprefix("own-"): (container, port["containerPort"])
+        for container in containers
+        for port in container.get("ports", ())
+        if port["name"].startswith("own-")
+    }
+    assert set(found) == set(processes)
+    for container, port in found.values():
+        assert f"exporter.own_listen=0.0.0.0:{port}" in container["args"]
+        mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+        assert {"/secrets/scrapers", "/secrets/exporter-tls"} <= mounted
+    ways = {
+        rule["ports"][0]["port"]: rule["from"]
+        for manifest in shown if manifest["kind"] == "NetworkPolicy"
+        for rule in manifest["spec"].get("ingress", ()) if "from" in rule
+    }  # fmt: skip
+    assert [ways[port] for _, port in found.values()] == [scrapers] * len(processes)
+    assert {f"own-{name}" for name in processes} <= monitored(shown)
+    hidden = release.template(merged(values, {"ownMetrics": dict.fromkeys(processes, 0)}))
+    assert not {name for name in monitored(hidden) if name.startswith("own-")}
+    assert "own_listen" not in yaml.safe_dump_all(hidden)
+
+
+def monitored(manifests: list[Manifest]) -> set[str]:
+    """Names of the ports that PodMonitors scrape."""
+    monitors = [manifest for manifest in manifests if manifest["kind"] == "PodMonitor"]
+    return {endpoint["port"] for monitor in monitors for endpoint in monitor["spec"]["podMetricsEndpoints"]}
+
+
 def test_pods_of_critical_classes_have_the_quota_that_some_clusters_ask_for(
     rendered: dict[str, list[Manifest]],
 ) -> None:

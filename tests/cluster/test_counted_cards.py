@@ -11,11 +11,12 @@ import pytest
 from enforcer.backend import Backend, RenderedStage
 from enforcer.backends.mig import MIG_CONFIGS, MigBackend
 from enforcer.backends.nvidia_sharing import PLUGIN_CONFIGS, MpsBackend, TimeSlicingBackend
+from enforcer.backends.whole_cards import WholeCardsBackend
 from enforcer.cluster import FieldChange
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from enforcer.snapshot import take_snapshot
 from fleet.decisions import CardPlacement, PlacedSlice, Plan, RecommendationKind
-from fleet.inventory import CardModelName, WorkloadId
+from fleet.inventory import CardId, CardModelName, WorkloadId
 from fleet.units import GIB
 from tests.cluster.api import Api
 from tests.cluster.workloads import deployment, pods, until, until_ready
@@ -155,6 +156,33 @@ def test_pods_come_to_the_planned_node_and_the_other_is_free(
     assert int(promised[asked.pop()]) >= 4
     held = [seat.pod for seat in take_snapshot(cluster, backend.dialect).seats.values() if seat.node == nodes[1]]
     assert held == [], "the other node's four cards are free"
+
+
+def test_whole_cards_come_to_the_planned_node_and_the_other_is_free(
+    api: Api, namespace: str, cluster: KubernetesCluster, nodes: list[str]
+) -> None:
+    backend = WholeCardsBackend(NOW)
+    spread_whole(api, namespace)
+    whole: Mapping[str, Any] = {"framebuffer_bytes": 40 * GIB, "compute_ratio": 1.0}
+    shared = on_first_node(cluster, backend, namespace, nodes[0], whole, RecommendationKind.REHOME)
+    parts = [part for card in shared.placement for part in card.slices]
+    plan = replace(
+        shared,
+        placement=tuple(
+            replace(shared.placement[0], card=CardId(f"{nodes[0]}/{number}"), slices=(part,))
+            for number, part in enumerate(parts)
+        ),
+    )
+    write(cluster, backend.render(plan, 1, take_snapshot(cluster, backend.dialect)))
+
+    def places() -> list[str | None]:
+        return [pod["spec"].get("nodeName") for app in APPS for pod in pods(api, namespace, app)]
+
+    until(lambda: places() == [nodes[0]] * 4, "all four sit on the planned node")
+    for app in APPS:
+        until_ready(api, namespace, app, 2)
+    asked = [pod["spec"]["containers"][0]["resources"]["limits"] for app in APPS for pod in pods(api, namespace, app)]
+    assert asked == [{"nvidia.com/gpu": "1"}] * 4
 
 
 def test_freed_node_stays_free_when_replicas_are_made_anew(

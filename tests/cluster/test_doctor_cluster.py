@@ -134,6 +134,42 @@ def test_traps_of_nodes_are_named(api: Api, control_plane: ControlPlane, cleared
     assert "backend-elsewhere" not in codes(found)
 
 
+@pytest.mark.parametrize(
+    ("tag", "code"),
+    [
+        ("v2.4.0", "backend-version-old"),
+        ("v2.10.0", None),
+        ("v2.11.0", "backend-version-new"),
+        ("latest", "backend-version-unseen"),
+    ],
+)
+def test_version_of_the_backend_is_seen_by_the_images_that_run(
+    api: Api, control_plane: ControlPlane, namespace: str, cleared: list[str], tag: str, code: str | None
+) -> None:
+    labels = {"app": "hami-device-plugin"}
+    container = {"name": "device-plugin", "image": f"registry.local/mirror/projecthami/hami:{tag}"}
+    path = f"/apis/apps/v1/namespaces/{namespace}/daemonsets"
+    api.create(
+        path,
+        {
+            "metadata": {"name": "hami-device-plugin"},
+            "spec": {
+                "selector": {"matchLabels": labels},
+                "template": {
+                    "metadata": {"labels": labels},
+                    "spec": {"containers": [container], "nodeSelector": {"gpu": "on"}},
+                },
+            },
+        },
+    )
+    cleared.append(f"{path}/hami-device-plugin")
+    (said,) = (one for one in look(control_plane.kubeconfig()) if one.check == "backend's version")
+    assert (None if said.kind is None else said.kind.code) == code
+    assert tag in said.found
+    if code is None:
+        assert f"DaemonSet {namespace}/hami-device-plugin" in said.found
+
+
 def test_traps_of_workloads_are_named(
     api: Api, control_plane: ControlPlane, namespace: str, cleared: list[str]
 ) -> None:

@@ -80,7 +80,7 @@ def test_pod_is_admitted_placed_and_bound_and_the_lock_is_gone(api: Api, team: s
     card, word, mib, cores = annotations["hami.io/vgpu-devices-allocated"].removesuffix(":;").split(",")
     assert card.startswith(f"GPU-{node}-")
     assert (word, mib, cores) == ("NVIDIA", "4000", "30")
-    assert annotations["hami.io/vgpu-devices-to-allocate"] == ";"
+    assert annotations["hami.io/vgpu-devices-to-allocate"] == ";;"
     assert annotations["hami.io/vgpu-node"] == pod["metadata"]["labels"]["hami.io/vgpu-node"] == node
     assert pod["spec"]["nodeName"] == node
     assert pod["spec"]["schedulerName"] == "hami-scheduler"
@@ -168,7 +168,7 @@ def test_cordon_acts_once_the_handshake_is_set_and_not_before(api: Api, team: st
     api.patch(path, {"metadata": {"annotations": handshake}})
     hami.look_again()
     run(api, team, "third", node, gpu="1", gpumem="1000")
-    until(lambda: "CardTypeMismatch" in unscheduled(api, team, "third"), "third is refused")
+    until(lambda: "CardCordoned" in unscheduled(api, team, "third"), "third is refused")
     api.patch(path, {"metadata": {"annotations": {"hami.io/device-cordon": None, **handshake}}})
     hami.look_again()
     until_ready(api, team, "third", 1)

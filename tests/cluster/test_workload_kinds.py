@@ -239,9 +239,10 @@ def granted(api: Api, site: Site) -> list[tuple[str | None, bool]]:
     return [(one.get("nvidia.com/gpumem"), ready) for one, ready in limits if "nvidia.com/gpu" in one]
 
 
-def held(site: Site) -> set[str]:
-    snapshot = take_snapshot(site.cluster)
-    return {card for seat in snapshot.seats.values() if seat.namespace == site.namespace for card in seat.cards}
+def held(site: Site, *pods: str) -> set[str]:
+    """Cards of some of its pods, by default of all."""
+    seats = [seat for seat in take_snapshot(site.cluster).seats.values() if seat.namespace == site.namespace]
+    return {card for seat in seats if not pods or seat.pod in pods for card in seat.cards}
 
 
 @pytest.mark.parametrize("kind", [*ROLLING, *EVICTED])
@@ -254,8 +255,8 @@ def test_pods_of_a_kind_get_their_new_grant_and_undo_leaves_what_its_user_wrote(
     cards_before = held(site)
     assert granted(api, site) == [(None, True)] * pods
     free = next(number for number in range(3) if site.card(number) not in cards_before)
-    first = next(number for number in range(3) if site.card(number) in cards_before)
-    # A RayService needs room beside its old pods; others shrink where they are and move together.
+    first = next(number for number in range(3) if site.card(number) in held(site, names[0]))
+    # A RayService needs room beside its old pods; others shrink where the first one is and move together.
     card = free if kind == "RayService" else first
     plan = halves(site, kind, names, card)
     (result,) = Rollout(site.tools, HamiBackend(site.cluster.now())).apply(plan, by="ann")

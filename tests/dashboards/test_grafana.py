@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,16 @@ from dashboards.grafana.rule import RecordingRule
 from dashboards.grafana.shipped import ShippedForm, boards, rule_files, rule_groups, shipped
 from dashboards.shown.savings_series import SAVINGS_FAMILIES
 from dashboards.tokens import STATE_COLOURS
+from enforcer.agent.loop import AgentMetrics
+from enforcer.kubernetes.admission_server import AdmissionMetrics
+from enforcer.relief.runner import ReliefMetrics
+from enforcer.tide.runner import TideMetrics
 from exporter.exposition.catalogue import CATALOGUE
 from fleet.series import known_names
 from fleet.settings.settings import AnalyzerSettings, LowPrioritySettings
 from pipeline.receiver.counts import OWN_METRICS, PREFIX
+from pipeline.rollup.rollup import RollupMetrics
+from wire.own_metrics import OwnMetrics
 
 pytestmark = pytest.mark.filterwarnings("ignore:Prefer using dashboardv2")
 THRESHOLDS: Thresholds = thresholds_of(AnalyzerSettings(), LowPrioritySettings())
@@ -30,18 +37,31 @@ FOREIGN = {
     # dcgm-exporter and HAMi, beyond what the receiver stores.
     "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_TOTAL", "DCGM_FI_DEV_XID_ERRORS",
 }  # fmt: skip
+OTHERS: dict[str, Callable[[OwnMetrics], object]] = {
+    "rollup": RollupMetrics,
+    "agent": AgentMetrics,
+    "admission": AdmissionMetrics,
+    "relief": ReliefMetrics,
+    "tide": TideMetrics,
+}
 LABELS = {"gputide_first", "gputide_owner", "gputide_no_older_name"}
 
 
 def given() -> set[str]:
-    """Every series that an exporter, the receiver, a rule or somebody else gives."""
+    """Every series that an exporter, a process of ours, a rule or somebody else gives."""
     exported = {family.name for section in CATALOGUE for family in section.families}
     received = {f"{PREFIX}{metric.name}" for metric in OWN_METRICS}
     received |= {f"{name}{ending}" for name in received for ending in ("_total", "_bucket")}
+    counted = set()
+    for process, register in OTHERS.items():
+        own = OwnMetrics(process)
+        register(own)
+        counted |= {metric.name for metric in own.listed}
     recorded = {
         rule.record for group in rule_groups(THRESHOLDS) for rule in group.rules if isinstance(rule, RecordingRule)
     }
-    return exported | received | recorded | {one.name for one in SAVINGS_FAMILIES} | set(known_names()) | FOREIGN
+    savings = {one.name for one in SAVINGS_FAMILIES}
+    return exported | received | counted | recorded | savings | set(known_names()) | FOREIGN
 
 
 @pytest.fixture(scope="module")

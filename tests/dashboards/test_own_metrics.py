@@ -6,8 +6,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dashboards.access.sign_in import Ways
 from dashboards.app import create_app
-from dashboards.own_metrics import OWN_METRICS
+from dashboards.own_metrics import WebMetrics
 from tests.dashboards.embedded import make_views
+from wire.own_metrics import OwnMetrics
 
 HOST = {"Host": "127.0.0.1:8050"}
 
@@ -32,7 +33,9 @@ def test_requests_are_counted_by_kind_and_status_even_those_that_are_turned_away
     }
     assert took == {"api": 2, "page": 1}
     assert families["process_resident_memory_bytes"].samples[0].value > 2**20
-    assert {name.removesuffix("_total") for name, *_ in OWN_METRICS} == {
+    listed = OwnMetrics("web")
+    WebMetrics(listed)
+    assert {metric.name.removesuffix("_total") for metric in listed.listed} == {
         name for name in families if name.startswith("gputide_")
     }
 

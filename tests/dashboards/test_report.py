@@ -10,6 +10,7 @@ from decimal import Decimal
 from html.parser import HTMLParser
 
 import openpyxl
+import pytest
 
 from dashboards.report.report import Edition, Report, make_report
 from dashboards.report.table import report_csv, report_excel
@@ -19,6 +20,8 @@ from dashboards.words.catalogue import Language, Words
 from fleet.inventory import WorkloadId
 from fleet.profiles import CardState, Profiles, WorkloadState
 from tests.dashboards.embedded import CLUSTER, HOSTILE, NOW, PRICES, make_measured, make_profiles, make_views
+
+pytestmark = pytest.mark.long
 
 PROFILES = make_profiles()
 

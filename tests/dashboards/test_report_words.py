@@ -17,6 +17,8 @@ from fleet.profiles import CardState, WorkloadState
 from fleet.sentences import sentence
 from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_measured, make_profiles, make_views
 
+pytestmark = pytest.mark.long
+
 EN = Words(language=Language.EN)
 ZH = Words(language=Language.ZH)
 _LATIN = re.compile(r"[A-Za-z][A-Za-z']+")

@@ -119,7 +119,7 @@ def a_slice(
     *,
     kind: str = "Deployment",
     framebuffer_bytes: int = HALF,
-    compute_ratio: float = 0.5,
+    compute_ratio: float | None = 0.5,
     core_policy: CorePolicy = CorePolicy.BURST,
     priority: Priority = Priority.NORMAL,
     oversubscribed: bool = False,

@@ -24,17 +24,22 @@ from enforcer.admission import (
     seating_of,
     seats_text,
 )
+from enforcer.kubernetes.admission_probe import ASKED_ANNOTATION
 from enforcer.kubernetes.admission_review import UNSEEN_SECONDS_MAX, PodAdmission
-from enforcer.kubernetes.admission_server import REVIEW_BYTES_MAX, AdmissionServer
+from enforcer.kubernetes.admission_server import REVIEW_BYTES_MAX, AdmissionMetrics, AdmissionServer
 from enforcer.manifest import Manifest
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.grammars.hami import NODE_REGISTER_ANNOTATION, RegisteredDevice, render_node_register
 from fleet.inventory import WorkloadId
 from tests.enforcer.plugin_cluster import StandingCluster
+from tests.scraping import scraped
+from wire.own_metrics import OwnMetrics, own_port
 
 CERTIFICATES = Path(__file__).parents[1] / "pipeline" / "certificates"
 USE = "nvidia.com/use-gpuuuid"
 SEATS = seats_text({f"web-{n}": PlannedSeat(node="n1", cards=(f"GPU-{n}",)) for n in range(3)})
+
+LOST = seats_text({"lost-0": PlannedSeat(node="gone", cards=("GPU-9",))})
 
 
 class Ticks:
@@ -374,10 +379,20 @@ Ask = Callable[..., http.client.HTTPResponse]
 
 
 @pytest.fixture
-def ask(files: tuple[Path, Path]) -> Iterator[Ask]:
+def own() -> OwnMetrics:
+    return OwnMetrics("admission")
+
+
+@pytest.fixture
+def ask(files: tuple[Path, Path], own: OwnMetrics) -> Iterator[Ask]:
     """Return a caller of a running server."""
     server = AdmissionServer(
-        PodAdmission(a_cluster()), host="127.0.0.1", port=0, certificate_file=files[0], key_file=files[1]
+        PodAdmission(a_cluster(an_owner(LOST, name="lost"))),
+        AdmissionMetrics(own),
+        host="127.0.0.1",
+        port=0,
+        certificate_file=files[0],
+        key_file=files[1],
     )
     serving = threading.Thread(target=server.serve)
     serving.start()
@@ -420,6 +435,19 @@ def test_what_is_no_review_is_refused_and_the_next_is_answered(
     assert ask("GET", "/healthz").status == 200
 
 
+def test_a_scraper_sees_what_became_of_reviews(ask: Ask, own: OwnMetrics) -> None:
+    lost = a_pod(None, seats=LOST, owner=("ReplicaSet", "lost-5d4f"))
+    lease = {"kind": "Lease", "metadata": {"annotations": {ASKED_ANNOTATION: "now"}}}
+    asked = {"request": {"uid": "u", "kind": {"kind": "Lease"}, "object": lease}}
+    for body in (a_review(a_pod(None)), a_review(a_pod(None, seats=None)), a_review(lost), asked, {}):
+        ask("POST", "/pods", json.dumps(body).encode()).read()
+    with own_port(own.text, "127.0.0.1", 0, setting="exporter.own_listen") as (host, port):
+        found = scraped(f"http://{host}:{port}/metrics")
+    results = {name.split('"')[1]: value for name, value in found.items() if "_reviews_total" in name}
+    assert results == {"seated": 1, "unchanged": 1, "unpinned": 1, "asked": 1, "unreadable": 1}
+    assert found["gputide_admission_review_seconds_count"] == 5
+
+
 def test_review_that_is_too_long_is_refused_unread(ask: Ask) -> None:
     assert ask("POST", "/pods", b"{}", Content_Length=str(REVIEW_BYTES_MAX + 1)).status == 413
 
@@ -435,4 +463,11 @@ def test_certificate_that_was_renewed_is_shown_without_a_restart(ask: Ask, files
 def test_certificate_that_is_none_is_said_with_its_option(tmp_path: Path) -> None:
     nothing = tmp_path / "none.pem"
     with pytest.raises(Misconfigured, match="--certificate"):
-        AdmissionServer(PodAdmission(a_cluster()), host="127.0.0.1", port=0, certificate_file=nothing, key_file=nothing)
+        AdmissionServer(
+            PodAdmission(a_cluster()),
+            AdmissionMetrics(OwnMetrics("admission")),
+            host="127.0.0.1",
+            port=0,
+            certificate_file=nothing,
+            key_file=nothing,
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from enforcer.backends.hami import HamiBackend
 from enforcer.cluster import FieldChange
 from enforcer.preview import preview
 from enforcer.record.journal import StageRecord, StageState
-from enforcer.rollout.holding import holds_of, unavailable_at_once
+from enforcer.rollout.holding import Way, holds_of, unavailable_at_once
 from enforcer.safety.availability import availability_breaches
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.snapshot import take_snapshot
@@ -28,6 +29,7 @@ from tests.enforcer.builders import (
     a_rollout,
     a_slice,
     an_undo,
+    card_id,
     let_all_go,
     some_tools,
     where,
@@ -116,6 +118,77 @@ def test_four_replicas_of_kubernetes_default_go_one_at_a_time(tmp_path: Path) ->
     (result,) = a_rollout(some_tools(cluster, tmp_path, pause=pause)).apply(sliced(a=4), by="ann")
     assert (result.state, result.reason) == (StageState.PROMOTED, None)
     assert min(ready) == 3
+
+
+def watched(cluster: SimulatedCluster, *names: str) -> tuple[Callable[[float], None], dict[str, list[int]]]:
+    """A pause that notes after every second how many pods of Deployments are ready."""
+    ready: dict[str, list[int]] = {name: [] for name in names}
+
+    def pause(seconds: float) -> None:
+        for _ in range(max(1, round(seconds))):
+            cluster.pause(1.0)
+            for name in names:
+                found = cluster.get("Deployment", "team", name)
+                assert found is not None
+                ready[name].append(found["status"].get("readyReplicas", 0))
+
+    return pause, ready
+
+
+def shared(card: int, *pods: str, frees: int = 0) -> Plan:
+    """Pods share one card, half of it each."""
+    owners = sorted({f"Deployment/{pod.rsplit('-', 1)[0]}" for pod in pods})
+    return a_plan(
+        {card: [a_slice(pod) for pod in pods]},
+        [[a_recommendation("x", RecommendationKind.SLICE, pods, owners, frees)]],
+    )
+
+
+def test_single_replicas_of_kubernetes_default_move_to_a_free_card_without_a_gap_there_and_back(tmp_path: Path) -> None:
+    cluster = a_fleet(tmp_path, a=1, b=1)
+    for name in "ab":
+        set_fields(cluster, name, KUBERNETES_DEFAULT)
+    pause, ready = watched(cluster, "a", "b")
+    tools = some_tools(cluster, tmp_path, pause=pause)
+    before = where(cluster)
+    plan = shared(5, "a-0", "b-0")
+    (result,) = a_rollout(tools).apply(plan, by="ann")
+    assert (result.state, result.reason) == (StageState.PROMOTED, None)
+    assert cards_of(cluster) == {"a": {str(card_id(5))}, "b": {str(card_id(5))}}
+    assert {name: min(found) for name, found in ready.items()} == {"a": 1, "b": 1}
+    for found in ready.values():
+        found.clear()
+    an_undo(tools).undo(plan.plan_id)
+    assert sorted(where(cluster).values()) == sorted(before.values())
+    assert {name: min(found) for name, found in ready.items()} == {"a": 1, "b": 1}
+
+
+def test_budget_of_both_pods_of_a_pair_is_no_refusal_where_the_pair_surges(tmp_path: Path) -> None:
+    cluster = a_fleet(tmp_path, a=2)
+    a_budget(cluster, "a", minAvailable=2)
+    pause, ready = watched(cluster, "a")
+    (result,) = a_rollout(some_tools(cluster, tmp_path, pause=pause)).apply(shared(5, "a-0", "a-1"), by="ann")
+    assert (result.state, result.reason) == (StageState.PROMOTED, None)
+    assert min(ready["a"]) == 2
+
+
+def test_card_that_an_earlier_workload_of_the_stage_leaves_is_room_for_the_next(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path, [a_grant(name, 0, card) for card, name in enumerate("abcd")], cards=5)
+    for name in "abcd":
+        set_fields(cluster, name, KUBERNETES_DEFAULT)
+    plan = a_plan(
+        {4: [a_slice("a-0"), a_slice("b-0")], 0: [a_slice("c-0"), a_slice("d-0")]},
+        [[a_recommendation("x", RecommendationKind.SLICE, [f"{name}-0" for name in "abcd"],
+                           [f"Deployment/{name}" for name in "abcd"], 2)]],
+        cards_before=4,
+    )  # fmt: skip
+    pause, ready = watched(cluster, *"abcd")
+    tools = some_tools(cluster, tmp_path, pause=pause)
+    (result,) = a_rollout(tools).apply(plan, by="ann")
+    assert (result.state, result.reason) == (StageState.PROMOTED, None)
+    assert cards_of(cluster) == {name: {str(card_id(4 if name in "ab" else 0))} for name in "abcd"}
+    an_undo(tools).undo(plan.plan_id)
+    assert {name: min(found) for name, found in ready.items()} == dict.fromkeys("abcd", 1)
 
 
 @pytest.mark.parametrize("replicas", [2, 3, 4])
@@ -250,6 +323,29 @@ def test_preview_says_it_beside_the_object_and_of_the_stage(tmp_path: Path) -> N
     assert written.refusal is None, "a stage that is written for others to roll out is theirs to roll"
 
 
+def test_preview_says_which_owners_surge_and_a_refusal_what_would_let_the_others(tmp_path: Path) -> None:
+    cluster = a_fleet(tmp_path, a=1, b=1)
+    for name in "ab":
+        set_fields(cluster, name, KUBERNETES_DEFAULT)
+    plan = a_plan(
+        {0: [a_slice("a-0")], 5: [a_slice("b-0")]},
+        [[a_recommendation("x", RecommendationKind.SLICE, ["a-0", "b-0"], ["Deployment/a", "Deployment/b"], 0)]],
+    )
+    (stage,) = preview(plan, cluster, HamiBackend(NOW), wave_max=10)
+    assert {item.name: item.way for item in stage.objects} == {"a": Way.GAP, "b": Way.SURGE}
+    assert stage.refusal is not None
+    assert "its planned seats have no room while its pods run; one free NVIDIA A10 card more" in stage.refusal
+
+
+def test_refusal_of_a_stateful_set_says_that_it_cannot_surge(tmp_path: Path) -> None:
+    cluster = a_fleet(tmp_path, "StatefulSet", w=2)
+    plan = a_plan(
+        {0: [a_slice(pod, kind="StatefulSet") for pod in ("w-0", "w-1")]},
+        [[a_recommendation("x", RecommendationKind.SLICE, ["w-0", "w-1"], ["StatefulSet/w"], 1)]],
+    )
+    assert "of a StatefulSet no new pod is made before an old one leaves" in refusal(cluster, tmp_path, plan)
+
+
 def test_pods_that_must_wait_for_each_others_places_are_counted_as_gone_at_once(tmp_path: Path) -> None:
     cluster = a_fleet(tmp_path, "StatefulSet", w=2)
     pods = ["w-0", "w-1"]
@@ -306,13 +402,22 @@ def test_pods_of_a_node_that_is_emptied_are_counted_as_gone_at_once(tmp_path: Pa
     assert "its pods must be evicted, and PodDisruptionBudget team/a (maxUnavailable=0) never lets one go" in why
 
 
-@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("way", list(Way))
 @pytest.mark.parametrize("unavailable", ["0", "2", "25%", "100%"])
 @pytest.mark.parametrize("pods", [1, 2, 4, 8])
-def test_hold_lets_one_pod_or_all_go_whatever_the_owners_own_strategy_says(
-    pods: int, unavailable: str, at_once: bool
+def test_hold_lets_none_one_or_all_pods_go_whatever_the_owners_own_strategy_says(
+    pods: int, unavailable: str, way: Way
 ) -> None:
     rolling = {"maxSurge": "25%", "maxUnavailable": unavailable}
     owner = {"kind": "Deployment", "metadata": {"name": "a"}, "spec": {"strategy": {"rollingUpdate": rolling}}}
-    holds = holds_of(owner, pods, at_once=at_once)
-    assert unavailable_at_once(owner, pods, holds) == (pods if at_once else 1)
+    holds = holds_of(owner, pods, way, watch_seconds=600.0)
+    assert unavailable_at_once(owner, pods, holds) == {Way.GAP: 1, Way.GAP_AT_ONCE: pods}.get(way, 0)
+
+
+@pytest.mark.parametrize(("surge", "held"), [("25%", "25%"), ("3", "3"), ("0", "1"), (None, "25%")])
+def test_surging_owner_keeps_its_own_surge_and_has_at_least_one(surge: str | None, held: str) -> None:
+    rolling = {} if surge is None else {"maxSurge": surge}
+    owner = {"kind": "Deployment", "metadata": {"name": "a"}, "spec": {"strategy": {"rollingUpdate": rolling}}}
+    found = {hold.field: (hold.canary, hold.rest) for hold in holds_of(owner, 2, Way.SURGE, watch_seconds=600.0)}
+    assert found[f"{ROLLING}.maxSurge"] == ("1", held)
+    assert found[f"{ROLLING}.maxUnavailable"] == ("0", "0")

@@ -176,7 +176,7 @@ def test_oversubscribed_slices_get_what_was_granted(tmp_path: Path) -> None:
         ),
         (
             pair(a_slice("a-0", core_policy=CorePolicy.HARD, compute_ratio=1.0), a_slice("b-0")),
-            "cores are granted in full",
+            "more than 99 % is the card whole",
         ),
         (pair(a_slice("a-0"), replace(a_slice("b-0"), mig_profile="1g.6gb")), "MIG"),
         (

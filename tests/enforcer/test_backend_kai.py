@@ -11,10 +11,11 @@ from enforcer.backend import RenderedStage
 from enforcer.backends.kai import KaiBackend
 from enforcer.manifest import Manifest, set_field
 from enforcer.snapshot import take_snapshot
-from fleet.decisions import Need, Plan, RecommendationKind
+from fleet.decisions import Need, PlacedSlice, Plan, RecommendationKind
 from fleet.errors import Refused
 from tests.contracts.gpu_backend import BackendContract
-from tests.enforcer.builders import HALF, NOW, a_plan, a_recommendation, a_slice, whole
+from tests.enforcer.builders import NOW, a_plan, a_recommendation, whole
+from tests.enforcer.builders import a_slice as any_slice
 from tests.enforcer.plugin_cluster import StandingCluster, a_node, a_pod, an_owner, nodes_of_seats
 
 BACKEND = KaiBackend(NOW)
@@ -22,7 +23,13 @@ PODS = ["a-0", "a-1", "b-0", "b-1"]
 OWNERS = ["Deployment/a", "Deployment/b"]
 QUEUE = {"labels": {"kai.scheduler/queue": "team"}}
 KAI: dict[str, Any] = {"schedulerName": "kai-scheduler"}
-HALF_MIB = str(HALF // 2**20)
+HALF_MIB = "12250"
+"""Half of what KAI shares of a card of 24576 MiB: it counts 24500."""
+HALF = int(HALF_MIB) * 2**20
+
+
+def a_slice(pod: str, **how: Any) -> PlacedSlice:
+    return any_slice(pod, **{"framebuffer_bytes": HALF, "compute_ratio": None, **how})
 
 
 def kai_pod(workload: str, number: int, node: str | None, *, annotations: Mapping[str, str] | None = None) -> Manifest:
@@ -140,10 +147,18 @@ def test_workload_that_kai_does_not_place_is_refused(owner: Manifest, fact: str)
         rendered(halves(), [*given, owner])
 
 
-def test_more_than_the_node_registers_is_refused() -> None:
-    given = [a_node("node-0", mib=24_000), *objects()[1:]]
-    with pytest.raises(Refused, match=r"24576 MiB on card .*registers 24000 MiB.*never add up to more than one"):
-        rendered(halves(), given)
+@pytest.mark.parametrize(("registered", "shared"), [(24_000, 24_000), (24_499, 24_400), (24_576, 24_500)])
+def test_more_than_kai_shares_of_a_card_is_refused(registered: int, shared: int) -> None:
+    """Its scheduler floors a card's memory to hundreds of MiB, and a slice that does not fit waits for good."""
+    given = [a_node("node-0", mib=registered), *objects()[1:]]
+    mib = shared // 2 + 1
+    plan = a_plan(
+        {0: [a_slice("a-0", framebuffer_bytes=mib * 2**20), a_slice("b-0", framebuffer_bytes=mib * 2**20)]},
+        [[a_recommendation("x", RecommendationKind.SLICE, ["a-0", "b-0"], OWNERS, 1)]],
+    )
+    fact = f"{2 * mib} MiB on card .*registers {registered} MiB, of which KAI shares {shared}"
+    with pytest.raises(Refused, match=fact):
+        rendered(plan, given)
 
 
 def test_node_that_does_not_say_its_framebuffer_is_refused() -> None:

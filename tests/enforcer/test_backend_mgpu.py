@@ -113,10 +113,11 @@ def test_whole_cards_ask_for_no_framebuffer() -> None:
     assert stage.moves == ()
 
 
-def test_share_of_all_cores_is_written_as_99() -> None:
+def test_share_of_all_cores_is_refused() -> None:
+    """A multiple of 100 means whole cards, beside which its webhook takes no framebuffer."""
     plan = on_card_0(a_share("a-0", compute_ratio=1.0, framebuffer_bytes=2**32), kind=RecommendationKind.SLICE)
-    (move,) = MgpuBackend(NOW).render(plan, 1, take_snapshot(one_of_each(), MGPU_DIALECT)).moves
-    assert [part.core_percent for part in move.new] == [99]
+    with pytest.raises(Refused, match="more than 99 % is the card whole"):
+        MgpuBackend(NOW).render(plan, 1, take_snapshot(one_of_each(), MGPU_DIALECT))
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_init_container_that_asks_the_device_plugin_would_keep_a_card_of_its_own
     owner = an_owner("a", template={"labels": {"kai.scheduler/queue": "team"}}, spec=spec)
     cluster = StandingCluster([a_node("node-0"), owner, *(a_pod("a", number, "node-0") for number in range(2))])
     with pytest.raises(Refused, match="Deployment team/a: its init container warm asks for cards"):
-        rendered(backend, cluster, a_plan_of(a_slice("a-0"), a_slice("a-1")))
+        rendered(backend, cluster, a_plan_of(*(a_slice(pod, framebuffer_bytes=HALF // 2) for pod in ("a-0", "a-1"))))
 
 
 def test_init_container_hinders_no_move_that_leaves_what_its_pod_asks_for() -> None:

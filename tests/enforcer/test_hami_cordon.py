@@ -12,6 +12,7 @@ from enforcer.manifest import field_of
 from enforcer.record.journal import FieldIntent, ObjectIntent
 from enforcer.rollout.holding import Phase
 from enforcer.rollout.intent_writer import IntentWriter
+from enforcer.rollout.patience import Patience
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.decisions import Plan, RecommendationKind
 from fleet.outcomes import Change
@@ -92,7 +93,7 @@ def test_cordon_of_a_node_is_read_as_a_list() -> None:
 
 def test_handshake_that_hami_rewrites_meanwhile_is_nobody_s_change(tmp_path: Path) -> None:
     cluster = a_cluster(tmp_path)
-    writer = IntentWriter(cluster, cluster, cluster.pause, lambda _step: None)
+    writer = IntentWriter(cluster, cluster, Patience(cluster.pause), lambda _step: None)
 
     def handshake(text: str) -> str:
         node = cluster.get("Node", "", "node-1")

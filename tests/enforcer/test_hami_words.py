@@ -77,8 +77,14 @@ def test_memory_factor_rounds_to_what_can_be_asked_for() -> None:
     cluster = a_kin_cluster(HAMI)
     cluster.put(device_config({"memoryFactor": 1000}))
     assert fields(slice_(), cluster)[f"a {CONTAINER}.limits[nvidia.com/gpumem]"] == "12"
-    moves = HamiBackend(NOW).render(slice_(), 1, take_snapshot(cluster)).moves
-    assert {part.framebuffer_mib for move in moves for part in move.new} == {12000}
+    stage = HamiBackend(NOW).render(slice_(), 1, take_snapshot(cluster))
+    assert {part.framebuffer_mib for move in stage.moves for part in move.new} == {12000}
+    said = [warning for warning in stage.warnings if "less than the plan says" in warning]
+    assert len(said) == 1
+    assert "a unit of nvidia.com/gpumem is 1000 MiB here" in said[0]
+    cluster.put(device_config({"memoryFactor": 256}))
+    even = HamiBackend(NOW).render(slice_(), 1, take_snapshot(cluster))
+    assert not [warning for warning in even.warnings if "less than the plan says" in warning]
 
 
 @pytest.mark.parametrize(
@@ -114,12 +120,20 @@ def two_containers(entries: list[list[DeviceGrant]]) -> Manifest:
 
 
 def test_init_containers_keep_their_place_in_the_annotation() -> None:
-    """HAMi 2.10 counts them first; a share of `server` must not be taken for one of its neighbour."""
+    """HAMi from 2.6 on counts them first; a share of `server` must not be taken for one of its neighbour."""
     grant = DeviceGrant(card=card_id(0), device_type="NVIDIA", framebuffer_mib=4000, core_percent=30)
     newer = two_containers([[], [grant], []])
     older = two_containers([[grant], []])
     for pod in (newer, older):
         assert [part.container for part in HAMI_DIALECT.slices_of_pod(pod)] == ["server"]
+
+
+def test_containers_without_a_card_may_be_left_out_of_the_annotation() -> None:
+    """HAMi 2.10.0 writes one part for a pod whose second container alone has a card."""
+    grant = DeviceGrant(card=card_id(0), device_type="NVIDIA", framebuffer_mib=4000, core_percent=30)
+    pod = two_containers([[grant]])
+    pod["spec"]["containers"].reverse()
+    assert [part.container for part in HAMI_DIALECT.slices_of_pod(pod)] == ["server"]
 
 
 def test_finished_pod_holds_nothing() -> None:

@@ -117,6 +117,7 @@ def test_documented_rights_cover_every_kind_and_no_verb_that_empties() -> None:
         ("", "pods/eviction", "create"),
         ("", "events", "create"),
         ("coordination.k8s.io", "leases", "create"),
+        ("gputide.io", "gpuchanges", "create"),
         ("resource.k8s.io", "resourceclaims", "create"),
         ("resource.k8s.io", "resourceclaimtemplates", "create"),
     }

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enforcer.record.fingerprint import fingerprint_of
+from enforcer.record.journal import FieldIntent, Journal, ObjectIntent, StageRecord
 from enforcer.record.ledger import Ledger
 from enforcer.record.plan_store import PlanStore
 from enforcer.safety.freeze import freeze, frozen_by, lift
@@ -149,3 +150,20 @@ def test_freeze_file_says_who(tmp_path: Path) -> None:
     assert "ann" in (frozen_by(file) or "")
     lift(file)
     assert frozen_by(file) is None
+
+
+def test_stage_whose_intents_were_cut_short_was_never_begun(tmp_path: Path) -> None:
+    field = FieldIntent(field="spec.replicas", old="2", new="1")
+    intent = ObjectIntent(
+        kind="Deployment", namespace="n", name="w", resource_version="1", recommendation="r", fields=(field,)
+    )
+    whole = Ledger(tmp_path / "whole")
+    Journal(whole).write("p", NOW, "begin", stages=[1], by="ann", cards_granted=[])
+    Journal(whole).begin_stage(StageRecord(plan_id="p", stage=1, objects=[intent, intent]), NOW)
+    (run,) = Journal(whole).runs()
+    assert len(run.records[1].objects) == 2
+    cut = Ledger(tmp_path / "cut")
+    lines = (tmp_path / "whole").read_bytes().splitlines(keepends=True)
+    (tmp_path / "cut").write_bytes(b"".join(lines[:-1]))
+    (run,) = Journal(cut).runs()
+    assert run.records == {}

@@ -144,8 +144,22 @@ def test_change_is_not_kept_while_nobody_can_be_asked(tmp_path: Path) -> None:
     metrics = Metrics()
     tools = some_tools(cluster, tmp_path, signals=MeasuredSignals(ClusterSignals(cluster), metrics, (SLO,)))
     metrics.is_away = True
+    (result,) = a_rollout(tools).apply(standard_plan(), (2,), by="ada", approved=(2,), fingerprint=None)
+    assert result.state is StageState.RESTORED
+    assert "could not be judged within the 600 s for which its owner waits: cannot ask" in (result.reason or "")
+
+
+def test_stage_whose_pods_have_all_changed_waits_for_who_can_judge_them(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path)
+    metrics = Metrics()
+    tools = some_tools(cluster, tmp_path, signals=MeasuredSignals(ClusterSignals(cluster), metrics, (SLO,)))
+
+    def step(name: str) -> None:
+        metrics.is_away = metrics.is_away or name == "watched canary"
+
+    tools.step = step
     with pytest.raises(Unavailable):
         a_rollout(tools).apply(standard_plan(), (2,), by="ada", approved=(2,), fingerprint=None)
-    metrics.is_away = False
+    metrics.is_away, tools.step = False, lambda _: None
     (result,) = a_rollout(tools).apply(standard_plan(), (2,), by="ada", approved=(2,), fingerprint=None)
     assert result.state is StageState.PROMOTED

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from enforcer.backend import Move
-from enforcer.dialect import SeatSlice
+from enforcer.dialect import SeatSlice, StandingCard
 from enforcer.ownership import parents_of, workload_of_pod
 from enforcer.rollout.landing import is_rolled_out, landing_of, made_anew, wanted_pods
 from enforcer.rollout.move_order import Order, can_go_alone, waves
@@ -17,6 +17,13 @@ from fleet.inventory import WorkloadId
 
 W = WorkloadId("team/Deployment/w")
 MIB = 24576
+
+
+def cards(*names: str) -> dict[str, StandingCard]:
+    return {
+        name: StandingCard(card=name, device_type="NVIDIA-A10", node="n", framebuffer_mib=MIB, slices_max=10)
+        for name in names
+    }
 
 
 def share(card: str, mib: int = MIB // 2, cores: int = 0) -> tuple[SeatSlice, ...]:
@@ -159,7 +166,7 @@ def test_owner_that_is_stopped_or_scaled_in_wants_fewer_pods() -> None:
 
 # --- order ---
 
-CARDS = {f"c{number}": MIB for number in range(4)}
+CARDS = cards(*(f"c{number}" for number in range(4)))
 
 
 def sitting(*moves: Move) -> dict[str, PodSeat]:
@@ -200,14 +207,67 @@ def test_single_pods_that_exchange_places_go_in_one_wave() -> None:
     other = WorkloadId("team/Deployment/v")
     one = move("v-0", all_of("c0"), all_of("c1"), workload=other)
     two = move("w-0", all_of("c1"), all_of("c0"))
-    (wave,) = waves([(one,), (two,)], sitting(one, two), {"c0": MIB, "c1": MIB}, 1)
+    (wave,) = waves([(one,), (two,)], sitting(one, two), cards("c0", "c1"), 1)
     assert [unit.order for unit in wave] == [Order.FREE, Order.FREE]
-    assert not can_go_alone([one], sitting(one, two), {"c0": MIB, "c1": MIB})
+    assert not can_go_alone([one], sitting(one, two), cards("c0", "c1"), surges=False)
 
 
 def test_replicas_that_want_each_others_cards_go_at_once() -> None:
     one = move("w-0", share("c0"), all_of("c1"))
     two = move("w-1", share("c1"), all_of("c0"))
-    (wave,) = waves([(one, two)], sitting(one, two), {"c0": MIB, "c1": MIB}, 1)
+    (wave,) = waves([(one, two)], sitting(one, two), cards("c0", "c1"), 1)
     assert [unit.order for unit in wave] == [Order.AT_ONCE]
     assert {entry.pod for entry in wave[0].moves} == {"w-0", "w-1"}
+
+
+def test_new_seat_beside_the_old_one_lets_its_owner_surge_and_no_surge_is_found_without_room() -> None:
+    away, within = move("w-0", all_of("c0"), all_of("c1")), move("w-0", all_of("c0"), share("c0"))
+    ((unit,),) = waves([(away,)], sitting(away), CARDS, 1, {W})
+    assert unit.surges
+    ((unit,),) = waves([(within,)], sitting(within), CARDS, 1, {W})
+    assert not unit.surges
+    ((unit,),) = waves([(away,)], sitting(away), CARDS, 1)
+    assert not unit.surges, "an owner that can't surge does not"
+
+
+def test_card_that_an_earlier_wave_leaves_is_room_for_a_surge() -> None:
+    other = WorkloadId("team/Deployment/v")
+    first = move("w-0", all_of("c0"), all_of("c2"))
+    second = move("v-0", all_of("c1"), all_of("c0"), workload=other)
+    found = waves([(second,), (first,)], sitting(first, second), CARDS, 10, {W, other})
+    assert [[(unit.moves[0].pod, unit.surges) for unit in wave] for wave in found] == [[("w-0", True)], [("v-0", True)]]
+
+
+def test_replicas_surge_one_at_a_time_where_one_takes_the_card_that_another_leaves() -> None:
+    one, two = move("w-0", all_of("c0"), all_of("c1")), move("w-1", all_of("c1"), all_of("c2"))
+    ((unit,),) = waves([(one, two)], sitting(one, two), CARDS, 1, {W})
+    assert (unit.surges, unit.order, [entry.pod for entry in unit.moves]) == (True, Order.FIXED, ["w-1", "w-0"])
+
+
+def test_replicas_surge_all_at_once_where_every_new_seat_has_room_beside_every_old_one() -> None:
+    one, two = move("w-0", all_of("c0"), share("c2")), move("w-1", all_of("c1"), share("c2"))
+    ((unit,),) = waves([(one, two)], sitting(one, two), CARDS, 1, {W})
+    assert (unit.surges, unit.order) == (True, Order.FREE)
+
+
+def test_share_of_a_card_that_the_api_does_not_name_is_no_room_for_a_surge() -> None:
+    counted = SeatSlice(
+        container="server", card=None, framebuffer_mib=0, core_percent=0, priority=None, node="n", resource="x/gpu"
+    )
+    going = move("w-0", (counted,), (counted,))
+    ((unit,),) = waves([(going,)], sitting(going), CARDS, 1, {W})
+    assert not unit.surges
+
+
+def test_card_without_a_free_slice_takes_nobody_more() -> None:
+    full = {"c0": StandingCard(card="c0", device_type="A10", node="n", framebuffer_mib=MIB, slices_max=1)}
+    there, comes = move("w-0", share("c0"), share("c0")), move("v-0", share("c1"), share("c0"))
+    assert not can_go_alone([comes], sitting(there, comes), {**CARDS, **full}, surges=True)
+
+
+def test_pod_whose_seat_another_took_beside_it_has_not_left_yet_and_is_nowhere_else() -> None:
+    stays, goes = move("w-0", share("c0"), share("c0")), move("w-1", share("c1"), share("c2"))
+    found = landing_of([stays, goes], [seat("w-0", share("c0")), seat("w-1", share("c1")), seat("new", share("c0"))])
+    assert [pod.pod for pod in found.in_place] == ["new"]
+    assert [pod.pod for pod in found.unmoved] == ["w-0", "w-1"]
+    assert not found.is_astray

@@ -228,13 +228,18 @@ def test_vgpu_manager_entries_of_others_stay(name: str) -> None:
     assert config_of(stage) == [{"nodeName": "node-0", "deviceMemoryScaling": 1.1}, *content]
 
 
-def test_vgpu_manager_shares_what_is_left_among_bursting_pods() -> None:
-    parts = [a_slice(f"{name}-0", compute_ratio=0.9, framebuffer_bytes=HALF // 2) for name in "abc"]
+@pytest.mark.parametrize(("ratio", "is_refused"), [(0.33, False), (0.34, True)])
+def test_vgpu_manager_counts_the_shares_of_bursting_pods_too(ratio: float, is_refused: bool) -> None:
+    parts = [a_slice(f"{name}-0", compute_ratio=ratio, framebuffer_bytes=HALF // 2) for name in "abc"]
     plan = a_plan(
         {0: parts},
         [[a_recommendation("x", RecommendationKind.SLICE, ["a-0", "b-0", "c-0"],
                            ["Deployment/a", "Deployment/b", "Deployment/c"], 2)]],
     )  # fmt: skip
+    if is_refused:
+        with pytest.raises(Refused, match="102 % of cores together"):
+            rendered(plan, a_kin_cluster(VGPU_MANAGER), VGPU_MANAGER)
+        return
     stage = rendered(plan, a_kin_cluster(VGPU_MANAGER), VGPU_MANAGER)
     assert [part.core_percent for move in stage.moves for part in move.new] == [33, 33, 33]
     policies = {change.new for change in stage.changes if "vgpu-compute-policy" in change.field}

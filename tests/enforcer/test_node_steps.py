@@ -18,6 +18,7 @@ from enforcer.record.journal import Journal, StageRecord
 from enforcer.record.ledger import Ledger
 from enforcer.rollout.intents import object_intents
 from enforcer.rollout.node_steps import CLOSED_ANNOTATION, NodeStepPolicy, NodeSteps
+from enforcer.rollout.patience import Patience
 from enforcer.rollout.taking_back import take_back
 from enforcer.rollout.tools import Tools
 from enforcer.snapshot import take_snapshot
@@ -114,7 +115,7 @@ def hands(cluster: ActingCluster, stop_at: str = "") -> NodeSteps:
             raise KeyboardInterrupt(what)
 
     policy = NodeStepPolicy(poll_seconds=10.0, ready_seconds_max=60.0)
-    return NodeSteps(cluster, cluster, cluster.pause, HAMI_DIALECT, policy, step)
+    return NodeSteps(cluster, cluster, cluster.pause, Patience(cluster.pause), HAMI_DIALECT, policy, step)
 
 
 SWITCH = NodeStep(node="node-1", restarts=(PLUGIN,), done_mode="mig")

@@ -138,7 +138,7 @@ def test_pods_that_want_each_others_cards_are_swapped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("faults", "reason"),
     [
-        (Faults(never_ready=frozenset({"team/b-1"})), "not ready"),
+        (Faults(never_ready=frozenset({"team/b-0"})), "not ready"),
         (Faults(out_of_memory=frozenset({"team/a-1"})), "want of memory"),
         (Faults(conflict_on_writes=frozenset({6})), "changed since it was read"),
     ],
@@ -209,8 +209,8 @@ def test_busy_api_server_is_waited_for(tmp_path: Path) -> None:
     assert where(cluster) == AFTER
 
 
-def test_run_that_could_not_reach_the_cluster_goes_on_later(tmp_path: Path) -> None:
-    faults = Faults(fail_on_writes=dict.fromkeys(range(5, 20), 500))
+def test_run_that_could_not_reach_the_cluster_for_too_long_goes_on_later(tmp_path: Path) -> None:
+    faults = Faults(fail_on_writes=dict.fromkeys(range(5, 10_000), 500))
     cluster = a_cluster(tmp_path, faults=faults)
     rollout = a_rollout(some_tools(cluster, tmp_path))
     with pytest.raises(Unavailable):
@@ -272,7 +272,7 @@ def killing(tools: Tools, number: int) -> Tools:
 def steps_of(folder: Path, *, fails: bool) -> int:
     seen: list[str] = []
     folder.mkdir()
-    faults = Faults(never_ready=frozenset({"team/b-1"})) if fails else None
+    faults = Faults(never_ready=frozenset({"team/b-0"})) if fails else None
     tools = some_tools(a_cluster(folder, faults=faults), folder, step=seen.append)
     a_rollout(tools).apply(standard_plan(), by="ann")
     return len(seen)
@@ -284,7 +284,7 @@ def test_kill_before_any_write_ends_fully_applied_or_fully_restored(tmp_path: Pa
     for number in range(1, steps_of(tmp_path / "count", fails=fails) + 1):
         folder = tmp_path / f"kill-{number}"
         folder.mkdir()
-        faults = Faults(never_ready=frozenset({"team/b-1"})) if fails else None
+        faults = Faults(never_ready=frozenset({"team/b-0"})) if fails else None
         cluster = a_cluster(folder, faults=faults)
         before = owners(cluster)
         with pytest.raises(Killed):
@@ -295,7 +295,7 @@ def test_kill_before_any_write_ends_fully_applied_or_fully_restored(tmp_path: Pa
         a_rollout(tools).apply(plan, by="ann")
         tools.journal._ledger.verify()
         if fails:
-            assert where(again) in (STAGE_1, {**STAGE_1, "b-1": "pending"}), number
+            assert where(again) in (STAGE_1, {**STAGE_1, "b-0": "pending"}), number
             assert [entry for entry in owners(again) if entry["kind"] != "Notebook"] == [
                 entry for entry in before if entry["kind"] != "Notebook"
             ], number

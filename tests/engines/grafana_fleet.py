@@ -111,7 +111,7 @@ def dcgm_and_old_hami_words() -> tuple[Series, ...]:
 
 
 def own_processes() -> tuple[Series, ...]:
-    """What gputide's receiver and Prometheus itself tell, with all that there is an alert for."""
+    """What gputide's processes and Prometheus itself show, with all that there is an alert for."""
     receiver = {"instance": "receiver:9090"}
     refused = [
         Series(name=f"gputide_receiver_refused_{reason}_total", labels=receiver, value=0, late=50)
@@ -126,6 +126,16 @@ def own_processes() -> tuple[Series, ...]:
         Series(name="gputide_receiver_requests_total", labels={**receiver, "code": "204"}, value=100),
         Series(name="gputide_receiver_request_seconds_bucket", labels={**receiver, "le": "0.1"}, value=9, late=90),
         Series(name="gputide_receiver_request_seconds_bucket", labels={**receiver, "le": "+Inf"}, value=10, late=100),
+        *(
+            Series(name=f"gputide_{process}_last_success_timestamp_seconds", labels={"instance": process}, value=0)
+            for process in ("rollup", "relief", "agent", "tide")
+        ),
+        Series(
+            name="gputide_admission_reviews_total",
+            labels={"instance": "admission", "result": "unpinned"},
+            value=0,
+            late=50,
+        ),
         Series(name="gputide_exporter_data_age_seconds", labels={"instance": "node-1:9400"}, value=300),
         Series(
             name="gputide_node_source_age_seconds",

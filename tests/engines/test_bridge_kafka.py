@@ -31,6 +31,8 @@ from tests.pipeline.builders import (
     small_fleet,
     stored_rows,
 )
+from tests.scraping import OWN_PORT, scraped
+from tests.waiting import until
 
 pytestmark = pytest.mark.engines
 
@@ -160,14 +162,19 @@ def test_program_takes_an_adapters_topic_and_stops_when_told(kafka, fresh_topic,
     program = [sys.executable, "-m", "gputide.cli", "--data-dir", str(tmp_path / "data")]
     environ = {**os.environ, "PYTHONPATH": str(repository), "GPUTIDE_KAFKA__SERVERS": kafka.bootstrap}
     receiving = subprocess.Popen(
-        [*program, "run", "receive", "--from-kafka", settings.topic], cwd=repository, env=environ,
+        [*program, *OWN_PORT, "run", "receive", "--from-kafka", settings.topic], cwd=repository, env=environ,
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
+    assert receiving.stderr is not None
+    url = receiving.stderr.readline().rpartition(" ")[2].strip()
     admin = KafkaConsumer(bootstrap_servers=kafka.bootstrap, group_id=f"gputide-rollup-of-{settings.topic}")
     place = TopicPartition(settings.topic, 0)
     while (admin.committed(place) or 0) < len(samples):
         assert receiving.poll() is None
     admin.close()
+    until(lambda: scraped(url)["gputide_bridge_messages_total"] == len(samples))
+    assert scraped(url)["gputide_bridge_messages_unreadable_total"] == 0
+    assert scraped(url)["gputide_bridge_poll_seconds_count"] > 0
     receiving.send_signal(signal.SIGTERM)
     _, told = receiving.communicate(timeout=60)
     assert receiving.returncode == 0

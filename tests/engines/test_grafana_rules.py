@@ -33,7 +33,7 @@ pytestmark = pytest.mark.engines
 THRESHOLDS = thresholds_of(AnalyzerSettings(idle_seconds=7200), LowPrioritySettings())
 OWN_HOURS = 6
 OWN_STEPS = OWN_HOURS * 60
-REFUSALS = ("refused_full_total", "corrupt_bodies_total")
+GROWING = ("refused_full_total", "corrupt_bodies_total", "reviews_total")
 RANK = 'gputide:workload:activity_ratio:max5m{cluster="c1",namespace="ads",workload="rank",workload_kind="Deployment"}'
 WORDS = [gputide_words, dcgm_and_hami_words, dcgm_and_old_hami_words]
 
@@ -162,19 +162,20 @@ def test_gputides_own_processes_are_watched(go_peers: GoPeers, tmp_path: Path) -
         "GputidePlanHarms", "GputidePlanSavesLess", "GputidePlanWaits", "GputideWarehouseBehind",
         "GputideOffPeakPromiseBroken", "GputideClusterSilent",
         "GputideRemoteWriteBehind", "GputideReceiverRefuses", "GputideReceiverCorruptBodies", "GputideExporterStale",
+        "GputideRollupStalled", "GputidePodsUnpinned",
     )  # fmt: skip
     play(
         go_peers,
         tmp_path,
-        (*(one for one in own_processes() if not one.name.endswith(REFUSALS)), *savings_words()),
+        (*(one for one in own_processes() if not one.name.endswith(GROWING)), *savings_words()),
         [
             (
                 'count by (alertname) (ALERTS{alertstate="firing"})',
-                {f'{{alertname="{name}"}}': 1 for name in fired},
+                {f'{{alertname="{name}"}}': 1.0 for name in fired} | {'{alertname="GputideEnforcerStalled"}': 3.0},
             )
         ],
         more={
-            **{one.selector: f"0+1x{OWN_STEPS}" for one in own_processes() if one.name.endswith(REFUSALS)},
+            **{one.selector: f"0+1x{OWN_STEPS}" for one in own_processes() if one.name.endswith(GROWING)},
             # At work in an hour in which it is promised to be low.
             RANK: f"0.8x{OWN_STEPS}",
         },

@@ -100,7 +100,7 @@ def test_client_of_mps_has_at_least_what_the_plan_grants(node: NvidiaNode) -> No
     granted = [part for card in plan.placement for part in card.slices]
     assert len(mib) == CARDS
     assert min(mib) >= max(part.framebuffer_bytes for part in granted) // MIB
-    assert percent >= 100 * max(part.compute_ratio for part in granted)
+    assert percent >= 100 * max(part.compute_ratio or 0.0 for part in granted)
 
 
 @pytest.mark.parametrize(

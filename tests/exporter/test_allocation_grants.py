@@ -147,6 +147,22 @@ def test_release_that_leaves_init_containers_out_is_read_right():
     assert labels[3] == "main"
 
 
+def test_release_that_leaves_out_containers_without_a_card_is_read_right():
+    limits = {"nvidia.com/gpu": "1"}
+    containers = [container("proxy", {}), container("first", limits), container("last", limits)]
+    manifest = pod(granted=f"{grant(0, 1000)};{grant(0, 2000)};", containers=containers, inits=[container("init", {})])
+    found = of((NODES, node(cards=1)), (PODS, manifest))["gputide_slice_framebuffer_granted_bytes"]
+    assert {labels[3]: value for labels, value in found.items()} == {"first": 1000 * MIB, "last": 2000 * MIB}
+
+
+def test_volcanos_annotation_has_a_part_for_each_container_with_a_card_alone():
+    containers = [container("proxy", {}), container("server", {"volcano.sh/vgpu-number": "1"})]
+    annotations = {"volcano.sh/vgpu-ids-new": grant(0, 1000), "volcano.sh/vgpu-node": "n1"}
+    manifest = pod(annotations=annotations, containers=containers)
+    (labels,) = of((NODES, node(cards=1)), (PODS, manifest))["gputide_slice_framebuffer_granted_bytes"]
+    assert labels[3] == "server"
+
+
 def test_no_limit_on_cores_takes_nothing_of_the_cards_compute():
     found = of((NODES, node(cards=1)), (PODS, pod(granted=grant(0, 8000, 0) + ";")))
     assert found["gputide_card_compute_granted_ratio"][card(0)] == 0

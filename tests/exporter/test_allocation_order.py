@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +26,8 @@ from tests.exporter.allocation_manifests import (
     rows,
     take,
 )
+
+pytestmark = pytest.mark.long
 
 Event = tuple[Watched, Manifest]
 EVENTS = 40

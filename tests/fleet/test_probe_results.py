@@ -88,7 +88,7 @@ def test_signed_nonsense_is_corrupt(field: str, value: object) -> None:
 def test_record_that_is_borne_out_stays() -> None:
     measured = as_measured(HAMI, [RESULT])
     assert replace(measured, source=HAMI.source) == HAMI
-    assert measured.source[-1] == "measured on node-1 at 2026-03-04T12:00:00Z"
+    assert measured.source[-1].where == "measured on node-1 at 2026-03-04T12:00:00Z"
 
 
 def test_other_backends_are_left_out() -> None:

@@ -11,6 +11,8 @@ from tests.fuzz.judged_intake import JudgedIntake
 from tests.fuzz.reference_decoder import BrokenBody, samples_of
 from tests.pipeline.builders import START_MS, Sample, body_of, labels_of
 
+pytestmark = pytest.mark.long
+
 SEEDS = range(5)
 BODIES_PER_SEED = 2000
 

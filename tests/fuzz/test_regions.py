@@ -11,6 +11,8 @@ from fleet.regions.doubts import RegionDoubt
 from tests.fuzz.judged_regions import JudgedRegions
 from tests.regions.plain_regions import MIB, PlainProcess, PlainRegion, judge, write_region
 
+pytestmark = pytest.mark.long
+
 REGIONS_PER_ROUND = 500
 ROUNDS = 4
 SEEDS = range(5)

@@ -24,10 +24,10 @@ CUT = "2026-01-14"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put every test that calls the program into the tier of that name; it runs beside those that wait for engines."""
+    """Put every test that calls the program into the tier `long`; it runs beside those that wait for engines."""
     for item in items:
         if "program" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.program)
+            item.add_marker(pytest.mark.long)
 
 
 @dataclass(frozen=True)

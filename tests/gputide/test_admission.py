@@ -11,8 +11,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.exporter.kubeconfigs import write_kubeconfig
 from tests.gputide.conftest import Program
+from tests.scraping import OWN_PORT, scraped
+
+pytestmark = pytest.mark.long
 
 CERTIFICATES = Path(__file__).parents[1] / "pipeline" / "certificates"
 CODE = "from gputide.cli import main; main()"
@@ -25,11 +30,14 @@ def arguments(folder: Path, key: Path) -> list[str]:
     return [*options, *files]
 
 
-def test_it_answers_probes_until_it_is_told_to_stop(tmp_path: Path) -> None:
-    own = ["--data-dir", str(tmp_path), *arguments(tmp_path, CERTIFICATES / "receiver.key.pem")]
+def test_it_answers_probes_and_a_scraper_until_a_signal_stops_it(tmp_path: Path) -> None:
+    own = ["--data-dir", str(tmp_path), *OWN_PORT, *arguments(tmp_path, CERTIFICATES / "receiver.key.pem")]
     command = [sys.executable, "-c", CODE, *own]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
+        url = re.search(r"metrics of admission at (\S+)", running.stderr.readline())
+        assert url is not None
+        assert scraped(url[1])["gputide_admission_api_requests_total"] == 0
         port = re.search(r"https://127\.0\.0\.1:(\d+)/pods", running.stderr.readline())
         assert port is not None
         context = ssl.create_default_context(cafile=str(CERTIFICATES / "authority.pem"))

@@ -24,7 +24,10 @@ from tests.exporter.kubeconfigs import write_kubeconfig
 from tests.exporter.node import NODE, hami, manifest, uid
 from tests.exporter.nvml.standin import DATA_VARIABLE, GIB, H100, StandInWorld, library_file, uuid
 from tests.regions.plain_regions import MIB, PLAIN, PlainProcess, PlainRegion, write_region
+from tests.scraping import OWN_PORT, own_url, scraped
 from tests.waiting import until
+
+pytestmark = pytest.mark.long
 
 GPUTIDE = str(Path(sys.executable).with_name("gputide"))
 SHAPE = PLAIN["v1.2"]
@@ -126,6 +129,25 @@ def test_low_priority_sleeps_while_high_priority_works_and_wakes_with_the_agents
         json.loads(line)["act"] for line in (node.folder / "data" / "agent" / "acts.jsonl").read_text().splitlines()
     ]
     assert acts == ["sleep", "wake", "sleep", "wake"]
+
+
+def test_a_scraper_sees_who_sleeps_what_failed_and_that_the_agent_still_looks(node: Node) -> None:
+    with running(node, "agent.give_way=strict", "agent.quiet_seconds=1", OWN_PORT[1]):
+        url = own_url(node.folder / "log")
+        until(lambda: scraped(url)["gputide_agent_look_seconds_count"] >= 2)
+        node.work(HIGH, 40)
+        until(lambda: scraped(url)["gputide_agent_asleep_containers"] == 1)
+        node.work(HIGH, 0)
+        until(lambda: scraped(url)["gputide_agent_wakes_total"] == 1)
+        before = scraped(url)
+        node.world.line("hang", dev=0, fn="nvmlDeviceGetUtilizationRates", seconds=60).write()
+        until(lambda: 'gputide_agent_look_failures_total{error="unavailable"}' in scraped(url))
+        after = scraped(url)
+    assert (before["gputide_agent_sleeps_total"], before["gputide_agent_asleep_containers"]) == (1, 0)
+    assert before["gputide_agent_api_requests_total"] > 0
+    assert before["gputide_agent_last_success_timestamp_seconds"] > before["process_start_time_seconds"]
+    assert 'gputide_agent_look_failures_total{error="unavailable"}' not in before
+    assert after["gputide_agent_look_seconds_count"] > before["gputide_agent_look_seconds_count"]
 
 
 def test_agent_that_was_killed_is_made_good_by_the_next_one(node: Node) -> None:

@@ -39,6 +39,8 @@ from tests.pipeline.builders import (
     stored_rows,
 )
 
+pytestmark = pytest.mark.long
+
 NOW = datetime.fromtimestamp(START_MS / 1000, UTC) + timedelta(days=1)
 STEP_MS = 15_000
 _DAY = (86_400,)

@@ -1,26 +1,23 @@
 """Which backends changes can be rendered for, and what is said of the others."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from enforcer.backends.hami import HamiBackend
 from enforcer.backends.hami_dialect import HamiDialect
 from fleet.capabilities.register import CAPABILITIES, Capabilities
-from fleet.errors import Misconfigured
+from fleet.errors import Misconfigured, Refused
 from fleet.settings.settings import Settings
 from gputide.container.cluster import backend
+from gputide.demo import run_demo
 
 NOW = datetime(2026, 3, 9, tzinfo=UTC)
 
 
 def chosen(name: str) -> Settings:
     return Settings.model_validate({"enforcer": {"backend": name}})
-
-
-def test_hami_is_rendered() -> None:
-    assert isinstance(backend(chosen("hami"), NOW), HamiBackend)
 
 
 @pytest.mark.parametrize("record", CAPABILITIES, ids=lambda record: record.backend)
@@ -53,3 +50,9 @@ def test_names_of_an_installation_come_from_the_settings() -> None:
 def test_names_that_cannot_be_are_refused(name: str, value: object) -> None:
     with pytest.raises(ValidationError, match=name):
         Settings.model_validate({"backends": {name: value}})
+
+
+def test_demo_of_a_backend_that_nothing_real_has_accepted_is_asked_for_openly(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"cannot use kai: experimental.*enforcer\.experimental=true"):
+        run_demo(tmp_path / "demo", chosen("kai"), started=lambda _: None, tick=lambda _done, _all: None)
+    assert not (tmp_path / "demo").exists()

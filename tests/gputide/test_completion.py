@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 BESIDE_PYTHON = Path(sys.executable).parent
 
 

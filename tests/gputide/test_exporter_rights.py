@@ -23,6 +23,8 @@ from tests.exporter.kubelet import StandInKubelet, container, device, pod
 from tests.exporter.nvml.standin import DATA_VARIABLE, GIB, GPM, H100, StandInWorld, library_file, uuid
 from tests.gputide.test_node_exporter import GPUTIDE, SECONDS_MAX, Exporting
 
+pytestmark = pytest.mark.long
+
 NOBODY = 65534
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "exporter.md"
 needs_root = pytest.mark.skipif(

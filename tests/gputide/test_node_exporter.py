@@ -27,6 +27,8 @@ from tests.exporter.node import NODE, manifest
 from tests.exporter.nvml.standin import DATA_VARIABLE, FIELDS, GPM, H100, StandInWorld, library_file, uuid
 from tests.waiting import until
 
+pytestmark = pytest.mark.long
+
 SECONDS_MAX = 60.0
 GPUTIDE = (str(Path(sys.executable).with_name("gputide")),)
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import yaml
 
 from tests.dashboards.notify.local_services import Answer, chat_service
 from tests.gputide.conftest import Program
+from tests.scraping import OWN_PORT, own_url, scraped
+from tests.waiting import until
 
 
 def settings_file(folder: Path, url: str) -> str:
@@ -41,6 +45,21 @@ def test_a_waiting_plan_is_told_once_and_again_only_after_a_failure(
     assert len(service.received) == before
     titles = [json.loads(one.body)["title"] for one in service.received]
     assert all("waits for approval" in title for title in titles)
+
+
+def test_a_scraper_sees_what_was_sent_and_what_failed(program: Program, planned: Path, tmp_path: Path) -> None:
+    with chat_service(Answer(status=500), Answer()) as service:
+        config = ("--config", settings_file(tmp_path, service.url), "--set", "notify.interval_seconds=1")
+        running = program.start(planned, *config, *OWN_PORT, "admin", "notify", "run")
+        try:
+            url = own_url(running.err)
+            until(lambda: 'gputide_notify_messages_total{channel="ops",result="sent"}' in scraped(url))
+            found = scraped(url)
+        finally:
+            os.kill(running.pid, signal.SIGTERM)
+        running.wait()
+    assert found['gputide_notify_messages_total{channel="ops",result="failed"}'] == 1
+    assert found["gputide_notify_look_seconds_count"] >= 2
 
 
 def test_nothing_is_sent_where_it_could_not_be_remembered(program: Program, planned: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ PATIENCE_SECONDS = 60.0
 
 
 def test_stage_that_cannot_be_made_is_shown_as_refused_and_not_as_nothing_to_change(planned: Path) -> None:
-    settings = Settings(enforcer=EnforcerSettings(backend="volcano"))
+    settings = Settings(enforcer=EnforcerSettings(backend="volcano", experimental=True))
     views = views_of(Session(data_path=planned, settings=settings, now_override=None, is_quiet=True))
     (cluster,) = views.fleet.clusters()
     plan = views.plans.plans(cluster)[0].plan

@@ -23,6 +23,8 @@ from recommender.planner import make_plan
 from tests.gputide.backend_clusters import BackendCluster, with_uuids
 from tests.recommender.builders import NOW, Service, cluster
 
+pytestmark = pytest.mark.long
+
 A100 = CardModelName("NVIDIA A100-SXM4-80GB")
 HARD = (("gputide.io/isolation", "hard"),)
 OPT_OUT = (("gputide.io/opt-out", "true"),)

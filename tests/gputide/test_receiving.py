@@ -25,8 +25,11 @@ from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.gputide.conftest import Program, Running, Said
 from tests.pipeline.builders import START_MS, Sample, body_of, stored_rows
 from tests.pipeline.receiving import V2, post
+from tests.scraping import OWN_PORT, own_url, scraped
 from tests.waiting import until
 from tests.wire.http_serving import exchange, statuses
+
+pytestmark = pytest.mark.long
 
 KILLED = -signal.SIGKILL
 SECONDS_MAX = 30.0
@@ -408,3 +411,33 @@ def test_running_rollup_waits_for_more_rather_than_make_a_file_of_every_request(
     assert program(data, "run", "rollup", "--drain").status == 0
     with closing(DuckdbWarehouse(data / "warehouse")) as warehouse:
         assert sum(row["samples"] for row in stored_rows(warehouse, POD_USAGE, levels=(86_400,)).values()) == 31
+
+
+def test_running_rollup_shows_a_scraper_what_it_took_and_what_waits(
+    tmp_path: Path, receivers: Program, program: Program
+) -> None:
+    data = tmp_path / "data"
+    with receiving(receivers, data) as receiver:
+        for step in range(3):
+            assert receiver.ask(body_at(step, samples=2)) == 204
+        receiver.stop()
+    corrupt = FileBus(DataFolder(path=data).bus(0), segment_bytes=1 << 26, bytes_max=1 << 34)
+    corrupt.append(b"no record of ours")
+    waiting = corrupt.waiting_bytes
+    corrupt.close()
+    rollup = program.start(data, *OWN_PORT, "--set", "rollup.pause_seconds=0", "run", "rollup")
+    try:
+        url = own_url(rollup.err)
+        until(lambda: scraped(url)["gputide_rollup_samples_total"] == 6)
+        until(lambda: scraped(url)["gputide_rollup_waiting_bytes"] == 0)
+        began = time.time()
+        until(lambda: scraped(url)["gputide_rollup_last_success_timestamp_seconds"] > began)
+        found = scraped(url)
+    finally:
+        os.kill(rollup.pid, signal.SIGTERM)
+    assert rollup.wait().status == 0
+    assert waiting > 0
+    assert found["gputide_rollup_corrupt_total"] == 1
+    assert found["gputide_rollup_rows_total"] > 0
+    assert found["gputide_rollup_step_seconds_count"] >= 2
+    assert found["process_cpu_seconds_total"] > 0

@@ -28,6 +28,8 @@ from pipeline.warehouse.compact import compact, retain
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.pipeline.builders import FAR_OFF, LONG_AGO, Sample, body_of, file_bus, intake_of, roll_up
 
+pytestmark = pytest.mark.long
+
 RELEASED = Path(__file__).parent / "released"
 PLAN = "146dd87f428e"
 ENDED = datetime(2026, 1, 10, tzinfo=UTC)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from fleet.relief.rules import LOAD_BYTES_PER_SECOND
 from fleet.units import GIB
 from tests.enforcer.relief.test_squeeze import an_order, carry_out
 from tests.gputide.conftest import Program
+from tests.scraping import OWN_PORT, own_url, scraped
+from tests.waiting import until
 
 EVERYTHING = ("--set", "relief.full_ratio=0.01", "--set", "relief.relieved_ratio=0.01")
 """Whoever works overloads his card."""
@@ -75,3 +79,17 @@ def test_without_moves_the_table_counts() -> None:
     assert timing.reaction_source is timing.load_source is TimingSource.ASSUMED
     assert (timing.reaction_seconds, timing.load_bytes_per_second) == (ASSUMED_REACTION_SECONDS, LOAD_BYTES_PER_SECOND)
     assert relief_timing(None, load_bytes_per_second=2.0 * GIB).load_source is TimingSource.GIVEN
+
+
+def test_relief_that_runs_shows_a_scraper_what_is_overloaded(replayed: Path, program: Program) -> None:
+    relief = program.start(replayed, *EVERYTHING, *OWN_PORT, "run", "relief", "run", "--yes")
+    try:
+        url = own_url(relief.err)
+        until(lambda: scraped(url)["gputide_relief_overloaded_cards"] > 0)
+        found = scraped(url)
+    finally:
+        os.kill(relief.pid, signal.SIGTERM)
+    assert relief.wait().status == 0
+    assert found["gputide_relief_nodes"] > 0
+    assert found["gputide_relief_look_seconds_count"] >= 1
+    assert found["gputide_relief_last_success_timestamp_seconds"] > found["process_start_time_seconds"]

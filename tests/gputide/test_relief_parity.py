@@ -21,6 +21,8 @@ from tests.enforcer.relief.builders import POLICY, World, views_of
 from tests.recommender.builders import NOW as HISTORY_END
 from tests.recommender.builders import Service, cluster
 
+pytestmark = pytest.mark.long
+
 PODS, PER_CARD, MINUTES, LOOK_SECONDS = 8, 2, 12, 2.0
 GRANT_BYTES = 6 * GIB
 RULES = ReliefRules(sustain_seconds=4.0, rest_seconds=120, home_seconds=180)

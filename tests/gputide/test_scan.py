@@ -28,6 +28,8 @@ from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.pipeline.builders import FAR_OFF, LONG_AGO, file_bus, intake_of, roll_up
 from tests.pipeline.history.scripted_server import Refusal, ScriptedServer, api_error, serving
 
+pytestmark = pytest.mark.long
+
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
 SPAN_MS = 18 * HOUR_MS
@@ -547,7 +549,7 @@ def test_after_a_scan_the_plan_is_shown_from_what_was_seen_and_nothing_is_change
     assert not (tmp_path / "files").exists()
 
 
-@pytest.mark.parametrize(("backend", "is_told"), [("whole_cards", True), ("hami", False)])
+@pytest.mark.parametrize(("backend", "is_told"), [("kai", True), ("hami", False)])
 def test_a_plan_for_a_backend_that_nothing_real_has_accepted_says_so(backend, is_told, shared_fleet, tmp_path, program):
     data = tmp_path / "data"
     texts = [program(data, *a_scan(shared_fleet, "--backend", backend)).out]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -23,6 +25,8 @@ from gputide.cli import app
 from gputide.container.plans import plan_store
 from gputide.container.tide import tide_journal
 from tests.enforcer.builders import NOW, a_cluster, a_recommendation, card_id, standard_plan
+from tests.scraping import OWN_PORT, own_url, scraped
+from tests.waiting import until
 
 Program = Callable[..., Result]
 MIDNIGHT = "2026-01-12T00:00:00Z"
@@ -142,3 +146,21 @@ def test_plan_without_a_tide_says_so(program: Program, tmp_path: Path) -> None:
     plan_store(open_data_folder(tmp_path / "data", create=False)).add(standard_plan(), None)
     with pytest.raises(Misconfigured, match="has no tide"):
         program("show", "--plan", standard_plan().plan_id)
+
+
+def test_tide_that_runs_shows_a_scraper_its_night(program: Program, tmp_path: Path) -> None:
+    gputide = str(Path(sys.executable).with_name("gputide"))
+    options = ["--data-dir", str(tmp_path / "data"), "--now", MIDNIGHT, "--set", "tide.interval_seconds=1", *OWN_PORT]
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        tide = subprocess.Popen([gputide, *options, "run", "tide", "run", "--yes"], stderr=file)
+    try:
+        url = own_url(log)
+        until(lambda: scraped(url)["gputide_tide_is_night"] == 1)
+        found = scraped(url)
+    finally:
+        tide.terminate()
+        tide.wait(30)
+    assert replicas(tmp_path) == "1"
+    assert found["gputide_tide_step_seconds_count"] >= 1
+    assert found["gputide_tide_api_requests_total"] == 0

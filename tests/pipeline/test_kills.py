@@ -31,6 +31,8 @@ from tests.pipeline.builders import (
     stored_rows,
 )
 
+pytestmark = pytest.mark.long
+
 KILLS = 200
 BODIES = 60
 LIFE_SECONDS_MAX = 0.05

@@ -31,6 +31,8 @@ from tests.pipeline.builders import (
     stored_rows,
 )
 
+pytestmark = pytest.mark.long
+
 
 class TestEmbeddedRollup(RollupContract):
     @pytest.fixture

@@ -32,6 +32,8 @@ from tests.pipeline.builders import (
     stored_rows,
 )
 
+pytestmark = pytest.mark.long
+
 NOW = datetime.fromtimestamp(START_MS / 1000, UTC) + timedelta(days=3)
 
 

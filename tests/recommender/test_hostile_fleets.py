@@ -27,6 +27,8 @@ from tests.recommender.builders import Service, cluster, plan_of
 from tests.recommender.hostile_histories import HOSTILE
 from tests.recommender.second_fleet import KINDS, second_fleet
 
+pytestmark = pytest.mark.long
+
 WILD = (np.nan, np.inf, -np.inf, -1.0, 0.0, 1.0, 7.5, 1e30)
 """Values that no healthy counter shows."""
 HURTS = ("values", "framebuffer", "double pod", "pod on two cards", "no model", "grant above", "orphan", "no usage")

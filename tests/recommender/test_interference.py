@@ -8,6 +8,8 @@ import pytest
 from fleet.errors import Misconfigured
 from recommender.harm.interference import PAIRS_MIN, Interference, MeasuredPair, Prediction, Subject, learn_interference
 
+pytestmark = pytest.mark.long
+
 FAMILIES = 8
 SENSITIVITY = np.linspace(0.05, 0.6, FAMILIES)
 

@@ -11,6 +11,8 @@ from recommender.packing.greedy import GreedyPacker
 from recommender.packing.packer import Packer, PackingProblem
 from recommender.packing.slots import SlotPacker
 
+pytestmark = pytest.mark.long
+
 PACKERS: list[Packer] = [GreedyPacker(), SlotPacker(repacks_max=5), ExactPacker(items_max=20)]
 
 

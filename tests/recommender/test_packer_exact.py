@@ -15,6 +15,8 @@ from recommender.packing.linear_program import Program, solve_fractional, solve_
 from recommender.packing.packer import Packing, PackingProblem
 from recommender.packing.slots import SlotPacker, kinds_of
 
+pytestmark = pytest.mark.long
+
 LOAD_MAX = 1.0
 CAPACITY = 24.0 * 2**30
 

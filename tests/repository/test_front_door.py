@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 
 from gputide.verbs import VERBS
 
+pytestmark = pytest.mark.long
+
 DRIVERS = ("babel", "dash", "duckdb", "highspy", "kafka", "numba", "pandas", "plotly", "pyhive", "pynvml")
 OF_VERBS = {"--format", "-f", "--output", "-o", "--cluster"}
 """Options that may stand before the verb that has them."""
@@ -94,6 +96,15 @@ def test_the_command_line_starts_without_loading_a_driver() -> None:
 def test_the_node_exporter_loads_no_words_settings_warehouse_or_pandas() -> None:
     unwanted = ("babel", "dashboards", "duckdb", "pandas", "pydantic")
     code = f"import sys, gputide.container.node; print([name for name in {unwanted} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("verb", ["agent", "admission"])
+def test_what_runs_beside_every_pod_loads_no_warehouse(verb: str) -> None:
+    unwanted = ("duckdb", "numba", "pandas", "pyarrow")
+    modules = f"gputide.cli, gputide.verbs.run.{verb}, enforcer.kubernetes.cluster"
+    code = f"import sys, {modules}; print([name for name in {unwanted} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

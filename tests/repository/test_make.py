@@ -93,7 +93,7 @@ def test_a_tier_that_cannot_run_is_a_failure_in_ci_alone(
     assert run_tiers.main([]) == 1
 
 
-@pytest.mark.program
+@pytest.mark.long
 def test_lanes_run_side_by_side_and_one_failure_is_a_failure(
     run_tiers: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path
 ) -> None:
@@ -120,7 +120,7 @@ def test_lanes_run_side_by_side_and_one_failure_is_a_failure(
     assert "test_moon.py::test_meets_the_other - AssertionError: assert 'moon' == 'sun'" in last, "and why it failed"
 
 
-@pytest.mark.program
+@pytest.mark.long
 def test_results_of_a_tier_are_counted_and_failures_named_from_what_pytest_wrote(
     run_tiers: ModuleType, tmp_path: Path
 ) -> None:
@@ -154,7 +154,7 @@ def test_results_of_a_tier_are_counted_and_failures_named_from_what_pytest_wrote
 def test_every_marker_of_pytest_is_left_out_of_the_quick_tier(
     run_tiers: ModuleType, pytestconfig: pytest.Config
 ) -> None:
-    own = {"browser", "cluster", "engines", "program"}
+    own = {"browser", "cluster", "engines", "long"}
     registered = {line.split(":")[0] for line in pytestconfig.getini("markers")}
     (quick,) = [tier for tier in run_tiers.TIERS if tier.name == "quick"]
     assert own <= registered

@@ -9,6 +9,8 @@ import pytest
 
 from tests.repository.test_house_style import ROOMS
 
+pytestmark = pytest.mark.long
+
 SERVER_MODULES = ("http.server", "socketserver", "waitress", "wsgiref", "asyncio")
 
 

@@ -21,7 +21,7 @@ import pytest
 
 from exporter.synthetic import CARDS_MIN, write_synthetic_fleet
 
-pytestmark = pytest.mark.program
+pytestmark = pytest.mark.long
 
 CUT = "2026-01-14"
 SOURCES = (
@@ -205,7 +205,8 @@ def test_backend_is_chosen_planned_for_and_carried_out_on_the_simulated_cluster(
     assert len(made.touched) <= FILES_MAX["backend"], made.touched
     found = json.loads(
         made.played(f"""
-        data = ("--quiet", "--data-dir", {str(data)!r}, "--set", "enforcer.backend=our_hami")
+        data = ("--quiet", "--data-dir", {str(data)!r}, "--set", "enforcer.backend=our_hami",
+                "--set", "enforcer.experimental=true")
         plan = json.loads(said(*data, "plan", "make", "--format", "json"))
         diff = said(*data, "plan", "diff", "--format", "json")
         said(*data, "plan", "approve")

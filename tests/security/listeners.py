@@ -14,7 +14,7 @@ from typing import Any
 from dashboards.app import open_server
 from enforcer.agent.view_server import ViewServer
 from enforcer.kubernetes.admission_review import PodAdmission
-from enforcer.kubernetes.admission_server import AdmissionServer
+from enforcer.kubernetes.admission_server import AdmissionMetrics, AdmissionServer
 from exporter.collector import Collector
 from exporter.server import MetricsServer
 from fleet.listener_files import ListenerFiles
@@ -24,6 +24,7 @@ from tests.exporter.test_exposition_server import OneReading
 from tests.pipeline.builders import file_bus, intake_of
 from tests.pipeline.receiving import served
 from wire.listener_tls import ListenerContexts
+from wire.own_metrics import OwnMetrics, own_port
 from wire.port_guard import PortGuard
 
 Clock = Callable[[], float]
@@ -73,7 +74,8 @@ def admission(files: ListenerFiles, clock: Clock, folder: Path) -> Iterator[Port
     """`gputide run admission`; it looks at its files for every connection, by a clock of its own."""
     del clock, folder
     server = AdmissionServer(
-        PodAdmission(StandingCluster([])), host="127.0.0.1", port=0, certificate_file=Path(str(files.certificate_file)),
+        PodAdmission(StandingCluster([])), AdmissionMetrics(OwnMetrics("admission")), host="127.0.0.1", port=0,
+        certificate_file=Path(str(files.certificate_file)),
         key_file=Path(str(files.key_file)),
         client_ca_file=None if files.client_ca_file is None else Path(files.client_ca_file),
     )  # fmt: skip
@@ -100,7 +102,16 @@ def dashboard(files: ListenerFiles, clock: Clock, folder: Path) -> Iterator[Port
         yield int(server.address.rstrip("/").rpartition(":")[2]), "/"
 
 
-LISTENERS = {found.__name__: found for found in (exporter, receiver, agent, admission, dashboard)}
+@contextmanager
+def own_metrics(files: ListenerFiles, clock: Clock, folder: Path) -> Iterator[Port]:
+    """What roll-up, agent, admission, relief and tide count of themselves."""
+    del folder
+    how = {"tls": _contexts(files, clock), "guard": _guard(files)}
+    with own_port(OwnMetrics("relief").text, "127.0.0.1", 0, setting="exporter.own_listen", **how) as address:
+        yield address[1], "/metrics"
+
+
+LISTENERS = {found.__name__: found for found in (exporter, receiver, agent, admission, dashboard, own_metrics)}
 
 
 def _contexts(files: ListenerFiles, clock: Clock, *, needs_client: bool = False) -> Any:

@@ -13,7 +13,7 @@ import typer
 
 from dashboards.notify.digest import Post, in_quiet_hours, receivers
 from dashboards.notify.news import News, language_of, trial_message
-from dashboards.notify.sending import Sent, read_sent, send_posts
+from dashboards.notify.sending import NotifyMetrics, Sent, read_sent, send_posts
 from dashboards.notify.team import Team
 from dashboards.queries import Views
 from dashboards.report.report import Report
@@ -21,6 +21,7 @@ from fleet.documents import iso
 from fleet.errors import GputideError, Misconfigured, Unavailable
 from fleet.settings.notify import ChannelKind
 from gputide.container.notify import due, due_reports, open_channel, teams, write_posts
+from gputide.container.own_metrics import open_own_metrics
 from gputide.container.pages import views_of
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, print_answer
@@ -104,17 +105,22 @@ def run(context: typer.Context) -> None:
     _need_channels(session)
     # One for all looks: what the budgets come to is kept for the hour.
     views, pause = views_of(session), threading.Event()
-    while True:
-        try:
-            for one in _sent(session, views):
-                said = {"receiver": one.post.receiver, "channel": one.post.channel, "title": one.post.message.title}
-                if one.failure is None:
-                    _log.info("message sent", **said)
-                else:
-                    _log.error("message not sent", **said, reason=str(one.failure))
-        except Unavailable as exc:
-            _log.warning("news not looked at", reason=str(exc))
-        pause.wait(session.settings.notify.interval_seconds)
+    with open_own_metrics(session.settings, "notify", NotifyMetrics) as metrics:
+        while True:
+            try:
+                with metrics.looks.one():
+                    found = _sent(session, views)
+            except Unavailable as exc:
+                _log.warning("news not looked at", reason=str(exc))
+            else:
+                metrics.take(found)
+                for one in found:
+                    said = {"receiver": one.post.receiver, "channel": one.post.channel, "title": one.post.message.title}
+                    if one.failure is None:
+                        _log.info("message sent", **said)
+                    else:
+                        _log.error("message not sent", **said, reason=str(one.failure))
+            pause.wait(session.settings.notify.interval_seconds)
 
 
 @app.command("test", epilog="Example: gputide admin notify test ops")

@@ -86,6 +86,12 @@ def preview_of(session: Session, plan: Plan, stages: Sequence[int]) -> Answer:
                 for item in stage.objects
                 if item.refusal
             ],
+            [
+                f"rolls: stage {stage.stage}: {item.namespace}/{item.kind}/{item.name}: {item.way.value}"
+                for stage in found
+                for item in stage.objects
+                if item.way is not None
+            ],
             [line for stage in found for line in place_lines(stage)],
             [f"note: stage {stage.stage}: {warning}" for stage in found for warning in stage.warnings],
         ),

@@ -11,9 +11,11 @@ import typer
 from dashboards.stored.arrivals import silent_since
 from dashboards.stored.changes import StoredOutcomes
 from enforcer.probe.stored_results import measured_capability
+from fleet.capabilities.register import check_experimental
 from fleet.data_folder import writing
 from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import seal_plan
+from fleet.errors import Misconfigured, Unavailable
 from fleet.inventory import Card
 from fleet.money.prices import PriceBook
 from fleet.profiles import Profiles
@@ -21,6 +23,7 @@ from fleet.usage import History
 from gputide.answers.fleet import silence_note
 from gputide.answers.plan import plan_answer
 from gputide.answers.what_if import Side, assumptions, what_if_answer
+from gputide.container.cluster import backend_version
 from gputide.container.history import for_plan, load_history, load_profiles, profiled
 from gputide.container.measured_pairs import load_interference
 from gputide.container.plans import keep_plan
@@ -86,12 +89,15 @@ class _Planner:
     def plan(self, session: Session, history: History, profiles: Profiles) -> Plan:
         """The plan for a history, not sealed."""
         outcomes = StoredOutcomes(session.folder()).outcomes(history.inventory.cluster)
+        version = _version(session)
+        capability = measured_capability(session.folder(), session.settings, version)
+        check_experimental(capability, allowed=session.settings.enforcer.experimental)
         with session.progress("planning") as _:
-            return make_plan(
+            plan = make_plan(
                 history,
                 profiles,
                 settings=session.settings,
-                capability=measured_capability(session.folder(), session.settings),
+                capability=capability,
                 now=session.now(),
                 scope=self.scope,
                 past=OwnPast(
@@ -100,6 +106,7 @@ class _Planner:
                     interference=load_interference(session.settings),
                 ),
             )
+        return replace(plan, backend_version=version)
 
     def side(self, session: Session, history: History, profiles: Profiles, cards: Sequence[Card]) -> Side:
         """The plan for a history, with the cards that count and their prices."""
@@ -110,6 +117,14 @@ class _Planner:
             known={card.card: card for card in inventory.cards},
             prices=PriceBook(session.settings, inventory.nodes).at(session.now()),
         )
+
+
+def _version(session: Session) -> str | None:
+    """The backend's version; where the cluster can't be asked, apply finds out whether the plan fits it."""
+    try:
+        return backend_version(session.settings)
+    except (Misconfigured, Unavailable):
+        return None
 
 
 def _what_if(session: Session, planner: _Planner, texts: Sequence[str]) -> Answer:

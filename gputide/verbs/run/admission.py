@@ -12,6 +12,7 @@ import typer
 from enforcer.kubernetes.seat_claims import SEATS_NAMESPACE
 from fleet.addresses import host_and_port
 from gputide.container.cluster import backend, open_kubernetes
+from gputide.container.own_metrics import open_own_metrics
 from gputide.session import session_of
 from wire.processes import hold_stop_signals, wait_for_stop
 
@@ -38,23 +39,24 @@ def admission(
     fits. A pod whose card or node is lost, and one beyond the planned replicas, is not pinned.
     """
     from enforcer.kubernetes.admission_review import PodAdmission
-    from enforcer.kubernetes.admission_server import AdmissionServer
+    from enforcer.kubernetes.admission_server import AdmissionMetrics, AdmissionServer
 
     host, port = host_and_port(listen)
     settings = session_of(context).settings
     speaker = backend(settings, datetime.now(UTC))
     hold_stop_signals()
-    with open_kubernetes(settings) as cluster:
+    with open_own_metrics(settings, "admission", AdmissionMetrics) as metrics, open_kubernetes(settings) as cluster:
         notes = cluster.seat_claims(seats_namespace) if seats_namespace else None
         reviews = PodAdmission(cluster, dialect=speaker.dialect, notes=notes)
         server = AdmissionServer(
-            reviews, host=host, port=port, certificate_file=certificate, key_file=key, client_ca_file=client_ca
+            reviews, metrics, host=host, port=port, certificate_file=certificate, key_file=key, client_ca_file=client_ca
         )
-        serving = threading.Thread(target=server.serve, name="admission", daemon=True)
-        serving.start()
-        shown, bound = server.address
-        typer.echo(f"answering on https://{shown}:{bound}/pods; Ctrl-C stops", err=True)
-        wait_for_stop()
-        server.stop()
-        serving.join()
+        with metrics.api_requests.following(lambda: cluster.requests):
+            serving = threading.Thread(target=server.serve, name="admission", daemon=True)
+            serving.start()
+            shown, bound = server.address
+            typer.echo(f"answering on https://{shown}:{bound}/pods; Ctrl-C stops", err=True)
+            wait_for_stop()
+            server.stop()
+            serving.join()
     typer.echo("stopped", err=True)

@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from enforcer.agent.colocation_check import ColocationCheck, Verdict, check_colocation
-from enforcer.agent.loop import stop_on_signals
+from enforcer.agent.loop import AgentMetrics, stop_on_signals
 from enforcer.agent.node_view import NodeReader, NodeView
 from fleet.errors import EXIT_FINDINGS, NotEnoughData
 from fleet.settings.settings import Settings
 from fleet.units import format_percent
 from gputide.container.agent import open_agent, open_node_reader
+from gputide.container.own_metrics import open_own_metrics
 from gputide.node_exporter import node_name
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, print_answer
@@ -33,7 +34,10 @@ def agent(context: typer.Context) -> None:
     if context.invoked_subcommand is not None:
         return
     session = session_of(context)
-    with open_agent(session.folder(create=True), session.settings) as loop:
+    with (
+        open_own_metrics(session.settings, "agent", AgentMetrics) as metrics,
+        open_agent(session.folder(create=True), session.settings, metrics) as loop,
+    ):
         stop_on_signals(loop)
         typer.echo(f"agent of {node_name(session.settings.exporter.node)} runs; Ctrl-C stops", err=True)
         loop.run()

@@ -16,6 +16,7 @@ from fleet.addresses import host_and_port
 from fleet.data_folder import DataFolder
 from fleet.errors import EXIT_BUG, EXIT_FINE, GputideError
 from gputide.container.bus import open_bridge
+from gputide.container.own_metrics import open_own_metrics
 from gputide.container.receiver import open_listener, open_receiver, receiver_senders, receiver_tls
 from gputide.session import Session, session_of
 from pipeline.receiver.counts import SharedCounts
@@ -66,9 +67,14 @@ def _receive_from_kafka(session: Session, topic: str) -> None:
     # Between two steps nobody waits for a signal, as `wait_for_stop` does: a handler keeps it until then.
     for number in STOP_SIGNALS:
         signal.signal(number, lambda *_: stopped.set())
-    with open_bridge(session.folder(create=True), session.settings, topic) as bridge:
+    from pipeline.bus.bridge_kafka import BridgeMetrics
+
+    with (
+        open_own_metrics(session.settings, "bridge", BridgeMetrics) as metrics,
+        open_bridge(session.folder(create=True), session.settings, topic) as bridge,
+    ):
         typer.echo(f"taking messages of topic {topic}; Ctrl-C stops", err=True)
-        bridge.run(stopped.wait)
+        bridge.run(stopped.wait, metrics)
         counts = bridge.counts
     typer.echo(
         f"stopped; {counts['messages']} messages taken, {counts['messages_unreadable']} of them could not be read",

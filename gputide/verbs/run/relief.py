@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from types import FrameType
 
 import typer
@@ -14,12 +15,13 @@ from dashboards.words.advice import relief_in_english
 from enforcer.relief.overload import Overload
 from enforcer.relief.proposal import Proposal
 from enforcer.relief.relief_journal import MeasuredRelief, MoveRecord
-from enforcer.relief.runner import ReliefLook
+from enforcer.relief.runner import ReliefLook, ReliefMetrics
 from fleet.documents import iso
 from fleet.durable import FolderLock
 from fleet.errors import EXIT_FINDINGS, Refused, Unavailable
 from fleet.settings.settings import ClusterChoice
 from fleet.units import format_bytes_short, format_duration, format_time
+from gputide.container.own_metrics import open_own_metrics
 from gputide.container.relief import OpenRelief, open_relief, relief_journal
 from gputide.options import FormatOption, OutputOption, YesOption
 from gputide.output import Answer, Format, Listing, print_answer
@@ -99,24 +101,25 @@ def run(context: typer.Context, yes: YesOption = False) -> None:
     if not yes:
         raise Refused("cannot relieve cards without --yes; see what is due with `gputide run relief once`")
     session = session_of(context)
-    folder = session.folder(create=True)
-    with (
-        FolderLock(folder.path, "relief"),
-        open_relief(folder, session.settings, session.now(), at_once=False) as relief,
-    ):
+    folder, settings = session.folder(create=True), session.settings
+    with ExitStack() as opened:
+        opened.enter_context(FolderLock(folder.path, "relief"))
+        metrics = opened.enter_context(open_own_metrics(settings, "relief", ReliefMetrics))
+        relief = opened.enter_context(open_relief(folder, settings, session.now(), at_once=False))
+        opened.enter_context(metrics.api_requests.following(lambda: relief.cluster.requests))
         stopped = _stop_on_signals()
         typer.echo("relief runs; Ctrl-C stops", err=True)
-        _follow(relief, stopped, session.settings.relief.wait_seconds)
+        _follow(relief, metrics, stopped, settings.relief.wait_seconds)
     typer.echo("stopped; pods that sleep by its order wake when that expires", err=True)
 
 
-def _follow(relief: OpenRelief, stopped: threading.Event, wait_seconds: float) -> None:
+def _follow(relief: OpenRelief, metrics: ReliefMetrics, stopped: threading.Event, wait_seconds: float) -> None:
     is_busy, failure = False, None
     while not stopped.is_set():
         began = time.monotonic()
         views = relief.feed.views(_BUSY_SECONDS if is_busy else min(_BUSY_SECONDS * 5, wait_seconds))
         try:
-            look = relief.runner.look(views)
+            look = metrics.look(relief.runner, views)
         except (Refused, Unavailable) as exc:
             if str(exc) != failure:
                 typer.echo(f"not now: {exc}", err=True)

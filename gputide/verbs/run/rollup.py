@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fleet.errors import Unavailable
+from fleet.settings.pipeline import BusKind
 from fleet.units import format_count
+from gputide.container.bus import waiting_bytes
+from gputide.container.own_metrics import open_own_metrics
 from gputide.container.rollup import open_rollup
 from gputide.session import Session, session_of
-from pipeline.rollup.rollup import Rollup, RollupStep
+from pipeline.rollup.rollup import CountedRollup, Rollup, RollupMetrics, RollupStep
 
 if TYPE_CHECKING:
     from pipeline.rollup.rollup_flink import FlinkRollup
@@ -54,7 +57,8 @@ def rollup(
     rows = samples = corrupt = 0
     is_under_way = False
     with ExitStack() as opened:
-        worker, flink = _opened(engine, session, opened)
+        metrics = opened.enter_context(open_own_metrics(session.settings, "rollup", RollupMetrics))
+        worker, flink = _opened(engine, session, opened, metrics)
         signal.signal(signal.SIGTERM, _interrupt)
         try:
             if flink is not None and drain:
@@ -93,13 +97,19 @@ def _step_or_wait(worker: Rollup) -> RollupStep | None:
             pause_seconds = min(2 * pause_seconds, RETRY_SECONDS_MAX)
 
 
-def _opened(engine: RollupEngine, session: Session, opened: ExitStack) -> tuple[Rollup, FlinkRollup | None]:
-    folder = session.folder(create=True)
+def _opened(
+    engine: RollupEngine, session: Session, opened: ExitStack, metrics: RollupMetrics
+) -> tuple[Rollup, FlinkRollup | None]:
+    folder, settings = session.folder(create=True), session.settings
     if engine is RollupEngine.DUCKDB:
-        return opened.enter_context(open_rollup(folder, session.settings)), None
+        rollup = opened.enter_context(open_rollup(folder, settings))
+        if settings.bus.kind is BusKind.FILE:
+            opened.enter_context(metrics.waiting_bytes.following(lambda: waiting_bytes(folder, settings)))
+        return CountedRollup(rollup, metrics), None
     from gputide.container.flink import open_flink_rollup
 
-    return opened.enter_context(open_flink_rollup(folder, session.settings))
+    flink_rollup, flink = opened.enter_context(open_flink_rollup(folder, settings))
+    return CountedRollup(flink_rollup, metrics), flink
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -8,17 +8,19 @@ from typing import Annotated
 import typer
 
 from enforcer.tide.calendar import TidePhase
-from enforcer.tide.runner import TideResult, TideStep
+from enforcer.tide.runner import TideMetrics, TideResult, TideStep
 from enforcer.tide.tide_journal import Night
 from fleet.data_folder import writing
 from fleet.errors import EXIT_FINDINGS, Refused, Unavailable
 from fleet.units import format_duration, format_time
 from gputide.container.cluster import own_cluster
+from gputide.container.own_metrics import open_own_metrics
 from gputide.container.plans import chosen_plan
 from gputide.container.tide import followed_plan, open_tide, tide_calendar, tide_journal
 from gputide.options import ByOption, FormatOption, OutputOption, PlanOption, YesOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import session_of, who
+from wire.own_metrics import OwnMetrics
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -135,18 +137,25 @@ def run(
     folder, settings = session.folder(), session.settings
     by_day = chosen_plan(folder, plan, cluster=own_cluster(folder, settings)).plan_id
     tide_calendar(followed_plan(folder, by_day), settings)
-    while True:
-        try:
+
+    def step(metrics: TideMetrics) -> None:
+        with metrics.steps.one():
             chosen = followed_plan(folder, by_day)
-            with writing(folder), open_tide(folder, settings, chosen, session.now()) as tide:
-                _say(tide.step())
-        except (Refused, Unavailable) as exc:
-            if once:
-                raise
-            typer.echo(f"not now: {exc}", err=True)
-        if once:
-            return
-        time.sleep(settings.tide.interval_seconds)
+            with writing(folder), open_tide(folder, settings, chosen, session.now(), metrics) as tide:
+                result = tide.step()
+        metrics.take(result)
+        _say(result)
+
+    if once:
+        step(TideMetrics(OwnMetrics("tide")))
+        return
+    with open_own_metrics(settings, "tide", TideMetrics) as metrics:
+        while True:
+            try:
+                step(metrics)
+            except (Refused, Unavailable) as exc:
+                typer.echo(f"not now: {exc}", err=True)
+            time.sleep(settings.tide.interval_seconds)
 
 
 @app.command("abort", epilog="Example: gputide run tide abort --yes")

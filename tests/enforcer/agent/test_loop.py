@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from enforcer.agent.give_way import GiveWayRules
-from enforcer.agent.loop import AgentLoop
+from enforcer.agent.loop import AgentLoop, AgentMetrics
 from enforcer.agent.node_agent import AgentFolders, NodeAgent
 from enforcer.agent.node_view import NodeView
 from enforcer.agent.watermark import WatermarkRules
 from fleet.errors import Misconfigured
 from tests.enforcer.agent.nodes import view_of
 from tests.enforcer.agent.test_node_agent import Actions, FakeReader
+from wire.own_metrics import OwnMetrics
 
 PATIENCE_SECONDS = 10.0
 
@@ -34,7 +35,7 @@ def run(folder: Path, read_orders: Callable[[AgentLoop], str | None], **how: Any
         watermark=WatermarkRules(),
     )
     waits = {"interval_seconds": 0.1, "orders_seconds": 0.05}
-    loop = AgentLoop(agent, lambda: read_orders(loop), **{**waits, **how})
+    loop = AgentLoop(agent, lambda: read_orders(loop), AgentMetrics(OwnMetrics("agent")), **{**waits, **how})
     timer = threading.Timer(PATIENCE_SECONDS, loop.stop)
     timer.start()
     try:
@@ -84,7 +85,7 @@ def test_agent_in_trouble_looks_at_its_orders_every_second_and_shows_what_it_see
 PROGRAM = """
 import signal
 from enforcer.agent.loop import AgentLoop, stop_on_signals
-loop = AgentLoop(None, None, interval_seconds=1.0, orders_seconds=1.0)
+loop = AgentLoop(None, None, None, interval_seconds=1.0, orders_seconds=1.0)
 stop_on_signals(loop)
 with loop._stopped._cond:
     signal.raise_signal(signal.SIGTERM)

@@ -14,7 +14,7 @@ from enforcer.cluster import ClusterReader, FieldChange
 from enforcer.record.ledger import Ledger
 from enforcer.relief.moving import Patience
 from enforcer.relief.relief_journal import ReliefJournal
-from enforcer.relief.runner import ReliefLook, ReliefRunner
+from enforcer.relief.runner import ReliefLook, ReliefMetrics, ReliefRunner
 from enforcer.relief.squeeze import OrdersWriter
 from enforcer.relief.tools import ReliefPolicy, ReliefTools
 from enforcer.safety.guard import Guard, GuardPolicy
@@ -119,6 +119,7 @@ class World:
     policy: ReliefPolicy = POLICY
     tool_changes: dict[str, Any] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
+    metrics: ReliefMetrics | None = None
 
     def __post_init__(self) -> None:
         self.restart()
@@ -145,7 +146,7 @@ class World:
         orders = [found for node in ("node-0", "node-1") if (found := self.orders(node)) is not None]
         asleep = {key.pod_uid for entry in orders if entry.expires_at > self.cluster.now() for key in entry.paused}
         views = views_of(self.cluster, self.use, free_ratio=self.free_ratio, asleep=asleep)
-        result = self.runner.look(views)
+        result = self.runner.look(views) if self.metrics is None else self.metrics.look(self.runner, views)
         self.said += result.said
         return result
 

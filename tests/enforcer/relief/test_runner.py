@@ -11,6 +11,7 @@ import pytest
 from dashboards.words.advice import relief_in_english
 from enforcer.relief.demand_feed import BrokenObjective
 from enforcer.relief.relief_journal import Manner, MovePhase
+from enforcer.relief.runner import ReliefMetrics
 from enforcer.relief.warm_replica import RELIEF_LABEL
 from enforcer.safety.harm_budget import Harm, HarmBudgets, HarmPolicy
 from fleet.errors import Unavailable
@@ -18,6 +19,8 @@ from fleet.inventory import Priority, WorkloadId
 from fleet.sentences import Sentence, sentence
 from tests.enforcer.builders import CARD_BYTES, HALF, a_grant, card_id
 from tests.enforcer.relief.builders import POLICY, World, a_world, two_on_a_card
+from tests.scraping import scraped
+from wire.own_metrics import OwnMetrics, own_port
 
 FULL = {"a": 0.7, "b": 0.6, "c": 0.2, "d": 0.1}
 CALM = {"a": 0.2, "b": 0.1, "c": 0.2, "d": 0.1}
@@ -347,3 +350,26 @@ def test_others_may_change_the_cluster_while_low_priority_only_sleeps(tmp_path: 
     assert renewed is not None
     assert renewed.paused == orders.paused
     assert renewed.expires_at > world.cluster.now()
+
+
+def test_a_scraper_sees_what_relief_found_moved_and_could_not_do(tmp_path: Path) -> None:
+    own = OwnMetrics("relief")
+    world = a_world(tmp_path, use=dict(FULL), metrics=ReliefMetrics(own))
+
+    def follow(seconds: int) -> dict[str, float]:
+        world.run(seconds)
+        return scraped(url)
+
+    with own_port(own.text, "127.0.0.1", 0, setting="exporter.own_listen") as (host, port):
+        url = f"http://{host}:{port}/metrics"
+        assert world.cluster.acquire("apply", 5.0)
+        held = follow(3)
+        assert held['gputide_relief_blocked_looks_total{by="lease"}'] == 3
+        assert (held["gputide_relief_overloaded_cards"], held["gputide_relief_nodes"]) == (1, 1)
+        moving = follow(8)
+        assert (moving["gputide_relief_open_moves"], moving["gputide_relief_is_leader"]) == (1, 1)
+        assert moving["gputide_relief_paused_cards"] == 1
+        done = follow(40)
+    assert done['gputide_relief_moves_total{result="done"}'] == 1
+    assert (done["gputide_relief_open_moves"], done["gputide_relief_is_leader"]) == (0, 0)
+    assert done["gputide_relief_look_seconds_count"] == 51

@@ -16,13 +16,15 @@ from enforcer.rollout.tools import Tools
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.tide.calendar import TideCalendar
-from enforcer.tide.runner import SAVE_BY_ANNOTATION, TIDE_LABEL, TidePolicy, TideRunner, TideStep
+from enforcer.tide.runner import SAVE_BY_ANNOTATION, TIDE_LABEL, TideMetrics, TidePolicy, TideRunner, TideStep
 from enforcer.tide.tide_journal import TideJournal
 from fleet.decisions import ScheduledReplicas
 from fleet.documents import seal_plan
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
 from tests.enforcer.builders import NOW, a_cluster, card_id, some_tools, standard_plan, where
+from tests.scraping import scraped
+from wire.own_metrics import OwnMetrics, own_port
 
 CALENDAR = TideCalendar(start=time(22, 30), end=time(7, 30), time_zone=ZoneInfo("UTC"))
 """The cluster's clock begins at midnight: in the middle of a night."""
@@ -364,3 +366,38 @@ def test_guard_is_asked_before_a_night_and_not_on_the_way_home(world: World) -> 
     world.night()
     world.until(6.6)
     assert with_policy(coverage_ratio_min=1.1).step().step is TideStep.CAME_HOME
+
+
+def test_a_scraper_sees_the_night_and_whether_it_ended_in_time(world: World) -> None:
+    own = OwnMetrics("tide")
+    metrics = TideMetrics(own)
+
+    def step() -> TideStep:
+        with metrics.steps.one():
+            result = world.runner().step()
+        metrics.take(result)
+        return result.step
+
+    with own_port(own.text, "127.0.0.1", 0, setting="exporter.own_listen") as (host, port):
+        url = f"http://{host}:{port}/metrics"
+        while step() is not TideStep.ADMITTED:
+            world.cluster.pause(60.0)
+        night = scraped(url)
+        world.until(7.0)
+        world.tools.writer.make(
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "gputide", "name": "gputide-freeze"}}
+        )
+        while step() is not TideStep.CAME_HOME:
+            world.cluster.pause(60.0)
+        morning = scraped(url)
+        world.until(20.0)
+        with pytest.raises(Refused):
+            step()
+        refused = scraped(url)
+    assert (night["gputide_tide_is_night"], night["gputide_tide_freed_cards"]) == (1, 2)
+    assert (morning["gputide_tide_is_night"], morning["gputide_tide_freed_cards"]) == (0, 0)
+    assert morning['gputide_tide_nights_total{result="in_time"}'] == 1
+    assert refused['gputide_tide_step_failures_total{error="refused"}'] == 1
+    assert (
+        refused["gputide_tide_last_success_timestamp_seconds"] == morning["gputide_tide_last_success_timestamp_seconds"]
+    )

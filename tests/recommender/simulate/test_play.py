@@ -23,6 +23,8 @@ from recommender.simulate.replan import Replan
 from recommender.simulate.stage import Opening, Stage, cut_history, stage_of, whole_cards
 from tests.recommender.builders import NOW, PER_DAY, STEP_SECONDS, Service, cluster
 
+pytestmark = pytest.mark.long
+
 SECONDS = float(STEP_SECONDS)
 
 

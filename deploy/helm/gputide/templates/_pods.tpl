@@ -235,25 +235,32 @@ seccompProfile: {type: RuntimeDefault}
 {{- end }}
 {{- end }}
 
-{{/* A container without a port: (list $ "name" words resources). */}}
+{{/* A container whose only port, if any, is that of its own metrics: (list $ "name" words resources). */}}
 {{- define "gputide.workerContainer" -}}
 {{- $root := index . 0 -}}
+{{- $own := list $root (index . 1) -}}
 - name: {{ index . 1 }}
   image: {{ include "gputide.image" (list $root dict) }}
   imagePullPolicy: {{ $root.Values.image.pullPolicy }}
   args:
     {{- include "gputide.before" $root | nindent 4 }}
+    {{- include "gputide.ownWords" $own | nindent 4 }}
     {{- range index . 2 }}
     - {{ . | quote }}
     {{- end }}
   env:
     {{- include "gputide.environment" $root | nindent 4 }}
+  {{- with include "gputide.ownPort" $own }}
+  ports:
+    {{- . | nindent 4 }}
+  {{- end }}
   resources:
     {{- toYaml (index . 3) | nindent 4 }}
   securityContext:
     {{- include "gputide.containerSecurity" $root | nindent 4 }}
   volumeMounts:
     {{- include "gputide.mounts" $root | nindent 4 }}
+    {{- include "gputide.ownMounts" $own | nindent 4 }}
 {{- end }}
 
 {{/* The pod of a job on the data: (list $ "part" words resources). Status 2 and 3 (wrong settings, not enough data) are
@@ -314,6 +321,27 @@ spec:
         {{- include "gputide.labels" (list $root (index . 1)) | nindent 8 }}
     spec:
       {{- include "gputide.jobSpec" . | nindent 6 }}
+{{- end }}
+
+{{/* How a process shows metrics of itself: words, the port, and the files that guard it. (list $ "process") */}}
+{{- define "gputide.ownWords" -}}
+{{- with index (index . 0).Values.ownMetrics (index . 1) }}
+- --set
+- exporter.own_listen=0.0.0.0:{{ . }}
+{{- end }}
+{{- end }}
+
+{{- define "gputide.ownPort" -}}
+{{- $name := index . 1 -}}
+{{- with index (index . 0).Values.ownMetrics $name }}
+- {name: own-{{ $name }}, containerPort: {{ . }}}
+{{- end }}
+{{- end }}
+
+{{- define "gputide.ownMounts" -}}
+{{- if index (index . 0).Values.ownMetrics (index . 1) }}
+{{- include "gputide.scrapeMounts" (index . 0) }}
+{{- end }}
 {{- end }}
 
 {{/* How an exporter guards its port: words, mounts and volumes. */}}

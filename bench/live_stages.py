@@ -1,0 +1,218 @@
+"""A stage that `gputide apply` carries out on the real API server, and what people do meanwhile: a hotfix, an abort.
+
+Three Deployments stand on a node of six cards (`bench.live_faults`). Containers take some seconds to start, as those of
+services on cards do: kwok holds each pod back until it was bound for so long. The verbs are called as an operator calls
+them, each in a process of its own, with the writer's rights and a data folder that holds the plan.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.live_cluster import LiveCluster
+from bench.live_faults import REPLICAS, STAGES, Sight, clear_away, opened, plan_of, stand_up
+from bench.measured_run import ROOT
+from enforcer.rollout.held_mark import HELD_ANNOTATION
+from fleet.data_folder import open_data_folder
+from fleet.settings.settings import Settings
+from gputide.container.plans import keep_plan
+from tests.cluster.api import Manifest
+from tests.cluster.workloads import is_ready, is_settled, pods, until
+from tests.control_plane import HOLD_ANNOTATION
+
+PROGRAM = Path(sys.executable).with_name("gputide")
+WAIT_SECONDS_MAX = 240.0
+HOTFIX = "gputide-bench/hotfix"
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveStage:
+    """A fleet, a plan for it, and the process that applies it; mutable: it goes on.
+
+    Attributes:
+        live: the cluster.
+        slot: number of the node, of which no two at once have the same.
+        name: of the namespace.
+        folder: its own.
+        start_seconds: how long a container takes to start.
+        watch_seconds: how long a change is watched.
+    """
+
+    live: LiveCluster
+    slot: int
+    name: str
+    folder: Path
+    start_seconds: float
+    watch_seconds: int
+    before: Sight = field(init=False)
+    _cluster_name: str = ""
+    _applying: subprocess.Popen[str] | None = None
+    _over: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> LiveStage:
+        self.folder.mkdir(parents=True)
+        threading.Thread(target=self._start_containers, daemon=True).start()
+        stand_up(self.live.api, self.name, self.slot, annotations={HOLD_ANNOTATION: "starting"})
+        self.before = Sight.of(self.live.api, self.name, set())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        clear_away(self.live.api, self.name)
+        self._over.set()
+
+    def plan(self) -> None:
+        """Keep a plan, approved."""
+        cluster = opened(self.live.kubeconfig, self.name)
+        plan = plan_of(cluster, self.name, self.slot)
+        cluster.close()
+        folder = open_data_folder(self.folder / "data", create=True)
+        settings = Settings.model_validate(
+            {"enforcer": {"cluster": "kubernetes", "kubeconfig": str(self.live.kubeconfig)}}
+        )
+        keep_plan(folder, settings, plan)
+        self._cluster_name = plan.cluster
+        said = self.call("plan", "approve")
+        if said.returncode != 0:
+            raise AssertionError(said.stderr)
+
+    def call(self, *verb: str) -> subprocess.CompletedProcess[str]:
+        """Call the program and wait for its end."""
+        return subprocess.run(self._words(*verb), check=False, capture_output=True, text=True, env=_environ())
+
+    def apply(self) -> None:
+        """Start to apply the plan, in a process of its own."""
+        self._applying = subprocess.Popen(
+            self._words("apply", "--yes"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            env=_environ(),
+        )  # fmt: skip
+
+    def applied(self) -> tuple[int, str]:
+        """Exit status and last words of the process that applies, once it has ended."""
+        if self._applying is None:
+            raise AssertionError("nothing was applied")
+        _, said = self._applying.communicate(timeout=WAIT_SECONDS_MAX)
+        return self._applying.returncode, said.strip()[-300:]
+
+    def kill(self) -> None:
+        """SIGKILL to the process that applies."""
+        if self._applying is not None and self._applying.poll() is None:
+            self._applying.send_signal(signal.SIGKILL)
+            self._applying.wait()
+
+    def until(self, moment: Callable[[Manifest, list[Manifest]], bool], app: str) -> None:
+        """Wait for a moment of a Deployment and its pods.
+
+        Raises:
+            AssertionError: the process that applies ended before, with its last words.
+        """
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while not moment(self.owner(app), pods(self.live.api, self.name, app)):
+            if time.monotonic() > deadline or (self._applying is not None and self._applying.poll() is not None):
+                raise AssertionError(f"{self.name} never came to it: {self.applied()}")
+            time.sleep(0.05)
+
+    def owner(self, app: str) -> Manifest:
+        """A Deployment as it stands."""
+        found: Manifest = self.live.api.ask("GET", f"/apis/apps/v1/namespaces/{self.name}/deployments/{app}")
+        return found
+
+    def hotfix(self, app: str) -> float:
+        """Change the template of a Deployment as a user does; seconds until all its pods are ready and have it."""
+        path = f"/apis/apps/v1/namespaces/{self.name}/deployments/{app}"
+        began = time.monotonic()
+        self.live.api.patch(path, {"spec": {"template": {"metadata": {"annotations": {HOTFIX: "1"}}}}})
+
+        def is_available() -> bool:
+            own = pods(self.live.api, self.name, app)
+            ready = [pod for pod in own if is_ready(pod)]
+            return len(ready) == REPLICAS[app] and all(HOTFIX in pod["metadata"]["annotations"] for pod in own)
+
+        until(is_available, f"the hotfix of {self.name}/{app} is available", WAIT_SECONDS_MAX)
+        return time.monotonic() - began
+
+    def complaints(self) -> list[str]:
+        """What is not whole, one sentence each, once pods have settled."""
+        with suppress(AssertionError):
+            until(lambda: all(is_settled(self.live.api, self.name, app) for app in REPLICAS) and not self._seen(), "",
+                  60.0)  # fmt: skip
+        return self._seen()
+
+    def _seen(self) -> list[str]:
+        now = Sight.of(self.live.api, self.name, set())
+        found = list(now.complaints)
+        for stage, apps in STAGES.items():
+            ends = {app: _end_of(self.before.objects[app], now.objects[app]) for app in apps}
+            if len(set(ends.values())) > 1 or "half" in ends.values():
+                found.append(f"stage {stage}: {ends}")
+        return found
+
+    def _words(self, *verb: str) -> list[str]:
+        chosen = {
+            "cluster.name": self._cluster_name, "enforcer.cluster": "kubernetes",
+            "enforcer.kubeconfig": self.live.kubeconfig, "enforcer.namespace": self.name, "enforcer.poll_seconds": 0.5,
+            "enforcer.watch_seconds": self.watch_seconds, "enforcer.lease_seconds": 15,
+            "enforcer.requests_per_second": 500, "enforcer.requests_burst": 500,
+        }  # fmt: skip
+        flags = [flag for name, value in chosen.items() for flag in ("--set", f"{name}={value}")]
+        return [str(PROGRAM), "--data-dir", str(self.folder / "data"), *flags, *verb]
+
+    def _start_containers(self) -> None:
+        """A pod that was bound for some seconds starts."""
+        bound: dict[str, float] = {}
+        while not self._over.is_set():
+            with suppress(Exception):
+                for app in REPLICAS:
+                    for pod in pods(self.live.api, self.name, app):
+                        metadata = pod["metadata"]
+                        if pod["spec"].get("nodeName") and HOLD_ANNOTATION in metadata.get("annotations", {}):
+                            since = bound.setdefault(metadata["uid"], time.monotonic())
+                            if time.monotonic() - since >= self.start_seconds:
+                                place = f"/api/v1/namespaces/{self.name}/pods/{metadata['name']}"
+                                self.live.api.patch(place, {"metadata": {"annotations": {HOLD_ANNOTATION: None}}})
+            time.sleep(0.1)
+
+
+def is_held(owner: Manifest, _: list[Manifest]) -> bool:
+    """A stage holds it: its first new pod starts."""
+    return HELD_ANNOTATION in owner["metadata"].get("annotations", {})
+
+
+def is_canary_ready(owner: Manifest, own: list[Manifest]) -> bool:
+    """Its first new pod is ready and watched."""
+    return is_held(owner, own) and bool(owner["spec"].get("minReadySeconds")) and owner["status"].get(
+        "updatedReplicas"
+    ) == 1 and sum(map(is_ready, own)) == len(own)  # fmt: skip
+
+
+def is_rest(owner: Manifest, own: list[Manifest]) -> bool:
+    """All its pods follow."""
+    return is_held(owner, own) and not owner["spec"].get("minReadySeconds")
+
+
+MOMENTS: Mapping[str, Callable[[Manifest, list[Manifest]], bool]] = {
+    "canary starts": is_held, "canary is watched": is_canary_ready, "rest follows": is_rest
+}  # fmt: skip
+"""When people act."""
+
+
+def _end_of(before: Any, now: Any) -> str:
+    if now == before:
+        return "restored"
+    parts = [{name: value for name, value in one["spec"].items() if name != "template"} for one in (before, now)]
+    marks = now["annotations"]
+    return "half" if parts[0] != parts[1] or HELD_ANNOTATION in marks else "applied"
+
+
+def _environ() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200", "PYTHONWARNINGS": "ignore"}

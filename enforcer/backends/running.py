@@ -1,0 +1,193 @@
+"""The backend that really runs in a cluster: its version, whether its parts answer, and whether a plan was made for it.
+
+Every stage is rendered through `RunningBackend`, by `apply` and by its dry run alike, so both refuse for the same
+reason before anything is written. The version is the tag of the images that the backend's own Deployments and
+DaemonSets run: each chart tags them with it. Of several the oldest counts, for in an update both are running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+
+from enforcer.backend import Backend, RenderedStage
+from enforcer.backends.stage import check_kinds
+from enforcer.dialect import Dialect
+from enforcer.manifest import Manifest, template_of
+from enforcer.snapshot import Snapshot
+from fleet.capabilities.capability import Capabilities
+from fleet.capabilities.register import check_experimental, records_of
+from fleet.capabilities.version import VERSION_SETTING, parse_version, record_for, version_note
+from fleet.decisions import Plan
+from fleet.errors import Refused
+
+PART_KINDS = ("Deployment", "DaemonSet")
+"""Kinds that schedulers, webhooks and device plugins are installed as."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendPart:
+    """One Deployment or DaemonSet of a backend.
+
+    Attributes:
+        kind: which of the two.
+        namespace: namespace.
+        name: name.
+        tag: tag of its image; None where the image is named by digest alone.
+        ready: pods that are ready.
+        wanted: pods that there should be.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    tag: str | None
+    ready: int
+    wanted: int
+
+    def __str__(self) -> str:
+        """As `Deployment kube-system/hami-scheduler`."""
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+def parts_of(images: Iterable[str], workloads: Iterable[Manifest]) -> tuple[BackendPart, ...]:
+    """The parts of a backend, by its images.
+
+    Args:
+        images: how repositories of its images end.
+        workloads: manifests of Deployments and DaemonSets; others are passed over.
+    """
+    endings = tuple(images)
+    found = []
+    for manifest in workloads:
+        if manifest["kind"] not in PART_KINDS:
+            continue
+        containers = template_of(manifest).get("spec", {}).get("containers") or ()
+        tags = [tag for entry in containers for tag in _tags(str(entry.get("image", "")), endings)]
+        if tags:
+            status, metadata = manifest.get("status") or {}, manifest["metadata"]
+            is_deployment = manifest["kind"] == "Deployment"
+            found.append(
+                BackendPart(
+                    kind=manifest["kind"],
+                    namespace=metadata.get("namespace", ""),
+                    name=metadata["name"],
+                    tag=tags[0],
+                    ready=int(status.get("availableReplicas" if is_deployment else "numberReady") or 0),
+                    wanted=int(
+                        manifest["spec"].get("replicas", 1)
+                        if is_deployment
+                        else status.get("desiredNumberScheduled") or 0
+                    ),
+                )
+            )
+    return tuple(found)
+
+
+def running_tag(parts: Iterable[BackendPart]) -> str | None:
+    """The version that runs; None where no tag names one."""
+    versions = [(version, part.tag) for part in parts if part.tag and (version := parse_version(part.tag))]
+    return min(versions)[1] if versions else None
+
+
+class RunningBackend:
+    """A backend, with what the cluster shows of it (the port `Backend`).
+
+    Args:
+        backend: renders.
+        version: its version, where the settings name it; None to see it by the images that run.
+        allows_experimental: whether one that nothing real has accepted yet may be rendered for.
+        webhooks: names the admission webhooks of a real cluster; None for a simulated one, which runs no parts.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        version: str | None,
+        allows_experimental: bool,
+        webhooks: Callable[[], Collection[str]] | None,
+    ) -> None:
+        self._backend = backend
+        self._version = version
+        self._allows_experimental = allows_experimental
+        self._webhooks = webhooks
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What its newest version enforces."""
+        return self._backend.capabilities
+
+    @property
+    def dialect(self) -> Dialect:
+        """The backend's."""
+        return self._backend.dialect
+
+    def render(self, plan: Plan, stage: int, snapshot: Snapshot) -> RenderedStage:
+        """Turn one stage into changes; see the port.
+
+        Raises:
+            Refused: also where the backend is experimental and not allowed, its version is not the one that the plan
+                was made for, or one of its parts does not answer or is not registered.
+        """
+        name = self.capabilities.backend
+        check_experimental(self.capabilities, allowed=self._allows_experimental)
+        parts = parts_of(self.capabilities.images, snapshot.owners.values())
+        tag = self._version or running_tag(parts)
+        record = self._record(plan, tag)
+        entries = {entry.id: entry for entry in plan.recommendations}
+        chosen = [entries[one] for item in plan.stages if item.stage == stage for one in item.recommendations]
+        check_kinds(record, chosen)
+        for part in parts:
+            if part.wanted > 0 and part.ready == 0:
+                raise Refused(
+                    f"cannot apply stage {stage} with {name}: {part} has 0 of {part.wanted} pods ready, and it places "
+                    f"the pods of this stage; see kubectl -n {part.namespace} describe {part.kind.lower()} {part.name}"
+                )
+        rendered = self._backend.render(plan, stage, snapshot)
+        if any(move.new for move in rendered.moves):
+            self._check_webhook(stage)
+        return replace(rendered, warnings=(*self._notes(tag, bool(parts)), *rendered.warnings))
+
+    def _check_webhook(self, stage: int) -> None:
+        """Refuse a stage whose new pods would not come to the backend's scheduler."""
+        own = self.capabilities.webhook
+        if own is None or self._webhooks is None or own in self._webhooks():
+            return
+        raise Refused(
+            f"cannot apply stage {stage} with {self.capabilities.backend}: no MutatingWebhookConfiguration has its "
+            f"webhook {own}, so new pods would not come to its scheduler; install it again from its chart"
+        )
+
+    def _record(self, plan: Plan, tag: str | None) -> Capabilities:
+        """What the running version enforces, which must be what the plan was made with."""
+        records = records_of(self.capabilities.backend)
+        running, planned = record_for(records, tag), record_for(records, plan.backend_version)
+        if running != planned:
+            raise Refused(
+                f"cannot apply plan {plan.plan_id}: it was made for {running.backend} "
+                f"{plan.backend_version or f'from {planned.since} on'}, and {tag or 'an unknown version'} runs here, "
+                f"which enforces something else; make a new plan, with --set {VERSION_SETTING}={tag} where it is not "
+                "seen then"
+            )
+        return running
+
+    def _notes(self, tag: str | None, has_parts: bool) -> tuple[str, ...]:
+        name, images = self.capabilities.backend, self.capabilities.images
+        newer = version_note(records_of(name), tag)
+        if newer is not None:
+            return (newer,)
+        if tag is not None or not images or self._webhooks is None:
+            return ()
+        seen = "its image's tag names none" if has_parts else f"no Deployment or DaemonSet runs an image {images[0]}"
+        return (f"the version of {name} is not known ({seen}): set {VERSION_SETTING}",)
+
+
+def _tags(image: str, endings: tuple[str, ...]) -> list[str | None]:
+    """The tag of an image whose repository ends in one of some names; nothing for any other image."""
+    named, _, _ = image.partition("@")
+    repository, colon, tag = named.rpartition(":")
+    if not colon or "/" in tag:
+        repository, tag = named, ""
+    is_own = any(repository == ending or repository.endswith(f"/{ending}") for ending in endings)
+    return [tag or None] if is_own else []

@@ -1,0 +1,252 @@
+"""What was changed, kept in the cluster that it was changed in: `GpuChange` objects (the port `ChangeStore`).
+
+A plan has one object, and further ones where one would grow beyond what the API server takes. Each entry is chained to
+the one before it by a hash, so an object that somebody edited is found out; each write depends on the version that was
+read, so of two writers one learns that it is late. Objects whose version is known are not read again.
+
+Source: kubernetes/website:content/en/docs/reference/using-api/api-concepts.md (resource versions),
+etcd-io/website:content/en/docs/v3.5/dev-guide/limit.md (1.5 MiB per request).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from enforcer.manifest import Manifest
+from enforcer.record.shared_ledger import StoredEntry
+from fleet.errors import Corrupt, Refused, Unavailable
+from fleet.units import format_time, parse_time
+from wire.kubernetes.refusals import Conflict, Deed
+from wire.kubernetes.resource import ApiResource
+from wire.kubernetes.write import FIELD_MANAGER, Call, WritingApi
+
+CUSTOM_RESOURCES_FILE = "docs/custom-resources.yaml"
+"""What makes the cluster serve the kind."""
+GROUP, VERSION = "gputide.io", "v1alpha1"
+OBJECT_BYTES_MAX = 900_000
+"""Most bytes of an object's entries: the API server takes a mebibyte and a half, other tools read one."""
+
+_PLAIN_BYTES_MAX = 16_384
+"""A longer content is packed; a shorter one can be read by people."""
+_UNPACKED_BYTES_MAX = 256 * 1024 * 1024
+_LIST_LIMIT = 500
+_CHANGES = ApiResource(
+    kind="GpuChange", group=GROUP, versions=(VERSION,), plural="gpuchanges", is_namespaced=False, metadata_only=True
+)
+_AS_MANAGER = {"fieldManager": FIELD_MANAGER}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Object:
+    """One `GpuChange` as it was read last."""
+
+    version: str
+    manifest: Manifest
+
+    @property
+    def entries(self) -> list[Manifest]:
+        found: list[Manifest] = self.manifest["spec"].get("entries") or []
+        return found
+
+
+class GpuChanges:
+    """The `GpuChange` objects of one cluster."""
+
+    def __init__(self, api: WritingApi) -> None:
+        self._api = api
+        self._read: dict[str, _Object] = {}
+
+    def entries(self) -> Mapping[str, Sequence[StoredEntry]]:
+        """See `ChangeStore`.
+
+        Raises:
+            Misconfigured: a right is missing.
+        """
+        self._look()
+        return {plan_id: _unchained(plan_id, objects) for plan_id, objects in self._by_plan().items()}
+
+    def append(
+        self, plan_id: str, known: int, entries: Sequence[StoredEntry], summary: Mapping[str, str | int]
+    ) -> None:
+        """See `ChangeStore`.
+
+        Raises:
+            Misconfigured: a right is missing.
+        """
+        pages = self._by_plan().get(plan_id, [])
+        held = [entry for page in pages for entry in page.entries]
+        if len(held) != known:
+            raise _late(plan_id)
+        previous = str(held[-1]["sha256"]) if held else ""
+        added = []
+        for entry in entries:
+            added.append(_chained(entry, previous))
+            previous = added[-1]["sha256"]
+        last = pages[-1] if pages else None
+        for chunk in _chunks(added, 0 if last is None else _bytes_of(last.entries)):
+            if last is not None and chunk.goes_on:
+                last = self._written(last, [*last.entries, *chunk.entries], summary)
+            else:
+                number = 1 if last is None else int(last.manifest["spec"]["page"]) + 1
+                last = self._made(plan_id, number, chunk.entries, summary)
+
+    def _look(self) -> None:
+        """Read what has another version than it had."""
+        versions: dict[str, str] = {}
+        token: str | None = None
+        while True:
+            page = self._api.page(_CHANGES, VERSION, limit=_LIST_LIMIT, token=token)
+            if page is None:
+                raise Refused(
+                    f"cannot keep what is changed in the cluster: it does not know {_CHANGES.resource}; "
+                    f"kubectl apply -f {CUSTOM_RESOURCES_FILE}, or helm upgrade --set enforcer.enabled=true …"
+                )
+            for one in page.manifests:
+                metadata: Any = one["metadata"]
+                versions[str(metadata["name"])] = str(metadata["resourceVersion"])
+            token = page.next_token
+            if token is None:
+                break
+        self._read = {name: found for name, found in self._read.items() if name in versions}
+        for name, version in versions.items():
+            known = self._read.get(name)
+            if known is None or known.version != version:
+                deed = Deed(verb="get", resource=_CHANGES.resource, name=name)
+                manifest = self._api.get(deed, _CHANGES.path(VERSION, None, name))
+                if manifest is not None:
+                    self._keep(manifest)
+
+    def _keep(self, manifest: Manifest) -> _Object:
+        metadata = manifest["metadata"]
+        found = _Object(version=str(metadata["resourceVersion"]), manifest=manifest)
+        self._read[str(metadata["name"])] = found
+        return found
+
+    def _by_plan(self) -> dict[str, list[_Object]]:
+        found: dict[str, list[_Object]] = {}
+        for one in sorted(self._read.values(), key=lambda one: int(one.manifest["spec"]["page"])):
+            found.setdefault(str(one.manifest["spec"]["plan"]), []).append(one)
+        return found
+
+    def _made(self, plan_id: str, number: int, entries: list[Manifest], summary: Mapping[str, str | int]) -> _Object:
+        deed = Deed(verb="create", resource=_CHANGES.resource, name=name_of(plan_id, number))
+        body = {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": _CHANGES.kind,
+            "metadata": {"name": name_of(plan_id, number)},
+            "spec": {"plan": plan_id, "page": number, "entries": entries},
+            "status": dict(summary),
+        }
+        return self._sent(plan_id, Call(deed=deed, path=_CHANGES.path(VERSION, None), method="POST",
+                                        query=_AS_MANAGER, body=body))  # fmt: skip
+
+    def _written(self, last: _Object, entries: list[Manifest], summary: Mapping[str, str | int]) -> _Object:
+        name, spec = str(last.manifest["metadata"]["name"]), last.manifest["spec"]
+        deed = Deed(verb="update", resource=_CHANGES.resource, name=name)
+        body = {**last.manifest, "spec": {**spec, "entries": entries}, "status": dict(summary)}
+        path = _CHANGES.path(VERSION, None, name)
+        return self._sent(str(spec["plan"]), Call(deed=deed, path=path, method="PUT", query=_AS_MANAGER, body=body))
+
+    def _sent(self, plan_id: str, call: Call) -> _Object:
+        try:
+            made = self._api.send(call)
+        except Conflict as late:
+            raise _late(plan_id) from late
+        if made is None:
+            raise _late(plan_id)
+        return self._keep(made)
+
+
+def name_of(plan_id: str, number: int) -> str:
+    """Name of an object: the plan's id and the number of the page."""
+    return f"plan-{plan_id}-{number}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chunk:
+    """Entries that fit into one object; `goes_on` where that is the one written last."""
+
+    entries: list[Manifest]
+    goes_on: bool
+
+
+def _chunks(entries: Sequence[Manifest], held_bytes: int) -> list[_Chunk]:
+    found: list[_Chunk] = []
+    size, part, goes_on = held_bytes, list[Manifest](), held_bytes > 0
+    for entry in entries:
+        own = _bytes_of([entry])
+        if own > OBJECT_BYTES_MAX:
+            raise Refused(
+                f"cannot keep an entry of kind {entry['event']!r} in the cluster: it has {own} bytes, and an object "
+                f"holds {OBJECT_BYTES_MAX}; apply fewer stages at once"
+            )
+        if size + own > OBJECT_BYTES_MAX:
+            if part:
+                found.append(_Chunk(entries=part, goes_on=goes_on))
+            size, part, goes_on = 0, [], False
+        part.append(entry)
+        size += own
+    return [*found, _Chunk(entries=part, goes_on=goes_on)]
+
+
+def _bytes_of(entries: Sequence[Manifest]) -> int:
+    return len(json.dumps(entries, ensure_ascii=False).encode())
+
+
+def _late(plan_id: str) -> Unavailable:
+    return Unavailable(
+        f"cannot go on with plan {plan_id} for now: another enforcer has written of it since; look at what it did, "
+        "then call again"
+    )
+
+
+def _chained(entry: StoredEntry, previous: str) -> Manifest:
+    text = json.dumps(entry.content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    body = {"at": format_time(entry.at), "event": entry.event}
+    if len(text) > _PLAIN_BYTES_MAX:
+        body["packed"] = base64.b64encode(zlib.compress(text.encode())).decode()
+    else:
+        body["content"] = text
+    return {**body, "sha256": _hash(previous, body)}
+
+
+def _unchained(plan_id: str, objects: Sequence[_Object]) -> list[StoredEntry]:
+    found: list[StoredEntry] = []
+    previous = ""
+    for number, one in enumerate((entry for part in objects for entry in part.entries), start=1):
+        body = {key: value for key, value in one.items() if key != "sha256"}
+        if one.get("sha256") != _hash(previous, body):
+            raise Corrupt(
+                f"cannot trust the GpuChange objects of plan {plan_id}: entry {number} was edited, or one before it is "
+                "missing"
+            )
+        previous = one["sha256"]
+        found.append(StoredEntry(at=parse_time(body["at"]), event=body["event"], content=_content(plan_id, body)))
+    return found
+
+
+def _content(plan_id: str, body: Mapping[str, str]) -> Mapping[str, Any]:
+    try:
+        text = body.get("content")
+        if text is None:
+            unpacking = zlib.decompressobj()
+            text = unpacking.decompress(base64.b64decode(body["packed"]), _UNPACKED_BYTES_MAX).decode()
+            if unpacking.unconsumed_tail:
+                raise ValueError(f"an entry has more than {_UNPACKED_BYTES_MAX} bytes")
+        found = json.loads(text)
+    except (ValueError, KeyError, zlib.error, RecursionError) as exc:
+        raise Corrupt(f"cannot read a GpuChange object of plan {plan_id}: {exc}") from exc
+    if not isinstance(found, dict):
+        raise Corrupt(f"cannot read a GpuChange object of plan {plan_id}: an entry holds no object")
+    return found
+
+
+def _hash(previous: str, body: Mapping[str, str]) -> str:
+    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256((previous + canonical).encode()).hexdigest()

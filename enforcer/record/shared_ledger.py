@@ -1,0 +1,178 @@
+"""A ledger whose entries lie in the cluster that they are about, and of which the folder keeps a copy.
+
+What is about to be done is written to the cluster first: an entry that the cluster did not take is not acted on. So
+another machine, with an empty data folder, can undo what this one applied, and two machines can't both go on with one
+plan, as each entry depends on those that its writer has seen. Entries are brought here before each look. A folder that
+holds entries of a plan that is in force, and a cluster that has lost them, gives them back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from enforcer.record.journal import RunRecord, StageState, runs_of
+from enforcer.record.ledger import Entry, Ledger
+from fleet.errors import Corrupt
+from fleet.units import format_time, parse_time
+
+_IN_FORCE = (StageState.OPEN, StageState.RESTORING, StageState.PROMOTED, StageState.UNDOING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEntry:
+    """An entry as the cluster keeps it.
+
+    Attributes:
+        at: when, UTC, whole microseconds.
+        event: kind of entry.
+        content: the rest, plain JSON values.
+    """
+
+    at: datetime
+    event: str
+    content: Mapping[str, Any]
+
+
+class ChangeStore(Protocol):
+    """Keeps the entries of each plan in the cluster."""
+
+    def entries(self) -> Mapping[str, Sequence[StoredEntry]]:
+        """Entries of every plan by its id, oldest first.
+
+        Raises:
+            Corrupt: somebody edited them.
+            Refused: the cluster does not know the kind of objects that hold them.
+            Unavailable: the cluster can't be reached.
+        """
+        ...
+
+    def append(
+        self, plan_id: str, known: int, entries: Sequence[StoredEntry], summary: Mapping[str, str | int]
+    ) -> None:
+        """Add entries of a plan, on the condition that it has `known` of them.
+
+        Args:
+            summary: what those see who list the changes of a cluster.
+
+        Raises:
+            Unavailable: another one has written since, or the cluster can't be reached.
+            Refused: they are too large for it.
+        """
+        ...
+
+
+class SharedLedger(Ledger):
+    """A ledger file that follows what a cluster keeps.
+
+    Args:
+        path: the file; made with the first entry.
+        store: keeps the entries in the cluster.
+        cluster: its name: of plans of other clusters nothing is written to it.
+    """
+
+    def __init__(self, path: Path, store: ChangeStore, cluster: str | None) -> None:
+        super().__init__(path)
+        self._store = store
+        self._cluster = cluster
+        self._agreed: dict[str, int] = {}
+
+    def append(self, events: Sequence[tuple[str, Mapping[str, Any]]], *, plan_id: str, at: datetime) -> None:
+        """See `Ledger`; to the cluster first.
+
+        Raises:
+            Unavailable: another enforcer has written of this plan since, or the cluster can't be reached; nothing may
+                be done that was to be written.
+        """
+        self.pull()
+        before = super().entries(plan_id)
+        added = [_stored(at, event, content) for event, content in events]
+        after = [*before, *(_entry(plan_id, entry) for entry in added)]
+        self._store.append(plan_id, len(before), added, summary_of(runs_of(after)))
+        self._agreed[plan_id] = len(after)
+        super().append(events, plan_id=plan_id, at=at)
+
+    def entries(self, plan_id: str | None = None) -> tuple[Entry, ...]:
+        """See `Ledger`; those that another machine wrote are brought here first.
+
+        Raises:
+            Unavailable: the cluster can't be reached.
+        """
+        self.pull()
+        return super().entries(plan_id)
+
+    def pull(self) -> None:
+        """Copy what the cluster has and this file lacks, and give back what a cluster has lost of plans in force.
+
+        Raises:
+            Corrupt: file and cluster tell different stories of a plan.
+            Refused: the cluster does not know the kind of objects that hold them.
+            Unavailable: the cluster can't be reached.
+        """
+        held: dict[str, list[Entry]] = {}
+        for entry in super().entries():
+            held.setdefault(entry.plan_id, []).append(entry)
+        found = self._store.entries()
+        missing: list[tuple[str, StoredEntry]] = []
+        for plan_id, stored in found.items():
+            own = held.get(plan_id, [])
+            shared = min(len(own), len(stored))
+            for number in range(self._agreed.get(plan_id, 0), shared):
+                if _stored(own[number].at, own[number].event, own[number].content) != stored[number]:
+                    raise Corrupt(
+                        f"cannot go on: entry {number + 1} of plan {plan_id} in ledger {self._path} is not the one of "
+                        f"the cluster's GpuChange objects; keep both, and move the file away to follow the cluster"
+                    )
+            self._agreed[plan_id] = shared
+            missing += [(plan_id, entry) for entry in stored[shared:]]
+        # Plans that other machines wrote of at the same time stand one after the other, as they happened.
+        for plan_id, late in sorted(missing, key=lambda one: one[1].at):
+            super().append([(late.event, late.content)], plan_id=plan_id, at=late.at)
+            self._agreed[plan_id] = self._agreed.get(plan_id, 0) + 1
+        for plan_id, own in held.items():
+            lost = own[len(found.get(plan_id, ())) :]
+            runs = runs_of(own)
+            if lost and _is_in_force(runs) and all(run.cluster in (None, self._cluster) for run in runs):
+                added = [_stored(entry.at, entry.event, entry.content) for entry in lost]
+                self._store.append(plan_id, len(own) - len(lost), added, summary_of(runs))
+                self._agreed[plan_id] = len(own)
+
+
+def summary_of(runs: Sequence[RunRecord]) -> dict[str, str | int]:
+    """What is shown of a plan's changes in a list: state, stages in force, pods moved, who asked last."""
+    records = [record for run in runs for record in run.records.values()]
+    states = {record.state for record in records}
+    applied = sorted({record.stage for record in records if record.state is StageState.PROMOTED})
+    if StageState.UNDOING in states:
+        state = "Undoing"
+    elif StageState.RESTORING in states:
+        state = "Restoring"
+    elif any(run.is_open for run in runs):
+        state = "Applying"
+    elif applied:
+        state = "Applied"
+    else:
+        state = "Undone" if StageState.UNDONE in states else "Restored"
+    return {
+        "state": state,
+        "stages": ", ".join(map(str, applied)),
+        "pods": sum(len(record.moves) for record in records if record.state is StageState.PROMOTED),
+        "by": runs[-1].by if runs else "",
+    }
+
+
+def _is_in_force(runs: Iterable[RunRecord]) -> bool:
+    return any(run.is_open or any(record.state in _IN_FORCE for record in run.records.values()) for run in runs)
+
+
+def _stored(at: datetime, event: str, content: Mapping[str, Any]) -> StoredEntry:
+    # As it comes back from JSON: tuples are lists there.
+    return StoredEntry(at=parse_time(format_time(at)), event=event, content=json.loads(json.dumps(content)))
+
+
+def _entry(plan_id: str, entry: StoredEntry) -> Entry:
+    return Entry(number=0, at=entry.at, event=entry.event, plan_id=plan_id, content=entry.content, sha256="")

@@ -1,0 +1,78 @@
+"""Calls that are made again while the cluster can't take them: for hours, with growing pauses.
+
+An API server that is upgraded, or a way to it that is cut, is no reason to leave a stage half done: the run goes on
+when it is back. Called by everything that rollout and undo do in the cluster once a run has begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from enforcer.cluster import Pause
+from fleet.errors import Unavailable
+from wire.kubernetes.backoff import Backoff
+
+Answer = TypeVar("Answer")
+
+ABSENCE_SECONDS_MAX = 6 * 3600.0
+"""How long a run waits for a cluster that does not answer."""
+
+_PAUSE_SECONDS_MIN = 2.0
+_PAUSE_SECONDS_MAX = 60.0
+
+
+def _unsaid(_: Unavailable, _seconds: float) -> None:
+    """Nobody reads what is waited for."""
+
+
+def _unasked() -> None:
+    """Nothing is to be looked at before a call is made again."""
+
+
+class Patience:
+    """Makes calls, and makes them again while the cluster can't take them.
+
+    Args:
+        pause: lets time pass.
+        say: called before each pause with what went wrong and for how many seconds it has.
+        before_again: called before a call is made again; what it raises ends the waiting.
+        seconds_max: for how long at most.
+    """
+
+    def __init__(
+        self,
+        pause: Pause,
+        *,
+        say: Callable[[Unavailable, float], None] = _unsaid,
+        before_again: Callable[[], None] = _unasked,
+        seconds_max: float = ABSENCE_SECONDS_MAX,
+    ) -> None:
+        self._pause = pause
+        self._say = say
+        self._before_again = before_again
+        self._seconds_max = seconds_max
+
+    def __call__(self, call: Callable[[], Answer], *, seconds_max: float | None = None) -> Answer:
+        """The answer to a call.
+
+        Args:
+            call: may be made several times.
+            seconds_max: for how long at most; as long as this patience lasts where None.
+
+        Raises:
+            Unavailable: the cluster could not take it to the last.
+        """
+        backoff = Backoff(seconds_min=_PAUSE_SECONDS_MIN, seconds_max=_PAUSE_SECONDS_MAX)
+        longest, waited = self._seconds_max if seconds_max is None else seconds_max, 0.0
+        while True:
+            try:
+                return call()
+            except Unavailable as exc:
+                if waited >= longest:
+                    raise
+                self._say(exc, waited)
+            seconds = min(backoff.failed(), longest - waited)
+            self._pause(seconds)
+            waited += seconds
+            self._before_again()

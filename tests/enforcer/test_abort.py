@@ -1,0 +1,191 @@
+"""A run can be ended at every step: its open stage is taken back, what was promoted before stays, nothing is held."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from enforcer.record.journal import StageState
+from enforcer.rollout.abort import abort, open_run
+from enforcer.rollout.stages import Rollout
+from enforcer.rollout.tools import Tools
+from enforcer.safety.abort import Aborted, AbortWish, ask_to_abort, stopped
+from enforcer.simulated.cluster import SimulatedCluster
+from fleet.data_folder import open_data_folder, writing
+from fleet.errors import Unavailable
+from tests.enforcer.builders import a_cluster, a_rollout, an_undo, some_tools, standard_plan, where
+from tests.enforcer.test_rollout import AFTER, BEFORE, STAGE_1, Killed, owners
+
+PLAN = standard_plan().plan_id
+
+
+def steps_of_apply(folder: Path) -> list[str]:
+    """What an apply does that nobody stops."""
+    folder.mkdir()
+    seen: list[str] = []
+    a_rollout(some_tools(a_cluster(folder), folder, step=seen.append)).apply(standard_plan(), by="ann")
+    return seen
+
+
+def is_whole(cluster: SimulatedCluster, tools: Tools) -> bool:
+    """Whether each stage is promoted or restored, pods sit accordingly, and no run is open."""
+    states = {number: record.state for run in tools.journal.runs() for number, record in run.records.items()}
+    kept = {number for number, state in states.items() if state is StageState.PROMOTED}
+    wanted = {frozenset(): BEFORE, frozenset({1}): STAGE_1, frozenset({1, 2}): AFTER}[frozenset(kept)]
+    is_over = all(state in (StageState.PROMOTED, StageState.RESTORED) for state in states.values())
+    return where(cluster) == wanted and open_run(tools.journal) is None and is_over
+
+
+def holds(cluster: SimulatedCluster) -> list[object]:
+    return [
+        owner["spec"].get(name)
+        for owner in owners(cluster)
+        if owner["kind"] == "Deployment"
+        for name in ("minReadySeconds", "progressDeadlineSeconds", "strategy")
+    ]
+
+
+def test_wish_to_abort_ends_the_run_whole_at_every_step(tmp_path: Path) -> None:
+    steps = steps_of_apply(tmp_path / "whole")
+    ends: set[str] = set()
+    for number in range(len(steps)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        cluster = a_cluster(folder)
+        free, count, wish = holds(cluster), itertools.count(), folder / "abort"
+
+        def step(_: str, count: itertools.count[int] = count, number: int = number, wish: Path = wish) -> None:
+            if next(count) == number:
+                ask_to_abort(wish, AbortWish(plan_id=PLAN, by="bob"))
+
+        tools = some_tools(cluster, folder, step=step, abort_file=wish)
+        try:
+            results = a_rollout(tools).apply(standard_plan(), by="ann")
+            ends.add(results[-1].state)
+            if results[-1].state is StageState.RESTORED:
+                assert results[-1].reason == "aborted by bob", steps[number]
+        except Aborted:
+            ends.add("between stages")
+        assert is_whole(cluster, tools), steps[number]
+        assert holds(cluster) == free, steps[number]
+        assert not wish.exists(), steps[number]
+        cluster.close()
+    assert ends == {StageState.PROMOTED, StageState.RESTORED, "between stages"}
+
+
+@pytest.mark.parametrize("way", ["abort", "undo"])
+def test_run_that_a_kill_left_open_is_taken_back_by_abort_and_by_undo(tmp_path: Path, way: str) -> None:
+    steps = steps_of_apply(tmp_path / "whole")
+    for number in range(2, len(steps), 2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        cluster = a_cluster(folder)
+        before, free = owners(cluster), holds(cluster)
+        killed_at(folder, cluster, number)
+        tools = some_tools(cluster, folder)
+        if way == "undo":
+            an_undo(tools).undo(PLAN)
+            assert where(cluster) == BEFORE, steps[number]
+            assert owners(cluster) == before, steps[number]
+        else:
+            run = open_run(tools.journal)
+            assert run is not None
+            abort(tools, run, by="bob")
+            assert is_whole(cluster, tools), steps[number]
+        assert holds(cluster) == free, steps[number]
+        cluster.close()
+
+
+def killed_at(folder: Path, cluster: SimulatedCluster, number: int) -> None:
+    """Apply the standard plan until a step, at which the process is gone."""
+    count = itertools.count()
+
+    def step(_: str) -> None:
+        if next(count) == number:
+            raise Killed
+
+    with pytest.raises(Killed):
+        a_rollout(some_tools(cluster, folder, step=step)).apply(standard_plan(), by="ann")
+
+
+def test_abort_of_a_run_that_has_ended_meanwhile_reports_how(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path)
+    steps = steps_of_apply(tmp_path / "whole")
+    killed_at(tmp_path, cluster, steps.index("watched canary"))
+    tools = some_tools(cluster, tmp_path)
+    run = open_run(tools.journal)
+    assert run is not None
+    a_rollout(tools).apply(standard_plan(), by="ann")
+    found = abort(tools, run, by="bob")
+    assert (found.restored, found.promoted) == ((), (1, 2))
+    assert where(cluster) == AFTER
+
+
+def test_wish_of_an_earlier_run_does_not_end_a_new_one(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path)
+    wish = tmp_path / "abort"
+    ask_to_abort(wish, AbortWish(plan_id=PLAN, by="bob"))
+    results = a_rollout(some_tools(cluster, tmp_path, abort_file=wish)).apply(standard_plan(), by="ann")
+    assert [result.state for result in results] == [StageState.PROMOTED] * 2
+
+
+def test_preview_of_an_undo_shows_the_stage_that_is_under_way(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path)
+    steps = steps_of_apply(tmp_path / "whole")
+    killed_at(tmp_path, cluster, steps.index("watched canary"))
+    undo = an_undo(some_tools(cluster, tmp_path))
+    assert undo.preview(PLAN).stages == (1, 2)
+    assert undo.applied_plans() == (PLAN,)
+
+
+def test_folder_is_waited_for_until_the_process_that_applies_has_stopped(tmp_path: Path) -> None:
+    folder = open_data_folder(tmp_path / "data", create=True)
+    wish = AbortWish(plan_id=PLAN, by="bob")
+    held = writing(folder)
+    held.__enter__()
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        assert folder.abort.exists()
+        if len(pauses) == 3:
+            held.__exit__(None, None, None)
+
+    with stopped(folder, wish, pause=pause):
+        assert len(pauses) == 3
+    assert not folder.abort.exists()
+
+
+def test_process_that_does_not_stop_is_named_and_the_wish_stays(tmp_path: Path) -> None:
+    folder = open_data_folder(tmp_path / "data", create=True)
+    waited: list[float] = []
+    with (
+        writing(folder),
+        pytest.raises(Unavailable, match=r"process \d+ holds it.*the wish is noted"),
+        stopped(folder, AbortWish(plan_id=PLAN, by="bob"), pause=waited.append),
+    ):
+        raise AssertionError("the folder was held")
+    assert 59.0 <= sum(waited) <= 61.0
+    assert folder.abort.exists()
+
+
+def test_rollout_that_waits_looks_every_second_for_a_wish(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path)
+    wish = tmp_path / "abort"
+    phases: list[str] = []
+    after: list[float] = []
+
+    def pause(seconds: float) -> None:
+        cluster.pause(seconds)
+        if phases and phases[-1] == "watching":
+            ask_to_abort(wish, AbortWish(plan_id=PLAN, by="bob"))
+            after.append(seconds)
+
+    tools = some_tools(
+        cluster, tmp_path, pause=pause, abort_file=wish, on_progress=lambda news: phases.append(news.phase.value)
+    )
+    rollout: Rollout = a_rollout(tools)
+    assert rollout.apply(standard_plan(), by="ann")[-1].state is StageState.RESTORED
+    assert sum(after) <= 1.0

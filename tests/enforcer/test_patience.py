@@ -1,0 +1,142 @@
+"""A run outlasts an API server that is away for hours, says what it waits for, and can still be ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.faulty_cluster import FaultyCluster
+from enforcer.record.journal import StageState
+from enforcer.rollout.abort import open_run
+from enforcer.rollout.patience import Patience
+from enforcer.rollout.progress import Progress
+from enforcer.safety.abort import AbortWish, ask_to_abort
+from enforcer.simulated.cluster import Faults
+from fleet.errors import Unavailable
+from tests.enforcer.builders import a_cluster, a_rollout, an_undo, some_tools, standard_plan, where
+from tests.enforcer.test_rollout import AFTER, BEFORE, owners
+
+PLAN = standard_plan().plan_id
+HOURS_AWAY = 2
+
+
+def a_faulty_cluster(folder: Path) -> FaultyCluster:
+    a_cluster(folder).close()
+    return FaultyCluster(folder / "cluster.sqlite", Faults())
+
+
+class Absence:
+    """The API server goes away at a step and is back after some hours of pauses."""
+
+    def __init__(self, cluster: FaultyCluster, at: str) -> None:
+        self.cluster, self.at = cluster, at
+        self.spent = 0.0
+        self.has_been = False
+
+    def step(self, name: str) -> None:
+        if name.startswith(self.at) and not self.has_been:
+            self.has_been = self.cluster.is_away = True
+
+    def pause(self, seconds: float) -> None:
+        self.cluster.pause(seconds)
+        if self.cluster.is_away:
+            self.spent += seconds
+            self.cluster.is_away = self.spent < HOURS_AWAY * 3600
+
+
+@pytest.mark.parametrize(
+    "at", ["patch team/Notebook/book", "patch team/Deployment/a", "patch team/Deployment/b", "watched rest", "promote"]
+)
+def test_run_goes_on_when_the_api_server_is_back_after_hours(tmp_path: Path, at: str) -> None:
+    cluster = a_faulty_cluster(tmp_path)
+    absence = Absence(cluster, at)
+    news: list[Progress] = []
+    tools = some_tools(cluster, tmp_path, step=absence.step, pause=absence.pause, on_progress=news.append)
+    results = a_rollout(tools).apply(standard_plan(), by="ann")
+    assert absence.spent >= HOURS_AWAY * 3600
+    assert [result.state for result in results] == [StageState.PROMOTED, StageState.PROMOTED]
+    assert where(cluster) == AFTER
+    said = [dict(entry.said.values) for entry in news if entry.said.code == "waiting"]
+    assert "connection refused" in str(said[-1]["why"])
+    assert any(float(str(values["seconds"])) > 3600 for values in said)
+
+
+def test_canary_that_nobody_could_judge_while_its_owner_waited_is_taken_back(tmp_path: Path) -> None:
+    cluster = a_faulty_cluster(tmp_path)
+    before = owners(cluster)
+    spent = [0.0]
+    phases: list[str] = []
+
+    def pause(seconds: float) -> None:
+        cluster.pause(seconds)
+        if phases and phases[-1].startswith("canary: watching") and not spent[0]:
+            cluster.is_away = True
+        if cluster.is_away:
+            spent[0] += seconds
+            cluster.is_away = spent[0] < 1800
+
+    tools = some_tools(cluster, tmp_path, pause=pause, on_progress=lambda news: phases.append(news.text))
+    (result,) = a_rollout(tools).apply(standard_plan(), [2], by="ann")
+    assert result.state is StageState.RESTORED
+    assert "could not be judged within the 600 s" in (result.reason or "")
+    assert owners(cluster) == before
+
+
+def test_undo_goes_on_when_the_api_server_is_back_after_hours(tmp_path: Path) -> None:
+    cluster = a_faulty_cluster(tmp_path)
+    a_rollout(some_tools(cluster, tmp_path)).apply(standard_plan(), by="ann")
+    absence = Absence(cluster, "restore team/Deployment/a")
+    an_undo(some_tools(cluster, tmp_path, step=absence.step, pause=absence.pause)).undo(PLAN)
+    assert absence.spent >= HOURS_AWAY * 3600
+    assert where(cluster) == BEFORE
+
+
+def test_run_that_waits_for_the_api_server_can_be_ended(tmp_path: Path) -> None:
+    cluster = a_faulty_cluster(tmp_path)
+    wish = tmp_path / "abort"
+    absence = Absence(cluster, "patch team/Deployment/a")
+
+    def pause(seconds: float) -> None:
+        absence.pause(seconds)
+        if 600 < absence.spent < 610:
+            ask_to_abort(wish, AbortWish(plan_id=PLAN, by="bob"))
+
+    tools = some_tools(cluster, tmp_path, step=absence.step, pause=pause, abort_file=wish)
+    results = a_rollout(tools).apply(standard_plan(), by="ann")
+    assert (results[-1].state, results[-1].reason) == (StageState.RESTORED, "aborted by bob")
+    assert open_run(tools.journal) is None
+    assert where(cluster)["a-0"] == BEFORE["a-0"]
+
+
+def test_who_waited_for_the_api_server_goes_on_only_while_the_lease_is_its_own(tmp_path: Path) -> None:
+    cluster = a_faulty_cluster(tmp_path)
+    absence = Absence(cluster, "patch team/Deployment/b")
+
+    def pause(seconds: float) -> None:
+        was_away = cluster.is_away
+        absence.pause(seconds)
+        if was_away and not cluster.is_away:
+            assert cluster.acquire("rival", 3600.0)
+
+    tools = some_tools(cluster, tmp_path, step=absence.step, pause=pause)
+    held = cluster.get("Deployment", "team", "b")
+    with pytest.raises(Exception, match="somebody else holds the lease"):
+        a_rollout(tools).apply(standard_plan(), by="ann")
+    assert cluster.get("Deployment", "team", "b") == held
+
+
+def test_pauses_grow_to_a_minute_and_the_waiting_ends() -> None:
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    def call() -> None:
+        raise Unavailable("away")
+
+    with pytest.raises(Unavailable, match="away"):
+        Patience(pause, seconds_max=3600.0)(call)
+    assert pauses[0] <= 2.0
+    assert 30.0 <= max(pauses) <= 60.0
+    assert sum(pauses) == pytest.approx(3600.0)
