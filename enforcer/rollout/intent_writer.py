@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enforcer.cluster import ClusterReader, ClusterWriter, DisowningWriter, FieldChange, identity
 from enforcer.manifest import Manifest, field_of, is_signal, values_equal
 from enforcer.record.journal import ObjectIntent
-from enforcer.rollout.holding import Phase, held_values
+from enforcer.rollout.holding import Phase, held_values, surges
 from enforcer.rollout.outside_change import outside_change
 from enforcer.rollout.patience import Patience
 from fleet.errors import Refused
@@ -102,7 +102,10 @@ class IntentWriter:
                 return
 
     def restore(self, intent: ObjectIntent) -> tuple[str, ...]:
-        """Write an object's old fields back: those that still are as the plan left them. Its owner rolls without surge.
+        """Write an object's old fields back: those that still are as the plan left them.
+
+        An owner without surge on the way there has none on the way back. One that surged goes back by its own strategy:
+        the card that it surged to may be taken by now, and held so it would wait for one for ever.
 
         An owner that somebody else changed while its stage was under way gets its own strategy back in the same write
         (`overridden`): its roll is theirs.
@@ -128,7 +131,7 @@ class IntentWriter:
                     fields.append((part.field, part.old))
                 else:
                     kept.append(f"{intent.workload} {part.field}: somebody set it to {value!r} since")
-            phase = Phase.REST
+            phase = Phase.SETTLED if surges(intent) else Phase.REST
             if outside_change(intent, current, is_written=False) is not None:
                 self.overridden.add(intent.workload)
                 phase = Phase.SETTLED

@@ -268,7 +268,7 @@ def test_own_metrics_have_a_port_a_way_for_scrapers_and_a_monitor_or_none_of_the
     assert {f"own-{name}" for name in processes} <= monitored(shown)
     hidden = release.template(merged(values, {"ownMetrics": dict.fromkeys(processes, 0)}))
     assert not {name for name in monitored(hidden) if name.startswith("own-")}
-    assert "own_listen" not in yaml.safe_dump_all(hidden)
+    assert "exporter.own_listen=" not in yaml.safe_dump_all(hidden)
 
 
 def monitored(manifests: list[Manifest]) -> set[str]:
@@ -304,7 +304,7 @@ def test_rules_and_dashboards_are_carried_as_they_are(rendered: dict[str, list[M
 
 def test_pages_of_the_documentation_are_what_the_chart_renders(programs: KubernetesPrograms) -> None:
     made = runpy.run_path(str(ROOT / "deploy" / "helm" / "generate.py"))["manifest_pages"](programs.helm)
-    assert len(made) == 6
+    assert len(made) == 7
     for name, text in made.items():
         assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text, f"run python deploy/helm/generate.py: {name}"
 

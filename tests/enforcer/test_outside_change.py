@@ -11,6 +11,7 @@ from enforcer.cluster import FieldChange
 from enforcer.manifest import Manifest, field_of
 from enforcer.record.journal import StageState
 from enforcer.rollout.holding import HOLD_MARGIN_SECONDS, HOLD_SECONDS_MAX, Way, hold_seconds, holds_of
+from enforcer.rollout.progress import Progress
 from enforcer.rollout.taking_back import StageResult
 from enforcer.simulated.cluster import SimulatedCluster
 from tests.enforcer.builders import a_cluster, a_rollout, some_tools, standard_plan, where
@@ -21,6 +22,11 @@ GRANT = "spec.template.spec.containers[server].resources.limits[nvidia.com/gpume
 REPLICAS = "spec.replicas"
 HELD = ("minReadySeconds", "progressDeadlineSeconds", "strategy")
 MOMENTS = ("moving canary", "watching canary", "moving rest", "watching rest")
+
+
+def phase_of(news: Progress) -> str:
+    """The phase and, where there is one, the batch."""
+    return f"{news.phase.value} {dict(news.said.values).get('batch')}"
 
 
 def changed(cluster: SimulatedCluster, name: str, field: str, value: str | None) -> None:
@@ -48,8 +54,8 @@ def applied_while(
             seen.extend(owners(cluster))
             act()
 
-    def hear(news: object) -> None:
-        phases.append(f"{news.phase.value} {news.text.split(':')[0]}")  # type: ignore[attr-defined]
+    def hear(news: Progress) -> None:
+        phases.append(phase_of(news))
 
     tools = some_tools(cluster, folder, pause=pause, on_progress=hear)
     (result,) = a_rollout(tools).apply(standard_plan(), [2], by="ann")
@@ -107,9 +113,7 @@ def test_hold_ends_with_the_look_that_sees_somebody_elses_change(tmp_path: Path,
             writes.append((spent[0], "free"))
 
     phases: list[str] = []
-    tools = some_tools(cluster, tmp_path, pause=pause, on_progress=lambda news: phases.append(
-        f"{news.phase.value} {news.text.split(':')[0]}"
-    ))  # fmt: skip
+    tools = some_tools(cluster, tmp_path, pause=pause, on_progress=lambda news: phases.append(phase_of(news)))
     a_rollout(tools).apply(standard_plan(), [2], by="ann")
     (pushed, _), (freed, _) = writes
     assert freed - pushed <= 2 * tools.policy.carry.poll_seconds

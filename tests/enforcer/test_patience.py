@@ -70,13 +70,18 @@ def test_canary_that_nobody_could_judge_while_its_owner_waited_is_taken_back(tmp
 
     def pause(seconds: float) -> None:
         cluster.pause(seconds)
-        if phases and phases[-1].startswith("canary: watching") and not spent[0]:
+        if phases and phases[-1] == "watching canary" and not spent[0]:
             cluster.is_away = True
         if cluster.is_away:
             spent[0] += seconds
             cluster.is_away = spent[0] < 1800
 
-    tools = some_tools(cluster, tmp_path, pause=pause, on_progress=lambda news: phases.append(news.text))
+    tools = some_tools(
+        cluster,
+        tmp_path,
+        pause=pause,
+        on_progress=lambda news: phases.append(f"{news.said.code} {dict(news.said.values).get('batch')}"),
+    )
     (result,) = a_rollout(tools).apply(standard_plan(), [2], by="ann")
     assert result.state is StageState.RESTORED
     assert "could not be judged within the 600 s" in (result.reason or "")
