@@ -1,7 +1,7 @@
 """Seats of workloads that get MIG instances: a step of an arrangement where the backend cuts by MIG.
 
-Which instance is `mig.advice`'s, where it stands `mig.seating`'s, in what order `mig.stages`'. Cards are cut only where
-that frees some. Called by `planner`.
+`mig.advice` says which instance a pod gets, `mig.card_cutting` on which card, `mig.stages` in what order. Cards are cut
+only where that frees some. Called by `planner`.
 """
 
 from __future__ import annotations
