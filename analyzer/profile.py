@@ -25,7 +25,7 @@ from analyzer.confidence import DayRecord, breaks, calibrate, streaks, waking_sc
 from analyzer.facts import Facts, gather
 from analyzer.presence import Timeline, timeline
 from analyzer.rhythm import DAY_HISTORY_SECONDS_MIN
-from analyzer.state.verdict import Streaks, Verdict, verdict
+from analyzer.state.workload_state import Streaks, Verdict, verdict
 from analyzer.survey import survey
 from fleet.decisions import RecommendationKind, Withheld
 from fleet.inventory import CardId, Grant, Inventory, Priority, WorkloadId

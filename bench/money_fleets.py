@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from dashboards.money.charged_days import charged_day
 from dashboards.money.hourly_usage import HourlyUsage
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Node, Priority
-from fleet.money.book import PriceBook
 from fleet.money.charged_day import ChargedDay
+from fleet.money.prices import PriceBook
 from fleet.money.tenancies import Tenancies, tenancies
 from fleet.settings.settings import Settings
 from fleet.units import GIB

@@ -15,8 +15,8 @@ from dashboards.shown.relief_acts import ReliefActs
 from enforcer.record.savings import PlanRecord
 from enforcer.rollout.holding import Way
 from fleet.inventory import Quota, WorkloadId
-from fleet.money.book import Prices
 from fleet.money.budgets import BudgetStatus
+from fleet.money.prices import Prices
 from fleet.money.unit_costs import UnitCost
 from fleet.money.week_hours import WeekHours
 from fleet.outcomes import Outcome

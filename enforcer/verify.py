@@ -24,7 +24,7 @@ from enforcer.safety.harm_budget import Harm, HarmPolicy
 from fleet.decisions import FreedCard, Plan, Saving
 from fleet.errors import NotEnoughData, Refused
 from fleet.inventory import CardId, Grant, Priority, WorkloadId
-from fleet.money.book import PriceBook
+from fleet.money.prices import PriceBook
 from fleet.money.saving import cards_in, saved, saving_between
 from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.schema import Measure

@@ -1,10 +1,9 @@
 """Reads a recorded or synthetic fleet as if it ran now: the `DeviceReader` that needs no GPU.
 
 `read` gives one step at a time, as a device would; `blocks` gives many steps at once, for a replay that goes as fast
-as it can. Called by the front door's `admin replay`, `run export node --replay` and `demo`. What a card shows is what
-the trace says of the card itself, else the sum of its slices. Where a `Seating` says that pods were moved, they and
-everybody on the cards concerned are played by the rules of `exporter.seating`, and those cards show the sum of their
-slices.
+as it can. Called by `admin replay`, `run export node --replay` and `demo`. What a card shows is what the trace says of
+the card itself, else the sum of its slices. Where a `Seating` says that pods were moved, they and all pods on the cards
+concerned are played by the rules of `exporter.replayed_seats`, and those cards show the sum of their slices.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from exporter.reader import Block, InventoryChange, Reading, Samples
 from exporter.replay_places import Places
-from exporter.seating import Seating, Table, played
+from exporter.replayed_seats import Seating, Table, played
 from exporter.trace import Trace, epoch_ms, from_epoch_ms
 from exporter.trace_usage import Piece, joined
 from fleet.inventory import Card

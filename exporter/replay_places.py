@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exporter.reader import InventoryChange
-from exporter.seating import Seat, Seating, is_as_recorded, seated_grants
+from exporter.replayed_seats import Seat, Seating, is_as_recorded, seated_grants
 from exporter.trace import Trace
 from fleet.inventory import CardId, Grant
 

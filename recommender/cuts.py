@@ -16,9 +16,9 @@ from fleet.capabilities.capability import (
 )
 from fleet.inventory import Priority, WorkloadId
 from recommender.advice.case import Permits
+from recommender.bin_cards import Seat
 from recommender.consolidate import Group
 from recommender.demand import Demand
-from recommender.seating import Seat
 
 _SHARE_STEP = 0.01
 

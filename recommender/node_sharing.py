@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from fleet.capabilities.capability import equal_part_bytes
 from fleet.inventory import CardId, Grant, Inventory, WorkloadId
-from recommender.seating import NodeRoom, Seat
+from recommender.bin_cards import NodeRoom, Seat
 
 PORTIONS_MIN = 2
 """A card that is handed out once is whole."""

@@ -13,6 +13,7 @@ from fleet.inventory import CardId, Grant, Inventory, WorkloadId
 from fleet.sharing import CONTENTION_RATIO_MAX
 from fleet.workload_kinds import SERVICE_KINDS, SURGE_KINDS
 from recommender.advice.case import Case, Permits
+from recommender.bin_cards import Seat, seat_bins
 from recommender.consolidate import Group, Point
 from recommender.cuts import Cut, cuts_of, equal_part_ratio, portions_of_nodes, within_card
 from recommender.demand import Demand
@@ -22,7 +23,6 @@ from recommender.mig.instance_size import InstanceAdvice
 from recommender.mig.stages import Carving
 from recommender.problem import PlanningProblem
 from recommender.rehome import Rehoming
-from recommender.seating import Seat, seat_bins
 from recommender.surge import surge_seats
 
 HOURS_PER_WEEK = 168

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fleet.capabilities.register import Capabilities, Division
 from fleet.inventory import Card, CardId, WorkloadId
 from recommender.advice.case import Permits, is_restartable
+from recommender.bin_cards import Seat
 from recommender.consolidate import PEAK_QUANTILE, Group, Point, judged
 from recommender.cuts import share_of_peak
 from recommender.demand import Demand
@@ -27,7 +28,6 @@ from recommender.packing.packer import renumbered
 from recommender.packing.slots import SLICES_MAX
 from recommender.placement import Seating
 from recommender.problem import PlanningProblem
-from recommender.seating import Seat
 
 _ROUNDING = 1e-9
 

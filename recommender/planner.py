@@ -31,13 +31,14 @@ from fleet.decisions import (
     Withheld,
 )
 from fleet.inventory import WorkloadId
-from fleet.money.book import PriceBook
+from fleet.money.prices import PriceBook
 from fleet.money.saving import cards_in, saved
 from fleet.profiles import Profiles
 from fleet.settings.settings import Settings
 from fleet.sharing import ACTIVE_RATIO_MIN
 from fleet.usage import CardGrid, History, SliceGrid
 from recommender.advice.case import Permits
+from recommender.bin_cards import NodeRoom, Seat
 from recommender.consolidate import Group, Point, choose
 from recommender.demand import Demand, demand_of
 from recommender.frontier_points import points_of, proven_beyond
@@ -54,7 +55,6 @@ from recommender.problem import PlanningProblem, PlanScope
 from recommender.proposals import propose
 from recommender.rehome import rehome
 from recommender.scene import Scene
-from recommender.seating import NodeRoom, Seat
 from recommender.tide import Candidate, Tide, tide_of
 
 _PLANNED_SECTIONS = ("cluster", "analyzer", "risk", "plan", "recommender", "prices")

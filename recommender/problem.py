@@ -13,7 +13,7 @@ from functools import cached_property
 from fleet.capabilities.register import Capabilities
 from fleet.decisions import RecommendationKind, RiskLevel
 from fleet.inventory import Card, CardId, Inventory, WorkloadId
-from fleet.money.book import Prices
+from fleet.money.prices import Prices
 from fleet.profiles import Profile, Profiles
 from fleet.settings.settings import RiskSettings, Settings
 from fleet.usage import History

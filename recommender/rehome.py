@@ -18,8 +18,8 @@ import numpy as np
 
 from fleet.catalogue import CardModel, find_model
 from fleet.inventory import Card, CardId, CardModelName, WorkloadId
+from recommender.bin_cards import NodeRoom
 from recommender.demand import Demand
-from recommender.seating import NodeRoom
 
 LOAD_MAX = 0.7
 """Largest predicted use of the new card by a pod, 0-1."""

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 
 from fleet.inventory import Card, CardId, CardModelName, Grant, WorkloadId
 from fleet.workload_kinds import JOB_KINDS, SURGE_KINDS
+from recommender.bin_cards import NodeRoom, Seat
 from recommender.cuts import Cut
 from recommender.problem import PlanningProblem
-from recommender.seating import NodeRoom, Seat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

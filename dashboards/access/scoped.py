@@ -38,8 +38,8 @@ from dashboards.shown.relief_acts import ReliefActs
 from fleet.decisions import Plan
 from fleet.errors import GputideError, NotEnoughData, Refused, Unavailable
 from fleet.inventory import Quota
-from fleet.money.book import Prices
 from fleet.money.budgets import BudgetStatus
+from fleet.money.prices import Prices
 from fleet.money.unit_costs import UnitCost
 from fleet.money.week_hours import WeekHours
 from fleet.outcomes import ChangePhase, Outcome

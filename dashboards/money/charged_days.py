@@ -17,11 +17,11 @@ from analyzer.state.card_hours import measured_parts, window_hours
 from dashboards.money.hourly_usage import HOUR_MS, HOUR_SECONDS, HourlyUsage, Windows, hourly_usage, idle_grants
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.inventory import Inventory
-from fleet.money.book import CardPrice, PriceBook
 from fleet.money.charged_day import ChargedDay
 from fleet.money.charges import BillingPeriod, Chargeback, Owner, chargeback
 from fleet.money.energy import card_energy
 from fleet.money.focus import Basis, ChargePeriod, FocusContext
+from fleet.money.prices import CardPrice, PriceBook
 from fleet.money.split import CardHours, split_card_hours
 from fleet.money.tenancies import Tenancies, lives_of, slots_of, tenancies
 from fleet.settings.settings import AnalyzerSettings, Settings

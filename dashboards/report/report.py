@@ -28,8 +28,8 @@ from enforcer.record.harm import HarmBudget, harm_budgets, leading_verdict
 from enforcer.record.savings import SavingsStep, savings_steps, week_start
 from enforcer.record.verdict import Level, Verdict, verdict_of
 from fleet.inventory import Quota
-from fleet.money.book import Prices
 from fleet.money.charges import MeasuredHours
+from fleet.money.prices import Prices
 from fleet.money.unit_costs import UnitCost
 from fleet.money.week_hours import WASTED, WeekHours, part_of
 from fleet.outcomes import Outcome

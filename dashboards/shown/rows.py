@@ -20,7 +20,7 @@ from dashboards.tokens import STATE_LETTERS
 from dashboards.words.catalogue import reader_words, say, say_code
 from fleet.decisions import Need, Plan, Recommendation, Refusal, Saving, Stage
 from fleet.inventory import Card
-from fleet.money.book import Prices
+from fleet.money.prices import Prices
 from fleet.profiles import CardProfile, CardState, Profile, Profiles, WorkloadState
 from fleet.sentences import Value
 from fleet.units import GIB, Money, format_money_short

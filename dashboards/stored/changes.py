@@ -16,7 +16,7 @@ from enforcer.record.ledger import Entry, Ledger
 from enforcer.record.outcome_store import read_outcomes
 from enforcer.record.plan_cache import PlanCache
 from enforcer.record.plan_store import PlanStore
-from enforcer.relief.book import Manner, MovePhase, MoveRecord, ReliefBook
+from enforcer.relief.relief_journal import Manner, MovePhase, MoveRecord, ReliefJournal
 from enforcer.safety.freeze import FROZEN, freeze_changes, frozen_by, thaw_changes
 from fleet.data_folder import DataFolder
 from fleet.inventory import CardId
@@ -182,12 +182,12 @@ class StoredRelief:
         version = (stat.st_mtime_ns, stat.st_size)
         with self._lock:
             if self._read is None or self._read[0] != version:
-                self._read = version, acts_of(ReliefBook(Ledger(file)))
+                self._read = version, acts_of(ReliefJournal(Ledger(file)))
             return self._read[1]
 
 
-def acts_of(book: ReliefBook) -> ReliefActs:
-    """What a book of relief records, as the pages show it.
+def acts_of(journal: ReliefJournal) -> ReliefActs:
+    """What a journal of relief records, as the pages show it.
 
     Raises:
         Corrupt: the ledger was edited.
@@ -195,9 +195,9 @@ def acts_of(book: ReliefBook) -> ReliefActs:
     return ReliefActs(
         sleeps=tuple(
             ReliefSleep(node=one.node, card=CardId(one.card), containers=len(one.containers), since=one.at)
-            for one in book.open_squeezes()
+            for one in journal.open_squeezes()
         ),
-        moves=tuple(_move(record) for record in reversed(book.moves())),
+        moves=tuple(_move(record) for record in reversed(journal.moves())),
     )
 
 

@@ -19,9 +19,9 @@ from dashboards.money.charged_days import CostPeriod
 from fleet.data_folder import DataFolder
 from fleet.errors import GputideError, Misconfigured, NotEnoughData, Unavailable
 from fleet.inventory import Node, Quota
-from fleet.money.book import PriceBook, Prices
 from fleet.money.budgets import BudgetStatus, month_of
 from fleet.money.charges import Owner
+from fleet.money.prices import PriceBook, Prices
 from fleet.money.unit_costs import UnitCost, UnitCount, unit_costs
 from fleet.money.week_hours import WeekHours, week_hours
 from fleet.settings.price_book import book_path, with_price_book

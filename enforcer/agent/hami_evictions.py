@@ -40,8 +40,8 @@ _REASON = "GputideFramebuffer"
 _RETRY_SECONDS = 30.0
 
 
-class HamiHands:
-    """Acts on one node and its pods (the port `NodeHands`).
+class HamiNodeActions:
+    """Acts on one node and its pods (the port `NodeActions`).
 
     Args:
         writer: the cluster, with the rights of a node's agent.

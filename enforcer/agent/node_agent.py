@@ -41,10 +41,10 @@ _WAKE_TRIES = 5
 _WAKE_PAUSE_SECONDS = 0.1
 
 _NOT_DONE = (Misconfigured, Refused, Unavailable)
-"""What hands may answer; a right that is missing is no reason to stop doing what the node can do alone."""
+"""What an action may answer; a right that is missing is no reason to stop doing what the node can do alone."""
 
 
-class NodeHands(Protocol):
+class NodeActions(Protocol):
     """What the agent may do through the API server: to pods of its own node, and to its node's note of closed cards.
 
     Every call raises Misconfigured where a right is missing.
@@ -142,7 +142,7 @@ class NodeAgent:
 
     Args:
         reader: reads the node.
-        hands: acts through the API server.
+        actions: acts through the API server.
         folders: where regions and its own state lie.
         give_way: when low priority sleeps; orders may name another manner.
         watermark: how much framebuffer must stay free.
@@ -155,14 +155,14 @@ class NodeAgent:
     def __init__(
         self,
         reader: NodeReader,
-        hands: NodeHands,
+        actions: NodeActions,
         folders: AgentFolders,
         *,
         give_way: GiveWayRules,
         watermark: WatermarkRules,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._reader, self._hands, self._folders = reader, hands, folders
+        self._reader, self._actions, self._folders = reader, actions, folders
         try:
             folders.state.mkdir(parents=True, exist_ok=True)
         except OSError as exc:
@@ -295,10 +295,10 @@ class NodeAgent:
             old = region.limits[region.cards.index(entry.card)]
             grows = old != 0 and entry.framebuffer_bytes > old
             if grows:
-                self._hands.account(seat, entry)
+                self._actions.account(seat, entry)
             write_limits(region, {entry.card: entry.framebuffer_bytes})
             if not grows:
-                self._hands.account(seat, entry)
+                self._actions.account(seat, entry)
         self._done_limits.add(entry)
         self._acts.write(
             at,
@@ -315,11 +315,11 @@ class NodeAgent:
         for entry in self._watermark.evictions(view):
             try:
                 # First the card: a pod that goes must not come back to it.
-                self._hands.close_card(entry.card, entry.closed_until)
+                self._actions.close_card(entry.card, entry.closed_until)
             except _NOT_DONE as exc:
                 refused.append(f"cannot close {entry.card}: {exc}")
             try:
-                self._hands.evict(entry.namespace, entry.pod)
+                self._actions.evict(entry.namespace, entry.pod)
             except _NOT_DONE as exc:
                 refused.append(f"cannot evict {entry.namespace}/{entry.pod}: {exc}")
                 continue
@@ -337,7 +337,7 @@ class NodeAgent:
 
     def _open(self, view: NodeView, at: datetime, refused: list[str]) -> tuple[str, ...]:
         try:
-            opened = self._hands.open_cards(view.at_seconds)
+            opened = self._actions.open_cards(view.at_seconds)
         except _NOT_DONE as exc:
             refused.append(f"cannot open cards again: {exc}")
             return ()

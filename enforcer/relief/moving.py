@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from enforcer.agent.hami_evictions import HamiHands
+from enforcer.agent.hami_evictions import HamiNodeActions
 from enforcer.cluster import DELETION_COST_ANNOTATION, ClusterReader, ClusterWriter, FieldChange
 from enforcer.manifest import Manifest
 from enforcer.ownership import controller_of, workload_of_pod
-from enforcer.relief.book import Manner, MoveOrder, MovePhase, MoveRecord, ReliefBook
+from enforcer.relief.relief_journal import Manner, MoveOrder, MovePhase, MoveRecord, ReliefJournal
 from enforcer.relief.warm_replica import hash_of, wants_pods, warm_replica
 from enforcer.seat import is_ready
 from enforcer.words import Words
@@ -43,7 +43,7 @@ class Mover:
     """Carries out moves on one cluster.
 
     Args:
-        book: where moves stand.
+        journal: where moves stand.
         patience: how long parts may take.
         say: says why a pod moves or stays, in English.
         step: called before every write with what it is, for tests that stop there.
@@ -53,22 +53,22 @@ class Mover:
         self,
         reader: ClusterReader,
         writer: ClusterWriter,
-        book: ReliefBook,
+        journal: ReliefJournal,
         patience: Patience,
         say: Say,
         step: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._reader, self._writer, self._book = reader, writer, book
+        self._reader, self._writer, self._journal = reader, writer, journal
         self._patience, self._say, self._step = patience, say, step
 
     def begin(self, order: MoveOrder, words: Words) -> str:
         """Begin a move; what to say of it.
 
         Raises:
-            Refused: the cluster won't have it; it stands in the book as taken back.
+            Refused: the cluster won't have it; it stands in the journal as taken back.
             Unavailable: the cluster can't be reached; the next look goes on.
         """
-        self._book.begin(self._reader.now(), order)
+        self._journal.begin(self._reader.now(), order)
         where, reason = "home" if order.is_home else "away", self._say(order.reason)
         self._tell(order, f"moves {where} from {order.from_card} to {order.to_card}: {reason}")
         if order.manner is Manner.WARM:
@@ -109,7 +109,7 @@ class Mover:
             self._give_up(order, sentence("fault", fault=str(exc)))
 
     def _give_up(self, order: MoveOrder, why: Sentence) -> None:
-        self._book.note(self._reader.now(), order.move_id, MovePhase.TAKEN_BACK, why)
+        self._journal.note(self._reader.now(), order.move_id, MovePhase.TAKEN_BACK, why)
         raise Refused(f"cannot move {order.pod_id}: {self._say(why)}")
 
     def _go_on_warm(self, record: MoveRecord, words: Words) -> str | None:
@@ -123,15 +123,15 @@ class Mover:
         if replica is None:
             if record.phase is not MovePhase.BEGUN:
                 return self._turn_back(record, sentence("replica_gone"))
-            # A crash came between the book and the cluster.
+            # A crash came between the journal and the cluster.
             self._make(order, words)
             return None
         if record.phase is MovePhase.BEGUN:
             if not is_ready(replica):
                 return self._wait(record, record.begun_at, self._patience.ready_seconds_max, "not_ready")
-            self._book.note(self._reader.now(), order.move_id, MovePhase.READY)
+            self._journal.note(self._reader.now(), order.move_id, MovePhase.READY)
         if record.phase is not MovePhase.LEAVING:
-            self._book.note(self._reader.now(), order.move_id, MovePhase.LEAVING)
+            self._journal.note(self._reader.now(), order.move_id, MovePhase.LEAVING)
         if not self._is_evicted(order):
             return self._wait_to_leave(record)
         return self._adopt(record, replica, replica_set)
@@ -172,7 +172,7 @@ class Mover:
             return None
         self._patch(replica, FieldChange(field=f"metadata.annotations[{DELETION_COST_ANNOTATION}]", value=None))
         now = self._reader.now()
-        self._book.note(now, order.move_id, MovePhase.DONE)
+        self._journal.note(now, order.move_id, MovePhase.DONE)
         took = (now - record.begun_at).total_seconds()
         where = "is home" if order.is_home else "moved"
         text = f"{order.pod_id} {where}: {order.replica} serves on {order.to_card} after {took:.0f} s"
@@ -186,10 +186,10 @@ class Mover:
         if record.phase is not MovePhase.LEAVING:
             if not self._is_there(order):
                 return self._turn_back(record, sentence("went_by_itself"))
-            hands = HamiHands(self._reader, self._writer, order.from_node)
+            actions = HamiNodeActions(self._reader, self._writer, order.from_node)
             self._step(f"close {order.from_card}")
-            hands.close_card(order.from_card, now.timestamp() + self._patience.ready_seconds_max)
-            self._book.note(now, order.move_id, MovePhase.LEAVING)
+            actions.close_card(order.from_card, now.timestamp() + self._patience.ready_seconds_max)
+            self._journal.note(now, order.move_id, MovePhase.LEAVING)
         if not self._is_evicted(order):
             return self._wait_to_leave(record)
         pods = [
@@ -201,8 +201,8 @@ class Mover:
         if not pods or not all(map(is_ready, pods)):
             return self._wait(record, left_at, self._patience.ready_seconds_max, "not_whole")
         self._open(order)
-        self._book.note(now, order.move_id, MovePhase.READY)
-        self._book.note(now, order.move_id, MovePhase.DONE)
+        self._journal.note(now, order.move_id, MovePhase.READY)
+        self._journal.note(now, order.move_id, MovePhase.DONE)
         text = (
             f"{order.pod_id} was stopped and started in {(now - left_at).total_seconds():.0f} s: no second one can be"
         )
@@ -211,13 +211,13 @@ class Mover:
 
     def _open(self, order: MoveOrder) -> None:
         """The card that was closed for a restart takes newcomers again."""
-        hands = HamiHands(self._reader, self._writer, order.from_node)
-        hands.open_card(order.from_card)
+        actions = HamiNodeActions(self._reader, self._writer, order.from_node)
+        actions.open_card(order.from_card)
 
     # --- back ---
 
     def _turn_back(self, record: MoveRecord, why: Sentence) -> str:
-        self._book.note(self._reader.now(), record.order.move_id, MovePhase.BACK, why)
+        self._journal.note(self._reader.now(), record.order.move_id, MovePhase.BACK, why)
         return self._take_back(record) or f"{record.order.pod_id} stays: {self._say(why)}"
 
     def _take_back(self, record: MoveRecord) -> str | None:
@@ -230,7 +230,7 @@ class Mover:
                 self._step(f"take back {order.namespace}/{order.replica}")
                 if not self._writer.evict(order.namespace, order.replica):
                     return None
-        self._book.note(self._reader.now(), order.move_id, MovePhase.TAKEN_BACK)
+        self._journal.note(self._reader.now(), order.move_id, MovePhase.TAKEN_BACK)
         why = "" if record.why is None else f": {self._say(record.why)}"
         text = f"{order.pod_id} was not moved{why}"
         self._tell(order, text)

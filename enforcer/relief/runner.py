@@ -19,11 +19,11 @@ from enforcer.agent.node_view import NodeView
 from enforcer.dialect import Dialect
 from enforcer.manifest import Manifest
 from enforcer.node_choice import nodes_for
-from enforcer.relief.book import Manner, MoveOrder, MovePhase, ReliefBook
-from enforcer.relief.choice import Field, Proposal, choose, may_return
 from enforcer.relief.demand_memory import STEP_SECONDS, DemandMemory
 from enforcer.relief.moving import Mover
 from enforcer.relief.overload import Overload, overloads
+from enforcer.relief.proposal import Field, Proposal, choose, may_return
+from enforcer.relief.relief_journal import Manner, MoveOrder, MovePhase, ReliefJournal
 from enforcer.relief.sleeping import Sleeping
 from enforcer.relief.tools import ReliefPolicy, ReliefTools
 from enforcer.relief.warm_replica import move_name, replica_name
@@ -86,7 +86,7 @@ class ReliefRunner:
     def __init__(self, tools: ReliefTools, policy: ReliefPolicy, memory: DemandMemory | None = None) -> None:
         self._tools, self._policy = tools, policy
         self._memory = memory or DemandMemory(policy.rules.memory_seconds // STEP_SECONDS)
-        self._mover = Mover(tools.reader, tools.writer, tools.book, policy.patience, tools.say)
+        self._mover = Mover(tools.reader, tools.writer, tools.journal, policy.patience, tools.say)
         self._sleeping = Sleeping(tools, policy)
         self._pace = Pace(policy.rules)
         self._judged: dict[str, tuple[float, tuple[Overload, ...]]] = {}
@@ -96,9 +96,9 @@ class ReliefRunner:
         self._log = logger("enforcer.relief")
 
     @property
-    def book(self) -> ReliefBook:
+    def journal(self) -> ReliefJournal:
         """What relief did."""
-        return self._tools.book
+        return self._tools.journal
 
     @property
     def mover(self) -> Mover:
@@ -145,13 +145,13 @@ class ReliefRunner:
             said.append(str(exc))
             broken = {}
         found = self._seen(views, broken)
-        book, now = self._tools.book, self._tools.reader.now()
+        journal, now = self._tools.journal, self._tools.reader.now()
         plan = self._sleeping.plan(found)
-        is_watched = bool(found or book.open_squeezes())
-        past = book.past_moves()
+        is_watched = bool(found or journal.open_squeezes())
+        past = journal.past_moves()
         is_due = bool(self._pace.due(found, past, now.timestamp()))
         is_due |= self._pace.is_home_look_due(past, now.timestamp())
-        if plan is None and not book.open_moves() and not is_due:
+        if plan is None and not journal.open_moves() and not is_due:
             self._let_go()
             return ReliefLook(overloads=found, said=self._news(said), is_busy=is_watched)
         try:
@@ -165,7 +165,7 @@ class ReliefRunner:
             text = self._news([*said, "cannot relieve now: somebody else holds the lease gputide/enforcer"])
             return ReliefLook(overloads=found, said=text, is_busy=True, blocked=Blocked.LEASE)
         self._has_lease = True
-        ended_before = book.ended_moves()
+        ended_before = journal.ended_moves()
         works: tuple[Callable[[], list[str]], ...] = (
             lambda: [] if plan is None else self._sleeping.carry_out(plan),
             self._go_on,
@@ -178,16 +178,16 @@ class ReliefRunner:
             except (Misconfigured, Refused) as exc:
                 # What can't be done to one keeps nobody else from being relieved.
                 said.append(str(exc))
-        if not book.open_moves():
+        if not journal.open_moves():
             # Others may act while all there is to do is to watch.
             self._let_go()
-        is_busy = bool(found or book.open_moves() or book.open_squeezes())
+        is_busy = bool(found or journal.open_moves() or journal.open_squeezes())
         return ReliefLook(
             overloads=found,
             said=self._news(said),
             is_busy=is_busy,
             is_leader=self._has_lease,
-            ended=book.ended_moves() - ended_before,
+            ended=journal.ended_moves() - ended_before,
         )
 
     def stop(self) -> None:
@@ -227,7 +227,7 @@ class ReliefRunner:
     # --- who moves ---
 
     def _go_on(self) -> list[str]:
-        records = self._tools.book.open_moves()
+        records = self._tools.journal.open_moves()
         if not records:
             return []
         words = self._words(None)
@@ -235,7 +235,7 @@ class ReliefRunner:
 
     def _move(self, found: Sequence[Overload], views: Mapping[str, NodeView]) -> list[str]:
         tools, policy, now = self._tools, self._policy, self._tools.reader.now()
-        past = tools.book.past_moves()
+        past = tools.journal.past_moves()
         if not self._pace.due(found, past, now.timestamp()) or slots_free(past, policy.rules) <= 0:
             return []
         snapshot = take_snapshot(tools.reader, tools.dialect)
@@ -282,7 +282,7 @@ class ReliefRunner:
                 movables[seat.pod_id] = entry
                 nodes[seat.pod_id] = nodes_for(unpinned(pod or {}), snapshot.nodes)
         troubled = {entry.card for entry in found}
-        closed = unsettled(self._tools.book.past_moves(), overload.at_seconds) | troubled
+        closed = unsettled(self._tools.journal.past_moves(), overload.at_seconds) | troubled
         return self._field(snapshot, views, now, closed, movables=movables, nodes=nodes), left
 
     def _field(
@@ -295,14 +295,14 @@ class ReliefRunner:
         movables: Mapping[str, Movable],
         nodes: Mapping[str, frozenset[str]],
     ) -> Field:
-        moves = [record.order for record in self._tools.book.open_moves()]
+        moves = [record.order for record in self._tools.journal.open_moves()]
         return Field(
             snapshot=snapshot,
             views=views,
             memory=self._memory,
             movables=movables,
             nodes=nodes,
-            resting=resting(self._tools.book.past_moves(), now.timestamp(), self._policy.rules),
+            resting=resting(self._tools.journal.past_moves(), now.timestamp(), self._policy.rules),
             coming={order.pod_id: order.to_card for order in moves},
             arrived=frozenset(f"{order.namespace}/{order.replica}" for order in moves),
             closed=closed,
@@ -310,13 +310,13 @@ class ReliefRunner:
 
     def _held(self, entry: Movable, now: datetime) -> str:
         """Why a workload is left alone now; empty where it is not."""
-        past, rules = self._tools.book.past_moves(), self._policy.rules
+        past, rules = self._tools.journal.past_moves(), self._policy.rules
         why = why_held(past, entry.workload, now.timestamp(), rules)
         return why or self._braked(entry.workload, now)
 
     def _braked(self, workload: WorkloadId, now: datetime) -> str:
         """Whether the harm that a workload suffered since relief first moved it forbids to move it again."""
-        first = next((record for record in self._tools.book.moves() if record.order.workload == workload), None)
+        first = next((record for record in self._tools.journal.moves() if record.order.workload == workload), None)
         if self._tools.harm is None or first is None:
             return ""
         try:
@@ -354,7 +354,7 @@ class ReliefRunner:
 
     def _go_home(self, views: Mapping[str, NodeView]) -> list[str]:
         tools, rules, now = self._tools, self._policy.rules, self._tools.reader.now()
-        past = tools.book.past_moves()
+        past = tools.journal.past_moves()
         if not self._pace.is_home_look_due(past, now.timestamp()):
             return []
         # Only pods that rested are worth a look at the whole cluster.
@@ -384,7 +384,7 @@ class ReliefRunner:
         if entry.manner is None or self._held(entry, now):
             return None
         nodes = {seat.pod_id: nodes_for(unpinned(pod), snapshot.nodes)}
-        closed = self._pace.troubled | unsettled(self._tools.book.past_moves(), now.timestamp())
+        closed = self._pace.troubled | unsettled(self._tools.journal.past_moves(), now.timestamp())
         ground = self._field(snapshot, views, now, closed, movables={seat.pod_id: entry}, nodes=nodes)
         if not may_return(seat, home, ground, self._policy.rules, is_isolated=entry.is_isolated):
             return None
@@ -461,8 +461,8 @@ class ReliefMetrics:
         with self._looks.one():
             look = runner.look(views)
         self._overloaded.set(len({entry.card for entry in look.overloads}))
-        self._paused.set(len(runner.book.open_squeezes()))
-        self._open_moves.set(len(runner.book.open_moves()))
+        self._paused.set(len(runner.journal.open_squeezes()))
+        self._open_moves.set(len(runner.journal.open_moves()))
         self._is_leader.set(look.is_leader)
         for phase, count in look.ended.items():
             self._moves.labels(phase.value).inc(count)

@@ -60,7 +60,7 @@ class Sleeping:
             Unavailable: the cluster can't be reached.
         """
         now = self._tools.reader.now()
-        standing = {(entry.node, entry.card): entry for entry in self._tools.book.open_squeezes()}
+        standing = {(entry.node, entry.card): entry for entry in self._tools.journal.open_squeezes()}
         wanted: dict[tuple[str, str], frozenset[ContainerKey]] = {}
         reasons: dict[tuple[str, str], Sentence] = {}
         for entry in found:
@@ -99,10 +99,10 @@ class Sleeping:
         said = []
         for (node, card), reason in plan.changed.items():
             keys = plan.wanted[node, card]
-            tools.book.squeeze(now, node, card, keys, reason)
+            tools.journal.squeeze(now, node, card, keys, reason)
             said.append(f"{len(keys)} containers of low priority sleep on {card}: {tools.say(reason)}")
         for node, card in plan.over:
-            tools.book.release(now, node, card)
+            tools.journal.release(now, node, card)
             self._trouble_at.pop((node, card), None)
             said.append(f"low priority on {card} may work again")
         nodes = {node for node, _ in (*plan.wanted, *plan.over)}
@@ -115,13 +115,13 @@ class Sleeping:
             tools.orders.pause(by_node, self._policy.squeeze_seconds)
         except (Misconfigured, Refused) as exc:
             if plan.changed:
-                tools.book.squeezed(now, sorted(nodes), str(exc))
+                tools.journal.squeezed(now, sorted(nodes), str(exc))
             # It is tried again with the next renewal.
             self._renewed_at = now
             raise
         self._renewed_at = now
         if plan.changed:
-            tools.book.squeezed(tools.reader.now(), sorted(nodes), "ordered")
+            tools.journal.squeezed(tools.reader.now(), sorted(nodes), "ordered")
         return said
 
     def _sleepers(

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from enforcer.cluster import ClusterReader, ClusterWriter, Lease
 from enforcer.dialect import Dialect
-from enforcer.relief.book import ReliefBook
 from enforcer.relief.demand_feed import NoObjectives, Objectives
 from enforcer.relief.moving import Patience
+from enforcer.relief.relief_journal import ReliefJournal
 from enforcer.relief.squeeze import OrdersWriter
 from enforcer.safety.guard import Guard
 from enforcer.safety.harm_budget import HarmBudgets
@@ -49,7 +49,7 @@ class ReliefTools:
         holder: name under which the lease is held.
         guard: who freezes.
         dialect: the backend's words.
-        book: the ledger.
+        journal: the ledger.
         orders: writes who sleeps.
         say: says why, in English, in events and in what a look reports.
         objectives: whose latency objective is broken.
@@ -62,7 +62,7 @@ class ReliefTools:
     holder: str
     guard: Guard
     dialect: Dialect
-    book: ReliefBook
+    journal: ReliefJournal
     orders: OrdersWriter
     say: Say
     objectives: Objectives = field(default_factory=NoObjectives)

@@ -20,7 +20,7 @@ from typing import Any
 
 from enforcer.cluster import DELETION_COST_ANNOTATION
 from enforcer.manifest import Manifest, template_of
-from enforcer.relief.book import MoveOrder
+from enforcer.relief.relief_journal import MoveOrder
 from enforcer.words import Words
 from fleet.errors import Refused
 

@@ -13,7 +13,7 @@ from typing import Any
 from enforcer.cluster import ClusterReader
 from enforcer.manifest import Manifest, field_of, template_of
 from enforcer.ownership import controller_of, workload_of_pod
-from enforcer.relief.book import Manner
+from enforcer.relief.relief_journal import Manner
 from fleet.inventory import ISOLATION_LABEL, LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, WorkloadId
 
 _KNOWN_OWNERS = frozenset({"Deployment", "StatefulSet", "DaemonSet", "Job", "Notebook"})

@@ -31,9 +31,9 @@ from enforcer.rollout.holding import Phase
 from enforcer.rollout.intent_writer import IntentWriter
 from enforcer.rollout.patience import Patience
 from enforcer.rollout.tools import Tools
-from enforcer.tide.book import Night, TideBook
 from enforcer.tide.calendar import TideCalendar, TideMoment, TidePhase
 from enforcer.tide.scaling import NightScale, night_scale, replicas_short
+from enforcer.tide.tide_journal import Night, TideJournal
 from fleet.decisions import Plan
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
@@ -99,7 +99,7 @@ class TideRunner:
 
     Args:
         tools: the cluster, the lease, and the guard.
-        book: the nights.
+        journal: the nights.
         plan: whose schedule is followed.
         calendar: when.
         policy: how carefully.
@@ -107,10 +107,10 @@ class TideRunner:
     """
 
     def __init__(
-        self, tools: Tools, book: TideBook, plan: Plan, calendar: TideCalendar, policy: TidePolicy,
+        self, tools: Tools, journal: TideJournal, plan: Plan, calendar: TideCalendar, policy: TidePolicy,
         approvals: Sequence[Approval] = (),
     ) -> None:  # fmt: skip
-        self._tools, self._book, self._plan, self._approvals = tools, book, plan, approvals
+        self._tools, self._journal, self._plan, self._approvals = tools, journal, plan, approvals
         self._calendar, self._policy = calendar, policy
         self._writer = IntentWriter(
             tools.reader, tools.writer, Patience(tools.pause, seconds_max=_PATIENCE_SECONDS), tools.step
@@ -118,7 +118,7 @@ class TideRunner:
 
     def moment(self) -> TideMoment:
         """Where the cluster's clock stands."""
-        return self._calendar.at(self._tools.reader.now(), self._book.lead(self._policy.lead_min))
+        return self._calendar.at(self._tools.reader.now(), self._journal.lead(self._policy.lead_min))
 
     def would_scale(self) -> NightScale:
         """Who would step back if a night began now; changes nothing.
@@ -158,14 +158,14 @@ class TideRunner:
             Unavailable: the cluster can't be reached; call again to go on.
         """
         moment = self.moment()
-        night = next((found for found in reversed(self._book.nights()) if found.is_open), None)
+        night = next((found for found in reversed(self._journal.nights()) if found.is_open), None)
         is_over = moment.phase is not TidePhase.NIGHT
         if night is not None and (is_over or night.is_aborted or moment.night != night.night):
             return self._held(lambda: self._come_home(night, moment))
         if moment.phase is not TidePhase.NIGHT:
             return TideResult(step=TideStep.NOTHING, moment=moment, night=None)
         if night is None:
-            if any(found.night == moment.night for found in self._book.nights()):
+            if any(found.night == moment.night for found in self._journal.nights()):
                 return TideResult(step=TideStep.NOTHING, moment=moment, night=None, said=("this night is over",))
             self._tools.guard.check_frozen(self._tools.reader)
             return self._held(lambda: self._go_out(moment))
@@ -181,10 +181,10 @@ class TideRunner:
             Refused: there is none.
             Unavailable: the cluster can't be reached; the next step goes on.
         """
-        night = next((found for found in self._book.nights() if found.is_open), None)
+        night = next((found for found in self._journal.nights() if found.is_open), None)
         if night is None:
             raise Refused("cannot abort the tide: no night is under way")
-        self._book.abort(night.plan_id, self._tools.reader.now(), by)
+        self._journal.abort(night.plan_id, self._tools.reader.now(), by)
         return self.step()
 
     def _held(self, work: Callable[[], TideResult]) -> TideResult:
@@ -201,10 +201,10 @@ class TideRunner:
         scale = night_scale(self._plan.schedule, self._tools.reader)
         left = tuple((str(workload), why) for workload, why in scale.left)
         self._tools.step("tide begin")
-        self._book.begin(
+        self._journal.begin(
             self._plan.plan_id, self._tools.reader.now(), moment.night, moment.ends_at, scale.intents, left
         )
-        night = self._book.nights()[-1]
+        night = self._journal.nights()[-1]
         result = self._go_on(night, moment)
         said = tuple(f"{workload} stays as it is: {why}" for workload, why in left) + result.said
         step = TideStep.WENT_OUT if result.step is TideStep.WAITS else result.step
@@ -232,11 +232,11 @@ class TideRunner:
             return TideResult(step=TideStep.WAITS, moment=moment, night=night, said=(text,))
         admission = opened(self._tools.reader, self._policy.queues) if freed else ()
         self._tools.step("tide admit")
-        self._book.admit(night.plan_id, self._tools.reader.now(), admission, sorted(freed))
+        self._journal.admit(night.plan_id, self._tools.reader.now(), admission, sorted(freed))
         refused = self._each(admission, lambda intent: self._writer.patch(intent, Phase.REST))
         let_in = len(admission) - len(refused)
         said += [*refused, f"{len(freed)} cards are free for the night; {let_in} Jobs and queues were let in"]
-        return TideResult(step=TideStep.ADMITTED, moment=moment, night=self._book.nights()[-1], said=tuple(said))
+        return TideResult(step=TideStep.ADMITTED, moment=moment, night=self._journal.nights()[-1], said=tuple(said))
 
     def _come_home(self, night: Night, moment: TideMoment) -> TideResult:
         tools = self._tools
@@ -267,11 +267,11 @@ class TideRunner:
             return TideResult(step=TideStep.WAITS, moment=moment, night=night, said=text)
         is_late = tools.reader.now() > night.ends_at or bool(short)
         tools.step("tide end")
-        self._book.end(night.plan_id, tools.reader.now(), seconds=took, is_late=is_late, kept=kept)
+        self._journal.end(night.plan_id, tools.reader.now(), seconds=took, is_late=is_late, kept=kept)
         said = [*kept, *(f"{workload}: {why}" for workload, why in short.items())]
         said.append(f"services came home in {took:.0f} s, {'late' if is_late else 'in time'}")
         return TideResult(
-            step=TideStep.CAME_HOME, moment=moment, night=self._book.nights()[-1], said=tuple(said)
+            step=TideStep.CAME_HOME, moment=moment, night=self._journal.nights()[-1], said=tuple(said)
         )  # fmt: skip
 
     def _each(self, intents: Sequence[ObjectIntent], work: Callable[[ObjectIntent], None]) -> list[str]:

@@ -9,7 +9,7 @@ from datetime import datetime
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.money.book import CardPrice
+from fleet.money.prices import CardPrice
 from fleet.money.split import CardHours, Split
 from fleet.profiles import HourMeasure
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.inventory import Card, Grant
-from fleet.money.book import CardPrice
 from fleet.money.charged_day import ChargedDay
+from fleet.money.prices import CardPrice
 from fleet.money.split import MILLION
 from fleet.money.tenancies import Tenancies, team_of
 from fleet.profiles import HourMeasure

@@ -20,10 +20,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fleet.inventory import Grant, Node
-from fleet.money.book import CardPrice
 from fleet.money.budgets import month_of
 from fleet.money.charged_day import ChargedDay
 from fleet.money.focus_columns import focus_schema
+from fleet.money.prices import CardPrice
 from fleet.money.split import MILLION
 from fleet.money.tenancies import Tenancies, slots_of, team_of
 from fleet.profiles import HourMeasure

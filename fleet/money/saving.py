@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from fleet.decisions import FreedCard, Saving
 from fleet.inventory import Card
-from fleet.money.book import HOURS_PER_WEEK, PriceBook, Prices
+from fleet.money.prices import HOURS_PER_WEEK, PriceBook, Prices
 
 _CENT = Decimal("0.01")
 

@@ -28,7 +28,7 @@ from fleet.decisions import Plan, Refusal, Saving
 from fleet.documents import document
 from fleet.errors import Misconfigured
 from fleet.inventory import Card, CardId, Inventory
-from fleet.money.book import Prices
+from fleet.money.prices import Prices
 from fleet.units import Money, format_count, format_money_short, format_percent
 from gputide.answers.plan import plan_answer, saving_text
 from gputide.output import Answer, Listing

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from enforcer.agent.give_way import GiveWayRules
-from enforcer.agent.hami_evictions import HamiHands
+from enforcer.agent.hami_evictions import HamiNodeActions
 from enforcer.agent.loop import AgentLoop, AgentMetrics
 from enforcer.agent.node_agent import AgentFolders, NodeAgent
 from enforcer.agent.node_view import NodeView
@@ -64,7 +64,7 @@ def open_agent(folder: DataFolder, settings: Settings, metrics: AgentMetrics) ->
     with open_node_reader(settings) as reader, open_kubernetes(settings) as cluster:
         agent = NodeAgent(
             reader,
-            HamiHands(cluster, cluster, node),
+            HamiNodeActions(cluster, cluster, node),
             AgentFolders(containers=_containers(settings), state=folder.agent),
             give_way=GiveWayRules(
                 manner=agent_settings.give_way,

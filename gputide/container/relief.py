@@ -9,12 +9,12 @@ from datetime import datetime
 
 from dashboards.words.advice import relief_in_english
 from enforcer.record.ledger import Ledger
-from enforcer.relief.book import ReliefBook
 from enforcer.relief.demand_feed import DemandFeed, NoObjectives, Objectives
 from enforcer.relief.feed_agents import AgentFeed
 from enforcer.relief.feed_replay import ReplayFeed
 from enforcer.relief.moving import Patience
 from enforcer.relief.objectives_queried import QueriedObjectives
+from enforcer.relief.relief_journal import ReliefJournal
 from enforcer.relief.runner import ReliefRunner
 from enforcer.relief.squeeze import OrdersWriter
 from enforcer.relief.tools import ReliefPolicy, ReliefTools
@@ -45,9 +45,9 @@ class OpenRelief:
     cluster: LiveCluster
 
 
-def relief_book(folder: DataFolder) -> ReliefBook:
+def relief_journal(folder: DataFolder) -> ReliefJournal:
     """What relief did, from its ledger."""
-    return ReliefBook(Ledger(folder.relief))
+    return ReliefJournal(Ledger(folder.relief))
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def open_relief(folder: DataFolder, settings: Settings, now: datetime, *, at_onc
             holder=f"{lease_holder(folder)} for relief",
             guard=guard(folder, settings),
             dialect=dialect,
-            book=relief_book(folder),
+            journal=relief_journal(folder),
             orders=OrdersWriter(
                 cluster, cluster, namespace=settings.enforcer.namespace, name=settings.agent.orders_config_map
             ),

@@ -8,9 +8,9 @@ from datetime import date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 from enforcer.record.ledger import Ledger
-from enforcer.tide.book import TideBook
 from enforcer.tide.calendar import TideCalendar
 from enforcer.tide.runner import TideMetrics, TidePolicy, TideRunner
+from enforcer.tide.tide_journal import TideJournal
 from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
 from fleet.errors import Misconfigured
@@ -40,9 +40,9 @@ def tide_calendar(plan: Plan, settings: Settings) -> TideCalendar:
     )
 
 
-def tide_book(folder: DataFolder) -> TideBook:
+def tide_journal(folder: DataFolder) -> TideJournal:
     """The nights that were."""
-    return TideBook(Ledger(folder.tide))
+    return TideJournal(Ledger(folder.tide))
 
 
 def followed_plan(folder: DataFolder, plan_id: str | None) -> Plan:
@@ -56,7 +56,7 @@ def followed_plan(folder: DataFolder, plan_id: str | None) -> Plan:
         Refused: it was edited.
         NotEnoughData: there is no plan at all.
     """
-    night = next((found for found in reversed(tide_book(folder).nights()) if found.is_open), None)
+    night = next((found for found in reversed(tide_journal(folder).nights()) if found.is_open), None)
     return chosen_plan(folder, plan_id if night is None else night.plan_id)
 
 
@@ -81,7 +81,7 @@ def open_tide(
             opened.enter_context(metrics.api_requests.following(lambda: enforcer.cluster.requests))
         yield TideRunner(
             enforcer.tools,
-            tide_book(folder),
+            tide_journal(folder),
             plan,
             calendar,
             TidePolicy(

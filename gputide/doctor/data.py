@@ -19,7 +19,7 @@ from enforcer.record.ledger import Ledger
 from enforcer.safety.freeze import frozen_by
 from fleet.errors import GputideError, Misconfigured, NotEnoughData
 from fleet.inventory import Inventory
-from fleet.money.book import PriceBook
+from fleet.money.prices import PriceBook
 from fleet.schema import Measure
 from fleet.settings.price_book import with_price_book
 from fleet.units import format_percent

@@ -10,7 +10,7 @@ from dashboards.words.advice import plan_in_english
 from fleet.decisions import Plan
 from fleet.documents import document
 from fleet.inventory import CardModelName
-from fleet.money.book import PriceBook
+from fleet.money.prices import PriceBook
 from fleet.profiles import CardState, Profiles, WorkloadState
 from fleet.schema import Measure
 from fleet.settings.settings import Settings

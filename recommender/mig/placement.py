@@ -1,7 +1,7 @@
 """Seats of workloads that get MIG instances: a step of an arrangement where the backend cuts by MIG.
 
-Which instance is `mig.advice`'s, where it stands `mig.seating`'s, in what order `mig.stages`'. Cards are cut only where
-that frees some. Called by `planner`.
+`mig.advice` says which instance a pod gets, `mig.card_cutting` on which card, `mig.stages` in what order. Cards are cut
+only where that frees some. Called by `planner`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from fleet.decisions import RecommendationKind, Refusal
 from fleet.inventory import CardId, CardModelName, Inventory, Priority, WorkloadId
 from fleet.sharing import ACTIVE_RATIO_MIN
 from recommender.advice.case import Permits, is_restartable
+from recommender.bin_cards import NodeRoom, Seat
 from recommender.demand import Demand
+from recommender.mig.card_cutting import MigSeats, MigStock, seat_instances
 from recommender.mig.instance_size import InstanceAdvice, NoInstance, advise_instance
-from recommender.mig.seating import MigSeats, MigStock, seat_instances
 from recommender.mig.stages import Machines, carvings_of
 from recommender.node_terms import NodeTerms
 from recommender.placement import Arrangement, moves_left
 from recommender.problem import PlanningProblem
-from recommender.seating import NodeRoom, Seat
 
 
 def with_mig_instances(problem: PlanningProblem, permits: Permits, arrangement: Arrangement) -> Arrangement:

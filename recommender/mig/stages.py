@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fleet.inventory import CardId, Grant, WorkloadId
+from recommender.mig.card_cutting import MigSeats
 from recommender.mig.instance_size import InstanceAdvice
-from recommender.mig.seating import MigSeats
 
 BATCHES = 5
 """Most stages that cutting is spread over."""

@@ -16,8 +16,8 @@ from enforcer.agent.node_view import ContainerKey
 from enforcer.agent.orders import parse_orders
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from enforcer.record.ledger import Ledger
-from enforcer.relief.book import MovePhase, ReliefBook
 from enforcer.relief.demand_memory import DemandMemory
+from enforcer.relief.relief_journal import MovePhase, ReliefJournal
 from enforcer.relief.runner import ReliefRunner
 from enforcer.relief.squeeze import OrdersWriter
 from enforcer.relief.tools import ReliefTools
@@ -94,7 +94,7 @@ class Scene:
         self.restart()
 
     def restart(self) -> None:
-        self.book = ReliefBook(Ledger(self.folder / "relief.jsonl"))
+        self.journal = ReliefJournal(Ledger(self.folder / "relief.jsonl"))
         tools = ReliefTools(
             reader=self.cluster,
             writer=self.cluster,
@@ -102,7 +102,7 @@ class Scene:
             holder="relief",
             guard=Guard(GuardPolicy(needs_approval=False, gaps_allowed=True)),
             dialect=take_snapshot(self.cluster).dialect,
-            book=self.book,
+            journal=self.journal,
             orders=OrdersWriter(self.cluster, self.cluster, namespace="gputide", name="gputide-orders"),
             say=relief_in_english,
         )
@@ -127,7 +127,7 @@ class Scene:
 
     def _is_over(self, use: dict[str, float]) -> bool:
         self.look(**use)
-        moves = self.book.moves()
+        moves = self.journal.moves()
         return bool(moves) and not moves[-1].is_open
 
 
@@ -176,9 +176,9 @@ def test_overload_is_squeezed_at_once_and_a_pod_moves_by_a_warm_replica_and_home
     scene.look(**FULL)
     assert time.monotonic() - started < 1.0
     assert len(scene.asleep()) == 1
-    until(lambda: bool(scene.look(**FULL)) and bool(scene.book.moves()), "a move began", 10.0)
+    until(lambda: bool(scene.look(**FULL)) and bool(scene.journal.moves()), "a move began", 10.0)
     assert time.monotonic() - started < 10.0
-    move = scene.book.moves()[0]
+    move = scene.journal.moves()[0]
     app = move.order.workload.rpartition("/")[2]
     assert app in ("a", "b")
     both: list[int] = []
@@ -186,10 +186,10 @@ def test_overload_is_squeezed_at_once_and_a_pod_moves_by_a_warm_replica_and_home
     def is_over() -> bool:
         scene.look(**FULL)
         both.append(sum(map(is_ready, pods(scene.api, scene.team, app))))
-        return not scene.book.moves()[0].is_open
+        return not scene.journal.moves()[0].is_open
 
     until(is_over, "the pod has moved")
-    assert scene.book.moves()[0].phase is MovePhase.DONE, scene.book.moves()[0].why
+    assert scene.journal.moves()[0].phase is MovePhase.DONE, scene.journal.moves()[0].why
     # Somebody always served.
     assert min(both) >= 1
     until_ready(scene.api, scene.team, app, 1)
@@ -201,10 +201,10 @@ def test_overload_is_squeezed_at_once_and_a_pod_moves_by_a_warm_replica_and_home
     # A relief that starts anew remembers no use, but who is away.
     scene.memory = DemandMemory()
     scene.restart()
-    until(lambda: bool(scene.look(**CALM)) and len(scene.book.moves()) == 2, "a move home began")
+    until(lambda: bool(scene.look(**CALM)) and len(scene.journal.moves()) == 2, "a move home began")
     scene.run_until_moved(**CALM)
-    assert scene.book.moves()[-1].order.is_home
-    assert scene.book.moves()[-1].phase is MovePhase.DONE, scene.book.moves()[-1].why
+    assert scene.journal.moves()[-1].order.is_home
+    assert scene.journal.moves()[-1].phase is MovePhase.DONE, scene.journal.moves()[-1].why
     until_ready(scene.api, scene.team, app, 1)
     assert scene.card(app) == card_of(scene.node, 0)
     written = {(write.verb, write.resource) for write in audit.writes(began) if write.user == WRITER}
@@ -225,14 +225,14 @@ def test_budget_that_forbids_to_go_keeps_the_old_pod_and_the_replica_is_taken_ba
     before = {pod["metadata"]["name"] for app in "ab" for pod in pods(scene.api, scene.team, app)}
     patience = replace(scene.runner._policy.patience, leave_seconds_max=2.0)
     scene.runner.mover._patience = patience
-    until(lambda: bool(scene.look(**FULL)) and bool(scene.book.moves()), "a move began", 10.0)
+    until(lambda: bool(scene.look(**FULL)) and bool(scene.journal.moves()), "a move began", 10.0)
     until(lambda: _goes_back(scene), "it is being taken back")
-    assert scene.book.moves()[0].phase is MovePhase.BACK
+    assert scene.journal.moves()[0].phase is MovePhase.BACK
     for app in ("a", "b"):
         scene.api.delete(f"/apis/policy/v1/namespaces/{scene.team}/poddisruptionbudgets/{app}")
     scene.run_until_moved(**FULL)
-    assert scene.book.moves()[0].phase is MovePhase.TAKEN_BACK
-    why = scene.book.moves()[0].why
+    assert scene.journal.moves()[0].phase is MovePhase.TAKEN_BACK
+    why = scene.journal.moves()[0].why
     assert why is not None
     assert why.code == "kept_by_budget"
     until(
@@ -242,11 +242,11 @@ def test_budget_that_forbids_to_go_keeps_the_old_pod_and_the_replica_is_taken_ba
 
 def _goes_back(scene: Scene) -> bool:
     scene.look(**FULL)
-    return scene.book.moves()[0].phase is MovePhase.BACK
+    return scene.journal.moves()[0].phase is MovePhase.BACK
 
 
 def test_relief_that_was_killed_after_the_eviction_goes_on_with_it(scene: Scene) -> None:
-    until(lambda: bool(scene.look(**FULL)) and bool(scene.book.moves()), "a move began", 10.0)
+    until(lambda: bool(scene.look(**FULL)) and bool(scene.journal.moves()), "a move began", 10.0)
 
     class Killed(Exception):
         """The process ended here."""
@@ -258,10 +258,10 @@ def test_relief_that_was_killed_after_the_eviction_goes_on_with_it(scene: Scene)
     scene.runner.mover._step = die
     with pytest.raises(Killed):
         until(lambda: scene.look(**FULL) == ("never",), "it is killed")
-    app = scene.book.moves()[0].order.workload.rpartition("/")[2]
+    app = scene.journal.moves()[0].order.workload.rpartition("/")[2]
     scene.restart()
     scene.run_until_moved(**FULL)
-    assert scene.book.moves()[0].phase is MovePhase.DONE
+    assert scene.journal.moves()[0].phase is MovePhase.DONE
     until_ready(scene.api, scene.team, app, 1)
     assert scene.card(app) == card_of(scene.node, 1)
 
@@ -283,5 +283,5 @@ def test_rules_of_relief_allow_a_pod_and_one_config_map_and_no_more(
 def test_relief_without_its_rules_says_which_one_it_lacks(scene: Scene, api: Api) -> None:
     api.delete("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/gputide-relief")
     until(lambda: any("create" in text and "pods" in text for text in scene.look(**FULL)), "the right is named", 30.0)
-    assert {record.phase for record in scene.book.moves()} == {MovePhase.TAKEN_BACK}
+    assert {record.phase for record in scene.journal.moves()} == {MovePhase.TAKEN_BACK}
     assert len(scene.asleep()) == 1

@@ -54,9 +54,9 @@ from fleet.decisions import (
 from fleet.documents import seal_plan
 from fleet.errors import NotEnoughData, Refused
 from fleet.inventory import CardId, CardModelName, Priority, Quota, WorkloadId
-from fleet.money.book import PriceBook, Prices
 from fleet.money.budgets import BudgetStatus, MonthSpending, budget_status
 from fleet.money.charges import Amounts, Charge, MeasuredHours
+from fleet.money.prices import PriceBook, Prices
 from fleet.money.saving import cards_in, saved
 from fleet.money.unit_costs import UnitCost
 from fleet.money.week_hours import GRANTED, Measures, WeekHours, added

@@ -20,7 +20,7 @@ from dashboards.words.advice import relief_words
 from dashboards.words.catalogue import READING, Language
 from enforcer.agent.node_view import ContainerKey
 from enforcer.record.ledger import Ledger
-from enforcer.relief.book import MovePhase, ReliefBook
+from enforcer.relief.relief_journal import MovePhase, ReliefJournal
 from fleet.data_folder import DataFolder
 from fleet.sentences import sentence
 from tests.dashboards.embedded import CLUSTER, EmbeddedFleet, EmbeddedRelief, make_profiles, make_views
@@ -34,12 +34,12 @@ HOSTILE = '"><img src=x onerror=alert(1)>'
 def a_folder(path: Path) -> DataFolder:
     """Somebody was moved and came home, somebody was not, and low priority sleeps."""
     folder = DataFolder(path=path)
-    book = ReliefBook(Ledger(folder.relief))
-    carry_out(book, an_order(1, replica="a-1-x"))
-    carry_out(book, an_order(2, pod="a-1-x", replica="a-1-y", is_home=True, to=0))
-    book.begin(NOW, replace(an_order(3), reason=sentence("fault", fault=HOSTILE)))
-    book.note(NOW + timedelta(seconds=30), "move-3", MovePhase.TAKEN_BACK, sentence("not_ready", seconds=30.0))
-    book.squeeze(
+    journal = ReliefJournal(Ledger(folder.relief))
+    carry_out(journal, an_order(1, replica="a-1-x"))
+    carry_out(journal, an_order(2, pod="a-1-x", replica="a-1-y", is_home=True, to=0))
+    journal.begin(NOW, replace(an_order(3), reason=sentence("fault", fault=HOSTILE)))
+    journal.note(NOW + timedelta(seconds=30), "move-3", MovePhase.TAKEN_BACK, sentence("not_ready", seconds=30.0))
+    journal.squeeze(
         NOW,
         "node-0",
         "GPU-7",
@@ -59,7 +59,7 @@ def test_acts_are_those_of_the_ledger_newest_first_and_grow_with_it(tmp_path: Pa
         (MoveState.HOME_AGAIN, 9.0),
     ]
     assert [(one.card, one.containers) for one in found.sleeps] == [("GPU-7", 1)]
-    ReliefBook(Ledger(folder.relief)).begin(NOW, an_order(4))
+    ReliefJournal(Ledger(folder.relief)).begin(NOW, an_order(4))
     assert view.acts(CLUSTER).moves[0].state is MoveState.UNDER_WAY
     assert StoredRelief(DataFolder(path=tmp_path / "none"), EmbeddedFleet(make_profiles())).acts(CLUSTER).moves == ()
 

@@ -9,7 +9,7 @@ import pytest
 
 from exporter.reader import Block, DeviceReader
 from exporter.reader_replay import ReplayReader
-from exporter.seating import Seat
+from exporter.replayed_seats import Seat
 from exporter.trace import open_trace
 from fleet.errors import Corrupt
 from fleet.inventory import CardId, Priority

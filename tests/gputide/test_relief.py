@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.record.ledger import Ledger
-from enforcer.relief.book import ASSUMED_REACTION_SECONDS, ReliefBook, TimingSource, relief_timing
+from enforcer.relief.relief_journal import ASSUMED_REACTION_SECONDS, ReliefJournal, TimingSource, relief_timing
 from fleet.data_folder import open_data_folder
 from fleet.relief.rules import LOAD_BYTES_PER_SECOND
 from fleet.units import GIB
@@ -26,9 +26,9 @@ EVERYTHING = ("--set", "relief.full_ratio=0.01", "--set", "relief.relieved_ratio
 def moved(tmp_path: Path) -> Path:
     """Return a data folder whose relief made five moves."""
     folder = open_data_folder(tmp_path / "data", create=True)
-    book = ReliefBook(Ledger(folder.relief))
+    journal = ReliefJournal(Ledger(folder.relief))
     for number in range(5):
-        carry_out(book, an_order(number))
+        carry_out(journal, an_order(number))
     return folder.path
 
 

@@ -59,7 +59,7 @@ def enforced(folder: Path, use: np.ndarray, rules: ReliefRules) -> tuple[list[Or
         }
         world.runner.look(views_of(world.cluster, wanted, asleep=loading))
         world.cluster.pause(LOOK_SECONDS)
-    records = world.book.moves()
+    records = world.journal.moves()
     took = {
         (record.ended_at - record.begun_at).total_seconds() for record in records if record.ended_at is not None
     } or {20.0}

@@ -23,7 +23,7 @@ from fleet.inventory import WorkloadId
 from fleet.sentences import sentence
 from gputide.cli import app
 from gputide.container.plans import plan_store
-from gputide.container.tide import tide_book
+from gputide.container.tide import tide_journal
 from tests.enforcer.builders import NOW, a_cluster, a_recommendation, card_id, standard_plan
 from tests.scraping import OWN_PORT, own_url, scraped
 from tests.waiting import until
@@ -131,7 +131,7 @@ def test_night_begins_only_by_a_tide_that_somebody_approved(program: Program, tm
 def test_next_plan_is_told_what_the_tide_moved_itself(program: Program, tmp_path: Path) -> None:
     program("run", "--once", "--yes")
     program("abort", "--yes", now="2026-01-12T01:00:00Z")
-    moved = tide_book(open_data_folder(tmp_path / "data", create=False)).scalings()
+    moved = tide_journal(open_data_folder(tmp_path / "data", create=False)).scalings()
     assert list(moved) == ["team/Deployment/a"]
     (out, _), (home, done) = moved[WorkloadId("team/Deployment/a")]
     assert out < home <= done

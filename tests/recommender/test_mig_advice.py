@@ -13,7 +13,7 @@ from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, Node, Priorit
 from fleet.schema import Measure
 from fleet.units import GIB
 from fleet.usage import History
-from recommender.mig.seating import layout_now
+from recommender.mig.card_cutting import layout_now
 from tests.english import english
 from tests.recommender.builders import ANY_CONFIDENCE, PER_DAY, Service, cluster, plan_of
 from tests.recommender.mig_builders import holder, mig_plan, on_a100, placed, reasons_of

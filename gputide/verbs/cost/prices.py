@@ -16,7 +16,7 @@ from fleet.data_folder import writing
 from fleet.durable import write_durably
 from fleet.errors import Misconfigured
 from fleet.money.amortisation import card_hour_cost, formula_of
-from fleet.money.book import PriceBook
+from fleet.money.prices import PriceBook
 from fleet.settings.faults import fault_words
 from fleet.settings.money import PriceBasis, PriceRule
 from fleet.settings.price_book import (

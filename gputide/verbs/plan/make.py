@@ -17,7 +17,7 @@ from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import seal_plan
 from fleet.errors import Misconfigured, Unavailable
 from fleet.inventory import Card
-from fleet.money.book import PriceBook
+from fleet.money.prices import PriceBook
 from fleet.profiles import Profiles
 from fleet.usage import History
 from gputide.answers.fleet import silence_note
@@ -27,7 +27,7 @@ from gputide.container.cluster import backend_version
 from gputide.container.history import for_plan, load_history, load_profiles, profiled
 from gputide.container.measured_pairs import load_interference
 from gputide.container.plans import keep_plan
-from gputide.container.tide import tide_book
+from gputide.container.tide import tide_journal
 from gputide.container.warehouse import warehouse
 from gputide.options import ClusterOption, FormatOption, OutputOption, RiskOption
 from gputide.output import Answer, Format, print_answer
@@ -102,7 +102,7 @@ class _Planner:
                 scope=self.scope,
                 past=OwnPast(
                     calibration_ratio=calibration_of(outcomes),
-                    scalings=tide_book(session.folder()).scalings(),
+                    scalings=tide_journal(session.folder()).scalings(),
                     interference=load_interference(session.settings),
                 ),
             )

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from enforcer.relief.book import relief_timing
+from enforcer.relief.relief_journal import relief_timing
 from exporter.trace import Trace, open_trace
 from fleet.capabilities.register import capabilities_of
 from fleet.colocation import AdmissionRules
@@ -20,7 +20,7 @@ from fleet.documents import document, iso
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.settings.settings import LowPrioritySettings
 from fleet.units import format_count, format_percent, format_time, parse_bytes, parse_duration
-from gputide.container.relief import relief_book
+from gputide.container.relief import relief_journal
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.replay.history import set_stage
@@ -84,7 +84,7 @@ def simulate(
     cut, until = _span(trace, days)
     capability = capabilities_of(session.settings.enforcer.backend)
     timing = relief_timing(
-        relief_book(DataFolder(path=session.data_path)).measured(),
+        relief_journal(DataFolder(path=session.data_path)).measured(),
         reaction_seconds=None if reaction is None else _positive("--reaction", reaction, parse_duration(reaction)),
         load_bytes_per_second=None
         if load_rate is None

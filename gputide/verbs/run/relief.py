@@ -12,9 +12,9 @@ from types import FrameType
 import typer
 
 from dashboards.words.advice import relief_in_english
-from enforcer.relief.book import MeasuredRelief, MoveRecord
-from enforcer.relief.choice import Proposal
 from enforcer.relief.overload import Overload
+from enforcer.relief.proposal import Proposal
+from enforcer.relief.relief_journal import MeasuredRelief, MoveRecord
 from enforcer.relief.runner import ReliefLook, ReliefMetrics
 from fleet.documents import iso
 from fleet.durable import FolderLock
@@ -22,7 +22,7 @@ from fleet.errors import EXIT_FINDINGS, Refused, Unavailable
 from fleet.settings.settings import ClusterChoice
 from fleet.units import format_bytes_short, format_duration, format_time
 from gputide.container.own_metrics import open_own_metrics
-from gputide.container.relief import OpenRelief, open_relief, relief_book
+from gputide.container.relief import OpenRelief, open_relief, relief_journal
 from gputide.options import FormatOption, OutputOption, YesOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import session_of
@@ -39,8 +39,8 @@ _LOOK_SECONDS_MIN = 0.25
 @app.command("show", epilog="Example: gputide run relief show")
 def show(context: typer.Context, form: FormatOption = Format.TABLE, output: OutputOption = None) -> None:
     """Show who sleeps and who moved, why, and how long that took."""
-    book = relief_book(session_of(context).folder())
-    moves, squeezes, measured = book.moves(), book.open_squeezes(), book.measured()
+    journal = relief_journal(session_of(context).folder())
+    moves, squeezes, measured = journal.moves(), journal.open_squeezes(), journal.measured()
     asleep = [(entry.node, entry.card, len(entry.containers), format_time(entry.at)) for entry in squeezes]
     shown = [_row(record) for record in moves[-_SHOWN_MAX:]]
     answer = Answer(

@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
-from enforcer.tide.book import Night
 from enforcer.tide.calendar import TidePhase
 from enforcer.tide.runner import TideMetrics, TideResult, TideStep
+from enforcer.tide.tide_journal import Night
 from fleet.data_folder import writing
 from fleet.errors import EXIT_FINDINGS, Refused, Unavailable
 from fleet.units import format_duration, format_time
 from gputide.container.cluster import own_cluster
 from gputide.container.own_metrics import open_own_metrics
 from gputide.container.plans import chosen_plan
-from gputide.container.tide import followed_plan, open_tide, tide_book, tide_calendar
+from gputide.container.tide import followed_plan, open_tide, tide_calendar, tide_journal
 from gputide.options import ByOption, FormatOption, OutputOption, PlanOption, YesOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import session_of, who
@@ -37,7 +37,7 @@ def show(
     folder = session.folder()
     chosen = chosen_plan(folder, plan, cluster=own_cluster(folder, session.settings))
     calendar = tide_calendar(chosen, session.settings)
-    nights = tide_book(folder).nights()
+    nights = tide_journal(folder).nights()
     rows = [
         (entry.workload, entry.replicas, entry.start, entry.end, entry.time_zone, len(entry.frees))
         for entry in chosen.schedule

@@ -19,7 +19,7 @@ from enforcer.agent.node_view import NodeView
 from enforcer.agent.watermark import WatermarkRules
 from fleet.errors import Misconfigured
 from tests.enforcer.agent.nodes import view_of
-from tests.enforcer.agent.test_node_agent import FakeReader, Hands
+from tests.enforcer.agent.test_node_agent import Actions, FakeReader
 from wire.own_metrics import OwnMetrics
 
 PATIENCE_SECONDS = 10.0
@@ -29,7 +29,7 @@ def run(folder: Path, read_orders: Callable[[AgentLoop], str | None], **how: Any
     """Run a loop until its orders stop it, or patience ends."""
     agent = NodeAgent(
         FakeReader(view_of()),
-        Hands(),
+        Actions(),
         AgentFolders(containers=folder, state=folder / "state"),
         give_way=GiveWayRules(),
         watermark=WatermarkRules(),

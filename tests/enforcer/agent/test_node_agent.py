@@ -1,4 +1,4 @@
-"""The whole agent on one node: real regions, views that change, and hands that note what was asked of them."""
+"""The whole agent on one node: real regions, views that change, and actions that note what was asked of them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class FakeReader:
 
 
 @dataclass
-class Hands:
+class Actions:
     """An API server that notes what is asked of it, or is away."""
 
     is_away: bool = False
@@ -88,14 +88,14 @@ class World:
     containers: Path
     state: Path
     reader: FakeReader
-    hands: Hands
+    actions: Actions
 
     def agent(
         self, manner: GiveWayManner = GiveWayManner.STRICT, clock: Callable[[], float] = time.monotonic
     ) -> NodeAgent:
         return NodeAgent(
             self.reader,
-            self.hands,
+            self.actions,
             AgentFolders(containers=self.containers, state=self.state),
             give_way=GiveWayRules(manner=manner),
             watermark=WatermarkRules(free_ratio_min=0.05),
@@ -117,7 +117,7 @@ class World:
 def world(containers: Path, tmp_path: Path) -> World:
     for number in (1, 2):
         add_region(containers, number, cards=(CARD,), limit=4000 * MIB)
-    made = World(containers=containers, state=tmp_path / "state", reader=FakeReader(view_of()), hands=Hands())
+    made = World(containers=containers, state=tmp_path / "state", reader=FakeReader(view_of()), actions=Actions())
     made.see()
     return made
 
@@ -174,7 +174,7 @@ def test_pod_goes_and_its_card_is_closed_first_when_framebuffer_runs_out(world: 
     world.see(free=GIB)
     look = agent.look(1.0)
     assert [entry.pod for entry in agent.reach(look.view).evicted] == ["pod-1"]
-    assert world.hands.done == [("close", CARD), ("evict", "team", "pod-1")]
+    assert world.actions.done == [("close", CARD), ("evict", "team", "pod-1")]
     assert look.slept == (key_of(1),)
     world.see(at=700.0)
     assert agent.reach(agent.look(1.0).view).opened == (CARD,)
@@ -183,13 +183,13 @@ def test_pod_goes_and_its_card_is_closed_first_when_framebuffer_runs_out(world: 
 
 def test_while_the_api_server_is_away_low_priority_sleeps_and_goes_later(world: World) -> None:
     agent = world.agent()
-    world.hands.is_away = True
+    world.actions.is_away = True
     world.see(free=GIB)
     look = agent.look(1.0)
     reach = agent.reach(look.view)
     assert (reach.evicted, look.slept) == ((), (key_of(1),))
     assert any("cannot evict team/pod-1" in text for text in reach.refused)
-    world.hands.is_away = False
+    world.actions.is_away = False
     world.see(free=GIB, at=40.0)
     assert [entry.pod for entry in agent.reach(agent.look(1.0).view).evicted] == ["pod-1"]
 
@@ -204,14 +204,14 @@ def test_orders_change_limits_and_tell_the_books(world: World) -> None:
     reach = agent.reach(agent.look(1.0).view)
     assert [entry.framebuffer_bytes for entry in reach.limits] == [3000 * MIB, 5000 * MIB]
     assert (world.limit(1), world.limit(2)) == (3000 * MIB, 5000 * MIB)
-    assert [what[2] for what in world.hands.done] == [3000 * MIB, 5000 * MIB]
+    assert [what[2] for what in world.actions.done] == [3000 * MIB, 5000 * MIB]
     world.see(at=1.0)
     assert agent.reach(agent.look(1.0).view).limits == ()
 
 
 def test_limit_does_not_grow_where_the_books_can_not_be_told(world: World) -> None:
     agent = world.agent()
-    world.hands.is_away = True
+    world.actions.is_away = True
     agent.take_orders(orders(limits=(WantedLimit(container=key_of(1), card=CARD, framebuffer_bytes=5000 * MIB),)))
     assert any("cannot limit" in text for text in agent.reach(agent.look(1.0).view).refused)
     assert world.limit(1) == 4000 * MIB
@@ -277,7 +277,7 @@ def test_region_that_lies_is_told_and_left_alone(world: World) -> None:
 
 def test_right_that_is_missing_is_told_and_the_node_goes_on(world: World) -> None:
     agent = world.agent()
-    world.hands.misses_right = True
+    world.actions.misses_right = True
     world.see(free=GIB)
     agent.take_orders(orders(limits=(WantedLimit(container=key_of(2), card=CARD, framebuffer_bytes=5000 * MIB),)))
     look = agent.look(1.0)

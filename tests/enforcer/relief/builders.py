@@ -12,8 +12,8 @@ from enforcer.agent.node_view import CardView, NodeView, SliceView
 from enforcer.agent.orders import Orders, parse_orders
 from enforcer.cluster import ClusterReader, FieldChange
 from enforcer.record.ledger import Ledger
-from enforcer.relief.book import ReliefBook
 from enforcer.relief.moving import Patience
+from enforcer.relief.relief_journal import ReliefJournal
 from enforcer.relief.runner import ReliefLook, ReliefMetrics, ReliefRunner
 from enforcer.relief.squeeze import OrdersWriter
 from enforcer.relief.tools import ReliefPolicy, ReliefTools
@@ -126,7 +126,7 @@ class World:
 
     def restart(self) -> None:
         """A new relief over the same folder and cluster."""
-        self.book = ReliefBook(Ledger(self.folder / "relief.jsonl"))
+        self.journal = ReliefJournal(Ledger(self.folder / "relief.jsonl"))
         tools = ReliefTools(
             reader=self.cluster,
             writer=self.cluster,
@@ -134,7 +134,7 @@ class World:
             holder="relief",
             guard=Guard(GuardPolicy(needs_approval=False, gaps_allowed=True)),
             dialect=take_snapshot(self.cluster).dialect,
-            book=self.book,
+            journal=self.journal,
             orders=OrdersWriter(self.cluster, self.cluster, namespace="gputide", name="gputide-orders"),
             say=relief_in_english,
         )

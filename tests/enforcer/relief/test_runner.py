@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dashboards.words.advice import relief_in_english
-from enforcer.relief.book import Manner, MovePhase
 from enforcer.relief.demand_feed import BrokenObjective
+from enforcer.relief.relief_journal import Manner, MovePhase
 from enforcer.relief.runner import ReliefMetrics
 from enforcer.relief.warm_replica import RELIEF_LABEL
 from enforcer.safety.harm_budget import Harm, HarmBudgets, HarmPolicy
@@ -47,7 +47,7 @@ def test_low_priority_sleeps_at_the_first_look_and_a_pod_moves_within_ten_second
     assert orders is not None
     assert len(orders.paused) == 1
     world.run(10)
-    (move,) = world.book.moves()
+    (move,) = world.journal.moves()
     assert move.begun_at - began <= timedelta(seconds=10)
     assert {"a": 0, "b": 0}.items() <= world.cards().items()
     world.run(30)
@@ -63,15 +63,15 @@ def test_who_moved_is_home_again_once_there_was_room_for_a_while(tmp_path: Path)
     world.run(40)
     world.use = dict(CALM)
     world.run(200, 10)
-    assert len(world.book.moves()) == 1
+    assert len(world.journal.moves()) == 1
     world.run(400, 10)
-    away, home = world.book.moves()
+    away, home = world.journal.moves()
     assert (home.order.is_home, home.phase, away.is_home_again) == (True, MovePhase.DONE, True)
     assert {world.cards()[name] for name in "abc"} == {0}
     orders = world.orders()
     assert orders is not None
     assert orders.paused == ()
-    assert world.book.open_squeezes() == ()
+    assert world.journal.open_squeezes() == ()
 
 
 def test_nothing_is_asked_of_the_cluster_while_nothing_is_wrong(tmp_path: Path) -> None:
@@ -87,20 +87,20 @@ def test_freeze_stops_relief(tmp_path: Path) -> None:
     freeze = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "gputide", "name": "gputide-freeze"}}
     world.cluster.make(freeze)
     world.run(20)
-    assert (world.orders(), world.book.moves()) == (None, ())
+    assert (world.orders(), world.journal.moves()) == (None, ())
     assert any("freezes it" in text for text in world.said)
     world.cluster.delete("ConfigMap", "gputide", "gputide-freeze")
     world.run(10)
-    assert len(world.book.moves()) == 1
+    assert len(world.journal.moves()) == 1
 
 
 def test_enforcer_that_holds_the_lease_keeps_relief_waiting(tmp_path: Path) -> None:
     world = a_world(tmp_path, use=dict(FULL))
     assert world.cluster.acquire("apply", 15.0)
     world.run(10)
-    assert (world.orders(), world.book.moves()) == (None, ())
+    assert (world.orders(), world.journal.moves()) == (None, ())
     world.run(20)
-    assert len(world.book.moves()) == 1
+    assert len(world.journal.moves()) == 1
 
 
 def test_who_opted_out_is_neither_moved_nor_put_to_sleep(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_who_opted_out_is_neither_moved_nor_put_to_sleep(tmp_path: Path) -> None
     for name in "abc":
         world.change_owner(name, opt_out="true")
     world.run(40)
-    assert (world.orders(), world.book.moves()) == (None, ())
+    assert (world.orders(), world.journal.moves()) == (None, ())
     assert any("gputide.io/opt-out=true" in text for text in world.said)
 
 
@@ -117,7 +117,7 @@ def test_somebody_moves_where_low_priority_does_not_sleep(tmp_path: Path) -> Non
     world.change_owner("c", opt_out="true")
     world.run(40)
     assert world.orders() is None
-    (move,) = world.book.moves()
+    (move,) = world.journal.moves()
     assert move.order.pod in ("a-0", "b-0")
     assert relief_in_english(move.order.reason).endswith("; low priority did not end it")
 
@@ -126,18 +126,18 @@ def test_card_of_somebody_who_shares_with_nobody_takes_no_newcomer(tmp_path: Pat
     world = a_world(tmp_path, use=dict(FULL))
     world.change_owner("d", isolation="hard")
     world.run(40)
-    (move,) = world.book.moves()
+    (move,) = world.journal.moves()
     assert move.order.to_card != card_id(1)
 
 
 def test_workload_that_was_moved_often_today_stays(tmp_path: Path) -> None:
     world = a_world(tmp_path, use=dict(FULL), policy=replace(POLICY, rules=replace(POLICY.rules, moves_per_day_max=1)))
     world.run(40)
-    moved = world.book.moves()[0].order.workload
+    moved = world.journal.moves()[0].order.workload
     # Wherever it went, the same trouble comes again.
     world.use = {**FULL, "d": 0.9}
     world.run(60)
-    assert [record.order.workload for record in world.book.moves()].count(moved) == 1
+    assert [record.order.workload for record in world.journal.moves()].count(moved) == 1
 
 
 def test_service_that_was_harmed_since_its_move_is_not_moved_again(tmp_path: Path) -> None:
@@ -150,10 +150,10 @@ def test_service_that_was_harmed_since_its_move_is_not_moved_again(tmp_path: Pat
     harm = HarmBudgets(Records(), HarmPolicy())
     world = a_world(tmp_path, use=dict(FULL), tool_changes={"harm": harm})
     world.run(40)
-    moved = world.book.moves()[0].order.workload
+    moved = world.journal.moves()[0].order.workload
     world.use = {**FULL, "d": 0.9}
     world.run(60)
-    assert [record.order.workload for record in world.book.moves()].count(moved) == 1
+    assert [record.order.workload for record in world.journal.moves()].count(moved) == 1
 
 
 def test_replica_that_is_never_ready_is_taken_back_and_its_workload_left_alone(tmp_path: Path) -> None:
@@ -162,10 +162,10 @@ def test_replica_that_is_never_ready_is_taken_back_and_its_workload_left_alone(t
     )
     before = names(world)
     world.run(15)
-    first = world.book.moves()[0]
+    first = world.journal.moves()[0]
     assert (first.phase, first.why and first.why.code) == (MovePhase.TAKEN_BACK, "not_ready")
     world.run(60)
-    workloads = [record.order.workload for record in world.book.moves()]
+    workloads = [record.order.workload for record in world.journal.moves()]
     assert len(workloads) == len(set(workloads)) == 2
     assert names(world) == before
 
@@ -180,17 +180,17 @@ def test_disruption_budget_that_lets_nobody_go_is_obeyed(tmp_path: Path) -> None
     before = set(names(world))
     world.run(90)
     assert before <= set(names(world))
-    assert world.book.moves()[0].phase is MovePhase.BACK
+    assert world.journal.moves()[0].phase is MovePhase.BACK
     world.cluster.delete("PodDisruptionBudget", "team", "all")
     world.run(5)
-    assert world.book.moves()[0].phase is MovePhase.TAKEN_BACK
-    assert world.book.moves()[0].why == sentence("kept_by_budget", seconds=60.0)
+    assert world.journal.moves()[0].phase is MovePhase.TAKEN_BACK
+    assert world.journal.moves()[0].why == sentence("kept_by_budget", seconds=60.0)
 
 
 def test_pod_that_goes_by_itself_needs_no_replica_any_more(tmp_path: Path) -> None:
     world = a_world(tmp_path, use=dict(FULL))
     world.run(8)
-    (move,) = world.book.open_moves()
+    (move,) = world.journal.open_moves()
     world.cluster.evict("team", move.order.pod)
     world.use = dict(CALM)
     world.run(5)
@@ -211,18 +211,18 @@ def test_relief_that_is_killed_at_any_moment_goes_on_with_the_move(tmp_path: Pat
             raise Killed
 
     world.runner.mover._step = die
-    note = world.book.note
+    note = world.journal.note
 
     def noted(at: object, move_id: str, phase: MovePhase, why: Sentence | None = None) -> None:
         die(f"note {phase.value}")
         note(at, move_id, phase, why)  # type: ignore[arg-type]
 
-    world.book.note = noted  # type: ignore[method-assign]
+    world.journal.note = noted  # type: ignore[method-assign]
     with pytest.raises(Killed):
         world.run(60)
     world.restart()
     world.run(90)
-    (move,) = world.book.moves()
+    (move,) = world.journal.moves()
     assert move.phase is MovePhase.DONE
     assert len(names(world)) == 4
     assert loose(world) == []
@@ -250,7 +250,7 @@ def test_pod_that_can_not_have_a_second_one_is_stopped_and_started_elsewhere(tmp
     use = {"a": 0.7, "b": 0.6}
     world = a_world(tmp_path, grants, use=use)
     world.run(60)
-    (move,) = world.book.moves()
+    (move,) = world.journal.moves()
     assert (move.order.manner, move.phase) == (Manner.RESTART, MovePhase.DONE)
     assert len(set(world.cards().values())) == 2
     node = world.cluster.get("Node", "", "node-0")
@@ -260,7 +260,7 @@ def test_pod_that_can_not_have_a_second_one_is_stopped_and_started_elsewhere(tmp
         tmp_path / "other", grants, use=use, policy=replace(POLICY, rules=replace(POLICY.rules, restarts=False))
     )
     stays.run(20)
-    assert stays.book.moves() == ()
+    assert stays.journal.moves() == ()
     assert any("relief.restarts_pods=false" in text for text in stays.said)
 
 
@@ -270,7 +270,7 @@ def test_latency_critical_pod_is_never_stopped(tmp_path: Path) -> None:
     grants = [a_grant(name, 0, 0, kind="StatefulSet", framebuffer_bytes=third, labels=critical) for name in ("a", "b")]
     world = a_world(tmp_path, grants, use={"a": 0.7, "b": 0.6})
     world.run(20)
-    assert world.book.moves() == ()
+    assert world.journal.moves() == ()
 
 
 def test_framebuffer_that_runs_out_moves_somebody_where_low_priority_holds_too_little(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_framebuffer_that_runs_out_moves_somebody_where_low_priority_holds_too_l
     grants = [a_grant(name, 0, 0, framebuffer_bytes=third) for name in ("a", "b")]
     world = a_world(tmp_path, grants, use={"a": 0.1, "b": 0.1}, free_ratio=0.0)
     world.run(6)
-    (move,) = world.book.moves()
+    (move,) = world.journal.moves()
     assert "of framebuffer free" in relief_in_english(move.order.reason)
 
 
@@ -298,7 +298,7 @@ def test_broken_latency_objective_is_relieved_though_no_card_is_full(tmp_path: P
     objectives = Broken("a-0")
     world = a_world(tmp_path, use=dict(CALM), tool_changes={"objectives": objectives})
     world.run(10)
-    assert "p99 > 2" in relief_in_english(world.book.moves()[0].order.reason)
+    assert "p99 > 2" in relief_in_english(world.journal.moves()[0].order.reason)
     objectives.pods = None
     world.run(2)
     # Who can't be asked keeps nobody from what nodes see.
@@ -309,7 +309,7 @@ def test_card_that_nobody_can_leave_is_said_once_and_not_asked_about_every_secon
     grants = [*two_on_a_card(), *(a_grant("e", number, 2 + number) for number in range(2))]
     world = a_world(tmp_path, grants, use={**FULL, "d": 0.9, "e": 0.9})
     world.run(60)
-    assert world.book.moves() == ()
+    assert world.journal.moves() == ()
     told = [text for text in world.said if "stays overloaded" in text]
     assert 1 <= len(told) <= 6
     assert "no card has room" in told[0]
@@ -325,7 +325,7 @@ def test_second_replica_of_the_same_workload_is_no_place_to_go(tmp_path: Path) -
     ]
     world = a_world(tmp_path, grants, use={"a": 0.45, "b": 0.9, "x": 0.5, "y": 0.5})
     world.run(40)
-    assert [(record.order.workload, record.order.to_card) for record in world.book.moves()] in (
+    assert [(record.order.workload, record.order.to_card) for record in world.journal.moves()] in (
         [],
         [(WorkloadId("team/Deployment/b"), card_id(1))],
     )

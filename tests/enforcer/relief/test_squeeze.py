@@ -1,4 +1,4 @@
-"""Orders to sleep, beside what others ordered, and what the book keeps of moves."""
+"""Orders to sleep, beside what others ordered, and what the journal keeps of moves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from enforcer.agent.live_limits import WantedLimit
 from enforcer.agent.node_view import ContainerKey
 from enforcer.agent.orders import Orders, orders_text, parse_orders
 from enforcer.record.ledger import Ledger
-from enforcer.relief.book import Manner, MoveOrder, MovePhase, ReliefBook
+from enforcer.relief.relief_journal import Manner, MoveOrder, MovePhase, ReliefJournal
 from enforcer.relief.squeeze import OrdersWriter
 from enforcer.simulated.cluster import Faults, SimulatedCluster
 from fleet.inventory import WorkloadId
@@ -78,46 +78,46 @@ def an_order(number: int, *, pod: str = "a-0", replica: str = "", is_home: bool 
     )  # fmt: skip
 
 
-def carry_out(book: ReliefBook, order: MoveOrder, *, seconds: float = 8.0) -> None:
-    book.begin(NOW, order)
-    book.note(NOW + timedelta(seconds=seconds), order.move_id, MovePhase.READY)
-    book.note(NOW + timedelta(seconds=seconds), order.move_id, MovePhase.LEAVING)
-    book.note(NOW + timedelta(seconds=seconds + 1), order.move_id, MovePhase.DONE)
+def carry_out(journal: ReliefJournal, order: MoveOrder, *, seconds: float = 8.0) -> None:
+    journal.begin(NOW, order)
+    journal.note(NOW + timedelta(seconds=seconds), order.move_id, MovePhase.READY)
+    journal.note(NOW + timedelta(seconds=seconds), order.move_id, MovePhase.LEAVING)
+    journal.note(NOW + timedelta(seconds=seconds + 1), order.move_id, MovePhase.DONE)
 
 
 def test_times_are_believed_once_enough_moves_were_made(tmp_path: Path) -> None:
-    book = ReliefBook(Ledger(tmp_path / "relief.jsonl"))
+    journal = ReliefJournal(Ledger(tmp_path / "relief.jsonl"))
     for number in range(4):
-        carry_out(book, an_order(number))
-    assert book.measured() is None
-    carry_out(book, an_order(4), seconds=1000.0)
-    measured = ReliefBook(Ledger(tmp_path / "relief.jsonl")).measured()
+        carry_out(journal, an_order(number))
+    assert journal.measured() is None
+    carry_out(journal, an_order(4), seconds=1000.0)
+    measured = ReliefJournal(Ledger(tmp_path / "relief.jsonl")).measured()
     assert measured is not None
     assert (measured.reaction_seconds, measured.ready_seconds) == (4.0, 8.0)
     assert measured.load_bytes_per_second == pytest.approx(GIB / 8)
 
 
 def test_pod_that_was_moved_on_goes_home_to_where_it_first_was_and_then_stays(tmp_path: Path) -> None:
-    book = ReliefBook(Ledger(tmp_path / "relief.jsonl"))
-    carry_out(book, an_order(1, replica="a-1-x"))
-    carry_out(book, an_order(2, pod="a-1-x", replica="a-1-y", to=2))
-    (move,) = away(book.past_moves())
+    journal = ReliefJournal(Ledger(tmp_path / "relief.jsonl"))
+    carry_out(journal, an_order(1, replica="a-1-x"))
+    carry_out(journal, an_order(2, pod="a-1-x", replica="a-1-y", to=2))
+    (move,) = away(journal.past_moves())
     assert (move.arrived_as, move.from_card, move.to_card) == ("team/a-1-y", card_id(0), card_id(2))
-    carry_out(book, an_order(3, pod="a-1-y", replica="a-1-z", is_home=True, to=0))
-    assert away(book.past_moves()) == ()
+    carry_out(journal, an_order(3, pod="a-1-y", replica="a-1-z", is_home=True, to=0))
+    assert away(journal.past_moves()) == ()
 
 
 def test_pause_after_a_move_that_came_to_nothing_doubles_and_ends_with_one_that_was_made(tmp_path: Path) -> None:
-    book = ReliefBook(Ledger(tmp_path / "relief.jsonl"))
+    journal = ReliefJournal(Ledger(tmp_path / "relief.jsonl"))
     workload = WorkloadId("team/Deployment/a")
 
     def is_held(minutes: float) -> bool:
-        return bool(why_held(book.past_moves(), workload, NOW.timestamp() + 60 * minutes, ReliefRules()))
+        return bool(why_held(journal.past_moves(), workload, NOW.timestamp() + 60 * minutes, ReliefRules()))
 
     assert not is_held(0)
     for number, minutes in ((1, 5), (2, 10)):
-        book.begin(NOW, an_order(number))
-        book.note(NOW, f"move-{number}", MovePhase.TAKEN_BACK, sentence("not_ready", seconds=30.0))
+        journal.begin(NOW, an_order(number))
+        journal.note(NOW, f"move-{number}", MovePhase.TAKEN_BACK, sentence("not_ready", seconds=30.0))
         assert (is_held(minutes - 0.1), is_held(minutes)) == (True, False)
-    carry_out(book, an_order(3))
+    carry_out(journal, an_order(3))
     assert not is_held(0)

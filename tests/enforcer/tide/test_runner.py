@@ -15,9 +15,9 @@ from enforcer.record.ledger import Ledger
 from enforcer.rollout.tools import Tools
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
-from enforcer.tide.book import TideBook
 from enforcer.tide.calendar import TideCalendar
 from enforcer.tide.runner import SAVE_BY_ANNOTATION, TIDE_LABEL, TideMetrics, TidePolicy, TideRunner, TideStep
+from enforcer.tide.tide_journal import TideJournal
 from fleet.decisions import ScheduledReplicas
 from fleet.documents import seal_plan
 from fleet.errors import Refused
@@ -53,12 +53,12 @@ class World:
 
     cluster: SimulatedCluster
     tools: Tools
-    book: TideBook
+    journal: TideJournal
 
     def runner(self, schedule: tuple[ScheduledReplicas, ...] = SCHEDULE) -> TideRunner:
         policy = TidePolicy(save_seconds=60.0, home_seconds_max=600.0, queues=("night",))
         return TideRunner(
-            self.tools, self.book, seal_plan(replace(standard_plan(), schedule=schedule)), CALENDAR, policy
+            self.tools, self.journal, seal_plan(replace(standard_plan(), schedule=schedule)), CALENDAR, policy
         )
 
     def value(self, kind: str, name: str, field: str, namespace: str = "team") -> str | None:
@@ -85,7 +85,7 @@ def world(tmp_path: Path) -> World:
     cluster = a_cluster(tmp_path)
     cluster.create(dict(QUEUE))
     tools = some_tools(cluster, tmp_path)
-    return World(cluster=cluster, tools=tools, book=TideBook(Ledger(tmp_path / "tide.jsonl")))
+    return World(cluster=cluster, tools=tools, journal=TideJournal(Ledger(tmp_path / "tide.jsonl")))
 
 
 def test_services_step_back_low_priority_comes_in_and_all_is_given_back_in_time(world: World) -> None:
@@ -94,7 +94,7 @@ def test_services_step_back_low_priority_comes_in_and_all_is_given_back_in_time(
     sitting = {pod for pod, place in where(world.cluster).items() if isinstance(place, tuple)}
     assert sitting >= {"book-0", "train-0"}
     assert len([pod for pod in sitting if pod.startswith(("a-", "b-"))]) == 2
-    (night,) = world.book.nights()
+    (night,) = world.journal.nights()
     assert set(night.freed) == {card_id(1), card_id(3)}
     assert world.value("ClusterQueue", "night", "spec.stopPolicy", "") == "None"
     assert world.runner().step().step is TideStep.NOTHING
@@ -195,7 +195,7 @@ def test_crash_at_any_step_is_gone_on_from(world: World, place: int) -> None:
                 world.tools.lease.release(world.tools.holder)
     assert world.replicas() == ("2", "2")
     assert world.value("ClusterQueue", "night", "spec.stopPolicy", "") == "Hold"
-    assert not any(night.is_open for night in world.book.nights())
+    assert not any(night.is_open for night in world.journal.nights())
     assert len([place for place in where(world.cluster).values() if isinstance(place, tuple)]) == 8
 
 
@@ -227,14 +227,14 @@ def test_what_somebody_changed_in_the_night_is_kept_and_told(world: World) -> No
 
 def test_lead_grows_with_what_giving_back_took(world: World) -> None:
     least = timedelta(minutes=10)
-    assert world.book.lead(least) == least
+    assert world.journal.lead(least) == least
     world.night()
     world.until(6.6)
     world.runner().step()
-    (night,) = world.book.nights()
+    (night,) = world.journal.nights()
     assert night.gave_back_after_seconds is not None
-    world.book.end("p", world.cluster.now(), seconds=4000.0, is_late=True, kept=())
-    assert world.book.lead(least) == timedelta(seconds=5000)
+    world.journal.end("p", world.cluster.now(), seconds=4000.0, is_late=True, kept=())
+    assert world.journal.lead(least) == timedelta(seconds=5000)
 
 
 def test_bound_of_a_scaled_object_is_lowered_and_not_the_one_that_keda_keeps(world: World) -> None:
@@ -333,11 +333,11 @@ def test_job_that_nobody_may_change_keeps_no_queue_closed(world: World) -> None:
 def test_night_does_not_begin_by_an_old_forecast_and_comes_home_by_it(world: World) -> None:
     old = replace(standard_plan(), schedule=SCHEDULE, created_at=NOW - timedelta(days=15))
     with pytest.raises(Refused, match=r"15 days old, tide\.plan_age_days_max=14"):
-        TideRunner(world.tools, world.book, old, CALENDAR, TidePolicy()).step()
-    assert world.book.nights() == ()
+        TideRunner(world.tools, world.journal, old, CALENDAR, TidePolicy()).step()
+    assert world.journal.nights() == ()
     world.night()
     world.until(6.6)
-    assert TideRunner(world.tools, world.book, old, CALENDAR, TidePolicy()).step().step is TideStep.CAME_HOME
+    assert TideRunner(world.tools, world.journal, old, CALENDAR, TidePolicy()).step().step is TideStep.CAME_HOME
 
 
 def test_service_whose_repository_keeps_it_stays_as_it_is(world: World) -> None:

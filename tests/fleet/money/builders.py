@@ -10,9 +10,9 @@ import numpy as np
 from dashboards.money.charged_days import charged_day
 from dashboards.money.hourly_usage import HourlyUsage
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Priority
-from fleet.money.book import PriceBook
 from fleet.money.charged_day import ChargedDay
 from fleet.money.charges import BillingPeriod, Chargeback, Owner, chargeback
+from fleet.money.prices import PriceBook
 from fleet.money.tenancies import Tenancies, tenancies
 from fleet.settings.settings import Settings
 from fleet.units import GIB

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 from fleet.inventory import Card, CardId, CardModelName
-from fleet.money.book import PriceBook
+from fleet.money.prices import PriceBook
 from fleet.money.saving import saving_of
 from fleet.settings.settings import Settings
 

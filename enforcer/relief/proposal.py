@@ -15,9 +15,9 @@ import numpy as np
 from enforcer.agent.node_view import NodeView
 from enforcer.backends.hami_cordon import cordoned_cards
 from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice, StandingCard
-from enforcer.relief.book import Manner
 from enforcer.relief.demand_memory import STEP_SECONDS, DemandMemory, SeatKey
 from enforcer.relief.overload import Overload
+from enforcer.relief.relief_journal import Manner
 from enforcer.relief.wishes import Movable, wish
 from enforcer.seat import PodSeat
 from enforcer.snapshot import Snapshot

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.agent.hami_evictions import CLOSED_CARDS_ANNOTATION, HamiHands
+from enforcer.agent.hami_evictions import CLOSED_CARDS_ANNOTATION, HamiNodeActions
 from enforcer.agent.live_limits import WantedLimit
 from enforcer.agent.node_view import ContainerKey, SliceView
 from enforcer.cluster import FieldChange
@@ -32,8 +32,8 @@ def cluster(tmp_path: Path) -> SimulatedCluster:
 
 
 @pytest.fixture
-def hands(cluster: SimulatedCluster) -> HamiHands:
-    return HamiHands(cluster, cluster, NODE)
+def actions(cluster: SimulatedCluster) -> HamiNodeActions:
+    return HamiNodeActions(cluster, cluster, NODE)
 
 
 def note(cluster: SimulatedCluster, name: str) -> str | None:
@@ -64,60 +64,66 @@ def seat_and_limit(
     return seat, WantedLimit(container=key, card=card_id(card), framebuffer_bytes=mib * MIB)
 
 
-def test_card_is_closed_and_opened_again_when_its_time_is_over(cluster: SimulatedCluster, hands: HamiHands) -> None:
-    hands.close_card(card_id(0), 1000.0)
-    hands.close_card(card_id(1), 2000.0)
+def test_card_is_closed_and_opened_again_when_its_time_is_over(
+    cluster: SimulatedCluster, actions: HamiNodeActions
+) -> None:
+    actions.close_card(card_id(0), 1000.0)
+    actions.close_card(card_id(1), 2000.0)
     assert note(cluster, DEVICE_CORDON_ANNOTATION) == f"{card_id(0)},{card_id(1)}"
-    assert hands.open_cards(999.0) == ()
-    assert hands.open_cards(1000.0) == (card_id(0),)
+    assert actions.open_cards(999.0) == ()
+    assert actions.open_cards(1000.0) == (card_id(0),)
     assert note(cluster, DEVICE_CORDON_ANNOTATION) == card_id(1)
-    assert hands.open_cards(2000.0) == (card_id(1),)
+    assert actions.open_cards(2000.0) == (card_id(1),)
     assert (note(cluster, DEVICE_CORDON_ANNOTATION), note(cluster, CLOSED_CARDS_ANNOTATION)) == (None, None)
 
 
-def test_card_that_somebody_else_closed_stays_closed(cluster: SimulatedCluster, hands: HamiHands) -> None:
+def test_card_that_somebody_else_closed_stays_closed(cluster: SimulatedCluster, actions: HamiNodeActions) -> None:
     write(cluster, DEVICE_CORDON_ANNOTATION, card_id(3))
-    hands.close_card(card_id(0), 1000.0)
-    assert hands.open_cards(5000.0) == (card_id(0),)
+    actions.close_card(card_id(0), 1000.0)
+    assert actions.open_cards(5000.0) == (card_id(0),)
     assert note(cluster, DEVICE_CORDON_ANNOTATION) == card_id(3)
 
 
-def test_agent_that_was_killed_opens_what_it_had_closed(cluster: SimulatedCluster, hands: HamiHands) -> None:
-    hands.close_card(card_id(0), 1000.0)
-    assert HamiHands(cluster, cluster, NODE).open_cards(1500.0) == (card_id(0),)
+def test_agent_that_was_killed_opens_what_it_had_closed(cluster: SimulatedCluster, actions: HamiNodeActions) -> None:
+    actions.close_card(card_id(0), 1000.0)
+    assert HamiNodeActions(cluster, cluster, NODE).open_cards(1500.0) == (card_id(0),)
 
 
-def test_scheduler_is_told_by_the_handshake(cluster: SimulatedCluster, hands: HamiHands) -> None:
+def test_scheduler_is_told_by_the_handshake(cluster: SimulatedCluster, actions: HamiNodeActions) -> None:
     write(cluster, NODE_HANDSHAKE_ANNOTATION, "Requesting_2026-01-12 00:00:00")
-    hands.close_card(card_id(0), 1000.0)
+    actions.close_card(card_id(0), 1000.0)
     assert (note(cluster, NODE_HANDSHAKE_ANNOTATION) or "").startswith("Reported_")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"GPU-1": "soon"}'])
-def test_note_that_is_not_ours_any_more_opens_nothing(text: str, cluster: SimulatedCluster, hands: HamiHands) -> None:
+def test_note_that_is_not_ours_any_more_opens_nothing(
+    text: str, cluster: SimulatedCluster, actions: HamiNodeActions
+) -> None:
     write(cluster, DEVICE_CORDON_ANNOTATION, card_id(0))
     write(cluster, CLOSED_CARDS_ANNOTATION, text)
-    assert hands.open_cards(1e10) == ()
+    assert actions.open_cards(1e10) == ()
     assert note(cluster, DEVICE_CORDON_ANNOTATION) == card_id(0)
 
 
-def test_closed_cards_are_written_with_their_times(cluster: SimulatedCluster, hands: HamiHands) -> None:
-    hands.close_card(card_id(0), 1_790_000_000.0)
+def test_closed_cards_are_written_with_their_times(cluster: SimulatedCluster, actions: HamiNodeActions) -> None:
+    actions.close_card(card_id(0), 1_790_000_000.0)
     assert json.loads(note(cluster, CLOSED_CARDS_ANNOTATION) or "") == {card_id(0): "2026-09-21T14:13:20Z"}
 
 
-def test_pod_of_this_node_goes_and_one_elsewhere_is_refused(cluster: SimulatedCluster, hands: HamiHands) -> None:
+def test_pod_of_this_node_goes_and_one_elsewhere_is_refused(
+    cluster: SimulatedCluster, actions: HamiNodeActions
+) -> None:
     before = cluster.get("Pod", "team", "a-0")
     assert before is not None
-    hands.evict("team", "a-0")
+    actions.evict("team", "a-0")
     after = cluster.get("Pod", "team", "a-0")
     assert after is None or after["metadata"]["uid"] != before["metadata"]["uid"]
-    hands.evict("team", "gone")
+    actions.evict("team", "gone")
     with pytest.raises(Refused, match="it is not on node-0"):
-        hands.evict("team", "train-0")
+        actions.evict("team", "train-0")
 
 
-def test_pod_that_a_budget_keeps_is_told_as_kept(cluster: SimulatedCluster, hands: HamiHands) -> None:
+def test_pod_that_a_budget_keeps_is_told_as_kept(cluster: SimulatedCluster, actions: HamiNodeActions) -> None:
     budget = {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -127,37 +133,39 @@ def test_pod_that_a_budget_keeps_is_told_as_kept(cluster: SimulatedCluster, hand
     cluster.create(budget)
     before = cluster.get("Pod", "team", "a-0")
     with pytest.raises(Unavailable, match="disruption budget"):
-        hands.evict("team", "a-0")
+        actions.evict("team", "a-0")
     assert cluster.get("Pod", "team", "a-0") == before
 
 
 def test_card_that_somebody_else_had_closed_already_is_not_opened_by_us(
-    cluster: SimulatedCluster, hands: HamiHands
+    cluster: SimulatedCluster, actions: HamiNodeActions
 ) -> None:
     write(cluster, DEVICE_CORDON_ANNOTATION, card_id(0))
-    hands.close_card(card_id(0), 1000.0)
-    assert hands.open_cards(5000.0) == ()
+    actions.close_card(card_id(0), 1000.0)
+    assert actions.open_cards(5000.0) == ()
     assert note(cluster, DEVICE_CORDON_ANNOTATION) == card_id(0)
 
 
 def test_card_of_ours_stays_closed_for_longer_when_it_is_closed_again(
-    cluster: SimulatedCluster, hands: HamiHands
+    cluster: SimulatedCluster, actions: HamiNodeActions
 ) -> None:
-    hands.close_card(card_id(0), 1000.0)
-    hands.close_card(card_id(0), 2000.0)
-    assert hands.open_cards(1500.0) == ()
-    assert hands.open_cards(2000.0) == (card_id(0),)
+    actions.close_card(card_id(0), 1000.0)
+    actions.close_card(card_id(0), 2000.0)
+    assert actions.open_cards(1500.0) == ()
+    assert actions.open_cards(2000.0) == (card_id(0),)
 
 
-def test_books_say_the_new_limit(cluster: SimulatedCluster, hands: HamiHands) -> None:
-    hands.account(*seat_and_limit(cluster, "a-0", 4000))
+def test_books_say_the_new_limit(cluster: SimulatedCluster, actions: HamiNodeActions) -> None:
+    actions.account(*seat_and_limit(cluster, "a-0", 4000))
     pod = cluster.get("Pod", "team", "a-0")
     assert pod is not None
     ((grant,),) = parse_devices_allocated(pod["metadata"]["annotations"][DEVICES_ALLOCATED_ANNOTATION])
     assert (grant.card, grant.framebuffer_mib) == (card_id(0), 4000)
 
 
-def test_books_of_another_pod_card_or_container_are_refused(cluster: SimulatedCluster, hands: HamiHands) -> None:
+def test_books_of_another_pod_card_or_container_are_refused(
+    cluster: SimulatedCluster, actions: HamiNodeActions
+) -> None:
     seat, limit = seat_and_limit(cluster, "a-0", 4000)
     stale = WantedLimit(
         container=ContainerKey(pod_uid="00000000-0000-0000-0000-000000000000", container="server"),
@@ -165,8 +173,8 @@ def test_books_of_another_pod_card_or_container_are_refused(cluster: SimulatedCl
         framebuffer_bytes=limit.framebuffer_bytes,
     )
     with pytest.raises(Refused, match="it is gone"):
-        hands.account(seat, stale)
+        actions.account(seat, stale)
     with pytest.raises(Refused, match="is not in it"):
-        hands.account(*seat_and_limit(cluster, "a-0", 4000, card=5))
+        actions.account(*seat_and_limit(cluster, "a-0", 4000, card=5))
     with pytest.raises(Refused, match="none of other is in it"):
-        hands.account(*seat_and_limit(cluster, "a-0", 4000, container="other"))
+        actions.account(*seat_and_limit(cluster, "a-0", 4000, container="other"))

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from fleet.catalogue import MigFamily
 from fleet.inventory import CardId, Grant, WorkloadId
+from recommender.bin_cards import NodeRoom
 from recommender.mig.geometry import MigCard, MigCut, MigLayout, MigPlacement, is_valid_layout, plan_geometry
-from recommender.seating import NodeRoom
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,7 @@ class Night:
     is_open: bool = field(default=True)
 
 
-class TideBook:
+class TideJournal:
     """Writes and reads nights.
 
     Args:

@@ -1,4 +1,4 @@
-"""The node agent's hands on the real API server, with the rights that its page documents and no others."""
+"""The node agent's actions on the real API server, with the rights that its page documents and no others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from enforcer.agent.hami_evictions import HamiHands
+from enforcer.agent.hami_evictions import HamiNodeActions
 from enforcer.agent.live_limits import WantedLimit
 from enforcer.agent.node_view import ContainerKey, SliceView
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
@@ -57,11 +57,11 @@ def pod(api: Api, namespace: str) -> str:
 
 def test_card_is_closed_and_opened_again(cluster: KubernetesCluster, api: Api, pod: str) -> None:
     assert pod
-    hands = HamiHands(cluster, cluster, NODE)
-    hands.close_card(CARD, 1_790_000_000.0)
+    actions = HamiNodeActions(cluster, cluster, NODE)
+    actions.close_card(CARD, 1_790_000_000.0)
     annotations = api.ask("GET", f"/api/v1/nodes/{NODE}")["metadata"]["annotations"]
     assert annotations["hami.io/device-cordon"] == CARD
-    assert hands.open_cards(1_790_000_001.0) == (CARD,)
+    assert actions.open_cards(1_790_000_001.0) == (CARD,)
     left = api.ask("GET", f"/api/v1/nodes/{NODE}")["metadata"]["annotations"]
     assert not {"hami.io/device-cordon", "gputide.io/closed-cards"} & left.keys()
 
@@ -75,10 +75,10 @@ def test_books_and_eviction(cluster: KubernetesCluster, api: Api, namespace: str
         duty_cycle_ratio=None,
     )  # fmt: skip
     key = ContainerKey(pod_uid=uid, container="main")
-    hands = HamiHands(cluster, cluster, NODE)
-    hands.account(seat, WantedLimit(container=key, card=CARD, framebuffer_bytes=6000 * MIB))
+    actions = HamiNodeActions(cluster, cluster, NODE)
+    actions.account(seat, WantedLimit(container=key, card=CARD, framebuffer_bytes=6000 * MIB))
     assert api.ask("GET", path)["metadata"]["annotations"][ALLOCATED] == f"{CARD},NVIDIA,6000,30:;"
-    hands.evict(namespace, pod)
+    actions.evict(namespace, pod)
     pods = f"/api/v1/namespaces/{namespace}/pods"
     until(lambda: all("deletionTimestamp" in found["metadata"] for found in api.ask("GET", pods)["items"]))
     events = api.ask("GET", f"/api/v1/namespaces/{namespace}/events")["items"]

@@ -10,7 +10,7 @@ import pytest
 from fleet.inventory import KEPT_APART_LABEL, Grant, Node
 from fleet.units import GIB
 from fleet.usage import History
-from recommender.seating import NodeRoom, seat_bins
+from recommender.bin_cards import NodeRoom, seat_bins
 from tests.recommender.builders import Service, cluster, plan_of
 
 PAIR = (Service(name="left", level=0.1), Service(name="fill", replicas=3, level=0.9, used_gib=20.0),

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from fleet.errors import Misconfigured
 from fleet.inventory import Card, CardId, CardModelName, Node
 from fleet.money.amortisation import card_hour_cost, formula_of
-from fleet.money.book import PriceBook
+from fleet.money.prices import PriceBook
 from fleet.money.saving import saving_of
 from fleet.settings.faults import fault_words
 from fleet.settings.money import OnPremises, PriceBasis

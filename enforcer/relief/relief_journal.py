@@ -177,7 +177,7 @@ class MeasuredRelief:
     load_bytes_per_second: float
 
 
-class ReliefBook:
+class ReliefJournal:
     """Writes and reads what relief does.
 
     Args:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.simulated.cluster import SimulatedCluster
-from exporter.seating import seated_grants
+from exporter.replayed_seats import seated_grants
 from exporter.trace import open_trace
 from fleet.inventory import CardId
 from gputide.replay.play import ClusterSeating
