@@ -18,13 +18,14 @@ from enforcer.manifest import Manifest, workload_parts
 from enforcer.ownership import MAKERS, Parents, parents_of, workload_of_pod
 from enforcer.record.journal import ObjectIntent
 from enforcer.rollout.change_time import change_seconds_max
-from enforcer.rollout.holding import Phase, changes_template, rolls_by_itself, surges
+from enforcer.rollout.holding import Phase, changes_template, surges
 from enforcer.rollout.intent_writer import IntentWriter
 from enforcer.rollout.landing import Landing, is_rolled_out, landing_of, made_anew, wanted_pods
+from enforcer.rollout.load import Load, units_of
 from enforcer.rollout.move_order import Order, OrderedUnit, Unit, waves
 from enforcer.rollout.outside_change import outside_change
 from enforcer.rollout.patience import Patience
-from enforcer.seat import PodSeat, same_slices, seat_of_pod
+from enforcer.seat import PodSeat, seat_of_pod
 from enforcer.snapshot import Snapshot, take_snapshot, with_listed
 from fleet.inventory import WorkloadId
 
@@ -48,28 +49,6 @@ class CarryPolicy:
     parallel_pods_max: int = 10
     poll_seconds: float = 10.0
     placement_seconds_max: float = 600.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """What is to be carried.
-
-    Attributes:
-        moves: all moves of the workloads concerned.
-        intents: what changes of their owners, by workload; empty where that stands already.
-        phase: one pod of each workload, or all.
-        is_strict: True where pods go to their planned seats, and another seat is a failure; False where they go back
-            (`moves` are turned round then, `intents` are those of the way there), and the scheduler may choose.
-    """
-
-    moves: tuple[Move, ...]
-    intents: Mapping[WorkloadId, ObjectIntent]
-    phase: Phase
-    is_strict: bool
-
-    def of(self, workload: WorkloadId) -> list[Move]:
-        """Moves of one workload."""
-        return [move for move in self.moves if move.workload == workload]
 
 
 class Carrier:
@@ -133,7 +112,7 @@ class Carrier:
         snapshot = self._patiently(lambda: take_snapshot(self._reader, self._dialect))
         self._dialect = snapshot.dialect
         self.objects.see(snapshot.owners[workload] for workload in load.intents if workload in snapshot.owners)
-        units = _units(load, snapshot)
+        units = units_of(load, snapshot)
         missing = [unit for unit in units if not self._has_landed(load, unit, snapshot)]
         rest = {unit[0].workload for unit in missing}
         for workload, intent in load.intents.items():
@@ -240,7 +219,7 @@ class Carrier:
             self._put(load, intent)
         if workload in self._left:
             return []
-        if self._rolls(load, workload):
+        if load.rolls(workload):
             if not load.is_strict and _is_ordered(workload):
                 self._evict_unready(workload)
             return []
@@ -336,7 +315,7 @@ class Carrier:
 
         It rolls from the highest ordinal down, whoever's place is free, and makes an evicted pod of its new template.
         """
-        is_stateful = _is_ordered(unit[0].workload) and self._rolls(load, unit[0].workload)
+        is_stateful = _is_ordered(unit[0].workload) and load.rolls(unit[0].workload)
         if not is_stateful or load.phase is not Phase.REST or all(pod.slices for pod in landing.waiting):
             return
         unmoved = {pod.pod_id for pod in landing.unmoved}
@@ -350,7 +329,7 @@ class Carrier:
             # Nobody waits for what its owner does not want any more, or for who was ended meanwhile.
             is_wanted = settled >= wanted_pods(owner, landing.planned) and settled + landing.seatless >= landing.pods
             return is_wanted and is_rolled_out(owner)
-        if self._rolls(load, unit[0].workload):
+        if load.rolls(unit[0].workload):
             if load.phase is Phase.CANARY:
                 return is_begun(owner) and not landing.is_waiting and bool(landing.in_place)
             return landing.is_whole and is_rolled_out(owner)
@@ -369,11 +348,6 @@ class Carrier:
         if intent is not None and changes_template(intent) and not self.objects.stands(intent, owner):
             return False
         return self._is_done(load, unit, landing, owner)
-
-    def _rolls(self, load: Load, workload: WorkloadId) -> bool:
-        _, kind, _ = workload_parts(workload)
-        intent = load.intents.get(workload)
-        return intent is not None and changes_template(intent) and rolls_by_itself(_kind_only(kind, intent))
 
     def _pods(self, workloads: Sequence[WorkloadId]) -> dict[WorkloadId, list[PodSeat]]:
         """The pods of workloads as they are now, without those that are going or over."""
@@ -444,62 +418,9 @@ class Carrier:
         return "it is not ready" if not pod.is_ready else "it still sits where it sat"
 
 
-def backwards(moves: Sequence[Move]) -> list[Move]:
-    """The moves that take pods back where they came from, last first."""
-    return [replace(move, old=move.new, new=move.old) for move in reversed(moves)]
-
-
 def _is_ordered(workload: WorkloadId) -> bool:
     """Whether an owner rolls from its highest ordinal down, and waits for each."""
     return workload_kind(workload_parts(workload)[1]).is_ordered
-
-
-def _units(load: Load, snapshot: Snapshot) -> list[Unit]:
-    """What goes at once: all pods of an owner that rolls, one pod of another; one of each where only one is tried."""
-    found: list[Unit] = []
-    for workload in dict.fromkeys(move.workload for move in load.moves):
-        own = tuple(_from_here(move, snapshot) for move in load.of(workload))
-        intent = load.intents.get(workload)
-        if intent is not None and surges(intent):
-            own = _still_to_come(own, snapshot.pods.get(workload, ()))
-        rolls = intent is not None and changes_template(intent)
-        if not load.is_strict or (rolls and rolls_by_itself(_kind_only(workload_parts(workload)[1], intent))):
-            found.append(own)
-        else:
-            going = [move for move in own if not same_slices(move.old, move.new)] or list(own)
-            found += [(move,) for move in (going[:1] if load.phase is Phase.CANARY else going)]
-    return found
-
-
-def _kind_only(kind: str, intent: ObjectIntent | None) -> Manifest:
-    """An owner as far as its hold says how it rolls: one that is set to `OnDelete` is evicted."""
-    holds = {} if intent is None else {hold.field: hold.old for hold in intent.holds}
-    is_held = kind != "StatefulSet" or "spec.updateStrategy.rollingUpdate.partition" in holds
-    return {"kind": kind, "spec": {"updateStrategy": {"type": "RollingUpdate" if is_held else "OnDelete"}}}
-
-
-def _from_here(move: Move, snapshot: Snapshot) -> Move:
-    """The move from where the pod really is, while it still has its name."""
-    seat = snapshot.seats.get(move.live_id)
-    return move if seat is None else replace(move, old=seat.slices)
-
-
-def _still_to_come(moves: Unit, pods: Sequence[PodSeat]) -> Unit:
-    """The moves of an owner that surges, without the new seats that its new pods have already and the pods that left.
-
-    Such a pod sits there beside the one that leaves for it: its seat is not to be found a second time.
-    """
-    there = {pod.pod_id for pod in pods}
-    made = [pod.slices for pod in made_anew(moves, landing_of(moves, pods).in_place)]
-    found: dict[str, Move] = {}
-    # A seat that is taken already was for a pod that left, where one did.
-    for move in sorted(moves, key=lambda move: move.live_id in there):
-        place = next((number for number, slices in enumerate(made) if same_slices(slices, move.new)), None)
-        if place is not None:
-            made.pop(place)
-        old, new = move.old if move.live_id in there else (), move.new if place is None else ()
-        found[move.pod_id] = replace(move, old=old, new=new)
-    return tuple(found[move.pod_id] for move in moves)
 
 
 def _astray(pod: PodSeat, moves: Sequence[Move]) -> str:

@@ -18,9 +18,10 @@ from enforcer.plan_names import as_planned, with_real_names, with_top_owners
 from enforcer.record.fingerprint import Fingerprint
 from enforcer.record.journal import Journal, RunRecord, StageRecord, StageState
 from enforcer.record.plan_store import Approval
-from enforcer.rollout.carry import Carrier, Load
+from enforcer.rollout.carry import Carrier
 from enforcer.rollout.holding import Phase, canary_watch_seconds, hold_seconds
 from enforcer.rollout.intents import intended_stage
+from enforcer.rollout.load import Load
 from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.taking_back import Parts, StageResult, restore_stage
 from enforcer.rollout.tools import Tools

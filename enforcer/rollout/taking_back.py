@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from enforcer.backend import Move, NodeStep
 from enforcer.cluster import renew
 from enforcer.record.journal import ObjectIntent, StageRecord, StageState
-from enforcer.rollout.carry import Carrier, Load, backwards
+from enforcer.rollout.carry import Carrier
 from enforcer.rollout.holding import Phase, known_as_lowered, lowered_once
 from enforcer.rollout.landing import is_rolled_out, landing_of
+from enforcer.rollout.load import Load, backwards
 from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.tools import Tools
 from enforcer.snapshot import Snapshot

@@ -26,8 +26,8 @@ from enforcer.record.journal import (
     object_content,
 )
 from enforcer.rollout.abort import abort, open_run
-from enforcer.rollout.carry import backwards
 from enforcer.rollout.intents import held_owners
+from enforcer.rollout.load import backwards
 from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.taking_back import take_back
 from enforcer.rollout.tools import Tools
