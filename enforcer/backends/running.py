@@ -7,19 +7,24 @@ DaemonSets run: each chart tags them with it. Of several the oldest counts, for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from enforcer.backend import Backend, RenderedStage
 from enforcer.backends.stage import check_kinds
 from enforcer.dialect import Dialect
-from enforcer.manifest import Manifest, template_of
+from enforcer.kinds.register import pod_templates
+from enforcer.manifest import Manifest, template_of, workload_parts
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.capability import Capabilities
 from fleet.capabilities.register import check_experimental, records_of
 from fleet.capabilities.version import VERSION_SETTING, parse_version, record_for, version_note
 from fleet.decisions import Plan
 from fleet.errors import Refused
+from fleet.inventory import WorkloadId
+
+LeftOut = Callable[[str, Sequence[tuple[str, Mapping[str, str]]]], str | None]
+"""Why a webhook of this name is not asked about new pods of these namespaces and labels; None where it is."""
 
 PART_KINDS = ("Deployment", "DaemonSet")
 """Kinds that schedulers, webhooks and device plugins are installed as."""
@@ -97,7 +102,8 @@ class RunningBackend:
         backend: renders.
         version: its version, where the settings name it; None to see it by the images that run.
         allows_experimental: whether one that nothing real has accepted yet may be rendered for.
-        webhooks: names the admission webhooks of a real cluster; None for a simulated one, which runs no parts.
+        left_out: why an admission webhook of a real cluster is not asked about some new pods; None for a simulated one,
+            which runs no parts.
     """
 
     def __init__(
@@ -106,12 +112,12 @@ class RunningBackend:
         *,
         version: str | None,
         allows_experimental: bool,
-        webhooks: Callable[[], Collection[str]] | None,
+        left_out: LeftOut | None,
     ) -> None:
         self._backend = backend
         self._version = version
         self._allows_experimental = allows_experimental
-        self._webhooks = webhooks
+        self._left_out = left_out
 
     @property
     def capabilities(self) -> Capabilities:
@@ -145,19 +151,26 @@ class RunningBackend:
                     f"the pods of this stage; see kubectl -n {part.namespace} describe {part.kind.lower()} {part.name}"
                 )
         rendered = self._backend.render(plan, stage, snapshot)
-        if any(move.new for move in rendered.moves):
-            self._check_webhook(stage)
+        self._check_webhook(stage, [move.workload for move in rendered.moves if move.new], snapshot)
         return replace(rendered, warnings=(*self._notes(tag, bool(parts)), *rendered.warnings))
 
-    def _check_webhook(self, stage: int) -> None:
+    def _check_webhook(self, stage: int, workloads: Iterable[WorkloadId], snapshot: Snapshot) -> None:
         """Refuse a stage whose new pods would not come to the backend's scheduler."""
         own = self.capabilities.webhook
-        if own is None or self._webhooks is None or own in self._webhooks():
+        if own is None or self._left_out is None:
             return
-        raise Refused(
-            f"cannot apply stage {stage} with {self.capabilities.backend}: no MutatingWebhookConfiguration has its "
-            f"webhook {own}, so new pods would not come to its scheduler; install it again from its chart"
-        )
+        pods = [
+            (workload_parts(workload)[0], (template.body.get("metadata") or {}).get("labels") or {})
+            for workload in dict.fromkeys(workloads)
+            if workload in snapshot.owners
+            for template in pod_templates(snapshot.owners[workload])
+        ]
+        why = self._left_out(own, pods) if pods else None
+        if why is not None:
+            raise Refused(
+                f"cannot apply stage {stage} with {self.capabilities.backend}: {why}, so new pods would not come to "
+                "its scheduler; install its webhook again from its chart"
+            )
 
     def _record(self, plan: Plan, tag: str | None) -> Capabilities:
         """What the running version enforces, which must be what the plan was made with."""
@@ -177,7 +190,7 @@ class RunningBackend:
         newer = version_note(records_of(name), tag)
         if newer is not None:
             return (newer,)
-        if tag is not None or not images or self._webhooks is None:
+        if tag is not None or not images or self._left_out is None:
             return ()
         seen = "its image's tag names none" if has_parts else f"no Deployment or DaemonSet runs an image {images[0]}"
         return (f"the version of {name} is not known ({seen}): set {VERSION_SETTING}",)

@@ -70,14 +70,32 @@ class AdmissionProbe:
             None if self._is_answered() else "it does not answer the API server: look at its pods and its certificate"
         )
 
-    def registered(self) -> frozenset[str]:
-        """Names of all webhooks that may change new objects, other programs' too.
+    def left_out(self, webhook: str, pods: Sequence[tuple[str, Mapping[str, str]]]) -> str | None:
+        """Why another program's webhook is not asked about new pods; None where it is.
+
+        Args:
+            webhook: its name.
+            pods: namespace and labels of each pod that is to come.
 
         Raises:
             Misconfigured: a right is missing.
             Unavailable: the cluster can't be reached.
         """
-        return frozenset(self._hooks())
+        hook = self._hooks().get(webhook)
+        if hook is None:
+            return f"no MutatingWebhookConfiguration has its webhook {webhook}"
+        why = _why_not_asked(webhook, hook)
+        if why is not None:
+            return why
+        known: dict[str, Mapping[str, str]] = {}
+        for namespace, labels in pods:
+            if namespace not in known:
+                known[namespace] = self._labels_of(namespace)
+            if not selects_labels(hook.get("namespaceSelector") or {}, known[namespace]):
+                return f"the namespaceSelector of {webhook} leaves out namespace {namespace}"
+            if not selects_labels(hook.get("objectSelector") or {}, labels):
+                return f"the objectSelector of {webhook} leaves out pods of namespace {namespace} by their labels"
+        return None
 
     def _hooks(self) -> Mapping[str, Mapping[str, Any]]:
         listed = self._api.get(Deed(verb="list", resource=_RESOURCE), _PATH) or {}
@@ -119,9 +137,18 @@ class AdmissionProbe:
         return self._api.send(Call(deed=deed, path=path, method=method, query={"dryRun": "All"}, body=lease))
 
 
-def _why_not_registered(hook: Mapping[str, Any]) -> str | None:
+def _why_not_asked(name: str, hook: Mapping[str, Any]) -> str | None:
     if not any(_takes_new_pods(rule) for rule in hook.get("rules") or ()):
-        return f"{PODS_WEBHOOK} has no rule for the creation of pods"
+        return f"{name} has no rule for the creation of pods"
+    if not (hook.get("clientConfig") or {}).get("caBundle"):
+        return f"{name} has no caBundle, so the API server does not believe it"
+    return None
+
+
+def _why_not_registered(hook: Mapping[str, Any]) -> str | None:
+    why = _why_not_asked(PODS_WEBHOOK, hook)
+    if why is not None:
+        return why
     for narrowing in ("objectSelector", "matchConditions"):
         if hook.get(narrowing):
             return f"{PODS_WEBHOOK} has {narrowing}, which may leave out pods with planned seats: remove it"
@@ -129,8 +156,6 @@ def _why_not_registered(hook: Mapping[str, Any]) -> str | None:
         return (
             f"{PODS_WEBHOOK} has failurePolicy {hook.get('failurePolicy')}, with which no pod starts while it is away"
         )
-    if not (hook.get("clientConfig") or {}).get("caBundle"):
-        return f"{PODS_WEBHOOK} has no caBundle, so the API server does not believe it"
     return None
 
 

@@ -6,7 +6,7 @@ Called by the front door, which hands it to rollout, undo, preview and verify as
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -116,9 +116,9 @@ class KubernetesCluster:
         """See `ClusterReader`."""
         return self._admission.why_unseated(namespaces)
 
-    def webhooks(self) -> frozenset[str]:
-        """Names of all admission webhooks that may change new objects."""
-        return self._admission.registered()
+    def left_out(self, webhook: str, pods: Sequence[tuple[str, Mapping[str, str]]]) -> str | None:
+        """Why another program's webhook is not asked about new pods; see `AdmissionProbe`."""
+        return self._admission.left_out(webhook, pods)
 
     def patch(self, kind: str, namespace: str, name: str, fields: Sequence[FieldChange], resource_version: str) -> str:
         """See `ClusterWriter`."""

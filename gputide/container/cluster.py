@@ -7,7 +7,7 @@ the same names there. The real cluster's adapter is imported only where the sett
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
@@ -17,7 +17,7 @@ from enforcer.backends.effectivegpu import EffectiveGpuBackend, words_of_models
 from enforcer.backends.hami import HamiBackend
 from enforcer.backends.hami_dialect import HAMI_WORDS, HamiDialect
 from enforcer.backends.register import BACKENDS
-from enforcer.backends.running import PART_KINDS, RunningBackend, parts_of, running_tag
+from enforcer.backends.running import PART_KINDS, LeftOut, RunningBackend, parts_of, running_tag
 from enforcer.backends.volcano import VolcanoBackend
 from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange, Lease
 from enforcer.dialect import ObjectKey
@@ -237,16 +237,16 @@ def backend(settings: Settings, now: datetime, cluster: LiveCluster | None = Non
         _installed(settings, now),
         version=settings.enforcer.backend_version,
         allows_experimental=settings.enforcer.experimental,
-        webhooks=_webhooks(cluster),
+        left_out=_left_out(cluster),
     )
 
 
-def _webhooks(cluster: LiveCluster | None) -> Callable[[], Collection[str]] | None:
+def _left_out(cluster: LiveCluster | None) -> LeftOut | None:
     if cluster is None or isinstance(cluster, SimulatedCluster):
         return None
     from enforcer.kubernetes.cluster import KubernetesCluster
 
-    return cluster.webhooks if isinstance(cluster, KubernetesCluster) else None
+    return cluster.left_out if isinstance(cluster, KubernetesCluster) else None
 
 
 def backend_version(settings: Settings) -> str | None:

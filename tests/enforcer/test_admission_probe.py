@@ -78,3 +78,39 @@ def test_webhook_that_may_leave_out_pods_is_refused(tmp_path: Path, narrowing: d
 
 def test_narrowing_that_the_server_writes_empty_is_none(tmp_path: Path) -> None:
     assert why(tmp_path, objectSelector={}, matchConditions=[]) is None
+
+
+HAMI: dict[str, Any] = {
+    "name": "vgpu.hami.io", "rules": [RULE], "clientConfig": CLIENT,
+    "namespaceSelector": {"matchExpressions": [{"key": "ns", "operator": "NotIn", "values": ["ignore"]}]},
+    "objectSelector": {"matchExpressions": [{"key": "hami", "operator": "NotIn", "values": ["ignore"]}]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("hook", "namespace", "labels", "reason"),
+    [
+        (HAMI, {}, {}, None),
+        ({**HAMI, "name": "other"}, {}, {}, "no MutatingWebhookConfiguration has its webhook vgpu.hami.io"),
+        ({**HAMI, "rules": []}, {}, {}, "vgpu.hami.io has no rule for the creation of pods"),
+        ({**HAMI, "clientConfig": {}}, {}, {}, "vgpu.hami.io has no caBundle"),
+        (HAMI, {"ns": "ignore"}, {}, "the namespaceSelector of vgpu.hami.io leaves out namespace team"),
+        (HAMI, {}, {"hami": "ignore"}, "the objectSelector of vgpu.hami.io leaves out pods of namespace team"),
+    ],
+)
+def test_backends_own_webhook_must_be_asked_about_the_pods_that_are_to_come(
+    tmp_path: Path, hook: dict[str, Any], namespace: dict[str, str], labels: dict[str, str], reason: str | None
+) -> None:
+    def script(heard: Heard, _: int) -> Told:
+        if heard.path.endswith("mutatingwebhookconfigurations"):
+            return Told(document={"items": [{"webhooks": [hook]}]})
+        return Told(document={"metadata": {"name": "team", "labels": namespace}})
+
+    api = ScriptedApi(tmp_path, script)
+    cluster = KubernetesCluster(ClusterPlace(kubeconfig=api.kubeconfig))
+    try:
+        said = cluster.left_out("vgpu.hami.io", [("team", labels)])
+    finally:
+        cluster.close()
+        api.close()
+    assert said is None if reason is None else reason in str(said)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 from enforcer.backend import Backend
 from enforcer.backends.hami import HamiBackend
 from enforcer.backends.kai import KaiBackend
-from enforcer.backends.running import RunningBackend, parts_of, running_tag
+from enforcer.backends.running import LeftOut, RunningBackend, parts_of, running_tag
 from enforcer.backends.volcano import VolcanoBackend
 from enforcer.manifest import Manifest
 from enforcer.preview import preview
@@ -54,10 +54,16 @@ def seen(snapshot: Snapshot, *parts: Manifest) -> Snapshot:
     return replace(snapshot, owners={**snapshot.owners, **own})  # type: ignore[dict-item]
 
 
+def nobody(webhook: str, pods: Sequence[tuple[str, Mapping[str, str]]]) -> str | None:
+    """Every webhook is asked about all pods."""
+    del webhook, pods
+    return None
+
+
 def running(
-    backend: Backend, *, version: str | None = None, allowed: bool = True, webhooks: Collection[str] = (HAMI_WEBHOOK,)
+    backend: Backend, *, version: str | None = None, allowed: bool = True, left_out: LeftOut = nobody
 ) -> RunningBackend:
-    return RunningBackend(backend, version=version, allows_experimental=allowed, webhooks=lambda: webhooks)
+    return RunningBackend(backend, version=version, allows_experimental=allowed, left_out=left_out)
 
 
 @pytest.fixture
@@ -155,10 +161,17 @@ def test_stage_is_refused_while_a_part_of_the_backend_does_not_answer(kind: str,
     assert running(HamiBackend(NOW)).render(one_slice_each(), 1, seen(snapshot, idle)).changes
 
 
-def test_stage_that_seats_pods_is_refused_while_the_backends_webhook_is_not_registered(snapshot: Snapshot) -> None:
-    backend = running(HamiBackend(NOW), version="2.10.0", webhooks=("pods.gputide.io",))
-    with pytest.raises(Refused, match=r"no MutatingWebhookConfiguration has its webhook vgpu\.hami\.io"):
+def test_stage_that_seats_pods_is_refused_while_the_backends_webhook_leaves_them_out(snapshot: Snapshot) -> None:
+    asked: list[object] = []
+
+    def left_out(webhook: str, pods: Sequence[tuple[str, Mapping[str, str]]]) -> str | None:
+        asked.append((webhook, [namespace for namespace, _ in pods]))
+        return f"{webhook} is not there"
+
+    backend = running(HamiBackend(NOW), version="2.10.0", left_out=left_out)
+    with pytest.raises(Refused, match=r"vgpu\.hami\.io is not there, so new pods would not come to its scheduler"):
         backend.render(one_slice_each(), 1, snapshot)
+    assert asked == [(HAMI_WEBHOOK, ["team", "team"])]
     idle = a_plan({}, [[a_recommendation("x", RecommendationKind.RECLAIM, ["a-0", "a-1"], ["Deployment/a"], 2)]])
     assert backend.render(idle, 1, snapshot).changes, "nobody is placed"
 
