@@ -13,7 +13,7 @@ from enforcer.manifest import Manifest, workload_parts
 from enforcer.record.journal import ObjectIntent
 from enforcer.rollout.holding import Phase, changes_template, rolls_by_itself, surges
 from enforcer.rollout.landing import landing_of, made_anew
-from enforcer.rollout.move_order import Unit
+from enforcer.rollout.move_order import Unit, can_go_alone
 from enforcer.seat import PodSeat, same_slices
 from enforcer.snapshot import Snapshot
 from fleet.inventory import WorkloadId
@@ -64,7 +64,7 @@ def units_of(load: Load, snapshot: Snapshot) -> list[Unit]:
             found.append(own)
         else:
             going = [move for move in own if not same_slices(move.old, move.new)] or list(own)
-            found += [(move,) for move in (going[:1] if load.phase is Phase.CANARY else going)]
+            found += [(move,) for move in ([_tried(going, snapshot)] if load.phase is Phase.CANARY else going)]
     return found
 
 
@@ -73,6 +73,15 @@ def _kind_only(kind: str, intent: ObjectIntent) -> Manifest:
     holds = {hold.field: hold.old for hold in intent.holds}
     is_held = kind != "StatefulSet" or "spec.updateStrategy.rollingUpdate.partition" in holds
     return {"kind": kind, "spec": {"updateStrategy": {"type": "RollingUpdate" if is_held else "OnDelete"}}}
+
+
+def _tried(going: Sequence[Move], snapshot: Snapshot) -> Move:
+    """The pod that goes first: one that has left already, or that finds room while its siblings still sit."""
+    for move in going:
+        if move.live_id not in snapshot.seats:
+            return move
+    fitting = (move for move in going if can_go_alone((move,), snapshot.seats, snapshot.cards, surges=False))
+    return next(fitting, going[0])
 
 
 def _from_here(move: Move, snapshot: Snapshot) -> Move:

@@ -9,13 +9,15 @@ until another has left. Of each owner at most one pod waits like that, unless th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from enforcer.backend import Move
 from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice, StandingCard
 from enforcer.seat import PodSeat
+from fleet.grammars.mig import is_mig_profile
 from fleet.inventory import WorkloadId
 
 _OnCard = tuple[str, SeatSlice]
@@ -60,8 +62,11 @@ class _Room:
     used_mib: int = 0
     used_cores: int = 0
     slices: int = 0
+    claims: Counter[str | None] = field(default_factory=Counter)
 
     def takes(self, part: SeatSlice) -> bool:
+        if _is_claimed(part) and not all(_share(claim, part.resource) for claim, held in self.claims.items() if held):
+            return False
         if part.core_percent == WHOLE_CORE_PERCENT:
             return self.slices == 0
         if self.slices >= self.slices_max:
@@ -73,6 +78,8 @@ class _Room:
         self.slices += sign
         self.used_mib += sign * part.framebuffer_mib
         self.used_cores += sign * part.core_percent
+        if _is_claimed(part):
+            self.claims[part.resource] += sign
 
 
 def waves(
@@ -103,7 +110,7 @@ def waves(
         if not wave:
             wave, later, freed = _wave(left, rooms, wave_max, surging, may_gap=True)
         if not wave:
-            before = {card: replace(room) for card, room in rooms.items()}
+            before = {card: replace(room, claims=room.claims.copy()) for card, room in rooms.items()}
             ring, later = _ring(later, rooms)
             wave = _in_turn(ring, before) or [OrderedUnit(moves=unit, order=Order.AT_ONCE) for unit in ring]
         for card, part in freed:
@@ -164,6 +171,18 @@ def _rooms(seats: Mapping[str, PodSeat], cards: Mapping[str, StandingCard]) -> d
         for card, part in _known(seat.slices, rooms):
             rooms[card].count(part, 1)
     return rooms
+
+
+def _is_claimed(part: SeatSlice) -> bool:
+    """Whether a share is a device of a claim, whole or an instance, which grants nothing in numbers."""
+    return not part.framebuffer_mib and not part.core_percent
+
+
+def _share(claim: str | None, other: str | None) -> bool:
+    """Whether two claims may have devices of one card: a whole one is a claim's alone, for all pods that name it."""
+    if claim is None or other is None:
+        return False
+    return claim == other or (is_mig_profile(claim) and is_mig_profile(other))
 
 
 def _known(slices: Sequence[SeatSlice], rooms: Mapping[str, _Room]) -> list[_OnCard]:

@@ -256,9 +256,9 @@ def test_pods_of_a_kind_get_their_new_grant_and_undo_leaves_what_its_user_wrote(
     cards_before = held(site)
     assert granted(api, site) == [(None, True)] * pods
     free = next(number for number in range(3) if site.card(number) not in cards_before)
-    first = next(number for number in range(3) if site.card(number) in held(site, names[0]))
-    # A RayService needs room beside its old pods; others shrink where the first one is and move together.
-    card = free if kind == "RayService" else first
+    last = next(number for number in range(3) if site.card(number) in held(site, names[-1]))
+    # A RayService needs room beside its old pods; others shrink where the last one is and move together.
+    card = free if kind == "RayService" else last
     plan = halves(site, kind, names, card)
     (result,) = Rollout(site.tools, HamiBackend(site.cluster.now())).apply(plan, by="ann")
     assert (result.state, result.reason) == (StageState.PROMOTED, None)

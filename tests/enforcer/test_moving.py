@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -10,9 +11,12 @@ import pytest
 from enforcer.backend import Move
 from enforcer.dialect import SeatSlice, StandingCard
 from enforcer.ownership import parents_of, workload_of_pod
+from enforcer.rollout.holding import Phase
 from enforcer.rollout.landing import is_rolled_out, landing_of, made_anew, wanted_pods
+from enforcer.rollout.load import Load, units_of
 from enforcer.rollout.move_order import Order, can_go_alone, waves
 from enforcer.seat import PodSeat
+from enforcer.snapshot import Snapshot
 from fleet.inventory import WorkloadId
 
 W = WorkloadId("team/Deployment/w")
@@ -271,3 +275,50 @@ def test_pod_whose_seat_another_took_beside_it_has_not_left_yet_and_is_nowhere_e
     assert [pod.pod for pod in found.in_place] == ["new"]
     assert [pod.pod for pod in found.unmoved] == ["w-0", "w-1"]
     assert not found.is_astray
+
+
+# --- claims ---
+
+
+def claimed(card: str, claim: str | None = None) -> tuple[SeatSlice, ...]:
+    """A whole device, or one that the pods of a claim share."""
+    return (SeatSlice(container="server", card=card, framebuffer_mib=0, core_percent=0, priority=None, resource=claim),)
+
+
+def test_pod_comes_to_a_claimed_card_once_the_pod_that_claims_it_alone_has_left() -> None:
+    leaves = move("a", claimed("A"), claimed("C", "gputide-c"), workload=WorkloadId("team/Deployment/a"))
+    comes = move("b", claimed("B"), claimed("A", "gputide-a"))
+    there = {f"team/{one.pod}": seat(one.pod, one.old, workload=one.workload) for one in (leaves, comes)}
+    found = waves([(comes,), (leaves,)], there, cards("A", "B", "C"), 10)
+    assert [[unit.moves for unit in wave] for wave in found] == [[(leaves,)], [(comes,)]]
+
+
+def test_pods_of_one_claim_and_instances_of_a_cut_card_share_it() -> None:
+    shared = [move(pod, claimed(card), claimed("C", "gputide-c")) for pod, card in (("a", "A"), ("b", "B"))]
+    there = {f"team/{one.pod}": seat(one.pod, one.old) for one in shared}
+    assert len(waves([tuple(shared)], there, cards("A", "B", "C"), 10)) == 1
+    cut = [move(pod, claimed(card), claimed("C", "3g.20gb")) for pod, card in (("a", "A"), ("b", "B"))]
+    assert len(waves([tuple(cut)], there, cards("A", "B", "C"), 10)) == 1
+
+
+# --- pods that are evicted one by one ---
+
+
+def evicted(*pods: tuple[str, str]) -> tuple[Load, Snapshot]:
+    """A workload whose pods, each with a card of its own, all shrink to a part of card B; one of them is tried."""
+    ray = WorkloadId("team/RayCluster/w")
+    moves = tuple(move(pod, all_of(card), share("B", MIB // 4), workload=ray) for pod, card in pods)
+    seats = {f"team/{pod}": seat(pod, all_of(card), workload=ray) for pod, card in pods}
+    snapshot = Snapshot(owners={}, seats=seats, pods={ray: list(seats.values())}, cards=cards("A", "B", "C"))
+    return Load(moves=moves, intents={}, phase=Phase.CANARY, is_strict=True), snapshot
+
+
+def test_first_pod_that_is_evicted_is_one_that_finds_room_while_its_siblings_still_sit() -> None:
+    load, snapshot = evicted(("w-0", "A"), ("w-1", "B"), ("w-2", "C"))
+    assert units_of(load, snapshot) == [(load.moves[1],)]
+
+
+def test_pod_that_was_tried_stays_the_one_that_is_tried() -> None:
+    load, snapshot = evicted(("w-0", "A"), ("w-1", "B"))
+    left = {"team/w-0": snapshot.seats["team/w-0"]}
+    assert units_of(load, replace(snapshot, seats=left)) == [(load.moves[1],)]
