@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ import yaml
 from analyzer.profile import profile_fleet
 from bench.measured_run import ROOT
 from enforcer.backends.hami import HamiBackend
+from enforcer.backends.register import BACKENDS
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from enforcer.record.journal import Journal, StageState
 from enforcer.record.ledger import Ledger
@@ -41,6 +43,7 @@ from recommender.planner import make_plan
 from tests.cluster.api import Api
 from tests.cluster.audit import POLICY, AuditLog, Write, unwanted
 from tests.cluster.hami_double import NAMESPACE_LABEL, HamiDouble
+from tests.cluster.played_backends import PlayedBackend
 from tests.cluster.served_admission import ServedAdmission
 from tests.cluster.standing_fleet import cards_in_use, stand_up
 from tests.control_plane import ControlPlane, KubernetesPrograms, kubernetes_programs
@@ -172,6 +175,30 @@ def live_cluster(found: KubernetesPrograms, folder: Path) -> Iterator[LiveCluste
         plane.end()
 
 
+@contextmanager
+def admitted_plane(found: KubernetesPrograms, folder: Path, played: PlayedBackend) -> Iterator[tuple[Api, Path]]:
+    """A control plane with a backend that is played and admission: its administrator and the writer's kubeconfig."""
+    quick = ["--kube-api-qps=500", "--kube-api-burst=500"]
+    plane = ControlPlane(found, folder, controller_arguments=quick)
+    try:
+        plane.start()
+        api = Api(plane.url, plane.ca, plane.kubeconfig())
+        for name in ("rbac-writer.yaml", "custom-resources.yaml"):
+            for manifest in yaml.safe_load_all((ROOT / "docs" / name).read_text(encoding="utf-8")):
+                api.apply(manifest)
+        kubeconfig = plane.kubeconfig_of_token("writer", api.token("gputide", "gputide-writer"))
+        dialect = dict(BACKENDS)[played.name](datetime.now(UTC)).dialect
+        admission = ServedAdmission(plane, api, dialect)
+        with played.running(plane, found, api, folder):
+            admission.start()
+            try:
+                yield api, kubeconfig
+            finally:
+                admission.stop()
+    finally:
+        plane.end()
+
+
 def stand_up_fleet(live: LiveCluster, name: str, *, services: int, nodes: int, seed: int) -> StandingFleet:
     """Services that differ in what they need, on nodes of four cards.
 
@@ -193,10 +220,8 @@ def stand_up_fleet(live: LiveCluster, name: str, *, services: int, nodes: int, s
         )
         for place in range(services)
     ]
-    cluster = live.opened()
     spare = nodes * CARDS_PER_NODE - services
-    history = stand_up(live.api, cluster, name, *found, prefix=name, spare_cards=spare)
-    cluster.close()
+    history = stand_up(live.api, name, *found, prefix=name, spare_cards=spare)
     return StandingFleet(namespace=name, history=history)
 
 

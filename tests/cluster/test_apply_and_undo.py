@@ -117,7 +117,7 @@ def standing(
     place = ClusterPlace(kubeconfig=writer_kubeconfig, requests_per_second=500.0, requests_burst=500)
     cluster = KubernetesCluster(place)
     prefix = f"fleet{next(_numbers)}"
-    history = stand_up(api, cluster, namespace, *services, prefix=prefix, spare_cards=spare_cards)
+    history = stand_up(api, namespace, *services, prefix=prefix, spare_cards=spare_cards)
     tools = Tools(
         reader=cluster,
         writer=cluster,

@@ -1,11 +1,11 @@
 """Volcano's own decisions about shares of cards, by its published rules: if a node takes a pod, and on which cards.
 
-Pure, and written apart from everything that gputide ships. All of volcano-sh/volcano v1.15.1, plugin `deviceshare`
-with `deviceshare.VGPUEnable`; `volcano_decisions.jsonl` holds what its functions decided, case by case. Without a
-ConfigMap `volcano-vgpu-device-config`, as here, `volcano.sh/vgpu-memory-percentage` says nothing
-(pkg/scheduler/api/devices/config/config.go, GetDefaultDevicesConfig). No stable release knows
-`volcano.sh/vgpu-use-gpuuuid`: it is read from 1.16.0-alpha.1 on. Which of several nodes is taken depends on Volcano's
-other plugins and is left out, as is MIG.
+Pure, and written apart from everything that gputide ships. All of volcano-sh/volcano v1.15.1 and v1.16.0-alpha.1,
+plugin `deviceshare` with `deviceshare.VGPUEnable`; `volcano_decisions.jsonl` holds what the functions of both decided,
+case by case. Without a ConfigMap `volcano-vgpu-device-config`, as here, `volcano.sh/vgpu-memory-percentage` says
+nothing (pkg/scheduler/api/devices/config/config.go, GetDefaultDevicesConfig). No stable release reads
+`volcano.sh/vgpu-use-gpuuuid`; the alpha does. Which of several nodes is taken depends on Volcano's other plugins and is
+left out, as is MIG.
 
 Source: pkg/scheduler/api/devices/nvidia/vgpu (utils.go, device_info.go, hamicore.go) where nothing else is named.
 """
@@ -24,6 +24,7 @@ CORES = "volcano.sh/vgpu-cores"
 GROUP, GROUP_POLICY = "scheduling.k8s.io/group-name", "volcano.sh/vgpu-podgroup-policy"
 USE_MODEL, AVOID_MODEL = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
 MODE = "volcano.sh/vgpu-mode"
+_USE_CARD, _AVOID_CARD = "volcano.sh/vgpu-use-gpuuuid", "volcano.sh/vgpu-nouse-gpuuuid"
 
 
 class Unfit(Exception):
@@ -100,12 +101,13 @@ def asks_of(pod: Manifest) -> list[Ask]:
     return asks
 
 
-def place(pod: Manifest, cards: Sequence[Card], policy: str) -> tuple[str, float]:
+def place(pod: Manifest, cards: Sequence[Card], policy: str, *, knows_cards: bool) -> tuple[str, float]:
     """checkNodeGPUSharingPredicateAndScore: the annotation `volcano.sh/vgpu-ids-new` on this node, and its score.
 
     Args:
         cards: the node's, which are left as they are.
         policy: `deviceshare.SchedulePolicy`: `binpack`, `spread` or another word.
+        knows_cards: whether it reads which cards a pod names, as from 1.16.0-alpha.1 on.
 
     Raises:
         Unfit: the node does not take the pod.
@@ -115,13 +117,14 @@ def place(pod: Manifest, cards: Sequence[Card], policy: str) -> tuple[str, float
     if mode != "hami-core":
         raise Unfit(f"pod required sharing mode {mode} is not the same as the node mode hami-core")
     books, score, parts = [copy(card) for card in cards], 0.0, []
+    named = [card.card for card in books if not knows_cards or _is_named(card.card, annotations)]
     for ask in asks_of(pod):
         if ask.count > len(books):
             raise Unfit("no enough gpu cards on node NODE")
         grants: list[str] = []
         for card in _sorted(books, policy):
             mib = ask.mib or card.mib
-            if not _fits(card, ask, mib, annotations):
+            if card.card not in named or not _fits(card, ask, mib, annotations):
                 continue
             card.take(mib, ask.cores)
             if len(grants) < ask.count:
@@ -131,6 +134,9 @@ def place(pod: Manifest, cards: Sequence[Card], policy: str) -> tuple[str, float
             if len(grants) == ask.count:
                 break
         if len(grants) < ask.count:
+            if not named:
+                words = ", ".join(f'{name}="{annotations.get(name, "")}"' for name in (_USE_CARD, _AVOID_CARD))
+                raise Unfit(f"no GPU matches UUID constraints {words} on node NODE")
             raise Unfit("not enough gpu fitted on this node")
         parts.append("".join(grants))
     return ";".join(parts), score
@@ -157,6 +163,15 @@ def _fits(card: Card, ask: Ask, mib: int, annotations: Mapping[str, str]) -> boo
         and "NVIDIA" in card.device_type
         and _is_model(card.device_type.upper(), annotations)
     )
+
+
+def _is_named(card: str, annotations: Mapping[str, str]) -> bool:
+    """gpuUUIDFilter: a whole name, one of those to be used where there are any, and none of those to be avoided."""
+    use, avoid = (
+        [word.strip() for word in annotations.get(name, "").split(",") if word.strip()]
+        for name in (_USE_CARD, _AVOID_CARD)
+    )
+    return (not use or card in use) and card not in avoid
 
 
 def _is_model(kind: str, annotations: Mapping[str, str]) -> bool:

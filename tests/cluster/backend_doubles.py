@@ -1,0 +1,272 @@
+"""Volcano, KAI and vgpu-manager on the API server's own objects: their rules, read from and written to manifests.
+
+Which of several nodes Volcano takes depends on plugins besides its deviceshare; here the score of that one decides, and
+then the name. What a kubelet does for KAI, which gives a reservation pod or a pod with whole cards any free ones, is
+played: the lowest numbers. vgpu-manager's device plugin hands out what its scheduler meant.
+
+Sources: volcano-sh/volcano:pkg/scheduler/api/devices/nvidia/vgpu/device_info.go (Allocate);
+kai-scheduler/KAI-Scheduler:pkg/binder/binding (binder.go, resourcereservation/resource_reservation.go);
+coldzerofear/vgpu-manager:pkg/client (PatchPodPreAllocatedMetadata), pkg/deviceplugin/vgpu.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.cluster import kai_rules, vgpu_manager_rules, volcano_rules
+from tests.cluster.scheduler_double import Binding, Waits
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayedCard:
+    """A card of a node that is made."""
+
+    card: str
+    mib: int
+    model: str
+
+
+class VolcanoRules:
+    """Volcano 1.16 with `deviceshare.VGPUEnable`; 1.15 where it does not know cards by name.
+
+    Args:
+        knows_cards: whether `volcano.sh/vgpu-use-gpuuuid` is read.
+    """
+
+    scheduler = "volcano"
+    limits: Mapping[str, str] = {volcano_rules.COUNT: "1"}
+    labels: Mapping[str, str] = {}
+
+    def __init__(self, *, knows_cards: bool = True) -> None:
+        self._knows_cards = knows_cards
+
+    def node(self, cards: Sequence[PlayedCard]) -> tuple[Manifest, Mapping[str, str]]:
+        """Metadata and what is offered, as the device plugin writes it."""
+        text = "".join(f"{one.card},10,{one.mib},NVIDIA-{one.model},true,hami-core:" for one in cards)
+        return {"annotations": {"volcano.sh/node-vgpu-register": text}}, {
+            volcano_rules.COUNT: str(10 * len(cards)),
+            volcano_rules.FRAMEBUFFER: str(sum(one.mib for one in cards)),
+            volcano_rules.CORES: str(100 * len(cards)),
+        }
+
+    def decide(self, pod: Manifest, nodes: Sequence[Manifest], pods: Sequence[Manifest]) -> Binding:
+        """See `Rules`."""
+        fits: dict[str, tuple[str, float]] = {}
+        why = ["no node has cards"]
+        for node in nodes:
+            name, text = node["metadata"]["name"], node["metadata"].get("annotations", {}).get(_REGISTER, "")
+            cards = volcano_rules.read_register(text)
+            if not cards:
+                continue
+            for other in _on(name, pods):
+                volcano_rules.book(cards, other["metadata"].get("annotations", {}).get(_IDS, ""))
+            try:
+                fits[name] = volcano_rules.place(pod, cards, "", knows_cards=self._knows_cards)
+            except volcano_rules.Unfit as refusal:
+                why.append(str(refusal).replace("NODE", name))
+        if not fits:
+            raise Waits(why[-1])
+        chosen = min(fits, key=lambda name: (-fits[name][1], name))
+        now, ids = str(int(time.time())), fits[chosen][0]
+        annotations = {
+            "volcano.sh/vgpu-node": chosen, "volcano.sh/vgpu-time": now, _IDS: ids,
+            "volcano.sh/devices-to-allocate": "", "volcano.sh/bind-phase": "success", "volcano.sh/bind-time": now,
+        }  # fmt: skip
+        return Binding(node=chosen, annotations=annotations)
+
+    def abandoned(self, pods: Sequence[Manifest]) -> list[Manifest]:
+        """None: it has no pods of its own."""
+        del pods
+        return []
+
+    def cards_of(self, pod: Manifest, pods: Sequence[Manifest]) -> tuple[str, ...]:
+        """Cards that a bound pod holds, sorted."""
+        del pods
+        text = pod["metadata"].get("annotations", {}).get(_IDS, "")
+        return tuple(sorted({part.partition(",")[0] for part in text.replace(";", ":").split(":") if part}))
+
+
+class VgpuManagerRules:
+    """vgpu-manager's scheduler and device plugin."""
+
+    scheduler = vgpu_manager_rules.SCHEDULER
+    limits: Mapping[str, str] = {vgpu_manager_rules.COUNT: "1"}
+    labels: Mapping[str, str] = {}
+
+    def node(self, cards: Sequence[PlayedCard]) -> tuple[Manifest, Mapping[str, str]]:
+        """Metadata and what is offered, as the device plugin writes it."""
+        entries = ",".join(
+            f'{{"id":{number},"type":"{one.model}","uuid":"{one.card}","core":100,"memory":{one.mib},"number":10,'
+            '"numa":0,"mig":false,"busId":"","capability":8.6,"healthy":true}'
+            for number, one in enumerate(cards)
+        )
+        config = '{"deviceSplit":10,"coresScaling":1,"memoryFactor":1,"memoryScaling":1}'
+        annotations = {vgpu_manager_rules.REGISTER: f"[{entries}]", vgpu_manager_rules.CONFIG: config}
+        return {"annotations": annotations}, {vgpu_manager_rules.COUNT: str(10 * len(cards))}
+
+    def decide(self, pod: Manifest, nodes: Sequence[Manifest], pods: Sequence[Manifest]) -> Binding:
+        """See `Rules`."""
+        admitted = vgpu_manager_rules.admit(pod)
+        policy = pod["metadata"].get("annotations", {}).get(vgpu_manager_rules.MEMORY_POLICY, "")
+        known = []
+        for node in sorted(nodes, key=lambda node: str(node["metadata"]["name"])):
+            name, annotations = node["metadata"]["name"], node["metadata"].get("annotations", {})
+            offered = int(node["status"].get("allocatable", {}).get(vgpu_manager_rules.COUNT, "0"))
+            known.append(vgpu_manager_rules.read_node(name, annotations, offered, policy))
+            for other in _on(name, pods):
+                vgpu_manager_rules.book(known[-1], other["metadata"].get("annotations", {}))
+        try:
+            chosen, text, failed = vgpu_manager_rules.place(admitted, known)
+        except vgpu_manager_rules.Unfit as wrong:
+            raise Waits(str(wrong)) from wrong
+        if chosen is None:
+            raise Waits(
+                "; ".join(sorted({reason for reason in failed.values() if "node" not in reason}) or ["no node"])
+            )
+        annotations = {
+            vgpu_manager_rules.PREDICATE_NODE: chosen, vgpu_manager_rules.PRE_ALLOCATED: text,
+            vgpu_manager_rules.REAL_ALLOCATED: text,
+        }  # fmt: skip
+        return Binding(node=chosen, annotations=annotations, labels={vgpu_manager_rules.PHASE: "succeed"})
+
+    def abandoned(self, pods: Sequence[Manifest]) -> list[Manifest]:
+        """None: it has no pods of its own."""
+        del pods
+        return []
+
+    def cards_of(self, pod: Manifest, pods: Sequence[Manifest]) -> tuple[str, ...]:
+        """Cards that a bound pod holds, sorted."""
+        del pods
+        text = pod["metadata"].get("annotations", {}).get(vgpu_manager_rules.REAL_ALLOCATED, "")
+        parts = [part for one in text.split(";") for part in one.partition("[")[2].rstrip("]").split(",") if part]
+        return tuple(sorted({part.split("_")[1] for part in parts}))
+
+
+@dataclass(slots=True)
+class KaiRules:
+    """KAI's scheduler, its binder, and the kubelet's choice of cards; mutable: it remembers who has which card.
+
+    Attributes:
+        cards: of each node that was made, in the order of their numbers.
+        held: cards of each pod that asks the device plugin, by its namespace and name.
+    """
+
+    cards: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    held: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    scheduler: str = kai_rules.SCHEDULER
+    limits: Mapping[str, str] = field(default_factory=lambda: {kai_rules.WHOLE: "1"})
+    labels: Mapping[str, str] = field(default_factory=lambda: {"kai.scheduler/queue": "team"})
+
+    def node(self, cards: Sequence[PlayedCard]) -> tuple[Manifest, Mapping[str, str]]:
+        """Metadata and what is offered, as NVIDIA's plugin and its feature discovery write it."""
+        labels = {
+            "nvidia.com/gpu.count": str(len(cards)), kai_rules.NODE_FRAMEBUFFER: str(cards[0].mib),
+            "nvidia.com/gpu.product": cards[0].model.replace(" ", "-"),
+        }  # fmt: skip
+        return {"labels": labels}, {kai_rules.WHOLE: str(len(cards))}
+
+    def decide(self, pod: Manifest, nodes: Sequence[Manifest], pods: Sequence[Manifest]) -> Binding:
+        """See `Rules`."""
+        known = {}
+        for node in nodes:
+            count = int(node["status"].get("allocatable", {}).get(kai_rules.WHOLE, "0"))
+            label = node["metadata"].get("labels", {}).get(kai_rules.NODE_FRAMEBUFFER, "")
+            name = node["metadata"]["name"]
+            known[name] = kai_rules.Node(name=name, cards=count, mib=kai_rules.card_mib(label))
+        for other in pods:
+            node_name = other["spec"]["nodeName"]
+            if node_name in known and other["metadata"]["namespace"] != kai_rules.RESERVATIONS:
+                kai_rules.book(known[node_name], ask_of(other), _groups(other))
+        ask = ask_of(pod)
+        try:
+            found = kai_rules.place(ask, list(known.values()), set(known))
+        except kai_rules.Unfit as refusal:
+            raise Waits(str(refusal)) from refusal
+        free = self._free(found.node, pods)
+        if ask.whole:
+            self.held[_key(pod)] = free[: ask.whole]
+            return Binding(node=found.node, annotations={kai_rules.RECEIVED: "Regular"})
+        groups = [group or str(uuid.uuid4()) for group in found.groups]
+        made = [group for group, old in zip(groups, found.groups, strict=True) if old is None]
+        reserved = [self._reservation(found.node, group, card) for group, card in zip(made, free, strict=False)]
+        labels = (
+            {kai_rules.GROUP: groups[0]}
+            if ask.devices == 1
+            else {f"{kai_rules.GROUP}/{group}": group for group in groups}
+        )
+        return Binding(
+            node=found.node, annotations={kai_rules.RECEIVED: "Fraction"}, labels=labels, reserved=tuple(reserved)
+        )
+
+    def abandoned(self, pods: Sequence[Manifest]) -> list[Manifest]:
+        """Reservation pods of groups that nobody is of (syncForPods)."""
+        used = {group for pod in pods if not _is_reservation(pod) for group in _groups(pod)}
+        return [pod for pod in pods if _is_reservation(pod) and not used & set(_groups(pod))]
+
+    def cards_of(self, pod: Manifest, pods: Sequence[Manifest]) -> tuple[str, ...]:
+        """Cards that a bound pod holds, sorted: its own, or those of its groups' reservation pods."""
+        if _key(pod) in self.held:
+            return self.held[_key(pod)]
+        groups = set(_groups(pod))
+        holders = [one for one in pods if _is_reservation(one) and groups & set(_groups(one))]
+        return tuple(sorted(one["metadata"]["annotations"][kai_rules.RESERVED_CARD] for one in holders))
+
+    def _free(self, node: str, pods: Sequence[Manifest]) -> tuple[str, ...]:
+        taken = {card for pod in pods for card in self.held.get(_key(pod), ())}
+        taken |= {pod["metadata"]["annotations"][kai_rules.RESERVED_CARD] for pod in pods if _is_reservation(pod)}
+        return tuple(card for card in self.cards[node] if card not in taken)
+
+    def _reservation(self, node: str, group: str, card: str) -> Manifest:
+        """createGPUReservationPod; the card's UUID is written by the pod itself once it runs."""
+        limits = {kai_rules.WHOLE: "1"}
+        container = {"name": "resource-reservation", "image": "registry/none:1", "resources": {"limits": limits}}
+        return {
+            "metadata": {
+                "name": f"gpu-reservation-{node}-{group[:5]}", "namespace": kai_rules.RESERVATIONS,
+                "labels": {kai_rules.GROUP: group, "app": "kai-resource-reservation"},
+                "annotations": {kai_rules.RESERVED_CARD: card},
+            },
+            "spec": {
+                "nodeName": node, "containers": [container], "tolerations": [{"operator": "Exists"}],
+                "terminationGracePeriodSeconds": 0,
+            },
+            "status": {"phase": "Running"},
+        }  # fmt: skip
+
+
+def ask_of(pod: Manifest) -> kai_rules.Ask:
+    """pkg/scheduler/api/pod_info (getTaskResourceRequest): a pod with a fraction asks by it, and not for its limits."""
+    annotations = pod["metadata"].get("annotations", {})
+    devices = int(annotations.get(kai_rules.DEVICES, "1"))
+    if kai_rules.PORTION in annotations:
+        return kai_rules.Ask(devices=devices, portion=float(annotations[kai_rules.PORTION]))
+    if kai_rules.FRAMEBUFFER in annotations:
+        return kai_rules.Ask(devices=devices, mib=int(annotations[kai_rules.FRAMEBUFFER]))
+    limits = [one.get("resources", {}).get("limits", {}) for one in pod["spec"]["containers"]]
+    return kai_rules.Ask(whole=sum(int(one.get(kai_rules.WHOLE, "0")) for one in limits))
+
+
+_REGISTER, _IDS = "volcano.sh/node-vgpu-register", "volcano.sh/vgpu-ids-new"
+
+
+def _on(node: str, pods: Sequence[Manifest]) -> list[Manifest]:
+    return [pod for pod in pods if pod["spec"]["nodeName"] == node]
+
+
+def _groups(pod: Manifest) -> list[str]:
+    labels = pod["metadata"].get("labels", {})
+    return [value for key, value in labels.items() if key == kai_rules.GROUP or key.startswith(f"{kai_rules.GROUP}/")]
+
+
+def _is_reservation(pod: Manifest) -> bool:
+    return bool(pod["metadata"]["namespace"] == kai_rules.RESERVATIONS)
+
+
+def _key(pod: Manifest) -> tuple[str, str]:
+    return pod["metadata"]["namespace"], pod["metadata"]["name"]

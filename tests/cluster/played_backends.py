@@ -1,0 +1,268 @@
+"""Sharing backends as fleets need them: how a node with cards, a service and its pods' cards look in each one's words.
+
+The doubles decide where pods go; for DRA, the control plane's own scheduler does. Nothing of gputide is asked where a
+pod really is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tests.cluster.api import Api, Manifest
+from tests.cluster.backend_doubles import KaiRules, PlayedCard, VgpuManagerRules, VolcanoRules
+from tests.cluster.hami_double import NAMESPACE_LABEL, HamiDouble, hami_node
+from tests.cluster.hami_rules import ALLOCATED
+from tests.cluster.kai_rules import RESERVATIONS
+from tests.cluster.scheduler_double import SchedulerDouble
+from tests.cluster.workloads import deployment
+from tests.control_plane import KWOK_ANNOTATION, ControlPlane, KubernetesPrograms
+
+CONTAINER, FLEET = "main", "fleet"
+_MACHINE = {"cpu": "64", "memory": "512Gi", "pods": "110"}
+_RESOURCES = "/apis/resource.k8s.io/v1"
+
+
+class PlayedBackend(Protocol):
+    """One backend."""
+
+    @property
+    def name(self) -> str:
+        """As in the setting `enforcer.backend`."""
+        ...
+
+    def running(
+        self, plane: ControlPlane, programs: KubernetesPrograms, api: Api, folder: Path
+    ) -> AbstractContextManager[object]:
+        """Its scheduler, for as long as it is needed."""
+        ...
+
+    def make_node(self, api: Api, name: str, cards: Sequence[PlayedCard]) -> None:
+        """Make a node that kwok plays and whose cards are shown as its device plugin shows them."""
+        ...
+
+    def deploy(self, api: Api, namespace: str, name: str, replicas: int) -> None:
+        """Make a Deployment whose pods ask for a whole card each, on nodes with the label `fleet` of its namespace."""
+        ...
+
+    def holders(self, api: Api, namespace: str) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """Workload (`namespace/kind/name`) and cards, sorted, of every bound pod of a namespace that holds some."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RulesPlayed:
+    """A backend whose scheduler is played by rules on manifests.
+
+    Attributes:
+        name: the backend.
+        rules: what it decides.
+    """
+
+    name: str
+    rules: VolcanoRules | VgpuManagerRules | KaiRules
+
+    @contextmanager
+    def running(
+        self, plane: ControlPlane, programs: KubernetesPrograms, api: Api, folder: Path
+    ) -> Iterator[SchedulerDouble]:
+        """See `PlayedBackend`."""
+        del plane, programs, folder
+        if isinstance(self.rules, KaiRules):
+            api.create("/api/v1/namespaces", {"metadata": {"name": RESERVATIONS}})
+        double = SchedulerDouble(api, self.rules)
+        double.start()
+        yield double
+        double.stop()
+
+    def make_node(self, api: Api, name: str, cards: Sequence[PlayedCard]) -> None:
+        """See `PlayedBackend`."""
+        metadata, offered = self.rules.node(cards)
+        if isinstance(self.rules, KaiRules):
+            self.rules.cards[name] = tuple(one.card for one in cards)
+        _make_node(api, name, metadata, offered)
+
+    def deploy(self, api: Api, namespace: str, name: str, replicas: int) -> None:
+        """See `PlayedBackend`."""
+        made = deployment(
+            api, namespace, name, replicas=replicas, container=CONTAINER, limits=dict(self.rules.limits),
+            pod_spec={"schedulerName": self.rules.scheduler, "nodeSelector": {FLEET: namespace}},
+        )  # fmt: skip
+        if self.rules.labels:
+            labels = {"metadata": {"labels": dict(self.rules.labels)}}
+            path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{made['metadata']['name']}"
+            api.patch(path, {**labels, "spec": {"template": labels}})
+
+    def holders(self, api: Api, namespace: str) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """See `PlayedBackend`."""
+        pods = [pod for pod in api.ask("GET", "/api/v1/pods")["items"] if "nodeName" in pod["spec"]]
+        own = [pod for pod in pods if pod["metadata"]["namespace"] == namespace]
+        return _held({_name(pod): (pod, self.rules.cards_of(pod, pods)) for pod in own})
+
+
+class HamiPlayed:
+    """HAMi, by its own double, on namespaces that it admits pods of."""
+
+    name = "hami"
+
+    @contextmanager
+    def running(
+        self, plane: ControlPlane, programs: KubernetesPrograms, api: Api, folder: Path
+    ) -> Iterator[HamiDouble]:
+        """See `PlayedBackend`."""
+        double = HamiDouble(plane, programs, api, folder, looks_at_all_nodes=True)
+        double.start()
+        yield double
+        double.stop()
+
+    def make_node(self, api: Api, name: str, cards: Sequence[PlayedCard]) -> None:
+        """See `PlayedBackend`."""
+        hami_node(api, name, [_HamiCard(shown=one, index=number) for number, one in enumerate(cards)])
+
+    def deploy(self, api: Api, namespace: str, name: str, replicas: int) -> None:
+        """See `PlayedBackend`."""
+        api.patch(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {NAMESPACE_LABEL: "on"}}})
+        deployment(
+            api, namespace, name, replicas=replicas, container=CONTAINER, limits={"nvidia.com/gpu": "1"},
+            pod_spec={"nodeSelector": {FLEET: namespace}},
+        )  # fmt: skip
+
+    def holders(self, api: Api, namespace: str) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """See `PlayedBackend`."""
+        return _held({_name(pod): (pod, _hami_cards(pod)) for pod in _pods(api, namespace)})
+
+
+class ClaimsPlayed:
+    """NVIDIA's DRA driver, by what it publishes; the control plane's own scheduler allocates claims."""
+
+    name = "dra_shared"
+
+    def running(
+        self, plane: ControlPlane, programs: KubernetesPrograms, api: Api, folder: Path
+    ) -> AbstractContextManager[None]:
+        """See `PlayedBackend`."""
+        del plane, programs, folder
+        kinds = f'device.driver == "gpu.nvidia.com" && {_ATTRIBUTE.format("type")} == "gpu"'
+        spec = {"selectors": [{"cel": {"expression": kinds}}]}
+        api.create(f"{_RESOURCES}/deviceclasses", {"metadata": {"name": "gpu.nvidia.com"}, "spec": spec})
+        return nullcontext()
+
+    def make_node(self, api: Api, name: str, cards: Sequence[PlayedCard]) -> None:
+        """See `PlayedBackend`."""
+        _make_node(api, name, {}, {})
+        devices = [
+            {
+                "name": f"gpu-{number}", "capacity": {"memory": {"value": f"{one.mib}Mi"}},
+                "attributes": {
+                    "type": {"string": "gpu"}, "uuid": {"string": one.card}, "productName": {"string": one.model},
+                },
+            }
+            for number, one in enumerate(cards)
+        ]  # fmt: skip
+        pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": "gpu.nvidia.com", "nodeName": name, "devices": devices, "pool": pool}
+        api.create(f"{_RESOURCES}/resourceslices", {"metadata": {"name": name}, "spec": spec})
+
+    def deploy(self, api: Api, namespace: str, name: str, replicas: int) -> None:
+        """See `PlayedBackend`."""
+        request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+        spec = {"spec": {"devices": {"requests": [request]}}}
+        templates = f"{_RESOURCES}/namespaces/{namespace}/resourceclaimtemplates"
+        api.create(templates, {"metadata": {"name": "one-card"}, "spec": spec})
+        container = {"name": CONTAINER, "image": "registry/none:1", "resources": {"claims": [{"name": "gpu"}]}}
+        claims = [{"name": "gpu", "resourceClaimTemplateName": "one-card"}]
+        pod_spec = {"resourceClaims": claims, "containers": [container], "nodeSelector": {FLEET: namespace}}
+        deployment(api, namespace, name, replicas=replicas, pod_spec=pod_spec)
+
+    def holders(self, api: Api, namespace: str) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """See `PlayedBackend`."""
+        uuids = {
+            (one["spec"]["pool"]["name"], device["name"]): device["attributes"]["uuid"]["string"]
+            for one in api.ask("GET", f"{_RESOURCES}/resourceslices")["items"]
+            for device in one["spec"]["devices"]
+        }
+        found: dict[str, tuple[Manifest, tuple[str, ...]]] = {}
+        pods = {_name(pod): pod for pod in _pods(api, namespace)}
+        for claim in api.ask("GET", f"{_RESOURCES}/namespaces/{namespace}/resourceclaims")["items"]:
+            status = claim.get("status", {})
+            results = status.get("allocation", {}).get("devices", {}).get("results", ())
+            cards = tuple(sorted(uuids[one["pool"], one["device"]] for one in results))
+            found |= {
+                one["name"]: (pods[one["name"]], cards) for one in status.get("reservedFor", ()) if one["name"] in pods
+            }
+        return _held(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HamiCard:
+    shown: PlayedCard
+    index: int
+    slices_max: int = 10
+    core_percent: int = 100
+    numa: int = 0
+    is_healthy: bool = True
+    mode: str | None = "hami-core"
+
+    @property
+    def card(self) -> str:
+        return self.shown.card
+
+    @property
+    def framebuffer_mib(self) -> int:
+        return self.shown.mib
+
+    @property
+    def device_type(self) -> str:
+        return f"NVIDIA-{self.shown.model}"
+
+
+HAMI_PLAYED = HamiPlayed()
+
+
+def played_backends() -> tuple[PlayedBackend, ...]:
+    """All of them, each with a memory of its own."""
+    return (
+        HAMI_PLAYED,
+        RulesPlayed(name="volcano", rules=VolcanoRules()),
+        RulesPlayed(name="kai", rules=KaiRules()),
+        RulesPlayed(name="vgpu_manager", rules=VgpuManagerRules()),
+        ClaimsPlayed(),
+    )
+
+
+_ATTRIBUTE = 'device.attributes["gpu.nvidia.com"].{}'
+
+
+def _make_node(api: Api, name: str, metadata: Manifest, offered: Mapping[str, str]) -> None:
+    annotations = {KWOK_ANNOTATION: "fake", **metadata.get("annotations", {})}
+    made = {**metadata, "name": name, "annotations": annotations}
+    api.create("/api/v1/nodes", {"metadata": made})
+    resources = {**_MACHINE, **offered}
+    api.patch(f"/api/v1/nodes/{name}/status", {"status": {"capacity": resources, "allocatable": resources}})
+
+
+def _pods(api: Api, namespace: str) -> list[Manifest]:
+    return [pod for pod in api.ask("GET", f"/api/v1/namespaces/{namespace}/pods")["items"] if "nodeName" in pod["spec"]]
+
+
+def _hami_cards(pod: Manifest) -> tuple[str, ...]:
+    text = pod["metadata"].get("annotations", {}).get(ALLOCATED, "")
+    return tuple(sorted({part.partition(",")[0] for part in text.replace(";", ":").split(":") if part}))
+
+
+def _held(
+    found: Mapping[str, tuple[Manifest, tuple[str, ...]]],
+) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Of pods that nobody has asked to go: a pod of a Deployment carries its name as label `app`."""
+    return {
+        name: (f"{pod['metadata']['namespace']}/Deployment/{pod['metadata']['labels']['app']}", cards)
+        for name, (pod, cards) in found.items()
+        if cards and "deletionTimestamp" not in pod["metadata"]
+    }
+
+
+def _name(pod: Manifest) -> str:
+    return str(pod["metadata"]["name"])

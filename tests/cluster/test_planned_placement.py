@@ -1,0 +1,58 @@
+"""A plan for a fleet comes true on schedulers that share no code with gputide: pods on their cards, cards free.
+
+The doubles agree with what the real schedulers of HAMi, Volcano, KAI and vgpu-manager decided (`test_*_decisions.py`);
+for DRA it is the control plane's own scheduler.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from enforcer.backends.register import BACKENDS
+from tests.cluster.api import Api
+from tests.cluster.placed_fleet import carry_out, clear_away
+from tests.cluster.played_backends import PlayedBackend, played_backends
+from tests.cluster.served_admission import ServedAdmission
+from tests.control_plane import ControlPlane, KubernetesPrograms
+from tests.recommender.builders import Service
+
+RULES = ("hami_rules", "volcano_rules", "kai_rules", "vgpu_manager_rules", "scheduler_double", "backend_doubles")
+OURS = ("analyzer", "enforcer", "fleet", "gputide", "recommender")
+SERVICES = (
+    Service(name="a", replicas=2, level=0.15, used_gib=4.0),
+    Service(name="b", level=0.3, used_gib=8.0),
+    Service(name="c", level=0.2, used_gib=3.0),
+    Service(name="d", replicas=2, level=0.1, used_gib=2.0, hours=(0, 8)),
+)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_double_imports_nothing_that_gputide_ships(name: str) -> None:
+    said = f"import sys, tests.cluster.{name}; print(*sorted(set({OURS!r}) & {{m.split('.')[0] for m in sys.modules}}))"
+    found = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == []
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("played", played_backends(), ids=lambda played: played.name)
+def test_pods_come_to_their_planned_cards_and_as_many_are_free_as_planned(
+    played: PlayedBackend, control_plane: ControlPlane, programs: KubernetesPrograms, api: Api,
+    writer_kubeconfig: Path, tmp_path: Path,
+) -> None:  # fmt: skip
+    namespace = f"placed-{played.name.replace('_', '-')}"
+    admission = ServedAdmission(control_plane, api, dict(BACKENDS)[played.name](datetime.now(UTC)).dialect)
+    with played.running(control_plane, programs, api, tmp_path):
+        admission.start()
+        try:
+            found = carry_out(api, writer_kubeconfig, played, namespace, SERVICES, 2, tmp_path)
+        finally:
+            admission.stop()
+            clear_away(api, namespace)
+    assert found.faults == ()
+    assert found.promised >= 1
+    assert (found.arrived, found.freed) == (found.planned, found.promised)
