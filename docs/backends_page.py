@@ -48,6 +48,7 @@ def backends_page() -> str:
         lines += [f"- {kind}, in part: {fact}." for kind, fact in record.partly]
         lines += [f"- {kind}, refused: {fact}." for kind, fact in record.refuses]
         lines += [f"- Accepted by {entry.what}: {_where(entry.where)}." for entry in record.accepted_by]
+        lines += [f"- Its double places as {entry.what}: {_where(entry.where)}." for entry in record.recorded]
         if record.is_experimental:
             lines.append("- Experimental: no real scheduler or device plugin has accepted what is rendered for it.")
         lines.append("- Sources, each with what was read there:")

@@ -148,6 +148,7 @@ class Capabilities:
         images: how repositories of its images end, by whose tags the running version is seen.
         webhook: name of its own admission webhook, by which new pods come to its scheduler; None where it needs none.
         accepted_by: real programs that took what is rendered for it; empty where only doubles of ours did.
+        recorded: real schedulers whose recorded decisions the double in their place agrees with, and in which test.
     """
 
     backend: str
@@ -184,6 +185,7 @@ class Capabilities:
     images: tuple[str, ...] = ()
     webhook: str | None = None
     accepted_by: tuple[AcceptedBy, ...] = ()
+    recorded: tuple[AcceptedBy, ...] = ()
 
     @property
     def is_experimental(self) -> bool:

@@ -124,6 +124,10 @@ DRA_SHARED = Capabilities(
             what="kube-scheduler, without NVIDIA's driver",
             where="tests/cluster/test_dra_claims.py::test_pods_that_share_a_claim_share_the_planned_card_and_no_other_is_held",
         ),
+        AcceptedBy(
+            what="kube-scheduler, for whole plans of fleets",
+            where="tests/cluster/test_planned_placement.py::test_pods_come_to_their_planned_cards_and_as_many_are_free_as_planned",
+        ),
     ),
 )
 """One claim of a whole card that several pods of a namespace name (`resource.k8s.io/v1`, class `gpu.nvidia.com`)."""

@@ -86,10 +86,13 @@ HAMI = Capabilities(
     accepted_by=(
         AcceptedBy(
             what="HAMi v2.10.0, scheduler and webhook on a real API server",
-            where=(
-                "tried by hand, with its rendering before seats moved to admission; "
-                "the tests have a double in its place, which agrees with 358 of its recorded decisions"
-            ),
+            where=("tried by hand, with its rendering before seats moved to admission"),
+        ),
+    ),
+    recorded=(
+        AcceptedBy(
+            what="the scheduler and webhook of HAMi 2.10.0 did in 358 recorded cases",
+            where="tests/cluster/test_hami_decisions.py::test_scheduler_places_and_refuses_as_recorded",
         ),
     ),
 )

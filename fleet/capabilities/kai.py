@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fleet.capabilities.capability import (
+    AcceptedBy,
     Capabilities,
     ComputeIsolation,
     FramebufferIsolation,
@@ -14,7 +15,8 @@ from fleet.units import MIB
 
 _COUNTED = (
     "the scheduler counts framebuffer, and nothing stops a process from taking more (but its add-on with HAMi-core); "
-    "compute is not limited"
+    "compute is not limited, and which pods of a node share a card is its choice: it fills cards by framebuffer alone, "
+    "so more pods may share one than the plan says"
 )
 
 KAI = Capabilities(
@@ -57,6 +59,12 @@ KAI = Capabilities(
     since="0.2.0",
     known_to="0.17",
     images=("kai-scheduler/scheduler",),
+    recorded=(
+        AcceptedBy(
+            what="the scheduler of KAI 0.17 did in 196 recorded cases",
+            where="tests/cluster/test_kai_decisions.py::test_pods_come_to_the_recorded_node_and_cards",
+        ),
+    ),
     source=(
         Source(
             where="kai-scheduler/KAI-Scheduler:pkg/common/constants/constants.go",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fleet.capabilities.capability import (
+    AcceptedBy,
     Capabilities,
     ComputeIsolation,
     CorePolicy,
@@ -46,6 +47,12 @@ VGPU_MANAGER = Capabilities(
         ),
     ),
     images=("vgpu-manager",),
+    recorded=(
+        AcceptedBy(
+            what="the scheduler extender of vgpu-manager 1.0.0 did in 227 recorded cases",
+            where="tests/cluster/test_vgpu_manager_decisions.py::test_nodes_and_cards_are_chosen_as_recorded",
+        ),
+    ),
     source=(
         Source(
             where="coldzerofear/vgpu-manager:README.md",

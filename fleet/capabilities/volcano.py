@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fleet.capabilities.capability import (
+    AcceptedBy,
     Capabilities,
     ComputeIsolation,
     CorePolicy,
@@ -50,6 +51,12 @@ VOLCANO = Capabilities(
     since="1.16.0-alpha.0",
     known_to="1.16",
     images=("vc-scheduler",),
+    recorded=(
+        AcceptedBy(
+            what="the deviceshare plugin of Volcano 1.15.1 and 1.16.0-alpha.1 did in 230 recorded cases",
+            where="tests/cluster/test_volcano_decisions.py::test_nodes_take_and_refuse_as_recorded",
+        ),
+    ),
     source=(
         Source(where="volcano-sh/volcano:docs/user-guide/how_to_use_volcano_vgpu.md", facts="since"),
         Source(where="volcano-sh/volcano:pkg/scheduler/api/devices/nvidia/vgpu/type.go", facts="since"),

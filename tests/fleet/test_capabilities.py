@@ -24,7 +24,7 @@ def test_names_are_unique() -> None:
     assert len({record.backend for record in CAPABILITIES}) == len(CAPABILITIES)
 
 
-NO_CLAIMS = {"backend", "source", "accepted_by", "images", "known_to"}
+NO_CLAIMS = {"backend", "source", "accepted_by", "recorded", "images", "known_to"}
 """What names a record and says where it comes from."""
 
 

@@ -60,7 +60,7 @@ def test_page_of_backends_marks_those_that_nothing_real_has_accepted_and_no_othe
 
 def test_what_accepted_a_backend_is_a_test_that_is_there_or_is_said_to_be_none(repository: Path) -> None:
     for record in CAPABILITIES:
-        for entry in record.accepted_by:
+        for entry in (*record.accepted_by, *record.recorded):
             file, sign, name = entry.where.partition("::")
             if sign:
                 assert re.search(rf"^def {name}\b", (repository / file).read_text(encoding="utf-8"), re.MULTILINE), name
