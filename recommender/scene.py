@@ -5,7 +5,6 @@ Made by `proposals`; every kind of advice (`recommender.advice`) reads it and an
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -107,7 +106,7 @@ class Scene:
         arrangement, known = self.arrangement, self.problem.cards
         if not arrangement.moves:
             return frozenset()
-        wanted = math.ceil(self.problem.settings.plan.spare_card_ratio * len(arrangement.seats))
+        wanted = self.problem.spares_wanted(len(arrangement.seats))
         counted = sorted(
             arrangement.freed - self.replaced.keys(),
             key=lambda card: (self.problem.prices.of(known[card]).amortised or 0, card),
