@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from enforcer.admission import PLAN_ANNOTATION
 from enforcer.backend import Move
+from enforcer.cluster import Owners
 from enforcer.dialect import SeatSlice
 from enforcer.manifest import field_of, values_equal
 from enforcer.record.journal import (
@@ -303,8 +304,10 @@ def folded(stages: Sequence[Sequence[ObjectIntent]]) -> list[ObjectIntent]:
     """Intents of several stages as one per object: each field from its first old value to its last new one."""
     found: dict[tuple[str, str, str], dict[str, FieldIntent]] = {}
     last: dict[tuple[str, str, str], ObjectIntent] = {}
+    owners: dict[tuple[str, str, str], Owners] = {}
     for objects in stages:
         for intent in objects:
+            owners[intent.key] = (*owners.get(intent.key, ()), *intent.owners)
             fields = found.setdefault(intent.key, {})
             last[intent.key] = intent
             for part in intent.fields:
@@ -320,6 +323,7 @@ def folded(stages: Sequence[Sequence[ObjectIntent]]) -> list[ObjectIntent]:
             recommendation=last[key].recommendation,
             fields=tuple(fields.values()),
             holds=last[key].holds,
+            owners=owners[key],
         )
         for key, fields in found.items()
     ]
