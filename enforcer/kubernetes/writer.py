@@ -13,6 +13,7 @@ import copy
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from enforcer.cluster import FieldChange, Owners, identity
 from enforcer.kubernetes.field_owners import disowned, owned_by_others
@@ -143,7 +144,7 @@ class KubernetesWriter:
         found = {}
         for page in pages_of(read, objects_max=PAGE_OBJECTS):
             for manifest in page.manifests:
-                metadata: Manifest = dict(manifest)["metadata"]
+                metadata: Manifest = dict[str, Any](manifest)["metadata"]
                 if (name := str(metadata["name"])) in fields:
                     entries = metadata.get("managedFields") or ()
                     found[name] = owned_by_others(entries, FIELD_MANAGER, fields[name])

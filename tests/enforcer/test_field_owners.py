@@ -80,7 +80,7 @@ def test_owner_of_nothing_but_what_was_taken_comes_back_with_the_operation_that_
 
 
 def test_map_of_which_every_field_was_taken_is_its_former_owners_again() -> None:
-    rolling = {"f:spec": {"f:rollingUpdate": {".": {}, "f:maxSurge": {}, "f:maxUnavailable": {}}}}
+    rolling: dict[str, Any] = {"f:spec": {"f:rollingUpdate": {".": {}, "f:maxSurge": {}, "f:maxUnavailable": {}}}}
     fields = ["spec.rollingUpdate.maxSurge", "spec.rollingUpdate.maxUnavailable"]
     ours = {**OURS, "fieldsV1": {"f:spec": {"f:rollingUpdate": {"f:maxSurge": {}, "f:maxUnavailable": {}}}}}
     former = owned_by_others([helm(rolling)], "gputide", fields)
