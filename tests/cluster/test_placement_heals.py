@@ -31,8 +31,7 @@ from tests.recommender.builders import Service
 
 pytestmark = pytest.mark.cluster
 
-hami = applying.hami
-spare_cards = applying.spare_cards
+hami, spare_cards = applying.hami, applying.spare_cards
 standing = applying.standing
 _CARD_MIB = 24_576
 
