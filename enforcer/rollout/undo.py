@@ -35,6 +35,7 @@ from enforcer.rollout.tools import Tools
 from enforcer.safety.availability import availability_breaches
 from enforcer.snapshot import Snapshot
 from fleet.errors import Refused
+from fleet.inventory import WorkloadId
 from fleet.sentences import sentence
 
 _APPLIED = (StageState.OPEN, StageState.RESTORING, StageState.PROMOTED, StageState.UNDOING)
@@ -146,14 +147,17 @@ class Undo:
         leaving = {move.workload for move in back}
         others = {card for seat in snapshot.seats.values() if seat.workload not in leaving for card in seat.cards}
         every = {card for seat in snapshot.seats.values() for card in seat.cards} | _lost_cards(back, snapshot)
-        # Their old seats first; where those have no room, because their own pods came up there, any card like them.
-        for taken in (others, every):
+
+        def way(taken: Collection[str]) -> tuple[list[ObjectIntent], dict[WorkloadId, str]]:
             likely = _where_free(back, snapshot, taken)
             held = held_owners(rest, likely, snapshot, wave_max)
             stage = StageRecord(plan_id=record.plan_id, stage=record.stages[0], objects=held, moves=likely)
-            breaches = availability_breaches(stage, snapshot, tools.reader, wave_max, gaps_allowed=False)
-            if not breaches:
-                break
+            return held, availability_breaches(stage, snapshot, tools.reader, wave_max, gaps_allowed=False)
+
+        held, breaches = way(others)
+        if breaches:
+            # Their old seats have no room, because their own pods came up there: then any card like them.
+            held, breaches = way(every)
         by_key = {item.key: item for item in held}
         objects = tuple(by_key.get(item.key, item) for item in record.objects)
         return replace(record, objects=objects), tuple(f"{name}: {why}" for name, why in breaches.items())

@@ -476,8 +476,7 @@ def test_undo_surges_to_a_free_card_where_the_old_one_has_no_room_and_needs_no_y
     a_rollout(some_tools(cluster, tmp_path)).apply(plan, by="ann")
     undone = an_undo(careful(cluster, tmp_path)).undo(plan.plan_id)
     assert undone.lowered == ()
-    ((_, (card, granted_gib)),) = where(cluster).items()
-    assert (card != 0, granted_gib) == (True, 24)
+    assert where(cluster)["a-0"] in {(card, 24) for card in range(1, 8)}
     assert [sentence for sentence in undone.kept if "on other cards than before" in sentence]
 
 
