@@ -65,6 +65,7 @@ class LiveCluster:
         plane: the control plane.
         api: an administrator's hand.
         double: HAMi.
+        admission: gputide's.
         audit: what the API server writes down of every write.
         kubeconfig: the writer's.
         folder: for ledgers.
@@ -73,6 +74,7 @@ class LiveCluster:
     plane: ControlPlane
     api: Api
     double: HamiDouble
+    admission: ServedAdmission
     audit: AuditLog
     kubeconfig: Path
     folder: Path
@@ -159,15 +161,18 @@ def live_cluster(found: KubernetesPrograms, folder: Path) -> Iterator[LiveCluste
     try:
         plane.start()
         api = Api(plane.url, plane.ca, plane.kubeconfig())
-        for manifest in yaml.safe_load_all((ROOT / "docs" / "rbac-writer.yaml").read_text(encoding="utf-8")):
-            api.apply(manifest)
+        for page in ("custom-resources.yaml", "rbac-writer.yaml"):
+            _apply_page(api, page)
         kubeconfig = plane.kubeconfig_of_token("writer", api.token("gputide", "gputide-writer"))
         double = HamiDouble(plane, found, api, folder, looks_at_all_nodes=True)
         double.start()
         admission = ServedAdmission(plane, api)
         admission.start()
         try:
-            yield LiveCluster(plane=plane, api=api, double=double, audit=audit, kubeconfig=kubeconfig, folder=folder)
+            yield LiveCluster(
+                plane=plane, api=api, double=double, admission=admission, audit=audit, kubeconfig=kubeconfig,
+                folder=folder,
+            )  # fmt: skip
         finally:
             admission.stop()
             double.stop()
@@ -184,8 +189,7 @@ def admitted_plane(found: KubernetesPrograms, folder: Path, played: PlayedBacken
         plane.start()
         api = Api(plane.url, plane.ca, plane.kubeconfig())
         for name in ("rbac-writer.yaml", "custom-resources.yaml"):
-            for manifest in yaml.safe_load_all((ROOT / "docs" / name).read_text(encoding="utf-8")):
-                api.apply(manifest)
+            _apply_page(api, name)
         kubeconfig = plane.kubeconfig_of_token("writer", api.token("gputide", "gputide-writer"))
         dialect = dict(BACKENDS)[played.name](datetime.now(UTC)).dialect
         admission = ServedAdmission(plane, api, dialect)
@@ -197,6 +201,12 @@ def admitted_plane(found: KubernetesPrograms, folder: Path, played: PlayedBacken
                 admission.stop()
     finally:
         plane.end()
+
+
+def _apply_page(api: Api, page: str) -> None:
+    """Make every object of a page of the documentation."""
+    for manifest in yaml.safe_load_all((ROOT / "docs" / page).read_text(encoding="utf-8")):
+        api.apply(manifest)
 
 
 def stand_up_fleet(live: LiveCluster, name: str, *, services: int, nodes: int, seed: int) -> StandingFleet:

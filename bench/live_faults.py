@@ -19,10 +19,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -496,11 +497,21 @@ def run_cases(live: LiveCluster, wanted: Sequence[Wanted], folder: Path, tell: C
         return list(pool.map(lambda job: run(job[0], *job[1]), enumerate(wanted)))
 
 
-def stand_up(api: Api, namespace: str, slot: int, *, annotations: dict[str, str] | None = None) -> None:
-    """A namespace of three Deployments on a node of their own, with the lease of their own enforcer.
+def stand_up(
+    api: Api,
+    namespace: str,
+    slot: int,
+    *,
+    annotations: dict[str, str] | None = None,
+    nodes: int = 1,
+    strategy: Manifest | None = None,
+) -> None:
+    """A namespace of three Deployments on nodes of their own, with the lease of their own enforcer.
 
     Args:
         annotations: of their pods.
+        nodes: nodes of six cards.
+        strategy: of their rolling updates; None for no surge and one pod unavailable.
     """
     api.create("/api/v1/namespaces", {"metadata": {"name": namespace, "labels": {NAMESPACE_LABEL: "on"}}})
     rules = [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "get", "update"]}]
@@ -509,24 +520,37 @@ def stand_up(api: Api, namespace: str, slot: int, *, annotations: dict[str, str]
     prefix = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
     api.create(f"{prefix}/roles", {"metadata": {"name": "lease"}, "rules": rules})
     api.create(f"{prefix}/rolebindings", {"metadata": {"name": "lease"}, "roleRef": role, "subjects": [account]})
-    node = f"slot-{slot}"
-    devices = [
-        RegisteredDevice(
-            card=_card_id(slot, number), slices_max=10, framebuffer_mib=CARD_MIB, core_percent=100,
-            device_type="NVIDIA-NVIDIA A10", numa=0, is_healthy=True, index=number, mode="hami-core",
-        )
-        for number in range(CARDS)
-    ]  # fmt: skip
-    hami_node(api, node, devices)
-    api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {"slot": str(slot)}}})
+    for place in range(nodes):
+        make_node(api, slot, place)
     until(lambda: api.has(f"/api/v1/namespaces/{namespace}/serviceaccounts/default"), "pods may be made", 120.0)
     for app, replicas in REPLICAS.items():
         deployment(
             api, namespace, app, replicas=replicas, limits={"nvidia.com/gpu": "1"},
+            spec=None if strategy is None else {"strategy": {"rollingUpdate": strategy}},
             pod_spec={"nodeSelector": {"slot": str(slot)}}, annotations=annotations,
         )  # fmt: skip
     for app, replicas in REPLICAS.items():
         until_ready(api, namespace, app, replicas)
+
+
+def node_name(slot: int, place: int) -> str:
+    """Name of a slot's node."""
+    return f"slot-{slot}-{place}" if place else f"slot-{slot}"
+
+
+def make_node(api: Api, slot: int, place: int, *, lost: Collection[str] = ()) -> None:
+    """A slot's node; the cards that are lost are registered as unhealthy."""
+    name = node_name(slot, place)
+    devices = [
+        RegisteredDevice(
+            card=card, slices_max=10, framebuffer_mib=CARD_MIB, core_percent=100, device_type="NVIDIA-NVIDIA A10",
+            numa=0, is_healthy=card not in lost, index=number, mode="hami-core",
+        )
+        for number in range(CARDS)
+        for card in (_card_id(slot, place * CARDS + number),)
+    ]  # fmt: skip
+    hami_node(api, name, devices)
+    api.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": {"slot": str(slot)}}, "spec": {"unschedulable": None}})
 
 
 def clear_away(api: Api, namespace: str) -> None:
@@ -564,10 +588,20 @@ def tools_of(cluster: KubernetesCluster, folder: Path, **changes: Any) -> Tools:
     return tools
 
 
-def plan_of(cluster: KubernetesCluster, namespace: str, slot: int) -> Plan:
-    """Both of c's pods to one card, then a's and b's to another."""
+def plan_of(cluster: KubernetesCluster, namespace: str, slot: int, *, nodes: int = 1) -> Plan:
+    """Both of c's pods to one card, then a's and b's to another.
+
+    Args:
+        nodes: how many the slot has; on more than one the two cards are free ones of different nodes, so that all pods
+            can surge, on one they are cards that a pod of c and of a holds.
+    """
     seats = {app: take_snapshot(cluster).pods[WorkloadId(f"{namespace}/Deployment/{app}")] for app in REPLICAS}
     homes = {app: min(seat.cards[0] for seat in seats[app]) for app in ("a", "c")}
+    if nodes > 1:
+        taken = {card for own in seats.values() for seat in own for card in seat.cards}
+        free = [card for card in map(partial(_card_id, slot), range(nodes * CARDS)) if card not in taken]
+        homes = {"c": free[0], "a": free[-1]}
+    node_of = {_card_id(slot, number): node_name(slot, number // CARDS) for number in range(nodes * CARDS)}
     onto = {homes["a"]: ("a", "b"), homes["c"]: ("c",)}
     placed = [[_placed(app, seat) for app in apps for seat in seats[app]] for apps in onto.values()]
     stages = [
@@ -583,7 +617,7 @@ def plan_of(cluster: KubernetesCluster, namespace: str, slot: int) -> Plan:
     now = cluster.now()
     plan = a_plan(dict(enumerate(placed)), stages, cards_before=5, expires_at=now + timedelta(days=1))
     cards = tuple(
-        replace(card, card=CardId(home), node=f"slot-{slot}", framebuffer_bytes=CARD_MIB * MIB)
+        replace(card, card=CardId(home), node=node_of[home], framebuffer_bytes=CARD_MIB * MIB)
         for card, home in zip(plan.placement, onto, strict=True)
     )
     history = replace(plan.history, since=now - timedelta(days=7), until=now)

@@ -24,6 +24,7 @@ from bench.live_faults import REPLICAS, STAGES, Sight, clear_away, opened, plan_
 from bench.measured_run import ROOT
 from enforcer.rollout.held_mark import HELD_ANNOTATION
 from fleet.data_folder import open_data_folder
+from fleet.decisions import Plan
 from fleet.settings.settings import Settings
 from gputide.container.plans import keep_plan
 from tests.cluster.api import Manifest
@@ -33,6 +34,8 @@ from tests.control_plane import HOLD_ANNOTATION
 PROGRAM = Path(sys.executable).with_name("gputide")
 WAIT_SECONDS_MAX = 240.0
 HOTFIX = "gputide-bench/hotfix"
+DATA = "data"
+"""The data folder of the machine that applies; another stands for another machine."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,6 +49,10 @@ class LiveStage:
         folder: its own.
         start_seconds: how long a container takes to start.
         watch_seconds: how long a change is watched.
+        nodes: how many nodes of six cards there are; see `bench.live_faults.plan_of`.
+        strategy: of the Deployments' rolling updates; None for no surge and one pod unavailable.
+        kubeconfig: of the verbs; None for the writer's.
+        stuck: Deployments whose containers do not start.
     """
 
     live: LiveCluster
@@ -54,6 +61,10 @@ class LiveStage:
     folder: Path
     start_seconds: float
     watch_seconds: int
+    nodes: int = 1
+    strategy: Manifest | None = None
+    kubeconfig: Path | None = None
+    stuck: set[str] = field(default_factory=set)
     before: Sight = field(init=False)
     _cluster_name: str = ""
     _applying: subprocess.Popen[str] | None = None
@@ -62,7 +73,10 @@ class LiveStage:
     def __enter__(self) -> LiveStage:
         self.folder.mkdir(parents=True)
         threading.Thread(target=self._start_containers, daemon=True).start()
-        stand_up(self.live.api, self.name, self.slot, annotations={HOLD_ANNOTATION: "starting"})
+        stand_up(
+            self.live.api, self.name, self.slot, annotations={HOLD_ANNOTATION: "starting"}, nodes=self.nodes,
+            strategy=self.strategy,
+        )  # fmt: skip
         self.before = Sight.of(self.live.api, self.name, set())
         return self
 
@@ -74,41 +88,73 @@ class LiveStage:
     def plan(self) -> None:
         """Keep a plan, approved."""
         cluster = opened(self.live.kubeconfig, self.name)
-        plan = plan_of(cluster, self.name, self.slot)
+        plan = plan_of(cluster, self.name, self.slot, nodes=self.nodes)
         cluster.close()
-        folder = open_data_folder(self.folder / "data", create=True)
+        self._cluster_name = plan.cluster
+        self.keep(plan)
+
+    def keep(self, plan: Plan, data: str = DATA) -> None:
+        """Keep a plan in a data folder, approved."""
+        folder = open_data_folder(self.folder / data, create=True)
         settings = Settings.model_validate(
             {"enforcer": {"cluster": "kubernetes", "kubeconfig": str(self.live.kubeconfig)}}
         )
         keep_plan(folder, settings, plan)
-        self._cluster_name = plan.cluster
-        said = self.call("plan", "approve")
+        said = self.call("plan", "approve", data=data)
         if said.returncode != 0:
             raise AssertionError(said.stderr)
 
-    def call(self, *verb: str) -> subprocess.CompletedProcess[str]:
-        """Call the program and wait for its end."""
-        return subprocess.run(self._words(*verb), check=False, capture_output=True, text=True, env=_environ())
+    def call(self, *verb: str, data: str = DATA) -> subprocess.CompletedProcess[str]:
+        """Call the program on a data folder and wait for its end."""
+        words = self._words(*verb, data=data)
+        return subprocess.run(words, check=False, capture_output=True, text=True, env=_environ())
 
     def apply(self) -> None:
         """Start to apply the plan, in a process of its own."""
+        self.start("apply", "--yes")
+
+    def start(self, *verb: str) -> None:
+        """Start a verb in a process of its own."""
         self._applying = subprocess.Popen(
-            self._words("apply", "--yes"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            self._words(*verb), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             env=_environ(),
         )  # fmt: skip
 
-    def applied(self) -> tuple[int, str]:
-        """Exit status and last words of the process that applies, once it has ended."""
+    def applied(self, *, seconds_max: float = WAIT_SECONDS_MAX) -> tuple[int, str]:
+        """Exit status and last words of the process that applies, once it has ended.
+
+        Raises:
+            TimeoutExpired: it takes longer.
+        """
         if self._applying is None:
             raise AssertionError("nothing was applied")
-        _, said = self._applying.communicate(timeout=WAIT_SECONDS_MAX)
-        return self._applying.returncode, said.strip()[-300:]
+        ended = self._applying
+        _, said = ended.communicate(timeout=seconds_max)
+        self._applying = None
+        return ended.returncode, said.strip()[-300:]
+
+    @property
+    def is_started(self) -> bool:
+        """Whether a verb was started of which the end was not heard yet."""
+        return self._applying is not None
+
+    @property
+    def is_applying(self) -> bool:
+        """Whether the process that applies is still there."""
+        return self._applying is not None and self._applying.poll() is None
 
     def kill(self) -> None:
         """SIGKILL to the process that applies."""
-        if self._applying is not None and self._applying.poll() is None:
+        if self._applying is not None and self.is_applying:
             self._applying.send_signal(signal.SIGKILL)
             self._applying.wait()
+
+    def stop(self, seconds: float) -> None:
+        """Let the process that applies stand still for a while."""
+        if self._applying is not None and self.is_applying:
+            self._applying.send_signal(signal.SIGSTOP)
+            time.sleep(seconds)
+            self._applying.send_signal(signal.SIGCONT)
 
     def until(self, moment: Callable[[Manifest, list[Manifest]], bool], app: str) -> None:
         """Wait for a moment of a Deployment and its pods.
@@ -157,29 +203,29 @@ class LiveStage:
                 found.append(f"stage {stage}: {ends}")
         return found
 
-    def _words(self, *verb: str) -> list[str]:
+    def _words(self, *verb: str, data: str = DATA) -> list[str]:
         chosen = {
             "cluster.name": self._cluster_name, "enforcer.cluster": "kubernetes",
-            "enforcer.kubeconfig": self.live.kubeconfig, "enforcer.namespace": self.name, "enforcer.poll_seconds": 0.5,
-            "enforcer.watch_seconds": self.watch_seconds, "enforcer.lease_seconds": 15,
+            "enforcer.kubeconfig": self.kubeconfig or self.live.kubeconfig, "enforcer.namespace": self.name,
+            "enforcer.poll_seconds": 0.5, "enforcer.watch_seconds": self.watch_seconds, "enforcer.lease_seconds": 15,
             "enforcer.requests_per_second": 500, "enforcer.requests_burst": 500,
         }  # fmt: skip
         flags = [flag for name, value in chosen.items() for flag in ("--set", f"{name}={value}")]
-        return [str(PROGRAM), "--data-dir", str(self.folder / "data"), *flags, *verb]
+        return [str(PROGRAM), "--data-dir", str(self.folder / data), *flags, *verb]
 
     def _start_containers(self) -> None:
         """A pod that was bound for some seconds starts."""
         bound: dict[str, float] = {}
         while not self._over.is_set():
             with suppress(Exception):
-                for app in REPLICAS:
-                    for pod in pods(self.live.api, self.name, app):
-                        metadata = pod["metadata"]
-                        if pod["spec"].get("nodeName") and HOLD_ANNOTATION in metadata.get("annotations", {}):
-                            since = bound.setdefault(metadata["uid"], time.monotonic())
-                            if time.monotonic() - since >= self.start_seconds:
-                                place = f"/api/v1/namespaces/{self.name}/pods/{metadata['name']}"
-                                self.live.api.patch(place, {"metadata": {"annotations": {HOLD_ANNOTATION: None}}})
+                for pod in self.live.api.ask("GET", f"/api/v1/namespaces/{self.name}/pods")["items"]:
+                    metadata = pod["metadata"]
+                    if pod["spec"].get("nodeName") and HOLD_ANNOTATION in metadata.get("annotations", {}):
+                        since = bound.setdefault(metadata["uid"], time.monotonic())
+                        is_stuck = metadata.get("labels", {}).get("app") in self.stuck
+                        if time.monotonic() - since >= self.start_seconds and not is_stuck:
+                            place = f"/api/v1/namespaces/{self.name}/pods/{metadata['name']}"
+                            self.live.api.patch(place, {"metadata": {"annotations": {HOLD_ANNOTATION: None}}})
             time.sleep(0.1)
 
 

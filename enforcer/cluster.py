@@ -128,12 +128,27 @@ class ClusterWriter(Protocol):
         ...
 
 
+Owners = tuple[Manifest, ...]
+"""Who owns which fields of an object, in the form of its `metadata.managedFields`."""
+
+
 @runtime_checkable
 class DisowningWriter(ClusterWriter, Protocol):
     """A writer to a cluster that keeps who owns each field of an object."""
 
-    def disown(self, kind: str, namespace: str, name: str, fields: Sequence[str]) -> None:
-        """Give up fields that were written back; their values stay. An object that is gone is no error.
+    def owners(self, kind: str, namespace: str, fields: Mapping[str, Sequence[str]]) -> Mapping[str, Owners]:
+        """Who owns some fields of some objects now, but for ourselves.
+
+        Args:
+            fields: by the names of the objects.
+
+        Raises:
+            Unavailable: the cluster can't be reached or is too busy.
+        """
+        ...
+
+    def disown(self, kind: str, namespace: str, name: str, fields: Sequence[str], former: Owners) -> None:
+        """Give fields that were written back to their former owners; values stay. An object that is gone is no error.
 
         Raises:
             Unavailable: the cluster can't be reached or is too busy.

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from enforcer.admission import (
+    PLAN_ANNOTATION,
     SEAT_ANNOTATION,
     SEATING_ANNOTATION,
     SEATS_ANNOTATION,
@@ -37,6 +38,7 @@ from enforcer.cluster import ClusterReader
 from enforcer.dialect import Dialect
 from enforcer.kinds.register import WORKLOAD_KINDS, workload_kind
 from enforcer.kubernetes.admission_probe import ANSWERED_ANNOTATION, ASKED_ANNOTATION
+from enforcer.kubernetes.departures import Departure
 from enforcer.kubernetes.json_patch import differences
 from enforcer.kubernetes.kinds import API_KINDS
 from enforcer.manifest import Manifest, workload_parts
@@ -68,6 +70,10 @@ class SeatNotes(Protocol):
         ...
 
 
+def _unnoted(_: Departure) -> None:
+    """A departure that nobody notes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Given:
     """A seat that was given, of a pod that was not seen yet.
@@ -89,11 +95,13 @@ class _Planned:
         workload: whose replicas share the seats.
         seats: those that the pod may be given.
         wanted: how many pods their owner asks for; None where it does not say.
+        owner: who carries the seats; None where nobody does.
     """
 
     workload: WorkloadId
     seats: Mapping[str, PlannedSeat]
     wanted: int | None
+    owner: Manifest | None
 
 
 class PodAdmission:
@@ -103,6 +111,7 @@ class PodAdmission:
         clock: monotonic seconds.
         dialect: the words by which pods tell their cards.
         notes: what other replicas have given; None where this is the only one.
+        departed: notes each pod that is not pinned though seats are planned; must not wait.
     """
 
     def __init__(
@@ -112,11 +121,13 @@ class PodAdmission:
         *,
         dialect: Dialect = HAMI_DIALECT,
         notes: SeatNotes | None = None,
+        departed: Callable[[Departure], None] = _unnoted,
     ) -> None:
         self._reader = reader
         self._clock = clock
         self._dialect = dialect
         self._notes = notes
+        self._departed = departed
         self._lock = threading.Lock()
         self._given: dict[WorkloadId, list[_Given]] = {}
 
@@ -174,6 +185,9 @@ class PodAdmission:
             seat = _seat_of(admitted)
             if seat is not None and not is_dry:
                 self._given.setdefault(workload, []).append(_Given(seat=seat, at=self._clock()))
+        why = (admitted["metadata"].get("annotations") or {}).get(UNPINNED_ANNOTATION)
+        if why is not None and planned.owner is not None and not is_dry:
+            self._departed(_departure(planned.owner, str(why)))
         return {**admitted, "metadata": {**metadata, "annotations": admitted["metadata"].get("annotations") or {}}}
 
     def _admitted(
@@ -204,7 +218,7 @@ class PodAdmission:
         workload = workload_of_pod(pod, {})
         namespace, kind, name = workload_parts(workload)
         metadata = pod["metadata"]
-        nothing = _Planned(workload=workload, seats={}, wanted=None)
+        nothing = _Planned(workload=workload, seats={}, wanted=None, owner=None)
         notebook = (metadata.get("labels") or {}).get(NOTEBOOK_LABEL)
         if kind == "StatefulSet" and notebook is not None:
             kind, name = "Notebook", str(notebook)
@@ -217,7 +231,7 @@ class PodAdmission:
                 return nothing
             if SEATS_ANNOTATION in (owner["metadata"].get("annotations") or {}):
                 wanted = workload_kind(kind).wanted(owner)
-                return _Planned(workload=workload, seats=seats_for(pod, owner), wanted=wanted)
+                return _Planned(workload=workload, seats=seats_for(pod, owner), wanted=wanted, owner=owner)
             above = controller_of(owner)
             if above is None:
                 return nothing
@@ -252,6 +266,17 @@ class PodAdmission:
 
     def _is_fresh(self, given: list[_Given]) -> bool:
         return any(self._clock() - one.at < UNSEEN_SECONDS_MAX for one in given)
+
+
+def _departure(owner: Manifest, why: str) -> Departure:
+    metadata = owner["metadata"]
+    return Departure(
+        kind=str(owner["kind"]),
+        namespace=str(metadata.get("namespace", "")),
+        name=str(metadata["name"]),
+        plan_id=(metadata.get("annotations") or {}).get(PLAN_ANNOTATION),
+        why=why,
+    )
 
 
 def _answer(uid: str, patch: Sequence[Manifest], warning: str | None = None) -> Manifest:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from enforcer.cluster import FieldChange
+from enforcer.cluster import FieldChange, Owners
 from enforcer.kubernetes.admission_probe import AdmissionProbe
 from enforcer.kubernetes.change_store import GpuChanges
 from enforcer.kubernetes.lease import KubernetesLease
@@ -138,9 +138,13 @@ class KubernetesCluster:
         """See `ClusterWriter`."""
         return self._writer.make(manifest)
 
-    def disown(self, kind: str, namespace: str, name: str, fields: Sequence[str]) -> None:
+    def owners(self, kind: str, namespace: str, fields: Mapping[str, Sequence[str]]) -> Mapping[str, Owners]:
         """See `DisowningWriter`."""
-        self._writer.disown(kind, namespace, name, fields)
+        return self._writer.owners(kind, namespace, fields)
+
+    def disown(self, kind: str, namespace: str, name: str, fields: Sequence[str], former: Owners) -> None:
+        """See `DisowningWriter`."""
+        self._writer.disown(kind, namespace, name, fields, former)
 
     def record_event(self, kind: str, namespace: str, name: str, reason: str, message: str) -> None:
         """See `ClusterWriter`."""

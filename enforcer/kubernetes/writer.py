@@ -11,17 +11,20 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-from enforcer.cluster import FieldChange, identity
-from enforcer.kubernetes.field_owners import disowned
+from enforcer.cluster import FieldChange, Owners, identity
+from enforcer.kubernetes.field_owners import disowned, owned_by_others
 from enforcer.kubernetes.json_patch import json_patch
 from enforcer.kubernetes.kinds import kind_named
-from enforcer.kubernetes.reader import KubernetesReader, whole
+from enforcer.kubernetes.reader import PAGE_OBJECTS, KubernetesReader, whole
 from enforcer.manifest import Manifest, set_field
 from fleet.errors import Refused, Unavailable
 from fleet.logs import logger
 from fleet.units import format_time
+from wire.kubernetes.page import Page, pages_of
 from wire.kubernetes.refusals import BudgetForbids, Conflict, Deed
 from wire.kubernetes.resource import ApiResource
 from wire.kubernetes.write import FIELD_MANAGER, JSON_PATCH, Call, WritingApi
@@ -121,7 +124,33 @@ class KubernetesWriter:
             return False
         return True
 
-    def disown(self, kind: str, namespace: str, name: str, fields: Sequence[str]) -> None:
+    def owners(self, kind: str, namespace: str, fields: Mapping[str, Sequence[str]]) -> Mapping[str, Owners]:
+        """See `DisowningWriter`; one list of a namespace's metadata.
+
+        Raises:
+            Misconfigured: a right is missing.
+            Unavailable: as there.
+        """
+        served = kind_named(kind)
+        version = self._api.version_of(served)
+        if version is None:
+            return {}
+        asked = replace(served, metadata_only=True)
+
+        def read(limit: int, token: str | None) -> Page:
+            page = self._api.page(asked, version, limit=limit, token=token, namespace=namespace)
+            return page or Page(manifests=(), version="", next_token=None)
+
+        found = {}
+        for page in pages_of(read, objects_max=PAGE_OBJECTS):
+            for manifest in page.manifests:
+                metadata: Manifest = dict[str, Any](manifest)["metadata"]
+                if (name := str(metadata["name"])) in fields:
+                    entries = metadata.get("managedFields") or ()
+                    found[name] = owned_by_others(entries, FIELD_MANAGER, fields[name])
+        return found
+
+    def disown(self, kind: str, namespace: str, name: str, fields: Sequence[str], former: Owners) -> None:
         """See `DisowningWriter`; an object that changes all the time keeps its owners.
 
         Raises:
@@ -139,7 +168,7 @@ class KubernetesWriter:
             if found is None:
                 return
             owners = found["metadata"].get("managedFields") or []
-            left = disowned(owners, FIELD_MANAGER, fields)
+            left = disowned(owners, FIELD_MANAGER, fields, former)
             if not owners or left == owners:
                 return
             operations = [

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from enforcer.backend import Move, NodeStep
+from enforcer.cluster import Owners
 from enforcer.dialect import SeatSlice
 from enforcer.record.ledger import Entry, Ledger
 from fleet.errors import Unavailable
@@ -80,6 +81,7 @@ class ObjectIntent:
         generation: the API server's count of its specifications when it was read, None where it keeps none.
         parts: digests of the parts of its specification when it was read (`enforcer.rollout.outside_change`); None
             where the stage does not say, as for what is no owner of pods.
+        owners: who owned its fields before, which an undo gives them back to (`enforcer.cluster.Owners`).
     """
 
     kind: str
@@ -91,6 +93,7 @@ class ObjectIntent:
     holds: tuple[HoldIntent, ...] = ()
     generation: int | None = None
     parts: Mapping[str, str] | None = None
+    owners: Owners = ()
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -329,6 +332,7 @@ def object_content(entry: ObjectIntent) -> dict[str, Any]:
         "holds": [[part.field, part.old, part.canary, part.rest] for part in entry.holds],
         "generation": entry.generation,
         "parts": None if entry.parts is None else dict(entry.parts),
+        "owners": list(entry.owners),
     }
 
 
@@ -345,6 +349,7 @@ def object_of(content: Mapping[str, Any]) -> ObjectIntent:
         holds=tuple(HoldIntent(field=a, old=b, canary=c, rest=d) for a, b, c, d in content.get("holds", ())),
         generation=content.get("generation"),
         parts=content.get("parts"),
+        owners=tuple(content.get("owners", ())),
     )
 
 

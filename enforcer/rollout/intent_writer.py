@@ -7,8 +7,10 @@ the object since, it is refused, never forced. Called by the carrier.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from enforcer.cluster import ClusterReader, ClusterWriter, DisowningWriter, FieldChange, identity
+from enforcer.kinds.register import WORKLOAD_KINDS
 from enforcer.manifest import Manifest, field_of, is_signal, values_equal
 from enforcer.record.journal import ObjectIntent
 from enforcer.rollout.holding import Phase, held_values
@@ -150,17 +152,36 @@ class IntentWriter:
                 return (*kept, f"{intent.workload}: what the plan set beside that was left too, for {exc}")
         return (f"{intent.workload} changes all the time, so its fields were left",)
 
+    def with_owners(self, objects: Sequence[ObjectIntent]) -> list[ObjectIntent]:
+        """Objects with who owns the fields that are going to be changed, where the cluster keeps it.
+
+        Raises:
+            Unavailable: the cluster can't be asked.
+        """
+        writer = self._writer
+        if not isinstance(writer, DisowningWriter):
+            return list(objects)
+        asked: dict[tuple[str, str], dict[str, list[str]]] = {}
+        for intent in objects:
+            if intent.kind in WORKLOAD_KINDS:
+                asked.setdefault((intent.kind, intent.namespace), {})[intent.name] = _fields(intent)
+        found = {
+            (kind, namespace, name): owners
+            for (kind, namespace), fields in asked.items()
+            for name, owners in self._patiently(lambda: writer.owners(kind, namespace, fields)).items()  # noqa: B023
+        }
+        return [replace(intent, owners=found.get(intent.key, ())) for intent in objects]
+
     def disown(self, intent: ObjectIntent) -> None:
-        """Give up the fields of an object that was restored, where the cluster keeps who owns what.
+        """Give the fields of an object that was restored to their former owners, where the cluster keeps who has what.
 
         Raises:
             Unavailable: the cluster can't take it.
         """
         writer = self._writer
         if isinstance(writer, DisowningWriter) and intent.kind != "Pod":
-            fields = [*(part.field for part in intent.fields), *(hold.field for hold in intent.holds)]
             self._step(f"disown {intent.workload}")
-            self._patiently(lambda: writer.disown(*intent.key, fields))
+            self._patiently(lambda: writer.disown(*intent.key, _fields(intent), intent.owners))
 
     def _last_seen(self, intent: ObjectIntent, is_to_write: Callable[[Manifest], bool]) -> Manifest | None:
         """The object as it was listed, where it is to be written; only a fresh look says that nothing is to be done."""
@@ -188,6 +209,10 @@ class IntentWriter:
                 raise
             return False
         return True
+
+
+def _fields(intent: ObjectIntent) -> list[str]:
+    return [*(part.field for part in intent.fields), *(hold.field for hold in intent.holds)]
 
 
 def _refuse_changed(current: Manifest | None, intent: ObjectIntent) -> None:

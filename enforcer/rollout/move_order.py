@@ -9,15 +9,14 @@ until another has left. Of each owner at most one pod waits like that, unless th
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from enforcer.backend import Move
-from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice, StandingCard
+from enforcer.card_room import CardRoom, card_rooms
+from enforcer.dialect import SeatSlice, StandingCard
 from enforcer.seat import PodSeat
-from fleet.grammars.mig import is_mig_profile
 from fleet.inventory import WorkloadId
 
 _OnCard = tuple[str, SeatSlice]
@@ -53,35 +52,6 @@ class OrderedUnit:
     surges: bool = False
 
 
-@dataclass(slots=True)
-class _Room:
-    """What is granted on one card; mutable: it changes as moves go on."""
-
-    framebuffer_mib: int
-    slices_max: int
-    used_mib: int = 0
-    used_cores: int = 0
-    slices: int = 0
-    claims: Counter[str | None] = field(default_factory=Counter)
-
-    def takes(self, part: SeatSlice) -> bool:
-        if _is_claimed(part) and not all(_share(claim, part.resource) for claim, held in self.claims.items() if held):
-            return False
-        if part.core_percent == WHOLE_CORE_PERCENT:
-            return self.slices == 0
-        if self.slices >= self.slices_max:
-            return False
-        fits = self.used_mib + part.framebuffer_mib <= self.framebuffer_mib
-        return fits and self.used_cores < WHOLE_CORE_PERCENT and self.used_cores + part.core_percent <= 100
-
-    def count(self, part: SeatSlice, sign: int) -> None:
-        self.slices += sign
-        self.used_mib += sign * part.framebuffer_mib
-        self.used_cores += sign * part.core_percent
-        if _is_claimed(part):
-            self.claims[part.resource] += sign
-
-
 def waves(
     units: Sequence[Unit],
     seats: Mapping[str, PodSeat],
@@ -102,7 +72,7 @@ def waves(
     Returns:
         Every unit once. A wave longer than `wave_max` is a ring of units that wait for each other.
     """
-    rooms = _rooms(seats, cards)
+    rooms = card_rooms(seats.values(), cards)
     left = [unit for unit in units if unit]
     found: list[list[OrderedUnit]] = []
     while left:
@@ -122,7 +92,7 @@ def waves(
 
 def _wave(
     units: Sequence[Unit],
-    rooms: Mapping[str, _Room],
+    rooms: Mapping[str, CardRoom],
     wave_max: int,
     surging: Collection[WorkloadId],
     *,
@@ -162,35 +132,15 @@ def can_go_alone(
     Args:
         surges: whether they must find it while they still sit in their old seats.
     """
-    return _ordered(tuple(moves), _rooms(seats, cards), surges=surges) is not None
+    return _ordered(tuple(moves), card_rooms(seats.values(), cards), surges=surges) is not None
 
 
-def _rooms(seats: Mapping[str, PodSeat], cards: Mapping[str, StandingCard]) -> dict[str, _Room]:
-    rooms = {name: _Room(card.framebuffer_mib, card.slices_max) for name, card in cards.items()}
-    for seat in seats.values():
-        for card, part in _known(seat.slices, rooms):
-            rooms[card].count(part, 1)
-    return rooms
-
-
-def _is_claimed(part: SeatSlice) -> bool:
-    """Whether a share is a device of a claim, whole or an instance, which grants nothing in numbers."""
-    return not part.framebuffer_mib and not part.core_percent
-
-
-def _share(claim: str | None, other: str | None) -> bool:
-    """Whether two claims may have devices of one card: a whole one is a claim's alone, for all pods that name it."""
-    if claim is None or other is None:
-        return False
-    return claim == other or (is_mig_profile(claim) and is_mig_profile(other))
-
-
-def _known(slices: Sequence[SeatSlice], rooms: Mapping[str, _Room]) -> list[_OnCard]:
+def _known(slices: Sequence[SeatSlice], rooms: Mapping[str, CardRoom]) -> list[_OnCard]:
     """Shares of cards that there are; a share of a card that the API does not name waits for its scheduler alone."""
     return [(part.card, part) for part in slices if part.card is not None and part.card in rooms]
 
 
-def _ordered(unit: Unit, rooms: Mapping[str, _Room], *, surges: bool) -> OrderedUnit | None:
+def _ordered(unit: Unit, rooms: Mapping[str, CardRoom], *, surges: bool) -> OrderedUnit | None:
     """An order in which each pod of a unit finds its place free once those before it went; None where there is none."""
     if surges and any(part.card is None for move in unit for part in move.new):
         # Nothing says whether a share of a card that the API does not name has room.
@@ -208,7 +158,7 @@ def _ordered(unit: Unit, rooms: Mapping[str, _Room], *, surges: bool) -> Ordered
     return None if left else OrderedUnit(moves=tuple(order), order=_kind(unit, rooms, surges=surges), surges=surges)
 
 
-def _kind(unit: Unit, rooms: Mapping[str, _Room], *, surges: bool) -> Order:
+def _kind(unit: Unit, rooms: Mapping[str, CardRoom], *, surges: bool) -> Order:
     """Free, where each fits beside the others as they sit now and beside them as they shall sit."""
     if len(unit) == 1:
         return Order.FREE
@@ -221,7 +171,7 @@ def _kind(unit: Unit, rooms: Mapping[str, _Room], *, surges: bool) -> Order:
     return Order.FREE if is_free else Order.FIXED
 
 
-def _step(move: Move, rooms: Mapping[str, _Room], sign: int, *, stays: bool = False) -> None:
+def _step(move: Move, rooms: Mapping[str, CardRoom], sign: int, *, stays: bool = False) -> None:
     """Let one pod change its seat, or take that back; one that stays keeps its old seat beside the new one."""
     for card, part in () if stays else _known(move.old, rooms):
         rooms[card].count(part, -sign)
@@ -229,7 +179,7 @@ def _step(move: Move, rooms: Mapping[str, _Room], sign: int, *, stays: bool = Fa
         rooms[card].count(part, sign)
 
 
-def _fits(move: Move, rooms: Mapping[str, _Room], *, surges: bool = False) -> bool:
+def _fits(move: Move, rooms: Mapping[str, CardRoom], *, surges: bool = False) -> bool:
     own = [] if surges else _known(move.old, rooms)
     for card, part in own:
         rooms[card].count(part, -1)
@@ -239,11 +189,11 @@ def _fits(move: Move, rooms: Mapping[str, _Room], *, surges: bool = False) -> bo
     return fits
 
 
-def _takes(slices: Sequence[SeatSlice], rooms: Mapping[str, _Room]) -> bool:
+def _takes(slices: Sequence[SeatSlice], rooms: Mapping[str, CardRoom]) -> bool:
     return all(part.card is None or (part.card in rooms and rooms[part.card].takes(part)) for part in slices)
 
 
-def _leave(move: Move, rooms: Mapping[str, _Room], *, surges: bool) -> list[_OnCard]:
+def _leave(move: Move, rooms: Mapping[str, CardRoom], *, surges: bool) -> list[_OnCard]:
     """Enter the new seat; the old one is given back after the wave, at once where a pod without surge stays."""
     staying = set() if surges else {part.card for part in move.new}
     freed = []
@@ -257,7 +207,7 @@ def _leave(move: Move, rooms: Mapping[str, _Room], *, surges: bool) -> list[_OnC
     return freed
 
 
-def _ring(units: list[Unit], rooms: Mapping[str, _Room]) -> tuple[list[Unit], list[Unit]]:
+def _ring(units: list[Unit], rooms: Mapping[str, CardRoom]) -> tuple[list[Unit], list[Unit]]:
     """Let units go in order until all that went find their places; all of them where that never happens."""
     gone: list[Unit] = []
     for number, unit in enumerate(units):
@@ -284,7 +234,7 @@ def _ring(units: list[Unit], rooms: Mapping[str, _Room]) -> tuple[list[Unit], li
     return units, []
 
 
-def _in_turn(units: Sequence[Unit], rooms: Mapping[str, _Room]) -> list[OrderedUnit] | None:
+def _in_turn(units: Sequence[Unit], rooms: Mapping[str, CardRoom]) -> list[OrderedUnit] | None:
     """An order in which at most one pod of each unit waits for its place; None where none was found.
 
     Args:
@@ -315,7 +265,7 @@ def _in_turn(units: Sequence[Unit], rooms: Mapping[str, _Room]) -> list[OrderedU
 
 
 def _first_wanted(
-    able: Sequence[tuple[int, Move]], waiting: Collection[Move], rooms: Mapping[str, _Room]
+    able: Sequence[tuple[int, Move]], waiting: Collection[Move], rooms: Mapping[str, CardRoom]
 ) -> tuple[int, Move]:
     """The pod to leave without a free place: one on whose card another wants to sit, of those that wait if any do."""
     wanted = {card for move in waiting or [move for _, move in able] for card, _ in _known(move.new, rooms)}

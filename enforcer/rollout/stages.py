@@ -207,6 +207,7 @@ class Rollout:
             # Nothing of this stage was begun; the run is over, what earlier stages did stays.
             tools.journal.write(plan.plan_id, tools.now(), "end")
             raise
+        record.objects = tools.carrier().objects.with_owners(record.objects)
         for manifest in rendered.objects:
             # Nobody names them yet, and their names tell their content: one that a crash leaves behind does nothing.
             tools.before_write(f"make {manifest['kind']} {manifest['metadata']['name']}")

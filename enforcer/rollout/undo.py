@@ -8,12 +8,13 @@ the ledger. Like the rollout it may be killed and called again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from enforcer.admission import PLAN_ANNOTATION
 from enforcer.backend import Move
-from enforcer.dialect import SeatSlice
+from enforcer.cluster import Owners
+from enforcer.dialect import SeatSlice, StandingCard
 from enforcer.manifest import field_of, values_equal
 from enforcer.record.journal import (
     FieldIntent,
@@ -34,6 +35,7 @@ from enforcer.rollout.tools import Tools
 from enforcer.safety.availability import availability_breaches
 from enforcer.snapshot import Snapshot
 from fleet.errors import Refused
+from fleet.inventory import WorkloadId
 from fleet.sentences import sentence
 
 _APPLIED = (StageState.OPEN, StageState.RESTORING, StageState.PROMOTED, StageState.UNDOING)
@@ -142,10 +144,20 @@ class Undo:
         rest = [item for item in record.objects if not writes.is_restored(item, snapshot.owners.get(item.workload))]
         rolling = {item.workload for item in rest}
         back = [move for move in backwards(record.moves) if move.workload in rolling]
-        likely = _where_free(back, snapshot)
-        held = held_owners(rest, likely, snapshot, wave_max)
-        stage = StageRecord(plan_id=record.plan_id, stage=record.stages[0], objects=held, moves=likely)
-        breaches = availability_breaches(stage, snapshot, tools.reader, wave_max, gaps_allowed=False)
+        leaving = {move.workload for move in back}
+        others = {card for seat in snapshot.seats.values() if seat.workload not in leaving for card in seat.cards}
+        every = {card for seat in snapshot.seats.values() for card in seat.cards} | _lost_cards(back, snapshot)
+
+        def way(taken: Collection[str]) -> tuple[list[ObjectIntent], dict[WorkloadId, str]]:
+            likely = _where_free(back, snapshot, taken)
+            held = held_owners(rest, likely, snapshot, wave_max)
+            stage = StageRecord(plan_id=record.plan_id, stage=record.stages[0], objects=held, moves=likely)
+            return held, availability_breaches(stage, snapshot, tools.reader, wave_max, gaps_allowed=False)
+
+        held, breaches = way(others)
+        if breaches:
+            # Their old seats have no room, because their own pods came up there: then any card like them.
+            held, breaches = way(every)
         by_key = {item.key: item for item in held}
         objects = tuple(by_key.get(item.key, item) for item in record.objects)
         return replace(record, objects=objects), tuple(f"{name}: {why}" for name, why in breaches.items())
@@ -275,36 +287,54 @@ class Undo:
         )
 
 
-def _where_free(back: Sequence[Move], snapshot: Snapshot) -> list[Move]:
-    """The way back with a free card like it in place of each that others hold by now: the scheduler chooses any."""
-    leaving = {move.workload for move in back}
-    others = {card for seat in snapshot.seats.values() if seat.workload not in leaving for card in seat.cards}
+def _lost_cards(back: Sequence[Move], snapshot: Snapshot) -> set[str]:
+    """Cards of the way back that are gone, or that their node calls broken."""
+    wanted = {part.card for move in back for part in move.new if part.card is not None}
+    return {name for name in wanted if name not in snapshot.cards or not snapshot.cards[name].is_healthy}
+
+
+def _where_free(back: Sequence[Move], snapshot: Snapshot, taken: Collection[str]) -> list[Move]:
+    """The way back with a free card in place of each that is taken: the scheduler chooses any.
+
+    A free card is of the same model and size; for a card that is gone, of which nobody knows these, large enough.
+    """
     held = {card for seat in snapshot.seats.values() for card in seat.cards}
     wanted = {part.card for move in back for part in move.new}
-    free: dict[tuple[str, int], list[str]] = {}
-    for name, card in sorted(snapshot.cards.items(), reverse=True):
-        if card.is_healthy and name not in held and name not in wanted:
-            free.setdefault((card.device_type, card.framebuffer_mib), []).append(name)
-    taken: dict[str, str] = {}
+    free = [
+        card
+        for name, card in sorted(snapshot.cards.items())
+        if card.is_healthy and name not in held and name not in wanted
+    ]
+    instead: dict[str, str] = {}
 
     def now(part: SeatSlice) -> SeatSlice:
-        card = None if part.card is None else snapshot.cards.get(part.card)
-        if card is None or part.card not in others:
+        if part.card is None or part.card not in taken:
             return part
-        left = free.get((card.device_type, card.framebuffer_mib), [])
-        if card.card not in taken and left:
-            taken[card.card] = left.pop()
-        return replace(part, card=taken.get(card.card, card.card))
+        if part.card not in instead:
+            old = snapshot.cards.get(part.card)
+            like = next((card for card in free if _is_like(card, old, part)), None)
+            if like is not None:
+                free.remove(like)
+            instead[part.card] = part.card if like is None else like.card
+        return replace(part, card=instead[part.card])
 
     return [replace(move, new=tuple(map(now, move.new))) for move in back]
+
+
+def _is_like(card: StandingCard, old: StandingCard | None, part: SeatSlice) -> bool:
+    if old is None:
+        return card.framebuffer_mib >= part.framebuffer_mib
+    return (card.device_type, card.framebuffer_mib) == (old.device_type, old.framebuffer_mib)
 
 
 def folded(stages: Sequence[Sequence[ObjectIntent]]) -> list[ObjectIntent]:
     """Intents of several stages as one per object: each field from its first old value to its last new one."""
     found: dict[tuple[str, str, str], dict[str, FieldIntent]] = {}
     last: dict[tuple[str, str, str], ObjectIntent] = {}
+    owners: dict[tuple[str, str, str], Owners] = {}
     for objects in stages:
         for intent in objects:
+            owners[intent.key] = (*owners.get(intent.key, ()), *intent.owners)
             fields = found.setdefault(intent.key, {})
             last[intent.key] = intent
             for part in intent.fields:
@@ -320,6 +350,7 @@ def folded(stages: Sequence[Sequence[ObjectIntent]]) -> list[ObjectIntent]:
             recommendation=last[key].recommendation,
             fields=tuple(fields.values()),
             holds=last[key].holds,
+            owners=owners[key],
         )
         for key, fields in found.items()
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import yaml
@@ -13,6 +14,7 @@ from enforcer.dialect import Dialect
 from enforcer.kubernetes.admission_review import PodAdmission
 from enforcer.kubernetes.admission_server import AdmissionMetrics, AdmissionServer
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
+from enforcer.kubernetes.departures import DepartureEvents
 from tests.cluster.api import Api, Manifest
 from tests.control_plane import ControlPlane
 from wire.own_metrics import OwnMetrics
@@ -40,6 +42,7 @@ class ServedAdmission:
         self._cluster: KubernetesCluster | None = None
         self._server: AdmissionServer | None = None
         self._serving: threading.Thread | None = None
+        self._events = ExitStack()
 
     def start(self) -> None:
         """Serve, and register as the page does."""
@@ -52,8 +55,11 @@ class ServedAdmission:
         kubeconfig = self._plane.kubeconfig_of_token("admission", self._api.token("gputide", NAME))
         place = ClusterPlace(kubeconfig=kubeconfig, requests_per_second=500.0, requests_burst=500)
         self._cluster = KubernetesCluster(place)
+        events = DepartureEvents(self._cluster)
+        self._events.enter_context(events.writing())
         self._server = AdmissionServer(
-            PodAdmission(self._cluster, dialect=self._dialect), AdmissionMetrics(OwnMetrics("admission")),
+            PodAdmission(self._cluster, dialect=self._dialect, departed=events.note),
+            AdmissionMetrics(OwnMetrics("admission")),
             host="127.0.0.1", port=0,
             certificate_file=CERTIFICATES / "receiver.pem", key_file=CERTIFICATES / "receiver.key.pem",
         )  # fmt: skip
@@ -68,6 +74,13 @@ class ServedAdmission:
         found = self._api.ask("GET", f"{CONFIGURATIONS}/{NAME}")
         self._api.patch(f"{CONFIGURATIONS}/{NAME}", {"webhooks": registered(found, port=1)["webhooks"]})
 
+    def answer_again(self) -> None:
+        """Let the program answer as before."""
+        assert self._server is not None
+        found = self._api.ask("GET", f"{CONFIGURATIONS}/{NAME}")
+        again = registered(found, self._server.address[1])["webhooks"]
+        self._api.patch(f"{CONFIGURATIONS}/{NAME}", {"webhooks": again})
+
     def stop(self) -> None:
         """End it, and take its registration away."""
         if self._api.has(f"{CONFIGURATIONS}/{NAME}"):
@@ -75,6 +88,7 @@ class ServedAdmission:
         if self._server is not None and self._serving is not None:
             self._server.stop()
             self._serving.join()
+        self._events.close()
         if self._cluster is not None:
             self._cluster.close()
 

@@ -37,12 +37,12 @@ def live(
     tmp_path: Path,
 ) -> Iterator[LiveCluster]:
     """Return the session's control plane with HAMi's double."""
-    assert admission is not None
     double = HamiDouble(control_plane, programs, api, tmp_path, looks_at_all_nodes=True)
     double.start()
     yield LiveCluster(
-        plane=control_plane, api=api, double=double, audit=audit, kubeconfig=writer_kubeconfig, folder=tmp_path
-    )
+        plane=control_plane, api=api, double=double, admission=admission, audit=audit, kubeconfig=writer_kubeconfig,
+        folder=tmp_path,
+    )  # fmt: skip
     double.stop()
     for slot in range(SLOTS):
         if api.has(f"/api/v1/nodes/slot-{slot}"):

@@ -8,17 +8,25 @@ from typing import Any
 import pytest
 
 from enforcer.admission import SEAT_ANNOTATION, UNPINNED_ANNOTATION
+from enforcer.kubernetes.departures import REASON
+from enforcer.node_loss import node_losses
 from enforcer.reconcile import find_drift
 from enforcer.record.journal import StageState
+from enforcer.snapshot import take_snapshot
 from fleet.errors import Refused
-from fleet.grammars.hami import RegisteredDevice
+from fleet.grammars.hami import (
+    DEVICES_ALLOCATED_ANNOTATION,
+    NODE_REGISTER_ANNOTATION,
+    RegisteredDevice,
+    parse_devices_allocated,
+)
 from tests.cluster import test_apply_and_undo as applying
 from tests.cluster.api import Api, Manifest
 from tests.cluster.audit import AuditLog
-from tests.cluster.hami_double import hami_node
+from tests.cluster.hami_double import HamiDouble, hami_node
 from tests.cluster.served_admission import CONFIGURATIONS, NAME, ServedAdmission
 from tests.cluster.test_apply_and_undo import Standing, apply_all, contents, plan_of
-from tests.cluster.workloads import pods, until_ready
+from tests.cluster.workloads import pods, until, until_ready
 from tests.recommender.builders import Service
 
 pytestmark = pytest.mark.cluster
@@ -61,6 +69,13 @@ def all_pods(api: Api, standing: Standing) -> list[Manifest]:
     return [pod for service in standing.services for pod in pods(api, standing.namespace, service.name)]
 
 
+def departures(api: Api, standing: Standing) -> list[str]:
+    """Messages of events that say so, on owners of the fleet."""
+    found = api.ask("GET", f"/api/v1/namespaces/{standing.namespace}/events")["items"]
+    owners = {service.name for service in standing.services}
+    return [one["message"] for one in found if one["reason"] == REASON and one["involvedObject"]["name"] in owners]
+
+
 def why_unpinned(pod: Manifest) -> str | None:
     found = pod["metadata"].get("annotations", {}).get(UNPINNED_ANNOTATION)
     return None if found is None else str(found)
@@ -86,8 +101,73 @@ def test_pods_of_a_node_that_is_deleted_after_a_plan_come_up_elsewhere(api: Api,
         assert reasons == {f"node {lost} is gone"}
         drifted = find_drift(standing.tools.journal, standing.cluster)
         assert {drift.found for drift in drifted if drift.kind == "Pod"} == reasons
+        until(lambda: bool(departures(api, standing)), "an event says that the plan is departed from")
+        assert all(f"node {lost} is gone" in message for message in departures(api, standing))
     finally:
         api.delete(f"/api/v1/nodes/{spare}")
+
+
+def test_card_that_is_lost_after_a_plan_is_left_for_any_that_fits(
+    api: Api, hami: HamiDouble, standing: Standing
+) -> None:
+    applied(standing)
+    seated = [pod for pod in all_pods(api, standing) if SEAT_ANNOTATION in pod["metadata"].get("annotations", {})]
+    card = str(cards_of(seated[0])[0])
+    lost = [pod for pod in seated if card in cards_of(pod)]
+    node = seated[0]["spec"]["nodeName"]
+    spare = a_spare_node(api, standing)
+    try:
+        be_unhealthy(api, node, card)
+        hami.look_again()
+        for pod in lost:
+            api.delete(f"/api/v1/namespaces/{standing.namespace}/pods/{pod['metadata']['name']}")
+        for service in standing.services:
+            until_ready(api, standing.namespace, service.name, service.replicas)
+        found = all_pods(api, standing)
+        assert card not in {name for pod in found for name in cards_of(pod)}
+        reasons = {why for pod in found if (why := why_unpinned(pod)) is not None}
+        assert reasons == {f"node {node} offers card {card} no more"}
+        until(lambda: bool(departures(api, standing)), "an event says that the plan is departed from")
+    finally:
+        api.delete(f"/api/v1/nodes/{spare}")
+
+
+def test_services_that_would_not_survive_the_loss_of_a_node_are_known_before(api: Api, standing: Standing) -> None:
+    applied(standing)
+    every = list(standing.cluster.list_objects("Pod", standing.namespace))
+    node = every[0]["spec"]["nodeName"]
+    there = {pod["metadata"]["labels"]["app"] for pod in every if pod["spec"]["nodeName"] == node}
+    spare = a_spare_node(api, standing)
+    others = {one["metadata"]["name"] for one in api.ask("GET", "/api/v1/nodes")["items"]} - {node}
+
+    def ended() -> set[str]:
+        losses = node_losses(take_snapshot(standing.cluster), every)
+        return {str(loss.workload).rpartition("/")[2] for loss in losses if loss.node == node}
+
+    try:
+        assert ended() == set()
+        for other in others:
+            api.patch(f"/api/v1/nodes/{other}", {"spec": {"unschedulable": True}})
+        assert ended() == there
+    finally:
+        for other in others:
+            api.patch(f"/api/v1/nodes/{other}", {"spec": {"unschedulable": None}})
+        api.delete(f"/api/v1/nodes/{spare}")
+
+
+def be_unhealthy(api: Api, node: str, card: str) -> None:
+    """Let a node register a card as its plugin does after XID 79."""
+    path = f"/api/v1/nodes/{node}"
+    register = json.loads(api.ask("GET", path)["metadata"]["annotations"][NODE_REGISTER_ANNOTATION])
+    for entry in register:
+        if entry["id"] == card:
+            entry.pop("health")
+    api.patch(path, {"metadata": {"annotations": {NODE_REGISTER_ANNOTATION: json.dumps(register)}}})
+
+
+def cards_of(pod: Manifest) -> list[str]:
+    text = pod["metadata"].get("annotations", {}).get(DEVICES_ALLOCATED_ANNOTATION, "")
+    return [grant.card for parts in parse_devices_allocated(text) for grant in parts]
 
 
 def test_replicas_beyond_the_planned_ones_are_not_pinned_and_no_template_names_a_place(

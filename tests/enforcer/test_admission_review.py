@@ -27,6 +27,7 @@ from enforcer.admission import (
 from enforcer.kubernetes.admission_probe import ASKED_ANNOTATION
 from enforcer.kubernetes.admission_review import UNSEEN_SECONDS_MAX, PodAdmission
 from enforcer.kubernetes.admission_server import REVIEW_BYTES_MAX, AdmissionMetrics, AdmissionServer
+from enforcer.kubernetes.departures import Departure
 from enforcer.manifest import Manifest
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.grammars.hami import NODE_REGISTER_ANNOTATION, RegisteredDevice, render_node_register
@@ -134,6 +135,21 @@ def test_seat_that_another_replica_has_just_given_is_passed_over() -> None:
     assert cards_of(admission.review(a_review(a_pod(None)))) == "GPU-2"
     # One more than there are seats: a creation has failed and is tried again, in a seat that was ours to give.
     assert cards_of(admission.review(a_review(a_pod(None)))) == "GPU-1"
+
+
+def test_pod_that_is_not_pinned_is_a_departure_from_the_plan_of_its_owner() -> None:
+    found: list[Departure] = []
+    gone = StandingCluster([an_owner()])
+    PodAdmission(gone, departed=found.append).review(a_review(a_pod(None)))
+    why = "node n1 is gone"
+    assert found == [Departure(kind="Deployment", namespace="team", name="web", plan_id=None, why=why)]
+
+
+def test_pod_that_is_pinned_and_one_that_is_only_tried_are_no_departures() -> None:
+    found: list[Departure] = []
+    PodAdmission(a_cluster(), departed=found.append).review(a_review(a_pod(None)))
+    PodAdmission(StandingCluster([an_owner()]), departed=found.append).review(a_review(a_pod(None), dryRun=True))
+    assert found == []
 
 
 def test_dry_run_notes_nothing() -> None:

@@ -456,8 +456,8 @@ def test_service_of_one_replica_that_surges_needs_no_yes(tmp_path: Path) -> None
     assert (result.state, result.reason) == (StageState.PROMOTED, None)
 
 
-def test_undo_goes_surge_first_and_where_it_cannot_says_what_it_lowers_and_asks_for_a_yes(tmp_path: Path) -> None:
-    cluster = a_fleet(tmp_path, a=1)
+def test_undo_that_finds_no_free_card_says_what_it_lowers_and_asks_for_a_yes(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path, [a_grant("a", 0, 0)], cards=1)
     plan = sliced(a=1)
     a_rollout(some_tools(cluster, tmp_path)).apply(plan, by="ann")
     undo = an_undo(careful(cluster, tmp_path))
@@ -468,6 +468,16 @@ def test_undo_goes_surge_first_and_where_it_cannot_says_what_it_lowers_and_asks_
         undo.undo(plan.plan_id)
     assert an_undo(some_tools(cluster, tmp_path)).undo(plan.plan_id).lowered == lowered
     assert where(cluster) == {"a-0": (0, 24)}
+
+
+def test_undo_surges_to_a_free_card_where_the_old_one_has_no_room_and_needs_no_yes(tmp_path: Path) -> None:
+    cluster = a_fleet(tmp_path, a=1)
+    plan = sliced(a=1)
+    a_rollout(some_tools(cluster, tmp_path)).apply(plan, by="ann")
+    undone = an_undo(careful(cluster, tmp_path)).undo(plan.plan_id)
+    assert undone.lowered == ()
+    assert where(cluster)["a-0"] in {(card, 24) for card in range(1, 8)}
+    assert [sentence for sentence in undone.kept if "on other cards than before" in sentence]
 
 
 def test_stage_that_was_begun_is_taken_back_where_a_budget_that_came_since_forbids_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`gputide plan drift`: what is not as applied plans left it, and its repair."""
+"""`gputide plan drift`: what is not as applied plans left it, its repair, and what the loss of a node would end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from enforcer.node_loss import NodeLoss, node_losses
 from enforcer.reconcile import Drift, find_drift
 from enforcer.reconcile import repair as write_again
 from fleet.data_folder import writing
@@ -36,7 +37,10 @@ def drift(
     form: FormatOption = Format.TABLE,
     output: OutputOption = None,
 ) -> None:
-    """Show what is not as applied plans left it; exit status 1 where something is not."""
+    """Show what is not as applied plans left it; exit status 1 where something is not.
+
+    Says beside it which services would not survive the loss of each node.
+    """
     session = session_of(context)
     folder = session.folder()
     refused: tuple[str, ...] = ()
@@ -46,6 +50,7 @@ def drift(
     ):
         tools = enforcer.tools
         found = find_drift(tools.journal, tools.reader)
+        losses = node_losses(tools.snapshot(), tools.reader.list_objects("Pod"))
         if repair and yes and found:
             tools.guard.check_frozen(tools.reader)
             tools.take_lease()
@@ -53,12 +58,14 @@ def drift(
                 refused = write_again(found, tools.reader, tools.writer, tools.journal, by if by is not None else who())
             finally:
                 tools.let_go()
-    print_answer(_drift_answer(found, refused, is_mended=repair and yes), form=form, target=output)
+    print_answer(_drift_answer(found, losses, refused, is_mended=repair and yes), form=form, target=output)
     if found and (refused or not (repair and yes)):
         raise typer.Exit(EXIT_FINDINGS)
 
 
-def _drift_answer(found: Sequence[Drift], refused: Sequence[str], *, is_mended: bool) -> Answer:
+def _drift_answer(
+    found: Sequence[Drift], losses: Sequence[NodeLoss], refused: Sequence[str], *, is_mended: bool
+) -> Answer:
     rows = [
         (
             entry.workload,
@@ -74,8 +81,26 @@ def _drift_answer(found: Sequence[Drift], refused: Sequence[str], *, is_mended: 
     next_step = "written again" if is_mended else "mend it: gputide plan drift --repair --yes"
     said = f"{len(found)} fields are not as applied plans left them"
     return Answer(
-        document={"drift": document(tuple(found)), "refused": list(refused)},
-        headline=(said if found else "everything is as applied plans left it",),
-        listings=(Listing(title="Drift", columns=columns, rows=rows),) if found else (),
+        document={"drift": document(tuple(found)), "refused": list(refused), "node_losses": document(tuple(losses))},
+        headline=(said if found else "everything is as applied plans left it", _survival(losses)),
+        listings=(
+            *((Listing(title="Drift", columns=columns, rows=rows),) if found else ()),
+            *((_loss_listing(losses),) if losses else ()),
+        ),
         footnotes=(*refused, next_step) if found else (),
+    )
+
+
+def _survival(losses: Sequence[NodeLoss]) -> str:
+    if not losses:
+        return "every service would survive the loss of any one node"
+    services, nodes = len({loss.workload for loss in losses}), len({loss.node for loss in losses})
+    return f"{services} services would not survive the loss of a node whole; it concerns {nodes} nodes"
+
+
+def _loss_listing(losses: Sequence[NodeLoss]) -> Listing:
+    return Listing(
+        title="If a node were lost",
+        columns=("node", "service", "pods there", "not coming up elsewhere", "pods on other nodes"),
+        rows=[(loss.node, loss.workload, loss.pods, loss.stranded, loss.left) for loss in losses],
     )

@@ -40,6 +40,7 @@ def admission(
     """
     from enforcer.kubernetes.admission_review import PodAdmission
     from enforcer.kubernetes.admission_server import AdmissionMetrics, AdmissionServer
+    from enforcer.kubernetes.departures import DepartureEvents
 
     host, port = host_and_port(listen)
     settings = session_of(context).settings
@@ -47,11 +48,12 @@ def admission(
     hold_stop_signals()
     with open_own_metrics(settings, "admission", AdmissionMetrics) as metrics, open_kubernetes(settings) as cluster:
         notes = cluster.seat_claims(seats_namespace) if seats_namespace else None
-        reviews = PodAdmission(cluster, dialect=speaker.dialect, notes=notes)
+        events = DepartureEvents(cluster)
+        reviews = PodAdmission(cluster, dialect=speaker.dialect, notes=notes, departed=events.note)
         server = AdmissionServer(
             reviews, metrics, host=host, port=port, certificate_file=certificate, key_file=key, client_ca_file=client_ca
         )
-        with metrics.api_requests.following(lambda: cluster.requests):
+        with metrics.api_requests.following(lambda: cluster.requests), events.writing():
             serving = threading.Thread(target=server.serve, name="admission", daemon=True)
             serving.start()
             shown, bound = server.address

@@ -1,0 +1,67 @@
+"""What is granted on each card, and whether it has room for one share more, as the backends' schedulers count it.
+
+Called by the order of moves and by the forecast of a node's loss.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice, StandingCard
+from enforcer.seat import PodSeat
+from fleet.grammars.mig import is_mig_profile
+
+
+@dataclass(slots=True)
+class CardRoom:
+    """What is granted on one card; mutable: it changes as pods come and go."""
+
+    framebuffer_mib: int
+    slices_max: int
+    used_mib: int = 0
+    used_cores: int = 0
+    slices: int = 0
+    claims: Counter[str | None] = field(default_factory=Counter)
+
+    def takes(self, part: SeatSlice) -> bool:
+        """Whether a share fits beside those that are there."""
+        if _is_claimed(part) and not all(_share(claim, part.resource) for claim, held in self.claims.items() if held):
+            return False
+        if part.core_percent == WHOLE_CORE_PERCENT:
+            return self.slices == 0
+        if self.slices >= self.slices_max:
+            return False
+        fits = self.used_mib + part.framebuffer_mib <= self.framebuffer_mib
+        return fits and self.used_cores < WHOLE_CORE_PERCENT and self.used_cores + part.core_percent <= 100
+
+    def count(self, part: SeatSlice, sign: int) -> None:
+        """Let a share come (1) or go (-1)."""
+        self.slices += sign
+        self.used_mib += sign * part.framebuffer_mib
+        self.used_cores += sign * part.core_percent
+        if _is_claimed(part):
+            self.claims[part.resource] += sign
+
+
+def card_rooms(seats: Iterable[PodSeat], cards: Mapping[str, StandingCard]) -> dict[str, CardRoom]:
+    """Room of cards by name, with these seats on them."""
+    rooms = {name: CardRoom(card.framebuffer_mib, card.slices_max) for name, card in cards.items()}
+    for seat in seats:
+        for part in seat.slices:
+            if part.card is not None and part.card in rooms:
+                rooms[part.card].count(part, 1)
+    return rooms
+
+
+def _is_claimed(part: SeatSlice) -> bool:
+    """Whether a share is a device of a claim, whole or an instance, which grants nothing in numbers."""
+    return not part.framebuffer_mib and not part.core_percent
+
+
+def _share(claim: str | None, other: str | None) -> bool:
+    """Whether two claims may have devices of one card: a whole one is a claim's alone, for all pods that name it."""
+    if claim is None or other is None:
+        return False
+    return claim == other or (is_mig_profile(claim) and is_mig_profile(other))
