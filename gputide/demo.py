@@ -207,9 +207,7 @@ def _apply(folder: DataFolder, settings: Settings, plan: Plan) -> str:
         raise NotEnoughData("cannot apply the demo's plan: it proposes nothing")
     store.approve(plan, stages, by=OPERATOR, at=now)
     with open_enforcer(folder, settings, now, on_progress=lambda _news: None) as enforcer:
-        results = enforcer.rollout.apply(
-            plan, stages, by=OPERATOR, approved=stages, fingerprint=store.fingerprint(plan.plan_id)
-        )
+        results = enforcer.reconciler.apply(plan, stages, by=OPERATOR)
     kept = sum(result.state.value == "promoted" for result in results)
     return f"{kept} of {len(stages)} stages kept, {plan.totals.moves} pods restarted in their new slices"
 

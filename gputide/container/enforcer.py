@@ -12,13 +12,19 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from enforcer.record.journal import Journal
+from enforcer.record.journal import Journal, RunRecord
+from enforcer.record.plan_status import PlanStatus
+from enforcer.record.plan_store import PlanStore
 from enforcer.record.shared_ledger import SharedLedger
+from enforcer.record.shared_plans import SharedPlans
+from enforcer.rollout.abort import open_run
 from enforcer.rollout.carry import CarryPolicy
 from enforcer.rollout.progress import Progress
+from enforcer.rollout.reconciler import Reconciler, end_of
 from enforcer.rollout.stages import Rollout
 from enforcer.rollout.tools import RolloutPolicy, Tools
 from enforcer.rollout.watch import ClusterSignals, MeasuredSignals, Signals, WatchPolicy
+from enforcer.safety.abort import SeldomAsked
 from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.safety.harm_budget import Harm, HarmBudgets, HarmPolicy
@@ -30,8 +36,16 @@ from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome
 from fleet.settings.guard import WEEKDAYS, hours_of
 from fleet.settings.settings import Settings
-from gputide.container.cluster import LiveCluster, backend, moment_of_change, open_cluster_to_change, own_cluster
-from gputide.container.plans import journal
+from gputide.container.cluster import (
+    LiveCluster,
+    backend,
+    is_known,
+    moment_of_change,
+    open_cluster,
+    open_cluster_to_change,
+    own_cluster,
+)
+from gputide.container.plans import journal, plans_of
 from gputide.container.prometheus import instant_query
 from gputide.container.warehouse import WarehouseMeasurements
 
@@ -44,11 +58,15 @@ class Enforcer:
         cluster: the cluster.
         tools: what rollout and undo work with.
         rollout: applies plans.
+        plans: the plans, and who approved them.
+        reconciler: makes what is wanted of a plan what is in force.
     """
 
     cluster: LiveCluster
     tools: Tools
     rollout: Rollout
+    plans: PlanStore
+    reconciler: Reconciler
 
 
 @contextmanager
@@ -63,6 +81,7 @@ def open_enforcer(
     """
     own = own_cluster(folder, settings)
     with open_cluster_to_change(folder, settings, now) as cluster:
+        plans = plans_of(folder, cluster, own)
         tools = Tools(
             reader=cluster,
             writer=cluster,
@@ -87,10 +106,48 @@ def open_enforcer(
             harm=harm_budgets(folder, settings),
             holder=lease_holder(folder),
             on_progress=on_progress,
-            abort_file=folder.abort,
+            wishes=plans if cluster.plans is None else SeldomAsked(plans),
         )
         rollout = Rollout(tools, backend(settings, moment_of_change(cluster, now), cluster))
-        yield Enforcer(cluster=cluster, tools=tools, rollout=rollout)
+        report = plans.report if isinstance(plans, SharedPlans) else _unread
+        yield Enforcer(
+            cluster=cluster,
+            tools=tools,
+            rollout=rollout,
+            plans=plans,
+            reconciler=Reconciler(rollout, plans, report),
+        )
+
+
+def run_under_way(folder: DataFolder, settings: Settings, plan_id: str | None = None) -> RunRecord | None:
+    """The run that was begun and not ended, on this machine or another one; of one plan where it is given.
+
+    Raises:
+        Misconfigured: there is no way into the cluster.
+        Unavailable: it can't be reached.
+    """
+    if not is_known(folder, settings):
+        return None
+    with open_cluster(folder, settings) as cluster:
+        return open_run(_journal(folder, cluster, own_cluster(folder, settings)), plan_id)
+
+
+def no_longer_want(folder: DataFolder, settings: Settings, run: RunRecord, *, by: str) -> None:
+    """Say that what a run has not promoted yet is no longer wanted: whoever carries it out takes its stage back.
+
+    Args:
+        by: who says so.
+
+    Raises:
+        Misconfigured: there is no way into the cluster, or a right is missing.
+        Unavailable: it can't be reached.
+    """
+    with open_cluster(folder, settings) as cluster:
+        plans_of(folder, cluster, own_cluster(folder, settings)).change_wish(run.plan_id, end_of(run, by=by))
+
+
+def _unread(_plan_id: str, _status: PlanStatus) -> None:
+    """A plan of a folder has no status of its own: it is made from the ledger when somebody looks."""
 
 
 def _journal(folder: DataFolder, cluster: LiveCluster, own: str | None) -> Journal:
