@@ -29,7 +29,7 @@ from enforcer.kubernetes.custom_resources import (
 )
 from enforcer.manifest import Manifest
 from enforcer.record.fingerprint import Fingerprint, fingerprint_to_json
-from enforcer.record.plan_status import ConditionType, PlanStatus
+from enforcer.record.plan_status import REFUSED, ConditionType, PlanStatus
 from enforcer.record.plan_store import Approval, Wish, WishChange
 from enforcer.record.shared_plans import ListedPlan
 from fleet.decisions import Plan
@@ -245,7 +245,17 @@ def _wish_of(head: Manifest) -> Wish:
     return Wish(
         stages=None if said is None else frozenset(stages), by=_wanted_by(metadata.get("annotations") or {}, stages),
         generation=int(metadata.get("generation") or 0), failed_generation=_failed_generation(head),
+        refusal=_refusal(head),
     )  # fmt: skip
+
+
+def _refusal(head: Manifest) -> str:
+    """Why a controller could not do what is asked for as it stands now."""
+    for one in (head.get("status") or {}).get("conditions") or ():
+        is_now = one.get("observedGeneration") == head["metadata"].get("generation")
+        if one.get("type") == ConditionType.APPLIED and one.get("reason") == REFUSED and is_now:
+            return str(one.get("message", ""))
+    return ""
 
 
 def _failed_generation(head: Manifest) -> int | None:

@@ -13,6 +13,9 @@ from enforcer.record.journal import RunRecord, StageRecord, StageState
 from enforcer.record.plan_store import Approval, Wish
 from fleet.decisions import Plan
 
+REFUSED = "Refused"
+"""Reason of a condition `Applied` of what a guard, a right or another holder of the lease is in the way of."""
+
 
 class ConditionType(StrEnum):
     """What a condition is about; the values are the API's words."""
@@ -174,7 +177,7 @@ def _applied(wanted: frozenset[int], applied: frozenset[int], refusal: str | Non
     missing, extra = wanted - applied, applied - wanted
     is_done = not missing and not extra
     if refusal is not None and not is_done:
-        reason, message = "Refused", refusal
+        reason, message = REFUSED, refusal
     elif missing:
         reason, message = "Waiting", f"stages {_numbers(missing)} are wanted and not in force yet"
     elif extra:

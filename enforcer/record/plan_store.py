@@ -49,22 +49,22 @@ class Wish:
         by: who set them last; empty where that is not known.
         generation: grows with each change.
         failed_generation: the one at which a stage was last taken back; None where none was, or nobody keeps it.
+        refusal: why a controller can't do now what this asks for; empty where it can, or none has tried.
     """
 
     stages: frozenset[int] | None = None
     by: str = ""
     generation: int = 0
     failed_generation: int | None = None
+    refusal: str = ""
 
     def changed(self, change: WishChange) -> Wish:
         """The wish with some stages more and some fewer; the same where that changes nothing."""
         before = change.in_force if self.stages is None else self.stages
         stages = (before | change.add) - change.remove
-        return (
-            self
-            if stages == self.stages
-            else replace(self, stages=stages, by=change.by, generation=self.generation + 1)
-        )
+        if stages == self.stages:
+            return self
+        return replace(self, stages=stages, by=change.by, generation=self.generation + 1, refusal="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +216,10 @@ class PlanStore:
             except (ValueError, KeyError, TypeError) as exc:
                 raise Corrupt(f"cannot read {file}: {line[:64]!r} is no approval") from exc
         return tuple(found)
+
+    def copied_approvals(self, plan_id: str) -> tuple[Approval, ...]:
+        """As `approvals`, by the folder alone."""
+        return PlanStore.approvals(self, plan_id)
 
     def approved_stages(self, plan_id: str) -> frozenset[int]:
         """Stages that somebody approved."""

@@ -8,10 +8,10 @@ and what the ledger says is in force.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from enforcer.record.journal import RunRecord, StageState
+from enforcer.record.journal import RunRecord, StageRecord, StageState
 from enforcer.record.plan_status import PlanStatus, in_force, newest_records, plan_status
 from enforcer.record.plan_store import Approval, PlanStore, Wish, WishChange
 from enforcer.rollout.abort import abort, open_run, open_stages
@@ -22,6 +22,8 @@ from enforcer.rollout.undo import Undo, UndoResult
 from enforcer.safety.abort import Aborted
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, Misconfigured, Refused
+
+_WATCH_SECONDS = 2.0
 
 Report = Callable[[str, PlanStatus], None]
 """Takes where a plan stands, by its id."""
@@ -145,6 +147,14 @@ class Reconciler:
             self.want(plan_id, remove=in_force(self._tools.journal.runs(plan_id)), by=by)
         return undo.undo_all()
 
+    def resume_undo(self) -> bool:
+        """Go on with an undo that a dead process left open; whether there was one.
+
+        Raises:
+            As `Undo.resume`.
+        """
+        return self._tools.journal.open_undo() is not None and Undo(self._tools).resume() is not None
+
     def reconcile(self, plan: Plan) -> bool:
         """Do what is due for a plan.
 
@@ -205,6 +215,93 @@ class Reconciler:
         )
 
 
+class Delegated(Reconciler):
+    """Says what is wanted, and watches how a controller does it; where that one is gone, does it itself.
+
+    Args:
+        rollout: as `Reconciler` has it.
+        plans: as `Reconciler` has it.
+        report: as `Reconciler` has it.
+        controller: says who is the controller now; None for nobody.
+    """
+
+    def __init__(
+        self, rollout: Rollout, plans: PlanStore, report: Report, controller: Callable[[], str | None]
+    ) -> None:
+        super().__init__(rollout, plans, report)
+        self._controller = controller
+
+    def apply(self, plan: Plan, stages: Sequence[int], *, by: str) -> tuple[StageResult, ...]:
+        """See `Reconciler`.
+
+        Raises:
+            Refused: a guard says no, here or there; somebody no longer wants a stage.
+            Unavailable: the cluster can't be reached.
+        """
+        tools, plan_id = self._tools, plan.plan_id
+        tools.guard.check_frozen(tools.reader)
+        tools.guard.check_plan(plan, stages, self._plans.approvals(plan_id), tools.reader.now())
+        known = len(tools.journal.runs(plan_id))
+        # What was tried before and taken back is tried again by a wish that is new.
+        self.want(plan_id, remove=frozenset(stages) - in_force(tools.journal.runs(plan_id)), by=by)
+        self.want(plan_id, add=stages, by=by)
+        while self._controller() is not None:
+            runs = tools.journal.runs(plan_id)
+            records = newest_records(runs[known:])
+            is_open, applied, wish = any(run.is_open for run in runs), in_force(runs), self._plans.wish(plan_id)
+            left = frozenset(stages) - applied
+            ended = {number for number in left & records.keys() if records[number].state is StageState.RESTORED}
+            if not left or (ended and not is_open):
+                self.want(plan_id, remove=left, by=by)
+                shown = sorted((frozenset(stages) & applied) | ended)
+                return tuple(_result(stage, applied, records) for stage in shown)
+            if wish.refusal and not is_open:
+                self.want(plan_id, remove=left, by=by)
+                raise Refused(wish.refusal)
+            if not is_open and wish.stages is not None and not left <= wish.stages:
+                raise Aborted(f"aborted by {wish.by or 'somebody'}")
+            tools.pause(_WATCH_SECONDS)
+        return super().apply(plan, stages, by=by)
+
+    def undo(
+        self, plan_id: str, stages: Sequence[int] | None = None, *, by: str, ending: RunRecord | None = None
+    ) -> UndoResult:
+        """See `Reconciler`.
+
+        Raises:
+            Refused: nothing of it is applied, or a guard says no there.
+            Unavailable: the cluster can't be reached.
+        """
+        tools = self._tools
+        applied = in_force(tools.journal.runs(plan_id))
+        asked = applied if stages is None else frozenset(stages) & applied
+        if not asked:
+            return super().undo(plan_id, stages, by=by, ending=ending)
+        record = Undo(tools).preview(plan_id, stages=sorted(asked))
+        self.want(plan_id, remove=asked, by=by)
+        while self._controller() is not None:
+            if not asked & in_force(tools.journal.runs(plan_id)) and tools.journal.open_undo() is None:
+                return UndoResult(
+                    plan_id=plan_id,
+                    stages=record.stages,
+                    recommendation=None,
+                    workloads=tuple(sorted({str(move.workload) for move in record.moves})),
+                    kept=(),
+                )
+            refusal = self._plans.wish(plan_id).refusal
+            if refusal:
+                raise Refused(refusal)
+            tools.pause(_WATCH_SECONDS)
+        return super().undo(plan_id, stages, by=by, ending=ending)
+
+
+def _result(stage: int, applied: frozenset[int], records: Mapping[int, StageRecord]) -> StageResult:
+    if stage in applied:
+        return StageResult(stage=stage, state=StageState.PROMOTED, reason=None, kept=())
+    record = records[stage]
+    return StageResult(stage=stage, state=record.state, reason=record.reason, kept=record.kept)
+
+
 def end_of(run: RunRecord, *, by: str) -> WishChange:
     """The wish that ends a run: what it has not promoted yet is no longer wanted.
 
@@ -213,16 +310,6 @@ def end_of(run: RunRecord, *, by: str) -> WishChange:
     """
     promoted = frozenset(number for number, record in run.records.items() if record.state is StageState.PROMOTED)
     return WishChange(remove=frozenset(run.stages) - promoted, by=by, in_force=frozenset(run.stages))
-
-
-def unkept(runs: Sequence[RunRecord], stages: Iterable[int]) -> str | None:
-    """Why a stage was not kept, in a sentence; None where none of these was taken back."""
-    records = newest_records(runs)
-    for stage in sorted(stages):
-        record = records.get(stage)
-        if record is not None and record.state is StageState.RESTORED:
-            return f"stage {stage} was taken back: {record.reason}"
-    return None
 
 
 def _failure(results: Sequence[StageResult], wish: Wish, before: int | None) -> int | None:

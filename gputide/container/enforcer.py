@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from zoneinfo import ZoneInfo
 
 from enforcer.record.journal import Journal, RunRecord
+from enforcer.record.ledger import Ledger
 from enforcer.record.plan_status import PlanStatus
 from enforcer.record.plan_store import PlanStore
 from enforcer.record.shared_ledger import SharedLedger
@@ -20,7 +23,7 @@ from enforcer.record.shared_plans import SharedPlans
 from enforcer.rollout.abort import open_run
 from enforcer.rollout.carry import CarryPolicy
 from enforcer.rollout.progress import Progress
-from enforcer.rollout.reconciler import Reconciler, end_of
+from enforcer.rollout.reconciler import Delegated, Reconciler, end_of
 from enforcer.rollout.stages import Rollout
 from enforcer.rollout.tools import RolloutPolicy, Tools
 from enforcer.rollout.watch import ClusterSignals, MeasuredSignals, Signals, WatchPolicy
@@ -29,9 +32,9 @@ from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.safety.harm_budget import Harm, HarmBudgets, HarmPolicy
 from enforcer.verify import Measurements, harm_by_workload, verify
-from fleet.data_folder import DataFolder
+from fleet.data_folder import DataFolder, writing
 from fleet.decisions import Plan
-from fleet.errors import Misconfigured, NotEnoughData
+from fleet.errors import Misconfigured, NotEnoughData, Unavailable
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome
 from fleet.settings.guard import WEEKDAYS, hours_of
@@ -71,9 +74,18 @@ class Enforcer:
 
 @contextmanager
 def open_enforcer(
-    folder: DataFolder, settings: Settings, now: datetime, *, on_progress: Callable[[Progress], None]
+    folder: DataFolder,
+    settings: Settings,
+    now: datetime,
+    *,
+    on_progress: Callable[[Progress], None],
+    ledger: Path | None = None,
 ) -> Iterator[Enforcer]:
     """The enforcer on the cluster that the settings choose.
+
+    Args:
+        ledger: the copy of what is changed, for a controller, which acts by itself and not on the folder; None for
+            that of the folder, and to let a controller act that runs.
 
     Raises:
         Misconfigured: there is no way into the cluster, or nothing renders for the backend.
@@ -87,7 +99,7 @@ def open_enforcer(
             writer=cluster,
             lease=cluster,
             pause=cluster.pause,
-            journal=_journal(folder, cluster, own),
+            journal=_journal(cluster, own, ledger or folder.ledger),
             guard=guard(folder, settings),
             signals=_signals(cluster, settings),
             policy=RolloutPolicy(
@@ -115,7 +127,11 @@ def open_enforcer(
             tools=tools,
             rollout=rollout,
             plans=plans,
-            reconciler=Reconciler(rollout, plans, report),
+            reconciler=(
+                Reconciler(rollout, plans, report)
+                if ledger is not None or cluster.controller is None or cluster.controller.holder() is None
+                else Delegated(rollout, plans, report, cluster.controller.holder)
+            ),
         )
 
 
@@ -128,8 +144,10 @@ def run_under_way(folder: DataFolder, settings: Settings, plan_id: str | None = 
     """
     if not is_known(folder, settings):
         return None
-    with open_cluster(folder, settings) as cluster:
-        return open_run(_journal(folder, cluster, own_cluster(folder, settings)), plan_id)
+    # Of its own: the process that applies may be writing the folder's.
+    with open_cluster(folder, settings) as cluster, TemporaryDirectory() as place:
+        ledger = folder.ledger if cluster.changes is None else Path(place) / folder.ledger.name
+        return open_run(_journal(cluster, own_cluster(folder, settings), ledger), plan_id)
 
 
 def no_longer_want(folder: DataFolder, settings: Settings, run: RunRecord, *, by: str) -> None:
@@ -150,11 +168,21 @@ def _unread(_plan_id: str, _status: PlanStatus) -> None:
     """A plan of a folder has no status of its own: it is made from the ledger when somebody looks."""
 
 
-def _journal(folder: DataFolder, cluster: LiveCluster, own: str | None) -> Journal:
-    """What was changed: of a real cluster the record lies there, and the folder follows it."""
-    if cluster.changes is None:
-        return journal(folder, cluster=own)
-    return Journal(SharedLedger(folder.ledger, cluster.changes, own), cluster=own)
+def _journal(cluster: LiveCluster, own: str | None, ledger: Path) -> Journal:
+    """What was changed: of a real cluster the record lies there, and a ledger file follows it."""
+    kept = Ledger(ledger) if cluster.changes is None else SharedLedger(ledger, cluster.changes, own)
+    return Journal(kept, cluster=own)
+
+
+def copy_changes(folder: DataFolder, cluster: LiveCluster, own: str | None) -> None:
+    """Bring the folder's copy of what was changed up to date; where another process writes it, that one does.
+
+    Args:
+        own: the cluster's name.
+    """
+    if cluster.changes is not None:
+        with suppress(Unavailable), writing(folder):
+            SharedLedger(folder.ledger, cluster.changes, own).pull()
 
 
 def _signals(cluster: LiveCluster, settings: Settings) -> Signals:

@@ -6,6 +6,8 @@ wrote down of every write, and that every object is as it was once the plan is u
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -20,6 +22,7 @@ from enforcer.backends.hami import HamiBackend
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from enforcer.record.journal import Journal, StageState
 from enforcer.record.ledger import Ledger
+from enforcer.record.plan_store import PlanStore
 from enforcer.rollout.carry import CarryPolicy
 from enforcer.rollout.stages import Rollout
 from enforcer.rollout.tools import RolloutPolicy, Tools
@@ -350,6 +353,43 @@ def test_stage_that_another_process_applies_is_taken_back(
     assert "was taken back: aborted by" in applied.err
     assert again.status == 0
     assert "nothing is being applied" in again.out
+    settled(api, standing)
+
+
+def test_controller_does_what_a_plan_in_the_cluster_asks_for(
+    api: Api,
+    standing: Standing,
+    planned: OnCluster,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    before, contents_before = len(in_use(standing)), contents(api, standing.namespace)
+    assert planned.approve().status == 0
+    folder = open_data_folder(tmp_path_factory.mktemp("controller") / "data", create=True).path
+    running = replace(planned, program=Program(tmp_path_factory.mktemp("program")), folder=folder)
+    controller = running.start("run", "controller", "--yes")
+    try:
+        lease = "/apis/coordination.k8s.io/v1/namespaces/gputide/leases/controller"
+        until(lambda: api.has(lease) and "holderIdentity" in api.ask("GET", lease)["spec"], "it holds its lease", 60.0)
+        applied = planned("apply", "--yes")
+        assert applied.status == 0, applied.err
+        settled(api, standing)
+        assert len(in_use(standing)) < before
+        plan = PlanStore(planned.folder / "plans").newest(planned.cluster)
+        assert plan is not None
+        path = f"/apis/gputide.io/v1alpha1/gpuplans/plan-{plan.plan_id}"
+        assert api.ask("GET", path)["spec"]["apply"] == [stage.stage for stage in plan.stages]
+        api.patch(path, {"spec": {"apply": []}})
+        until(lambda: contents(api, standing.namespace) == contents_before, "it is taken back", 90.0)
+        until(lambda: api.ask("GET", path)["status"]["state"] == "Undone", "its status says so", 60.0)
+        api.patch(path, {"spec": {"apply": [plan.stages[0].stage]}})
+        until(lambda: contents(api, standing.namespace) != contents_before, "it is applied again", 90.0)
+        undone = planned("undo", "--yes")
+        assert undone.status == 0, undone.err
+        assert contents(api, standing.namespace) == contents_before
+    finally:
+        os.kill(controller.pid, signal.SIGTERM)
+        controller.wait()
+        running.program.close()
     settled(api, standing)
 
 
